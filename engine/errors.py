@@ -1,0 +1,28 @@
+"""The errors and non-results that every room of the engine shares."""
+
+from dataclasses import dataclass
+
+
+class InputError(ValueError):
+    """Bad input: names the field, the value given and what is allowed.
+
+    Commands print it as one line on stderr and exit with 2; forms show it at the field.
+    """
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+        super().__init__(f"{field}: {_shown(value)}: {allowed}" if field else f"{_shown(value)}: {allowed}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Infeasible:
+    """A result, not an error: no answer exists, and `reason` says which limit stands against it."""
+
+    reason: str
+
+
+def _shown(value: object, longest: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -1,0 +1,145 @@
+"""Reading the documents that users write (JSON or YAML) into pydantic models, with one-line errors."""
+
+import difflib
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from engine.errors import InputError
+
+
+def _not_a_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+# Numbers as contracts.md means them: finite, and never a bool or a numeric string.
+Number = Annotated[float, BeforeValidator(_not_a_bool), Field(strict=True, allow_inf_nan=False)]
+NonNegative = Annotated[Number, Field(ge=0, le=1e15)]
+Positive = Annotated[Number, Field(gt=0, le=1e15)]
+Count = Annotated[int, BeforeValidator(_not_a_bool), Field(strict=True, ge=1)]
+Flag = Annotated[bool, Field(strict=True)]
+Index = Annotated[int, BeforeValidator(_not_a_bool), Field(strict=True, ge=0)]
+
+
+class Document(BaseModel):
+    """Base of every model of a user's document: frozen, and an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+
+
+D = TypeVar("D", bound=BaseModel)
+
+
+def load_document(source: str | Path) -> Any:
+    """Return the JSON or YAML value in the file `source`, or on standard input where it is ``-``.
+
+    Raises
+    ------
+    InputError
+        The file is missing or unreadable, or its text is neither JSON nor YAML.
+    """
+    try:
+        text = sys.stdin.read() if str(source) == "-" else Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InputError("FILE", str(source), f"cannot be read ({reason})") from None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as json_error:
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError:
+            where = f"line {json_error.lineno} column {json_error.colno}"
+            raise InputError("FILE", str(source), f"not JSON or YAML: {json_error.msg} at {where}") from None
+
+
+def parse(model: type[D], data: Any, *, at: str = "") -> D:
+    """Return `data` as an instance of `model`.
+
+    Parameters
+    ----------
+    at : path of `data` inside the user's document, put before the field in errors.
+
+    Raises
+    ------
+    InputError
+        For the first thing that is wrong, with its path as in ``times.forward[3]``.
+    """
+    if not isinstance(data, dict):
+        raise InputError(at or "document", data, "must be an object with named fields")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise _first(error, model, at) from None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``did you mean x?`` for the nearest of `known`, or the list of them."""
+    known = list(known)
+    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else "allowed: " + ", ".join(known)
+
+
+def _first(error: ValidationError, model: type[BaseModel], at: str) -> InputError:
+    # An unknown field is usually the cause of what else is wrong (a misspelt required one).
+    # Of the branches of a union, the one that went deepest is the one that the user meant.
+    problems = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", -len(e["loc"])))
+    problem = problems[0]
+    location = [part for part in problem["loc"] if not _is_branch(part)]
+    field = _path(location, at)
+    value = problem["input"]
+    if problem["type"] == "extra_forbidden":
+        owner = _model_at(model, problem["loc"][:-1])
+        known = _names(owner) if owner else []
+        return InputError(field, value, "unknown field, " + nearest(str(problem["loc"][-1]), known))
+    if problem["type"] == "missing":
+        return InputError(field, None, "required, but missing")
+    if problem["type"] == "value_error":
+        inner = problem["ctx"]["error"]
+        if isinstance(inner, InputError):
+            path = f"{field}.{inner.field}" if field and inner.field else field or inner.field
+            return InputError(path, inner.value, inner.allowed)
+        return InputError(field or "document", value, str(inner))
+    if isinstance(value, float) and not math.isfinite(value):
+        return InputError(field, value, "must be a finite number")
+    message = problem["msg"].replace("Input should be", "must be")
+    return InputError(field, value, message[:1].lower() + message[1:])
+
+
+def _is_branch(part: int | str) -> bool:
+    """Pydantic names the branch of a union in the path; users know no such thing."""
+    return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in {"float", "int", "str", "bool"})
+
+
+def _path(parts: Sequence[int | str], at: str) -> str:
+    path = at
+    for part in parts:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return path
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_at(model: type[BaseModel] | None, parts: Sequence[int | str]) -> type[BaseModel] | None:
+    for part in parts:
+        if model is None or isinstance(part, int) or part not in model.model_fields:
+            continue
+        found = [t for t in _flatten(model.model_fields[part].annotation) if isinstance(t, type)]
+        models = [t for t in found if issubclass(t, BaseModel)]
+        model = models[0] if models else None
+    return model
+
+
+def _flatten(annotation: Any) -> list[Any]:
+    inner = get_args(annotation)
+    return [annotation, *[leaf for arg in inner for leaf in _flatten(arg)]]

@@ -1,0 +1,106 @@
+"""The schedule: for each GPU the ordered list of its ops, for each shared WAN hop the order of transfers.
+
+The one intermediate representation of Meridian. A policy makes it, the simulator times it, the executor
+runs it, the timeline draws it. It holds order only, never times: whoever runs it starts each op as soon
+as its GPU is free, its inputs are there and its gate allows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+# When an R may start, beyond its place in the order.
+# none: at once; jit: once B of its microbatch has started on the next stage; late: once its gradient is there.
+RecomputeGate = Literal["none", "jit", "late"]
+
+
+class OpKind(IntEnum):
+    """Kinds of op on a GPU."""
+
+    F = 0  # forward
+    R = 1  # recompute
+    B = 2  # backward (whole, or its input part where W follows)
+    W = 3  # weight gradient
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op of one microbatch on one stage; prints as ``F3``, or ``F3.1`` for model chunk 1."""
+
+    kind: OpKind
+    microbatch: int
+    chunk: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind.name}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One crossing of a hop: the output of `kind` of (pipeline, microbatch, chunk)."""
+
+    pipeline: int
+    microbatch: int
+    chunk: int = 0
+
+
+NO_OP = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Schedule:
+    """Order of ops on every GPU, and of transfers on every shared link.
+
+    ops : int32, shape (pipelines, stages, longest); ``(chunk · M + microbatch) · 4 + kind``, padded with −1.
+    link_order : for each shared link (from_stage, to_stage), int32 codes
+        ``pipeline · (chunks · M) + chunk · M + microbatch`` in sending order; empty where no link is shared.
+        A link that is not listed belongs to one pipeline and sends in the order of its producing ops.
+    """
+
+    microbatches: int
+    chunks: int
+    ops: NDArray[np.int32]
+    link_order: dict[tuple[int, int], NDArray[np.int32]]
+    recompute_gate: RecomputeGate
+
+    @property
+    def pipelines(self) -> int:
+        return int(self.ops.shape[0])
+
+    @property
+    def stages(self) -> int:
+        return int(self.ops.shape[1])
+
+    def order(self, pipeline: int, stage: int) -> tuple[Op, ...]:
+        """The ops of one GPU in the order in which it runs them."""
+        codes = self.ops[pipeline, stage]
+        return tuple(self.decode(int(code)) for code in codes if code != NO_OP)
+
+    def transfers(self, from_stage: int, to_stage: int) -> tuple[Transfer, ...]:
+        """The order on one shared link; empty where the link is not shared."""
+        return tuple(self._transfers(from_stage, to_stage))
+
+    def decode(self, code: int) -> Op:
+        """The op that `code` stands for."""
+        chunk, microbatch = divmod(code >> 2, self.microbatches)
+        return Op(OpKind(code & 3), microbatch, chunk)
+
+    def _transfers(self, from_stage: int, to_stage: int) -> Iterator[Transfer]:
+        for code in self.link_order.get((from_stage, to_stage), ()):
+            pipeline, rest = divmod(int(code), self.chunks * self.microbatches)
+            chunk, microbatch = divmod(rest, self.microbatches)
+            yield Transfer(pipeline=pipeline, microbatch=microbatch, chunk=chunk)
+
+    def __str__(self) -> str:
+        rows = []
+        for pipeline in range(self.pipelines):
+            for stage in range(self.stages):
+                rows.append(f"P{pipeline} S{stage}: " + " ".join(map(str, self.order(pipeline, stage))))
+        for from_stage, to_stage in self.link_order:
+            sent = " ".join(f"P{t.pipeline}/{t.microbatch}" for t in self.transfers(from_stage, to_stage))
+            rows.append(f"link {from_stage}>{to_stage}: {sent}")
+        return "\n".join(rows)
