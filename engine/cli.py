@@ -16,6 +16,8 @@ COMMANDS = {
     "train": "train",
     "reproduce": "reproduce",
 }
+# sub-commands of contracts.md that later versions bring
+LATER_COMMANDS = ("sweep", "place", "network", "swap", "prefill", "profile")
 
 
 class LazyGroup(click.Group):
@@ -33,6 +35,8 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in LATER_COMMANDS:
+            raise InputError("command", args[0], f"not available in this version; allowed: {', '.join(COMMANDS)}")
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise InputError("command", args[0], "unknown command, " + nearest(args[0], COMMANDS))
         return super().resolve_command(ctx, args)

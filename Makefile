@@ -1,0 +1,47 @@
+# `make demo` and `make test` are the two commands; both do all the set-up that they need.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PORT ?= 8000
+BIN := .venv/bin
+STAMP := .venv/.set-up
+
+.PHONY: help setup demo up test test-long check format bench lock clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## make .venv with everything in it (about 2.2 GB)
+
+$(STAMP): requirements.lock pyproject.toml scripts/setup.sh
+	@scripts/setup.sh
+	@touch $@
+
+demo: $(STAMP)  ## three emulated DCs and a job that trains, in the browser (PORT=8000)
+	@exec $(BIN)/python -m webapp.supervisor --demo --port $(PORT)
+
+up: $(STAMP)  ## the site and its workers without the demo's data (PORT=8000)
+	@exec $(BIN)/python -m webapp.supervisor --port $(PORT)
+
+test: $(STAMP) check  ## every test of seconds (under 12 minutes on 2 cores)
+	@scripts/chromium.sh
+	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadgroup
+
+test-long: $(STAMP)  ## kills, leaks, fuzz and the long demo (under 60 minutes)
+	@scripts/chromium.sh
+	$(BIN)/python -m pytest -m long
+
+check: $(STAMP)  ## linters, types, import rules, migrations, production settings
+	@scripts/check.sh
+
+format: $(STAMP)  ## ruff: format and mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## every benchmark, each printing its table
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+lock: $(STAMP)  ## write requirements.lock from what .venv holds
+	@scripts/lock.sh
+
+clean:  ## remove what can be made again (not var/, which holds your data)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

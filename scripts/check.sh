@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Everything that a machine can say about the code without running it. All parts run; any failure fails.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+bin=.venv/bin
+failed=()
+step() {
+    local name=$1
+    shift
+    local output
+    if output=$("$@" 2>&1); then
+        echo "ok    $name"
+    else
+        echo "FAIL  $name"
+        echo "$output"
+        failed+=("$name")
+    fi
+}
+
+step "ruff check" $bin/ruff check .
+step "ruff format" $bin/ruff format --check .
+step "import rules" $bin/lint-imports
+step "mypy" $bin/mypy
+# Neither reads the database: any well-formed URLs do, and the production check wants production's settings.
+export DATABASE_URL=postgres://nobody@127.0.0.1:1/none VALKEY_URL=redis://127.0.0.1:1/0
+step "migrations" $bin/python manage.py makemigrations --check --dry-run
+step "check --deploy" env MERIDIAN_ENV=production \
+    MERIDIAN_SECRET_KEY="$($bin/python -c 'import secrets; print(secrets.token_urlsafe(50))')" \
+    MERIDIAN_HOSTS=meridian.example.org $bin/python manage.py check --deploy --fail-level WARNING
+if [ ${#failed[@]} -gt 0 ]; then
+    echo "make check failed: ${failed[*]}" >&2
+    exit 1
+fi

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Makes .venv from requirements.lock. Says what to install where Python or its venv module is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usable() { command -v "$1" >/dev/null 2>&1 && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-} python3.11 python3.12 python3.13 python3; do
+        if usable "$candidate"; then echo "$candidate"; return; fi
+    done
+}
+
+python=$(find_python)
+if [ -z "$python" ]; then
+    echo "Meridian needs Python 3.11 or newer, and none was found (set PYTHON=/path/to/python3 if you have one)." >&2
+    echo "  Debian, Ubuntu:  sudo apt install python3 python3-venv" >&2
+    echo "  macOS:           brew install python@3.12" >&2
+    exit 1
+fi
+if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    echo "$python has no venv module. Install it, then run make again:" >&2
+    echo "  Debian, Ubuntu:  sudo apt install python${version}-venv" >&2
+    exit 1
+fi
+
+free_gb=$(df -Pk . | awk 'NR == 2 {print int($4 / 1048576)}')
+echo "Setting up .venv with $("$python" --version): about 2.2 GB on disk, a few minutes."
+if [ "$free_gb" -lt 4 ]; then
+    echo "Only ${free_gb} GB are free here; 4 GB are needed while it installs." >&2
+    exit 1
+fi
+
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+.venv/bin/python -m pip install --quiet --progress-bar off -r requirements.lock
+.venv/bin/python -m pip install --quiet --no-deps --editable .
+echo "Set-up is complete."

@@ -1,0 +1,95 @@
+"""The bare install is the engine: `meridian simulate` runs where neither torch nor Django exists."""
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+FIG6 = {
+    "stages": 6,
+    "dc_of_stage": [0, 0, 1, 1, 2, 2],
+    "pipelines": 2,
+    "microbatches": 4,
+    "times": {"forward": 1, "recompute": 1, "backward": 2},
+    "wan": {"latency": 0, "transfer": 2},
+    "policy": "atlas",
+}
+
+
+def _bare_requirements() -> set[str]:
+    """Names of the distributions that `pip install meridian`, without extras, would bring."""
+    names: set[str] = set()
+    waiting = ["meridian"]
+    while waiting:
+        name = waiting.pop()
+        for requirement in importlib.metadata.requires(name) or []:
+            if "extra ==" in requirement:
+                continue
+            found = re.match(r"[A-Za-z0-9._-]+", requirement)
+            assert found
+            if found[0] not in names and _installed(found[0]):
+                names.add(found[0])
+                waiting.append(found[0])
+    return names
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment that sees the engine and what it requires, and nothing else."""
+    home = tmp_path_factory.mktemp("bare")
+    venv.create(home, with_pip=False, symlinks=True)
+    site = next((home / "lib").glob("python*")) / "site-packages"
+    for name in _bare_requirements():
+        distribution = importlib.metadata.distribution(name)
+        for top in {Path(str(file)).parts[0] for file in distribution.files or []}:
+            source = Path(str(distribution.locate_file(top)))
+            target = site / top
+            if top not in ("..", "__pycache__") and source.exists() and not target.exists():
+                target.symlink_to(source)
+    (site / "engine").symlink_to(Path(__file__).parents[2] / "engine")
+    return home / "bin" / "python"
+
+
+def _run(python: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    return subprocess.run(
+        [python, "-I", *arguments], input=stdin, capture_output=True, text=True, env=environment, timeout=100
+    )
+
+
+@pytest.mark.parametrize("module", ["torch", "django", "celery"])
+def test_the_environment_has_neither(bare_python: Path, module: str) -> None:
+    assert "ModuleNotFoundError" in _run(bare_python, "-c", f"import {module}").stderr
+
+
+def test_simulate_runs_in_it(bare_python: Path) -> None:
+    result = _run(bare_python, "-m", "engine.cli", "simulate", "--json", "-", stdin=json.dumps(FIG6))
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["makespan"] == 36
+
+
+@pytest.mark.long
+def test_pip_install_without_extras(tmp_path: Path) -> None:
+    """The real thing: pip resolves and installs the bare package from its registry."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "v"], check=True)
+    python = tmp_path / "v" / "bin" / "python"
+    root = Path(__file__).parents[2]
+    subprocess.run([python, "-m", "pip", "install", "-q", root], check=True, timeout=600)
+    names = json.loads(_run(python, "-m", "pip", "list", "--format=json").stdout)
+    assert not {"torch", "django", "celery"} & {entry["name"].lower() for entry in names}
+    result = _run(python.parent / "python", "-m", "engine.cli", "simulate", "--json", "-", stdin=json.dumps(FIG6))
+    assert json.loads(result.stdout)["makespan"] == 36
