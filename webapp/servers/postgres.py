@@ -1,0 +1,212 @@
+"""The embedded PostgreSQL: one foreground server on 127.0.0.1, durable, with a password."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from webapp.servers import process
+from webapp.servers.errors import ServersError
+from webapp.servers.logs import last_line, open_log
+from webapp.servers.places import Account, own
+
+USER = "meridian"
+DATABASE = "meridian"
+START_S = 60.0  # recovery after a kill replays at most max_wal_size
+INITDB = (
+    "--auth=scram-sha-256",
+    "--encoding=UTF8",
+    "--locale=C",  # messages and formats; text compares by the next two, whatever is installed
+    "--locale-provider=builtin",
+    "--builtin-locale=C.UTF-8",
+)
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",  # TCP only: a socket's path may have 107 bytes, checkouts are deeper
+    # Nothing acknowledged is lost. These are the defaults; said here because the product promises them.
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    # One machine, no replicas, little memory: fixed and small, so that it does not creep upwards.
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_wal_size": "256MB",
+    "shared_buffers": "32MB",
+    "max_connections": "100",
+    "io_method": "sync",
+    "jit": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Postgres:
+    """One data folder and, while it runs, its server."""
+
+    home: Path
+    bin: Path
+    account: Account | None
+    port: int
+    password: str
+    log: Path
+    child: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    name = "postgres"
+
+    @property
+    def data(self) -> Path:
+        return self.home / "postgres"
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{DATABASE}"
+
+    def start(self) -> None:
+        """Make the cluster if there is none, start the server, wait until it answers.
+
+        Raises
+        ------
+        ServersError
+            It ended or did not answer within START_S; the message holds its last line.
+        """
+        if not (self.data / "PG_VERSION").exists():
+            self._initialise()
+        clear_stale(self.data)
+        settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
+        self.child = process.spawn(
+            [self.bin / "postgres", "-D", self.data, "-p", str(self.port), *settings],
+            death_signal=signal.SIGINT,
+            output=open_log(self.log),
+            account=self.account,
+            env=_environment(),
+            umask=0o077,
+        )
+        self._wait_ready(self.child)
+        self._create_database()
+
+    def stop(self) -> None:
+        """Fast shutdown (clients are cut off, data is written), harder if it does not end."""
+        if self.child is not None:
+            process.stop(self.child, (signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0))
+
+    def _initialise(self) -> None:
+        # Into a folder beside it: a killed initdb leaves half a cluster that looks like a whole one.
+        new = self.home / "postgres.new"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        own(new, self.account, 0o700)
+        password_file = self.home / "postgres.password"
+        password_file.touch(0o600)
+        own(password_file, self.account, 0o600)
+        password_file.write_text(self.password)
+        try:
+            self._run(
+                [self.bin / "initdb", "-D", new, "-U", USER, f"--pwfile={password_file}", *INITDB],
+                what="PostgreSQL could not make its data folder",
+            )
+        finally:
+            password_file.unlink(missing_ok=True)
+        new.rename(self.data)
+
+    def _wait_ready(self, child: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_S
+        probe = [
+            self.bin / "pg_isready",
+            "-q",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(self.port),
+            "-U",
+            USER,
+            "-d",
+            "postgres",
+        ]
+        while time.monotonic() < deadline:
+            if child.poll() is not None:
+                raise ServersError(f"PostgreSQL ended with status {child.returncode}: {last_line(self.log)}")
+            if subprocess.run(probe, env=_environment(), capture_output=True, check=False).returncode == 0:
+                return
+            time.sleep(0.03)
+        raise ServersError(f"PostgreSQL did not answer within {START_S:.0f} s: {last_line(self.log)}")
+
+    def _create_database(self) -> None:
+        found = self._psql(f"SELECT count(*) FROM pg_database WHERE datname = '{DATABASE}'")
+        if found == "0":
+            self._psql(f"CREATE DATABASE {DATABASE}")
+
+    def _psql(self, query: str) -> str:
+        command = [self.bin / "psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", "postgres"]
+        done = self._run(
+            [*command, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", query],
+            what="PostgreSQL runs, but could not make its database",
+            password=self.password,
+        )
+        return done.strip()
+
+    def _run(self, command: list[Path | str], *, what: str, password: str | None = None) -> str:
+        as_user = {} if self.account is None else {"user": self.account.uid, "group": self.account.gid}
+        done = subprocess.run(
+            list(map(str, command)),
+            env=_environment() | ({"PGPASSWORD": password} if password else {}),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            **({**as_user, "extra_groups": []} if as_user else {}),  # type: ignore[call-overload]
+        )
+        if done.returncode != 0:
+            lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+            telling = [line for line in lines if "error" in line.lower() or "could not" in line.lower()]
+            raise ServersError(f"{what}: {(telling or lines or ['no message'])[0].strip()}")
+        return str(done.stdout)
+
+
+def clear_stale(data: Path) -> None:
+    """Make way for a start on `data`, whose lock this process holds, after whatever ended the last server.
+
+    PostgreSQL itself removes a postmaster.pid whose process is gone, but gives up for good where that
+    number now belongs to another process of its user. A postmaster of this very folder that still lives
+    (an orphan, or one that is just ending) is stopped.
+
+    Raises
+    ------
+    ServersError
+        The orphan does not end within 20 s.
+    """
+    pid_file = data / "postmaster.pid"
+    try:
+        pid = int(pid_file.read_text().split("\n", 1)[0])
+    except (OSError, ValueError):
+        return
+    deadline = time.monotonic() + 10
+    asked = False
+    while process.alive(pid):
+        command = process.command_of(pid)
+        if command and not _is_postmaster_of(command, data):
+            break
+        if command and not asked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
+            asked = True
+            deadline = time.monotonic() + 20
+        if time.monotonic() > deadline:
+            if not command:
+                break  # a zombie that nobody reaps holds no data
+            raise ServersError(f"process {pid} is an orphaned PostgreSQL on {data} and does not end: kill it")
+        time.sleep(0.1)
+    pid_file.unlink(missing_ok=True)
+
+
+def _is_postmaster_of(command: str, data: Path) -> bool:
+    return "postgres" in command.split(" ", 1)[0] and f"-D {data} " in f"{command} "
+
+
+def _environment() -> dict[str, str]:
+    return {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC", "HOME": "/"}

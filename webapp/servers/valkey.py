@@ -1,0 +1,137 @@
+"""The embedded Valkey: broker, channel layer and event streams; append-only, with users and a password."""
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from webapp.servers import process
+from webapp.servers.errors import ServersError
+from webapp.servers.logs import last_line, open_log
+from webapp.servers.places import Account, own
+
+START_S = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Valkey:
+    """One data folder and, while it runs, its server."""
+
+    home: Path
+    program: Path
+    account: Account | None
+    port: int
+    password: str
+    log: Path
+    child: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    name = "valkey"
+
+    @property
+    def data(self) -> Path:
+        return self.home / "valkey"
+
+    @property
+    def url(self) -> str:
+        return f"redis://default:{self.password}@127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Write its configuration, start the server, wait until it has loaded its data and answers.
+
+        Raises
+        ------
+        ServersError
+            It ended or did not answer within START_S; the message holds its last line.
+        """
+        self.data.mkdir(exist_ok=True)
+        own(self.data, self.account, 0o700)
+        self._write("users.acl", _with_default_user(self._read("users.acl"), self.password))
+        self._write("valkey.conf", self._configuration())
+        self.child = process.spawn(
+            [self.program, self.data / "valkey.conf"],
+            death_signal=signal.SIGTERM,
+            output=open_log(self.log),
+            account=self.account,
+            env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+            umask=0o077,
+        )
+        self._wait_ready(self.child)
+
+    def stop(self) -> None:
+        """Orderly shutdown; every command that was answered is on disk already."""
+        if self.child is not None:
+            process.stop(self.child, (signal.SIGTERM, 10.0))
+
+    def _configuration(self) -> str:
+        # `appendfsync always`, not `everysec`: a task or event that Valkey acknowledged is on disk. Telemetry
+        # comes in pipelined batches, one fsync each, and publishing to sockets is not written at all.
+        settings = {
+            "bind": "127.0.0.1",
+            "port": self.port,
+            "dir": f'"{self.data}"',
+            "aclfile": f'"{self.data / "users.acl"}"',
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "aof-load-truncated": "yes",  # the half-written last command of a kill was never acknowledged
+            "save": '""',
+            "maxmemory-policy": "noeviction",
+            "daemonize": "no",
+        }
+        return "".join(f"{name} {value}\n" for name, value in settings.items())
+
+    def _write(self, name: str, text: str) -> None:
+        # Through a new file: a kill between truncating and writing would lose every node's user.
+        path, new = self.data / name, self.data / f"{name}.new"
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        own(new, self.account, 0o600)
+        new.replace(path)
+
+    def _read(self, name: str) -> str:
+        path = self.data / name
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def _wait_ready(self, child: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_S
+        answer = "nothing"
+        while time.monotonic() < deadline:
+            if child.poll() is not None:
+                raise ServersError(f"Valkey ended with status {child.returncode}: {last_line(self.log)}")
+            answer = _ping(self.port, self.password)
+            if answer == "+PONG":
+                return
+            time.sleep(0.02)
+        raise ServersError(
+            f"Valkey did not get ready within {START_S:.0f} s: {answer}; {last_line(self.log)}"
+        )
+
+
+def _with_default_user(acl: str, password: str) -> str:
+    """Return the user list with the default user's line renewed; the nodes' users stay as they are."""
+    digest = hashlib.sha256(password.encode()).hexdigest()
+    others = [line for line in acl.splitlines() if line.strip() and not line.startswith("user default ")]
+    return "\n".join([f"user default on sanitize-payload #{digest} ~* &* +@all", *others]) + "\n"
+
+
+def _ping(port: int, password: str) -> str:
+    """PING over a bare socket (inline protocol): the supervisor need not hold a client library."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+            connection.sendall(f"AUTH default {password}\r\nPING\r\n".encode())
+            received = b""
+            while received.count(b"\r\n") < 2:
+                part = connection.recv(256)
+                if not part:
+                    break
+                received += part
+    except OSError as error:
+        return str(error)
+    return received.decode(errors="replace").strip().split("\r\n")[-1]
