@@ -1,0 +1,79 @@
+"""What there is: data centres, the WAN links between them, and the cluster that they form. SI units."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.cluster import tcp
+from engine.cluster.gpus import Gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataCenter:
+    """GPUs of one type in one place.
+
+    intra_bytes_per_s : bandwidth per node and direction inside the data centre.
+    """
+
+    name: str
+    gpus: int
+    gpu: Gpu
+    price_per_gpu_hour: float
+    intra_bytes_per_s: float
+    latitude: float | None = None
+    longitude: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.gpus < 0:
+            raise ValueError(f"{self.name}: {self.gpus} GPUs: must be 0 or more")
+        if self.intra_bytes_per_s <= 0:
+            raise ValueError(
+                f"{self.name}: bandwidth {self.intra_bytes_per_s} bytes/s: must be greater than 0"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WanLink:
+    """The WAN between two data centres, as one pair of nodes sees it. Both directions are alike.
+
+    latency_s : one way.
+    cap_bytes_per_s : most that one node pair gets, per direction, over any number of connections.
+    connections : TCP connections per node pair; None for as many as fill the cap.
+    """
+
+    ends: frozenset[str]
+    latency_s: float
+    cap_bytes_per_s: float
+    connections: int | None = None
+    egress_price_per_gb: float = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.ends) != 2:
+            raise ValueError(f"link between {sorted(self.ends)}: must join two different data centres")
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What one node pair gets, per direction."""
+        return tcp.bandwidth(self.latency_s, self.cap_bytes_per_s, self.connections)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Data centres in the order in which they were listed, and links by the pair of names they join."""
+
+    datacenters: tuple[DataCenter, ...]
+    links: Mapping[frozenset[str], WanLink]
+
+    @property
+    def gpus(self) -> int:
+        return sum(dc.gpus for dc in self.datacenters)
+
+    def datacenter(self, name: str) -> DataCenter:
+        """The data centre called `name`. Raises KeyError where there is none."""
+        for dc in self.datacenters:
+            if dc.name == name:
+                return dc
+        raise KeyError(name)
+
+    def link(self, a: str, b: str) -> WanLink | None:
+        """The link between two data centres, or None where they have none."""
+        return self.links.get(frozenset((a, b)))
