@@ -1,0 +1,83 @@
+"""Stage profiles: how long each stage of a pipeline computes and how much it holds, from FLOPs and MFU."""
+
+from dataclasses import dataclass
+
+from engine.cluster.gpus import Gpu
+from engine.errors import InputError
+from engine.model.transformer import Transformer
+
+# Of every product Y = XW the backward pass computes two: dX = dY·Wᵀ and dW = Xᵀ·dY.
+BACKWARD_OVER_FORWARD = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageProfile:
+    """What one pipeline stage does for one microbatch. Times in seconds."""
+
+    layers: int
+    parameters: int
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """How a stage runs: `micro_batch` sequences at once on `tensor_parallel` GPUs, at utilization `mfu`."""
+
+    micro_batch: int
+    tensor_parallel: int
+    mfu: float
+    dtype_bytes: int
+    recompute: bool = True
+
+    def seconds(self, flops: float, gpu: Gpu) -> float:
+        return flops / (self.mfu * gpu.flops(self.dtype_bytes) * self.tensor_parallel)
+
+
+def layers_per_stage(model: Transformer, stages: int) -> tuple[int, ...]:
+    """Blocks of each stage: as even as can be, the odd ones going to the first stages.
+
+    The last stage, which also computes the output matrix, so never has more than another.
+
+    Raises
+    ------
+    InputError
+        More stages than layers.
+    """
+    if stages > model.layers:
+        raise InputError("partitions", stages, f"at most one per layer: the model has {model.layers}")
+    each, over = divmod(model.layers, stages)
+    return tuple(each + (stage < over) for stage in range(stages))
+
+
+def block_forward_s(model: Transformer, stages: int, compute: Compute, gpu: Gpu) -> float:
+    """Forward seconds of the blocks of the fullest stage: the beat that C is measured by."""
+    flops = model.layer_forward_flops(compute.micro_batch)
+    return compute.seconds(max(layers_per_stage(model, stages)) * flops, gpu)
+
+
+def stage_profiles(model: Transformer, compute: Compute, gpus: tuple[Gpu, ...]) -> tuple[StageProfile, ...]:
+    """The profile of each stage, stage i on `gpus[i]`: embedding on the first, output matrix on the last."""
+    blocks = layers_per_stage(model, len(gpus))
+    return tuple(_stage(model, compute, gpus, stage, layers) for stage, layers in enumerate(blocks))
+
+
+def _stage(
+    model: Transformer, compute: Compute, gpus: tuple[Gpu, ...], stage: int, layers: int
+) -> StageProfile:
+    flops = layers * model.layer_forward_flops(compute.micro_batch)
+    parameters = layers * model.layer_parameters
+    if stage == 0:
+        parameters += model.embedding_parameters
+    if stage == len(gpus) - 1:
+        parameters += model.head_parameters
+        flops += model.head_forward_flops(compute.micro_batch)
+    forward_s = compute.seconds(flops, gpus[stage])
+    return StageProfile(
+        layers=layers,
+        parameters=parameters,
+        forward_s=forward_s,
+        backward_s=BACKWARD_OVER_FORWARD * forward_s,
+        recompute_s=forward_s if compute.recompute else 0.0,
+    )
