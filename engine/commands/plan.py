@@ -1,0 +1,135 @@
+"""`meridian plan FILE`: every number of DP-cells with its time, throughput and cost, and the best of them."""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import click
+
+from engine.commands.tables import number, render
+from engine.inputs import load_document, parse
+from engine.plan.request import PlanRequest
+from engine.plan.result import Option, PlanResult
+
+# With more data centres than this, their GPUs are one column of text.
+MOST_COLUMNS = 6
+# A longer run of options that do not fit is cut to its first.
+LONGEST_RUN = 3
+
+
+@click.command("plan")
+@click.argument("file")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def command(file: str, as_json: bool) -> None:
+    """Choose data centres and the number of DP-cells for a training job.
+
+    FILE (JSON or YAML, - for standard input) lists data centres, links and the job; method: algorithm1.
+    """
+    request = parse(PlanRequest, load_document(file))
+    result = _planned(request)
+    if as_json:
+        click.echo(json.dumps(result.as_dict(), allow_nan=False))
+    else:
+        click.echo("\n".join(lines(request, result)))
+
+
+def _planned(request: PlanRequest) -> PlanResult:
+    from engine.plan.dc_selection import plan  # compiled kernels: not loaded for a document that is wrong
+
+    return plan(request)
+
+
+def lines(request: PlanRequest, result: PlanResult) -> Iterator[str]:
+    """The readable answer, line by line."""
+    yield (
+        f"{result.policy}, {result.cell_pipelines} pipelines a DP-cell (C = {result.comm_to_compute:.4g}); "
+        f"{request.job.partitions} stages, {request.job.microbatches} microbatches"
+    )
+    yield (
+        f"a stage: forward {result.forward_ms:.4g} ms, recompute {result.recompute_ms:.4g}, "
+        f"backward {result.backward_ms:.4g}; a WAN transfer {result.transfer_ms:.4g} ms on one share"
+    )
+    yield ""
+    yield from _options(request, result)
+    yield ""
+    yield _verdict(result)
+    for dc in result.excluded:
+        yield f"not used: {dc.dc}: {dc.reason}"
+
+
+def _options(request: PlanRequest, result: PlanResult) -> Iterator[str]:
+    """The table, with a sentence in place of each option that has no figures."""
+    names = [name for name in request.names if any(name in option.gpus_used for option in result.options)]
+    timed = [(i, option) for i, option in enumerate(result.options) if option.iteration_ms is not None]
+    table = render(_head(names), [_row(result, i, option, names) for i, option in timed], left=_left(names))
+    depth = len(table) - len(timed)
+    if timed:
+        yield from table[:depth]
+    rows = iter(table[depth:])
+    for has_figures, group in groupby(result.options, key=lambda option: option.iteration_ms is not None):
+        if has_figures:
+            yield from (next(rows) for _ in group)
+        else:
+            yield from _sentences(list(group))
+
+
+def _sentences(options: Sequence[Option]) -> Iterator[str]:
+    shown = options if len(options) <= LONGEST_RUN else options[:1]
+    for option in shown:
+        yield f"D = {option.dp_cells}: infeasible: {option.reason}"
+    if len(shown) < len(options):
+        yield f"D = {options[1].dp_cells} to {options[-1].dp_cells}: infeasible too"
+
+
+def _head(names: Sequence[str]) -> list[str]:
+    figures = [
+        "D", "pipelines", "iteration\nms", "all-reduce\nms", "throughput\npipelines/s", "tokens\n/s",
+        "busy\n%", "egress\nGB", "cost\n$/iteration", "cost\n$/M tokens",
+    ]  # fmt: skip
+    return [*figures, *_gpu_head(names), ""]
+
+
+def _gpu_head(names: Sequence[str]) -> list[str]:
+    return [f"GPUs\n{name}" for name in names] if len(names) <= MOST_COLUMNS else ["GPUs"]
+
+
+def _left(names: Sequence[str]) -> tuple[int, ...]:
+    columns = len(_head(names))
+    return (columns - 1,) if len(names) <= MOST_COLUMNS else (columns - 2, columns - 1)
+
+
+def _row(result: PlanResult, index: int, option: Option, names: Sequence[str]) -> list[str | None]:
+    used = option.gpus_used
+    gpus = [str(used[name]) if name in used else None for name in names]
+    if len(names) > MOST_COLUMNS:
+        gpus = [", ".join(f"{name} {n}" for name, n in used.items())]
+    return [
+        str(option.dp_cells),
+        str(option.pipelines),
+        number(option.iteration_ms, 1),
+        number(option.allreduce_ms, 1),
+        number(option.throughput, 3),
+        number(option.tokens_per_s, 0),
+        number(None if option.utilization is None else 100 * option.utilization, 1),
+        number(option.egress_gb, 1),
+        number(option.cost_per_iteration, 4),
+        number(option.cost_per_million_tokens, 4),
+        *gpus,
+        _remark(result, index, option),
+    ]
+
+
+def _remark(result: PlanResult, index: int, option: Option) -> str:
+    if not option.feasible:
+        return option.reason or ""
+    remarks = ["best"] if index == result.best else []
+    return ", ".join([*remarks, "Pareto"] if index in result.pareto else remarks)
+
+
+def _verdict(result: PlanResult) -> str:
+    if result.best is None:
+        return f"infeasible: {result.reason}"
+    best = result.options[result.best]
+    placed = ", ".join(f"{part.stages} stages in {part.dc}" for part in best.partitions)
+    objective = result.objective.replace("_", " ")
+    return f"best for {objective}: D = {best.dp_cells}: {placed}; {sum(best.gpus_used.values()):,} GPUs"

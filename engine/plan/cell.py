@@ -1,0 +1,91 @@
+"""One DP-cell of an option, as a scenario for the simulator. All cells of an option are alike."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.cluster.cluster import Cluster
+from engine.errors import Infeasible, InputError
+from engine.plan.job import Job, cluster_of, job_of
+from engine.plan.request import KINDS, PlanRequest
+from engine.plan.result import Option, Partition
+from engine.schedule.scenario import MOST_OPS, Link, Scenario, Times
+
+
+def scenario_of(request: PlanRequest, option: Option) -> Scenario:
+    """The scenario of one DP-cell of `option`, in milliseconds; `dc_of_stage` indexes `request.datacenters`.
+
+    Raises
+    ------
+    ValueError
+        The option has no place for every stage, or lacks a link.
+    """
+    cluster = cluster_of(request)
+    scenario = cell_scenario(request, cluster, job_of(request, cluster), option.partitions)
+    if isinstance(scenario, Infeasible):
+        raise ValueError(scenario.reason)
+    return scenario
+
+
+def cell_scenario(
+    request: PlanRequest, cluster: Cluster, job: Job, partitions: Sequence[Partition]
+) -> Scenario | Infeasible:
+    """The scenario of one DP-cell whose stages are placed as `partitions`, or why there is none."""
+    placed = sum(part.stages for part in partitions)
+    if placed != job.partitions:
+        return Infeasible(reason=f"only {placed} of {job.partitions} stages have a place")
+    hops = wan_links(cluster, job, partitions)
+    if isinstance(hops, Infeasible):
+        return hops
+    _refuse_too_large(job)
+    return Scenario(
+        stages=job.partitions,
+        dc_of_stage=_dc_of_stage(request, partitions),
+        pipelines=job.cell_pipelines,
+        microbatches=job.microbatches,
+        times=_times(cluster, job, partitions),
+        wan=hops,
+        policy=request.policy,
+        recompute_rule=request.recompute_rule,
+        contention=request.contention,
+        memory_limit=request.memory_limit,
+        spans=False,
+    )
+
+
+def wan_links(cluster: Cluster, job: Job, partitions: Sequence[Partition]) -> list[Link] | Infeasible:
+    """The WAN hops between neighbouring data centres, in ms, or which link is missing."""
+    hops = []
+    for left, right in itertools.pairwise(partitions):
+        link = cluster.link(left.dc, right.dc)
+        if link is None:
+            return Infeasible(reason=f"no link between {left.dc} and {right.dc}, neighbours in the pipeline")
+        hops.append(Link(latency=link.latency_s * 1e3, transfer=job.transfer_s * 1e3))
+    return hops
+
+
+def _dc_of_stage(request: PlanRequest, partitions: Sequence[Partition]) -> list[int]:
+    index = {name: i for i, name in enumerate(request.names)}
+    return [index[part.dc] for part in partitions for _ in range(part.stages)]
+
+
+def _times(cluster: Cluster, job: Job, partitions: Sequence[Partition]) -> Times:
+    gpus = tuple(cluster.datacenter(part.dc).gpu for part in partitions for _ in range(part.stages))
+    profiles = job.profiles(gpus)
+    return Times(
+        forward=_same_or_each([profile.forward_s * 1e3 for profile in profiles]),
+        backward=_same_or_each([profile.backward_s * 1e3 for profile in profiles]),
+        recompute=_same_or_each([profile.recompute_s * 1e3 for profile in profiles]),
+    )
+
+
+def _same_or_each(values: list[float]) -> float | list[float]:
+    return values[0] if np.ptp(values) == 0 else values
+
+
+def _refuse_too_large(job: Job) -> None:
+    ops = job.partitions * job.cell_pipelines * job.microbatches * KINDS
+    if ops > MOST_OPS:
+        allowed = f"with {job.cell_pipelines} pipelines in a cell gives {ops} ops; at most {MOST_OPS}"
+        raise InputError("job.microbatches", job.microbatches, allowed)

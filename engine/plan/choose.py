@@ -1,0 +1,135 @@
+"""Choosing among options: limits, objective, Pareto front, and why data centres are left out."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine.plan.job import Job
+from engine.plan.request import Objective, PlanRequest
+from engine.plan.result import Excluded, Option
+
+# Options whose scores differ by rounding alone are equal; the one with fewer GPUs is then the better.
+EQUAL = 1e-12
+
+
+def within_limits(request: PlanRequest, option: Option) -> Option:
+    """`option`, infeasible with a reason where it exceeds the budget or misses the deadline."""
+    if not option.feasible:
+        return option
+    reasons = [*_over_budget(request, option), *_past_deadline(request, option)]
+    return replace(option, feasible=False, reason="; ".join(reasons)) if reasons else option
+
+
+def best(options: Sequence[Option], objective: Objective) -> int | None:
+    """Index of the best feasible option: of equals the first, which has the fewest DP-cells."""
+    chosen: int | None = None
+    for i, option in enumerate(options):
+        if option.feasible and (chosen is None or _better(option, options[chosen], objective)):
+            chosen = i
+    return chosen
+
+
+def pareto(options: Sequence[Option]) -> tuple[int, ...]:
+    """Indexes of the feasible options: no other is at least as good in time and cost, and better in one."""
+    points = [(o.iteration_ms, o.cost_per_iteration, i) for i, o in enumerate(options) if o.feasible]
+    front: list[int] = []
+    cheapest = float("inf")
+    last: tuple[float | None, float | None] | None = None
+    for time, cost, i in sorted(points, key=lambda point: (point[0] or 0.0, point[1] or 0.0, point[2])):
+        assert cost is not None
+        if cost < cheapest or (time, cost) == last:
+            front.append(i)
+            cheapest, last = cost, (time, cost)
+    return tuple(sorted(front))
+
+
+def why_none(options: Sequence[Option]) -> str:
+    """Why no option is feasible: the reason of the smallest one."""
+    return f"no number of DP-cells is feasible; with {options[0].dp_cells}: {options[0].reason}"
+
+
+def excluded(
+    request: PlanRequest, job: Job, options: Sequence[Option], best: int | None
+) -> tuple[Excluded, ...]:
+    """The data centres that the best option does not use (all, where there is none), each with its reason."""
+    used = options[best].gpus_used if best is not None else {}
+    return tuple(
+        Excluded(dc=dc.name, reason=_why_excluded(request, job, options, best, dc.name))
+        for dc in request.datacenters
+        if dc.name not in used
+    )
+
+
+def _why_excluded(
+    request: PlanRequest, job: Job, options: Sequence[Option], best: int | None, name: str
+) -> str:
+    gpus = request.datacenters[request.names.index(name)].gpus
+    cell = job.cell_pipelines * job.tensor_parallel
+    if name not in request.allowed_names:
+        return "not among the allowed data centres"
+    if gpus < cell:
+        return f"has {gpus} GPUs; one stage of one DP-cell needs {cell}"
+    if best is None:
+        return "no option is feasible"
+    chosen = options[best]
+    needs = chosen.pipelines * job.tensor_parallel
+    using = [option for option in options if name in option.gpus_used]
+    feasible = [option for option in using if option.feasible]
+    if feasible:
+        return _worse(chosen, feasible, request.objective)
+    if using:
+        return f"the options that use it are infeasible; with {using[0].dp_cells} DP-cells: {using[0].reason}"
+    if gpus < needs:
+        return f"has {gpus} GPUs; a stage of {chosen.dp_cells} DP-cells needs {needs}"
+    return "the data centres before it in the order hold every stage"
+
+
+def _worse(chosen: Option, using: Sequence[Option], objective: Objective) -> str:
+    nearest = using[0]
+    for option in using[1:]:
+        if _better(option, nearest, objective):
+            nearest = option
+    ours, theirs = _score(chosen, objective), _score(nearest, objective)
+    name, unit = _NAMES[objective]
+    with_it = f"using it ({nearest.dp_cells} DP-cells) gives {name} {abs(theirs):.4g}{unit}"
+    return f"{with_it}, without it {abs(ours):.4g}{unit}"
+
+
+_NAMES = {
+    "throughput": ("throughput", "/s"),
+    "cost": ("cost per iteration", ""),
+    "cost_per_token": ("cost per million tokens", ""),
+}
+
+
+def _better(option: Option, other: Option, objective: Objective) -> bool:
+    ours, theirs = _score(option, objective), _score(other, objective)
+    return ours > theirs + EQUAL * abs(theirs)
+
+
+def _score(option: Option, objective: Objective) -> float:
+    """More is better."""
+    value = {
+        "throughput": option.throughput,
+        "cost": option.cost_per_iteration,
+        "cost_per_token": option.cost_per_million_tokens,
+    }[objective]
+    assert value is not None  # feasible options have all figures that their objective asks for
+    return value if objective == "throughput" else -value
+
+
+def _over_budget(request: PlanRequest, option: Option) -> list[str]:
+    limit, cost = request.budget_per_iteration, option.cost_per_iteration
+    if limit is None or cost is None or cost <= limit:
+        return []
+    return [f"costs {cost:.6g} an iteration, {cost - limit:.6g} over the budget of {limit:.6g}"]
+
+
+def _past_deadline(request: PlanRequest, option: Option) -> list[str]:
+    limit = request.deadline_h
+    if limit is None or request.iterations is None or option.iteration_ms is None:
+        return []
+    hours = option.iteration_ms * request.iterations / 3.6e6
+    if hours <= limit:
+        return []
+    late = f"{hours - limit:.6g} h past the deadline of {limit:.6g} h"
+    return [f"takes {hours:.6g} h for {request.iterations} iterations, {late}"]

@@ -1,0 +1,174 @@
+"""DC selection: Algorithm 1 of the Atlas paper (§4.5), with the time, the cost and the limits of each option.
+
+For every number D of DP-cells, data centres are filled in a given order: each takes as many stages as its
+GPUs hold when every stage needs D·C of them. One cell is simulated for the pipeline's time, and a ring
+all-reduce over the D·C replicas of a stage is added. Equal cells are simulated once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from engine.cluster.cluster import Cluster
+from engine.cluster.collectives import ring_all_reduce_s
+from engine.errors import Infeasible
+from engine.plan import choose, cost
+from engine.plan.cell import cell_scenario
+from engine.plan.job import Job, cluster_of, job_of
+from engine.plan.request import PlanRequest
+from engine.plan.result import Option, Partition, PlanResult
+from engine.schedule.scenario import Scenario
+from engine.simulate import SimulationResult, simulate
+
+Simulate = Callable[[Scenario], SimulationResult]
+
+
+def plan(request: PlanRequest) -> PlanResult:
+    """Every option of `request` from one DP-cell up, and the best for its objective.
+
+    Raises
+    ------
+    InputError
+        The job does not fit its model (more partitions than layers), or a cell is too large to simulate.
+    """
+    cluster = cluster_of(request)
+    job = job_of(request, cluster)
+    order = datacenter_order(request)
+    cells = _Cells()
+    options = tuple(
+        choose.within_limits(request, _option(request, cluster, job, order, dp_cells, cells))
+        for dp_cells in range(1, most_dp_cells(request, job) + 1)
+    )
+    best = choose.best(options, request.objective)
+    return PlanResult(
+        method=request.method,
+        policy=request.policy,
+        objective=request.objective,
+        order=order,
+        cell_pipelines=job.cell_pipelines,
+        comm_to_compute=job.comm_to_compute,
+        forward_ms=job.forward_s * 1e3,
+        backward_ms=job.backward_s * 1e3,
+        recompute_ms=job.recompute_s * 1e3,
+        transfer_ms=job.transfer_s * 1e3,
+        activation_bytes=job.activation_bytes,
+        parameters_per_stage=job.parameters_per_stage,
+        options=options,
+        best=best,
+        pareto=choose.pareto(options),
+        excluded=choose.excluded(request, job, options, best),
+        reason=None if best is not None else choose.why_none(options),
+    )
+
+
+def datacenter_order(request: PlanRequest) -> tuple[str, ...]:
+    """The allowed data centres in the order in which Algorithm 1 fills them; ties as listed."""
+    datacenters = [dc for dc in request.datacenters if dc.name in request.allowed_names]
+    if request.order == "gpus":
+        datacenters.sort(key=lambda dc: -dc.gpus)
+    elif request.order == "price":
+        datacenters.sort(key=lambda dc: dc.price_per_gpu_hour)
+    else:
+        datacenters.sort(key=lambda dc: request.order.index(dc.name))
+    return tuple(dc.name for dc in datacenters)
+
+
+def most_dp_cells(request: PlanRequest, job: Job) -> int:
+    """D_max: as given, or ⌊Σ GPUs / (c·P)⌋ over the allowed data centres, and at least 1."""
+    if request.max_dp_cells is not None:
+        return request.max_dp_cells
+    gpus = sum(dc.gpus for dc in request.datacenters if dc.name in request.allowed_names)
+    return max(1, gpus // (job.cell_pipelines * job.partitions))
+
+
+def assign(gpus: Sequence[tuple[str, int]], stages: int, gpus_per_stage: int) -> tuple[Partition, ...]:
+    """Lines 2–10 of Algorithm 1: stages to data centres in order, without the data centres that get none.
+
+    Parameters
+    ----------
+    gpus : (name, GPUs) of each data centre, in filling order.
+    gpus_per_stage : D·C, the replicas of each stage (times the GPUs of one replica).
+
+    Returns
+    -------
+    In pipeline order; fewer than `stages` in all where the GPUs do not reach.
+    """
+    left = stages
+    partitions = []
+    for name, available in gpus:
+        assigned = min(left, available // gpus_per_stage)
+        left -= assigned
+        if assigned:
+            partitions.append(Partition(dc=name, stages=assigned))
+        if left == 0:
+            break
+    return tuple(partitions)
+
+
+class _Cells:
+    """get_latency_pp: simulates each distinct cell once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[Partition, ...], SimulationResult] = {}
+
+    def simulate(self, partitions: tuple[Partition, ...], scenario: Scenario) -> SimulationResult:
+        if partitions not in self._seen:
+            self._seen[partitions] = simulate(scenario)
+        return self._seen[partitions]
+
+
+def _option(
+    request: PlanRequest, cluster: Cluster, job: Job, order: tuple[str, ...], dp_cells: int, cells: _Cells
+) -> Option:
+    pipelines = dp_cells * job.cell_pipelines
+    gpus_per_stage = pipelines * job.tensor_parallel
+    gpus = [(name, cluster.datacenter(name).gpus) for name in order]
+    partitions = assign(gpus, job.partitions, gpus_per_stage)
+    option = Option(dp_cells=dp_cells, pipelines=pipelines, policy=request.policy)
+    placed = sum(part.stages for part in partitions)
+    if placed < job.partitions:
+        return replace(option, reason=_short(placed, job.partitions, gpus_per_stage))
+    option = replace(
+        option,
+        partitions=partitions,
+        gpus_used={part.dc: part.stages * gpus_per_stage for part in partitions},
+    )
+    scenario = cell_scenario(request, cluster, job, partitions)
+    if isinstance(scenario, Infeasible):
+        return replace(option, reason=scenario.reason)
+    result = cells.simulate(partitions, scenario)
+    if not result.feasible:
+        return replace(option, reason=result.reason)
+    return cost.priced(request, cluster, job, _timed(request, cluster, job, option, result))
+
+
+def _timed(
+    request: PlanRequest, cluster: Cluster, job: Job, option: Option, result: SimulationResult
+) -> Option:
+    """Lines 14–17, and the throughput D·C / total time."""
+    assert result.makespan is not None
+    allreduce_ms = 0.0
+    if request.allreduce and job.parameters_per_stage is not None:
+        bandwidth = min(cluster.datacenter(part.dc).intra_bytes_per_s for part in option.partitions)
+        allreduce_ms = 1e3 * ring_all_reduce_s(job.parameters_per_stage, option.pipelines, bandwidth)
+    iteration_ms = result.makespan + allreduce_ms
+    throughput = option.pipelines / (iteration_ms / 1e3)
+    tokens = job.tokens_per_microbatch
+    return replace(
+        option,
+        feasible=True,
+        pp_time_ms=result.makespan,
+        lower_bound_ms=result.lower_bound,
+        utilization=result.utilization,
+        allreduce_ms=allreduce_ms,
+        iteration_ms=iteration_ms,
+        throughput=throughput,
+        tokens_per_s=None if tokens is None else throughput * job.microbatches * tokens,
+    )
+
+
+def _short(placed: int, stages: int, gpus_per_stage: int) -> str:
+    missing = stages - placed
+    return (
+        f"{gpus_per_stage} GPUs a stage: only {placed} of {stages} stages fit; "
+        f"{missing} short, {missing * gpus_per_stage} more GPUs"
+    )

@@ -1,0 +1,243 @@
+"""The document of `meridian plan FILE`, as contracts.md names its fields. Units are in the names."""
+
+import itertools
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from engine.cluster.gpus import catalogue
+from engine.errors import InputError
+from engine.inputs import Count, Document, Flag, Index, NonNegative, Number, Positive, nearest
+from engine.model.presets import PRESETS
+from engine.schedule.scenario import MOST_OPS, Contention, RecomputeRule, Scenario
+
+Objective = Literal["throughput", "cost", "cost_per_token"]
+Bill = Literal["used", "whole"]
+
+# The paper caps nodes of one data centre at this (Atlas §6.1); a data centre that knows better says so.
+DEFAULT_INTRA_GBPS = 100.0
+# Llama 3 herd, table 4: 38–43 % of the bf16 peak on 8 to 16 thousand H100s.
+DEFAULT_MFU = 0.4
+MOST_GPUS = 10_000_000
+MOST_OPTIONS = 100_000
+KINDS = 3  # forward, recompute, backward
+
+
+class DataCenterInput(Document):
+    """A data centre: its GPUs of one type, what one costs an hour, and the bandwidth between its nodes."""
+
+    name: str = Field(min_length=1, max_length=200)
+    gpus: Index = Field(le=MOST_GPUS)
+    gpu_type: str
+    price_per_gpu_hour: NonNegative
+    intra_gbps: Positive | None = None
+    latitude: Number | None = Field(default=None, ge=-90, le=90)
+    longitude: Number | None = Field(default=None, ge=-180, le=180)
+
+    @field_validator("gpu_type")
+    @classmethod
+    def _known_gpu(cls, gpu_type: str) -> str:
+        if gpu_type not in catalogue():
+            raise ValueError("unknown GPU type, " + nearest(gpu_type, catalogue()))
+        return gpu_type
+
+
+class LinkInput(Document):
+    """The WAN between two data centres, per node pair and direction."""
+
+    between: list[str] = Field(min_length=2, max_length=2)
+    latency_ms: NonNegative
+    bandwidth_gbps: Positive
+    connections: Count | None = None
+    egress_price_per_gb: NonNegative = 0.0
+
+
+class ModelInput(Document):
+    """The shape of a model that has no preset.
+
+    `family` is gpt (two-matrix MLP, biases) or llama (gated MLP, grouped-query attention); by default llama
+    where `ffn` is given and is not 4 × hidden, or `kv_heads` is less than `heads`.
+    """
+
+    layers: Count
+    hidden: Count
+    heads: Count
+    kv_heads: Count | None = None
+    ffn: Count | None = None
+    vocab: Index = 0
+    seq: Count
+    family: Literal["gpt", "llama"] | None = None
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "ModelInput":
+        if self.hidden % self.heads:
+            raise InputError("heads", self.heads, f"must divide hidden = {self.hidden}")
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise InputError("kv_heads", self.kv_heads, f"must divide heads = {self.heads}")
+        return self
+
+
+EXPLICIT = (
+    "forward_ms", "backward_ms", "recompute_ms", "comm_to_compute",
+    "parameters_per_stage", "activation_bytes", "tokens_per_microbatch",
+)  # fmt: skip
+OF_A_MODEL = ("micro_batch", "tp", "mfu", "dtype_bytes", "recompute")
+
+
+class JobInput(Document):
+    """What is trained: a model (its times come from FLOPs and MFU), or the times themselves."""
+
+    partitions: Count = Field(le=100_000)
+    microbatches: Count = Field(le=10_000_000)
+    model: str | ModelInput | None = None
+    micro_batch: Count = 1
+    tp: Count = 1
+    mfu: Positive = Field(default=DEFAULT_MFU, le=1)
+    dtype_bytes: Literal[1, 2, 4, 8] = 2
+    recompute: Flag = True
+    forward_ms: Positive | None = None
+    backward_ms: Positive | None = None
+    recompute_ms: NonNegative | None = None
+    comm_to_compute: NonNegative | None = None
+    parameters_per_stage: NonNegative | None = None
+    activation_bytes: NonNegative | None = None
+    tokens_per_microbatch: Count | None = None
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, model: str | ModelInput | None) -> str | ModelInput | None:
+        if isinstance(model, str) and model not in PRESETS:
+            raise ValueError("unknown model, " + nearest(model, PRESETS))
+        return model
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "JobInput":
+        if self.model is not None:
+            self._refuse(EXPLICIT, "comes from the model: leave it out, or leave out model")
+            return self
+        self._refuse(OF_A_MODEL, "says how a model runs: give model, or leave it out")
+        for name in ("forward_ms", "backward_ms", "comm_to_compute"):
+            if getattr(self, name) is None:
+                raise InputError(name, None, "required where no model is given")
+        return self
+
+    def _refuse(self, names: tuple[str, ...], allowed: str) -> None:
+        for name in names:
+            if name in self.model_fields_set and getattr(self, name) is not None:
+                raise InputError(name, getattr(self, name), allowed)
+
+
+class PlanRequest(Document):
+    """A validated plan request."""
+
+    datacenters: list[DataCenterInput] = Field(min_length=1, max_length=10_000)
+    links: list[LinkInput] = Field(default_factory=list)
+    job: JobInput
+    order: Literal["gpus", "price"] | list[str] = "gpus"
+    method: Literal["algorithm1"]
+    policy: str = "atlas"
+    recompute_rule: RecomputeRule | None = None
+    contention: Contention | None = None
+    memory_limit: Count | None = None
+    max_dp_cells: Count | None = Field(default=None, le=MOST_OPTIONS)
+    allreduce: Flag = True
+    budget_per_iteration: NonNegative | None = None
+    deadline_h: Positive | None = None
+    iterations: Count | None = None
+    allowed: list[str] | None = None
+    objective: Objective = "throughput"
+    bill: Bill = "used"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _method_known(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("method", "search") == "search":
+            allowed = "the search does not exist yet; give method: algorithm1"
+            raise InputError("method", data.get("method"), allowed)
+        return data
+
+    @field_validator("policy")
+    @classmethod
+    def _known_policy(cls, policy: str) -> str:
+        return Scenario._known_policy(policy)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "PlanRequest":
+        checks = (self._names, self._links, self._order, self._allowed, self._needed, self._size)
+        for problem in itertools.chain.from_iterable(check() for check in checks):
+            raise problem
+        return self
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The data centres as listed."""
+        return tuple(dc.name for dc in self.datacenters)
+
+    @cached_property
+    def allowed_names(self) -> frozenset[str]:
+        """The data centres that may be used."""
+        return frozenset(self.names if self.allowed is None else self.allowed)
+
+    def _names(self) -> Iterator[InputError]:
+        first: dict[str, int] = {}
+        for i, name in enumerate(self.names):
+            if first.setdefault(name, i) != i:
+                allowed = f"already the name of datacenters[{first[name]}]"
+                yield InputError(f"datacenters[{i}].name", name, allowed)
+
+    def _links(self) -> Iterator[InputError]:
+        first: dict[frozenset[str], int] = {}
+        for i, link in enumerate(self.links):
+            field = f"links[{i}].between"
+            yield from self._known(field, link.between, twice="must name two different data centres")
+            joined = first.setdefault(frozenset(link.between), i)
+            if joined != i:
+                yield InputError(field, link.between, f"already joined by links[{joined}]")
+
+    def _order(self) -> Iterator[InputError]:
+        if isinstance(self.order, str):
+            return
+        yield from self._known("order", self.order)
+        missing = sorted(self.allowed_names - set(self.order))
+        if missing:
+            allowed = "must name every data centre once; missing: " + ", ".join(missing)
+            yield InputError("order", self.order, allowed)
+
+    def _allowed(self) -> Iterator[InputError]:
+        if self.allowed is not None:
+            yield from self._known("allowed", self.allowed)
+            if not self.allowed:
+                yield InputError("allowed", self.allowed, "must name at least one data centre")
+
+    def _known(self, field: str, given: list[str], twice: str = "named twice") -> Iterator[InputError]:
+        known, seen = set(self.names), set()
+        for i, name in enumerate(given):
+            if name not in known:
+                allowed = "unknown data centre, " + nearest(name, self.names)
+                yield InputError(f"{field}[{i}]", name, allowed)
+            if name in seen:
+                yield InputError(f"{field}[{i}]", name, twice)
+            seen.add(name)
+
+    def _needed(self) -> Iterator[InputError]:
+        """Fields that others call for."""
+        job = self.job
+        if self.deadline_h is not None and self.iterations is None:
+            yield InputError("iterations", None, "required with deadline_h: how many are to be done by then")
+        if job.model is not None:
+            return
+        if self.allreduce and job.parameters_per_stage is None:
+            allowed = "required for the all-reduce; or set allreduce: false"
+            yield InputError("job.parameters_per_stage", None, allowed)
+        if job.activation_bytes is None and any(link.egress_price_per_gb for link in self.links):
+            yield InputError("job.activation_bytes", None, "required where a link has an egress_price_per_gb")
+        if self.objective == "cost_per_token" and job.tokens_per_microbatch is None:
+            yield InputError("job.tokens_per_microbatch", None, "required for objective cost_per_token")
+
+    def _size(self) -> Iterator[InputError]:
+        ops = self.job.partitions * self.job.microbatches * KINDS
+        if ops > MOST_OPS:
+            allowed = f"partitions × microbatches gives {ops} ops a pipeline; at most {MOST_OPS} in a cell"
+            yield InputError("job.microbatches", self.job.microbatches, allowed)
