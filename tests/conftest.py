@@ -1,0 +1,55 @@
+"""Every test process runs its own PostgreSQL and Valkey, in a folder of its own, for as long as it lives."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+_servers = ExitStack()
+
+# The machine is shared with other test processes: a slow example says nothing about the code.
+hypothesis.settings.register_profile("tests", deadline=None, max_examples=60, print_blob=True)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=1000, print_blob=True)
+hypothesis.settings.load_profile("tests")
+
+
+def _is_controller_of_workers(config: pytest.Config) -> bool:
+    return not hasattr(config, "workerinput") and bool(config.getoption("numprocesses", None))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the servers before Django reads its settings."""
+    os.environ["DJANGO_SETTINGS_MODULE"] = "webapp.settings"
+    if _is_controller_of_workers(config) or config.getoption("collectonly"):
+        return
+    from webapp.servers import running
+
+    # Short: the path of PostgreSQL's socket may have at most 107 bytes.
+    var = Path(tempfile.mkdtemp(prefix="meridian-"))
+    _servers.callback(shutil.rmtree, var, ignore_errors=True)
+    urls = _servers.enter_context(running(var))
+    os.environ.update(MERIDIAN_VAR=str(var), DATABASE_URL=urls.database_url, VALKEY_URL=urls.valkey_url)
+
+    import django
+
+    django.setup()
+
+
+def pytest_unconfigure() -> None:
+    """Stop the servers, whatever the tests did."""
+    _servers.close()
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For tests that start the product themselves: none of the test process's own settings reach it."""
+    for name in [*os.environ]:
+        if name.startswith("MERIDIAN_") or name in ("DATABASE_URL", "VALKEY_URL", "DJANGO_SETTINGS_MODULE"):
+            monkeypatch.delenv(name)
+    yield
