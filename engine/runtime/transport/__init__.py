@@ -59,3 +59,30 @@ Emulation runs on the clock that all processes of one machine share (CLOCK_MONOT
 of the clocks is measured in the handshake. Bytes are authenticated at the handshake only: on an untrusted WAN,
 run it inside an encrypted tunnel.
 """
+
+from engine.runtime.transport.endpoint import Endpoint
+from engine.runtime.transport.errors import (
+    AuthenticationError,
+    ChecksumError,
+    LinkLost,
+    MessageSizeError,
+    TransportError,
+)
+from engine.runtime.transport.handles import Receive, Send
+from engine.runtime.transport.link import LinkTraffic
+from engine.runtime.transport.shape import Address, LinkShape, Peer
+
+__all__ = [
+    "Address",
+    "AuthenticationError",
+    "ChecksumError",
+    "Endpoint",
+    "LinkLost",
+    "LinkShape",
+    "LinkTraffic",
+    "MessageSizeError",
+    "Peer",
+    "Receive",
+    "Send",
+    "TransportError",
+]

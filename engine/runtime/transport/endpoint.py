@@ -1,0 +1,287 @@
+"""The endpoint of a rank: where it listens, whom it is connected to, and the thread that moves the bytes."""
+
+import contextlib
+import functools
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from engine.errors import InputError
+from engine.runtime.transport.errors import TransportError
+from engine.runtime.transport.handles import Receive, Send
+from engine.runtime.transport.handshake import Greeting, Identity, Reception, dial, run_blocking
+from engine.runtime.transport.link import Link, LinkTraffic
+from engine.runtime.transport.loop import Loop
+from engine.runtime.transport.outbox import Outgoing
+from engine.runtime.transport.shape import Address, Peer
+from engine.runtime.transport.wire import check_tag
+
+# Messages up to this size do not wait behind bulk data.
+URGENT_BYTES = 16 * 1024
+_HANDSHAKE_S = 10.0
+_MOST_RECEPTIONS = 1024
+_TICK_S = 1.0
+Buffer = Any  # whatever exports contiguous bytes: collections.abc.Buffer, from Python 3.12 on
+
+
+class Endpoint:
+    """Messages between this rank and its peers; the package's docstring shows its use.
+
+    Parameters
+    ----------
+    rank : of this process, in the run.
+    listen_host : address of the interface to listen on; the kernel chooses the port, see `address`.
+    secret : shared by the run's ranks; a peer that does not know it is refused.
+    run, generation : what the ranks must agree on.
+    unexpected_bytes : most bytes kept, per peer, of messages that no receive is posted for.
+    silence_timeout_s : a peer that shows no sign of life for so long is lost (its beat is one second).
+    """
+
+    def __init__(
+        self, *, rank: int, listen_host: str, secret: bytes | str, run: str, generation: int = 0,
+        unexpected_bytes: int = 256 << 20, silence_timeout_s: float = 15.0,
+    ) -> None:  # fmt: skip
+        key = secret.encode() if isinstance(secret, str) else secret
+        if not key:
+            raise InputError("secret", "", "must not be empty")
+        self.rank = rank
+        self._me = Identity(rank=rank, run=run, generation=generation, secret=key)
+        self._unexpected_bytes = unexpected_bytes
+        self._silent_ticks = max(1, round(silence_timeout_s / _TICK_S))
+        self._links: dict[int, Link] = {}
+        self._early: dict[int, list[tuple[socket.socket, Greeting]]] = {}
+        self._receptions: dict[socket.socket, Reception] = {}
+        self._refused = ""
+        self._closed = False
+        self._closing = threading.Lock()
+        self._listener = socket.create_server((listen_host, 0), backlog=512)
+        self._listener.setblocking(False)
+        self.address: Address = self._listener.getsockname()[:2]
+        self._loop = Loop(f"transport-{rank}", self._crashed)
+        self._loop.call(lambda: self._loop.watch(self._listener, selectors.EVENT_READ, self._accept))
+        self._loop.call(self._tick)
+
+    def connect(self, peers: Iterable[Peer], timeout_s: float = 30.0) -> None:
+        """Connect to `peers` and return once every connection of each stands; may be called again with others.
+
+        The higher rank of a pair dials, so both must call this.
+
+        Raises
+        ------
+        AuthenticationError
+            A peer has another secret, run or generation.
+        TransportError
+            A peer cannot be reached, or did not connect, within `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        links = [self._new_link(peer) for peer in peers]
+        tasks = [
+            functools.partial(self._dial, link.peer, index, deadline)
+            for link in links if self.rank > link.peer.rank for index in range(link.peer.connection_count + 1)
+        ]  # fmt: skip
+        if tasks:
+            # Round trips over a WAN add up: dial all at once.
+            with ThreadPoolExecutor(min(16, len(tasks)), f"dial-{self.rank}") as pool:
+                for dialled in [pool.submit(task) for task in tasks]:
+                    dialled.result()
+        for link in links:
+            if not link.complete.wait(max(0.0, deadline - time.monotonic())):
+                raise TransportError(self._missing(link.peer, timeout_s))
+            if link.lost is not None:
+                raise link.lost
+
+    def send(
+        self, peer: int, tag: Sequence[int], buffer: Buffer, *, padded_to: int | None = None,
+        channel: int = 0, not_before: float | None = None, urgent: bool | None = None,
+    ) -> Send:  # fmt: skip
+        """Send `buffer` as message `tag`; returns at once. The buffer must not change until `wait` has returned.
+
+        Parameters
+        ----------
+        padded_to : bytes on the wire; what `buffer` lacks is sent as filler that the receiver drops.
+        channel : keeps the tags of different users of one pair apart (shared links have their own).
+        not_before : earliest departure, time.monotonic(); for what is forwarded before it is due itself.
+        urgent : do not wait behind bulk data; by default for unpadded messages of at most 16 KiB.
+        """
+        data = memoryview(buffer).cast("B")
+        size = len(data) if padded_to is None else padded_to
+        if size < len(data):
+            raise InputError("padded_to", padded_to, f"must be at least the {len(data)} bytes of the buffer")
+        if urgent is None:
+            urgent = padded_to is None and size <= URGENT_BYTES
+        send = Send(peer, check_tag(tag), size)
+        ready = time.monotonic() if not_before is None else not_before
+        message = Outgoing(send=send, channel=channel, data=data, ready=ready, urgent=urgent)
+        link = self._link(peer)
+        self._loop.call(lambda: link.send(message))
+        return send
+
+    def post_receive(
+        self, peer: int, tag: Sequence[int], into: Buffer | int | None = None, *, channel: int = 0
+    ) -> Receive:
+        """Wait for message `tag` from `peer`; best posted before it is sent.
+
+        `into`: a writable buffer of the message's size (filler not counted), or that size, or None for whatever
+        comes; without a buffer `Receive.buffer` is a new one.
+        """
+        if isinstance(into, int):
+            into = bytearray(into)
+        place = None if into is None else memoryview(into).cast("B")
+        if place is not None and place.readonly:
+            raise InputError("into", type(into).__name__, "must be writable")
+        receive = Receive(peer, check_tag(tag), place)
+        link = self._link(peer)
+        self._loop.call(lambda: link.post(channel, receive))
+        return receive
+
+    def traffic(self) -> list[LinkTraffic]:
+        """What each pair has carried so far."""
+        return [link.traffic() for link in self._links.values()]
+
+    def clock_offset_s(self, peer: int) -> float:
+        """The clock (time.monotonic()) of `peer`'s machine less this machine's; exactly 0 on the same machine."""
+        return self._link(peer).inbox.clock_offset_s
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Run `callback` soon on the I/O thread; it must not block."""
+        self._loop.call(callback)
+
+    def close(self, drain_s: float = 5.0) -> None:
+        """Send what has been given to `send`, say goodbye, close. Idempotent; no thread and no socket is left.
+
+        Waits at most `drain_s` seconds for peers that do not take what is sent to them.
+        """
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            deadline = time.monotonic() + drain_s
+            self._loop.call(self._leave)
+            for link in self._links.values():
+                link.over.wait(max(0.0, deadline - time.monotonic()))
+            self._loop.call(self._abandon)
+            self._loop.stop()
+
+    def _link(self, peer: int) -> Link:
+        if self._closed:
+            raise TransportError(f"the endpoint of rank {self.rank} is closed")
+        if peer not in self._links:
+            raise InputError("peer", peer, f"must be a connected rank: {sorted(self._links)}")
+        return self._links[peer]
+
+    def _new_link(self, peer: Peer) -> Link:
+        if peer.rank == self.rank or peer.rank in self._links:
+            raise InputError("peers", peer.rank, "must be other ranks, each once")
+        link = Link(
+            self._loop,
+            self.rank,
+            peer,
+            unexpected_bytes=self._unexpected_bytes,
+            silent_ticks=self._silent_ticks,
+        )
+        self._links[peer.rank] = link
+        self._loop.call(lambda: self._adopt(link))
+        return link
+
+    def _adopt(self, link: Link) -> None:
+        for connected, greeting in self._early.pop(link.peer.rank, []):
+            link.attach(connected, greeting)
+
+    def _missing(self, peer: Peer, timeout_s: float) -> str:
+        who = f"rank {self.rank}: rank {peer.rank} did not connect over {peer.link} within {timeout_s:g} s"
+        return f"{who} (last refused: {self._refused})" if self._refused else who
+
+    def _dial(self, peer: Peer, index: int, deadline: float) -> None:
+        """One connection to `peer`; retried until `deadline` while nobody answers."""
+        while True:
+            try:
+                connected = socket.create_connection(peer.address, max(0.1, deadline - time.monotonic()))
+                break
+            except OSError as error:
+                if time.monotonic() + 0.2 > deadline:
+                    where = f"{peer.address[0]}:{peer.address[1]} over {peer.link}"
+                    problem = f"rank {self.rank} cannot reach rank {peer.rank} at {where}: {error.strerror or error}"
+                    raise TransportError(problem) from None
+                time.sleep(0.1)
+        try:
+            connected.settimeout(max(0.1, deadline - time.monotonic()))
+            dialogue = dial(self._me, peer=peer.rank, index=index, count=peer.connection_count + 1)
+            greeting = run_blocking(dialogue, connected)
+        except BaseException as error:
+            connected.close()
+            if isinstance(error, OSError) and not isinstance(error, TransportError):
+                raise TransportError(f"rank {self.rank}: handshake with rank {peer.rank}: {error}") from None
+            raise
+        link = self._links[peer.rank]
+        self._loop.call(lambda: link.attach(connected, greeting))
+
+    # On the I/O thread.
+
+    def _accept(self, _: int) -> None:
+        while True:
+            try:
+                connected, _address = self._listener.accept()
+            except OSError:  # none is waiting, or one gave up; out of descriptors: the peer's deadline tells
+                return
+            if len(self._receptions) >= _MOST_RECEPTIONS:
+                connected.close()
+                continue
+            connected.setblocking(False)
+            reception = Reception(self._me, connected, time.monotonic() + _HANDSHAKE_S)
+            self._receptions[connected] = reception
+            self._loop.watch(connected, selectors.EVENT_READ, functools.partial(self._greet, reception))
+
+    def _greet(self, reception: Reception, _: int) -> None:
+        try:
+            greeting = reception.advance()
+        except (TransportError, OSError, ValueError) as error:
+            self._refused = str(error)
+            self._dismiss(reception)
+            return
+        if greeting is None:
+            return
+        self._loop.watch(reception.socket, 0, lambda _: None)
+        del self._receptions[reception.socket]
+        if link := self._links.get(greeting.rank):
+            link.attach(reception.socket, greeting)
+        else:
+            self._early.setdefault(greeting.rank, []).append((reception.socket, greeting))
+
+    def _dismiss(self, reception: Reception) -> None:
+        self._loop.watch(reception.socket, 0, lambda _: None)
+        self._receptions.pop(reception.socket, None)
+        reception.socket.close()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for reception in [r for r in self._receptions.values() if r.deadline < now]:
+            self._dismiss(reception)
+        for link in self._links.values():
+            link.tick()
+        self._loop.at(now + _TICK_S, self._tick)
+
+    def _leave(self) -> None:
+        self._loop.watch(self._listener, 0, lambda _: None)
+        for link in self._links.values():
+            link.leave()
+
+    def _abandon(self) -> None:
+        for link in self._links.values():
+            link.fail(TransportError(f"the endpoint of rank {self.rank} is closed"))
+        for reception in list(self._receptions.values()):
+            self._dismiss(reception)
+        for early in self._early.values():
+            for connected, _ in early:
+                connected.close()
+        self._listener.close()
+
+    def _crashed(self, error: BaseException) -> None:
+        for link in self._links.values():
+            with contextlib.suppress(Exception):
+                link.fail(TransportError(f"the I/O thread of rank {self.rank} failed: {error!r}"))
+        self._closed = True
+        self._abandon()

@@ -1,0 +1,155 @@
+"""What comes from one peer: chunks in any order over any connection, put together in the posted buffers."""
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from engine.runtime.transport.connection import Connection
+from engine.runtime.transport.errors import MessageSizeError, TransportError
+from engine.runtime.transport.handles import Receive
+from engine.runtime.transport.wire import Header, Tag
+
+Key = tuple[int, Tag]  # channel, tag
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Assembly:
+    """A message of which something has come."""
+
+    key: Key
+    receive: Receive | None
+    buffer: memoryview
+    message_bytes: int
+    missing: int
+    expected: bool
+    due: float = -math.inf
+
+    @property
+    def complete(self) -> bool:
+        return self.missing <= 0
+
+
+class Inbox:
+    """Matches messages of one peer with posted receives. On the I/O thread only.
+
+    A message that nobody has posted yet is kept in a buffer of its own; past `most_unexpected_bytes` of those the
+    connection that brings the next one is not read until a receive is posted, and TCP holds the sender back.
+    """
+
+    def __init__(self, most_unexpected_bytes: int) -> None:
+        self.clock_offset_s = 0.0  # the peer's clock less ours
+        self.bytes_received = 0
+        self.most_late_s = 0.0
+        self.paused: list[Connection] = []
+        self._most_unexpected_bytes = most_unexpected_bytes
+        self._unexpected_bytes = 0
+        self._posted: dict[Key, Receive] = {}
+        self._assemblies: dict[int, _Assembly] = {}
+        self._unexpected: dict[Key, deque[_Assembly]] = {}
+
+    def post(self, channel: int, receive: Receive) -> None:
+        """Wait for a message; it may be here already, whole or in part."""
+        key = (channel, receive.tag)
+        if waiting := self._unexpected.get(key):
+            assembly = waiting.popleft()
+            if not waiting:
+                del self._unexpected[key]
+            self._match(assembly, receive)
+            if assembly.complete:
+                self._deliver(assembly)
+        elif key in self._posted:
+            receive.fail(TransportError(f"{receive} is posted already"))
+        else:
+            self._posted[key] = receive
+        self._resume()
+
+    def place(self, connection: Connection, header: Header) -> memoryview | None:
+        """Where a chunk's real bytes belong; None if the connection must wait for a receive to be posted."""
+        assembly = self._assemblies.get(header.message) or self._begin(header, bounded=connection.index >= 0)
+        if assembly is None:
+            self.paused.append(connection)
+            return None
+        return assembly.buffer[header.offset : header.offset + header.real_bytes]
+
+    def came(self, header: Header) -> None:
+        """A chunk is in its place and sound."""
+        assembly = self._assemblies[header.message]
+        assembly.missing -= header.length
+        assembly.due = max(
+            assembly.due, time.monotonic() if math.isnan(header.due) else self._local(header.due)
+        )
+        self.bytes_received += header.length
+        if assembly.complete:
+            del self._assemblies[header.message]
+            self._deliver(assembly)
+
+    def fail(self, error: TransportError) -> None:
+        """Nothing comes any more; what is complete can still be received."""
+        posted, self._posted = self._posted, {}
+        started, self._assemblies = self._assemblies, {}
+        for assembly in started.values():
+            if assembly.key in self._unexpected and assembly in self._unexpected[assembly.key]:
+                self._unexpected[assembly.key].remove(assembly)
+        receives = [*posted.values(), *(a.receive for a in started.values() if a.receive is not None)]
+        for receive in receives:
+            receive.fail(error)
+
+    def _begin(self, header: Header, *, bounded: bool) -> _Assembly | None:
+        key = (header.channel, header.tag)
+        receive = self._posted.pop(key, None)
+        if receive is None and bounded and not self._room_for(header.payload_bytes):
+            return None
+        assembly = _Assembly(
+            key=key, receive=None, buffer=memoryview(b""), message_bytes=header.message_bytes,
+            missing=header.message_bytes, expected=receive is not None,
+        )  # fmt: skip
+        if receive is not None and receive.into is not None and len(receive.into) == header.payload_bytes:
+            assembly.buffer = receive.into
+        else:
+            assembly.buffer = memoryview(bytearray(header.payload_bytes))
+        if receive is not None:
+            self._match(assembly, receive)
+        else:
+            self._unexpected_bytes += header.payload_bytes
+            self._unexpected.setdefault(key, deque()).append(assembly)
+        self._assemblies[header.message] = assembly
+        return assembly
+
+    def _room_for(self, payload_bytes: int) -> bool:
+        # One message alone may be larger than the bound, else it could never come.
+        together = self._unexpected_bytes + payload_bytes
+        return self._unexpected_bytes == 0 or together <= self._most_unexpected_bytes
+
+    def _match(self, assembly: _Assembly, receive: Receive) -> None:
+        """Give the message to `receive`, unless it does not fit: then its bytes are read and dropped."""
+        size = len(assembly.buffer)
+        if receive.into is not None and len(receive.into) != size:
+            problem = f"{receive}: a message of {size} bytes came for a buffer of {len(receive.into)}"
+            receive.fail(MessageSizeError(problem))
+        assembly.receive = receive
+
+    def _deliver(self, assembly: _Assembly) -> None:
+        receive = assembly.receive
+        if receive is None:
+            return  # it waits in self._unexpected
+        if not assembly.expected:
+            self._unexpected_bytes -= len(assembly.buffer)
+        if receive.settled:
+            return
+        buffer = assembly.buffer
+        if receive.into is not None and receive.into is not buffer:
+            receive.into[:] = buffer
+            buffer = receive.into
+        now = time.monotonic()
+        receive.finish(buffer=buffer, message_bytes=assembly.message_bytes, due=assembly.due, now=now)
+        self.most_late_s = max(self.most_late_s, receive.late_s)
+        self._resume()
+
+    def _local(self, due: float) -> float:
+        return due - self.clock_offset_s
+
+    def _resume(self) -> None:
+        paused, self.paused = self.paused, []
+        for connection in paused:
+            connection.resume()

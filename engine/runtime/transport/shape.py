@@ -1,0 +1,85 @@
+"""What a link between two nodes is: its peer, its address and, where it is emulated, its figures."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.errors import InputError
+
+MOST_CONNECTIONS = 256
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkShape:
+    """Figures of an emulated link, for one direction.
+
+    one_way_delay_s : propagation, in seconds.
+    cap_bytes_per_s : most bytes per second between the two nodes; None for no cap.
+    window_bytes : window of one TCP connection: its rate is window / RTT (Atlas §4.1, Table 1); None for none.
+    connections : how many TCP connections, or auto: as many as the cap needs.
+    """
+
+    one_way_delay_s: float
+    cap_bytes_per_s: float | None = None
+    window_bytes: float | None = None
+    connections: int | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.one_way_delay_s) and self.one_way_delay_s >= 0):
+            raise InputError("one_way_delay_s", self.one_way_delay_s, "must be finite and at least 0")
+        for field in ("cap_bytes_per_s", "window_bytes"):
+            value = getattr(self, field)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InputError(field, value, "must be finite and greater than 0, or None")
+        if self.connections != "auto" and not 1 <= self.connections <= MOST_CONNECTIONS:
+            raise InputError("connections", self.connections, f"must be auto or 1 to {MOST_CONNECTIONS}")
+
+    @property
+    def connection_bytes_per_s(self) -> float:
+        """Rate of one TCP connection, window / RTT; infinite without a window or a delay."""
+        if self.window_bytes is None or self.one_way_delay_s == 0:
+            return math.inf
+        return self.window_bytes / (2 * self.one_way_delay_s)
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that carry data: as asked, or the fewest that reach the cap."""
+        if self.connections != "auto":
+            return self.connections
+        if self.cap_bytes_per_s is None or math.isinf(self.connection_bytes_per_s):
+            return 1
+        needed = math.ceil(self.cap_bytes_per_s / self.connection_bytes_per_s * (1 - 1e-9))
+        return min(max(needed, 1), MOST_CONNECTIONS)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Rate of the node pair: min(n · window / RTT, cap); infinite where neither limits."""
+        cap = math.inf if self.cap_bytes_per_s is None else self.cap_bytes_per_s
+        return min(self.connection_count * self.connection_bytes_per_s, cap)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A rank to talk to.
+
+    address : where its endpoint listens.
+    shape : figures of the emulated link for what this rank sends; None for a real network.
+    connections : data connections over a real network (with a shape, the shape says how many).
+    link : name of the link, for errors and figures.
+    """
+
+    rank: int
+    address: Address
+    shape: LinkShape | None = None
+    connections: int = 1
+    link: str = "the network"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.connections <= MOST_CONNECTIONS:
+            raise InputError("connections", self.connections, f"must be 1 to {MOST_CONNECTIONS}")
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that carry data between the two nodes."""
+        return self.connections if self.shape is None else self.shape.connection_count

@@ -1,0 +1,103 @@
+"""Bytes on the wire: a fixed header, then the chunk. Nothing that comes in is ever unpickled."""
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import xxhash
+
+from engine.errors import InputError
+
+MAGIC = 0x4D57  # "MW"
+MOST_TAG_PARTS = 6
+# magic, kind, parts in tag, channel, message, offset, length, payload bytes, message bytes, due, tag, checksum
+_BODY = struct.Struct("<HBBIQQQQQd6qQ")
+_SEAL = struct.Struct("<Q")
+HEADER_BYTES = _BODY.size + _SEAL.size
+# Filler of padded messages, shared by all of them.
+ZEROS = memoryview(bytes(512 * 1024))
+Tag = tuple[int, ...]
+
+
+class Kind(IntEnum):
+    """Kinds of frame."""
+
+    DATA = 1
+    BEAT = 2  # a sign of life
+    BYE = 3  # nothing follows on this connection
+
+
+@dataclass(slots=True, kw_only=True)
+class Header:
+    """What precedes a chunk.
+
+    message : the sender's number of the message; (channel, tag) : what the receiver knows it by.
+    offset, length : the bytes of the message in this chunk; payload_bytes : how many of the message's bytes are
+    real (the rest is filler); message_bytes : all of them.
+    due : when the chunk is to arrive on the sender's clock; NaN where the link is real.
+    """
+
+    kind: Kind
+    channel: int = 0
+    tag: Tag = ()
+    message: int = 0
+    offset: int = 0
+    length: int = 0
+    payload_bytes: int = 0
+    message_bytes: int = 0
+    due: float = math.nan
+    checksum: int = 0
+
+    @property
+    def real_bytes(self) -> int:
+        """Bytes of this chunk that are not filler."""
+        return max(0, min(self.offset + self.length, self.payload_bytes) - self.offset)
+
+
+class MalformedFrame(ValueError):
+    """A header that no sound peer sends."""
+
+
+def check_tag(tag: Sequence[int]) -> Tag:
+    """`tag` as a tuple of at most 6 signed 64-bit ints, or InputError."""
+    parts = tuple(int(part) for part in tag)
+    if len(parts) > MOST_TAG_PARTS or not all(-(2**63) <= part < 2**63 for part in parts):
+        raise InputError("tag", tag, f"must be at most {MOST_TAG_PARTS} ints of 64 bit")
+    return parts
+
+
+def checksum(real: memoryview, filler_bytes: int) -> int:
+    """xxh3 (64 bit) of a chunk: its real bytes, then its filler."""
+    digest = xxhash.xxh3_64(real)
+    while filler_bytes > 0:
+        piece = min(filler_bytes, len(ZEROS))
+        digest.update(ZEROS[:piece])
+        filler_bytes -= piece
+    return int(digest.intdigest())
+
+
+def pack(header: Header) -> bytes:
+    """The header's bytes, sealed with a checksum of their own."""
+    h = header
+    tag = h.tag + (0,) * (MOST_TAG_PARTS - len(h.tag))
+    sizes = (h.message, h.offset, h.length, h.payload_bytes, h.message_bytes)
+    body = _BODY.pack(MAGIC, h.kind, len(h.tag), h.channel, *sizes, h.due, *tag, h.checksum)
+    return body + _SEAL.pack(xxhash.xxh3_64_intdigest(body))
+
+
+def unpack(data: memoryview) -> Header:
+    """The inverse of :func:`pack`. Raises MalformedFrame."""
+    body = data[: _BODY.size]
+    if _SEAL.unpack(data[_BODY.size :])[0] != xxhash.xxh3_64_intdigest(body):
+        raise MalformedFrame("a header's checksum does not match")
+    magic, kind, parts, channel, message, offset, length, payload, total, due, *rest = _BODY.unpack(body)
+    if magic != MAGIC or parts > MOST_TAG_PARTS or kind not in Kind.__members__.values():
+        raise MalformedFrame("not a frame of this protocol")
+    if payload > total or offset + length > total:
+        raise MalformedFrame(f"a chunk of {length} bytes at {offset} exceeds its message of {total} bytes")
+    return Header(
+        kind=Kind(kind), channel=channel, tag=tuple(rest[:parts]), message=message, offset=offset, length=length,
+        payload_bytes=payload, message_bytes=total, due=due, checksum=rest[-1],
+    )  # fmt: skip
