@@ -5,7 +5,7 @@ GPUs hold when every stage needs D·C of them. One cell is simulated for the pip
 all-reduce over the D·C replicas of a stage is added. Equal cells are simulated once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.cluster.cluster import Cluster
@@ -17,9 +17,7 @@ from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, Partition, PlanResult
 from engine.schedule.scenario import Scenario
-from engine.simulate import SimulationResult, simulate
-
-Simulate = Callable[[Scenario], SimulationResult]
+from engine.simulate import SimulationResult, Timeline, simulate
 
 
 def plan(request: PlanRequest) -> PlanResult:
@@ -136,29 +134,30 @@ def _option(
     if isinstance(scenario, Infeasible):
         return replace(option, reason=scenario.reason)
     result = cells.simulate(partitions, scenario)
-    if not result.feasible:
+    if result.timeline is None:
         return replace(option, reason=result.reason)
-    return cost.priced(request, cluster, job, _timed(request, cluster, job, option, result))
+    return cost.priced(
+        request, cluster, job, _timed(request, cluster, job, option, result.timeline, result.lower_bound)
+    )
 
 
 def _timed(
-    request: PlanRequest, cluster: Cluster, job: Job, option: Option, result: SimulationResult
+    request: PlanRequest, cluster: Cluster, job: Job, option: Option, timeline: Timeline, bound: float
 ) -> Option:
     """Lines 14–17, and the throughput D·C / total time."""
-    assert result.makespan is not None
     allreduce_ms = 0.0
     if request.allreduce and job.parameters_per_stage is not None:
         bandwidth = min(cluster.datacenter(part.dc).intra_bytes_per_s for part in option.partitions)
         allreduce_ms = 1e3 * ring_all_reduce_s(job.parameters_per_stage, option.pipelines, bandwidth)
-    iteration_ms = result.makespan + allreduce_ms
+    iteration_ms = timeline.makespan + allreduce_ms
     throughput = option.pipelines / (iteration_ms / 1e3)
     tokens = job.tokens_per_microbatch
     return replace(
         option,
         feasible=True,
-        pp_time_ms=result.makespan,
-        lower_bound_ms=result.lower_bound,
-        utilization=result.utilization,
+        pp_time_ms=timeline.makespan,
+        lower_bound_ms=bound,
+        utilization=timeline.utilization(),
         allreduce_ms=allreduce_ms,
         iteration_ms=iteration_ms,
         throughput=throughput,
