@@ -1,0 +1,98 @@
+"""The text that a job trains on, as bytes, and the order in which sequences are drawn from it.
+
+The sequences of a step depend on the seed, the step and the global batch only, never on how the batch is split
+over pipelines and microbatches.
+"""
+
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import InputError
+
+MOST_FILES = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Corpus:
+    """Files on disk (mapped, not read) and the number of sequences' starts that each holds."""
+
+    files: tuple[NDArray[np.uint8], ...]
+    ends: NDArray[np.int64]  # running sum of starts, shape (files,)
+    seq: int
+    seed: int
+
+    def batch(self, step: int, global_batch: int, samples: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
+        """Return tokens and targets of some samples of a step.
+
+        Parameters
+        ----------
+        step : counted from 0.
+        samples : indexes into the global batch.
+
+        Returns
+        -------
+        tokens, targets : int64, shape (len(samples), seq); targets are the next bytes.
+        """
+        generator = np.random.Generator(np.random.Philox(key=(self.seed, step)))
+        starts = generator.integers(0, int(self.ends[-1]), size=global_batch)[samples]
+        windows = np.stack([self._window(int(start)) for start in starts]).astype(np.int64)
+        return windows[:, :-1], windows[:, 1:]
+
+    def _window(self, start: int) -> NDArray[np.uint8]:
+        file = int(np.searchsorted(self.ends, start, side="right"))
+        offset = start - (int(self.ends[file - 1]) if file else 0)
+        return self.files[file][offset : offset + self.seq + 1]
+
+
+def samples_of(pipeline: int, microbatch: int, microbatches: int, micro_batch: int) -> NDArray[np.int64]:
+    """Indexes into the global batch of one microbatch: pipelines outermost, so n·M on one GPU is the same order."""
+    first = (pipeline * microbatches + microbatch) * micro_batch
+    return np.arange(first, first + micro_batch)
+
+
+def open_corpus(data: str | None, *, seq: int, seed: int) -> Corpus:
+    """Return the text of a file or folder, or by default of the Python standard library's own modules.
+
+    Raises
+    ------
+    InputError
+        `data` is missing, unreadable, or holds too little text for one sequence.
+    """
+    files = [_mapped(path) for path in corpus_files(data)]
+    long_enough = [file for file in files if file.size > seq]
+    if not long_enough:
+        size = max((file.size for file in files), default=0)
+        raise InputError("data", data, f"needs a file of at least {seq + 1} bytes (seq + 1); the longest has {size}")
+    ends = np.cumsum([file.size - seq for file in long_enough], dtype=np.int64)
+    return Corpus(files=tuple(long_enough), ends=ends, seq=seq, seed=seed)
+
+
+def corpus_files(data: str | None) -> list[Path]:
+    """The files of a corpus in the order in which they are read."""
+    if data is None:
+        # Text that comes with every Python; sorted, so that it is the same on every node of one version.
+        return sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    root = Path(data).expanduser()
+    if not root.exists():
+        raise InputError("data", data, "no such file or folder")
+    if root.is_file():
+        return [root]
+    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
+    if not files:
+        raise InputError("data", data, "the folder holds no files")
+    if len(files) > MOST_FILES:
+        raise InputError("data", data, f"holds {len(files):,} files; at most {MOST_FILES:,}: join them into fewer")
+    return files
+
+
+def _mapped(path: Path) -> NDArray[np.uint8]:
+    try:
+        if path.stat().st_size == 0:
+            return np.empty(0, dtype=np.uint8)
+        return np.memmap(path, dtype=np.uint8, mode="r")
+    except OSError as error:
+        raise InputError("data", str(path), f"cannot be read ({error.strerror})") from None

@@ -1,0 +1,303 @@
+"""The document of `meridian train FILE`: one training job across data centres, validated without torch.
+
+Field names, meanings and defaults are those of contracts.md. A job knows the scenario that it is (times in
+milliseconds), so `meridian simulate` and the run follow the same schedule.
+"""
+
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from engine.errors import InputError
+from engine.inputs import Count, Document, Index, NonNegative, Number, Positive, nearest
+from engine.runtime.network import HopNetwork, hop_network
+from engine.schedule.scenario import Contention, Link, RecomputeRule, Scenario, Sharing, Times
+
+BYTES_OF_DTYPE = {"fp32": 4, "fp64": 8}
+BYTE_VOCABULARY = 256
+SHORTEST_EMULATED_MS = 5.0  # below it the overshoot of sleeping (0.1–0.4 ms) is no longer small
+MOST_PARAMETERS = 2_000_000_000
+MOST_RANKS = 1024
+# For the order of ops where nothing was measured: one core at 20 GFLOP/s. Never shown as a result.
+NOMINAL_FLOPS_PER_MS = 2.0e7
+
+_LATER = "not available in this version"
+Size = Annotated[Count, Field(le=1_000_000)]
+Layers = Annotated[Count, Field(le=10_000)]
+Steps = Annotated[Count, Field(le=1_000_000_000)]
+
+
+class TrainDataCenter(Document):
+    """A data centre and the GPUs in it that the job may use."""
+
+    name: Annotated[str, Field(min_length=1)]
+    gpus: Index
+
+
+class TrainLink(Document):
+    """The WAN between two data centres; bandwidth is the cap of one node pair and direction."""
+
+    between: Annotated[list[str], Field(min_length=2, max_length=2)]
+    latency_ms: Annotated[NonNegative, Field(le=10_000)]
+    bandwidth_gbps: Annotated[Positive, Field(le=100_000)]
+    connections: Annotated[Count, Field(le=1024)] | None = None
+    egress_price_per_gb: NonNegative | None = None
+
+
+class TrainModel(Document):
+    """Shape of a GPT-style transformer over bytes (vocabulary 256)."""
+
+    layers: Layers
+    hidden: Size
+    heads: Size
+    seq: Size
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "TrainModel":
+        if self.hidden % self.heads:
+            raise InputError("heads", self.heads, f"must divide hidden = {self.hidden}")
+        if self.parameters > MOST_PARAMETERS:
+            allowed = f"gives {self.parameters:,} parameters; at most {MOST_PARAMETERS:,}"
+            raise InputError("hidden", self.hidden, allowed)
+        return self
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model: embeddings, blocks (12h² + 13h each), last norm and head."""
+        hidden = self.hidden
+        ends = (2 * BYTE_VOCABULARY + self.seq) * hidden + 2 * hidden
+        return self.layers * (12 * hidden * hidden + 13 * hidden) + ends
+
+
+class TrainJob(Document):
+    """A validated training job."""
+
+    datacenters: Annotated[list[TrainDataCenter], Field(min_length=1)]
+    links: list[TrainLink] = Field(default_factory=list)
+    stages: Annotated[Count, Field(le=MOST_RANKS)]
+    dc_of_stage: list[Index] = Field(default_factory=list)
+    pipelines: Annotated[Count, Field(le=MOST_RANKS)] = 1
+    microbatches: Annotated[Count, Field(le=10_000)]
+    micro_batch: Annotated[Count, Field(le=100_000)] = 1
+    policy: str
+    sharing: Sharing | None = None
+    contention: Contention | None = None
+    recompute_rule: RecomputeRule | None = None
+    memory_limit: Count | None = None
+    full_limit: Count | None = None
+    chunks: Count | None = None
+    recompute: Annotated[bool, Field(strict=True)] | None = None
+    devices: Any = None
+    activation_bytes: Annotated[Count, Field(le=10**11)] | None = None
+    connections: Literal["auto"] | Annotated[Count, Field(le=1024)] = "auto"
+    model: TrainModel
+    data: str | None = None
+    device: Literal["cpu", "emulated", "cuda"] = "cpu"
+    times_ms: Times | None = None
+    dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
+    steps: Steps
+    lr: Annotated[Positive, Field(le=1e3)] = 1e-3
+    seed: Annotated[Index, Field(le=2**31 - 1)] = 0
+    clip: Annotated[Number, Field(gt=0, le=1e15)] | None = None
+    checkpoint: Any = None
+    resume: Any = None
+    strategy: str = "pipeline"
+
+    @field_validator("strategy")
+    @classmethod
+    def _known_strategy(cls, strategy: str) -> str:
+        if strategy == "swap":
+            raise ValueError(f"{_LATER}; allowed: pipeline")
+        if strategy != "pipeline":
+            raise ValueError("unknown strategy, " + nearest(strategy, ["pipeline"]))
+        return strategy
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainJob":
+        _refuse_later(self)
+        _check_datacenters(self)
+        _check_stages(self)
+        _check_links(self)
+        _check_times(self)
+        _ = self.scenario  # the scenario's own rules (policy, per-stage lists) hold for the job too
+        return self
+
+    @cached_property
+    def dcs(self) -> tuple[int, ...]:
+        """Index into `datacenters` of each stage."""
+        return tuple(self.dc_of_stage) if self.dc_of_stage else (0,) * self.stages
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks: one per GPU in use."""
+        return self.stages * self.pipelines
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences per step."""
+        return self.pipelines * self.microbatches * self.micro_batch
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch * self.model.seq
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of one microbatch's activation (or gradient) as computed."""
+        return self.micro_batch * self.model.seq * self.model.hidden * BYTES_OF_DTYPE[self.dtype]
+
+    @property
+    def wan_bytes(self) -> int:
+        """Bytes of one microbatch's message over the WAN, padding included."""
+        return max(self.tensor_bytes, self.activation_bytes or 0)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the backward pass recomputes activations."""
+        if self.recompute is not None:
+            return self.recompute
+        return bool(self.times_ms and max(_as_list(self.times_ms.recompute)) > 0)
+
+    @property
+    def layers_of_stage(self) -> tuple[range, ...]:
+        """The transformer blocks of each stage: contiguous, the first stages taking one more where uneven."""
+        share, more = divmod(self.model.layers, self.stages)
+        counts = [share + (stage < more) for stage in range(self.stages)]
+        firsts = [sum(counts[:stage]) for stage in range(self.stages)]
+        return tuple(range(first, first + count) for first, count in zip(firsts, counts, strict=True))
+
+    @cached_property
+    def hops(self) -> dict[int, HopNetwork]:
+        """The network under each WAN hop s → s+1, by s."""
+        crossing = [s for s in range(self.stages - 1) if self.dcs[s] != self.dcs[s + 1]]
+        return {s: self._network(self.dcs[s], self.dcs[s + 1]) for s in crossing}
+
+    def link_between(self, a: int, b: int) -> TrainLink | None:
+        """The link between two DC indexes, if there is one."""
+        names = {self.datacenters[a].name, self.datacenters[b].name}
+        return next((link for link in self.links if set(link.between) == names), None)
+
+    def _network(self, a: int, b: int) -> HopNetwork:
+        link = self.link_between(a, b)
+        assert link is not None, "checked by _check_links"
+        asked = link.connections or (None if self.connections == "auto" else self.connections)
+        return hop_network(latency_ms=link.latency_ms, cap_gbps=link.bandwidth_gbps, connections=asked)
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """The scenario of one iteration, in milliseconds: what the simulator times and the executor runs."""
+        return self.scenario_with(self.times)
+
+    def scenario_with(self, times: Times) -> Scenario:
+        """The same scenario with other (for instance measured) op times, in milliseconds."""
+        wan = [
+            Link(latency=hop.latency_ms, transfer=hop.transfer_ms(self.wan_bytes))
+            for _, hop in sorted(self.hops.items())
+        ]
+        return Scenario(
+            stages=self.stages, dc_of_stage=list(self.dcs), pipelines=self.pipelines,
+            microbatches=self.microbatches, times=times, wan=wan or Link(), sharing=self.sharing,
+            memory_limit=self.memory_limit, full_limit=self.full_limit, policy=self.policy,
+            contention=self.contention, recompute_rule=self.recompute_rule,
+        )  # fmt: skip
+
+    @cached_property
+    def times(self) -> Times:
+        """Op times in milliseconds that the schedule is made for: `times_ms`, or a count of FLOPs."""
+        times = self.times_ms or _nominal_times(self)
+        if not self.recomputes:
+            return times.model_copy(update={"recompute": 0.0})
+        if max(_as_list(times.recompute)) > 0:
+            return times
+        return times.model_copy(update={"recompute": times.forward})
+
+
+def _as_list(value: float | list[float]) -> list[float]:
+    return value if isinstance(value, list) else [value]
+
+
+def _nominal_times(job: TrainJob) -> Times:
+    """Forward by counted FLOPs (2 per parameter and token, and attention), backward twice that."""
+    tokens = job.micro_batch * job.model.seq
+    hidden = job.model.hidden
+    block = tokens * (24 * hidden * hidden + 4 * job.model.seq * hidden)
+    flops = [len(layers) * block for layers in job.layers_of_stage]
+    flops[-1] += 2 * tokens * BYTE_VOCABULARY * hidden
+    forward = [count / NOMINAL_FLOPS_PER_MS for count in flops]
+    return Times(forward=forward, backward=[2 * ms for ms in forward])
+
+
+def _refuse_later(job: TrainJob) -> None:
+    for field in ("devices", "checkpoint", "resume"):
+        value = getattr(job, field)
+        if value is not None and value is not False:
+            raise InputError(field, value, _LATER)
+    if job.chunks not in (None, 1):
+        raise InputError("chunks", job.chunks, f"{_LATER} beyond 1")
+    if job.dtype == "bf16":
+        raise InputError("dtype", job.dtype, f"{_LATER}; allowed: fp32, fp64")
+    if job.device == "cuda":
+        raise InputError("device", job.device, f"{_LATER}; allowed: cpu, emulated")
+
+
+def _check_datacenters(job: TrainJob) -> None:
+    names = [dc.name for dc in job.datacenters]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise InputError(f"datacenters[{index}].name", name, "each data centre has its own name")
+
+
+def _check_stages(job: TrainJob) -> None:
+    if job.dc_of_stage and len(job.dc_of_stage) != job.stages:
+        allowed = f"one DC index per stage: {job.stages} expected, {len(job.dc_of_stage)} given"
+        raise InputError("dc_of_stage", job.dc_of_stage, allowed)
+    for stage, dc in enumerate(job.dcs):
+        if dc >= len(job.datacenters):
+            raise InputError(f"dc_of_stage[{stage}]", dc, f"an index into datacenters, 0 to {len(job.datacenters) - 1}")
+    if job.model.layers < job.stages:
+        raise InputError("model.layers", job.model.layers, f"at least one layer per stage: {job.stages} stages")
+    if job.world_size > MOST_RANKS:
+        raise InputError("pipelines", job.pipelines, f"gives {job.world_size} ranks; at most {MOST_RANKS}")
+    for index, dc in enumerate(job.datacenters):
+        hosted = job.dcs.count(index)
+        if hosted * job.pipelines > dc.gpus:
+            allowed = f"{dc.name} needs {hosted * job.pipelines} ({hosted} stages × {job.pipelines} pipelines)"
+            raise InputError(f"datacenters[{index}].gpus", dc.gpus, allowed)
+
+
+def _check_links(job: TrainJob) -> None:
+    names = [dc.name for dc in job.datacenters]
+    seen: list[set[str]] = []
+    for index, link in enumerate(job.links):
+        for end, name in enumerate(link.between):
+            if name not in names:
+                raise InputError(f"links[{index}].between[{end}]", name, "no such data centre, " + nearest(name, names))
+        if link.between[0] == link.between[1]:
+            raise InputError(f"links[{index}].between", link.between, "must join two different data centres")
+        if set(link.between) in seen:
+            raise InputError(f"links[{index}].between", link.between, "is listed twice")
+        seen.append(set(link.between))
+    for stage in range(job.stages - 1):
+        a, b = job.dcs[stage], job.dcs[stage + 1]
+        if a != b and job.link_between(a, b) is None:
+            allowed = f"stages {stage} and {stage + 1} cross from {names[a]} to {names[b]}, but no link joins them"
+            raise InputError("links", [link.between for link in job.links], allowed)
+
+
+def _check_times(job: TrainJob) -> None:
+    if job.device != "emulated":
+        if job.activation_bytes is not None:
+            raise InputError("activation_bytes", job.activation_bytes, "messages are padded on device emulated only")
+        return
+    if job.times_ms is None:
+        raise InputError("times_ms", None, "required on device emulated: {forward, backward, recompute}")
+    for stage, forward in enumerate(_as_list(job.times_ms.forward)):
+        if forward < SHORTEST_EMULATED_MS:
+            field = f"times_ms.forward[{stage}]" if isinstance(job.times_ms.forward, list) else "times_ms.forward"
+            raise InputError(field, forward, f"at least {SHORTEST_EMULATED_MS:g} ms on device emulated")
+    if job.recompute and max(_as_list(job.times_ms.recompute)) == 0:
+        raise InputError("times_ms.recompute", job.times_ms.recompute, "greater than 0 where recompute is true")
+    if job.activation_bytes is not None and job.activation_bytes < job.tensor_bytes:
+        allowed = f"at least the real size of a message, {job.tensor_bytes} bytes"
+        raise InputError("activation_bytes", job.activation_bytes, allowed)
