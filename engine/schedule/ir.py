@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 # When an R may start, beyond its place in the order.
-# none: at once; jit: once B of its microbatch has started on the next stage; late: once its gradient is there.
+# none: at once; jit: once B of its microbatch has started on the next stage; late: once its gradient is
+# there.
 RecomputeGate = Literal["none", "jit", "late"]
 
 
@@ -74,6 +75,10 @@ class Schedule:
     @property
     def stages(self) -> int:
         return int(self.ops.shape[1])
+
+    def has(self, kind: OpKind) -> bool:
+        """Whether any GPU runs an op of `kind`."""
+        return bool(np.any((self.ops != NO_OP) & ((self.ops & 3) == kind)))
 
     def order(self, pipeline: int, stage: int) -> tuple[Op, ...]:
         """The ops of one GPU in the order in which it runs them."""

@@ -1,0 +1,21 @@
+"""Atlas: temporal sharing of the cell's WAN links, and compute that waits for its transfer.
+
+Source: the Atlas paper, §4.4. Rule 1: pipelines of a cell share each WAN hop in time, by LocalDPRank. Rule 2:
+a forward runs only within the memory limit. Rule 3: an op starts only when its transfer can follow at once
+without overlapping another of the cell. Rule 4: backward first. Recomputes when no forward can run
+(``idle``).
+"""
+
+from engine.schedule.rules import Rules, in_flight_limits
+from engine.schedule.scenario import Scenario
+
+
+def rules(scenario: Scenario) -> Rules:
+    """Atlas's rules."""
+    return Rules(
+        recompute=scenario.recompute_rule or "idle",
+        sharing=scenario.sharing or "temporal",
+        contention=scenario.contention or "rank",
+        in_flight=in_flight_limits(scenario),
+        hold_for_link=True,
+    )

@@ -1,0 +1,219 @@
+"""The event loop of the greedy policies, compiled.
+
+One idea: the loop holds, for each stage, the next time at which one of its GPUs may have something to
+decide. The stage with the earliest such time decides for all its idle GPUs; what it starts makes
+arrivals known at its neighbours, which are woken at those times. Ties in time go to the later stage (its
+backward opens recompute gates upstream), then to pipelines by the contention rule.
+
+All ops that feed one link in one direction belong to one stage and have one duration, so links can be
+booked in the order in which ops start.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+F, R, B = 0, 1, 2
+JIT, IDLE, LATE, BLOCKING = 0, 1, 2, 3
+RANK, ROUND_ROBIN, FIFO = 0, 1, 2
+# Two events closer than this share of the longest op are one instant: sums of the same durations
+# in another order differ in their last bits, and must not decide who goes first.
+SAME_INSTANT = 1e-9
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Cell(NamedTuple):
+    """What does not change. `pipelines` is 1 where pipelines do not interact: all do the same then."""
+
+    pipelines: int
+    microbatches: int
+    forward: Floats  # (stages,)
+    recompute: Floats
+    backward: Floats
+    transfer: Floats  # (stages - 1,), the time for which one transfer holds its link
+    latency: Floats
+    shared: NDArray[np.bool_]  # (stages - 1,), one link for all pipelines of the cell
+    held: NDArray[np.bool_]  # (stages - 1,), an op waits until its transfer can follow at once
+    in_flight: Ints  # (stages,)
+    rule: int
+    tie: int
+    forwards_first: bool
+    instant: float
+
+
+class State(NamedTuple):
+    """What has happened so far, per GPU [pipeline, stage] and per link [direction, pipeline, hop]."""
+
+    started: Ints  # (3, pipelines, stages), ops of each kind: the next microbatch of that kind
+    last: Ints  # (pipelines, stages), kind of the last op
+    free: Floats  # (pipelines, stages), when the GPU is free
+    activation: Floats  # (pipelines, stages, microbatches), arrival; inf while unknown
+    gradient: Floats
+    link_free: Floats  # (2, pipelines, stages - 1); shared links use pipeline 0
+    link_last: Ints  # (2, stages - 1), who used a shared link last
+    wake: Floats  # (stages,)
+    order: NDArray[np.int32]  # (pipelines, stages, longest), op codes
+    length: Ints  # (pipelines, stages)
+    sent: NDArray[np.int32]  # (2, stages - 1, pipelines · microbatches), senders in order
+    sent_length: Ints  # (2, stages - 1)
+
+
+@njit(cache=True)
+def _hold(cell, state, direction, k, hop, duration):
+    """Earliest start of an op of `duration` whose transfer over `hop` is to follow at once."""
+    if not cell.held[hop]:
+        return 0.0
+    owner = 0 if cell.shared[hop] else k
+    return state.link_free[direction, owner, hop] - duration
+
+
+@njit(cache=True)
+def _earliest_backward(cell, state, k, s):
+    m = state.started[B, k, s]
+    forwards = state.started[F, k, s]
+    if m >= forwards or (cell.forwards_first and forwards < cell.microbatches):
+        return np.inf
+    fresh = state.last[k, s] == F and m == forwards - 1
+    if cell.recompute[s] > 0 and state.started[R, k, s] <= m and not fresh:
+        return np.inf
+    ready = state.gradient[k, s, m]
+    if s > 0:
+        ready = max(ready, _hold(cell, state, 1, k, s - 1, cell.backward[s]))
+    return ready
+
+
+@njit(cache=True)
+def _earliest_recompute(cell, state, k, s):
+    m = state.started[B, k, s]
+    forwards = state.started[F, k, s]
+    if cell.recompute[s] == 0 or m >= forwards or state.started[R, k, s] > m:
+        return np.inf
+    if cell.forwards_first and forwards < cell.microbatches:
+        return np.inf
+    if cell.rule == IDLE:
+        return 0.0
+    if cell.rule == LATE or s + 1 == len(cell.forward):
+        return state.gradient[k, s, m]
+    return 0.0 if state.started[B, k, s + 1] > m else np.inf
+
+
+@njit(cache=True)
+def _earliest_forward(cell, state, k, s):
+    m = state.started[F, k, s]
+    if m >= cell.microbatches or m - state.started[B, k, s] >= cell.in_flight[s]:
+        return np.inf
+    if cell.rule == BLOCKING and state.last[k, s] == R:
+        return np.inf
+    ready = state.activation[k, s, m]
+    if s + 1 < len(cell.forward):
+        ready = max(ready, _hold(cell, state, 0, k, s, cell.forward[s]))
+    return ready
+
+
+@njit(cache=True)
+def _choose(cell, state, k, s, now):
+    """The op that the idle GPU (k, s) starts now, or (-1, the time at which to ask again)."""
+    backward = _earliest_backward(cell, state, k, s)
+    if backward <= now:
+        return B, backward
+    recompute = _earliest_recompute(cell, state, k, s)
+    forward = _earliest_forward(cell, state, k, s)
+    # Backward first means its recompute too: even an idle R goes before F once its gradient is there.
+    if cell.rule == IDLE and forward <= now and not state.gradient[k, s, state.started[B, k, s]] <= now:
+        return F, forward
+    if recompute <= now:
+        return R, recompute
+    if forward <= now:
+        return F, forward
+    return -1, min(backward, recompute, forward)
+
+
+@njit(cache=True)
+def _send(cell, state, direction, k, hop, m, end):
+    """Books the transfer on its link; returns its arrival."""
+    owner = 0 if cell.shared[hop] else k
+    start = max(end, state.link_free[direction, owner, hop])
+    state.link_free[direction, owner, hop] = start + cell.transfer[hop]
+    if cell.shared[hop]:
+        at = state.sent_length[direction, hop]
+        state.sent[direction, hop, at] = k * cell.microbatches + m
+        state.sent_length[direction, hop] = at + 1
+        state.link_last[direction, hop] = k
+    return start + cell.transfer[hop] + cell.latency[hop]
+
+
+@njit(cache=True)
+def _start(cell, state, kind, k, s, now):
+    m = state.started[kind, k, s] if kind != R else state.started[B, k, s]
+    duration = cell.forward[s] if kind == F else cell.backward[s] if kind == B else cell.recompute[s]
+    end = now + duration
+    state.order[k, s, state.length[k, s]] = m * 4 + kind
+    state.length[k, s] += 1
+    state.started[kind, k, s] = m + 1
+    state.last[k, s] = kind
+    state.free[k, s] = end
+    if kind == F and s + 1 < len(cell.forward):
+        arrival = _send(cell, state, 0, k, s, m, end)
+        state.activation[k, s + 1, m] = arrival
+        state.wake[s + 1] = min(state.wake[s + 1], max(arrival, state.free[k, s + 1]))
+    elif kind == F:
+        state.gradient[k, s, m] = end
+    elif kind == B and s > 0:
+        arrival = _send(cell, state, 1, k, s - 1, m, end)
+        state.gradient[k, s - 1, m] = arrival
+        # Under jit the start of B matters upstream, not only the arrival of its gradient.
+        opens = now if cell.rule == JIT or cell.rule == BLOCKING else arrival
+        state.wake[s - 1] = min(state.wake[s - 1], max(opens, state.free[k, s - 1]))
+
+
+@njit(cache=True)
+def _turn(cell, state, kind, k, s, ready):
+    """The smaller, the sooner pipeline k may start its op."""
+    if cell.tie == FIFO:
+        return max(ready, state.free[k, s])
+    hop, direction = (s, 0) if kind == F else (s - 1, 1)
+    if cell.tie == RANK or kind == R or hop < 0 or hop >= len(cell.transfer):
+        return float(k)
+    return float((k - state.link_last[direction, hop] - 1) % cell.pipelines)
+
+
+@njit(cache=True)
+def _decide(cell, state, s, now):
+    """Starts what the idle GPUs of stage s can start now, and sets when to come back."""
+    horizon = now + cell.instant
+    while True:
+        chosen, op, turn = -1, -1, np.inf
+        wake = np.inf
+        for k in range(cell.pipelines):
+            if state.free[k, s] > horizon:
+                wake = min(wake, state.free[k, s])
+                continue
+            kind, ready = _choose(cell, state, k, s, horizon)
+            if kind < 0:
+                wake = min(wake, ready)
+                continue
+            mine = _turn(cell, state, kind, k, s, ready)
+            if mine < turn:
+                chosen, op, turn = k, kind, mine
+        if chosen < 0:
+            state.wake[s] = wake
+            return
+        _start(cell, state, op, chosen, s, now)
+
+
+@njit(cache=True)
+def run(cell, state):
+    """Fills `state` until nothing is left to decide; returns the number of ops started."""
+    stages = len(cell.forward)
+    while True:
+        s, now = -1, np.inf
+        for i in range(stages - 1, -1, -1):
+            if state.wake[i] < now - cell.instant:
+                s, now = i, state.wake[i]
+        if s < 0:
+            return state.length.sum()
+        _decide(cell, state, s, now)

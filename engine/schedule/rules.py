@@ -1,0 +1,51 @@
+"""What sets one greedy policy apart from another: a handful of rules, stated as data."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from engine.schedule.scenario import Contention, RecomputeRule, Scenario, Sharing
+
+
+class Gate(IntEnum):
+    """Recompute rules as the kernels know them (contracts.md, `recompute_rule`)."""
+
+    JIT = 0
+    IDLE = 1
+    LATE = 2
+    BLOCKING = 3
+
+
+class Tie(IntEnum):
+    """Who of several pipelines gets a shared link first (contracts.md, `contention`)."""
+
+    RANK = 0
+    ROUND_ROBIN = 1
+    FIFO = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The rules of one greedy policy on one scenario.
+
+    On a GPU that is free, B goes before everything; R goes before F, except under ``idle``. Ops of one kind
+    run in microbatch order. At most one microbatch per GPU is recomputed ahead of its B, as its full
+    activations must be held until then.
+
+    in_flight : most microbatches held per stage, one number per stage.
+    forwards_first : no B before every F of the stage has run (GPipe).
+    hold_for_link : an op whose output crosses a WAN hop starts only when the link is free right after it.
+    """
+
+    recompute: RecomputeRule
+    sharing: Sharing
+    in_flight: tuple[int, ...]
+    contention: Contention = "rank"
+    forwards_first: bool = False
+    hold_for_link: bool = False
+
+
+def in_flight_limits(scenario: Scenario, own: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """The smaller of the policy's own limit per stage (default: all microbatches) and `memory_limit`."""
+    most = scenario.microbatches if scenario.memory_limit is None else scenario.memory_limit
+    limits = own or (scenario.microbatches,) * scenario.stages
+    return tuple(min(limit, most) for limit in limits)
