@@ -1,0 +1,197 @@
+"""The node agent: `python -m workers.agent`, one per node, configured by the environment.
+
+A Celery worker on the node's own queue (tasks run in this process's main thread and take seconds), the
+supervisor of the rank processes, and the thread that publishes their events. SIGTERM or SIGINT stops the
+ranks, sends what is left and ends within 5 s. Exit status: 0 stopped, 2 bad configuration.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import IO
+
+import redis
+from celery.signals import setup_logging
+from celery.worker import state as worker_state
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from engine import __version__
+from engine.errors import InputError
+from engine.runtime.launch import LaunchSpec, RankGroup
+from workers.app import create_app
+from workers.config import AgentConfig, from_environment
+from workers.ledger import Ledger
+from workers.publisher import Event, Publisher
+from workers.ranks import Group, RankSupervisor
+from workers.spool import Spool
+from workers.tasks import register
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 2.0
+STOP_GRACE_S = 2.0  # for ranks, when the agent itself must end
+LOCK_S = 5.0
+
+
+class Agent:
+    """The parts of one node's agent, in the order in which they start.
+
+    Parameters
+    ----------
+    make_group : engine.runtime.launch.RankGroup, or a stand-in for tests.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        make_group: Callable[[LaunchSpec, Callable[[Event], None]], Group] = RankGroup,
+    ) -> None:
+        self.config = config
+        folder = config.state_folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _take_lock(config)
+        self.publisher = Publisher(
+            lambda: connect(config.broker_url),
+            stream=config.stream,
+            node=config.node,
+            spool=Spool(folder / "spool", config.spool_mb * 1_000_000),
+        )
+        self.ranks = RankSupervisor(
+            node=config.node,
+            logs=folder / "ranks",
+            ledger=Ledger(folder / "runs.json"),
+            publish=self.publisher.put,
+            make_group=make_group,
+        )
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Work until asked to stop; returns when ranks and events are dealt with."""
+        self.publisher.start()
+        gone = self.ranks.report_gone()
+        if gone:
+            log.warning("%d ranks of an earlier life of this agent are gone", gone)
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        try:
+            self._consume()
+        finally:
+            self._stopping.set()
+            self.ranks.stop_all(STOP_GRACE_S)
+            self.publisher.stop()
+            self._lock.close()
+
+    def _consume(self) -> None:
+        """Run the Celery worker; again after a pause where it ends by itself (a broker that refuses us)."""
+        app = create_app(self.config)
+        register(app, self.ranks)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask_to_stop)
+        while not self._stopping.is_set():
+            worker = app.WorkController(
+                pool="solo",
+                concurrency=1,
+                hostname=f"{self.config.node}@meridian",
+                queues=[self.config.queue],
+                without_gossip=True,
+                without_mingle=True,
+                without_heartbeat=True,
+            )
+            try:
+                worker.start()
+            except (KeyboardInterrupt, SystemExit):
+                return
+            except Exception as error:
+                log.warning("the broker cannot be used (%s): trying again", error)
+            self._stopping.wait(2.0)
+
+    def _ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        worker_state.should_stop = 0  # the worker's loops look at this between two steps
+
+    def _beat(self) -> None:
+        config = self.config
+        while not self._stopping.is_set():
+            self.publisher.put_heartbeat(
+                {
+                    "kind": "heartbeat",
+                    "t": time.time(),
+                    "gpus": config.gpus,
+                    "device": config.device,
+                    "version": __version__,
+                    "ranks": self.ranks.states(),
+                }
+            )
+            self._stopping.wait(HEARTBEAT_S)
+
+
+def connect(url: str) -> "redis.Redis":
+    """A client of the node's broker with short time-outs; the publisher does the retrying."""
+    return redis.Redis.from_url(
+        url,
+        socket_connect_timeout=1.0,
+        socket_timeout=2.0,
+        retry=Retry(NoBackoff(), 0),
+        health_check_interval=0,
+    )
+
+
+def main() -> int:
+    """Run the agent that the environment describes."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for chatty in ("celery.worker.strategy", "celery.app.trace", "kombu", "celery.bootsteps"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    setup_logging.connect(_keep_logging)
+    try:
+        agent = Agent(from_environment(os.environ))
+    except InputError as error:
+        sys.stderr.write(f"meridian agent: {error}\n")
+        return 2
+    log.info("node %s: %d GPUs (%s)", agent.config.node, agent.config.gpus, agent.config.device)
+    agent.run()
+    log.info("node %s: agent stopped", agent.config.node)
+    return 0
+
+
+def _keep_logging(**kwargs: object) -> None:
+    """Connecting to this signal keeps Celery from configuring logging."""
+
+
+def _take_lock(config: AgentConfig) -> IO[str]:
+    """Hold the node's folder; a predecessor that is just ending gets some seconds.
+
+    Raises
+    ------
+    InputError
+        Another agent of this node runs on this machine.
+    """
+    file = (config.state_folder / "lock").open("a+", encoding="utf-8")
+    deadline = time.monotonic() + LOCK_S
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            return file
+        if time.monotonic() > deadline:
+            file.seek(0)
+            raise InputError(
+                "MERIDIAN_NODE", config.node, f"an agent of it runs already: process {file.read()}"
+            )
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

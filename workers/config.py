@@ -1,0 +1,117 @@
+"""What a node agent is told: read from the environment once, checked field by field."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from engine.errors import InputError
+
+# Names become a broker user, a key prefix and a queue, so no character that means something there.
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+DEVICES = ("cpu", "emulated", "cuda")
+# Kombu knows Redis's schemes only; the protocol is the same.
+_SCHEMES = {"redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """One node: who it is, what it has, where its broker is.
+
+    Attributes
+    ----------
+    broker_url : with the node's own user and password.
+    host : the address under which other nodes reach this one.
+    var : folder for logs and for the spool of events.
+    spool_mb : most megabytes of spans and log lines kept on disk while the broker is away.
+    """
+
+    node: str
+    broker_url: str
+    gpus: int
+    device: str
+    host: str
+    var: Path
+    spool_mb: int = 256
+
+    @property
+    def prefix(self) -> str:
+        return f"node:{self.node}:"
+
+    @property
+    def queue(self) -> str:
+        return f"node.{self.node}"
+
+    @property
+    def stream(self) -> str:
+        return f"{self.prefix}events"
+
+    @property
+    def state_folder(self) -> Path:
+        return self.var / "agents" / self.node
+
+
+def from_environment(environ: Mapping[str, str]) -> AgentConfig:
+    """Read the MERIDIAN_* variables of docs/dev/interfaces.md.
+
+    Raises
+    ------
+    InputError
+        One is missing or wrong; names the variable and what is allowed.
+    """
+    device = _one_of(environ, "MERIDIAN_NODE_DEVICE", DEVICES)
+    return AgentConfig(
+        node=_name(environ),
+        broker_url=_broker_url(environ),
+        gpus=_whole(environ, "MERIDIAN_NODE_GPUS", 1, 1024),
+        device=device,
+        host=_required(environ, "MERIDIAN_NODE_HOST", "the address under which other nodes reach this one"),
+        var=Path(environ.get("MERIDIAN_VAR") or "var").expanduser().absolute(),
+        spool_mb=_whole(environ, "MERIDIAN_SPOOL_MB", 1, 1_000_000, default=256),
+    )
+
+
+def _required(environ: Mapping[str, str], name: str, allowed: str) -> str:
+    value = environ.get(name, "").strip()
+    if not value:
+        raise InputError(name, None, f"required, but missing: {allowed}")
+    return value
+
+
+def _name(environ: Mapping[str, str]) -> str:
+    rule = "lower-case letters, digits and inner hyphens, at most 40"
+    value = _required(environ, "MERIDIAN_NODE", f"the node's name, {rule}")
+    if not NAME.fullmatch(value):
+        raise InputError("MERIDIAN_NODE", value, rule)
+    return value
+
+
+def _broker_url(environ: Mapping[str, str]) -> str:
+    value = _required(environ, "MERIDIAN_BROKER_URL", "redis://user:password@host:port/0")
+    parts = urlsplit(value)
+    shown = f"{parts.scheme}://…@{parts.netloc.rpartition('@')[2]}"  # never the password
+    if parts.scheme not in _SCHEMES or not parts.hostname:
+        raise InputError("MERIDIAN_BROKER_URL", shown, "must be redis://user:password@host:port/0")
+    if not parts.username or not parts.password:
+        raise InputError("MERIDIAN_BROKER_URL", shown, "must hold the node's own user and password")
+    return f"{_SCHEMES[parts.scheme]}://{value.partition('://')[2]}"
+
+
+def _whole(
+    environ: Mapping[str, str], name: str, least: int, most: int, *, default: int | None = None
+) -> int:
+    allowed = f"a whole number from {least} to {most}"
+    if default is not None and not environ.get(name, "").strip():
+        return default
+    value = _required(environ, name, allowed)
+    if not value.isdecimal() or not least <= int(value) <= most:
+        raise InputError(name, value, f"must be {allowed}")
+    return int(value)
+
+
+def _one_of(environ: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    value = _required(environ, name, f"one of {', '.join(allowed)}")
+    if value not in allowed:
+        raise InputError(name, value, f"must be one of {', '.join(allowed)}")
+    return value

@@ -1,0 +1,158 @@
+"""What a node has been told to run, kept over restarts of its agent: the memory behind fencing.
+
+One small JSON file per node. For each run: the newest generation seen, whether it was stopped, and the last
+state of each local rank with its process id. A run that leaves no trace here was never started here.
+"""
+
+import contextlib
+import json
+import logging
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+log = logging.getLogger(__name__)
+
+KEPT_RUNS = 500
+ENDED = frozenset({"finished", "failed", "stopped"})
+
+
+@dataclass(slots=True, kw_only=True)
+class RankRecord:
+    """The last known state of one rank; `started`, its process's start, tells it from a reused id."""
+
+    state: str
+    pid: int | None = None
+    started: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RunRecord:
+    """The newest generation of one run on this node."""
+
+    generation: int
+    closed: bool = False  # a stop came: no start of this generation is taken any more
+    ranks: dict[int, RankRecord] = field(default_factory=dict)
+
+
+class Ledger:
+    """The records of all runs, written to `path` on each change; safe between threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._runs: dict[str, RunRecord] = _read(path)
+
+    def admit(self, run: str, generation: int, ranks: tuple[int, ...]) -> str:
+        """Record a start; '' where it may go ahead, else why not: older, again or stopped."""
+        with self._lock:
+            known = self._runs.get(run)
+            if known is not None and generation < known.generation:
+                return f"older: generation {generation} is older than {known.generation}, seen here already"
+            if known is not None and generation == known.generation:
+                return (
+                    f"stopped: generation {generation} was stopped before it came"
+                    if known.closed
+                    else "again"
+                )
+            self._runs.pop(run, None)  # to the end: the newest are kept longest
+            self._runs[run] = RunRecord(
+                generation=generation, ranks={rank: RankRecord(state="starting") for rank in ranks}
+            )
+            self._write()
+            return ""
+
+    def close(self, run: str, generation: int) -> None:
+        """Record a stop, of a generation that may not have come yet."""
+        with self._lock:
+            known = self._runs.get(run)
+            if known is None or known.generation < generation:
+                self._runs.pop(run, None)
+                self._runs[run] = RunRecord(generation=generation, closed=True)
+            elif known.generation == generation:
+                known.closed = True
+            self._write()
+
+    def note(self, event: dict[str, Any]) -> None:
+        """Take over the state in a `rank` event of the newest generation."""
+        with self._lock:
+            known = self._runs.get(event["run"])
+            if known is None or known.generation != event["generation"]:
+                return
+            before = known.ranks.get(event["rank"])
+            pid = event.get("pid") or (before.pid if before else None)
+            started = before.started if before and before.pid == pid else _start_time(pid)
+            known.ranks[event["rank"]] = RankRecord(state=event["state"], pid=pid, started=started)
+            self._write()
+
+    def unfinished(self) -> list[dict[str, Any]]:
+        """Return the ranks whose last known state is no end: run, generation, rank, pid, state, started."""
+        with self._lock:
+            return [
+                {"run": run, "generation": record.generation, "rank": rank}
+                | {"pid": known.pid, "state": known.state, "started": known.started}
+                for run, record in self._runs.items()
+                for rank, known in sorted(record.ranks.items())
+                if known.state not in ENDED
+            ]
+
+    def _write(self) -> None:
+        ended = [
+            run for run, record in self._runs.items() if all(r.state in ENDED for r in record.ranks.values())
+        ]
+        for run in ended[: max(0, len(self._runs) - KEPT_RUNS)]:
+            del self._runs[run]
+        data = {
+            run: {
+                "generation": record.generation,
+                "closed": record.closed,
+                "ranks": {str(rank): [r.state, r.pid, r.started] for rank, r in record.ranks.items()},
+            }
+            for run, record in self._runs.items()
+        }
+        new = self._path.with_suffix(".new")
+        try:
+            new.write_text(json.dumps(data), encoding="utf-8")
+            new.replace(self._path)
+        except OSError as error:  # a full disk must not stop ranks from being started or stopped
+            log.error("the record of runs cannot be written (%s)", error.strerror)
+
+
+def start_time_matches(pid: int, started: float | None) -> bool:
+    """Return whether process `pid` lives and is the one that started then."""
+    now = _start_time(pid)
+    return now is not None and started is not None and abs(now - started) < 0.05
+
+
+def _start_time(pid: int | None) -> float | None:
+    if pid is None:
+        return None
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return float(process.create_time())
+    return None
+
+
+def _read(path: Path) -> dict[str, RunRecord]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            run: RunRecord(
+                generation=record["generation"],
+                closed=record["closed"],
+                ranks={
+                    int(rank): RankRecord(state=state, pid=pid, started=started)
+                    for rank, (state, pid, started) in record["ranks"].items()
+                },
+            )
+            for run, record in data.items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.error("the record of runs in %s cannot be read (%s): starting a new one", path, error)
+        return {}

@@ -1,0 +1,211 @@
+"""Starts, fences and stops the ranks of this node; the tasks call it, and it reports by events."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from engine.errors import InputError
+from engine.runtime.launch import LaunchSpec, RankGroup
+from workers.ledger import Ledger, start_time_matches
+
+log = logging.getLogger(__name__)
+
+Event = dict[str, Any]
+LONGEST_GRACE_S = 60.0
+KEPT_LOGS = 20
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Group(Protocol):
+    """What the supervisor needs of engine.runtime.launch.RankGroup."""
+
+    def start(self) -> None: ...
+    def stop(self, grace_s: float = ...) -> None: ...
+    def running(self) -> bool: ...
+
+
+class RankSupervisor:
+    """All rank groups of one node.
+
+    A generation of a run is started at most once here; a start of an older one is refused; a stop that
+    overtakes its start keeps that start out. So tasks may be delivered twice, late and out of order.
+
+    Parameters
+    ----------
+    publish : takes every event of every group; must not block.
+    make_group : engine.runtime.launch.RankGroup, or a stand-in.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        logs: Path,
+        ledger: Ledger,
+        publish: Callable[[Event], None],
+        make_group: Callable[[LaunchSpec, Callable[[Event], None]], Group] = RankGroup,
+    ) -> None:
+        self._node = node
+        self._logs = logs
+        self._ledger = ledger
+        self._publish = publish
+        self._make_group = make_group
+        self._groups: dict[str, tuple[int, Group]] = {}
+        self._lock = threading.Lock()
+
+    def start(self, text: str) -> str:
+        """Start the local ranks of a launch spec (JSON); return what was done, for the log."""
+        try:
+            spec = self._read(text)
+        except InputError as error:
+            self._refuse_unreadable(text, str(error))
+            return f"refused: {error}"
+        refused = self._ledger.admit(spec.run, spec.generation, spec.local)
+        if refused == "again":
+            return "already started"
+        if refused:
+            reason, _, detail = refused.partition(": ")
+            self._report(spec, "stopped" if reason == "stopped" else "failed", f"refused: {detail}")
+            return f"refused: {detail}"
+        self._stop_group(spec.run, below=spec.generation, grace_s=1.0)
+        try:
+            self._launch(spec)
+        except Exception as error:
+            log.exception("run %s could not be started", spec.run)
+            self._report(spec, "failed", f"the node could not start the ranks: {error}")
+            return f"failed: {error}"
+        return f"started ranks {', '.join(map(str, spec.local))}"
+
+    def stop(self, run: str, generation: int, grace_s: float) -> str:
+        """Stop the ranks of a run up to that generation, in the background; return what is being done."""
+        self._ledger.close(run, generation)
+        grace_s = min(max(0.0, grace_s), LONGEST_GRACE_S)
+        with self._lock:
+            known = self._groups.get(run)
+        if known is None or known[0] > generation:
+            return "nothing to stop"
+        threading.Thread(
+            target=self._stop_group, args=(run, generation + 1, grace_s), name=f"stop-{run}", daemon=True
+        ).start()
+        return f"stopping, {grace_s:g} s of grace"
+
+    def stop_all(self, grace_s: float) -> None:
+        """Stop every group at once, and return when all have ended; for the end of the agent."""
+        with self._lock:
+            groups = [group for _, group in self._groups.values()]
+        threads = [threading.Thread(target=group.stop, args=(grace_s,), daemon=True) for group in groups]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(grace_s + 1.0)
+
+    def states(self) -> list[Event]:
+        """The ranks that are meant to live, for the heartbeat: run, generation, rank, pid, state."""
+        self._forget_ended()
+        names = ("run", "generation", "rank", "pid", "state")
+        return [{name: rank[name] for name in names} for rank in self._ledger.unfinished()]
+
+    def report_gone(self) -> int:
+        """Report the ranks of an earlier life of the agent as failed, killing any that outlived it."""
+        gone = self._ledger.unfinished()
+        for rank in gone:
+            pid = rank["pid"]
+            if pid is not None and start_time_matches(pid, rank["started"]):
+                log.warning(
+                    "rank %s of run %s outlived the agent: killing process %d", rank["rank"], rank["run"], pid
+                )
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            self._on_event(
+                _rank_event(rank, "failed", "the node's agent ended, and its ranks with it", pid=pid),
+            )
+        return len(gone)
+
+    def _read(self, text: str) -> LaunchSpec:
+        spec = LaunchSpec.from_json(text)
+        if not _FOLDER_NAME.fullmatch(spec.run):
+            raise InputError("run", spec.run, "must be letters, digits, dots, hyphens, at most 100")
+        if type(spec.generation) is not int or spec.generation < 0:
+            raise InputError("generation", spec.generation, "must be a whole number, at least 0")
+        places = {assignment.rank: assignment.node for assignment in spec.ranks}
+        for rank in spec.local:
+            if places.get(rank) != self._node:
+                raise InputError("local", rank, f"must be ranks that `ranks` puts on node {self._node}")
+        # Where logs go is this machine's own affair.
+        folder = self._logs / f"{spec.run}-{spec.generation}"
+        return dataclasses.replace(spec, log_dir=str(folder))
+
+    def _launch(self, spec: LaunchSpec) -> None:
+        _prune(self._logs, keep=KEPT_LOGS - 1)
+        group = self._make_group(spec, self._on_event)
+        with self._lock:
+            self._groups[spec.run] = (spec.generation, group)
+        group.start()
+
+    def _stop_group(self, run: str, below: int, grace_s: float) -> None:
+        with self._lock:
+            known = self._groups.get(run)
+        if known is not None and known[0] < below:
+            known[1].stop(grace_s)
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        with self._lock:
+            for run in [run for run, (_, group) in self._groups.items() if not group.running()]:
+                del self._groups[run]
+
+    def _on_event(self, event: Event) -> None:
+        if event.get("kind") == "rank":
+            self._ledger.note(event)
+        self._publish(event)
+
+    def _report(self, spec: LaunchSpec, state: str, detail: str) -> None:
+        for rank in spec.local:
+            known = {"run": spec.run, "generation": spec.generation, "rank": rank}
+            self._on_event(_rank_event(known, state, detail, pid=None))
+
+    def _refuse_unreadable(self, text: str, reason: str) -> None:
+        """Say so to the run that a broken spec belongs to, as far as it can be told."""
+        log.error("a launch spec was refused: %s", reason)
+        try:
+            values = json.loads(text)
+            known = [
+                {"run": values["run"], "generation": values["generation"], "rank": r} for r in values["local"]
+            ]
+        except (ValueError, KeyError, TypeError):
+            return
+        for rank in known:
+            self._publish(_rank_event(rank, "failed", f"refused: {reason}", pid=None))
+
+
+def _rank_event(rank: Event, state: str, detail: str, *, pid: int | None) -> Event:
+    return {
+        "kind": "rank",
+        "run": rank["run"],
+        "generation": rank["generation"],
+        "rank": rank["rank"],
+        "state": state,
+        "detail": detail,
+        "exit_code": None,
+        "pid": pid,
+        "t": time.time(),
+    }
+
+
+def _prune(logs: Path, keep: int) -> None:
+    """Delete the oldest folders of rank logs: a node runs for years."""
+    if not logs.is_dir():
+        return
+    folders = sorted((f for f in logs.iterdir() if f.is_dir()), key=lambda f: f.stat().st_mtime)
+    for folder in folders[: max(0, len(folders) - keep)]:
+        shutil.rmtree(folder, ignore_errors=True)
