@@ -22,8 +22,9 @@ Sharing = Literal["spatial", "temporal"]
 Contention = Literal["rank", "round-robin", "fifo"]
 RecomputeRule = Literal["jit", "idle", "late", "blocking"]
 
-# 2^31 op codes must hold (pipelines x stages x microbatches x 3 kinds).
-MOST_OPS = 200_000_000
+# Beyond these a simulation takes gigabytes: ops of one iteration, and ops that are written out as spans.
+MOST_OPS = 5_000_000
+MOST_SPANS = 1_000_000
 
 
 class Link(Document):
@@ -71,6 +72,12 @@ class Scenario(Document):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Scenario":
+        ops = self.stages * self.pipelines * self.microbatches * 3
+        if ops > MOST_OPS:
+            allowed = f"stages x pipelines x microbatches x 3 is {ops}; at most {MOST_OPS}"
+            raise InputError("microbatches", self.microbatches, allowed)
+        if self.spans and ops > MOST_SPANS:
+            raise InputError("spans", True, f"up to {ops} spans; at most {MOST_SPANS}: set spans to false")
         if self.dc_of_stage and len(self.dc_of_stage) != self.stages:
             allowed = f"one DC index per stage: {self.stages} expected, {len(self.dc_of_stage)} given"
             raise InputError("dc_of_stage", self.dc_of_stage, allowed)
@@ -85,9 +92,6 @@ class Scenario(Document):
         if isinstance(self.wan, list) and len(self.wan) != hops:
             allowed = f"one link or one per WAN hop: {hops} expected, {len(self.wan)} given"
             raise InputError("wan", [link.model_dump() for link in self.wan], allowed)
-        ops = self.stages * self.pipelines * self.microbatches * 3
-        if ops > MOST_OPS:
-            raise InputError("microbatches", self.microbatches, f"gives {ops} ops; at most {MOST_OPS} in all")
         return self
 
     @cached_property
