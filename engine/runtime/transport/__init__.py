@@ -71,6 +71,7 @@ from engine.runtime.transport.errors import (
 from engine.runtime.transport.handles import Receive, Send
 from engine.runtime.transport.link import LinkTraffic
 from engine.runtime.transport.shape import Address, LinkShape, Peer
+from engine.runtime.transport.sharing import SharedReceive, SharedReceiver, SharedSend, SharedSender
 
 __all__ = [
     "Address",
@@ -84,5 +85,9 @@ __all__ = [
     "Peer",
     "Receive",
     "Send",
+    "SharedReceive",
+    "SharedReceiver",
+    "SharedSend",
+    "SharedSender",
     "TransportError",
 ]

@@ -50,6 +50,7 @@ class Connection:
         self._paused = False
         self._watched = 0
         self._head = bytearray(HEADER_BYTES)
+        self._real_done = False
         self._scratch = memoryview(bytearray(256 * 1024))
         self._await_header()
         connected.setblocking(False)

@@ -3,12 +3,10 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Self
+from typing import Any
 
 from engine.runtime.transport.errors import TransportError
 from engine.runtime.transport.wire import Tag
-
-Clock = Callable[[], float]
 
 
 class Handle:
@@ -22,7 +20,7 @@ class Handle:
         self.due = 0.0
         self.error: TransportError | None = None
         self._settled = threading.Event()
-        self._callbacks: list[Callable[[Self], None]] = []
+        self._callbacks: list[Callable[[Any], None]] = []
 
     @property
     def settled(self) -> bool:
@@ -54,7 +52,7 @@ class Handle:
                 raise TimeoutError(f"{self} not done within {timeout_s} s")
             time.sleep(min(self.due, deadline or self.due) - now)
 
-    def on_settled(self, callback: Callable[[Self], None]) -> None:
+    def on_settled(self, callback: Callable[[Any], None]) -> None:
         """Call `callback(handle)` on the I/O thread when it is settled; for use on that thread only."""
         if self.settled:
             callback(self)

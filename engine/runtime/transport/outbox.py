@@ -1,8 +1,8 @@
 """What a rank has to send to one peer: messages cut in chunks, chunks given to connections."""
 
+import heapq
 import math
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,7 +46,7 @@ class Outgoing:
 
 
 class Outbox:
-    """Sends the messages for one peer in order; urgent ones at once. On the I/O thread only."""
+    """Sends the messages for one peer in order of departure; urgent ones at once. On the I/O thread only."""
 
     def __init__(
         self, loop: Loop, shape: LinkShape | None, urgent: Connection, connections: Sequence[Connection]
@@ -57,7 +57,9 @@ class Outbox:
         self._shaper = None if shape is None else PairShaper(shape, len(connections))
         self._urgent = urgent
         self._connections = connections
-        self._waiting: deque[Outgoing] = deque()
+        # The earliest departure goes first: what a relay may not forward yet holds nothing up.
+        self._waiting: list[tuple[float, int, Outgoing]] = []
+        self._current: Outgoing | None = None
         self._unfinished: set[Outgoing] = set()
         self._numbers = 0
         self._wakes_at = math.inf
@@ -80,22 +82,24 @@ class Outbox:
             return
         shaped = self._shaper is not None
         message.chunk = chunk_bytes(total, len(self._connections)) if shaped else REAL_CHUNK_BYTES
-        self._waiting.append(message)
+        heapq.heappush(self._waiting, (message.ready, message.number, message))
         self.pump()
 
     def pump(self) -> None:
         """Give connections as many chunks as may go now."""
-        while self._waiting:
-            message = self._waiting[0]
+        while self._current is not None or self._waiting:
+            message = self._current or self._waiting[0][-1]
             passed = self._emit_shaped(message) if self._shaper else self._emit_real(message)
             if not passed:
                 return
-            if message.offset == message.send.message_bytes:
-                self._waiting.popleft()
+            if self._current is None:
+                heapq.heappop(self._waiting)
+            self._current = None if message.offset == message.send.message_bytes else message
 
     def fail(self, error: TransportError) -> None:
         """Nothing goes out any more: every unfinished send fails."""
         self._waiting.clear()
+        self._current = None
         unfinished, self._unfinished = self._unfinished, set()
         for message in sorted(unfinished, key=lambda m: m.number):
             message.send.fail(error)
