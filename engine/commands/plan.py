@@ -34,8 +34,10 @@ def command(file: str, as_json: bool) -> None:
 
 
 def _planned(request: PlanRequest) -> PlanResult:
+    from engine.commands.compiled import announce_compilation
     from engine.plan.dc_selection import plan  # compiled kernels: not loaded for a document that is wrong
 
+    announce_compilation()
     return plan(request)
 
 

@@ -1,0 +1,82 @@
+"""The Atlas paper (§3, 4, 6.2–6.4): single-cell schedules, TCP, and clusters of data centres."""
+
+from engine.cluster import tcp
+from engine.reproduce import Experiment, Outcome, Plot, Row, Series
+from engine.reproduce.atlas_clusters import cross_dc_gpus, dc_balance
+from engine.reproduce.atlas_testbed import multiple_tcp, single_tcp
+from engine.schedule.scenario import Link, Scenario, Times
+from engine.simulate import simulate
+
+FIVE_GBPS = 5e9 / 8
+
+
+def fig6() -> Outcome:
+    """Fig. 6: two pipelines of six stages in three data centres, M = 4; F = R = 1, B = 2, C = 2."""
+    rows = []
+    for policy, slots in (("varuna", 38), ("atlas", 36)):
+        scenario = Scenario(
+            stages=6,
+            dc_of_stage=[0, 0, 1, 1, 2, 2],
+            pipelines=2,
+            microbatches=4,
+            times=Times(forward=1, recompute=1, backward=2),
+            wan=Link(transfer=2),
+            policy=policy,
+        )
+        makespan = simulate(scenario).makespan
+        assert makespan is not None  # no limits: always feasible
+        rows.append(Row(name=f"fig6 {policy}", paper=slots, ours=makespan, unit="slots", tolerance=0))
+    return Outcome(rows=tuple(rows))
+
+
+def table1() -> Outcome:
+    """Table 1: bandwidth of one TCP connection by latency, and the connections that fill 5 Gbps (§4.1)."""
+    measured = tcp.measured_single_connection()
+    rates = tuple(
+        Row(
+            name=f"table1 {latency * 1e3:.0f} ms",
+            paper=rate * 8e-6,
+            ours=tcp.single_connection(latency) * 8e-6,
+            unit="Mbps",
+            tolerance=0.021,
+            note="one window of 23.9 Mbit a round trip",
+        )
+        for latency, rate in measured.items()
+    )
+    connections = tuple(
+        Row(
+            name=f"connections for 5 Gbps at {latency * 1e3:.0f} ms",
+            paper=None,
+            ours=tcp.connections_needed(FIVE_GBPS, rate),
+            unit="connections",
+            note="by Table 1's rates; the window formula gives "
+            f"{tcp.connections_needed(FIVE_GBPS, tcp.single_connection(latency))}",
+        )
+        for latency, rate in measured.items()
+    )
+    milliseconds = tuple(latency * 1e3 for latency in measured)
+    plot = Plot(
+        name="table1",
+        title="One TCP connection by latency",
+        x_label="one-way latency, ms",
+        y_label="Mbps",
+        series=(
+            Series(label="paper", x=milliseconds, y=tuple(rate * 8e-6 for rate in measured.values())),
+            Series(label="ours", x=milliseconds, y=tuple(tcp.single_connection(s) * 8e-6 for s in measured)),
+        ),
+    )
+    return Outcome(rows=rates + connections, plots=(plot,))
+
+
+EXPERIMENTS = (
+    Experiment(name="atlas-fig6", title="Fig. 6: Varuna and Atlas on one DP-cell", run=fig6),
+    Experiment(name="atlas-table1", title="Table 1: one TCP connection over the WAN", run=table1),
+    Experiment(name="atlas-single-tcp", title="§6.2: gain over baselines on one connection", run=single_tcp),
+    Experiment(
+        name="atlas-multi-tcp", title="§6.2: gain over baselines on many connections", run=multiple_tcp
+    ),
+    Experiment(
+        name="atlas-fig11", title="§6.3, Fig. 11: throughput with more data centres", run=cross_dc_gpus
+    ),
+    Experiment(name="atlas-fig12", title="§6.4, Fig. 12: balancing two data centres", run=dc_balance),
+)

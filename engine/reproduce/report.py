@@ -1,0 +1,86 @@
+"""The report of `meridian reproduce --out`: a Markdown page with a table per experiment, and plots as SVG."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from engine.errors import InputError
+from engine.reproduce import Experiment, Outcome, Plot, Row
+
+WIDTH_IN, HEIGHT_IN = 6.4, 3.6
+
+
+def write(out: Path, outcomes: Mapping[str, tuple[Experiment, Outcome]]) -> Path:
+    """Writes ``report.md`` and the plots into `out`, which is made if missing; returns the page's path.
+
+    Raises
+    ------
+    InputError
+        `out` cannot be written, or matplotlib, the optional extra `report`, is not installed.
+    """
+    require_matplotlib()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lines = ["# Published figures and ours", ""]
+        for experiment, outcome in outcomes.values():
+            lines += _section(out, experiment, outcome)
+        page = out / "report.md"
+        page.write_text("\n".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise InputError("--out", str(out), f"cannot be written ({error.strerror})") from None
+    return page
+
+
+def require_matplotlib() -> None:
+    """Raises InputError where matplotlib is missing."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        allowed = "plots need matplotlib: pip install 'meridian[report]'"
+        raise InputError("--out", "matplotlib", allowed) from None
+
+
+def _section(out: Path, experiment: Experiment, outcome: Outcome) -> list[str]:
+    lines = [f"## {experiment.title}", "", "| figure | paper | ours | unit | tolerance | | note |"]
+    lines.append("| --- | ---: | ---: | --- | ---: | --- | --- |")
+    lines += [_table_line(row) for row in outcome.rows]
+    lines.append("")
+    for plot in outcome.plots:
+        draw(plot, out / f"{plot.name}.svg")
+        lines += [f"![{plot.title}]({plot.name}.svg)", ""]
+    return lines
+
+
+def _table_line(row: Row) -> str:
+    paper = "–" if row.paper is None else f"{row.paper:g}"
+    tolerance = "–" if row.tolerance is None else f"{100 * row.tolerance:g} %"
+    verdict = {None: "", True: "ok", False: "**past tolerance**"}[row.ok]
+    return f"| {row.name} | {paper} | {row.ours:.4g} | {row.unit} | {tolerance} | {verdict} | {row.note} |"
+
+
+def draw(plot: Plot, path: Path) -> None:
+    """One plot as SVG."""
+    from matplotlib.figure import Figure  # no pyplot: no global state, no display
+
+    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+    axes = figure.add_subplot()
+    if plot.kind == "bars":
+        _bars(axes, plot)
+    else:
+        for series in plot.series:
+            axes.plot(series.x, series.y, marker="o", linewidth=1.4, label=series.label)
+    axes.set(title=plot.title, xlabel=plot.x_label, ylabel=plot.y_label)
+    axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(plot.series) > 1:
+        axes.legend(frameon=False)
+    # Neither the date nor random ids: the same figures give the same file.
+    figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _bars(axes, plot: Plot) -> None:  # type: ignore[no-untyped-def]
+    step = min((b - a for a, b in zip(plot.series[0].x, plot.series[0].x[1:], strict=False)), default=1.0)
+    width = 0.8 * step / len(plot.series)
+    for i, series in enumerate(plot.series):
+        offset = (i - (len(plot.series) - 1) / 2) * width
+        axes.bar([x + offset for x in series.x], series.y, width=width, label=series.label)
+    axes.set_xticks(plot.series[0].x)
