@@ -66,7 +66,7 @@ class Endpoint:
         self._loop.call(self._tick)
 
     def connect(self, peers: Iterable[Peer], timeout_s: float = 30.0) -> None:
-        """Connect to `peers` and return once every connection of each stands; may be called again with others.
+        """Connect to `peers` and return once every connection stands; may be called again with others.
 
         The higher rank of a pair dials, so both must call this.
 
@@ -98,7 +98,7 @@ class Endpoint:
         self, peer: int, tag: Sequence[int], buffer: Buffer, *, padded_to: int | None = None,
         channel: int = 0, not_before: float | None = None, urgent: bool | None = None,
     ) -> Send:  # fmt: skip
-        """Send `buffer` as message `tag`; returns at once. The buffer must not change until `wait` has returned.
+        """Send `buffer` as message `tag`; returns at once. Leave the buffer alone until `wait` returned.
 
         Parameters
         ----------
@@ -125,8 +125,8 @@ class Endpoint:
     ) -> Receive:
         """Wait for message `tag` from `peer`; best posted before it is sent.
 
-        `into`: a writable buffer of the message's size (filler not counted), or that size, or None for whatever
-        comes; without a buffer `Receive.buffer` is a new one.
+        `into`: a writable buffer of the message's size (filler not counted), or that size, or None for
+        whatever comes; without a buffer `Receive.buffer` is a new one.
         """
         if isinstance(into, int):
             into = bytearray(into)
@@ -143,7 +143,7 @@ class Endpoint:
         return [link.traffic() for link in self._links.values()]
 
     def clock_offset_s(self, peer: int) -> float:
-        """The clock (time.monotonic()) of `peer`'s machine less this machine's; exactly 0 on the same machine."""
+        """The clock (time.monotonic()) of `peer`'s machine less this machine's; 0 on the same machine."""
         return self._link(peer).inbox.clock_offset_s
 
     def call(self, callback: Callable[[], None]) -> None:
@@ -151,7 +151,7 @@ class Endpoint:
         self._loop.call(callback)
 
     def close(self, drain_s: float = 5.0) -> None:
-        """Send what has been given to `send`, say goodbye, close. Idempotent; no thread and no socket is left.
+        """Send what has been given to `send`, say goodbye, close. Idempotent; leaves no thread, no socket.
 
         Waits at most `drain_s` seconds for peers that do not take what is sent to them.
         """
@@ -204,8 +204,8 @@ class Endpoint:
             except OSError as error:
                 if time.monotonic() + 0.2 > deadline:
                     where = f"{peer.address[0]}:{peer.address[1]} over {peer.link}"
-                    problem = f"rank {self.rank} cannot reach rank {peer.rank} at {where}: {error.strerror or error}"
-                    raise TransportError(problem) from None
+                    who = f"rank {self.rank} cannot reach rank {peer.rank}"
+                    raise TransportError(f"{who} at {where}: {error.strerror or error}") from None
                 time.sleep(0.1)
         try:
             connected.settimeout(max(0.1, deadline - time.monotonic()))

@@ -12,8 +12,9 @@ from engine.runtime.transport.wire import Tag
 class Handle:
     """Completes once, with times or an error.
 
-    The I/O thread settles it as soon as the bytes are where they belong; on an emulated link `due` may then lie
-    ahead, and whoever waits sleeps until it. So no timer of the I/O thread stands between a message and its reader.
+    The I/O thread settles it as soon as the bytes are where they belong; on an emulated link `due` may then
+    lie ahead, and whoever waits sleeps until it. So no timer of the I/O thread stands between a message and
+    its reader.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class Handle:
 
 
 class Send(Handle):
-    """A message on its way. `start`, `end`: first and last byte pass the link, in seconds of time.monotonic()."""
+    """A message on its way. `start`, `end`: first and last byte pass the link, time.monotonic()."""
 
     def __init__(self, peer: int, tag: Tag, message_bytes: int) -> None:
         super().__init__()

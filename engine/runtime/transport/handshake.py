@@ -1,8 +1,8 @@
 """Who may talk: both sides prove that they know the run's secret before a byte of data is read.
 
-Four small messages, as generators that know no socket: they yield bytes to send, or the number of bytes that they
-need next, and return a :class:`Greeting`. The same code so runs on a blocking socket (the side that dials) and
-inside the selector loop (the side that listens). The clocks are compared on the way.
+Four small messages, as generators that know no socket: they yield bytes to send, or the number of bytes that
+they need next, and return a :class:`Greeting`. The same code so runs on a blocking socket (the side that
+dials) and inside the selector loop (the side that listens). The clocks are compared on the way.
 """
 
 import hashlib
@@ -137,7 +137,7 @@ class Reception:
         try:
             while True:
                 if isinstance(self._step, bytes):
-                    # At most 100 bytes into the empty buffer of a new connection: the kernel takes them whole.
+                    # At most 100 bytes into an empty buffer: the kernel takes them whole.
                     self.socket.sendall(self._step)
                     self._step = next(self._dialogue)
                 elif len(self._received) == self._step:
@@ -171,7 +171,7 @@ def _receive(connected: socket.socket, wanted: int) -> bytes:
 
 
 def _boot() -> bytes:
-    """16 bytes that processes share exactly if they share a monotonic clock: those of one boot of one machine."""
+    """16 bytes that processes share exactly if they share a monotonic clock: one boot of one machine."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         return bytes.fromhex(text.strip().replace("-", ""))

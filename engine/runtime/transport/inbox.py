@@ -33,8 +33,9 @@ class _Assembly:
 class Inbox:
     """Matches messages of one peer with posted receives. On the I/O thread only.
 
-    A message that nobody has posted yet is kept in a buffer of its own; past `most_unexpected_bytes` of those the
-    connection that brings the next one is not read until a receive is posted, and TCP holds the sender back.
+    A message that nobody has posted yet is kept in a buffer of its own; past `most_unexpected_bytes` of those
+    the connection that brings the next one is not read until a receive is posted, and TCP holds the sender
+    back.
     """
 
     def __init__(self, most_unexpected_bytes: int) -> None:

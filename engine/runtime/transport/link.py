@@ -99,7 +99,8 @@ class Link:
             return
         self._silent_ticks += 1
         self._paused_ticks = self._paused_ticks + 1 if self.inbox.paused else 0
-        # Ticks are counted, not seconds: a process that was itself stopped for a minute sees one tick of silence.
+        # Ticks are counted, not seconds: a process that was itself stopped for a minute sees one tick of
+        # silence.
         if self._silent_ticks > self._most_silent_ticks:
             self.fail(self._lost(f"silent for {self._silent_ticks} s"))
         elif self._paused_ticks > self._most_silent_ticks:

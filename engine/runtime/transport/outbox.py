@@ -14,8 +14,8 @@ from engine.runtime.transport.shape import LinkShape
 from engine.runtime.transport.shaper import PairShaper, chunk_bytes
 from engine.runtime.transport.wire import Header, Kind, checksum, pack
 
-# On an emulated link chunks go to the kernel this long before they are due to pass it, so that a late wake-up does
-# not delay them and the loop wakes rarely. The receiver holds them until they are due.
+# On an emulated link chunks go to the kernel this long before they are due to pass it, so that a late wake-up
+# does not delay them and the loop wakes rarely. The receiver holds them until they are due.
 HORIZON_S = 0.005
 # Most bytes that wait in user space for the kernel; what is beyond waits uncut.
 MOST_BACKLOG_BYTES = 16 << 20

@@ -16,7 +16,7 @@ class LinkShape:
 
     one_way_delay_s : propagation, in seconds.
     cap_bytes_per_s : most bytes per second between the two nodes; None for no cap.
-    window_bytes : window of one TCP connection: its rate is window / RTT (Atlas §4.1, Table 1); None for none.
+    window_bytes : window of one TCP connection: its rate is window / RTT (Atlas Table 1); None: no limit.
     connections : how many TCP connections, or auto: as many as the cap needs.
     """
 

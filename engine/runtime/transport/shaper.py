@@ -1,10 +1,10 @@
 """The emulated link as pure arithmetic: which connection takes a chunk, and when it passes.
 
 It knows bytes and times only, and takes every time as an argument: no clock, no sleep, no socket. A chunk is
-serialised twice: on its connection at window / RTT (what one TCP connection with a constant window carries: at
-that pace no more than a window and one chunk are ever sent within one round trip), and on the node pair at the
-cap. Times are exact, not measured, so a late thread never makes the emulated link slower or lets its rate drift:
-the debt is carried by arithmetic. Slow start and loss are not modelled.
+serialised twice: on its connection at window / RTT (what one TCP connection with a constant window carries:
+at that pace no more than a window and one chunk are ever sent within one round trip), and on the node pair at
+the cap. Times are exact, not measured, so a late thread never makes the emulated link slower or lets its rate
+drift: the debt is carried by arithmetic. Slow start and loss are not modelled.
 """
 
 import heapq

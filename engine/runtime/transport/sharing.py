@@ -1,9 +1,9 @@
-"""Temporal bandwidth sharing: n pipelines of a cell send one message at a time over all n node pairs of a hop.
+"""Temporal bandwidth sharing: a cell's n pipelines send one message at a time over a hop's n node pairs.
 
-Atlas §4.3 and §4.4. The sender cuts its message in n parts, keeps its own and scatters the others to its cell peers
-in the same DC; each forwards its part over its own WAN pair to its counterpart; the counterparts gather the parts
-at the destination. The order of messages is static and known to all, so nobody asks for a turn: each rank sends the
-parts of one message after those of the message before it. All of that runs on the I/O thread.
+Atlas §4.3 and §4.4. The sender cuts its message in n parts, keeps its own and scatters the others to its cell
+peers in the same DC; each forwards its part over its own WAN pair to its counterpart; the counterparts gather
+the parts at the destination. The order of messages is static and known to all, so nobody asks for a turn: each
+rank sends the parts of one message after those of the one before it. All of that runs on the I/O thread.
 """
 
 import math
@@ -35,7 +35,7 @@ class _Leg(IntEnum):
 
 
 class SharedSend(Handle):
-    """A message on all pairs of the hop. `start`, `end`: first and last byte of all parts, time.monotonic()."""
+    """A message on all pairs. `start`, `end`: first and last byte of all its parts, time.monotonic()."""
 
     def __init__(self, tag: Tag, message_bytes: int, parts: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class SharedSend(Handle):
 
 
 class SharedReceive(Handle):
-    """A message to come over all pairs. `buffer`: its bytes; `arrived`: all parts gathered, time.monotonic()."""
+    """A message over all pairs. `buffer`: its bytes; `arrived`: all parts are there, time.monotonic()."""
 
     def __init__(self, tag: Tag, buffer: memoryview, parts: int) -> None:
         super().__init__()
@@ -94,14 +94,16 @@ class _SharedEnd:
     """What both ends of a shared link have in common."""
 
     def __init__(
-        self, endpoint: Endpoint, *, link: int, pipeline: int, near: Sequence[int], far: Sequence[int], order: Order
-    ) -> None:
+        self, endpoint: Endpoint, *, link: int, pipeline: int, near: Sequence[int], far: Sequence[int],
+        order: Order,
+    ) -> None:  # fmt: skip
         if not 0 <= link < _MOST_LINKS:
             raise InputError("link", link, f"must be 0 to {_MOST_LINKS - 1}")
         if len(near) != len(far):
             raise InputError("far", tuple(far), f"must name one rank per pipeline, as near does: {len(near)}")
         if not (0 <= pipeline < len(near) and near[pipeline] == endpoint.rank):
-            raise InputError("pipeline", pipeline, f"must be the place of rank {endpoint.rank} in {tuple(near)}")
+            allowed = f"must be the place of rank {endpoint.rank} in {tuple(near)}"
+            raise InputError("pipeline", pipeline, allowed)
         self._endpoint = endpoint
         self._link = link
         self._me = pipeline
@@ -110,7 +112,8 @@ class _SharedEnd:
         self._order = [(owner, check_tag(tag)) for owner, tag in order]
         self._positions = {tag: at for at, (owner, tag) in enumerate(self._order) if owner == pipeline}
         if len(set(self._order)) != len(self._order) or any(not 0 <= p < len(near) for p, _ in self._order):
-            raise InputError("order", "(pipeline, tag) …", f"pipelines 0 to {len(near) - 1}, each tag once in each")
+            allowed = f"pipelines 0 to {len(near) - 1}, each with each of its tags once"
+            raise InputError("order", self._order, allowed)
         self._open: dict[Tag, int] = {}  # own messages of this iteration that were not asked for yet
         self._iteration = -1
         self._pending: set[Handle] = set()
@@ -171,7 +174,7 @@ class _SharedEnd:
 
 
 class SharedSender(_SharedEnd):
-    """The sending end of a shared link, on each of its n ranks: sends this pipeline's messages, relays the others'.
+    """The sending end of a shared link, on each of its n ranks: sends own messages, relays the others'.
 
     Parameters
     ----------
@@ -183,8 +186,9 @@ class SharedSender(_SharedEnd):
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, link: int, pipeline: int, near: Sequence[int], far: Sequence[int], order: Order
-    ) -> None:
+        self, endpoint: Endpoint, *, link: int, pipeline: int, near: Sequence[int], far: Sequence[int],
+        order: Order,
+    ) -> None:  # fmt: skip
         super().__init__(endpoint, link=link, pipeline=pipeline, near=near, far=far, order=order)
         self._turns: deque[_Turn] = deque()
         self._own: dict[Tag, _Turn] = {}
@@ -284,7 +288,7 @@ class SharedSender(_SharedEnd):
 
 
 class SharedReceiver(_SharedEnd):
-    """The receiving end of a shared link, on each of its n ranks: gathers this pipeline's parts, relays the others'.
+    """The receiving end of a shared link, on each of its n ranks: gathers own parts, relays the others'.
 
     Parameters as for :class:`SharedSender`; `near` are the ranks on this, the receiving side.
     """

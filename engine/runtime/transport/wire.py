@@ -12,7 +12,8 @@ from engine.errors import InputError
 
 MAGIC = 0x4D57  # "MW"
 MOST_TAG_PARTS = 6
-# magic, kind, parts in tag, channel, message, offset, length, payload bytes, message bytes, due, tag, checksum
+# magic, kind, parts in tag, channel, message, offset, length, payload bytes, message bytes, due, tag,
+# checksum
 _BODY = struct.Struct("<HBBIQQQQQd6qQ")
 _SEAL = struct.Struct("<Q")
 HEADER_BYTES = _BODY.size + _SEAL.size
@@ -34,8 +35,8 @@ class Header:
     """What precedes a chunk.
 
     message : the sender's number of the message; (channel, tag) : what the receiver knows it by.
-    offset, length : the bytes of the message in this chunk; payload_bytes : how many of the message's bytes are
-    real (the rest is filler); message_bytes : all of them.
+    offset, length : the bytes of the message in this chunk; payload_bytes : how many of the message's bytes
+    are real (the rest is filler); message_bytes : all of them.
     due : when the chunk is to arrive on the sender's clock; NaN where the link is real.
     """
 
@@ -98,6 +99,6 @@ def unpack(data: memoryview) -> Header:
     if payload > total or offset + length > total:
         raise MalformedFrame(f"a chunk of {length} bytes at {offset} exceeds its message of {total} bytes")
     return Header(
-        kind=Kind(kind), channel=channel, tag=tuple(rest[:parts]), message=message, offset=offset, length=length,
-        payload_bytes=payload, message_bytes=total, due=due, checksum=rest[-1],
+        kind=Kind(kind), channel=channel, tag=tuple(rest[:parts]), message=message, offset=offset,
+        length=length, payload_bytes=payload, message_bytes=total, due=due, checksum=rest[-1],
     )  # fmt: skip
