@@ -150,6 +150,10 @@ def running(var: Path) -> Iterator[Endpoints]:
 
     Only from the main thread, and whatever DATABASE_URL and VALKEY_URL say.
     """
+    var.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() == 0 and var.stat().st_uid == 0:
+        # mkdtemp closes its folder to all others: let the servers' account pass, so that data stays inside.
+        var.chmod(var.stat().st_mode | 0o011)
     with EmbeddedServers(var) as embedded:
         urls = {server.name: server.url for server in embedded.servers}
         yield Endpoints(database_url=urls["postgres"], valkey_url=urls["valkey"])

@@ -1,0 +1,123 @@
+"""`python -m webapp.supervisor [--port 8000] [--demo]`: the whole site on this machine, until Ctrl-C.
+
+Exit status: 0 stopped by Ctrl-C or SIGTERM, 1 something needed cannot be kept running, 2 it cannot start
+(port in use, already running, no disk left, a bad value in the environment).
+"""
+
+import argparse
+import errno
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+
+from engine.errors import InputError
+from webapp.servers.embedded import EmbeddedServers
+from webapp.servers.endpoints import given
+from webapp.servers.errors import ServersError
+from webapp.servers.places import var_folder
+from webapp.supervisor.console import Console
+from webapp.supervisor.services import BACKGROUND, Service, agent_services, site_environment, site_services
+from webapp.supervisor.supervisor import Failed, Interrupted, Supervisor
+
+LOGINS = "log in as admin / meridian-demo, or operator / meridian-demo"
+READY_S = 60.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the site; see the module."""
+    options = _options(arguments)
+    console = Console()
+    try:
+        _check_port(options.port)
+        database, valkey = given()
+        want = tuple(name for name, url in (("postgres", database), ("valkey", valkey)) if not url)
+        servers = EmbeddedServers(var_folder(), want) if want else None
+        supervisor = Supervisor(console, servers)
+        supervisor.install_signals()
+        if servers is not None:
+            servers.start()
+    except (ServersError, InputError) as error:
+        sys.stderr.write(f"meridian: {error}\n")
+        return 2
+    try:
+        _run(supervisor, options.port, demo=options.demo)
+    except Interrupted:
+        supervisor.say("stopping")
+        return 0
+    except Failed:
+        return 1
+    except ServersError as error:
+        sys.stderr.write(f"meridian: {error}\n")
+        return 2
+    finally:
+        supervisor.stop()
+        supervisor.say("stopped")
+
+
+def _run(supervisor: Supervisor, port: int, *, demo: bool) -> None:
+    var = var_folder()
+    _manage(supervisor, "migrate", "--no-input", "-v", "0")
+    if demo:
+        _manage(supervisor, "seed_demo")
+    supervisor.start([*site_services(port, var), *agent_services(var)])
+    deadline = time.monotonic() + READY_S
+    supervisor.watch(until=lambda: _answers(port) or time.monotonic() > deadline)
+    if not _answers(port):
+        supervisor.say(f"the site does not answer on port {port} after {READY_S:.0f} s: stopping")
+        raise Failed
+    supervisor.say(f"Meridian is ready: http://127.0.0.1:{port}/")
+    if demo:
+        supervisor.say(LOGINS)
+    supervisor.say("Ctrl-C stops everything")
+    supervisor.watch()
+
+
+def _manage(supervisor: Supervisor, *command: str) -> None:
+    argv = (sys.executable, "manage.py", *command)
+    supervisor.run_once(
+        Service(name=command[0], argv=argv, env=site_environment(var_folder()), stage=BACKGROUND)
+    )
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m webapp.supervisor", description="Run Meridian on this machine."
+    )
+    parser.add_argument("--port", type=_port, default=8000, help="of the site, on 127.0.0.1 (8000)")
+    parser.add_argument(
+        "--demo", action="store_true", help="make the demo's users, data centres, nodes and run"
+    )
+    return parser.parse_args(arguments)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a port, 1 to 65535")
+    return int(text)
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ServersError(
+                    f"port {port} is in use: choose another, as in PORT={port + 1} make demo"
+                ) from None
+            raise ServersError(f"port {port} cannot be used: {error.strerror}") from None
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

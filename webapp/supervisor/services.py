@@ -1,0 +1,117 @@
+"""What the supervisor runs, and with what environment."""
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from webapp.servers.errors import ServersError
+
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
+# A node must work with its own broker user alone: what opens the site's doors is kept from it.
+_NOT_FOR_NODES = ("DATABASE_URL", "VALKEY_URL", "DJANGO_SETTINGS_MODULE", "MERIDIAN_SECRET_KEY")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One long-lived child.
+
+    Attributes
+    ----------
+    stage : children of the lowest stage are stopped first, those of one stage together.
+    patience_s : how long it has to end after SIGTERM.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    stage: int
+    patience_s: float = 4.0
+
+
+AGENTS, BACKGROUND, WEB = range(3)
+
+
+def site_services(port: int, var: Path) -> list[Service]:
+    """The processes of the site itself: web, control worker, beat, ingest."""
+    env = site_environment(var)
+    python = sys.executable
+    celery = (python, "-m", "celery", "-A", "webapp.celery")
+    uvicorn = (python, "-m", "uvicorn", "webapp.asgi:application", "--host", "127.0.0.1", "--port", str(port))
+    return [
+        Service(
+            name="web",
+            # Open sockets would hold the shutdown up for ever; the site logs requests itself.
+            argv=(*uvicorn, "--timeout-graceful-shutdown", "2", "--no-access-log", "--log-level", "warning"),
+            env=env,
+            stage=WEB,
+        ),
+        Service(
+            name="control",
+            # Threads: one process, and its tasks wait for the database, not for the processor.
+            argv=(*celery, "worker", "-Q", "control", "-P", "threads", "-c", "2", "-l", "WARNING", *_QUIET),
+            env=env,
+            stage=BACKGROUND,
+        ),
+        Service(
+            name="beat",
+            argv=(*celery, "beat", "-l", "WARNING", "-s", str(var / "beat-schedule"), "--pidfile="),
+            env=env,
+            stage=BACKGROUND,
+        ),
+        Service(name="ingest", argv=(python, "manage.py", "ingest"), env=env, stage=BACKGROUND),
+    ]
+
+
+_QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+
+
+def agent_services(var: Path) -> list[Service]:
+    """One agent per ``var/nodes/<name>.env``.
+
+    Raises
+    ------
+    ServersError
+        A line of such a file is not NAME=value.
+    """
+    base = {name: value for name, value in site_environment(var).items() if name not in _NOT_FOR_NODES}
+    return [
+        Service(
+            name=path.stem,
+            argv=(sys.executable, "-m", "workers.agent"),
+            env={**base, **read_env(path)},
+            stage=AGENTS,
+            patience_s=6.0,
+        )
+        for path in sorted((var / "nodes").glob("*.env"))
+    ]
+
+
+def site_environment(var: Path) -> dict[str, str]:
+    """This process's environment, with the folder of the installation said outright."""
+    return {
+        **os.environ,
+        "MERIDIAN_VAR": str(var),
+        "PYTHONUNBUFFERED": "1",
+        # The servers' own threads of these libraries would fight the ranks for two cores.
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        # Many small processes: glibc's arenas per thread would grow for hours.
+        "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
+    }
+
+
+def read_env(path: Path) -> dict[str, str]:
+    """Read NAME=value lines; empty lines and # comments are skipped, quotes around a value are dropped."""
+    found = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.strip().removeprefix("export ")
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        if not equals or not _VARIABLE.fullmatch(name):
+            raise ServersError(f"{path}, line {number}: must be NAME=value")
+        value = value.strip()
+        found[name] = value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+    return found

@@ -1,0 +1,192 @@
+"""Keeps a set of children running, restarts what dies, and stops all of them in order.
+
+One thread and one loop: children die with the *thread* that started them (PR_SET_PDEATHSIG), so everything is
+started from the main thread, which also reads their output.
+"""
+
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from webapp.servers.embedded import EmbeddedServers
+from webapp.servers.errors import ServersError
+from webapp.servers.logs import last_line
+from webapp.supervisor.children import MOST_DEATHS, Child, in_words
+from webapp.supervisor.console import Console
+from webapp.supervisor.services import Service
+
+NAME = "meridian"
+TICK_S = 0.2
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM came."""
+
+
+class Failed(Exception):
+    """Something that everything else needs cannot be kept running; said already."""
+
+
+class Supervisor:
+    """The children and the embedded servers that they use.
+
+    Parameters
+    ----------
+    servers : watched and restarted like children; None where both URLs are given.
+    """
+
+    def __init__(self, console: Console, servers: EmbeddedServers | None = None) -> None:
+        self._console = console
+        self._servers = servers
+        self._children: list[Child] = []
+        self._server_deaths: dict[str, list[float]] = {}
+        self._signals = 0
+
+    def install_signals(self) -> None:
+        """Stop on Ctrl-C, SIGTERM and a closed terminal; a second Ctrl-C kills."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def say(self, text: str) -> None:
+        """Print a line of the supervisor's own."""
+        self._console.line(NAME, text)
+
+    def start(self, services: Sequence[Service]) -> None:
+        """Start services; from now on they are kept running."""
+        for service in services:
+            self._check_interrupted()
+            child = Child(service, self._console)
+            self._children.append(child)
+            child.start()
+
+    def run_once(self, service: Service) -> None:
+        """Run a command to its end, printing its output.
+
+        Raises
+        ------
+        Failed
+            It ended with another status than 0.
+        Interrupted
+            A stop came meanwhile; the command was ended.
+        """
+        child = Child(service, self._console)
+        child.start()
+        try:
+            while child.alive:
+                self._pump([child])
+                self._check_interrupted()
+        except Interrupted:
+            _end([child], service.patience_s, lambda: self._pump([child]), lambda: self._signals > 1)
+            raise
+        if status := child.buried():
+            last = child.last[-1] if child.last else "no output"
+            self.say(f"{service.name} failed with {in_words(status)}: {last}")
+            raise Failed
+
+    def watch(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Print output and restart what dies, until `until` says so.
+
+        Raises
+        ------
+        Interrupted
+            Ctrl-C or SIGTERM came.
+        Failed
+            A child died MOST_DEATHS times in a row.
+        """
+        while not until():
+            self._pump(self._children)
+            self._check_interrupted()
+            self._mend_servers()
+            for child in self._children:
+                self._mend(child)
+
+    def stop(self) -> None:
+        """Stop the children stage by stage (agents and their ranks first), then the servers."""
+        for stage in sorted({child.service.stage for child in self._children}):
+            group = [child for child in self._children if child.service.stage == stage]
+            patience = max(child.service.patience_s for child in group)
+            _end(group, patience, lambda: self._pump(self._children), lambda: self._signals > 1)
+        for child in self._children:
+            child.pump()
+        if self._servers is not None:
+            self._servers.stop()
+
+    def _mend(self, child: Child) -> None:
+        if child.alive:
+            return
+        if child.process is not None:
+            status = in_words(child.buried())
+            name = child.service.name
+            if child.deaths >= MOST_DEATHS:
+                self.say(
+                    f"{name} died {child.deaths} times in a row, last with {status}: stopping everything"
+                )
+                self._quote(child)
+                raise Failed
+            assert child.restart_at is not None
+            self.say(f"{name} died with {status}; again in {child.restart_at - time.monotonic():.1f} s")
+            self._quote(child)
+        elif child.restart_at is not None and time.monotonic() >= child.restart_at:
+            child.start()
+
+    def _quote(self, child: Child) -> None:
+        for line in list(child.last)[-3:]:
+            self.say(f"  its last lines: {line}")
+
+    def _mend_servers(self) -> None:
+        for server in self._servers.servers if self._servers is not None else ():
+            if server.child is None or server.child.poll() is None:
+                continue
+            recent = [t for t in self._server_deaths.get(server.name, []) if time.monotonic() - t < 60]
+            self._server_deaths[server.name] = [*recent, time.monotonic()]
+            status = in_words(server.child.returncode)
+            self.say(f"{server.name} died with {status}: {last_line(server.log)}")
+            if len(recent) + 1 >= MOST_DEATHS:
+                self.say(f"{server.name} keeps dying: stopping everything")
+                raise Failed
+            self._restart_server(server.name, pause_s=0.5 * 2 ** len(recent))
+
+    def _restart_server(self, name: str, pause_s: float) -> None:
+        assert self._servers is not None
+        deadline = time.monotonic() + pause_s
+        while time.monotonic() < deadline:
+            self._pump(self._children)
+            self._check_interrupted()
+        try:
+            self._servers.restart(name)
+            self.say(f"{name} runs again")
+        except ServersError as error:
+            self.say(str(error))  # its child is dead: the next round counts that
+
+    def _pump(self, children: Sequence[Child]) -> None:
+        with selectors.DefaultSelector() as selector:
+            for child in children:
+                if child.process is not None and child.process.stdout is not None:
+                    selector.register(child.process.stdout, selectors.EVENT_READ, child)
+            ready = selector.select(TICK_S) if selector.get_map() else time.sleep(TICK_S)
+            if not any([key.data.pump() for key, _ in ready or ()]):
+                time.sleep(0.02)  # a closed pipe is always readable: do not spin on it
+
+    def _check_interrupted(self) -> None:
+        if self._signals:
+            raise Interrupted
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+
+
+def _end(
+    children: Sequence[Child], patience_s: float, pump: Callable[[], None], hurry: Callable[[], bool]
+) -> None:
+    """SIGTERM to all at once, SIGKILL to what is left after `patience_s` or on a second Ctrl-C."""
+    for child in children:
+        child.signal(signal.SIGTERM)
+    deadline = time.monotonic() + patience_s
+    while any(child.alive for child in children) and time.monotonic() < deadline and not hurry():
+        pump()
+    for child in children:
+        child.signal(signal.SIGKILL)
+    while any(child.alive for child in children):
+        pump()
