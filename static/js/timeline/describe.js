@@ -1,0 +1,52 @@
+// An item in words: for the tooltip, the sheet under a narrow timeline, the live region and the table.
+import { bytes, difference, duration, instant } from "../lib/format.js";
+import { waitedFor } from "./waits.js";
+
+const NAMES = { F: "Forward", R: "Recompute", B: "Backward", W: "Weight gradient", A: "All-reduce", O: "Optimizer", P: "Prefill" };
+
+export function titleOf(scene, item) {
+  if (item.type === "bubble") return "Bubble";
+  if (item.type === "heat") return `${item.row.title}, ${item.row.lanes.length} GPUs`;
+  if (item.type === "transfer") return `${item.gradient ? "Gradient" : "Activation"}, microbatch ${item.microbatch + 1}`;
+  const name = NAMES[item.kind] ?? item.kind;
+  return item.kind === "A" || item.kind === "O" ? name : `${name}, microbatch ${item.microbatch + 1}`;
+}
+
+const length = (ms) => (ms < 10_000 ? instant(ms) : duration(ms).join(" "));
+
+/** @returns {Array<[string, string]>} label and value, in reading order */
+export function factsOf(scene, item) {
+  const { model } = scene, since = (time) => instant(time - scene.zero);
+  if (item.type === "heat") return [["Enter", item.row.isOpen ? "closes the row" : "opens the row"]];
+  const facts = [[placeOf(model, item), item.type === "transfer" ? `pipeline ${item.pipeline + 1}` : gpuOf(model.lanes[item.lane])]];
+  facts.push(["start", since(item.start)], ["took", length(item.end - item.start)]);
+  if (item.predicted) {
+    const predicted = item.predicted.end - item.predicted.start;
+    facts.push(["predicted", `${length(predicted)}, ${difference(item.end - item.start, predicted)}`]);
+  }
+  if (item.type === "bubble") return facts;
+  const need = waitedFor(scene, item);
+  if (need) facts.push(["waited for", need.reason]);
+  if (item.type === "transfer") {
+    if (item.bytes) facts.push(["carried", `${bytes(item.bytes)}, ${rate(item)}`]);
+    facts.push(["arrived", since(item.arrives)]);
+  } else if (need) facts.push([need.transfer || need.reason !== "its GPU" ? "arrived" : "free at", since(need.arrived)]);
+  return facts;
+}
+
+const rate = (item) => `${((item.bytes * 8) / Math.max(1e-6, item.end - item.start) / 1e6).toFixed(2)} Gbit/s`;
+
+function placeOf(model, item) {
+  if (item.type === "transfer") return `${model.dcs[item.from].name} → ${model.dcs[item.to].name}`;
+  const lane = model.lanes[item.lane];
+  return `pipeline ${lane.pipeline + 1}, stage ${lane.stage + 1}`;
+}
+
+function gpuOf(lane) {
+  return lane.node ? `${lane.node} gpu-${lane.gpu}` : `gpu-${lane.gpu ?? lane.rank}`;
+}
+
+/** One sentence for the live region. */
+export function sentence(scene, item) {
+  return `${titleOf(scene, item)}. ${factsOf(scene, item).map(([label, value]) => `${label} ${value}`).join(", ")}.`;
+}

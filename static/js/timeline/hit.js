@@ -1,0 +1,121 @@
+// What lies under a point, and what is known of it. Items are plain objects; times in ms since the epoch.
+import { KINDS, lastAtOrBefore } from "./blocks.js";
+import { rowPlace, senders } from "./links.js";
+import { rowAt } from "./rows.js";
+
+/** @returns {object | null} the op, transfer or bubble at canvas position (x, y) */
+export function itemAt(scene, x, y) {
+  if (x < scene.left || y < scene.head) return null;
+  const row = rowAt(scene.layout.rows, y - scene.head + scene.scroll), time = scene.time(x);
+  if (!row) return null;
+  if (row.kind === "lane") return opAt(scene, row, time) ?? bubbleAt(scene, row, time);
+  if (row.kind === "link") return transferAt(scene, row, time, y - scene.head + scene.scroll);
+  return row.kind === "heat" ? { type: "heat", row } : null;
+}
+
+/** The blocks of a lane as drawn: [block, time to add]. */
+export function drawn(scene, lane) {
+  if (scene.mode === "predicted") return scene.anchors.map((anchor) => [scene.model.predictedOps[lane], anchor.start, anchor.iteration]);
+  return scene.model.ops[lane].map((block) => [block, 0, block.iteration]);
+}
+
+function opAt(scene, row, time) {
+  for (const [block, shift, iteration] of drawn(scene, row.lane)) {
+    const i = block.at(time - shift);
+    if (i >= 0) return opItem(scene, row.lane, block, i, shift, iteration);
+  }
+  return null;
+}
+
+export function opItem(scene, lane, block, i, shift, iteration) {
+  const { model } = scene, it = model.lanes[lane];
+  return {
+    type: "op", lane, pipeline: it.pipeline, stage: it.stage, kind: KINDS[block.kind[i]], microbatch: block.microbatch[i],
+    start: block.start[i] + shift, end: block.end[i] + shift, iteration, index: i,
+    predicted: scene.mode === "predicted" ? null : predictedOp(model, lane, block, i, iteration),
+  };
+}
+
+function predictedOp(model, lane, block, i, iteration) {
+  const other = model.predictedOps[lane], j = other.find(block.kind[i], block.microbatch[i]), start = model.startOf(iteration);
+  return j < 0 || start === null ? null : { start: other.start[j] + start, end: other.end[j] + start };
+}
+
+function bubbleAt(scene, row, time) {
+  const gap = gaps(scene, row.lane).find((g) => g.start <= time && time < g.end);
+  return gap ? { type: "bubble", lane: row.lane, ...gap } : null;
+}
+
+/** Idle times of a lane in the shown window, in order. */
+export function gaps(scene, lane) {
+  const found = [], { from, to } = scene.view, least = (scene.longest || 1) * 0.004;
+  let before = null;
+  for (const [block, shift, iteration] of drawn(scene, lane)) {
+    const start = shift || scene.model.startOf(iteration) || block.first;
+    let until = before && before.iteration === iteration - 1 ? before.until : start;
+    for (let i = 0; i < block.n; i++) {
+      if (block.start[i] + shift - until > least) found.push({ start: until, end: block.start[i] + shift, iteration });
+      until = block.end[i] + shift;
+    }
+    before = { iteration, until };
+  }
+  return found.filter((gap) => gap.end > from && gap.start < to);
+}
+
+function transferAt(scene, row, time, y) {
+  const predicted = scene.mode === "predicted";
+  for (const { lane, blocks, slot } of senders(scene.model, row, predicted)) {
+    const place = rowPlace(row, slot);
+    if (row.split > 1 && (y < place.top - 1 || y > place.top + 5)) continue;
+    for (const [block, shift, iteration] of predicted ? scene.anchors.map((a) => [blocks, a.start, a.iteration]) : blocks.map((b) => [b, 0, b.iteration])) {
+      const i = block.at(time - shift);
+      if (i >= 0) return transferItem(scene, lane, row.link, block, i, shift, iteration);
+    }
+  }
+  return null;
+}
+
+export function transferItem(scene, lane, link, block, i, shift, iteration) {
+  const { model } = scene, [from, to] = link.split(">").map(Number);
+  return {
+    type: "transfer", lane, link, pipeline: model.lanes[lane].pipeline, from, to, fromStage: block.fromStage, toStage: block.toStage,
+    gradient: block.gradient[i], microbatch: block.microbatch[i], start: block.start[i] + shift, end: block.end[i] + shift,
+    arrives: block.arrives[i] + shift, bytes: block.bytes[i], iteration,
+    predicted: scene.mode === "predicted" ? null : predictedTransfer(model, lane, link, block, i, iteration),
+  };
+}
+
+function predictedTransfer(model, lane, link, block, i, iteration) {
+  const other = model.predictedSent.get(link)?.get(lane), start = model.startOf(iteration);
+  const j = other ? other.find(block.gradient[i], block.microbatch[i]) : -1;
+  return j < 0 || start === null ? null : { start: other.start[j] + start, end: other.end[j] + start };
+}
+
+/** The op of a lane nearest to `time`, or null. */
+export function nearestOp(scene, lane, time) {
+  let best = null, distance = Infinity;
+  for (const [block, shift, iteration] of drawn(scene, lane)) {
+    if (!block.n || block.first + shift - time > distance || time - block.last - shift > distance) continue;
+    const near = Math.max(0, lastAtOrBefore(block.start, time - shift));
+    for (const i of [near, Math.min(block.n - 1, near + 1)]) {
+      const away = Math.max(block.start[i] + shift - time, time - block.end[i] - shift, 0);
+      if (away < distance) { distance = away; best = opItem(scene, lane, block, i, shift, iteration); }
+    }
+  }
+  return best;
+}
+
+/** The op before (−1) or after (+1) an op on its lane. */
+export function neighbour(scene, item, step) {
+  const list = drawn(scene, item.lane), at = list.findIndex(([, , iteration]) => iteration === item.iteration);
+  if (at < 0) return null;
+  let [block, shift, iteration] = list[at], i = item.index + step;
+  if (i < 0 || i >= block.n) {
+    const next = list[at + step];
+    if (!next || !next[0].n) return null;
+    [block, shift, iteration] = next;
+    i = step > 0 ? 0 : block.n - 1;
+  }
+  return opItem(scene, item.lane, block, i, shift, iteration);
+}
+

@@ -1,0 +1,203 @@
+// Paints one lane of ops: bubbles, ops by level of detail, labels, the predicted strip, what is yet to come.
+import { KINDS, lastAtOrBefore } from "./blocks.js";
+import { blockOf } from "./coverage.js";
+
+const BUBBLE_FROM_PX = 2;
+const LABELS = { A: "AR", O: "Opt" };
+
+export function labelOf(kind, microbatch) {
+  const name = KINDS[kind];
+  return LABELS[name] ?? `${name}${microbatch + 1}`;
+}
+
+/** The level of detail for a scale of px per median F. */
+export function levelOf(px) {
+  if (px >= 14) return "label";
+  if (px >= 4) return "pattern";
+  return px >= 1 ? "plain" : "share";
+}
+
+/** Vertical places inside a lane row. */
+function geometry(row) {
+  return row.full ? { top: row.y + 2, height: 14, strip: row.y + 17, stripHeight: 3 } : { top: row.y + 1, height: 8, strip: 0, stripHeight: 0 };
+}
+
+/** Paints the measured ops of a lane into the batches of `scene`. */
+export function paintMeasured(scene, row) {
+  const { model, view } = scene, blocks = model.ops[row.lane];
+  const place = geometry(row);
+  let before = null;
+  for (let b = firstTouching(blocks, view.from); b < blocks.length; b++) {
+    const block = blocks[b];
+    if (!block.n) continue;
+    const start = model.startOf(block.iteration);
+    if ((start ?? block.first) > view.to) break;
+    const joined = before && before.iteration === block.iteration - 1;
+    // Idle time between iterations belongs to both: from the last op before to the first op of this one.
+    paintBlock(scene, block, place, joined ? before.last : start ?? block.first, 0);
+    before = block;
+  }
+  if (before) {
+    const end = model.endOf(before.iteration);
+    if (end !== null) bubble(scene, place, before.last, end);
+  }
+}
+
+/** Paints predicted ops as if they were there: for plans, and where only the prediction is shown. */
+export function paintPredicted(scene, row) {
+  const block = scene.model.predictedOps[row.lane], place = geometry(row);
+  for (const anchor of scene.anchors) {
+    paintBlock(scene, block, place, anchor.start, anchor.start);
+    bubble(scene, place, block.last + anchor.start, anchor.start + scene.model.predictedMs);
+  }
+}
+
+function paintBlock(scene, block, place, from, shift) {
+  const { view, level } = scene;
+  const first = Math.max(0, lastAtOrBefore(block.start, view.from - shift));
+  if (first === 0 || block.end[first - 1] === undefined) bubble(scene, place, from, block.first + shift);
+  const columns = new Columns(scene, place);
+  for (let i = first; i < block.n; i++) {
+    const start = block.start[i] + shift;
+    if (start > view.to) break;
+    const x0 = scene.x(start), x1 = scene.x(block.end[i] + shift), kind = block.kind[i];
+    if (i > 0 && i >= first) bubble(scene, place, block.end[i - 1] + shift, start);
+    if (x1 - x0 < 1) { columns.add(kind, x0, x1); continue; }
+    columns.flush();
+    paintOp(scene, place, level, kind, block.microbatch[i], x0, x1);
+  }
+  columns.flush();
+}
+
+function paintOp(scene, place, level, kind, microbatch, x0, x1) {
+  const { batch, style, patterns } = scene;
+  // A pixel between neighbours that are wide enough to afford it.
+  const width = Math.max(1, x1 - x0 >= 4 ? x1 - x0 - 1 : x1 - x0);
+  batch.add(style.ops[kind], x0, place.top, width, place.height);
+  if (level === "plain") return;
+  if (kind === 1) patterns.add(style.recompute, x0, place.top, width, place.height);
+  else if (kind === 4) patterns.add(style.allReduce, x0, place.top, width, place.height);
+  else if (kind === 2) patterns.add(style.band, x0, place.top + place.height - 2, width, 2);
+  else if (kind === 3) patterns.add(style.band, x0, place.top, width, 2);
+  if (level !== "label" || place.height < 12) return;
+  const left = Math.max(x0, scene.left), text = labelOf(kind, microbatch);
+  if (x0 + width - left >= scene.textWidth(text) + 3) scene.labels.push(text, (left + x0 + width) / 2, place.top + 7.5, kind);
+}
+
+function bubble(scene, place, from, to) {
+  if (to <= from || from > scene.view.to || to < scene.view.from) return;
+  const x0 = Math.max(scene.left, scene.x(from)), x1 = Math.min(scene.right, scene.x(to));
+  if (x1 - x0 < BUBBLE_FROM_PX) return;
+  const fill = place.height >= 12 ? scene.style.bubble : scene.style.t.bubbleFlat;
+  scene.bubbles.add(fill, x0 + 1, place.top, x1 - x0 - 2, place.height);
+}
+
+/** Neighbours under one pixel: one column of stacked shares. */
+class Columns {
+  constructor(scene, place) {
+    this.scene = scene;
+    this.place = place;
+    this.shares = new Float32Array(KINDS.length);
+    this.pixel = -1;
+  }
+
+  add(kind, x0, x1) {
+    const pixel = Math.floor(x0);
+    if (pixel !== this.pixel) this.flush();
+    this.pixel = pixel;
+    this.shares[kind] += x1 - x0;
+  }
+
+  flush() {
+    if (this.pixel < 0) return;
+    const { batch, style } = this.scene, total = this.shares.reduce((sum, share) => sum + share, 0);
+    let y = this.place.top + this.place.height;
+    for (let kind = 0; kind < this.shares.length; kind++) {
+      if (!this.shares[kind]) continue;
+      const height = (this.shares[kind] / Math.max(total, 1)) * this.place.height;
+      y -= height;
+      batch.add(style.ops[kind], this.pixel, y, 1, height);
+    }
+    this.shares.fill(0);
+    this.pixel = -1;
+  }
+}
+
+/** The predicted strip under measured ops, anchored at the measured start of each iteration. */
+export function paintStrip(scene, row) {
+  const place = geometry(row);
+  if (!place.stripHeight || scene.level === "plain" || scene.level === "share") return;
+  const block = scene.model.predictedOps[row.lane];
+  for (const anchor of scene.anchors) {
+    if (anchor.ahead || !blockOf(scene.model.ops[row.lane], anchor.iteration)) continue;
+    for (let i = Math.max(0, lastAtOrBefore(block.start, scene.view.from - anchor.start)); i < block.n; i++) {
+      const x0 = scene.x(block.start[i] + anchor.start);
+      if (x0 > scene.right) break;
+      const width = scene.x(block.end[i] + anchor.start) - x0;
+      scene.batch.add(scene.style.strip[block.kind[i]], x0, place.strip, Math.max(1, width >= 4 ? width - 1 : width), place.stripHeight);
+    }
+  }
+}
+
+/** What is predicted for iterations of which this lane has reported nothing yet: pale, with an edge. */
+export function paintAhead(scene, row) {
+  if (scene.level === "share") return;
+  const place = geometry(row), block = scene.model.predictedOps[row.lane], blocks = scene.model.ops[row.lane];
+  const reported = blocks.length ? blocks[blocks.length - 1].iteration : -1;
+  for (const anchor of scene.anchors) {
+    if (anchor.iteration <= reported) continue;
+    for (let i = Math.max(0, lastAtOrBefore(block.start, scene.view.from - anchor.start)); i < block.n; i++) {
+      const x0 = scene.x(block.start[i] + anchor.start);
+      if (x0 > scene.right) break;
+      const width = Math.max(1, scene.x(block.end[i] + anchor.start) - x0);
+      scene.batch.add(scene.style.ghost[block.kind[i]], x0, place.top, width, place.height);
+      if (width >= 4) scene.edges.add(scene.style.strip[block.kind[i]], x0, place.top, width, place.height);
+    }
+  }
+}
+
+/** Utilization per pixel: bars of ink3 that stand for the share of the pixel's time that was busy. */
+export function paintShares(scene, row) {
+  const place = geometry(row), predicted = scene.mode === "predicted";
+  for (const anchor of scene.anchors) {
+    if (predicted || anchor.ahead) continue;
+    const coverage = scene.coverage.get(scene.model, row.key, row.lanes, anchor);
+    if (!coverage) continue;
+    const x0 = Math.max(scene.left, Math.floor(scene.x(anchor.start))), x1 = Math.min(scene.right, scene.x(coverage.end));
+    for (let x = x0; x < x1; x++) {
+      const height = coverage.share(scene.time(x), scene.time(x + 1)) * place.height;
+      if (height > 0.2) scene.batch.add(scene.style.t.ink3, x, place.top + place.height - height, 1, height);
+    }
+  }
+}
+
+/** A row that stands for many GPUs: one shade per pixel. */
+export function paintHeat(scene, row) {
+  const predicted = scene.mode === "predicted";
+  for (const anchor of scene.anchors) {
+    if (anchor.ahead && !predicted) continue;
+    const coverage = predicted ? null : scene.coverage.get(scene.model, row.key, row.lanes, anchor);
+    if (!coverage) continue;
+    const x0 = Math.max(scene.left, Math.floor(scene.x(anchor.start))), x1 = Math.min(scene.right, Math.ceil(scene.x(coverage.end)));
+    let from = x0, colour = null;
+    for (let x = x0; x < x1; x++) {
+      // 16 shades are as many as an eye tells apart, and equal neighbours become one rectangle.
+      const next = scene.style.heat(Math.round(coverage.share(scene.time(x), scene.time(x + 1)) * 16) / 16);
+      if (next === colour) continue;
+      if (colour) scene.batch.add(colour, from, row.y + 1, x - from, row.height - 2);
+      [from, colour] = [x, next];
+    }
+    if (colour) scene.batch.add(colour, from, row.y + 1, x1 - from, row.height - 2);
+  }
+}
+
+function firstTouching(blocks, from) {
+  let low = 0, high = blocks.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (blocks[middle].last < from) low = middle + 1;
+    else high = middle;
+  }
+  // One before, so that the bubble that reaches into the window is known.
+  return Math.max(0, low - 1);
+}

@@ -1,0 +1,55 @@
+// The legend, drawn with the timeline's own colours and patterns.
+import { $$ } from "../lib/dom.js";
+import { makeStyle } from "./paint.js";
+
+const KIND = { forward: 0, recompute: 1, backward: 2, weight: 3, allreduce: 4, optimizer: 5 };
+
+export function paintLegend(root) {
+  const paint = () => {
+    const ratio = devicePixelRatio || 1, style = makeStyle(ratio);
+    for (const canvas of $$("canvas[data-swatch]", root)) {
+      canvas.width = 16 * ratio;
+      canvas.height = 10 * ratio;
+      const context = canvas.getContext("2d");
+      context.scale(ratio, ratio);
+      swatch(context, style, canvas.dataset.swatch);
+    }
+  };
+  paint();
+  document.addEventListener("meridian:theme", paint);
+}
+
+function swatch(context, style, name) {
+  if (name === "bubble") fill(context, style.bubble);
+  else if (name === "activation" || name === "gradient") transfer(context, style, name === "gradient" ? 1 : 0);
+  else if (name === "predicted") {
+    ["0", "1", "2"].forEach((kind, i) => { context.fillStyle = style.strip[kind]; context.fillRect(i * 5.4, 4, 5, 3); });
+  } else {
+    const kind = KIND[name];
+    fill(context, style.ops[kind]);
+    if (kind === 1) fill(context, style.recompute);
+    if (kind === 4) fill(context, style.allReduce);
+    context.fillStyle = style.band;
+    if (kind === 2) context.fillRect(0, 8, 16, 2);
+    if (kind === 3) context.fillRect(0, 0, 16, 2);
+  }
+}
+
+function fill(context, with_) {
+  context.fillStyle = with_;
+  context.fillRect(0, 0, 16, 10);
+}
+
+function transfer(context, style, gradient) {
+  context.fillStyle = style.transfer[gradient];
+  context.fillRect(0, 1, 16, 8);
+  context.strokeStyle = style.transferEdge[gradient];
+  context.strokeRect(0.5, 1.5, 15, 7);
+  context.beginPath();
+  for (const x of [4, 8.5, 13]) {
+    const tip = gradient ? x - 2.4 : x + 2.4;
+    const tail = x;
+    context.moveTo(tail, 3); context.lineTo(tip, 5); context.lineTo(tail, 7);
+  }
+  context.stroke();
+}

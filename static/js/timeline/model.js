@@ -1,0 +1,172 @@
+// Everything that the timeline knows: lanes, links, what was predicted and what was measured, in ms since the epoch.
+import { OpBlock, TransferBlock, putBlock } from "./blocks.js";
+
+// What the page keeps: the oldest iterations go first.
+const MOST_SPANS = 240_000;
+const MOST_ITERATIONS = 400;
+const MOST_ROLLUPS = 2_000;
+
+export class TimelineModel {
+  constructor() {
+    this.version = 0;
+    this.reset({});
+  }
+
+  /** Takes lanes, dcs, links and the prediction of a snapshot, and forgets all spans. */
+  reset({ lanes = [], dcs = [], links = [], predicted = null, usage = null }) {
+    this.lanes = lanes;
+    this.dcs = dcs;
+    this.links = links;
+    this.usage = usage;
+    this.laneOfRank = new Map(lanes.map((lane, i) => [lane.rank, i]));
+    this.laneAt = new Map(lanes.map((lane, i) => [`${lane.pipeline}.${lane.stage}`, i]));
+    this.ops = lanes.map(() => []);
+    this.sent = new Map();
+    this.iterations = [];
+    this.iterationOf = new Map();
+    this.spanCount = 0;
+    this.setPredicted(predicted);
+    this.version++;
+  }
+
+  setPredicted(predicted) {
+    this.predictedMs = predicted?.iteration_ms ?? 0;
+    this.predictedUtilization = predicted?.utilization ?? null;
+    const perRank = new Map();
+    for (const [rank, ...code] of predicted?.spans ?? []) {
+      if (!perRank.has(rank)) perRank.set(rank, []);
+      perRank.get(rank).push(code);
+    }
+    this.predictedOps = this.lanes.map((lane) => new OpBlock(0, perRank.get(lane.rank) ?? []));
+    this.predictedSent = new Map();
+    this.lanes.forEach((lane, i) => {
+      for (const [key, block] of this.#transfers(lane, 0, perRank.get(lane.rank) ?? [])) {
+        if (!this.predictedSent.has(key)) this.predictedSent.set(key, new Map());
+        this.predictedSent.get(key).set(i, block);
+      }
+    });
+    this.medianForward = medianForward(this.predictedOps);
+  }
+
+  addIterations(entries) {
+    for (const entry of entries ?? []) {
+      const known = this.iterationOf.get(entry.iteration);
+      if (known) Object.assign(known, entry);
+      else {
+        const copy = { ...entry };
+        this.iterationOf.set(entry.iteration, copy);
+        this.iterations.push(copy);
+        const n = this.iterations.length;
+        if (n > 1 && this.iterations[n - 2].iteration > entry.iteration) this.iterations.sort((x, y) => x.iteration - y.iteration);
+      }
+    }
+    while (this.iterations.length > MOST_ROLLUPS) this.iterationOf.delete(this.iterations.shift().iteration);
+    this.version++;
+  }
+
+  /** @param {Array<{rank: number, iteration: number, spans: Array}>} batches */
+  addSpans(batches) {
+    for (const { rank, iteration, spans } of batches ?? []) {
+      const i = this.laneOfRank.get(rank);
+      if (i === undefined) continue;
+      this.spanCount += putBlock(this.ops[i], new OpBlock(iteration, spans));
+      for (const [key, block] of this.#transfers(this.lanes[i], iteration, spans)) {
+        this.spanCount += putBlock(this.#sentBy(key, i), block);
+      }
+    }
+    if (!this.medianForward) this.medianForward = medianForward(this.ops.flat());
+    this.#forget();
+    this.version++;
+  }
+
+  #sentBy(key, lane) {
+    if (!this.sent.has(key)) this.sent.set(key, new Map());
+    const byLane = this.sent.get(key);
+    if (!byLane.has(lane)) byLane.set(lane, []);
+    return byLane.get(lane);
+  }
+
+  /** The transfers of one lane that cross between DCs, as [link key, block]. */
+  #transfers(lane, iteration, codes) {
+    const groups = new Map();
+    for (const code of codes) {
+      if (code[0] !== "T") continue;
+      const to = this.lanes[this.laneAt.get(`${lane.pipeline}.${code[6]}`)];
+      if (!to || to.dc === lane.dc) continue;
+      const key = `${lane.dc}>${to.dc}`;
+      if (!groups.has(key)) groups.set(key, []);
+      groups.get(key).push(code);
+    }
+    return [...groups].map(([key, list]) => [key, new TransferBlock(iteration, list)]);
+  }
+
+  #forget() {
+    const kept = () => this.ops.reduce((most, blocks) => Math.max(most, blocks.length), 0);
+    let iterations = kept();
+    while (iterations > 2 && (this.spanCount > MOST_SPANS || iterations > MOST_ITERATIONS)) {
+      const oldest = Math.min(...this.ops.filter((b) => b.length).map((b) => b[0].iteration));
+      for (const blocks of this.ops) this.#dropOldest(blocks, oldest);
+      for (const byLane of this.sent.values()) for (const blocks of byLane.values()) this.#dropOldest(blocks, oldest);
+      iterations--;
+    }
+  }
+
+  #dropOldest(blocks, oldest) {
+    while (blocks.length && blocks[0].iteration <= oldest) this.spanCount -= blocks.shift().n;
+  }
+
+  /** Until when anything was measured, ms; 0 before the first span. */
+  get frontier() {
+    let last = 0;
+    for (const blocks of this.ops) if (blocks.length) last = Math.max(last, blocks[blocks.length - 1].last);
+    return last;
+  }
+
+  get hasSpans() { return this.ops.some((blocks) => blocks.length > 0); }
+
+  /** Start of an iteration: as reported, else its first span, else null. */
+  startOf(iteration) {
+    const start = this.iterationOf.get(iteration)?.start;
+    if (start !== null && start !== undefined) return start;
+    let first = Infinity;
+    for (const blocks of this.ops) {
+      const block = blocks.findLast((b) => b.iteration === iteration);
+      if (block?.n) first = Math.min(first, block.first);
+    }
+    return Number.isFinite(first) ? first : null;
+  }
+
+  endOf(iteration) { return this.iterationOf.get(iteration)?.end ?? null; }
+
+  /** The measured length of an iteration: the median of the last ten, or what was predicted. */
+  get typicalMs() {
+    const lengths = this.iterations.slice(-10).filter((it) => it.start != null && it.end != null).map((it) => it.end - it.start);
+    if (!lengths.length) return this.predictedMs || 1;
+    return lengths.sort((x, y) => x - y)[lengths.length >> 1];
+  }
+
+  /** Numbers and starts of the iterations that touch [from, to], and those predicted to follow the last. */
+  anchors(from, to, follow = true) {
+    const found = [];
+    for (const it of this.iterations) {
+      if (it.start == null || it.start > to) continue;
+      if ((it.end ?? it.start + this.typicalMs) >= from) found.push({ iteration: it.iteration, start: it.start, end: it.end ?? null });
+    }
+    const length = this.predictedMs || this.typicalMs;
+    if (!follow || !length) return found;
+    const last = found.at(-1) ?? { iteration: -1, start: this.iterations.length ? NaN : 0, end: this.iterations.length ? null : 0 };
+    let next = last.end ?? last.start + length;
+    for (let n = last.iteration + 1; next < to && found.length < 2_000; n++, next += length) {
+      found.push({ iteration: n, start: next, end: next + length, ahead: true });
+    }
+    return found;
+  }
+}
+
+function medianForward(blocks) {
+  const lengths = [];
+  for (const block of blocks) {
+    for (let i = 0; i < block.n && lengths.length < 500; i++) if (block.kind[i] === 0) lengths.push(block.end[i] - block.start[i]);
+  }
+  return lengths.sort((x, y) => x - y)[lengths.length >> 1] ?? 0;
+}

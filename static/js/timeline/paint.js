@@ -1,0 +1,80 @@
+// Colours and patterns of ops, and a batch that fills rectangles one style at a time.
+import { heatRamp, readTokens, withAlpha } from "../lib/tokens.js";
+
+const TILE = { R: 6, A: 3, bubble: 6 };
+
+/** What is needed to paint under the present theme and pixel ratio. */
+export function makeStyle(ratio) {
+  const t = readTokens();
+  const ops = [t.opF, t.opR, t.opB, t.opW, t.opA, t.opA, t.opP];
+  return {
+    t, ratio, ops,
+    heat: heatRamp(t),
+    strip: ops.map((colour) => withAlpha(colour, 0.42)),
+    ghost: ops.map((colour) => withAlpha(colour, 0.2)),
+    transfer: [withAlpha(t.opF, 0.32), withAlpha(t.opB, 0.32)],
+    transferEdge: [t.opF, t.opB],
+    band: withAlpha(t.opLabel, 0.55),
+    recompute: diagonal(TILE.R, withAlpha(t.opLabel, 0.5), 1, ratio),
+    allReduce: level(TILE.A, withAlpha(t.opLabel, 0.45), ratio),
+    bubble: diagonal(TILE.bubble, t.bubbleLine, 1, ratio),
+    font: (size, weight = 400) => `${weight} ${size}px ${t.family}`,
+  };
+}
+
+function tile(size, ratio, draw) {
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = Math.max(1, Math.round(size * ratio));
+  const context = canvas.getContext("2d");
+  context.scale(canvas.width / size, canvas.height / size);
+  draw(context);
+  const pattern = context.createPattern(canvas, "repeat");
+  pattern.setTransform(new DOMMatrix().scale(size / canvas.width));
+  return pattern;
+}
+
+// 45° lines that go on from tile to tile.
+function diagonal(size, colour, width, ratio) {
+  return tile(size, ratio, (context) => {
+    context.strokeStyle = colour;
+    context.lineWidth = width;
+    context.beginPath();
+    for (const shift of [-size, 0, size]) { context.moveTo(shift - 1, size + 1); context.lineTo(shift + size + 1, -1); }
+    context.stroke();
+  });
+}
+
+function level(size, colour, ratio) {
+  return tile(size, ratio, (context) => {
+    context.fillStyle = colour;
+    context.fillRect(0, 1, size, 1);
+  });
+}
+
+/** Rectangles by style: thousands of them cost one change of style each kind. */
+export class RectBatch {
+  #lists = new Map();
+
+  add(style, x, y, width, height) {
+    let list = this.#lists.get(style);
+    if (!list) this.#lists.set(style, (list = []));
+    list.push(x, y, width, height);
+  }
+
+  fill(context) {
+    for (const [style, list] of this.#lists) {
+      context.fillStyle = style;
+      for (let i = 0; i < list.length; i += 4) context.fillRect(list[i], list[i + 1], list[i + 2], list[i + 3]);
+    }
+    this.#lists.clear();
+  }
+
+  stroke(context) {
+    context.lineWidth = 1;
+    for (const [style, list] of this.#lists) {
+      context.strokeStyle = style;
+      for (let i = 0; i < list.length; i += 4) context.strokeRect(list[i] + 0.5, list[i + 1] + 0.5, list[i + 2] - 1, list[i + 3] - 1);
+    }
+    this.#lists.clear();
+  }
+}

@@ -1,0 +1,263 @@
+// The timeline: one widget for predicted and measured spans. It owns the canvases, the window and the focus.
+import { $, el, framed } from "../lib/dom.js";
+import { fixed } from "../lib/format.js";
+import { factsOf, sentence, titleOf } from "./describe.js";
+import { gaps, itemAt, nearestOp, neighbour } from "./hit.js";
+import { listenForKeys } from "./keys.js";
+import { TimelineModel } from "./model.js";
+import { paintOverlay, boxOf } from "./overlay.js";
+import { makeStyle } from "./paint.js";
+import { Painter } from "./painter.js";
+import { listenForPointer } from "./pointer.js";
+import { layOut, rowAt } from "./rows.js";
+import { fillTable } from "./table.js";
+import { waitedFor } from "./waits.js";
+import { TimeWindow } from "./window.js";
+
+const MODES = ["both", "measured", "predicted"];
+
+export class Timeline extends EventTarget {
+  /**
+   * @param {HTMLElement} root  the element of templates/partials/timeline.html
+   * @param {{still?: boolean, minimap?: boolean, mode?: string}} options  still: one predicted iteration, no run
+   */
+  constructor(root, options = {}) {
+    super();
+    this.root = root;
+    this.options = options;
+    this.model = new TimelineModel();
+    const narrow = root.clientWidth < 560;
+    this.view = new TimeWindow(this.model, { still: options.still, iterations: narrow && !options.still ? 0.5 : 1 });
+    this.painter = new Painter(this.model, options);
+    this.mode = options.mode ?? "both";
+    this.by = "dc";
+    this.open = new Set();
+    this.now = () => this.model.frontier;
+    this.focus = null;
+    this.pinned = false;
+    this.pointer = null;
+    this.#build();
+    this.requestPaint = framed(() => this.paint());
+    this.requestOverlay = framed(() => this.#overlay());
+    new ResizeObserver(() => this.resize()).observe(this.viewport);
+    document.addEventListener("meridian:theme", () => { this.style = null; this.requestPaint(); });
+    this.viewport.addEventListener("scroll", () => this.requestPaint(), { passive: true });
+    listenForPointer(this, this.overlay);
+    listenForKeys(this, root, this.application);
+    this.application.addEventListener("focus", () => { if (!this.focus && this.application.matches(":focus-visible")) this.moveLane(0); });
+  }
+
+  #build() {
+    this.application = $("[data-timeline-app]", this.root);
+    this.viewport = $(".tl-viewport", this.root);
+    this.spacer = $(".tl-spacer", this.root);
+    this.base = $("canvas.tl-base", this.root);
+    this.overlay = $("canvas.tl-overlay", this.root);
+    this.tooltip = $(".tl-tooltip", this.root);
+    this.sheet = $(".tl-sheet", this.root);
+    this.region = $("[data-live]", this.root);
+    this.tableRoot = $("[data-table]", this.root);
+  }
+
+  /** Takes the lanes, links and prediction of a snapshot, its spans and iterations. */
+  load(snapshot) {
+    this.model.reset(snapshot);
+    this.model.addIterations(snapshot.iterations);
+    this.model.addSpans(snapshot.spans);
+    this.painter.coverage.clear();
+    this.view.base = 0;
+    if (this.view.live) this.view.follow();
+    this.relayout();
+  }
+
+  /** Takes what an event brought. */
+  add({ iterations, spans, usage }) {
+    this.model.addIterations(iterations);
+    this.model.addSpans(spans);
+    if (usage) this.model.usage = usage;
+    this.view.follow();
+    this.requestPaint();
+  }
+
+  relayout() {
+    this.layout = layOut(this.model, { by: this.by, open: this.open });
+    const height = this.layout.height + this.painter.headHeight;
+    this.spacer.style.height = `${height}px`;
+    this.resize();
+  }
+
+  resize() {
+    const width = this.viewport.clientWidth, height = Math.max(1, this.viewport.clientHeight), ratio = devicePixelRatio || 1;
+    if (!this.style || this.style.ratio !== ratio) this.style = null;
+    this.width = width;
+    this.height = Math.min(height, (this.layout?.height ?? 0) + this.painter.headHeight) || height;
+    for (const canvas of [this.base, this.overlay]) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(this.height * ratio);
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${this.height}px`;
+    }
+    this.paint();
+  }
+
+  paint() {
+    if (!this.layout || !this.width) return;
+    this.style ??= makeStyle(devicePixelRatio || 1);
+    this.view.follow();
+    this.frame = this.painter.scene({
+      view: this.view, mode: this.mode, width: this.width, height: this.height, scroll: this.viewport.scrollTop,
+      style: this.style, layout: this.layout, now: this.now(),
+    });
+    const started = performance.now();
+    this.painter.paint(this.base.getContext("2d", { alpha: false }), this.frame);
+    this.paintMs = performance.now() - started;
+    if (this.pointer && !this.pinned) this.focus = itemAt(this.frame, ...this.pointer);
+    this.#overlay();
+    this.dispatchEvent(new Event("painted"));
+  }
+
+  #overlay() {
+    if (!this.frame) return;
+    const need = this.focus && this.focus.type !== "heat" ? waitedFor(this.frame, this.focus) : null;
+    paintOverlay(this.overlay.getContext("2d"), this.frame, { cursorX: this.pointer?.[0] ?? null, item: this.focus, need });
+    this.#tell(this.focus);
+  }
+
+  #tell(item) {
+    const facts = item ? el("dl", { className: "pairs" }, ...factsOf(this.frame, item).flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)])) : null;
+    const content = item ? [el("h3", {}, titleOf(this.frame, item)), facts] : [];
+    const narrow = this.frame.narrow, box = item && item.type !== "heat" ? boxOf(this.frame, item) : null;
+    this.sheet.hidden = !(narrow && item);
+    this.tooltip.hidden = narrow || !item;
+    (narrow ? this.sheet : this.tooltip).replaceChildren(...content);
+    if (!narrow && item) this.#placeTooltip(box);
+  }
+
+  #placeTooltip(box) {
+    const wide = this.tooltip.offsetWidth, high = this.tooltip.offsetHeight;
+    const atX = this.pointer ? this.pointer[0] : Math.max(this.frame.left, box?.x ?? 0), foot = box ? box.y + box.height : this.pointer?.[1] ?? 0;
+    const x = atX + 12 + wide > this.width ? Math.max(0, atX - wide - 12) : atX + 12;
+    const below = foot + 8, above = (box?.y ?? foot) - high - 8;
+    const y = below + high > this.height && above > 0 ? above : below;
+    this.tooltip.style.transform = `translate(${Math.round(x)}px, ${Math.round(y)}px)`;
+  }
+
+  // What the pointer does.
+  hover(x, y) {
+    this.pointer = [x, y];
+    if (!this.pinned && this.frame) this.focus = itemAt(this.frame, x, y);
+    this.requestOverlay();
+  }
+
+  leave() {
+    this.pointer = null;
+    if (!this.pinned && !this.application.matches(":focus-visible")) this.focus = null;
+    this.requestOverlay();
+  }
+
+  press(x, y, pointerType) {
+    const row = rowAt(this.layout.rows, y - this.frame.head + this.frame.scroll);
+    if (row?.kind === "heat") { this.toggleRow(row); return; }
+    this.focus = itemAt(this.frame, x, y);
+    this.pinned = Boolean(this.focus) && !this.pinned;
+    if (pointerType === "touch") this.pointer = null;
+    this.requestOverlay();
+  }
+
+  toggleRow(row) {
+    if (this.open.has(row.key)) this.open.delete(row.key);
+    else this.open.add(row.key);
+    this.relayout();
+  }
+
+  // Window.
+  panPx(px) { this.view.panMs((px / (this.frame.right - this.frame.left)) * this.view.span); this.#moved(); }
+  pan(share) { this.view.pan(share); this.#moved(); }
+  zoom(factor, x = null) { this.view.zoom(factor, x === null ? this.focus?.start ?? null : this.frame.time(x)); this.#moved(); }
+  resetZoom() { this.view.reset(); this.#moved(); }
+  centreOn(time) { this.view.panMs(time - (this.view.from + this.view.to) / 2); this.#moved(); }
+  goLive() { this.view.goLive(); this.#moved(); }
+  toggleFreeze() { if (this.view.live) this.view.freeze(); else this.view.goLive(); this.#moved(); }
+
+  #moved() {
+    this.requestPaint();
+    this.dispatchEvent(new Event("moved"));
+  }
+
+  setMode(mode) { this.mode = mode; this.#moved(); }
+  nextMode() { if (!this.options.still) this.setMode(MODES[(MODES.indexOf(this.mode) + 1) % MODES.length]); }
+  setBy(by) { this.by = by; this.relayout(); this.dispatchEvent(new Event("moved")); }
+
+  /** The zoom in words: how many iterations the window is long. */
+  get zoomText() {
+    const n = this.view.iterations, text = n >= 9.5 ? fixed(n, 0) : String(Number(n.toFixed(n < 1 ? 2 : 1)));
+    return `${text} iteration${text === "1" ? "" : "s"}`;
+  }
+
+  // The focus of the keyboard.
+  moveOp(step) {
+    const from = this.focus?.type === "op" ? this.focus : null;
+    this.#focusOn(from ? neighbour(this.frame, from, step) : this.#firstOp());
+  }
+
+  moveLane(step) {
+    const lanes = this.layout.rows.filter((row) => row.kind === "lane" || row.kind === "heat");
+    const at = lanes.findIndex((row) => (this.focus?.type === "heat" ? row.key === this.focus.row.key : row.kind === "lane" && row.lane === this.focus?.lane));
+    const row = lanes[at < 0 ? 0 : Math.min(lanes.length - 1, Math.max(0, at + step))];
+    if (!row) return;
+    const time = this.focus?.start ?? this.frame.zero;
+    this.#focusOn(row.kind === "heat" ? { type: "heat", row } : nearestOp(this.frame, row.lane, time), row);
+  }
+
+  #firstOp() {
+    const row = this.layout.rows.find((r) => r.kind === "lane");
+    return row ? nearestOp(this.frame, row.lane, this.frame.zero) : null;
+  }
+
+  nextBubble() {
+    const lane = this.focus?.lane ?? this.layout.rows.find((row) => row.kind === "lane")?.lane;
+    if (lane === undefined) return;
+    const after = this.focus?.start ?? this.view.from, found = gaps(this.frame, lane).find((gap) => gap.start > after);
+    if (found) this.#focusOn({ type: "bubble", lane, ...found });
+  }
+
+  #focusOn(item, row = null) {
+    if (!item) return;
+    this.focus = item;
+    this.pointer = null;
+    if (item.start !== undefined) {
+      if (this.view.live && !this.options.still) this.view.freeze();
+      this.view.reveal(item.start, item.end);
+    }
+    const at = row ?? this.layout.rows.find((r) => r.kind === "lane" && r.lane === item.lane);
+    if (at) this.#scrollTo(at);
+    this.paint();
+    this.region.textContent = sentence(this.frame, item);
+    this.dispatchEvent(new Event("moved"));
+  }
+
+  #scrollTo(row) {
+    const shown = this.height - this.painter.headHeight, top = this.viewport.scrollTop;
+    if (row.y < top) this.viewport.scrollTop = row.y;
+    else if (row.y + row.height > top + shown) this.viewport.scrollTop = row.y + row.height - shown;
+  }
+
+  pinOrOpen() {
+    if (this.focus?.type === "heat") { this.toggleRow(this.focus.row); return; }
+    this.pinned = Boolean(this.focus) && !this.pinned;
+    this.region.textContent = this.pinned ? "Pinned" : "Not pinned";
+    this.requestOverlay();
+  }
+
+  unpin() {
+    this.pinned = false;
+    this.focus = null;
+    this.requestOverlay();
+  }
+
+  toggleTable() {
+    this.tableRoot.hidden = !this.tableRoot.hidden;
+    if (!this.tableRoot.hidden) fillTable(this.tableRoot, this.frame);
+    return !this.tableRoot.hidden;
+  }
+}
