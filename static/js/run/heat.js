@@ -1,0 +1,62 @@
+// Utilization per GPU over the iterations that the page holds: one row a GPU, grouped by DC, one slate ramp.
+import { heatRamp, readTokens } from "../lib/tokens.js";
+import { laneName } from "../timeline/gutter.js";
+
+const ROW = 9, GAP = 6, LEFT = 54, AXIS = 18, MOST_ROWS = 64;
+
+export class Heat {
+  constructor(canvas, model) {
+    this.canvas = canvas;
+    this.model = model;
+    document.addEventListener("meridian:theme", () => this.paint());
+    new ResizeObserver(() => this.paint()).observe(canvas.parentElement);
+  }
+
+  paint() {
+    const { model, canvas } = this, width = canvas.parentElement.clientWidth, ratio = devicePixelRatio || 1;
+    const lanes = model.lanes.map((_, i) => i).sort((x, y) => model.lanes[x].dc - model.lanes[y].dc || model.lanes[x].stage - model.lanes[y].stage || x - y).slice(0, MOST_ROWS);
+    if (!width || !lanes.length) return;
+    const tokens = readTokens(), heat = heatRamp(tokens), context = canvas.getContext("2d");
+    const dcs = new Set(lanes.map((i) => model.lanes[i].dc)).size, height = lanes.length * ROW + (dcs - 1) * GAP + AXIS;
+    canvas.width = width * ratio;
+    canvas.height = height * ratio;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    context.scale(ratio, ratio);
+    const numbers = model.iterations.filter((it) => it.end != null && it.start != null).slice(-200);
+    const from = numbers[0]?.start ?? 0, to = numbers.at(-1)?.end ?? 1, scale = (width - LEFT) / Math.max(1, to - from);
+    let y = 0, dc = null;
+    for (const i of lanes) {
+      if (dc !== null && dc !== model.lanes[i].dc) y += GAP;
+      dc = model.lanes[i].dc;
+      context.font = `400 10px ${tokens.family}`;
+      context.fillStyle = tokens.ink3;
+      context.fillText(laneName(model.lanes[i]), 0, y + 8);
+      context.fillStyle = tokens.heat0;
+      context.fillRect(LEFT, y, width - LEFT, ROW - 1);
+      for (const block of model.ops[i]) {
+        const start = model.startOf(block.iteration), end = model.endOf(block.iteration);
+        if (start === null || end === null || end < from) continue;
+        context.fillStyle = heat(busy(block) / (end - start));
+        context.fillRect(LEFT + (start - from) * scale, y, Math.max(1, (end - start) * scale), ROW - 1);
+      }
+      y += ROW;
+    }
+    axis(context, tokens, width, y, to - from);
+  }
+}
+
+function busy(block) {
+  let sum = 0;
+  for (let i = 0; i < block.n; i++) if (block.kind[i] < 4) sum += block.end[i] - block.start[i];
+  return sum;
+}
+
+function axis(context, tokens, width, y, ms) {
+  context.font = `400 11px ${tokens.family}`;
+  context.fillStyle = tokens.ink3;
+  context.fillText(ms > 120_000 ? `−${(ms / 60_000).toFixed(0)} min` : `−${(ms / 1000).toFixed(0)} s`, LEFT, y + 14);
+  context.textAlign = "right";
+  context.fillText("last iteration", width, y + 14);
+  context.textAlign = "left";
+}

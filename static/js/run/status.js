@@ -1,0 +1,70 @@
+// State, reason, badge, marks and ranks, changed in place.
+import { $, el, setText } from "../lib/dom.js";
+import { clock, count, span } from "../lib/format.js";
+
+const MOST_MARKS = 200;
+
+export function showRun(run, model) {
+  const state = $("[data-run-state]");
+  state.dataset.state = run.status_label === "Waiting" ? "waiting" : run.status;
+  setText(state, run.status_label);
+  const made = Math.max(0, (run.iteration ?? -1) + 1), left = (run.steps - made) * (model.usage?.iteration_ms ?? model.typicalMs);
+  setText($("[data-run-iteration]"), run.steps ? `Iteration ${count(made)} of ${count(run.steps)}` : "");
+  setText($("[data-run-left]"), run.status === "running" && made > 2 ? `${span(left / 1000)} left` : "");
+  document.title = `${run.status_label} · ${run.name} · Meridian`;
+  const reason = [run.waits_for ? `Waits for ${run.waits_for.replace(/^waits for /i, "")}` : "", run.reason].filter(Boolean).join(" ");
+  const line = $("[data-run-reason]");
+  line.hidden = !reason;
+  line.querySelector(".mark").dataset.level = run.status === "failed" ? "error" : run.status === "running" ? "info" : "warn";
+  setText($("[data-reason-text]", line), reason);
+  setText($("[data-reason-since]", line), run.since ? `since ${clock(run.since)} UTC` : "");
+  const cancel = $("[data-cancel-open]");
+  if (cancel) cancel.hidden = !run.can_cancel;
+}
+
+/** Live / Behind 3 s / Offline, retry in 5 s / Frozen at 1,842. */
+export function showBadge(connection, timeline, run) {
+  const badge = $("[data-badge]"), over = ["succeeded", "failed", "cancelled"].includes(run.status);
+  const silent = Math.round((Date.now() - connection.heardAt) / 1000);
+  let link = "live", text = "Live";
+  if (connection.state === "refused") [link, text] = ["offline", "Offline, log in again"];
+  else if (connection.state === "offline") {
+    const wait = Math.max(0, Math.ceil((connection.retryAt - Date.now()) / 1000));
+    [link, text] = ["offline", wait ? `Offline, retry in ${wait} s` : "Offline, retrying"];
+  } else if (!timeline.view.live) [link, text] = ["frozen", `Frozen at ${count(timeline.frame?.shown ?? run.iteration)}`];
+  else if (connection.state === "polling") [link, text] = ["polling", "Every 5 s"];
+  else if (connection.state === "connecting") [link, text] = ["connecting", "Connecting"];
+  else if (over) [link, text] = ["ended", "Ended"];
+  else {
+    const lag = Math.round((timeline.now() - timeline.model.frontier) / 1000);
+    const allowed = Math.max(2, (2.5 * timeline.model.typicalMs) / 1000);
+    const behind = run.status === "running" && timeline.model.frontier > 0 && lag > allowed ? lag : silent > 25 ? silent : 0;
+    if (behind) [link, text] = ["behind", `Behind ${span(behind)}`];
+  }
+  badge.dataset.link = link;
+  setText(badge, text);
+}
+
+export function addMarks(list, marks) {
+  for (const mark of marks ?? []) {
+    if (list.querySelector(`[data-seq="${mark.seq}"]`)) continue;
+    const at = clock(mark.t);
+    list.prepend(el("li", { dataset: { level: mark.level, seq: String(mark.seq) } }, el("time", { title: `${new Date(mark.t * 1000).toISOString().slice(0, 10)} UTC` }, at), el("span", {}, mark.text)));
+  }
+  while (list.children.length > MOST_MARKS) list.lastElementChild.remove();
+  setText($("[data-marks-count]"), count(list.children.length));
+  $("[data-marks-none]").hidden = list.children.length > 0;
+}
+
+export function showRanks(ranks) {
+  for (const rank of ranks ?? []) {
+    const row = $(`[data-rank="${rank.rank}"]`);
+    if (!row) continue;
+    const state = $(".state", row);
+    if (state.dataset.state !== rank.state) {
+      state.dataset.state = rank.state;
+      setText(state, rank.state[0].toUpperCase() + rank.state.slice(1));
+    }
+    setText($("[data-detail]", row), rank.detail || "–");
+  }
+}
