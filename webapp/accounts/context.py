@@ -1,0 +1,57 @@
+"""What every page knows of the site: navigation with counts, the user's role, the broker's health."""
+
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.functional import SimpleLazyObject
+
+from webapp import broker
+from webapp.accounts.models import OPERATORS, Membership, Role, Team
+
+RANKED = (Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.TENANT)
+
+
+def site(request: HttpRequest) -> dict[str, Any]:
+    """Context processor: `site`, computed when a template first touches it."""
+    return {"site": SimpleLazyObject(lambda: _site(request))}
+
+
+def _site(request: HttpRequest) -> dict[str, Any]:
+    user = getattr(request, "user", None)
+    if user is None or not user.is_authenticated:
+        return {"nav": [], "teams": [], "role": "", "may_operate": False, "broker": None, "demo": settings.DEMO}
+    roles = [member.role for member in Membership.objects.filter(user=user)]
+    highest = Role.ADMIN if user.is_superuser else next((role for role in RANKED if role in roles), None)
+    return {
+        "nav": _navigation(request, user),
+        "teams": [team.name for team in Team.objects.visible_to(user)],
+        "role": highest.label if highest else "",
+        "may_operate": user.is_superuser or any(role in OPERATORS for role in roles),
+        "broker": broker.health(),
+        "demo": settings.DEMO,
+    }
+
+
+def _navigation(request: HttpRequest, user: Any) -> list[dict[str, Any]]:
+    from webapp.inventory.models import DataCenter, Node, WanLink
+    from webapp.jobs.models import Run
+    from webapp.planning.models import Plan
+
+    entries = [
+        ("overview", "Overview", "overview", None),
+        ("plans", "Plans", "planning:plan-list", Plan.objects.visible_to(user)),
+        ("runs", "Runs", "jobs:run-list", Run.objects.visible_to(user).open()),
+        ("datacenters", "Data centres", "inventory:datacenter-list", DataCenter.objects.visible_to(user)),
+        ("nodes", "Nodes", "inventory:node-list", Node.objects.visible_to(user)),
+        ("links", "Links", "inventory:link-list", WanLink.objects.visible_to(user)),
+    ]
+    here = request.path
+    made = []
+    for name, label, url_name, queryset in entries:
+        url = reverse(url_name)
+        active = here == url if name == "overview" else here.startswith(url)
+        count = None if queryset is None else queryset.count()
+        made.append({"name": name, "label": label, "url": url, "count": count, "active": active})
+    return made

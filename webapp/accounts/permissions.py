@@ -1,0 +1,33 @@
+"""Who may do what. A thing that a user may not see does not exist for them (404); one that they see
+but may not change is refused (403)."""
+
+from typing import Any, TypeVar
+
+from django.core.exceptions import PermissionDenied
+from django.db import models
+from django.shortcuts import get_object_or_404
+
+from webapp.accounts.models import OPERATORS, Membership, Role, Team
+
+M = TypeVar("M", bound=models.Model)
+
+
+def may(user: Any, team: Team | None, roles: tuple[Role, ...] = OPERATORS) -> bool:
+    """Whether `user` has one of `roles` in `team`; Meridian itself (None) and superusers may everything."""
+    if user is None or user.is_superuser:
+        return True
+    if team is None or not user.is_active:
+        return False
+    return Membership.objects.filter(user=user, team=team, role__in=roles).exists()
+
+
+def require(user: Any, team: Team | None, roles: tuple[Role, ...] = OPERATORS) -> None:
+    """Raise PermissionDenied unless `user` has one of `roles` in `team`."""
+    if not may(user, team, roles):
+        allowed = " or ".join(role.label.lower() for role in roles)
+        raise PermissionDenied(f"Only an {allowed} of team {team} may do this.")
+
+
+def visible_or_404(queryset: Any, user: Any, **lookup: Any) -> Any:
+    """The object of `queryset` that `user` may see, else Http404."""
+    return get_object_or_404(queryset.visible_to(user), **lookup)

@@ -1,0 +1,53 @@
+"""The control plane's Celery app: reconcile and upkeep on beat, queue ``control``, keys under ``control:``.
+
+Nodes have an app of their own with their own key prefix (workers/); this one never shares keys with them.
+No task runs longer than seconds, and no result is kept: state is in our tables.
+"""
+
+import os
+
+from celery import Celery
+from celery.signals import setup_logging
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+
+from django.conf import settings
+
+from webapp.checks import require_servers
+
+require_servers()
+app = Celery("control")
+app.conf.update(
+    broker_url=settings.VALKEY_URL,
+    broker_connection_retry_on_startup=True,
+    broker_transport_options={
+        "global_keyprefix": "control:",
+        "visibility_timeout": 600,
+        "socket_connect_timeout": 3,
+        "socket_timeout": 30,
+        "retry_on_timeout": True,
+    },
+    task_default_queue="control",
+    task_ignore_result=True,
+    task_serializer="json",
+    accept_content=["json"],
+    task_acks_late=True,
+    task_time_limit=60,
+    worker_prefetch_multiplier=1,
+    worker_enable_remote_control=False,
+    worker_send_task_events=False,
+    worker_hijack_root_logger=False,
+    timezone="UTC",
+    beat_max_loop_interval=2,
+    beat_schedule={
+        # A reconcile that could not start before the next one is due is worth nothing: it expires.
+        "reconcile": {"task": "jobs.reconcile", "schedule": 2.0, "options": {"expires": 2}},
+        "retention": {"task": "live.retention", "schedule": 30.0, "options": {"expires": 30}},
+    },
+)
+app.autodiscover_tasks(["webapp.jobs", "webapp.live"])
+
+
+@setup_logging.connect
+def _own_logging(**kwargs: object) -> None:
+    """Keep Django's LOGGING: connecting to this signal stops Celery from configuring its own."""

@@ -1,0 +1,50 @@
+"""What our forms share: sections for the page, and errors of services and engine at their fields."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+
+from webapp.accounts.models import OPERATORS, Team
+
+Section = tuple[str, str, list[str]]  # title, note, field names
+
+
+class Sectioned(forms.BaseForm):
+    """A form whose fields are shown in titled sections, as `layout` names them."""
+
+    layout: list[Section] = []
+
+    @property
+    def sections(self) -> list[dict[str, Any]]:
+        """[{title, note, fields}] of the fields that the form has."""
+        made = []
+        for title, note, names in self.layout:
+            fields = [self[name] for name in names if name in self.fields]
+            made.append({"title": title, "note": note, "fields": fields})
+        return made
+
+    def take_errors(self, error: ValidationError) -> None:
+        """Show a service's ValidationError: at its fields where the form has them, else on top."""
+        for field, messages in (error.message_dict if hasattr(error, "error_dict") else {"": error.messages}).items():
+            shown = field if field in self.fields else None
+            for message in messages:
+                self.add_error(shown, message)
+
+
+def team_field(form: forms.BaseForm, user: Any) -> None:
+    """Offer the teams in which `user` may operate; with just one there is nothing to choose."""
+    teams = Team.objects.with_role(user, OPERATORS)
+    field = forms.ModelChoiceField(teams, empty_label=None)
+    only = list(teams[:2])
+    if len(only) == 1:
+        field.widget = forms.HiddenInput()
+        field.initial = only[0]
+    form.fields["team"] = field
+
+
+def limit(form: forms.BaseForm, names: Iterable[str], queryset: Any) -> None:
+    """Let the choice fields `names` offer `queryset` only: dropdowns leak what pages hide."""
+    for name in names:
+        form.fields[name].queryset = queryset  # type: ignore[attr-defined]

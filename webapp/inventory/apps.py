@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class InventoryConfig(AppConfig):
+    name = "webapp.inventory"

@@ -1,0 +1,57 @@
+"""From an option of a plan to the document of `meridian train`: which stage runs in which DC."""
+
+from typing import Any
+
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.runtime.job import TrainJob
+
+
+def train_document(request: dict[str, Any], option: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
+    """The document of `meridian train` that runs one `option` of a plan.
+
+    Parameters
+    ----------
+    request, option : the plan's document and one entry of its answer's `options` (contracts.md).
+    training : {model, micro_batch, steps, lr, seed, data?, clip?, device} of what is trained.
+
+    Raises
+    ------
+    InputError
+        The option cannot be run in this version, or the document that it gives is refused.
+    """
+    if not option.get("feasible"):
+        raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
+    if option["dp_cells"] != 1:
+        allowed = "this version runs one DP cell; choose D = 1 or set the most DP cells of the plan to 1"
+        raise InputError("option.dp_cells", option["dp_cells"], allowed)
+    document = _document(request, option, training)
+    parse(TrainJob, document)
+    return document
+
+
+def _document(request: dict[str, Any], option: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
+    used = [part["dc"] for part in option["partitions"]]
+    names = list(dict.fromkeys(used))
+    gpus = {dc["name"]: dc["gpus"] for dc in request["datacenters"]}
+    job = request["job"]
+    document = {
+        "datacenters": [{"name": name, "gpus": gpus[name]} for name in names],
+        "links": [link for link in request.get("links", []) if set(link["between"]) <= set(names)],
+        "stages": job["partitions"],
+        "dc_of_stage": [names.index(part["dc"]) for part in option["partitions"] for _ in range(part["stages"])],
+        "pipelines": option["pipelines"],
+        "microbatches": job["microbatches"],
+        "policy": option["policy"],
+        **training,
+    }
+    for rule in ("recompute_rule", "contention", "memory_limit"):
+        if request.get(rule) is not None:
+            document[rule] = request[rule]
+    if document.get("device") == "emulated":
+        document["times_ms"] = {
+            "forward": job["forward_ms"], "backward": job["backward_ms"], "recompute": job.get("recompute_ms") or 0,
+        }  # fmt: skip
+        if job.get("activation_bytes"):
+            document["activation_bytes"] = int(job["activation_bytes"])
+    return document

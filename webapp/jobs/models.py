@@ -1,0 +1,207 @@
+"""Training jobs and their runs: what should be, and what was last observed of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from webapp.accounts.models import Team
+from webapp.inventory.models import DataCenter, Node
+from webapp.planning.models import Plan
+
+
+class Status(models.TextChoices):
+    """Where a run stands; the words are those that people see."""
+
+    QUEUED = "queued", "Queued"
+    STARTING = "starting", "Starting"
+    RUNNING = "running", "Running"
+    STOPPING = "stopping", "Stopping"
+    SUCCEEDED = "succeeded", "Finished"
+    FAILED = "failed", "Failed"
+    CANCELLED = "cancelled", "Stopped"
+
+
+TERMINAL = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
+# Statuses in which a run holds GPUs.
+HOLDING = (Status.STARTING, Status.RUNNING, Status.STOPPING)
+
+
+class Desired(models.TextChoices):
+    RUNNING = "running", "Running"
+    CANCELLED = "cancelled", "Stopped"
+
+
+class RankStatus(models.TextChoices):
+    """What the node last said of a rank; `assigned` until it says anything."""
+
+    ASSIGNED = "assigned", "Assigned"
+    STARTING = "starting", "Starting"
+    READY = "ready", "Ready"
+    RUNNING = "running", "Running"
+    FINISHED = "finished", "Finished"
+    FAILED = "failed", "Failed"
+    STOPPED = "stopped", "Stopped"
+
+
+# A rank only ever goes forward through these; an event that would take it back is late and ignored.
+RANK_ORDER = {status: place for place, status in enumerate(RankStatus)}
+RANK_OVER = (RankStatus.FINISHED, RankStatus.FAILED, RankStatus.STOPPED)
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    def visible_to(self, user: Any) -> JobQuerySet:
+        """Jobs of the teams that `user` reads."""
+        return self.filter(team__in=Team.objects.visible_to(user))
+
+
+class Job(models.Model):
+    """What is trained: the document of `meridian train`, with a copy of the plan that it came from."""
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="jobs")
+    name = models.CharField(max_length=80)
+    document = models.JSONField()
+    plan = models.ForeignKey(Plan, null=True, on_delete=models.PROTECT, related_name="jobs")
+    plan_copy = models.JSONField(default=dict)  # {name, request, option}: plans may change, what ran may not
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = JobQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RunQuerySet(models.QuerySet["Run"]):
+    def visible_to(self, user: Any) -> RunQuerySet:
+        """Runs of the teams that `user` reads."""
+        return self.filter(job__team__in=Team.objects.visible_to(user))
+
+    def open(self) -> RunQuerySet:
+        """Runs that have not ended."""
+        return self.exclude(status__in=TERMINAL)
+
+    def for_lists(self) -> RunQuerySet:
+        """Without the large columns."""
+        return self.select_related("job").defer("predicted", "result", "job__document", "job__plan_copy")
+
+
+class Run(models.Model):
+    """One attempt at a job. `generation` fences: what an older one says is ignored."""
+
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="runs")
+    generation = models.PositiveIntegerField()
+    desired_state = models.CharField(max_length=10, choices=Desired.choices, default=Desired.RUNNING)
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.QUEUED)
+    status_reason = models.CharField(max_length=500, blank=True)
+    waits_for = models.CharField(max_length=300, blank=True)
+    status_since = models.DateTimeField()
+    steps = models.PositiveIntegerField()
+    iteration = models.IntegerField(default=-1)  # the last one that ended, from 0
+    secret = models.CharField(max_length=64, editable=False)  # ranks know each other by it
+    rendezvous_port = models.PositiveIntegerField(null=True)
+    predicted = models.JSONField(default=dict)  # {iteration_ms, utilization, spans: [[rank, code…]]}
+    result = models.JSONField(null=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    epoch = models.FloatField(null=True)  # Unix seconds of the first span: what live data counts from
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    live_seq = models.PositiveBigIntegerField(default=0)  # of the last message to browsers
+    mark_seq = models.PositiveBigIntegerField(default=0)  # of the last mark
+
+    objects = RunQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        indexes = [models.Index(fields=["status"])]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "generation"], name="run_generation_unique"),
+            models.CheckConstraint(condition=Q(status__in=Status.values), name="run_status_known"),
+            models.CheckConstraint(condition=Q(desired_state__in=Desired.values), name="run_desired_known"),
+            models.CheckConstraint(condition=Q(generation__gte=1), name="run_generation_positive"),
+            models.CheckConstraint(
+                condition=Q(status__in=TERMINAL, finished_at__isnull=False)
+                | (~Q(status__in=TERMINAL) & Q(finished_at__isnull=True)),
+                name="run_finished_iff_terminal",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job.name} #{self.generation}"
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in TERMINAL
+
+    @property
+    def status_label(self) -> str:
+        """The word that people see: a queued run that lacks something is waiting."""
+        return "Waiting" if self.status == Status.QUEUED and self.waits_for else Status(self.status).label
+
+    @property
+    def can_cancel(self) -> bool:
+        return not self.is_over and self.desired_state == Desired.RUNNING
+
+
+class RankState(models.Model):
+    """One rank of a run: where it is to run, and what its node last said of it."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="ranks")
+    rank = models.PositiveIntegerField()
+    pipeline = models.PositiveIntegerField()
+    stage = models.PositiveIntegerField()
+    dc = models.ForeignKey(DataCenter, on_delete=models.PROTECT, related_name="+")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="ranks")
+    gpu = models.PositiveIntegerField()
+    state = models.CharField(max_length=10, choices=RankStatus.choices, default=RankStatus.ASSIGNED)
+    state_since = models.DateTimeField()
+    detail = models.CharField(max_length=500, blank=True)
+    exit_code = models.IntegerField(null=True)
+    pid = models.PositiveIntegerField(null=True)
+    last_line = models.CharField(max_length=500, blank=True)  # of its log
+    dispatched_at = models.DateTimeField(null=True)
+    dispatches = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        ordering = ["run", "rank"]
+        constraints = [
+            models.UniqueConstraint(fields=["run", "rank"], name="rankstate_rank_unique"),
+            models.UniqueConstraint(fields=["run", "node", "gpu"], name="rankstate_gpu_unique"),
+            models.CheckConstraint(condition=Q(state__in=RankStatus.values), name="rankstate_state_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.run_id}"
+
+
+class MarkLevel(models.TextChoices):
+    INFO = "info", "Info"
+    WARN = "warn", "Warning"
+    ERROR = "error", "Error"
+
+
+class RunEvent(models.Model):
+    """Something worth telling that happened to a run; shown as a mark on its page."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="events")
+    seq = models.PositiveBigIntegerField()
+    at = models.DateTimeField()
+    level = models.CharField(max_length=5, choices=MarkLevel.choices)
+    text = models.CharField(max_length=600)
+
+    class Meta:
+        ordering = ["run", "seq"]
+        constraints = [
+            models.UniqueConstraint(fields=["run", "seq"], name="runevent_seq_unique"),
+            models.CheckConstraint(condition=Q(level__in=MarkLevel.values), name="runevent_level_known"),
+        ]
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,28 @@
+"""Telling others, after the commit, that a run has changed: ingest for the browsers, the reconciler to act."""
+
+import structlog
+from django.db import transaction
+
+from webapp import broker
+
+log = structlog.get_logger(__name__)
+
+
+def run_changed(run_id: int) -> None:
+    """Once the transaction is committed, let ingest tell the browsers."""
+    transaction.on_commit(lambda: broker.announce(run_id))
+
+
+def reconcile_soon() -> None:
+    """Once the transaction is committed, have the reconciler run at once instead of at its next beat."""
+    transaction.on_commit(_reconcile_now)
+
+
+def _reconcile_now() -> None:
+    from webapp.jobs.tasks import reconcile
+
+    try:
+        reconcile.apply_async(expires=5, retry=False)
+    except Exception as error:  # whatever kombu raises while the broker is down: the beat will do it
+        log.warning("reconcile not sent, the next beat does it", error=str(error))
+        broker.health(max_age_s=0)

@@ -1,0 +1,195 @@
+"""Closing the difference between what should be and what is: run every 2 s, and at once after a decision.
+
+Every step is idempotent under (run, generation): it may be repeated, overlap with another, or be cut off.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+import structlog
+from django.conf import settings
+from django.utils import timezone
+from engine.inputs import parse
+from engine.runtime.job import TrainJob
+from engine.runtime.launch import LaunchSpec, RankAssignment
+
+from webapp.inventory.models import Node, NodeState, silence
+from webapp.jobs import services
+from webapp.jobs.allocate import allocate
+from webapp.jobs.dispatch import BrokerDown
+from webapp.jobs.models import RANK_OVER, RankState, RankStatus, Run, Status
+from webapp.live import liveness
+
+log = structlog.get_logger(__name__)
+REPORT_LAG = timedelta(seconds=6)  # from a rank's event to a heartbeat that must know of it: three heartbeats
+
+
+class Send(Protocol):
+    """As `webapp.jobs.dispatch.send_task`."""
+
+    def __call__(self, node_name: str, task: str, kwargs: Mapping[str, Any]) -> str: ...
+
+
+def reconcile(send: Send) -> None:
+    """One round over all runs that are open, and over ranks that outlived theirs."""
+    for run in Run.objects.open().for_lists().order_by("pk"):
+        with structlog.contextvars.bound_contextvars(run=run.pk):
+            _guarded(_advance, run, send)
+    _guarded(_clean_up, send)
+
+
+def _guarded(step: Callable[..., None], *args: Any) -> None:
+    """One run that cannot be handled must not keep the others from their turn."""
+    try:
+        step(*args)
+    except BrokerDown as error:
+        log.warning("broker down", error=str(error))
+    except Exception:
+        log.exception("reconcile failed", step=step.__name__)
+
+
+def _advance(run: Run, send: Send) -> None:
+    if run.status == Status.QUEUED and not allocate(run):
+        return
+    run.refresh_from_db(fields=["status", "status_since", "rendezvous_port", "desired_state"])
+    if run.status in (Status.STARTING, Status.RUNNING) and _watch_nodes(run):
+        return
+    if run.status == Status.STARTING:
+        _start(run, send)
+    elif run.status == Status.STOPPING:
+        _stop(run, send)
+
+
+def _watch_nodes(run: Run) -> bool:
+    """Fail `run` if a node of it is silent or has lost a rank; whether it did."""
+    since = liveness.listening_since()
+    if since is None or timezone.now() - since < silence():
+        return False  # nobody has listened long enough to call a node silent
+    for rank in _ranks(run):
+        reason = _trouble(run, rank)
+        if reason:
+            services.fail_run(run, reason)
+            return True
+    return False
+
+
+def _trouble(run: Run, rank: RankState) -> str:
+    node = rank.node
+    if node.state != NodeState.ONLINE:
+        quiet = f"{(timezone.now() - node.last_seen).total_seconds():.0f} s" if node.last_seen else "ever"
+        return f"Node {node.name} in {rank.dc.name} has been silent for {quiet}."
+    started = rank.state in (RankStatus.STARTING, RankStatus.READY, RankStatus.RUNNING)
+    if started and node.last_seen > rank.state_since + REPORT_LAG and not _reported(run, rank):
+        return f"{services.place(rank)} is gone: its node no longer knows of it."
+    return ""
+
+
+def _reported(run: Run, rank: RankState) -> bool:
+    """Whether the node's last heartbeat speaks of `rank`."""
+    key = (str(run.pk), run.generation, rank.rank)
+    return any((str(seen.get("run")), seen.get("generation"), seen.get("rank")) == key for seen in rank.node.seen_ranks)
+
+
+def _ranks(run: Run) -> list[RankState]:
+    """The ranks of `run` that are not over."""
+    return list(run.ranks.exclude(state__in=RANK_OVER).select_related("node", "dc"))
+
+
+def _start(run: Run, send: Send) -> None:
+    """Tell nodes that have not answered to start their ranks; give up when it takes too long."""
+    silent = [rank for rank in _ranks(run) if rank.state == RankStatus.ASSIGNED]
+    if timezone.now() - run.status_since > timedelta(seconds=settings.START_TIMEOUT_S):
+        late = [rank for rank in _ranks(run) if rank.state != RankStatus.RUNNING]
+        who = services.place(late[0]) + (f" and {len(late) - 1} more" if len(late) > 1 else "")
+        services.fail_run(run, f"Did not start within {settings.START_TIMEOUT_S:.0f} s: {who} did not get ready.")
+        return
+    again = timezone.now() - timedelta(seconds=settings.DISPATCH_AGAIN_AFTER_S)
+    due = {rank.node for rank in silent if rank.dispatched_at is None or rank.dispatched_at < again}
+    try:
+        for node in sorted(due, key=lambda node: node.name):
+            send(node.name, "workers.start_ranks", {"spec": spec_of(run, node).to_json()})
+            services.record_dispatch(run, node)
+    except BrokerDown:
+        services.wait_for(run, "Waits for the broker: it does not answer. Tried again every 2 s")
+        raise
+    services.wait_for(run, _waits(run))
+
+
+def _waits(run: Run) -> str:
+    waiting = [rank for rank in _ranks(run) if rank.state != RankStatus.RUNNING]
+    total = run.ranks.count()
+    return f"Waits for {len(waiting)} of {total} ranks to get ready" if waiting else ""
+
+
+def _stop(run: Run, send: Send) -> None:
+    """Tell every node that still has ranks of `run` to stop them; done when none has."""
+    left = [rank for rank in _ranks(run) if not _surely_gone(run, rank, run.status_since)]
+    if not left:
+        services.finish_stopped(run)
+        return
+    services.wait_for(run, f"Waits for {len(left)} ranks to end")
+    _send_stops(run, left, send)
+
+
+def _surely_gone(run: Run, rank: RankState, asked: datetime) -> bool:
+    """Whether `rank` cannot be running: never sent, not known to a node that answers, or its node is dead."""
+    if rank.dispatched_at is None:
+        return True
+    node = rank.node
+    if node.last_seen is None or node.state == NodeState.SILENT:
+        return timezone.now() - asked > 3 * silence()
+    return node.last_seen > asked + REPORT_LAG and not _reported(run, rank)
+
+
+def _send_stops(run: Run, ranks: list[RankState], send: Send) -> None:
+    kwargs = {"run": str(run.pk), "generation": run.generation, "grace_s": settings.STOP_GRACE_S}
+    for name in sorted({rank.node.name for rank in ranks}):
+        send(name, "workers.stop_ranks", kwargs)
+
+
+def _clean_up(send: Send) -> None:
+    """End ranks that outlived their run, and take back the GPUs of those that are gone."""
+    over = Run.objects.exclude(pk__in=Run.objects.open()).for_lists()
+    for run in over.filter(ranks__state__in=set(RankStatus) - set(RANK_OVER)).distinct():
+        left = []
+        for rank in _ranks(run):
+            if _surely_gone(run, rank, run.finished_at or run.status_since):
+                services.release_rank(run, rank)
+            else:
+                left.append(rank)
+        _send_stops(run, left, send)
+    _stop_strangers(send)
+
+
+def _stop_strangers(send: Send) -> None:
+    """Stop what nodes report of runs that are over or unknown here: a stop may have been lost."""
+    open_runs = {(str(pk), generation) for pk, generation in Run.objects.open().values_list("pk", "generation")}
+    for node in Node.objects.online().exclude(seen_ranks=[]):
+        known = {(str(seen.get("run")), seen.get("generation")) for seen in node.seen_ranks}
+        for run, generation in sorted(known - open_runs, key=str):
+            kwargs = {"run": run, "generation": generation, "grace_s": settings.STOP_GRACE_S}
+            send(node.name, "workers.stop_ranks", kwargs)
+
+
+def spec_of(run: Run, node: Node) -> LaunchSpec:
+    """What `node` needs to know to start its ranks of `run`."""
+    ranks = list(run.ranks.select_related("node", "dc").order_by("rank"))
+    names = [dc["name"] for dc in run.job.document["datacenters"]]
+    return LaunchSpec(
+        run=str(run.pk),
+        generation=run.generation,
+        job=parse(TrainJob, run.job.document),
+        ranks=tuple(
+            RankAssignment(
+                rank=rank.rank, pipeline=rank.pipeline, stage=rank.stage, dc=names.index(rank.dc.name),
+                dc_name=rank.dc.name, node=rank.node.name, host=rank.node.host, gpu=rank.gpu,
+            )  # fmt: skip
+            for rank in ranks
+        ),
+        local=tuple(rank.rank for rank in ranks if rank.node_id == node.pk),
+        rendezvous_host=ranks[0].node.host,
+        rendezvous_port=run.rendezvous_port or 0,
+        secret=run.secret,
+        log_dir="",  # the node knows where its logs go
+    )

@@ -1,0 +1,32 @@
+"""Table of runs."""
+
+import django_tables2 as tables
+
+from webapp.jobs.models import Run
+from webapp.tables import NumberColumn, StateColumn, Table
+
+
+class RunTable(Table):
+    name = tables.LinkColumn("jobs:run-detail", args=[tables.A("pk")], accessor="job__name", verbose_name="Run")
+    status = StateColumn("State")
+    status_reason = tables.Column("Reason", orderable=False)
+    generation = NumberColumn("Attempt")
+    iteration = NumberColumn("Iteration")
+    steps = NumberColumn("of")
+    created_at = tables.DateTimeColumn(format="Y-m-d H:i:s", verbose_name="Launched")
+    finished_at = tables.DateTimeColumn(format="Y-m-d H:i:s", verbose_name="Ended")
+
+    class Meta(Table.Meta):
+        model = Run
+        fields = ("name", "status", "status_reason", "generation", "iteration", "steps", "created_at", "finished_at")
+        order_by = "-created_at"
+
+    def render_status(self, record: Run) -> str:
+        code = "waiting" if record.status_label == "Waiting" else record.status
+        return StateColumn().render((code, record.status_label))
+
+    def render_status_reason(self, record: Run) -> str:
+        return record.waits_for or record.status_reason
+
+    def render_iteration(self, value: int) -> str:
+        return f"{value + 1:,}"  # people count from 1: the number of iterations done

@@ -1,0 +1,173 @@
+"""Ingest: from the nodes' streams into the database, and on to the browsers.
+
+One loop: read what there is from every stream in consumer group ``ingest``, write it in one transaction,
+acknowledge and delete it, notify. Killed anywhere, the next start begins with what was not acknowledged,
+and what was written already is known by its key. A batch is at most every 100 ms, so a browser hears of a
+run at most ten times a second; a change of state makes the batch at once.
+"""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import structlog
+from asgiref.sync import sync_to_async
+from channels.layers import get_channel_layer
+from django.db import OperationalError, close_old_connections
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from webapp.broker import CHANGES
+from webapp.inventory.models import Node
+from webapp.live import liveness
+from webapp.live.services import Event, take_in
+
+log = structlog.get_logger(__name__)
+GROUP = "ingest"
+CONSUMER = "ingest"  # the one ingest process: after a restart it finds its own unacknowledged entries
+MOST_ENTRIES = 500  # of one stream in one batch
+PERIOD_S = 0.1
+BLOCK_MS = 500
+NODES_AGAIN_S = 2.0
+RETRY_S = 1.0
+
+Entries = dict[str, list[tuple[str, dict[str, str]]]]  # stream → entries
+
+
+def group_of(run_id: int) -> str:
+    """The channel group of a run's browsers."""
+    return f"run.{run_id}"
+
+
+def stream_of(node: str) -> str:
+    """The key of a node's event stream."""
+    return f"node:{node}:events"
+
+
+class Ingest:
+    """The loop; `run` returns when `stop` is set."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self._nodes: dict[str, str] = {}  # stream → node
+        self._looked = 0.0
+        self._recovered: set[str] = set()  # streams whose unacknowledged entries have been read again
+        self._beaten = 0.0
+        self.stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until stopped; a broker or database that is away is waited for."""
+        while not self.stop.is_set():
+            began = time.monotonic()
+            try:
+                await self.round()
+            except (RedisError, OSError, OperationalError) as error:
+                log.warning("ingest waits", error=str(error))
+                self._looked, self._recovered = 0.0, set()
+                await sync_to_async(close_old_connections)()
+                await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(max(0.0, PERIOD_S - (time.monotonic() - began)))
+
+    async def round(self) -> int:
+        """One batch; returns the number of entries."""
+        await self._look_for_nodes()
+        entries = await self._read()
+        await self._beat()
+        events, changed = self._decoded(entries)
+        messages = await sync_to_async(take_in)(events, changed) if events or changed else []
+        await self._acknowledge(entries)
+        await self._notify(messages)
+        return sum(map(len, entries.values()))
+
+    async def _look_for_nodes(self) -> None:
+        if time.monotonic() - self._looked < NODES_AGAIN_S:
+            return
+        names = await sync_to_async(lambda: list(Node.objects.values_list("name", flat=True)))()
+        wanted = {stream_of(name): name for name in names} | {CHANGES: ""}
+        for stream in wanted.keys() - self._nodes.keys() if self._looked else wanted.keys():
+            await self._make_group(stream)
+        self._nodes = wanted
+        self._recovered &= wanted.keys()
+        self._looked = time.monotonic()
+
+    async def _make_group(self, stream: str) -> None:
+        try:
+            await self._client.xgroup_create(stream, GROUP, id="0", mkstream=True)
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+    async def _read(self) -> Entries:
+        """What was delivered and never acknowledged first, then what is new."""
+        behind = [stream for stream in self._nodes if stream not in self._recovered]
+        if behind:
+            found = await self._xread(dict.fromkeys(behind, "0"), None)
+            self._recovered |= set(behind) - found.keys()
+            if found:
+                return found
+        return await self._xread(dict.fromkeys(self._nodes, ">"), BLOCK_MS)
+
+    async def _xread(self, streams: dict[str, str], block_ms: int | None) -> Entries:
+        try:
+            answer = await self._client.xreadgroup(GROUP, CONSUMER, streams, count=MOST_ENTRIES, block=block_ms)
+        except ResponseError as error:
+            if "NOGROUP" in str(error):  # a stream was deleted under us
+                self._looked, self._nodes = 0.0, {}
+                return {}
+            raise
+        pairs = answer.items() if isinstance(answer, dict) else answer or []
+        return {stream: _flat(entries) for stream, entries in pairs if _flat(entries)}
+
+    async def _beat(self) -> None:
+        if time.monotonic() - self._beaten >= 1.0:
+            await sync_to_async(liveness.beat)()
+            self._beaten = time.monotonic()
+
+    def _decoded(self, entries: Entries) -> tuple[list[tuple[str, str, Event]], set[int]]:
+        events: list[tuple[str, str, Event]] = []
+        changed: set[int] = set()
+        for stream, found in entries.items():
+            for entry, fields in found:
+                if stream == CHANGES:
+                    changed.add(int(fields["run"]))
+                    continue
+                event = _event(fields)
+                if event is None:
+                    log.warning("entry refused: no JSON object", stream=stream, entry=entry)
+                else:
+                    events.append((self._nodes[stream], entry, event))
+        return events, changed
+
+    async def _acknowledge(self, entries: Entries) -> None:
+        if not entries:
+            return
+        async with self._client.pipeline(transaction=False) as pipe:
+            for stream, found in entries.items():
+                ids = [entry for entry, _ in found]
+                pipe.xack(stream, GROUP, *ids)
+                pipe.xdel(stream, *ids)
+            await pipe.execute()
+
+    async def _notify(self, messages: list[tuple[int, dict[str, Any]]]) -> None:
+        layer = get_channel_layer()
+        for run_id, message in messages:
+            try:
+                await layer.group_send(group_of(run_id), {"type": "run.events", "message": message})
+            except (RedisError, OSError) as error:  # browsers find the gap in seq and ask again
+                log.warning("browsers not told", run=run_id, error=str(error))
+
+
+def _flat(entries: Any) -> list[tuple[str, dict[str, str]]]:
+    """Entries of one stream as (id, fields), whichever way the protocol nests them; deleted ones left out."""
+    if entries and isinstance(entries[0], list):
+        entries = [entry for group in entries for entry in group]
+    return [(entry, fields or {}) for entry, fields in entries or []]
+
+
+def _event(fields: dict[str, str]) -> Event | None:
+    try:
+        event = json.loads(fields["e"])
+    except (KeyError, ValueError):
+        return None
+    return event if isinstance(event, dict) else None

@@ -1,0 +1,30 @@
+"""`manage.py ingest`: runs until SIGTERM or Ctrl-C."""
+
+import asyncio
+import signal
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+from redis.asyncio import Redis
+
+from webapp.live.ingest import Ingest
+
+
+class Command(BaseCommand):
+    help = "Take what nodes report into the database and tell the browsers."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        asyncio.run(_main())
+
+
+async def _main() -> None:
+    client = Redis.from_url(settings.VALKEY_URL, decode_responses=True, socket_connect_timeout=3, socket_timeout=10)
+    ingest = Ingest(client)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ingest.stop.set)
+    try:
+        await ingest.run()
+    finally:
+        await client.aclose()

@@ -1,0 +1,65 @@
+"""The JSON that browsers get of a run: pieces shared by snapshot and events (docs/dev/interfaces.md)."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from webapp.jobs.models import Desired, RankState, Run, RunEvent
+from webapp.live.models import IterationStat, SpanBatch
+
+
+def unix(at: datetime | None) -> float | None:
+    """Unix seconds of `at`."""
+    return None if at is None else round(at.timestamp(), 3)
+
+
+def now_ms(run: Run, seconds: float) -> float:
+    """`seconds` (Unix) in ms since the run's epoch; 0 before there is one."""
+    return 0.0 if run.epoch is None else round((seconds - run.epoch) * 1e3, 3)
+
+
+def run_entry(run: Run) -> dict[str, Any]:
+    """The `run` object."""
+    stopping = run.desired_state == Desired.CANCELLED
+    return {
+        "id": run.pk,
+        "name": run.job.name,
+        "status": run.status,
+        "status_label": run.status_label,
+        "reason": run.waits_for or run.status_reason,
+        "waits_for": run.waits_for,
+        "since": unix(run.status_since),
+        "generation": run.generation,
+        "iteration": run.iteration,
+        "steps": run.steps,
+        "started_at": unix(run.started_at),
+        "finished_at": unix(run.finished_at),
+        "can_cancel": not run.is_over and not stopping,
+    }
+
+
+def iteration_entry(run: Run, stat: IterationStat) -> dict[str, Any]:
+    """One of `iterations`; times in ms since the epoch."""
+    return {
+        "iteration": stat.iteration,
+        "start": None if stat.start is None else now_ms(run, stat.start),
+        "end": None if stat.end is None else now_ms(run, stat.end),
+        "loss": stat.loss,
+        "grad_norm": stat.grad_norm,
+        "utilization": stat.utilization,
+    }
+
+
+def span_entry(batch: SpanBatch) -> dict[str, Any]:
+    """One of `spans`."""
+    return {"rank": batch.rank, "iteration": batch.iteration, "spans": batch.spans}
+
+
+def mark_entry(event: RunEvent) -> dict[str, Any]:
+    """One of `marks`."""
+    return {"seq": event.seq, "t": unix(event.at), "level": event.level, "text": event.text}
+
+
+def rank_entries(ranks: Iterable[RankState]) -> list[dict[str, Any]]:
+    """The `ranks` list."""
+    return [{"rank": rank.rank, "state": rank.state, "detail": rank.detail} for rank in ranks]

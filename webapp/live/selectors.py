@@ -1,0 +1,88 @@
+"""What a page, a socket or the polling fallback reads of a run."""
+
+import time
+from typing import Any
+
+from django.db import connection, transaction
+
+from webapp.jobs.models import Run, RunEvent
+from webapp.live import payload, usage
+from webapp.live.models import IterationStat, SpanBatch
+from webapp.live.shape import Shape, lanes, shape_of
+
+MOST_ITERATIONS = 2_000
+MOST_SPANS = 4_000
+MOST_MARKS = 200
+USAGE_ITERATIONS = 10
+
+
+def visible_run(user: Any, run_id: int) -> Run | None:
+    """The run, if `user` may see it."""
+    return Run.objects.visible_to(user).filter(pk=run_id).first()
+
+
+def snapshot(run_id: int) -> dict[str, Any]:
+    """The whole state of a run at one moment: what it says and its `seq` belong together."""
+    nested = connection.in_atomic_block  # only the outermost transaction can say how it reads
+    with transaction.atomic():
+        if not nested:
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        return _snapshot(Run.objects.select_related("job").get(pk=run_id))
+
+
+def _snapshot(run: Run) -> dict[str, Any]:
+    shape = shape_of(run.job.document)
+    ranks = list(run.ranks.select_related("node"))
+    stats = _last_iterations(run)
+    spans, of = _last_spans(run)
+    marks = list(RunEvent.objects.filter(run=run).order_by("-seq")[:MOST_MARKS])[::-1]
+    return {
+        "type": "snapshot",
+        "seq": run.live_seq,
+        "epoch": None if run.epoch is None else run.epoch * 1e3,
+        "now": payload.now_ms(run, time.time()),
+        "run": payload.run_entry(run),
+        "lanes": lanes(shape, ranks),
+        "dcs": [{"name": name} for name in shape.dcs],
+        "links": list(shape.links),
+        "predicted": run.predicted,
+        "iterations": [payload.iteration_entry(run, stat) for stat in stats],
+        "spans": spans,
+        "shown": {"spans": sum(len(entry["spans"]) for entry in spans), "of": of},
+        "marks": [payload.mark_entry(mark) for mark in marks],
+        "ranks": payload.rank_entries(ranks),
+        "usage": run_usage(run, shape),
+    }
+
+
+def run_usage(run: Run, shape: Shape) -> dict[str, Any] | None:
+    """The `usage` of a run over its last whole iterations."""
+    whole = IterationStat.objects.filter(run=run, ranks=shape.ranks)
+    stats = list(whole.order_by("-iteration")[:USAGE_ITERATIONS])
+    predicted = run.predicted.get("utilization")
+    return usage.total(
+        stats, dc_of_rank=shape.dc_of_rank, pairs=shape.pairs, links=shape.links, predicted=predicted
+    )
+
+
+def _last_iterations(run: Run) -> list[IterationStat]:
+    stats = IterationStat.objects.filter(run=run).defer("busy_s", "sync_s", "traffic")
+    return list(stats.order_by("-iteration")[:MOST_ITERATIONS])[::-1]
+
+
+def _last_spans(run: Run) -> tuple[list[dict[str, Any]], int]:
+    """Entries of the last iterations, whole iterations as far as they fit, and how many spans are kept in all."""
+    batches = SpanBatch.objects.filter(run=run)
+    last = batches.order_by("-iteration").values_list("iteration", flat=True).first()
+    if last is None:
+        return [], 0
+    per_iteration = max(1, sum(len(batch) for batch in batches.filter(iteration=last).values_list("spans", flat=True)))
+    per_iteration = max(per_iteration, len(run.predicted.get("spans", [])))
+    fitting = max(1, MOST_SPANS // per_iteration)
+    shown = [payload.span_entry(b) for b in batches.filter(iteration__gt=last - fitting).order_by("iteration", "rank")]
+    while sum(len(entry["spans"]) for entry in shown) > MOST_SPANS and shown[0]["iteration"] < last:
+        oldest = shown[0]["iteration"]
+        shown = [entry for entry in shown if entry["iteration"] != oldest]
+    kept = batches.values("iteration").distinct().count()
+    return shown, kept * per_iteration

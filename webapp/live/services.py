@@ -1,0 +1,257 @@
+"""Taking in what nodes report: one batch of events, one transaction."""
+
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from django.db import transaction
+from django.db.models import F
+
+from webapp.inventory.services import record_heartbeat
+from webapp.jobs import services as jobs
+from webapp.jobs.models import RankState, Run, RunEvent
+from webapp.live import payload, usage
+from webapp.live.codes import code_of
+from webapp.live.models import IterationStat, SpanBatch
+from webapp.live.selectors import run_usage
+from webapp.live.shape import Shape, shape_of_run
+
+log = structlog.get_logger(__name__)
+Event = dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Intake:
+    """One batch while it is taken in: what is known of its runs, and what their browsers are to hear."""
+
+    runs: dict[int, Run] = field(default_factory=dict)
+    nodes: dict[tuple[int, int], str] = field(default_factory=dict)  # (run, rank) → the node it was given to
+    batches: list[SpanBatch] = field(default_factory=list)
+    stats: dict[tuple[int, int], IterationStat] = field(default_factory=dict)
+    touched: set[int] = field(default_factory=set)
+    new_epoch: set[int] = field(default_factory=set)
+    refused: int = 0
+
+
+@transaction.atomic
+def take_in(events: list[tuple[str, str, Event]], changed: set[int]) -> list[tuple[int, dict[str, Any]]]:
+    """Write a batch of events and return the messages for browsers, as (run id, message).
+
+    Parameters
+    ----------
+    events : (node, stream entry id, event). At least once: what is known by its key changes nothing.
+    changed : runs whose state a service has changed since the last batch.
+    """
+    intake = Intake()
+    _load_runs(intake, events, changed)
+    marks_before = {pk: run.mark_seq for pk, run in intake.runs.items()}
+    _take_spans(intake, events)
+    for node, entry, event in events:
+        _take_other(intake, node, entry, event)
+    _write(intake)
+    if intake.refused:
+        log.warning("events refused", count=intake.refused)
+    told = intake.touched | (changed & set(intake.runs))
+    return [(pk, _message(intake, intake.runs[pk], marks_before[pk])) for pk in sorted(told)]
+
+
+def _load_runs(intake: Intake, events: list[tuple[str, str, Event]], changed: set[int]) -> None:
+    wanted = set(changed)
+    for _, _, event in events:
+        run = _run_id(event)
+        if run is not None:
+            wanted.add(run)
+    if not wanted:
+        return
+    # Locked in one order, so that services that change a run meanwhile wait instead of meeting halfway.
+    runs = Run.objects.select_for_update(of=("self",)).select_related("job").filter(pk__in=wanted).order_by("pk")
+    intake.runs = {run.pk: run for run in runs.defer("predicted", "result", "job__plan_copy")}
+    ranks = RankState.objects.filter(run__in=intake.runs).values_list("run_id", "rank", "node__name")
+    intake.nodes = {(run, rank): node for run, rank, node in ranks}
+
+
+def _run_id(event: Event) -> int | None:
+    try:
+        run = int(event["run"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return run if 0 < run < 2**62 else None
+
+
+def _run_of(intake: Intake, node: str, event: Event) -> Run | None:
+    """The run that `event` speaks of, if `node` may speak for that rank in that generation."""
+    run = intake.runs.get(_run_id(event) or 0)
+    if run is None or event.get("generation") != run.generation:
+        return None
+    rank = event.get("rank")
+    if rank is None:
+        return run if node in {name for (pk, _), name in intake.nodes.items() if pk == run.pk} else None
+    return run if isinstance(rank, int) and intake.nodes.get((run.pk, rank)) == node else None
+
+
+def _take_spans(intake: Intake, events: list[tuple[str, str, Event]]) -> None:
+    """Spans of all ranks at once: what is known already is looked up in one query."""
+    found: dict[tuple[int, int, int], Event] = {}
+    for node, _, event in events:
+        if event.get("kind") != "spans":
+            continue
+        run = _run_of(intake, node, event)
+        if run is None or not isinstance(event.get("iteration"), int) or event["iteration"] < 0:
+            intake.refused += 1
+            continue
+        found.setdefault((run.pk, event["iteration"], event["rank"]), event)
+    known = SpanBatch.objects.filter(
+        run__in={key[0] for key in found}, iteration__in={key[1] for key in found}
+    ).values_list("run_id", "iteration", "rank")
+    for key in found.keys() - set(known):
+        _take_batch(intake, intake.runs[key[0]], found[key])
+
+
+def _take_batch(intake: Intake, run: Run, event: Event) -> None:
+    try:
+        start, end = float(event["start"]), float(event["end"])
+        if not 0 < start <= end < 1e11:
+            raise ValueError(f"start {start}, end {end}")
+        epoch = run.epoch if run.epoch is not None else start
+        codes = [code_of(span, origin=epoch) for span in event["spans"]]
+        shape = shape_of_run(run.pk)
+        busy, sync, traffic = usage.of_batch(codes, shape.dc_of_stage)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        intake.refused += 1
+        log.warning("spans refused", run=run.pk, rank=event.get("rank"), error=str(error))
+        return
+    if run.epoch is None:
+        run.epoch = epoch
+        intake.new_epoch.add(run.pk)
+    intake.batches.append(
+        SpanBatch(
+            run=run, generation=run.generation, rank=event["rank"], iteration=event["iteration"],
+            start=start, end=end, spans=codes,
+        )  # fmt: skip
+    )
+    _roll_up(_stat(intake, run, event["iteration"]), event["rank"], start, end, busy, sync, traffic, shape)
+    intake.touched.add(run.pk)
+
+
+def _roll_up(
+    stat: IterationStat, rank: int, start: float, end: float, busy: float, sync: float,
+    traffic: list[Any], shape: Shape,
+) -> None:  # fmt: skip
+    """Add one rank's share to an iteration; the same share twice changes nothing."""
+    stat.start = start if stat.start is None else min(stat.start, start)
+    stat.end = end if stat.end is None else max(stat.end, end)
+    stat.busy_s[str(rank)] = round(busy, 6)
+    stat.sync_s[str(rank)] = round(sync, 6)
+    if traffic:
+        stat.traffic[str(rank)] = traffic
+    stat.ranks = len(stat.busy_s)
+    if stat.ranks == shape.ranks:
+        stat.utilization = round(usage.utilization(stat.busy_s, shape.ranks, stat.end - stat.start), 4)
+
+
+def _stat(intake: Intake, run: Run, iteration: int) -> IterationStat:
+    key = (run.pk, iteration)
+    if key not in intake.stats:
+        known = IterationStat.objects.filter(run=run, iteration=iteration).first()
+        intake.stats[key] = known or IterationStat(run=run, iteration=iteration)
+    return intake.stats[key]
+
+
+def _take_other(intake: Intake, node: str, entry: str, event: Event) -> None:
+    kind = event.get("kind")
+    if kind == "spans":
+        return
+    if kind == "heartbeat":
+        record_heartbeat(
+            node, _entry_time(entry), gpus=event.get("gpus"), device=event.get("device"),
+            version=event.get("version"), ranks=event.get("ranks"),
+        )  # fmt: skip
+        return
+    run = _run_of(intake, node, event)
+    taker = _TAKERS.get(str(kind))
+    if run is None or taker is None:
+        intake.refused += 1
+        return
+    try:
+        taker(intake, run, event)
+    except (KeyError, TypeError, ValueError) as error:
+        intake.refused += 1
+        log.warning("event refused", kind=kind, run=run.pk, error=str(error))
+
+
+def _take_rank(intake: Intake, run: Run, event: Event) -> None:
+    if jobs.record_rank_event(run, event):
+        intake.touched.add(run.pk)
+
+
+def _take_step(intake: Intake, run: Run, event: Event) -> None:
+    iteration = int(event["iteration"])
+    stat = _stat(intake, run, iteration)
+    for name in ("loss", "grad_norm", "learning_rate"):
+        setattr(stat, name, _finite(event.get(name)))
+    stat.tokens = event.get("tokens") if isinstance(event.get("tokens"), int) else None
+    jobs.record_progress(run, iteration=iteration)
+    intake.touched.add(run.pk)
+
+
+def _take_log(intake: Intake, run: Run, event: Event) -> None:
+    jobs.record_last_line(run, int(event["rank"]), str(event["line"]))
+
+
+def _take_result(intake: Intake, run: Run, event: Event) -> None:
+    jobs.record_result(run, {key: value for key, value in event.items() if key not in ("losses", "grad_norms")})
+
+
+_TAKERS = {"rank": _take_rank, "step": _take_step, "log": _take_log, "result": _take_result}
+ROLLED_UP = ["start", "end", "loss", "grad_norm", "learning_rate", "tokens", "ranks", "busy_s", "sync_s", "traffic", "utilization"]
+
+
+def _write(intake: Intake) -> None:
+    for pk in intake.new_epoch:
+        Run.objects.filter(pk=pk, epoch__isnull=True).update(epoch=intake.runs[pk].epoch)
+    SpanBatch.objects.bulk_create(intake.batches, ignore_conflicts=True)
+    IterationStat.objects.bulk_create(
+        intake.stats.values(), update_conflicts=True, unique_fields=["run", "iteration"], update_fields=ROLLED_UP
+    )
+
+
+def _message(intake: Intake, run: Run, marks_before: int) -> dict[str, Any]:
+    """What the browsers of `run` are to hear of this batch; numbered in its transaction."""
+    Run.objects.filter(pk=run.pk).update(live_seq=F("live_seq") + 1)
+    run = Run.objects.select_related("job").get(pk=run.pk)
+    marks = RunEvent.objects.filter(run=run, seq__gt=marks_before)
+    stats = [stat for (pk, _), stat in sorted(intake.stats.items()) if pk == run.pk]
+    message = {
+        "type": "events",
+        "seq": run.live_seq,
+        "now": payload.now_ms(run, time.time()),
+        "run": payload.run_entry(run),
+        "iterations": [payload.iteration_entry(run, stat) for stat in stats],
+        "spans": [payload.span_entry(batch) for batch in intake.batches if batch.run_id == run.pk],
+        "marks": [payload.mark_entry(mark) for mark in marks],
+        "ranks": payload.rank_entries(run.ranks.all()),
+    }
+    if stats:
+        message["usage"] = run_usage(run, shape_of_run(run.pk))
+    if run.pk in intake.new_epoch and run.epoch is not None:
+        message["epoch"] = run.epoch * 1e3
+    return message
+
+
+def _entry_time(entry: str) -> datetime:
+    """When the broker received a stream entry: the one clock by which all nodes are judged."""
+    return datetime.fromtimestamp(int(entry.partition("-")[0]) / 1e3, UTC)
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else None
+
+
+def forget_old_spans(keep: int) -> int:
+    """Delete raw spans of all but the last `keep` iterations of each run; rollups stay. Returns how many batches."""
+    gone = 0
+    for run, iteration in Run.objects.filter(iteration__gte=keep).values_list("pk", "iteration"):
+        gone += SpanBatch.objects.filter(run=run, iteration__lte=iteration - keep).delete()[0]
+    return gone

@@ -1,0 +1,55 @@
+"""Logs: structlog over the standard library's logging, request and run ids in every line."""
+
+from typing import Any
+
+import structlog
+
+SHARED = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.stdlib.PositionalArgumentsFormatter(),
+]
+
+
+def configure_structlog() -> None:
+    """Send structlog's events through logging, so that one set of handlers serves both."""
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *SHARED,
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+
+
+def logging_config(*, json_lines: bool, level: str) -> dict[str, Any]:
+    """The LOGGING setting: one stream handler, JSON lines in production and readable lines elsewhere."""
+    renderer = (
+        structlog.processors.JSONRenderer() if json_lines else structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)
+    )
+    quiet = {"handlers": ["stream"], "level": "WARNING", "propagate": False}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "line": {
+                "()": structlog.stdlib.ProcessorFormatter,
+                "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+                "foreign_pre_chain": SHARED,
+            }
+        },
+        "handlers": {"stream": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "root": {"handlers": ["stream"], "level": level},
+        "loggers": {
+            "django_structlog": {"handlers": ["stream"], "level": "WARNING", "propagate": False},
+            "django.server": quiet,
+            "axes": quiet,
+            "asyncio": quiet,
+        },
+    }

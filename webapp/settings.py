@@ -1,0 +1,219 @@
+"""Settings: one file, everything that differs between installations from the environment.
+
+MERIDIAN_ENV=development (default; the demo too) answers on this machine only and makes its own secret
+key under var/. MERIDIAN_ENV=production wants the key and the host names given, and HTTPS.
+"""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+from csp.constants import NONCE, NONE, SELF
+
+from webapp import environment as env
+from webapp.logs import configure_structlog, logging_config
+
+ROOT = env.ROOT
+VAR = env.var_folder()
+PRODUCTION = env.choice("MERIDIAN_ENV", "development", ["development", "production"]) == "production"
+DEBUG = env.flag("MERIDIAN_DEBUG", False)
+
+if PRODUCTION:
+    SECRET_KEY = env.required("MERIDIAN_SECRET_KEY", "production wants a key of its own, 50 random characters")
+    ALLOWED_HOSTS = env.required("MERIDIAN_HOSTS", "the host names that the site answers to, by commas").split(",")
+else:
+    SECRET_KEY = os.environ.get("MERIDIAN_SECRET_KEY") or env.kept_secret(VAR / "secret_key")
+    ALLOWED_HOSTS = env.words("MERIDIAN_HOSTS", ["127.0.0.1", "localhost", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.words("MERIDIAN_ORIGINS", [f"https://{h}" for h in ALLOWED_HOSTS] if PRODUCTION else [])
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "axes",
+    "channels",
+    "csp",
+    "django_filters",
+    "django_htmx",
+    "django_structlog",
+    "django_tables2",
+    "webapp.accounts",
+    "webapp.inventory",
+    "webapp.planning",
+    "webapp.jobs",
+    "webapp.live",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "django_structlog.middlewares.RequestMiddleware",
+    "axes.middleware.AxesMiddleware",  # last: it answers for a locked-out login
+]
+
+ROOT_URLCONF = "webapp.urls"
+ASGI_APPLICATION = "webapp.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [ROOT / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "csp.context_processors.nonce",
+                "webapp.accounts.context.site",
+            ],
+        },
+    }
+]
+
+
+def _servers() -> tuple[str, str, str]:
+    """DATABASE_URL, VALKEY_URL and why there are none (empty where there are)."""
+    given = os.environ.get("DATABASE_URL", ""), os.environ.get("VALKEY_URL", "")
+    if all(given):
+        return *given, ""
+    try:
+        from webapp.servers import endpoints
+
+        database_url, valkey_url = endpoints()
+    except Exception as error:  # commands that need no server (check, makemigrations) go on without
+        return *given, str(error)
+    return database_url, valkey_url, ""
+
+
+DATABASE_URL, VALKEY_URL, SERVERS_ERROR = _servers()
+NODE_VALKEY_URL = os.environ.get("MERIDIAN_NODE_VALKEY_URL") or VALKEY_URL  # the broker as nodes reach it
+# Without servers the backend is Django's dummy, and webapp.checks says what to start.
+DATABASES: dict[str, Any] = {
+    "default": env.database(DATABASE_URL, pool_size=int(env.number("MERIDIAN_DB_POOL", 12, least=1)))
+    if DATABASE_URL
+    else {}
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [VALKEY_URL or "redis://127.0.0.1:6379/0"], "prefix": "live"},
+    }
+}
+# Counters that only save repeated work (health, navigation): per process is enough.
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+
+AUTH_USER_MODEL = "accounts.User"
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "overview"
+LOGOUT_REDIRECT_URL = "login"
+
+AXES_FAILURE_LIMIT = 8
+AXES_COOLOFF_TIME = timedelta(minutes=10)
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]  # one person's typing locks nobody else out
+AXES_RESET_ON_SUCCESS = True
+AXES_LOCKOUT_CALLABLE = "webapp.accounts.views.locked_out"
+AXES_ENABLE_ACCESS_FAILURE_LOG = False
+AXES_VERBOSE = False
+
+LANGUAGE_CODE = "en-gb"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+STATIC_URL = "/static/"
+STATIC_ROOT = VAR / "staticfiles"
+STATICFILES_DIRS = [ROOT / "static"]
+STATICFILES_FINDERS = [
+    "django.contrib.staticfiles.finders.FileSystemFinder",
+    "django.contrib.staticfiles.finders.AppDirectoriesFinder",
+    "webapp.staticfiles.PlotlyFinder",
+]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "webapp.staticfiles.ManifestStorage"
+        if PRODUCTION
+        else "django.contrib.staticfiles.storage.StaticFilesStorage"
+    },
+}
+# Elsewhere than in production files are served from where they lie; no collectstatic before the first page.
+WHITENOISE_USE_FINDERS = not PRODUCTION
+WHITENOISE_AUTOREFRESH = DEBUG
+
+DJANGO_TABLES2_TEMPLATE = "components/table.html"
+
+# No inline script runs; where a page needs one it carries the request's nonce. WebSockets fall under 'self'.
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF, NONCE],
+        "style-src": [SELF, NONCE],
+        "img-src": [SELF, "data:", "blob:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "manifest-src": [SELF],
+        "worker-src": [SELF],
+        "form-action": [SELF],
+        "base-uri": [NONE],
+        "frame-ancestors": [NONE],
+    }
+}
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_NAME = "meridian_session"
+CSRF_COOKIE_NAME = "meridian_csrf"
+SESSION_COOKIE_AGE = 14 * 24 * 3600
+SESSION_COOKIE_SAMESITE = "Lax"
+if PRODUCTION:
+    SECURE_SSL_REDIRECT = env.flag("MERIDIAN_SSL_REDIRECT", True)
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.flag("MERIDIAN_BEHIND_PROXY", False) else None
+    SECURE_REDIRECT_EXEMPT = [r"^healthz$"]
+    SECURE_HSTS_SECONDS = 365 * 24 * 3600
+    SECURE_HSTS_INCLUDE_SUBDOMAINS = True
+    SECURE_HSTS_PRELOAD = True
+    SESSION_COOKIE_SECURE = True
+    CSRF_COOKIE_SECURE = True
+    SESSION_COOKIE_NAME = "__Host-meridian_session"
+    CSRF_COOKIE_NAME = "__Host-meridian_csrf"
+
+LOGGING = logging_config(json_lines=PRODUCTION, level=os.environ.get("MERIDIAN_LOG", "INFO").upper())
+configure_structlog()
+DJANGO_STRUCTLOG_STATUS_4XX_LOG_LEVEL = 20  # a mistyped address is no warning
+
+# The demo names its logins on the login page.
+DEMO = env.flag("MERIDIAN_DEMO", False)
+
+# How long before the site acts, seconds.
+NODE_SILENT_AFTER_S = env.number("MERIDIAN_NODE_SILENT_S", 10, least=4)  # heartbeats come every 2 s
+DISPATCH_AGAIN_AFTER_S = 6.0  # no rank has answered: the message was lost
+START_TIMEOUT_S = env.number("MERIDIAN_START_TIMEOUT_S", 120, least=10)
+STOP_GRACE_S = 5.0
+RENDEZVOUS_PORTS = range(29500, 30500)
+# Raw spans are kept for so many iterations of a run, rollups for good.
+KEEP_SPAN_ITERATIONS = int(env.number("MERIDIAN_KEEP_ITERATIONS", 200, least=10))
+
