@@ -12,8 +12,9 @@ booked in the order in which ops start.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from engine.schedule.compiled import compiled
 
 F, R, B = 0, 1, 2
 JIT, IDLE, LATE, BLOCKING = 0, 1, 2, 3
@@ -62,7 +63,7 @@ class State(NamedTuple):
     sent_length: Ints  # (2, stages - 1)
 
 
-@njit(cache=True)
+@compiled
 def _hold(cell, state, direction, k, hop, duration):
     """Earliest start of an op of `duration` whose transfer over `hop` is to follow at once."""
     if not cell.held[hop]:
@@ -71,7 +72,7 @@ def _hold(cell, state, direction, k, hop, duration):
     return state.link_free[direction, owner, hop] - duration
 
 
-@njit(cache=True)
+@compiled
 def _earliest_backward(cell, state, k, s):
     m = state.started[B, k, s]
     forwards = state.started[F, k, s]
@@ -86,7 +87,7 @@ def _earliest_backward(cell, state, k, s):
     return ready
 
 
-@njit(cache=True)
+@compiled
 def _earliest_recompute(cell, state, k, s):
     m = state.started[B, k, s]
     forwards = state.started[F, k, s]
@@ -101,7 +102,7 @@ def _earliest_recompute(cell, state, k, s):
     return 0.0 if state.started[B, k, s + 1] > m else np.inf
 
 
-@njit(cache=True)
+@compiled
 def _earliest_forward(cell, state, k, s):
     m = state.started[F, k, s]
     if m >= cell.microbatches or m - state.started[B, k, s] >= cell.in_flight[s]:
@@ -114,7 +115,7 @@ def _earliest_forward(cell, state, k, s):
     return ready
 
 
-@njit(cache=True)
+@compiled
 def _choose(cell, state, k, s, now):
     """The op that the idle GPU (k, s) starts now, or (-1, the time at which to ask again)."""
     backward = _earliest_backward(cell, state, k, s)
@@ -132,7 +133,7 @@ def _choose(cell, state, k, s, now):
     return -1, min(backward, recompute, forward)
 
 
-@njit(cache=True)
+@compiled
 def _send(cell, state, direction, k, hop, m, end):
     """Books the transfer on its link; returns its arrival."""
     owner = 0 if cell.shared[hop] else k
@@ -146,7 +147,7 @@ def _send(cell, state, direction, k, hop, m, end):
     return start + cell.transfer[hop] + cell.latency[hop]
 
 
-@njit(cache=True)
+@compiled
 def _start(cell, state, kind, k, s, now):
     m = state.started[kind, k, s] if kind != R else state.started[B, k, s]
     duration = cell.forward[s] if kind == F else cell.backward[s] if kind == B else cell.recompute[s]
@@ -170,21 +171,41 @@ def _start(cell, state, kind, k, s, now):
         state.wake[s - 1] = min(state.wake[s - 1], max(opens, state.free[k, s - 1]))
 
 
-@njit(cache=True)
-def _turn(cell, state, kind, k, s, ready):
+@compiled
+def _turn(cell, state, kind, k, s):
     """The smaller, the sooner pipeline k may start its op."""
-    if cell.tie == FIFO:
-        return max(ready, state.free[k, s])
+    if cell.tie == FIFO and kind != R:
+        # Since when its input is there and its GPU free: how long the link has kept it waiting.
+        inputs = state.activation if kind == F else state.gradient
+        return max(inputs[k, s, state.started[kind, k, s]], state.free[k, s])
     hop, direction = (s, 0) if kind == F else (s - 1, 1)
     if cell.tie == RANK or kind == R or hop < 0 or hop >= len(cell.transfer):
         return float(k)
     return float((k - state.link_last[direction, hop] - 1) % cell.pipelines)
 
 
-@njit(cache=True)
+@compiled
+def _by_rank(cell, state, s, now, horizon):
+    """Lets the idle GPUs of stage s start in order of rank: one pass, as no start helps another's."""
+    wake = np.inf
+    for k in range(cell.pipelines):
+        if state.free[k, s] <= horizon:
+            kind, ready = _choose(cell, state, k, s, horizon)
+            if kind < 0:
+                wake = min(wake, ready)
+                continue
+            _start(cell, state, kind, k, s, now)
+        wake = min(wake, state.free[k, s])
+    return wake
+
+
+@compiled
 def _decide(cell, state, s, now):
     """Starts what the idle GPUs of stage s can start now, and sets when to come back."""
     horizon = now + cell.instant
+    if cell.pipelines == 1 or cell.tie == RANK:
+        state.wake[s] = _by_rank(cell, state, s, now, horizon)
+        return
     while True:
         chosen, op, turn = -1, -1, np.inf
         wake = np.inf
@@ -196,7 +217,7 @@ def _decide(cell, state, s, now):
             if kind < 0:
                 wake = min(wake, ready)
                 continue
-            mine = _turn(cell, state, kind, k, s, ready)
+            mine = _turn(cell, state, kind, k, s)
             if mine < turn:
                 chosen, op, turn = k, kind, mine
         if chosen < 0:
@@ -205,15 +226,21 @@ def _decide(cell, state, s, now):
         _start(cell, state, op, chosen, s, now)
 
 
-@njit(cache=True)
+@compiled
+def _next(wake, instant):
+    """The stage that has something to decide first; of several at one instant, the last."""
+    s, now = -1, np.inf
+    for i in range(len(wake) - 1, -1, -1):
+        if wake[i] < now - instant:
+            s, now = i, wake[i]
+    return s, now
+
+
+@compiled
 def run(cell, state):
     """Fills `state` until nothing is left to decide; returns the number of ops started."""
-    stages = len(cell.forward)
     while True:
-        s, now = -1, np.inf
-        for i in range(stages - 1, -1, -1):
-            if state.wake[i] < now - cell.instant:
-                s, now = i, state.wake[i]
+        s, now = _next(state.wake, cell.instant)
         if s < 0:
             return state.length.sum()
         _decide(cell, state, s, now)

@@ -9,8 +9,9 @@ other.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from engine.schedule.compiled import compiled
 
 F, R, B, W = 0, 1, 2, 3
 GATE_NONE, GATE_JIT, GATE_LATE = 0, 1, 2
@@ -52,7 +53,7 @@ class Clock(NamedTuple):
     stacked: NDArray[np.bool_]  # GPUs, then links
 
 
-@njit(cache=True)
+@compiled
 def _push(clock, actor):
     if not clock.stacked[actor]:
         clock.stacked[actor] = True
@@ -60,12 +61,12 @@ def _push(clock, actor):
         clock.top[0] += 1
 
 
-@njit(cache=True)
+@compiled
 def _arrival(case, clock, direction, k, hop, m):
     return clock.sent_end[direction, k, hop, m] + case.latency[hop]
 
 
-@njit(cache=True)
+@compiled
 def _ready(case, clock, kind, k, s, m):
     """When the inputs of an op are there and its gate is open; NaN if not known yet."""
     last = len(case.durations[0]) - 1
@@ -81,7 +82,7 @@ def _ready(case, clock, kind, k, s, m):
     return 0.0
 
 
-@njit(cache=True)
+@compiled
 def _deliver(case, clock, direction, k, hop, m, end):
     """Hands the output of an op to its link; the receiver is woken once the transfer is timed."""
     stages = len(case.durations[0])
@@ -96,7 +97,7 @@ def _deliver(case, clock, direction, k, hop, m, end):
     _push(clock, k * stages + hop + 1 - direction)
 
 
-@njit(cache=True)
+@compiled
 def _run_gpu(case, clock, k, s):
     stages = len(case.durations[0])
     longest = case.ops.shape[2]
@@ -127,7 +128,7 @@ def _run_gpu(case, clock, k, s):
                     _push(clock, k * stages + s - 1)
 
 
-@njit(cache=True)
+@compiled
 def _run_link(case, clock, direction, hop):
     stages = len(case.durations[0])
     while clock.link_at[direction, hop] < case.sent.shape[2]:
@@ -144,7 +145,7 @@ def _run_link(case, clock, direction, hop):
         _push(clock, k * stages + hop + 1 - direction)
 
 
-@njit(cache=True)
+@compiled
 def run(case, clock):
     """Fills `clock`; returns the number of ops that could be timed."""
     pipelines, stages = case.ops.shape[0], case.ops.shape[1]
