@@ -1,6 +1,5 @@
 """Says beforehand when a command will spend its time on compiling, as the first run ever does."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,12 @@ def announce_compilation() -> None:
     from engine.schedule import greedy_kernel
     from engine.simulate import timing_kernel
 
-    if not all(_cached(module.run, Path(module.__file__)) for module in (greedy_kernel, timing_kernel)):
+    if not all(_cached(module.run, module.__file__) for module in (greedy_kernel, timing_kernel)):
         click.echo("meridian: first run: compiling the scheduling kernels (seconds; kept on disk)", err=True)
 
 
-def _cached(kernel: Any, source: Path) -> bool:
+def _cached(kernel: Any, source: str | None) -> bool:
     """Whether numba has an index file for `kernel` that is not older than its source."""
-    folder = Path(kernel.stats.cache_path)
-    return any(_fresh(folder.glob(f"{source.stem}.{kernel.__name__}-*.nbi"), source.stat().st_mtime))
-
-
-def _fresh(files: Iterable[Path], since: float) -> Iterable[bool]:
-    return (file.stat().st_mtime >= since for file in files)
+    path = Path(source or "")
+    indexes = Path(kernel.stats.cache_path).glob(f"{path.stem}.{kernel.__name__}-*.nbi")
+    return any(index.stat().st_mtime >= path.stat().st_mtime for index in indexes)

@@ -3,9 +3,9 @@
 import itertools
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from engine.cluster.gpus import catalogue
 from engine.errors import InputError
@@ -79,6 +79,15 @@ class ModelInput(Document):
         return self
 
 
+def _shape_or_name(model: object) -> str:
+    return "ModelInput" if isinstance(model, dict | ModelInput) else "str"
+
+
+# Tagged, so that what is wrong in a shape is not reported as "not a name".
+NameOrShape = Annotated[
+    Annotated[str, Tag("str")] | Annotated[ModelInput, Tag("ModelInput")], Discriminator(_shape_or_name)
+]
+
 EXPLICIT = (
     "forward_ms", "backward_ms", "recompute_ms", "comm_to_compute",
     "parameters_per_stage", "activation_bytes", "tokens_per_microbatch",
@@ -91,7 +100,7 @@ class JobInput(Document):
 
     partitions: Count = Field(le=100_000)
     microbatches: Count = Field(le=10_000_000)
-    model: str | ModelInput | None = None
+    model: NameOrShape | None = None
     micro_batch: Count = 1
     tp: Count = 1
     mfu: Positive = Field(default=DEFAULT_MFU, le=1)

@@ -83,7 +83,8 @@ def varuna_throughput(gpus: tuple[int, ...], ratio: int, rule: RecomputeRule = "
 
 def cross_dc_gpus() -> Outcome:
     """Fig. 11: throughput of Atlas and Varuna on 1 to 5 data centres of both sets, at C = 2 and 4."""
-    rows, plots = [], []
+    rows: list[Row] = []
+    plots: list[Plot] = []
     for ratio in (2, 4):
         rows.append(_scaling(ratio))
         rows.append(_gain(ratio))

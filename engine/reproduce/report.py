@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from engine.errors import InputError
 from engine.reproduce import Experiment, Outcome, Plot, Row
@@ -77,7 +78,7 @@ def draw(plot: Plot, path: Path) -> None:
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def _bars(axes, plot: Plot) -> None:  # type: ignore[no-untyped-def]
+def _bars(axes: Any, plot: Plot) -> None:
     step = min((b - a for a, b in zip(plot.series[0].x, plot.series[0].x[1:], strict=False)), default=1.0)
     width = 0.8 * step / len(plot.series)
     for i, series in enumerate(plot.series):

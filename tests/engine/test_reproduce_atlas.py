@@ -1,0 +1,95 @@
+"""`meridian reproduce`: its rules on made-up rows, the cheap experiments, and (long) all of them."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.cli import main
+from engine.reproduce import Experiment, Outcome, Row, experiments
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: str
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["meridian", "reproduce", *args])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    captured = capsys.readouterr()
+    return int(exit_.value.code or 0), captured.out, captured.err
+
+
+def test_a_row_is_ok_within_its_tolerance_only() -> None:
+    assert Row(name="a", paper=100, ours=102, unit="x", tolerance=0.02).ok is True
+    assert Row(name="a", paper=100, ours=97.9, unit="x", tolerance=0.02).ok is False
+    assert Row(name="a", paper=0, ours=0.1, unit="%", tolerance=0.05).ok is False
+    assert Row(name="a", paper=100, ours=1, unit="x").ok is None
+    assert Row(name="a", paper=1, ours=float("nan"), unit="x", tolerance=9).ok is False
+    assert Row(name="a", paper=1, ours=float("inf"), unit="x").as_dict()["ours"] is None
+
+
+def test_a_row_past_its_tolerance_makes_the_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = Outcome(rows=(Row(name="wrong", paper=1, ours=2, unit="x", tolerance=0.1),))
+    experiment = Experiment(name="atlas-wrong", title="Wrong", run=lambda: wrong)
+    monkeypatch.setattr("engine.commands.reproduce.experiments", lambda: {"atlas-wrong": experiment})
+    status, out, _ = run(monkeypatch, capsys)
+    assert status == 1
+    assert "PAST" in out
+    assert "1 checked, 1 past tolerance" in out
+
+
+def test_the_cheap_experiments_hold(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    names = ["atlas-fig6", "atlas-table1", "atlas-single-tcp"]
+    status, out, err = run(monkeypatch, capsys, *names, "--json", "--out", str(tmp_path / "report"))
+    assert status == 0, out
+    rows = json.loads(out)["rows"]
+    assert all(set(row) == {"name", "paper", "ours", "unit", "tolerance", "ok", "note"} for row in rows)
+    ours = {row["name"]: row["ours"] for row in rows}
+    assert (ours["fig6 varuna"], ours["fig6 atlas"]) == (38, 36)
+    assert [ours[f"connections for 5 Gbps at {ms} ms"] for ms in (10, 20, 30, 40)] == [5, 9, 13, 18]
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "report.md" in err
+    for line in page.splitlines():
+        if line.startswith("!["):
+            assert (tmp_path / "report" / line.split("(")[-1].rstrip(")")).read_text().count("<svg")
+    assert "fig9-gpt-a-m4.svg" in page
+
+
+def test_list_runs_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(monkeypatch, capsys, "--list")
+    assert status == 0
+    assert all(name in out for name in experiments())
+
+
+def test_an_unknown_name_is_bad_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = run(monkeypatch, capsys, "atlas-fig66")
+    assert status == 2
+    assert err.startswith("meridian: NAME: 'atlas-fig66'")
+    assert "did you mean 'atlas-fig6'?" in err
+
+
+def test_a_report_without_matplotlib_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    status, _, err = run(monkeypatch, capsys, "atlas-fig6", "--out", str(tmp_path))
+    assert status == 2
+    assert "meridian[report]" in err
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_everything_is_within_tolerance(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = run(monkeypatch, capsys, "atlas", "--json")
+    past = [row for row in json.loads(out)["rows"] if row["ok"] is False]
+    assert past == []
+    assert status == 0
