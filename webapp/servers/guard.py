@@ -1,4 +1,4 @@
-"""`python -m webapp.servers.guard SIGNAL PARENT COMMAND…`: runs COMMAND and stops it when PARENT is gone.
+"""`python guard.py SIGNAL PARENT COMMAND…`: runs COMMAND and stops it when PARENT is gone.
 
 For systems without PR_SET_PDEATHSIG (macOS), where `webapp.servers.process.spawn` puts it before each child.
 """

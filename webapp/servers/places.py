@@ -146,16 +146,23 @@ def _copy_binaries(binaries: Binaries, home: Path, account: Account) -> Binaries
     if not _can_reach(account, home):
         raise ServersError(f"user {account.name!r}, which runs the servers for root, cannot reach {home}")
     source = binaries.postgres_bin.parent
+    package = source.parent
+    libraries = package.with_name(f"{package.name}.libs")
     stamp = f"{(binaries.postgres_bin / 'postgres').stat().st_mtime_ns:x}"
     copy = home / f"programs-{stamp}"
     if not copy.exists():
         partial = home / "programs.new"
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(source, partial / "postgres", symlinks=True)
+        # In the layout of the packages: the programs find their libraries by relative paths.
+        shutil.copytree(source, partial / package.name / source.name, symlinks=True)
+        if libraries.is_dir():
+            shutil.copytree(libraries, partial / libraries.name, symlinks=True)
         shutil.copy2(binaries.valkey_server, partial / "valkey-server")
         subprocess.run(["chmod", "-R", "a+rX", partial], check=True)
         partial.rename(copy)
-    return Binaries(postgres_bin=copy / "postgres" / "bin", valkey_server=copy / "valkey-server")
+    return Binaries(
+        postgres_bin=copy / package.name / source.name / "bin", valkey_server=copy / "valkey-server"
+    )
 
 
 def _can_reach(account: Account, folder: Path) -> bool:

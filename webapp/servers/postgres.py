@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -141,7 +142,17 @@ class Postgres:
             self._psql(f"CREATE DATABASE {DATABASE}")
 
     def _psql(self, query: str) -> str:
-        command = [self.bin / "psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", "postgres"]
+        command: list[Path | str] = [
+            self.bin / "psql",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(self.port),
+            "-U",
+            USER,
+            "-d",
+            "postgres",
+        ]
         done = self._run(
             [*command, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", query],
             what="PostgreSQL runs, but could not make its database",
@@ -149,8 +160,7 @@ class Postgres:
         )
         return done.strip()
 
-    def _run(self, command: list[Path | str], *, what: str, password: str | None = None) -> str:
-        as_user = {} if self.account is None else {"user": self.account.uid, "group": self.account.gid}
+    def _run(self, command: Sequence[Path | str], *, what: str, password: str | None = None) -> str:
         done = subprocess.run(
             list(map(str, command)),
             env=_environment() | ({"PGPASSWORD": password} if password else {}),
@@ -159,7 +169,9 @@ class Postgres:
             text=True,
             timeout=120,
             check=False,
-            **({**as_user, "extra_groups": []} if as_user else {}),  # type: ignore[call-overload]
+            user=None if self.account is None else self.account.uid,
+            group=None if self.account is None else self.account.gid,
+            extra_groups=None if self.account is None else [],
         )
         if done.returncode != 0:
             lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]

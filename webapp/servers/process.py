@@ -15,6 +15,7 @@ from webapp.servers.places import Account
 
 _PR_SET_PDEATHSIG = 1
 _LINUX = sys.platform.startswith("linux")
+_GUARD = Path(__file__).with_name("guard.py")  # by path: the child starts in another folder
 _libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
 
 
@@ -47,13 +48,11 @@ def spawn(
     if not _LINUX:
         command = [
             sys.executable,
-            "-m",
-            "webapp.servers.guard",
+            str(_GUARD),
             death_signal.name,
             str(os.getpid()),
             *command,
         ]
-    as_user = {} if account is None else {"user": account.uid, "group": account.gid, "extra_groups": []}
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -64,7 +63,9 @@ def spawn(
         env=None if env is None else dict(env),
         umask=umask,
         preexec_fn=_tie_to_parent(death_signal) if _LINUX else None,
-        **as_user,  # type: ignore[arg-type]
+        user=None if account is None else account.uid,
+        group=None if account is None else account.gid,
+        extra_groups=None if account is None else [],
     )
 
 

@@ -166,7 +166,7 @@ class Supervisor:
                 if child.process is not None and child.process.stdout is not None:
                     selector.register(child.process.stdout, selectors.EVENT_READ, child)
             ready = selector.select(TICK_S) if selector.get_map() else time.sleep(TICK_S)
-            if not any([key.data.pump() for key, _ in ready or ()]):
+            if sum(key.data.pump() for key, _ in ready or ()) == 0:
                 time.sleep(0.02)  # a closed pipe is always readable: do not spin on it
 
     def _check_interrupted(self) -> None:

@@ -1,0 +1,153 @@
+"""The supervisor over small commands: what dies is named and restarted, a stop leaves nothing."""
+
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from webapp.servers.errors import ServersError
+from webapp.supervisor.console import Console
+from webapp.supervisor.services import AGENTS, WEB, Service, agent_services, read_env
+from webapp.supervisor.supervisor import Failed, Supervisor
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def service(name: str, code: str, stage: int = WEB, patience_s: float = 3.0) -> Service:
+    argv = (sys.executable, "-u", "-c", textwrap.dedent(code))
+    return Service(name=name, argv=argv, env=dict(os.environ), stage=stage, patience_s=patience_s)
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        path = Path(f"/proc/{pid}/stat")
+        if not path.exists() or path.read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_what_dies_is_named_quoted_and_started_again() -> None:
+    out = io.StringIO()
+    supervisor = Supervisor(Console(out))
+    supervisor.start([service("frail", "print('my last words'); raise SystemExit(7)")])
+    try:
+        supervisor.watch(until=lambda: out.getvalue().count("frail      | my last words") >= 2)
+    finally:
+        supervisor.stop()
+    assert "frail died with status 7; again in 0.5 s" in out.getvalue()
+    assert "its last lines: my last words" in out.getvalue()
+
+
+def test_what_keeps_dying_stops_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("webapp.supervisor.supervisor.MOST_DEATHS", 2)
+    out = io.StringIO()
+    supervisor = Supervisor(Console(out))
+    supervisor.start([service("frail", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")])
+    with pytest.raises(Failed):
+        supervisor.watch()
+    supervisor.stop()
+    assert "frail died 2 times in a row, last with signal SIGKILL: stopping everything" in out.getvalue()
+
+
+def test_agents_are_stopped_before_the_site_and_the_stubborn_are_killed() -> None:
+    polite = """
+        import signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: (print("bye"), sys.exit(0)))
+        print("up")
+        time.sleep(60)
+    """
+    stubborn = (
+        'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print("up"); time.sleep(60)'
+    )
+    out = io.StringIO()
+    supervisor = Supervisor(Console(out))
+    supervisor.start(
+        [service("site", polite), service("agent", polite, AGENTS), service("mule", stubborn, AGENTS, 0.5)]
+    )
+    supervisor.watch(until=lambda: out.getvalue().count("| up") == 3)
+    children = [child.process.pid for child in supervisor._children if child.process]
+    supervisor.stop()
+    text = out.getvalue()
+    assert text.index("agent      | bye") < text.index("site       | bye")
+    assert all(gone(pid) for pid in children)
+
+
+HOLDER = """
+import sys
+from webapp.supervisor.console import Console
+from webapp.supervisor.services import Service
+from webapp.supervisor.supervisor import Interrupted, Supervisor
+import os
+supervisor = Supervisor(Console())
+supervisor.install_signals()
+code = "import os, time; print('pid', os.getpid()); time.sleep(60)"
+one = Service(name="one", argv=(sys.executable, "-u", "-c", code), env=dict(os.environ), stage=0)
+supervisor.start([one])
+try:
+    supervisor.watch()
+except Interrupted:
+    supervisor.stop()
+    print("stopped")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_nothing_is_left_whatever_ends_the_supervisor(number: signal.Signals) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-u", "-c", HOLDER], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    with holder.stdout:
+        pid = int(holder.stdout.readline().split()[-1])
+        holder.send_signal(number)
+        holder.wait(10)
+        assert gone(pid)
+        assert ("stopped" in holder.stdout.read()) == (number != signal.SIGKILL)
+
+
+def test_a_port_in_use_is_one_line_before_anything_starts(tmp_path: Path, clean_environment: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "webapp.supervisor", "--port", str(port)],
+            env={**os.environ, "MERIDIAN_VAR": str(tmp_path / "var")},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"meridian: port {port} is in use")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "var").exists()
+
+
+def test_an_agent_gets_its_own_settings_and_none_of_the_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://secret")
+    monkeypatch.setenv("MERIDIAN_SECRET_KEY", "secret")
+    (tmp_path / "nodes").mkdir()
+    (tmp_path / "nodes" / "a.env").write_text(
+        "# of node a\nMERIDIAN_NODE=a\nMERIDIAN_NODE_HOST='127.0.0.1'\n\n"
+    )
+    (agent,) = agent_services(tmp_path)
+    assert (agent.name, agent.stage) == ("a", AGENTS)
+    assert agent.env["MERIDIAN_NODE_HOST"] == "127.0.0.1"
+    assert "secret" not in "".join(agent.env.values())
+
+
+def test_a_broken_line_of_an_agents_settings_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.env").write_text("MERIDIAN_NODE=a\nnonsense\n")
+    with pytest.raises(ServersError, match=r"a\.env, line 2: must be NAME=value"):
+        read_env(tmp_path / "a.env")
