@@ -99,7 +99,7 @@ BAD = [
     ("job", {"partitions": 6, "microbatches": 4, "model": "gpt-c"}, "job.model", "did you mean 'gpt-"),
     ("job", {"partitions": 6, "microbatches": 4, "model": "tiny", "mfu": 1.5}, "job.mfu", "equal to 1"),
     ("job", {"partitions": 7, "microbatches": 4, "model": "tiny"}, "job.partitions", "the model has 6"),
-    ("job", {"partitions": 6, "microbatches": 4, "model": "tiny", "dtype_bytes": 1}, "job.dtype_bytes", "in 2"),
+    ("job", {"partitions": 6, "microbatches": 2, "model": "tiny", "dtype_bytes": 1}, "job.dtype_bytes", "2"),
     (
         "job",
         {"partitions": 1, "microbatches": 4, "model": {"layers": 1, "hidden": 10, "heads": 3, "seq": 8}},
