@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroupGloo
 
-from engine.runtime.transport import Endpoint, LinkLost, SharedReceiver, SharedSender
+from engine.runtime.transport import Endpoint, SharedReceiver, SharedSender, TransportError
 
 WAIT_S = 1800.0  # a peer that is alive but silent for this long counts as lost
 ACTIVATION, GRADIENT, STARTED, TOTALS = range(4)  # first int of a tag
@@ -188,10 +188,10 @@ def finish(work: Any, who: str) -> None:
 
 
 def lost_is_peer_lost(wait: Any) -> None:
-    """Run `wait`, turning the transport's LinkLost into PeerLost."""
+    """Run `wait`, turning the transport's errors into PeerLost."""
     try:
         wait()
-    except (LinkLost, TimeoutError) as error:
+    except (TransportError, TimeoutError) as error:
         raise PeerLost(str(error)) from None
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed import ProcessGroupGloo
 
 from engine.runtime.exchange import finish
@@ -73,8 +73,3 @@ class Gradients:
     def scale(self, factor: float) -> None:
         """Multiply all gradients."""
         self._own.mul_(factor)
-
-
-def as_rows(tokens: object, targets: object) -> tuple[Tensor, Tensor]:
-    """Numpy tokens and targets as tensors."""
-    return torch.as_tensor(tokens), torch.as_tensor(targets)

@@ -41,7 +41,7 @@ class TrainLink(Document):
     between: Annotated[list[str], Field(min_length=2, max_length=2)]
     latency_ms: Annotated[NonNegative, Field(le=10_000)]
     bandwidth_gbps: Annotated[Positive, Field(le=100_000)]
-    connections: Annotated[Count, Field(le=1024)] | None = None
+    connections: Annotated[Count, Field(le=256)] | None = None
     egress_price_per_gb: NonNegative | None = None
 
 
@@ -90,7 +90,7 @@ class TrainJob(Document):
     recompute: Annotated[bool, Field(strict=True)] | None = None
     devices: Any = None
     activation_bytes: Annotated[Count, Field(le=10**11)] | None = None
-    connections: Literal["auto"] | Annotated[Count, Field(le=1024)] = "auto"
+    connections: Literal["auto"] | Annotated[Count, Field(le=256)] = "auto"
     model: TrainModel
     data: str | None = None
     device: Literal["cpu", "emulated", "cuda"] = "cpu"

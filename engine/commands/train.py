@@ -1,0 +1,156 @@
+"""`meridian train FILE`: run one training job on this machine, one process per GPU."""
+
+import contextlib
+import json
+import secrets
+import signal
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from engine.errors import InputError
+from engine.inputs import load_document, parse
+from engine.runtime.corpus import open_corpus
+from engine.runtime.job import TrainJob
+from engine.runtime.launch import RankGroup, single_machine
+from engine.runtime.predict import schedule_of
+from engine.simulate.spans import Span
+from engine.simulate.trace import chrome_trace
+
+LONGEST_TRACE = 200_000  # spans: the last of a long run
+GRACE_S = 3.0
+
+
+@click.command("train")
+@click.argument("file")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Write a Chrome/Perfetto trace of the run.")
+@click.option("--spans", type=click.Path(path_type=Path), help="Write every span as a line of JSON.")
+def command(file: str, as_json: bool, trace: Path | None, spans: Path | None) -> int:
+    """Train a model across data centres, all of them emulated on this machine.
+
+    FILE (JSON or YAML, - for standard input) is a job: datacenters, links, stages, dc_of_stage, pipelines,
+    microbatches, micro_batch, policy, model {layers, hidden, heads, seq}, device (cpu or emulated), times_ms, steps
+    and more; see docs/training.md. Progress goes to stderr. Exit status 1 if the run failed.
+    """
+    job = parse(TrainJob, load_document(file))
+    open_corpus(job.data, seq=job.model.seq, seed=job.seed)
+    job = job if job.data is None else job.model_copy(update={"data": str(Path(job.data).expanduser().resolve())})
+    schedule_of(job)
+    with contextlib.ExitStack() as stack:
+        span_file = stack.enter_context(_writable(spans, "--spans")) if spans else None
+        trace_file = stack.enter_context(_writable(trace, "--trace")) if trace else None
+        log_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="meridian-train-"))
+        watch = _Watch(job, span_file, keep_spans=trace_file is not None)
+        _run(job, watch, log_dir)
+        if trace_file:
+            json.dump(chrome_trace(watch.kept, "s"), trace_file)
+    if watch.failure or watch.result is None:
+        click.echo(f"meridian: the run failed: {watch.failure or 'no result came'}", err=True)
+        return 1
+    click.echo(json.dumps(watch.result, allow_nan=False) if as_json else "\n".join(lines(job, watch.result)))
+    return 0
+
+
+def _run(job: TrainJob, watch: "_Watch", log_dir: str) -> None:
+    group = RankGroup(single_machine(job, run=secrets.token_hex(4), log_dir=log_dir), watch.on_event)
+    # A terminal that closes or a supervisor that ends us means the same as Ctrl-C.
+    main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if main_thread else None
+    try:
+        group.start()
+        group.wait()
+    finally:
+        group.stop(GRACE_S)
+        if main_thread:
+            signal.signal(signal.SIGTERM, before)
+
+
+class _Watch:
+    """What a run says, as it says it."""
+
+    def __init__(self, job: TrainJob, span_file: IO[str] | None, *, keep_spans: bool) -> None:
+        self.result: dict[str, Any] | None = None
+        self.failure: str | None = None
+        self.kept: deque[Span] = deque(maxlen=LONGEST_TRACE if keep_spans else 0)
+        self._job, self._span_file, self._keeps = job, span_file, keep_spans
+        self._ready = 0
+        self._last_step: float | None = None
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take note of one event."""
+        handler = getattr(self, f"_on_{event['kind']}", None)
+        if handler:
+            handler(event)
+
+    def _on_rank(self, event: dict[str, Any]) -> None:
+        if event["state"] == "ready":
+            self._ready += 1
+            if self._ready == self._job.world_size:
+                click.echo(f"{self._ready} ranks are ready", err=True)
+        if event["state"] == "failed" and self.failure is None:
+            self.failure = f"rank {event['rank']}: {event['detail']}"
+
+    def _on_step(self, event: dict[str, Any]) -> None:
+        took = "" if self._last_step is None else f"  {1e3 * (event['t'] - self._last_step):8.1f} ms"
+        self._last_step = event["t"]
+        steps = self._job.steps
+        click.echo(f"iteration {event['iteration'] + 1}/{steps}  loss {event['loss']:.4f}{took}", err=True)
+
+    def _on_spans(self, event: dict[str, Any]) -> None:
+        if not self._span_file and not self._keeps:
+            return
+        pipeline, stage = divmod(event["rank"], self._job.stages)
+        gpu = f"{self._job.datacenters[self._job.dcs[stage]].name}/p{pipeline}s{stage}"
+        for values in event["spans"]:
+            named = {**values, "run": event["run"], "iteration": event["iteration"], "gpu": gpu}
+            if self._span_file:
+                self._span_file.write(json.dumps(named) + "\n")
+            if self._keeps:
+                self.kept.append(Span.from_dict(named))
+
+    def _on_result(self, event: dict[str, Any]) -> None:
+        self.result = {name: value for name, value in event.items() if name not in ("kind", "run", "generation")}
+
+
+def _writable(path: Path, option: str) -> IO[str]:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise InputError(option, str(path), f"cannot be written ({error.strerror})") from None
+
+
+def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
+    """The readable answer, line by line."""
+    iteration, use = result["iteration_ms"], result["utilization"]
+    yield f"{job.policy} on {job.world_size} GPUs ({job.device}), {result['steps']} steps, loss {_span(result['losses'])}"
+    yield f"iteration    {_ms(iteration['median'])} median, {_ms(iteration['p95'])} p95, {_ms(iteration['simulated'])} simulated"
+    if result["deviation"] is not None:
+        yield f"deviation    {result['deviation']:+.1%}"
+    yield f"utilization  {_share(use['measured'])} measured, {_share(use['simulated'])} simulated"
+    yield f"all-reduce   {_ms(result['allreduce_ms'])}, optimizer {_ms(result['optimizer_ms'])}"
+    yield f"started in   {result['startup_s']:.1f} s, largest rank {result['peak_rss_mb']:.0f} MB"
+    for link in result["wan"]:
+        rate = "–" if link["gbps"] is None else f"{link['gbps']:.2f} Gbps"
+        yield (
+            f"WAN          {link['from']} → {link['to']}: {link['bytes'] / 1e6:,.1f} MB at {rate}, "
+            f"{link['connections']} connections a pair"
+        )
+    yield f"parameters   sha256 {result['params_sha256']}"
+
+
+def _span(values: list[float]) -> str:
+    return f"{values[0]:.4f} → {values[-1]:.4f}" if values else "–"
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} ms"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"

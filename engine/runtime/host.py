@@ -1,0 +1,308 @@
+"""The process that hosts the ranks of one machine: imports torch once, forks a rank per GPU, watches them.
+
+Reads a launch spec and then commands (``stop GRACE_S``) from standard input, a line each; writes events to
+standard output as JSON lines. When standard input closes, its owner is gone: the ranks are killed.
+A rank's process is a fork of this one before it has any other thread, as multiprocessing's forkserver does it.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from engine.errors import InputError
+from engine.runtime import rank as rank_module
+from engine.runtime.corpus import Corpus, open_corpus
+from engine.runtime.launch import LaunchSpec, RankAssignment
+from engine.runtime.predict import schedule_of
+from engine.runtime.result import completed
+from engine.schedule import Schedule
+
+# How long a rank that lost a peer waits to be told apart from the rank that is the cause.
+CAUSE_S = 1.0
+KILL_AFTER_FAILURE_S = 2.0
+LONGEST_LINE = 4096
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class _Rank:
+    me: RankAssignment
+    pid: int
+    log: Any
+    last_line: str = ""
+    code: int | None = None
+    open_pipes: int = 2
+
+
+@dataclass(slots=True)
+class _Pipe:
+    owner: _Rank
+    is_events: bool
+    rest: bytes = b""
+
+
+@dataclass(slots=True)
+class Host:
+    """The ranks of one machine and what became of them."""
+
+    spec: LaunchSpec
+    schedule: Schedule
+    corpus: Corpus
+    began: float
+    ranks: dict[int, _Rank] = field(default_factory=dict)
+    stopping: bool = False
+    result: dict[str, Any] | None = None
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _kill_at: float | None = None
+    _judge_at: float | None = None
+    _said: set[int] = field(default_factory=set)
+    _commands: bytes = b""
+
+    def run(self) -> int:
+        """Start the ranks and watch them to their end; returns the exit status."""
+        port, listener = _listener(self.spec)
+        life_read, life_write = os.pipe()
+        _watch_children(self._selector)
+        self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._command)
+        for me in self.spec.ranks:
+            if me.rank in self.spec.local:
+                self._fork(me, port, listener, life_read, life_write)
+        if listener is not None:
+            listener.close()
+        os.close(life_read)
+        while any(rank.code is None or rank.open_pipes for rank in self.ranks.values()):
+            self._turn()
+        self._judge(final=True)
+        if self.result is not None and all(rank.code == 0 for rank in self.ranks.values()):
+            _emit({"kind": "result", **completed(self.spec.job, self.schedule, self.result)})
+        return 0
+
+    def _fork(self, me: RankAssignment, port: int, listener: socket.socket | None, life: int, host_end: int) -> None:
+        out_read, out_write = os.pipe()
+        events_read, events_write = os.pipe()
+        hosts_store = listener is not None and me.rank == self.spec.first_rank
+        start = rank_module.Start(
+            spec=self.spec, me=me, schedule=self.schedule, corpus=self.corpus, port=port,
+            listen_fd=listener.fileno() if listener is not None and hosts_store else None,
+            events_fd=events_write, began=self.began,
+        )  # fmt: skip
+        pid = os.fork()
+        if pid == 0:
+            for fd in (out_read, events_read, host_end, *self._others()):
+                os.close(fd)
+            _become_rank(start, out_write, life)
+        os.close(out_write)
+        os.close(events_write)
+        log = open(os.path.join(self.spec.log_dir, f"rank-{me.rank}.log"), "ab", buffering=0)  # noqa: SIM115
+        rank = _Rank(me, pid, log)
+        self.ranks[pid] = rank
+        self._selector.register(out_read, selectors.EVENT_READ, _Pipe(rank, is_events=False))
+        self._selector.register(events_read, selectors.EVENT_READ, _Pipe(rank, is_events=True))
+        self._say(rank, "starting")
+
+    def _others(self) -> list[int]:
+        return [fd for fd, key in self._selector.get_map().items() if isinstance(key.data, _Pipe)]
+
+    def _turn(self) -> None:
+        deadlines = [at for at in (self._kill_at, self._judge_at) if at is not None]
+        timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        for key, _ in self._selector.select(timeout):
+            if isinstance(key.data, _Pipe):
+                self._read(key.fd, key.data)
+            else:
+                key.data()
+        self._reap()
+        now = time.monotonic()
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            self._signal(signal.SIGKILL)
+        if self._judge_at is not None and now >= self._judge_at:
+            self._judge(final=False)
+
+    def _read(self, fd: int, pipe: _Pipe) -> None:
+        data = os.read(fd, 1 << 20)
+        if not data:
+            self._selector.unregister(fd)
+            os.close(fd)
+            pipe.owner.open_pipes -= 1
+            if pipe.rest:
+                self._line(pipe, pipe.rest)
+            return
+        *lines, pipe.rest = (pipe.rest + data).split(b"\n")
+        for line in lines:
+            self._line(pipe, line)
+
+    def _line(self, pipe: _Pipe, line: bytes) -> None:
+        rank = pipe.owner
+        if not pipe.is_events:
+            rank.log.write(line + b"\n")
+            text = line[:LONGEST_LINE].decode(errors="replace").rstrip()
+            if text.strip():
+                rank.last_line = text
+                _emit({"kind": "log", "rank": rank.me.rank, "line": text, "t": time.time()})
+            return
+        with contextlib.suppress(ValueError):  # a rank that is killed may leave half a line
+            event = json.loads(line)
+            if event["kind"] == "result":
+                self.result = {name: value for name, value in event.items() if name != "kind"}
+            else:
+                _emit(event)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = self.ranks[pid]
+            rank.code = os.waitstatus_to_exitcode(status)
+            if rank.code == 0:
+                continue
+            if not self.stopping and self._judge_at is None:
+                # The rank that is the cause may be reaped after those that noticed its end.
+                soon = 0.1 if rank.code != rank_module.EXIT_PEER_LOST else CAUSE_S
+                self._judge_at = time.monotonic() + soon
+
+    def _judge(self, *, final: bool) -> None:
+        """Say what became of the ranks that ended; the first time that some failed, stop the others."""
+        self._judge_at = None
+        ended = [rank for rank in self.ranks.values() if rank.code is not None]
+        causes = [r for r in ended if r.code not in (0, rank_module.EXIT_PEER_LOST)]
+        for rank in ended:
+            if rank.code and rank.me.rank not in self._said and (final or not rank.open_pipes or rank.code < 0):
+                lost_peer = rank.code == rank_module.EXIT_PEER_LOST and bool(causes)
+                self._said.add(rank.me.rank)
+                self._say(rank, "stopped" if self.stopping or lost_peer else "failed", _why(rank))
+        if final:
+            for rank in ended:
+                if rank.code == 0:
+                    self._say(rank, "finished")
+        elif not self.stopping:
+            self._stop(KILL_AFTER_FAILURE_S)
+
+    def _say(self, rank: _Rank, state: str, detail: str = "") -> None:
+        _emit(
+            {
+                "kind": "rank", "rank": rank.me.rank, "state": state, "detail": detail, "exit_code": rank.code,
+                "pid": rank.pid, "t": time.time(),
+            }  # fmt: skip
+        )
+
+    def _command(self) -> None:
+        data = os.read(sys.stdin.fileno(), 65536)
+        if not data:
+            self._selector.unregister(sys.stdin.fileno())
+            self._stop(0.0)
+            return
+        *lines, self._commands = (self._commands + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"stop "):
+                self._stop(float(line.split()[1]))
+
+    def _stop(self, grace_s: float) -> None:
+        self.stopping = True
+        self._signal(signal.SIGTERM if grace_s > 0 else signal.SIGKILL)
+        self._kill_at = time.monotonic() + grace_s
+
+    def _signal(self, number: signal.Signals) -> None:
+        for rank in self.ranks.values():
+            if rank.code is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(rank.pid, number)
+
+
+def _why(rank: _Rank) -> str:
+    assert rank.code is not None
+    if rank.code < 0:
+        name = signal.Signals(-rank.code).name
+        return f"killed by {name}" + (f"; last line: {rank.last_line}" if rank.last_line else "")
+    return rank.last_line or f"ended with status {rank.code} without output"
+
+
+def _listener(spec: LaunchSpec) -> tuple[int, socket.socket | None]:
+    """The port of the rendezvous store, and its socket where this machine hosts it."""
+    if spec.first_rank not in spec.local:
+        return spec.rendezvous_port, None
+    try:
+        listener = socket.create_server((spec.rendezvous_host, spec.rendezvous_port), backlog=1024)
+    except OSError as error:
+        where = f"{spec.rendezvous_host}:{spec.rendezvous_port}"
+        raise InputError("rendezvous_port", where, f"cannot listen there ({error.strerror})") from None
+    return listener.getsockname()[1], listener
+
+
+def _become_rank(start: rank_module.Start, out: int, life: int) -> NoReturn:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(out)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    rank_module.leave_with(life)
+    rank_module.run(start)
+
+
+def _watch_children(selector: selectors.BaseSelector) -> None:
+    """Wake the selector when a child ends."""
+    woken, waker = socket.socketpair()
+    for end in (woken, waker):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
+
+    def drain() -> None:
+        with contextlib.suppress(BlockingIOError):
+            woken.recv(4096)
+
+    selector.register(woken, selectors.EVENT_READ, drain)
+
+
+def _emit(event: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(event, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Entry point of ``python -m engine.runtime.host``."""
+    began = time.time()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Unbuffered, one line: what follows it is for the selector.
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(sys.stdin.fileno(), 1)
+        if not byte:
+            return 0
+        line += byte
+    spec = LaunchSpec.from_json(line.decode())
+    try:
+        schedule = schedule_of(spec.job)
+        corpus = open_corpus(spec.job.data, seq=spec.job.model.seq, seed=spec.job.seed)
+        return Host(spec, schedule, corpus, began).run()
+    except InputError as error:
+        for rank in spec.local:
+            _emit(
+                {
+                    "kind": "rank", "rank": rank, "state": "failed", "detail": str(error), "exit_code": None,
+                    "pid": None, "t": time.time(),
+                }  # fmt: skip
+            )
+        return 0
+    except BrokenPipeError:  # the owner is gone
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""One rank: sets itself up, trains step after step, and says how it went."""
+
+import array
+import os
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from engine.runtime.corpus import Corpus, samples_of
+from engine.runtime.events import EventWriter
+from engine.runtime.exchange import PeerLost
+from engine.runtime.executor import Executor, work_of
+from engine.runtime.gradients import Gradients
+from engine.runtime.launch import LaunchSpec, RankAssignment
+from engine.runtime.mesh import Mesh
+from engine.runtime.model import DTYPES, Stage, params_sha256
+from engine.runtime.recorder import Recorder
+from engine.runtime.result import measured_part, medians_of_stages
+from engine.runtime.totals import Background, Totals
+from engine.schedule.ir import OpKind, Schedule
+
+EXIT_FAILED = 1
+EXIT_PEER_LOST = 75  # not the cause: another rank is (EX_TEMPFAIL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What the host hands to a rank when it forks it."""
+
+    spec: LaunchSpec
+    me: RankAssignment
+    schedule: Schedule
+    corpus: Corpus
+    port: int
+    listen_fd: int | None
+    events_fd: int
+    began: float  # Unix time at which the host began
+
+
+def run(start: Start) -> NoReturn:
+    """Run a rank to its end and leave the process; never returns."""
+    try:
+        torch.set_num_threads(1)
+        _Training(start).run()
+    except BaseException as error:
+        die(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # gloo's threads have nothing more to say
+
+
+def die(error: BaseException) -> NoReturn:
+    """Leave the process, the last line of its output saying why."""
+    if isinstance(error, PeerLost):
+        print(error, file=sys.stderr, flush=True)  # noqa: T201  (the rank's own log)
+        os._exit(EXIT_PEER_LOST)
+    traceback.print_exception(error)
+    sys.stderr.flush()
+    os._exit(EXIT_FAILED)
+
+
+class _Training:
+    def __init__(self, start: Start) -> None:
+        self._start, self._spec, self._me, self._job = start, start.spec, start.me, start.spec.job
+        self._events = EventWriter(start.events_fd)
+        self._mesh = Mesh(self._spec, self._me, start.schedule, port=start.port, listen_fd=start.listen_fd)
+        self._recorder = Recorder(self._me, self._events, die)
+        self._stage = Stage(self._job, self._me.stage)
+        job, me, mesh = self._job, self._me, self._mesh
+        self._gradients = Gradients(
+            self._stage, group=mesh.replicas, replica=me.pipeline, replicas=job.pipelines
+        )  # fmt: skip
+        self._optimizer = torch.optim.AdamW(self._stage.parameters(), lr=job.lr, fused=True)
+        self._executor = Executor(
+            self._stage, work_of(start.schedule, me.pipeline, me.stage, self._lasts_s),
+            shape=(job.micro_batch, job.model.seq, job.model.hidden), dtype=DTYPES[job.dtype],
+            microbatches=job.microbatches, pipelines=job.pipelines, upstream=mesh.upstream(),
+            downstream=mesh.downstream(), batch=self._batch, late=start.schedule.recompute_gate == "late",
+            gradients=self._gradients, recorder=self._recorder,
+        )  # fmt: skip
+        # Replicas hold the same sums, so one pipeline is enough to report them; a clip needs them everywhere.
+        totals = Totals(mesh.endpoint, above=mesh.above(), below=mesh.below())
+        self._totals = totals
+        reports = job.clip is None and me.pipeline == 0
+        self._background = Background(totals, self._step, die) if reports else None
+        self._losses = array.array("d")
+        self._norms = array.array("d")
+        self._startup_s = 0.0
+        self._samples = np.concatenate(
+            [samples_of(me.pipeline, m, job.microbatches, job.micro_batch) for m in range(job.microbatches)]
+        )
+
+    def run(self) -> None:
+        self._state("ready")
+        self._mesh.barrier("ready")
+        self._state("running")
+        self._startup_s = time.time() - self._start.began
+        for iteration in range(self._job.steps):
+            self._iterate(iteration)
+        self._recorder.drain()
+        if self._background:
+            self._background.close()
+        self._report()
+        self._mesh.close()
+        self._events.close()
+
+    def _iterate(self, iteration: int) -> None:
+        recorder, gradients = self._recorder, self._gradients
+        recorder.begin(iteration)
+        self._executor.run(iteration)
+        loss, start, end = gradients.all_reduce(self._executor.loss, recorder.clock.unix)
+        if self._job.pipelines > 1:
+            recorder.op("all_reduce", None, start, end)
+        self._clip_or_report(iteration, gradients.square_sum(), loss)
+        start = time.monotonic()
+        self._optimizer.step()
+        end = time.monotonic()
+        recorder.op("optimizer", None, start, end)
+        recorder.finish(end)
+
+    def _clip_or_report(self, iteration: int, square_sum: float, loss: float) -> None:
+        clip = self._job.clip
+        if clip is None:
+            if self._background:
+                self._background.contribute(iteration, square_sum, loss)
+            return
+        square_sum, loss = self._totals.agree(iteration, square_sum, loss)
+        self._gradients.scale(min(1.0, clip / (square_sum**0.5 + 1e-6)))
+        if self._me.pipeline == 0:
+            self._step(iteration, square_sum, loss)
+
+    def _step(self, iteration: int, square_sum: float, loss: float) -> None:
+        if self._me.rank != self._spec.first_rank:
+            return
+        norm = square_sum**0.5
+        if not (np.isfinite(loss) and np.isfinite(norm)):
+            raise FloatingPointError(f"step {iteration}: loss {loss} and gradient norm {norm} must be finite; lower lr")
+        self._losses.append(loss)
+        self._norms.append(norm)
+        self._events.put(
+            {
+                "kind": "step", "iteration": iteration, "loss": loss, "grad_norm": norm,
+                "learning_rate": self._job.lr, "tokens": self._job.tokens_per_step, "t": time.time(),
+            }  # fmt: skip
+        )
+
+    def _batch(self, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, targets = self._start.corpus.batch(iteration, self._job.global_batch, self._samples)
+        return torch.from_numpy(tokens), torch.from_numpy(targets)
+
+    def _lasts_s(self, kind: OpKind) -> float | None:
+        if self._job.device != "emulated":
+            return None
+        scenario, stage = self._job.scenario, self._me.stage
+        names = {OpKind.F: ("forward",), OpKind.R: ("recompute",), OpKind.B: ("backward", "weight")}
+        profile_ms = sum(float(scenario.per_stage(name)[stage]) for name in names[kind])  # type: ignore[arg-type]
+        return profile_ms / 1e3 * self._spec.disturbance.of_op(stage, kind.name)
+
+    def _state(self, state: str) -> None:
+        self._events.put(
+            {
+                "kind": "rank", "rank": self._me.rank, "state": state, "detail": "", "exit_code": None,
+                "pid": os.getpid(), "t": time.time(),
+            }  # fmt: skip
+        )
+
+    def _report(self) -> None:
+        """The first rank gathers what all measured and sends the result; the others wait until it has."""
+        mine = {**self._recorder.stats(), "digests": self._stage.digests()}
+        self._mesh.share("stats", mine)
+        self._mesh.barrier("stats")
+        if self._me.rank == self._spec.first_rank:
+            self._events.put({"kind": "result", **self._result(self._mesh.shared("stats"))})
+        self._mesh.barrier("end")
+        if self._me.rank == self._spec.first_rank:
+            # The store lives in this process: leave last, so that nobody's answer is cut off.
+            deadline = time.monotonic() + 5.0
+            while self._mesh.store.add("left", 0) < len(self._spec.ranks) - 1 and time.monotonic() < deadline:
+                time.sleep(0.01)
+        else:
+            self._mesh.store.add("left", 1)
+
+    def _result(self, stats: list[dict[str, Any]]) -> dict[str, Any]:
+        digests = {int(n): sha for rank in stats for n, sha in rank["digests"].items() if rank["pipeline"] == 0}
+        return {
+            "steps": len(self._losses), "losses": list(self._losses), "grad_norms": list(self._norms),
+            "params_sha256": params_sha256(digests), **measured_part(self._job, stats),
+            "startup_s": round(self._startup_s, 3), "median_s_of_stage": medians_of_stages(self._job, stats),
+        }  # fmt: skip
+
+
+def leave_with(life_fd: int) -> None:
+    """End this process as soon as the host is gone: its end of the pipe `life_fd` closes with it."""
+
+    def watch() -> None:
+        os.read(life_fd, 1)
+        os._exit(EXIT_FAILED)
+
+    threading.Thread(target=watch, name="life", daemon=True).start()

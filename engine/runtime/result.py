@@ -1,0 +1,99 @@
+"""The result of a run: what the ranks measured, beside what the simulator says with the same all-reduce and step."""
+
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from engine.runtime.job import TrainJob
+from engine.runtime.predict import predict
+from engine.schedule import Schedule
+from engine.schedule.scenario import Times
+
+
+def measured_part(job: TrainJob, stats: list[dict[str, Any]]) -> dict[str, Any]:
+    """The fields of the result that follow from the ranks' statistics, by rank (Recorder.stats)."""
+    iterations_ms = [1e3 * seconds for seconds in stats[0]["iterations_s"]]
+    window_s = sum(rank["window_s"] for rank in stats)
+    return {
+        "iteration_ms": {
+            "median": median(iterations_ms) if iterations_ms else None,
+            "p95": float(np.percentile(iterations_ms, 95)) if iterations_ms else None,
+            "simulated": None,
+        },
+        "deviation": None,
+        "utilization": {
+            "measured": sum(rank["busy_s"] for rank in stats) / window_s if window_s else None,
+            "simulated": None,
+        },
+        "allreduce_ms": _median_ms(stats, "all_reduce") if job.pipelines > 1 else 0.0,
+        "optimizer_ms": _median_ms(stats, "optimizer"),
+        "wan": _wan(job, stats),
+        "resumed_from": None,
+        "peak_rss_mb": max(rank["peak_rss_mb"] for rank in stats),
+        "overruns": sum(rank["overruns"] for rank in stats),
+        "worst_overrun_ms": max(rank["worst_overrun_ms"] for rank in stats),
+        "dropped_events": sum(rank["dropped_events"] for rank in stats),
+    }  # fmt: skip
+
+
+def completed(job: TrainJob, schedule: Schedule, result: dict[str, Any]) -> dict[str, Any]:
+    """The result with the simulator's side filled in, from the per-stage medians that the ranks measured.
+
+    On the emulated device op times are the profile's; elsewhere they are the measured medians themselves.
+    """
+    result = dict(result)
+    stages = result.pop("median_s_of_stage")
+    if not all("optimizer" in stage for stage in stages):
+        return result  # fewer iterations than the statistics leave out
+    prediction = predict(
+        job, schedule=schedule, times=None if job.device == "emulated" else _measured_times(stages),
+        allreduce_s=tuple(stage.get("all_reduce", 0.0) for stage in stages) if job.pipelines > 1 else None,
+        optimizer_s=tuple(stage["optimizer"] for stage in stages),
+    )  # fmt: skip
+    simulated_ms = prediction.iteration_s * 1e3
+    result["iteration_ms"] = {**result["iteration_ms"], "simulated": simulated_ms}
+    if result["iteration_ms"]["median"] is not None:
+        result["deviation"] = result["iteration_ms"]["median"] / simulated_ms - 1
+    result["utilization"] = {**result["utilization"], "simulated": prediction.utilization}
+    return result
+
+
+def medians_of_stages(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """Median seconds by kind of op for each stage, over its replicas."""
+    stages = []
+    for stage in range(job.stages):
+        replicas = [rank["median_s"] for rank in stats if rank["stage"] == stage]
+        kinds = set().union(*replicas)
+        stages.append({kind: median(r[kind] for r in replicas if kind in r) for kind in kinds})
+    return stages
+
+
+def _measured_times(stages: list[dict[str, float]]) -> Times:
+    return Times(
+        forward=[1e3 * stage["F"] for stage in stages],
+        backward=[1e3 * stage["B"] for stage in stages],
+        recompute=[1e3 * stage.get("R", 0.0) for stage in stages],
+    )
+
+
+def _median_ms(stats: list[dict[str, Any]], kind: str) -> float | None:
+    values = [rank["median_s"][kind] for rank in stats if kind in rank["median_s"]]
+    return 1e3 * median(values) if values else None
+
+
+def _wan(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Traffic by direction between data centres; gbps is the rate while a message is on its link."""
+    totals: dict[tuple[int, int], list[float]] = {}
+    for rank in stats:
+        for row in rank["traffic"]:
+            total = totals.setdefault((row["from_stage"], row["to_stage"]), [0, 0.0])
+            total[0] += row["bytes"]
+            total[1] += row["seconds"]
+    return [
+        {
+            "from": job.datacenters[job.dcs[a]].name, "to": job.datacenters[job.dcs[b]].name, "bytes": int(nbytes),
+            "gbps": nbytes * 8 / seconds / 1e9 if seconds else None, "connections": job.hops[min(a, b)].connections,
+        }
+        for (a, b), (nbytes, seconds) in sorted(totals.items())
+    ]  # fmt: skip
