@@ -17,7 +17,11 @@ CHANGES = "control:changes"  # stream of run ids whose state a service has chang
 def client() -> redis.Redis:
     """The process's client: a thread-safe pool that gives up after two seconds."""
     return redis.Redis.from_url(
-        settings.VALKEY_URL, decode_responses=True, socket_connect_timeout=2, socket_timeout=2, health_check_interval=30
+        settings.VALKEY_URL,
+        decode_responses=True,
+        socket_connect_timeout=2,
+        socket_timeout=2,
+        health_check_interval=30,
     )
 
 

@@ -101,7 +101,9 @@ def database(url: str, *, pool_size: int) -> dict[str, Any]:
         raise ImproperlyConfigured(f"DATABASE_URL: {parts.scheme or url!r}: must start with postgresql://")
     name = unquote(parts.path.lstrip("/"))
     if not name:
-        raise ImproperlyConfigured("DATABASE_URL: names no database; as in postgresql://user:password@host:5432/meridian")
+        raise ImproperlyConfigured(
+            "DATABASE_URL: names no database; as in postgresql://user:password@host:5432/meridian"
+        )
     options: dict[str, Any] = dict(parse_qsl(parts.query))
     options["pool"] = {"min_size": 0, "max_size": pool_size, "timeout": 10, "max_idle": 60}
     return {

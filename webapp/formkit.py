@@ -27,7 +27,9 @@ class Sectioned(forms.BaseForm):
 
     def take_errors(self, error: ValidationError) -> None:
         """Show a service's ValidationError: at its fields where the form has them, else on top."""
-        for field, messages in (error.message_dict if hasattr(error, "error_dict") else {"": error.messages}).items():
+        for field, messages in (
+            error.message_dict if hasattr(error, "error_dict") else {"": error.messages}
+        ).items():
             shown = field if field in self.fields else None
             for message in messages:
                 self.add_error(shown, message)

@@ -31,7 +31,9 @@ def configure_structlog() -> None:
 def logging_config(*, json_lines: bool, level: str) -> dict[str, Any]:
     """The LOGGING setting: one stream handler, JSON lines in production and readable lines elsewhere."""
     renderer = (
-        structlog.processors.JSONRenderer() if json_lines else structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)
+        structlog.processors.JSONRenderer()
+        if json_lines
+        else structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)
     )
     quiet = {"handlers": ["stream"], "level": "WARNING", "propagate": False}
     return {

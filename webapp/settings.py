@@ -19,12 +19,18 @@ PRODUCTION = env.choice("MERIDIAN_ENV", "development", ["development", "producti
 DEBUG = env.flag("MERIDIAN_DEBUG", False)
 
 if PRODUCTION:
-    SECRET_KEY = env.required("MERIDIAN_SECRET_KEY", "production wants a key of its own, 50 random characters")
-    ALLOWED_HOSTS = env.required("MERIDIAN_HOSTS", "the host names that the site answers to, by commas").split(",")
+    SECRET_KEY = env.required(
+        "MERIDIAN_SECRET_KEY", "production wants a key of its own, 50 random characters"
+    )
+    ALLOWED_HOSTS = env.required(
+        "MERIDIAN_HOSTS", "the host names that the site answers to, by commas"
+    ).split(",")
 else:
     SECRET_KEY = os.environ.get("MERIDIAN_SECRET_KEY") or env.kept_secret(VAR / "secret_key")
     ALLOWED_HOSTS = env.words("MERIDIAN_HOSTS", ["127.0.0.1", "localhost", "[::1]"])
-CSRF_TRUSTED_ORIGINS = env.words("MERIDIAN_ORIGINS", [f"https://{h}" for h in ALLOWED_HOSTS] if PRODUCTION else [])
+CSRF_TRUSTED_ORIGINS = env.words(
+    "MERIDIAN_ORIGINS", [f"https://{h}" for h in ALLOWED_HOSTS] if PRODUCTION else []
+)
 
 INSTALLED_APPS = [
     "django.contrib.auth",
@@ -191,7 +197,9 @@ SESSION_COOKIE_AGE = 14 * 24 * 3600
 SESSION_COOKIE_SAMESITE = "Lax"
 if PRODUCTION:
     SECURE_SSL_REDIRECT = env.flag("MERIDIAN_SSL_REDIRECT", True)
-    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.flag("MERIDIAN_BEHIND_PROXY", False) else None
+    SECURE_PROXY_SSL_HEADER = (
+        ("HTTP_X_FORWARDED_PROTO", "https") if env.flag("MERIDIAN_BEHIND_PROXY", False) else None
+    )
     SECURE_REDIRECT_EXEMPT = [r"^healthz$"]
     SECURE_HSTS_SECONDS = 365 * 24 * 3600
     SECURE_HSTS_INCLUDE_SUBDOMAINS = True
@@ -205,8 +213,8 @@ LOGGING = logging_config(json_lines=PRODUCTION, level=os.environ.get("MERIDIAN_L
 configure_structlog()
 DJANGO_STRUCTLOG_STATUS_4XX_LOG_LEVEL = 20  # a mistyped address is no warning
 
-# The demo names its logins on the login page.
-DEMO = env.flag("MERIDIAN_DEMO", False)
+# The demo (seed_demo leaves the file) names its logins on the login page.
+DEMO = not PRODUCTION and env.flag("MERIDIAN_DEMO", (VAR / "demo").exists())
 
 # How long before the site acts, seconds.
 NODE_SILENT_AFTER_S = env.number("MERIDIAN_NODE_SILENT_S", 10, least=4)  # heartbeats come every 2 s
@@ -216,4 +224,3 @@ STOP_GRACE_S = 5.0
 RENDEZVOUS_PORTS = range(29500, 30500)
 # Raw spans are kept for so many iterations of a run, rollups for good.
 KEEP_SPAN_ITERATIONS = int(env.number("MERIDIAN_KEEP_ITERATIONS", 200, least=10))
-

@@ -27,7 +27,11 @@ class StateColumn(tables.Column):
     """A status: its word, with the code in an attribute that the style sheet gives a shape."""
 
     def render(self, value: Any) -> str:
-        return state(*value) if isinstance(value, tuple) else state(str(value), getattr(value, "label", str(value)))
+        return (
+            state(*value)
+            if isinstance(value, tuple)
+            else state(str(value), getattr(value, "label", str(value)))
+        )
 
 
 def state(code: str, label: str) -> str:

@@ -21,7 +21,14 @@ def site(request: HttpRequest) -> dict[str, Any]:
 def _site(request: HttpRequest) -> dict[str, Any]:
     user = getattr(request, "user", None)
     if user is None or not user.is_authenticated:
-        return {"nav": [], "teams": [], "role": "", "may_operate": False, "broker": None, "demo": settings.DEMO}
+        return {
+            "nav": [],
+            "teams": [],
+            "role": "",
+            "may_operate": False,
+            "broker": None,
+            "demo": settings.DEMO,
+        }
     roles = [member.role for member in Membership.objects.filter(user=user)]
     highest = Role.ADMIN if user.is_superuser else next((role for role in RANKED if role in roles), None)
     return {

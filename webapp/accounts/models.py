@@ -86,7 +86,9 @@ class AuditEntry(models.Model):
     """One change of state: who did what to which object. Written by services, in the transaction of the change."""
 
     at = models.DateTimeField(auto_now_add=True)
-    actor = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")  # null: Meridian itself
+    actor = models.ForeignKey(
+        User, null=True, on_delete=models.PROTECT, related_name="+"
+    )  # null: Meridian itself
     team = models.ForeignKey(Team, null=True, on_delete=models.PROTECT, related_name="+")
     verb = models.CharField(max_length=40)
     object_type = models.CharField(max_length=40)

@@ -3,15 +3,17 @@
 from typing import Any
 
 from django import forms
-from engine.cluster.gpus import catalogue
 
+from engine.cluster.gpus import catalogue
 from webapp.accounts.models import OPERATORS, Team
 from webapp.formkit import Sectioned, limit, team_field
 from webapp.inventory.models import DataCenter, Node, WanLink
 
 
 class DataCenterForm(Sectioned, forms.ModelForm):
-    gpu_type = forms.ChoiceField(label="GPU type", choices=lambda: [(name, name) for name in sorted(catalogue())])
+    gpu_type = forms.ChoiceField(
+        label="GPU type", choices=lambda: [(name, name) for name in sorted(catalogue())]
+    )
     layout = [
         ("Data centre", "", ["team", "name", "place"]),
         ("GPUs", "Nodes say how many there are", ["gpu_type", "price_per_gpu_hour", "intra_gbps"]),

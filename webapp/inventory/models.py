@@ -16,7 +16,8 @@ from webapp.accounts.models import Team
 # Node names become broker users, key prefixes and queue names: letters that mean nothing there.
 NAME_PATTERN = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
 NAME = RegexValidator(
-    rf"\A{NAME_PATTERN}\Z", "Lower-case letters, digits and inner hyphens, at most 40 characters, as in us-east-1."
+    rf"\A{NAME_PATTERN}\Z",
+    "Lower-case letters, digits and inner hyphens, at most 40 characters, as in us-east-1.",
 )
 FINITE = MaxValueValidator(1e9)
 
@@ -34,7 +35,8 @@ class DataCenterQuerySet(models.QuerySet["DataCenter"]):
     def with_counts(self) -> DataCenterQuerySet:
         """Adds `node_count` and `gpu_count`."""
         return self.annotate(
-            node_count=models.Count("nodes"), gpu_count=models.functions.Coalesce(models.Sum("nodes__gpus"), 0)
+            node_count=models.Count("nodes"),
+            gpu_count=models.functions.Coalesce(models.Sum("nodes__gpus"), 0),
         )
 
 
@@ -49,8 +51,12 @@ class DataCenter(models.Model):
         max_digits=10, decimal_places=4, default=0, validators=[MinValueValidator(0)]
     )
     intra_gbps = models.FloatField(default=100, validators=[MinValueValidator(0.001), FINITE])
-    latitude = models.FloatField(null=True, blank=True, validators=[MinValueValidator(-90), MaxValueValidator(90)])
-    longitude = models.FloatField(null=True, blank=True, validators=[MinValueValidator(-180), MaxValueValidator(180)])
+    latitude = models.FloatField(
+        null=True, blank=True, validators=[MinValueValidator(-90), MaxValueValidator(90)]
+    )
+    longitude = models.FloatField(
+        null=True, blank=True, validators=[MinValueValidator(-180), MaxValueValidator(180)]
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = DataCenterQuerySet.as_manager()
@@ -64,10 +70,13 @@ class DataCenter(models.Model):
                 name="datacenter_name_unique",
                 violation_error_message="The team has a data centre of this name already.",
             ),
-            models.CheckConstraint(condition=Q(price_per_gpu_hour__gte=0), name="datacenter_price_not_negative"),
+            models.CheckConstraint(
+                condition=Q(price_per_gpu_hour__gte=0), name="datacenter_price_not_negative"
+            ),
             models.CheckConstraint(condition=Q(intra_gbps__gt=0), name="datacenter_intra_positive"),
             models.CheckConstraint(
-                condition=Q(latitude__isnull=True) | Q(latitude__range=(-90, 90)), name="datacenter_latitude_range"
+                condition=Q(latitude__isnull=True) | Q(latitude__range=(-90, 90)),
+                name="datacenter_latitude_range",
             ),
             models.CheckConstraint(
                 condition=Q(longitude__isnull=True) | Q(longitude__range=(-180, 180)),
@@ -106,7 +115,9 @@ class NodeQuerySet(models.QuerySet["Node"]):
 class Node(models.Model):
     """One machine with GPUs, on which an agent runs."""
 
-    dc = models.ForeignKey(DataCenter, on_delete=models.PROTECT, related_name="nodes", verbose_name="data centre")
+    dc = models.ForeignKey(
+        DataCenter, on_delete=models.PROTECT, related_name="nodes", verbose_name="data centre"
+    )
     name = models.CharField(max_length=40, unique=True, validators=[NAME])
     gpus = models.PositiveIntegerField("GPUs", validators=[MinValueValidator(1), MaxValueValidator(1024)])
     device = models.CharField(max_length=10, choices=Device.choices, default=Device.CUDA)
@@ -153,7 +164,9 @@ class WanLink(models.Model):
     a = models.ForeignKey(DataCenter, on_delete=models.PROTECT, related_name="+")
     b = models.ForeignKey(DataCenter, on_delete=models.PROTECT, related_name="+")
     latency_ms = models.FloatField(validators=[MinValueValidator(0), MaxValueValidator(10_000)])  # one way
-    bandwidth_gbps = models.FloatField(validators=[MinValueValidator(0.001), MaxValueValidator(1e5)])  # per node pair
+    bandwidth_gbps = models.FloatField(
+        validators=[MinValueValidator(0.001), MaxValueValidator(1e5)]
+    )  # per node pair
     connections = models.PositiveIntegerField(
         null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(256)]
     )  # TCP connections per node pair; empty: as many as it takes
@@ -171,7 +184,9 @@ class WanLink(models.Model):
             models.CheckConstraint(condition=Q(a__lt=F("b")), name="wanlink_pair_ordered"),
             models.CheckConstraint(condition=Q(latency_ms__gte=0), name="wanlink_latency_not_negative"),
             models.CheckConstraint(condition=Q(bandwidth_gbps__gt=0), name="wanlink_bandwidth_positive"),
-            models.CheckConstraint(condition=Q(egress_price_per_gb__gte=0), name="wanlink_egress_not_negative"),
+            models.CheckConstraint(
+                condition=Q(egress_price_per_gb__gte=0), name="wanlink_egress_not_negative"
+            ),
         ]
 
     def __str__(self) -> str:

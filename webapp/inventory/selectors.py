@@ -5,8 +5,8 @@ from typing import Any
 
 from django.db.models import Q
 from django.http import HttpRequest
-from engine.cluster import tcp
 
+from engine.cluster import tcp
 from webapp.accounts.permissions import may
 from webapp.inventory.models import DataCenter, Node, WanLink
 from webapp.inventory.services import team_of

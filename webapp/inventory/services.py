@@ -148,7 +148,9 @@ def record_heartbeat(name: str, seen: Any, *, gpus: Any, device: Any, version: A
         seen_gpus=gpus if isinstance(gpus, int) and 0 <= gpus <= 1024 else None,
         seen_device=str(device or "")[:10],
         version=str(version or "")[:40],
-        seen_ranks=[rank for rank in ranks if isinstance(rank, dict)][:1024] if isinstance(ranks, list) else [],
+        seen_ranks=[rank for rank in ranks if isinstance(rank, dict)][:1024]
+        if isinstance(ranks, list)
+        else [],
     )
 
 

@@ -27,7 +27,9 @@ class DataCenterTable(Table):
 class NodeTable(Table):
     name = tables.LinkColumn("inventory:node-detail", args=[tables.A("pk")])
     state = StateColumn(order_by=("last_seen",))
-    dc = tables.LinkColumn("inventory:datacenter-detail", args=[tables.A("dc_id")], verbose_name="Data centre")
+    dc = tables.LinkColumn(
+        "inventory:datacenter-detail", args=[tables.A("dc_id")], verbose_name="Data centre"
+    )
     gpus = NumberColumn("GPUs")
     host = tables.Column("Address")
     last_seen = tables.Column("Last heard")

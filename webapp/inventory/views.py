@@ -69,7 +69,9 @@ class Pages:
             "title": f"Delete {thing}?", "object": thing, "blocked": blocked, "cancel_url": self._url(thing),
             "text": f"The {self.one} {thing} will be gone for good.", "submit_label": f"Delete {thing}",
         }  # fmt: skip
-        return render(request, "components/confirm.html", context, status=409 if request.method == "POST" else 200)
+        return render(
+            request, "components/confirm.html", context, status=409 if request.method == "POST" else 200
+        )
 
     def _url(self, thing: Any) -> str:
         return reverse(f"inventory:{self.name}-detail", args=[thing.pk])

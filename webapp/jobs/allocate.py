@@ -78,7 +78,9 @@ def _idle(dcs: dict[str, DataCenter], device: str) -> dict[str, list[Gpu]]:
     return idle
 
 
-def _shortage(document: dict[str, Any], dcs: dict[str, DataCenter], idle: dict[str, list[Gpu]]) -> Shortage | None:
+def _shortage(
+    document: dict[str, Any], dcs: dict[str, DataCenter], idle: dict[str, list[Gpu]]
+) -> Shortage | None:
     for name, needed in _needed(document).items():
         if name not in dcs:
             return Shortage(text=f"There is no data centre {name} any more.", for_good=True)
@@ -122,7 +124,9 @@ def _port(run: Run) -> int:
     ports = settings.RENDEZVOUS_PORTS
     host = RankState.objects.get(run=run, rank=0).node.host
     used = set(
-        Run.objects.open().filter(ranks__rank=0, ranks__node__host=host).values_list("rendezvous_port", flat=True)
+        Run.objects.open()
+        .filter(ranks__rank=0, ranks__node__host=host)
+        .values_list("rendezvous_port", flat=True)
     )
     for step in range(len(ports)):
         port = ports[(run.pk + step) % len(ports)]

@@ -7,7 +7,9 @@ from engine.inputs import parse
 from engine.runtime.job import TrainJob
 
 
-def train_document(request: dict[str, Any], option: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
+def train_document(
+    request: dict[str, Any], option: dict[str, Any], training: dict[str, Any]
+) -> dict[str, Any]:
     """The document of `meridian train` that runs one `option` of a plan.
 
     Parameters
@@ -39,7 +41,9 @@ def _document(request: dict[str, Any], option: dict[str, Any], training: dict[st
         "datacenters": [{"name": name, "gpus": gpus[name]} for name in names],
         "links": [link for link in request.get("links", []) if set(link["between"]) <= set(names)],
         "stages": job["partitions"],
-        "dc_of_stage": [names.index(part["dc"]) for part in option["partitions"] for _ in range(part["stages"])],
+        "dc_of_stage": [
+            names.index(part["dc"]) for part in option["partitions"] for _ in range(part["stages"])
+        ],
         "pipelines": option["pipelines"],
         "microbatches": job["microbatches"],
         "policy": option["policy"],

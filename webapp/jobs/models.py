@@ -66,7 +66,9 @@ class Job(models.Model):
     document = models.JSONField()
     plan = models.ForeignKey(Plan, null=True, on_delete=models.PROTECT, related_name="jobs")
     plan_copy = models.JSONField(default=dict)  # {name, request, option}: plans may change, what ran may not
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = JobQuerySet.as_manager()
@@ -108,7 +110,9 @@ class Run(models.Model):
     rendezvous_port = models.PositiveIntegerField(null=True)
     predicted = models.JSONField(default=dict)  # {iteration_ms, utilization, spans: [[rank, code…]]}
     result = models.JSONField(null=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     epoch = models.FloatField(null=True)  # Unix seconds of the first span: what live data counts from
     started_at = models.DateTimeField(null=True)

@@ -1,4 +1,4 @@
-"""Telling others, after the commit, that a run has changed: ingest for the browsers, the reconciler to act."""
+"""Telling others after the commit that a run has changed: ingest for the browsers, the reconciler to act."""
 
 import structlog
 from django.db import transaction
@@ -19,10 +19,10 @@ def reconcile_soon() -> None:
 
 
 def _reconcile_now() -> None:
-    from webapp.jobs.tasks import reconcile
+    from webapp.celery import app
 
     try:
-        reconcile.apply_async(expires=5, retry=False)
+        app.send_task("jobs.reconcile", expires=5, retry=False)
     except Exception as error:  # whatever kombu raises while the broker is down: the beat will do it
         log.warning("reconcile not sent, the next beat does it", error=str(error))
         broker.health(max_age_s=0)

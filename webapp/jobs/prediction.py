@@ -5,7 +5,6 @@ from typing import Any
 from engine.inputs import parse
 from engine.runtime.job import TrainJob
 from engine.runtime.predict import predict
-
 from webapp.live.codes import code_of
 
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import structlog
 from django.conf import settings
 from django.utils import timezone
+
 from engine.inputs import parse
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import LaunchSpec, RankAssignment
-
 from webapp.inventory.models import Node, NodeState, silence
 from webapp.jobs import services
 from webapp.jobs.allocate import allocate
@@ -88,7 +88,10 @@ def _trouble(run: Run, rank: RankState) -> str:
 def _reported(run: Run, rank: RankState) -> bool:
     """Whether the node's last heartbeat speaks of `rank`."""
     key = (str(run.pk), run.generation, rank.rank)
-    return any((str(seen.get("run")), seen.get("generation"), seen.get("rank")) == key for seen in rank.node.seen_ranks)
+    return any(
+        (str(seen.get("run")), seen.get("generation"), seen.get("rank")) == key
+        for seen in rank.node.seen_ranks
+    )
 
 
 def _ranks(run: Run) -> list[RankState]:
@@ -102,7 +105,9 @@ def _start(run: Run, send: Send) -> None:
     if timezone.now() - run.status_since > timedelta(seconds=settings.START_TIMEOUT_S):
         late = [rank for rank in _ranks(run) if rank.state != RankStatus.RUNNING]
         who = services.place(late[0]) + (f" and {len(late) - 1} more" if len(late) > 1 else "")
-        services.fail_run(run, f"Did not start within {settings.START_TIMEOUT_S:.0f} s: {who} did not get ready.")
+        services.fail_run(
+            run, f"Did not start within {settings.START_TIMEOUT_S:.0f} s: {who} did not get ready."
+        )
         return
     again = timezone.now() - timedelta(seconds=settings.DISPATCH_AGAIN_AFTER_S)
     due = {rank.node for rank in silent if rank.dispatched_at is None or rank.dispatched_at < again}
@@ -164,7 +169,9 @@ def _clean_up(send: Send) -> None:
 
 def _stop_strangers(send: Send) -> None:
     """Stop what nodes report of runs that are over or unknown here: a stop may have been lost."""
-    open_runs = {(str(pk), generation) for pk, generation in Run.objects.open().values_list("pk", "generation")}
+    open_runs = {
+        (str(pk), generation) for pk, generation in Run.objects.open().values_list("pk", "generation")
+    }
     for node in Node.objects.online().exclude(seen_ranks=[]):
         known = {(str(seen.get("run")), seen.get("generation")) for seen in node.seen_ranks}
         for run, generation in sorted(known - open_runs, key=str):
@@ -182,8 +189,14 @@ def spec_of(run: Run, node: Node) -> LaunchSpec:
         job=parse(TrainJob, run.job.document),
         ranks=tuple(
             RankAssignment(
-                rank=rank.rank, pipeline=rank.pipeline, stage=rank.stage, dc=names.index(rank.dc.name),
-                dc_name=rank.dc.name, node=rank.node.name, host=rank.node.host, gpu=rank.gpu,
+                rank=rank.rank,
+                pipeline=rank.pipeline,
+                stage=rank.stage,
+                dc=names.index(rank.dc.name),
+                dc_name=rank.dc.name,
+                node=rank.node.name,
+                host=rank.node.host,
+                gpu=rank.gpu,
             )  # fmt: skip
             for rank in ranks
         ),

@@ -132,7 +132,12 @@ def record_rank_event(run: Run, event: dict[str, Any]) -> bool:
     """
     rank = RankState.objects.select_for_update().filter(run=run, rank=event["rank"]).first()
     new = event.get("state")
-    if rank is None or new not in RANK_ORDER or rank.state in RANK_OVER or RANK_ORDER[new] <= RANK_ORDER[rank.state]:
+    if (
+        rank is None
+        or new not in RANK_ORDER
+        or rank.state in RANK_OVER
+        or RANK_ORDER[new] <= RANK_ORDER[rank.state]
+    ):
         return False
     rank.state = new
     rank.state_since = timezone.now()
@@ -164,7 +169,9 @@ def _follow(run: Run, rank: RankState) -> None:
     elif run.status == Status.STOPPING and states <= set(RANK_OVER):
         finish_stopped(run)
     elif rank.state == RankStatus.STOPPED and run.desired_state == Desired.RUNNING:
-        fail_run(run, f"{place(rank)} was stopped: {rank.detail}" if rank.detail else f"{place(rank)} was stopped.")
+        fail_run(
+            run, f"{place(rank)} was stopped: {rank.detail}" if rank.detail else f"{place(rank)} was stopped."
+        )
     else:
         notify.run_changed(run.pk)
 

@@ -7,7 +7,9 @@ from webapp.tables import NumberColumn, StateColumn, Table
 
 
 class RunTable(Table):
-    name = tables.LinkColumn("jobs:run-detail", args=[tables.A("pk")], accessor="job__name", verbose_name="Run")
+    name = tables.LinkColumn(
+        "jobs:run-detail", args=[tables.A("pk")], accessor="job__name", verbose_name="Run"
+    )
     status = StateColumn("State")
     status_reason = tables.Column("Reason", orderable=False)
     generation = NumberColumn("Attempt")
@@ -18,7 +20,16 @@ class RunTable(Table):
 
     class Meta(Table.Meta):
         model = Run
-        fields = ("name", "status", "status_reason", "generation", "iteration", "steps", "created_at", "finished_at")
+        fields = (
+            "name",
+            "status",
+            "status_reason",
+            "generation",
+            "iteration",
+            "steps",
+            "created_at",
+            "finished_at",
+        )
         order_by = "-created_at"
 
     def render_status(self, record: Run) -> str:

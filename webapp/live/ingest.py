@@ -110,7 +110,9 @@ class Ingest:
 
     async def _xread(self, streams: dict[str, str], block_ms: int | None) -> Entries:
         try:
-            answer = await self._client.xreadgroup(GROUP, CONSUMER, streams, count=MOST_ENTRIES, block=block_ms)
+            answer = await self._client.xreadgroup(
+                GROUP, CONSUMER, streams, count=MOST_ENTRIES, block=block_ms
+            )
         except ResponseError as error:
             if "NOGROUP" in str(error):  # a stream was deleted under us
                 self._looked, self._nodes = 0.0, {}

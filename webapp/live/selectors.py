@@ -77,10 +77,15 @@ def _last_spans(run: Run) -> tuple[list[dict[str, Any]], int]:
     last = batches.order_by("-iteration").values_list("iteration", flat=True).first()
     if last is None:
         return [], 0
-    per_iteration = max(1, sum(len(batch) for batch in batches.filter(iteration=last).values_list("spans", flat=True)))
+    per_iteration = max(
+        1, sum(len(batch) for batch in batches.filter(iteration=last).values_list("spans", flat=True))
+    )
     per_iteration = max(per_iteration, len(run.predicted.get("spans", [])))
     fitting = max(1, MOST_SPANS // per_iteration)
-    shown = [payload.span_entry(b) for b in batches.filter(iteration__gt=last - fitting).order_by("iteration", "rank")]
+    shown = [
+        payload.span_entry(b)
+        for b in batches.filter(iteration__gt=last - fitting).order_by("iteration", "rank")
+    ]
     while sum(len(entry["spans"]) for entry in shown) > MOST_SPANS and shown[0]["iteration"] < last:
         oldest = shown[0]["iteration"]
         shown = [entry for entry in shown if entry["iteration"] != oldest]

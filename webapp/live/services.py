@@ -66,7 +66,9 @@ def _load_runs(intake: Intake, events: list[tuple[str, str, Event]], changed: se
     if not wanted:
         return
     # Locked in one order, so that services that change a run meanwhile wait instead of meeting halfway.
-    runs = Run.objects.select_for_update(of=("self",)).select_related("job").filter(pk__in=wanted).order_by("pk")
+    runs = (
+        Run.objects.select_for_update(of=("self",)).select_related("job").filter(pk__in=wanted).order_by("pk")
+    )
     intake.runs = {run.pk: run for run in runs.defer("predicted", "result", "job__plan_copy")}
     ranks = RankState.objects.filter(run__in=intake.runs).values_list("run_id", "rank", "node__name")
     intake.nodes = {(run, rank): node for run, rank, node in ranks}
@@ -127,8 +129,13 @@ def _take_batch(intake: Intake, run: Run, event: Event) -> None:
         intake.new_epoch.add(run.pk)
     intake.batches.append(
         SpanBatch(
-            run=run, generation=run.generation, rank=event["rank"], iteration=event["iteration"],
-            start=start, end=end, spans=codes,
+            run=run,
+            generation=run.generation,
+            rank=event["rank"],
+            iteration=event["iteration"],
+            start=start,
+            end=end,
+            spans=codes,
         )  # fmt: skip
     )
     _roll_up(_stat(intake, run, event["iteration"]), event["rank"], start, end, busy, sync, traffic, shape)
@@ -201,11 +208,25 @@ def _take_log(intake: Intake, run: Run, event: Event) -> None:
 
 
 def _take_result(intake: Intake, run: Run, event: Event) -> None:
-    jobs.record_result(run, {key: value for key, value in event.items() if key not in ("losses", "grad_norms")})
+    jobs.record_result(
+        run, {key: value for key, value in event.items() if key not in ("losses", "grad_norms")}
+    )
 
 
 _TAKERS = {"rank": _take_rank, "step": _take_step, "log": _take_log, "result": _take_result}
-ROLLED_UP = ["start", "end", "loss", "grad_norm", "learning_rate", "tokens", "ranks", "busy_s", "sync_s", "traffic", "utilization"]
+ROLLED_UP = [
+    "start",
+    "end",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "tokens",
+    "ranks",
+    "busy_s",
+    "sync_s",
+    "traffic",
+    "utilization",
+]
 
 
 def _write(intake: Intake) -> None:
@@ -213,7 +234,10 @@ def _write(intake: Intake) -> None:
         Run.objects.filter(pk=pk, epoch__isnull=True).update(epoch=intake.runs[pk].epoch)
     SpanBatch.objects.bulk_create(intake.batches, ignore_conflicts=True)
     IterationStat.objects.bulk_create(
-        intake.stats.values(), update_conflicts=True, unique_fields=["run", "iteration"], update_fields=ROLLED_UP
+        intake.stats.values(),
+        update_conflicts=True,
+        unique_fields=["run", "iteration"],
+        update_fields=ROLLED_UP,
     )
 
 

@@ -69,8 +69,12 @@ def lanes(shape: Shape, ranks: list[RankState]) -> list[dict[str, Any]]:
         at = placed.get(rank)
         made.append(
             {
-                "rank": rank, "pipeline": pipeline, "stage": stage, "dc": shape.dc_of_stage[stage],
-                "gpu": at.gpu if at else None, "node": at.node.name if at else None,
+                "rank": rank,
+                "pipeline": pipeline,
+                "stage": stage,
+                "dc": shape.dc_of_stage[stage],
+                "gpu": at.gpu if at else None,
+                "node": at.node.name if at else None,
             }  # fmt: skip
         )
     return made

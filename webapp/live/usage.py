@@ -6,7 +6,9 @@ from typing import Any
 
 from webapp.live.codes import SYNC, TRAINING, Code
 
-Traffic = list[Any]  # [from_dc, to_dc, bytes, start, end]: one transfer between two data centres, ms since epoch
+Traffic = list[
+    Any
+]  # [from_dc, to_dc, bytes, start, end]: one transfer between two data centres, ms since epoch
 
 
 def of_batch(codes: Iterable[Code], dc_of_stage: Sequence[int]) -> tuple[float, float, list[Traffic]]:
@@ -24,7 +26,12 @@ def of_batch(codes: Iterable[Code], dc_of_stage: Sequence[int]) -> tuple[float, 
 
 
 def total(
-    stats: Sequence[Any], *, dc_of_rank: Sequence[int], pairs: int, links: Sequence[dict[str, Any]], predicted: Any
+    stats: Sequence[Any],
+    *,
+    dc_of_rank: Sequence[int],
+    pairs: int,
+    links: Sequence[dict[str, Any]],
+    predicted: Any,
 ) -> dict[str, Any] | None:
     """The `usage` of the live data (docs/dev/interfaces.md) over whole iterations; None where there is none.
 
@@ -68,7 +75,11 @@ def _shares(lanes: Sequence[tuple[float, float]]) -> dict[str, float]:
     count = max(1, len(lanes))
     busy = sum(lane[0] for lane in lanes) / count
     sync = sum(lane[1] for lane in lanes) / count
-    return {"utilization": round(busy, 4), "sync": round(sync, 4), "bubbles": round(max(0.0, 1 - busy - sync), 4)}
+    return {
+        "utilization": round(busy, 4),
+        "sync": round(sync, 4),
+        "bubbles": round(max(0.0, 1 - busy - sync), 4),
+    }
 
 
 def _links(

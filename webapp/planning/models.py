@@ -25,7 +25,9 @@ class Plan(models.Model):
     result = models.JSONField()  # its answer
     training = models.JSONField(null=True)  # model, data, steps, lr … of a launch; null: planned only
     computed_ms = models.FloatField()
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = PlanQuerySet.as_manager()

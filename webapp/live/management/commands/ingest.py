@@ -19,7 +19,9 @@ class Command(BaseCommand):
 
 
 async def _main() -> None:
-    client = Redis.from_url(settings.VALKEY_URL, decode_responses=True, socket_connect_timeout=3, socket_timeout=10)
+    client = Redis.from_url(
+        settings.VALKEY_URL, decode_responses=True, socket_connect_timeout=3, socket_timeout=10
+    )
     ingest = Ingest(client)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

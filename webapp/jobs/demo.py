@@ -1,0 +1,131 @@
+"""The demo: three data centres with four emulated GPUs each, and a job that really trains across them.
+
+Every step finds what an earlier start made; what ranks were doing then is over, and says so.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from webapp.accounts.models import Role, Team, User
+from webapp.accounts.services import ensure_team, ensure_user, set_role
+from webapp.inventory import services as inventory
+from webapp.inventory.models import DataCenter, Device, Node, WanLink
+from webapp.jobs.models import Job, Run
+from webapp.jobs.services import forget_stopped_work, launch_plan, launch_run
+from webapp.live import liveness
+from webapp.planning import compose
+from webapp.planning.models import Plan
+from webapp.planning.services import create_plan
+
+TEAM = "Research"
+PASSWORD = "meridian-demo"
+PLAN = "demo-three-dc"
+# name, place, latitude, longitude, $/GPU h
+DATACENTERS = (
+    ("us-east", "Ashburn, Virginia", 39.04, -77.49, "2.20"),
+    ("us-central", "Council Bluffs, Iowa", 41.26, -95.86, "2.05"),
+    ("us-west", "The Dalles, Oregon", 45.59, -121.18, "2.10"),
+)
+# a, b, one-way latency in ms
+LINKS = (("us-east", "us-central", 10), ("us-central", "us-west", 15), ("us-east", "us-west", 25))
+BANDWIDTH_GBPS = 1.0
+# Fig. 6 of the Atlas paper in units of 20 ms: F = R = 1, B = 2; a 5 MB message over 1 Gbit/s takes two of them.
+TIMES = {"forward_ms": 20.0, "backward_ms": 40.0, "recompute_ms": 20.0, "activation_bytes": 5_000_000}
+SHAPE = {"partitions": 6, "microbatches": 4, "policy": "atlas", "order": "gpus", "objective": "throughput"}
+TRAINING = {
+    "layers": 6,
+    "hidden": 64,
+    "heads": 4,
+    "seq": 64,
+    "micro_batch": 2,
+    "steps": 20_000,
+    "lr": 3e-3,
+    "seed": 0,
+}
+
+
+def seed(var: Path) -> Run:
+    """Make the demo as far as it is not there, and see that its job runs; returns the run."""
+    team = ensure_team(TEAM)
+    admin = ensure_user("admin", PASSWORD)
+    set_role(admin, team, Role.ADMIN)
+    set_role(ensure_user("operator", PASSWORD), team, Role.OPERATOR)
+    dcs = {row[0]: _datacenter(team, *row) for row in DATACENTERS}
+    for a, b, latency_ms in LINKS:
+        _link(dcs[a], dcs[b], latency_ms)
+    nodes = [_node(dc) for dc in dcs.values()]
+    (var / "demo").touch()
+    if liveness.listening_since() is not None:  # the site runs: leave its run and its nodes alone
+        running = Run.objects.open().filter(job__team=team).first()
+        if running:
+            return running
+    for node in nodes:
+        write_node_environment(var, inventory.enrol_node(None, node))
+    forget_stopped_work("Meridian was stopped while this ran, and its ranks with it.")
+    return _launch(team, list(dcs.values()), admin)
+
+
+def write_node_environment(var: Path, environment: dict[str, str]) -> Path:
+    """Keep an agent's environment in var/nodes/<name>.env, readable by its owner alone."""
+    folder = var / "nodes"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{environment['MERIDIAN_NODE']}.env"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.writelines(f"{name}={value}\n" for name, value in environment.items())
+    return path
+
+
+def _datacenter(
+    team: Team, name: str, place: str, latitude: float, longitude: float, price: str
+) -> DataCenter:
+    known = DataCenter.objects.filter(team=team, name=name).first()
+    return known or _saved(
+        DataCenter(
+            team=team,
+            name=name,
+            place=place,
+            gpu_type="a100-80g",
+            price_per_gpu_hour=price,
+            latitude=latitude,
+            longitude=longitude,
+        )
+    )
+
+
+def _link(a: DataCenter, b: DataCenter, latency_ms: float) -> WanLink:
+    a, b = sorted((a, b), key=lambda dc: dc.pk)
+    known = WanLink.objects.filter(a=a, b=b).first()
+    return known or _saved(
+        WanLink(a=a, b=b, latency_ms=latency_ms, bandwidth_gbps=BANDWIDTH_GBPS, egress_price_per_gb="0.02")
+    )
+
+
+def _node(dc: DataCenter) -> Node:
+    name = f"{dc.name}-1"
+    known = Node.objects.filter(name=name).select_related("dc__team").first()
+    return known or _saved(Node(dc=dc, name=name, gpus=4, device=Device.EMULATED))
+
+
+def _saved(thing: Any) -> Any:
+    return inventory.save(None, thing)
+
+
+def _launch(team: Team, dcs: list[DataCenter], admin: User) -> Run:
+    """A new run of the demo's job, or its first."""
+    plan = Plan.objects.filter(team=team, name=PLAN).first() or _plan(team, dcs, admin)
+    job = Job.objects.filter(team=team, plan=plan).order_by("pk").first()
+    return launch_run(admin, job) if job else launch_plan(admin, plan, plan.result["best"])
+
+
+def _plan(team: Team, dcs: list[DataCenter], admin: User) -> Plan:
+    values = {"source": "times", "datacenters": dcs, **TIMES, **SHAPE, **TRAINING}
+    return create_plan(
+        admin,
+        team=team,
+        name=PLAN,
+        request=compose.request_of(values),
+        training=compose.training_of(values),
+    )

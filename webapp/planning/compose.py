@@ -1,0 +1,99 @@
+"""From the plan form's values and the inventory to the document of `meridian plan`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from engine.runtime.network import hop_network
+from webapp.inventory.models import DataCenter, WanLink
+
+RULES = (
+    "policy",
+    "order",
+    "objective",
+    "bill",
+    "max_dp_cells",
+    "budget_per_iteration",
+    "iterations",
+    "deadline_h",
+)
+EXPLICIT = ("forward_ms", "backward_ms", "recompute_ms", "parameters_per_stage", "activation_bytes")
+
+
+def request_of(values: dict[str, Any]) -> dict[str, Any]:
+    """The document of `meridian plan`: chosen data centres with their links, job and rules."""
+    dcs = list(DataCenter.objects.with_counts().filter(pk__in=[dc.pk for dc in values["datacenters"]]))
+    links = WanLink.objects.filter(a__in=dcs, b__in=dcs).select_related("a", "b")
+    document = {
+        "method": "algorithm1",
+        "datacenters": [_datacenter(dc) for dc in dcs],
+        "links": [_link(link) for link in links],
+        "job": _job(values, links),
+        "allreduce": values["source"] == "model" or values.get("parameters_per_stage") is not None,
+    }
+    return document | {name: values[name] for name in RULES if values.get(name) not in (None, "")}
+
+
+def training_of(values: dict[str, Any]) -> dict[str, Any] | None:
+    """What a launch trains, as fields of `meridian train`; None where times come from a preset."""
+    shape = {name: values.get(name) for name in ("layers", "hidden", "heads", "seq")}
+    if values["source"] == "model" or None in shape.values() or not values.get("steps"):
+        return None
+    return {
+        "model": shape,
+        "device": "emulated",
+        "micro_batch": values.get("micro_batch") or 1,
+        "steps": values["steps"],
+        "lr": values.get("lr") or 1e-3,
+        "seed": values.get("seed") or 0,
+    }
+
+
+def _datacenter(dc: Any) -> dict[str, Any]:
+    document = {
+        "name": dc.name,
+        "gpus": dc.gpu_count,
+        "gpu_type": dc.gpu_type,
+        "price_per_gpu_hour": float(dc.price_per_gpu_hour),
+        "intra_gbps": dc.intra_gbps,
+    }
+    if dc.latitude is not None and dc.longitude is not None:
+        document |= {"latitude": dc.latitude, "longitude": dc.longitude}
+    return document
+
+
+def _link(link: WanLink) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "between": [link.a.name, link.b.name],
+        "latency_ms": link.latency_ms,
+        "bandwidth_gbps": link.bandwidth_gbps,
+    }
+    if link.connections:
+        document["connections"] = link.connections
+    if link.egress_price_per_gb:
+        document["egress_price_per_gb"] = float(link.egress_price_per_gb)
+    return document
+
+
+def _job(values: dict[str, Any], links: Iterable[WanLink]) -> dict[str, Any]:
+    job: dict[str, Any] = {"partitions": values["partitions"], "microbatches": values["microbatches"]}
+    if values["source"] == "model":
+        job |= {"model": values["model"], "micro_batch": values.get("model_micro_batch") or 1}
+        return job | {name: values[name] for name in ("tp", "mfu") if values.get(name)}
+    job |= {name: values[name] for name in EXPLICIT if values.get(name) is not None}
+    asked = values.get("comm_to_compute")
+    job["comm_to_compute"] = transfer_to_forward(values, links) if asked is None else asked
+    if values.get("micro_batch") and values.get("seq"):
+        job["tokens_per_microbatch"] = values["micro_batch"] * values["seq"]
+    return job
+
+
+def transfer_to_forward(values: dict[str, Any], links: Iterable[WanLink]) -> float:
+    """C: time of one message over the slowest link's node pair, per forward; 0 where nothing crosses a WAN."""
+    nbytes = values.get("activation_bytes") or 0
+    times = [
+        hop_network(
+            latency_ms=link.latency_ms, cap_gbps=link.bandwidth_gbps, connections=link.connections
+        ).transfer_ms(nbytes)
+        for link in links
+    ]
+    return round(max(times, default=0.0) / values["forward_ms"], 6)

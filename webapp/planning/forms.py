@@ -1,0 +1,138 @@
+"""The plan form: inventory and answers in, a `meridian plan` document out."""
+
+from typing import Any
+
+from django import forms
+
+from engine.inputs import parse
+from engine.model.presets import PRESETS
+from engine.plan.request import PlanRequest
+from engine.runtime.job import TrainModel
+from engine.schedule.scenario import POLICIES
+from webapp.formkit import Sectioned, team_field
+from webapp.inventory.models import DataCenter
+from webapp.planning import compose
+
+
+class PlanForm(Sectioned, forms.Form):
+    """Explicit times can be launched on emulated GPUs; a model preset is planned only in this version."""
+
+    name = forms.CharField(max_length=80)
+    datacenters = forms.ModelMultipleChoiceField(
+        DataCenter.objects.none(), label="Data centres", widget=forms.CheckboxSelectMultiple,
+        error_messages={"required": "Choose at least one data centre."},
+    )  # fmt: skip
+    source = forms.ChoiceField(
+        label="Times from",
+        choices=[("times", "Explicit times"), ("model", "A model preset")],
+        initial="times",
+    )
+    model = forms.ChoiceField(
+        label="Model", choices=[("", "–"), *((name, name) for name in PRESETS)], required=False
+    )
+    model_micro_batch = forms.IntegerField(
+        label="Sequences a microbatch", min_value=1, initial=1, required=False
+    )
+    tp = forms.IntegerField(label="Tensor parallel degree", min_value=1, initial=1, required=False)
+    mfu = forms.FloatField(label="MFU", min_value=0.01, max_value=1, initial=0.4, required=False)
+    forward_ms = forms.FloatField(
+        label="Forward, ms", min_value=0.001, max_value=1e9, initial=20, required=False
+    )
+    backward_ms = forms.FloatField(
+        label="Backward, ms", min_value=0.001, max_value=1e9, initial=40, required=False
+    )
+    recompute_ms = forms.FloatField(
+        label="Recompute, ms", min_value=0, max_value=1e9, initial=20, required=False
+    )
+    activation_bytes = forms.IntegerField(
+        label="Message, bytes", min_value=1, max_value=10**11, initial=5_000_000, required=False,
+        help_text="One microbatch's activation or gradient.",
+    )  # fmt: skip
+    comm_to_compute = forms.FloatField(
+        label="Transfer / forward, C", min_value=0, max_value=1000, required=False,
+        help_text="Empty: from the message and the slowest link.",
+    )  # fmt: skip
+    parameters_per_stage = forms.IntegerField(
+        label="Parameters a stage", min_value=0, max_value=10**13, required=False
+    )
+    partitions = forms.IntegerField(label="Stages", min_value=1, max_value=1000, initial=6)
+    microbatches = forms.IntegerField(label="Microbatches", min_value=1, max_value=10_000, initial=4)
+    policy = forms.ChoiceField(choices=[(name, name) for name in POLICIES], initial="atlas")
+    max_dp_cells = forms.IntegerField(label="Most DP cells", min_value=1, max_value=100_000, required=False)
+    order = forms.ChoiceField(
+        choices=[("gpus", "Most GPUs first"), ("price", "Cheapest first")], label="Fill"
+    )
+    objective = forms.ChoiceField(choices=[("throughput", "Throughput"), ("cost", "Cost")])
+    bill = forms.ChoiceField(choices=[("used", "GPUs used"), ("whole", "Whole data centres")], label="Bill")
+    budget_per_iteration = forms.FloatField(
+        label="Cost an iteration, $", min_value=0, max_value=1e9, required=False
+    )
+    iterations = forms.IntegerField(min_value=1, max_value=10**12, required=False)
+    deadline_h = forms.FloatField(label="within, h", min_value=0.001, max_value=1e9, required=False)
+    layers = forms.IntegerField(min_value=1, max_value=1000, initial=6, required=False)
+    hidden = forms.IntegerField(min_value=1, max_value=65536, initial=64, required=False)
+    heads = forms.IntegerField(min_value=1, max_value=1024, initial=4, required=False)
+    seq = forms.IntegerField(label="Sequence", min_value=1, max_value=65536, initial=64, required=False)
+    micro_batch = forms.IntegerField(label="Sequences a microbatch", min_value=1, initial=2, required=False)
+    steps = forms.IntegerField(
+        label="Iterations to train", min_value=1, max_value=10**9, initial=1000, required=False
+    )
+    lr = forms.FloatField(
+        label="Learning rate", min_value=1e-9, max_value=1000, initial=0.003, required=False
+    )
+    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, initial=0, required=False)
+
+    layout = [
+        ("Plan", "", ["team", "name"]),
+        ("Data centres", "with the links between them", ["datacenters", "order", "max_dp_cells"]),
+        ("Times", "of one microbatch on one stage", [
+            "source", "forward_ms", "backward_ms", "recompute_ms", "activation_bytes", "comm_to_compute",
+            "parameters_per_stage", "model", "model_micro_batch", "tp", "mfu",
+        ]),
+        ("Schedule", "", ["partitions", "microbatches", "policy"]),
+        ("Constraints", "", ["objective", "bill", "budget_per_iteration", "iterations", "deadline_h"]),
+        ("Training", "of a launch on emulated GPUs", [
+            "layers", "hidden", "heads", "seq", "micro_batch", "steps", "lr", "seed",
+        ]),
+    ]  # fmt: skip
+
+    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        team_field(self, user)
+        self.user = user
+        self.fields["datacenters"].queryset = DataCenter.objects.visible_to(user)  # type: ignore[attr-defined]
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        chosen, team = cleaned.get("datacenters"), cleaned.get("team")
+        if chosen and team and any(dc.team_id != team.pk for dc in chosen):
+            self.add_error("datacenters", f"Choose data centres of team {team} only.")
+        required = ("model",) if cleaned.get("source") == "model" else ("forward_ms", "backward_ms")
+        for name in required:
+            if name not in self.errors and cleaned.get(name) in (None, ""):
+                self.add_error(name, "This field is required.")
+        if not self.errors:
+            self._compose(cleaned)
+        return cleaned
+
+    def _compose(self, cleaned: dict[str, Any]) -> None:
+        from engine.errors import InputError
+
+        try:
+            self.request_document = compose.request_of(cleaned)
+            parse(PlanRequest, self.request_document)
+            self.training = compose.training_of(cleaned)
+            if self.training:
+                parse(TrainModel, self.training["model"], at="training.model")
+        except InputError as error:
+            self.take_input_error(error)
+
+    def take_input_error(self, error: Any) -> None:
+        """Show the engine's refusal at the field that it is about, else on top."""
+        last = error.field.rpartition(".")[2].partition("[")[0]
+        name = last if last in self.fields else error.field.partition("[")[0].partition(".")[0]
+        text = f"{error.allowed[:1].upper()}{error.allowed[1:]}."
+        if name in self.fields:
+            self.add_error(name, text)
+        else:
+            self.add_error(None, str(error))

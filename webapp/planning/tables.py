@@ -1,0 +1,34 @@
+"""Table and filter of plans."""
+
+import django_filters as filters
+import django_tables2 as tables
+
+from webapp.planning.models import Plan
+from webapp.tables import DASH, NumberColumn, Table
+
+
+class PlanTable(Table):
+    name = tables.LinkColumn("planning:plan-detail", args=[tables.A("pk")], verbose_name="Plan")
+    policy = tables.Column(accessor="request__policy", default=DASH, orderable=False)
+    stages = NumberColumn("Stages", accessor="request__job__partitions", orderable=False)
+    cells = NumberColumn("Best D", accessor="best__dp_cells", orderable=False)
+    iteration = NumberColumn(
+        "Iteration", accessor="best__iteration_ms", unit="ms", decimals=1, orderable=False
+    )
+    cost = NumberColumn(
+        "Cost", accessor="best__cost_per_iteration", unit="$/iteration", decimals=5, orderable=False
+    )
+    created_at = tables.DateTimeColumn(format="Y-m-d H:i:s", verbose_name="Made")
+
+    class Meta(Table.Meta):
+        model = Plan
+        fields = ("name", "policy", "stages", "cells", "iteration", "cost", "created_by", "created_at")
+        order_by = "-created_at"
+
+
+class PlanFilterSet(filters.FilterSet):
+    q = filters.CharFilter(field_name="name", lookup_expr="icontains", label="Find")
+
+    class Meta:
+        model = Plan
+        fields = ["q"]
