@@ -8,6 +8,7 @@ operating system before `append` returns, so they survive the agent's death, not
 A crash while reading repeats at most the oldest segment: events are delivered at least once.
 """
 
+import contextlib
 import heapq
 import os
 import threading
@@ -111,7 +112,8 @@ class _Segment:
                 while written < len(data):
                     written += file.write(data[written:])
             except OSError:
-                os.ftruncate(file.fileno(), self.size)
+                with contextlib.suppress(OSError):
+                    os.ftruncate(file.fileno(), self.size)
                 raise
         self.size += len(data)
         self.left += len(entries)
