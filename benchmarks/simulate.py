@@ -1,4 +1,4 @@
-"""Time of building and timing the schedule of a 60-stage, 60-microbatch, 4-pipeline cell, warm, without spans.
+"""Time of building and timing the schedule of a 60 x 60 cell of 4 pipelines, warm, without spans.
 
 Run: python benchmarks/simulate.py
 """

@@ -48,6 +48,9 @@ class Transfer:
     microbatch: int
     chunk: int = 0
 
+    def __str__(self) -> str:
+        return f"P{self.pipeline}/{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
+
 
 NO_OP = -1
 
@@ -101,11 +104,18 @@ class Schedule:
             yield Transfer(pipeline=pipeline, microbatch=microbatch, chunk=chunk)
 
     def __str__(self) -> str:
-        rows = []
+        rows = [f"microbatches {self.microbatches}, chunks {self.chunks}, gate {self.recompute_gate}"]
         for pipeline in range(self.pipelines):
             for stage in range(self.stages):
                 rows.append(f"P{pipeline} S{stage}: " + " ".join(map(str, self.order(pipeline, stage))))
         for from_stage, to_stage in self.link_order:
-            sent = " ".join(f"P{t.pipeline}/{t.microbatch}" for t in self.transfers(from_stage, to_stage))
+            sent = " ".join(map(str, self.transfers(from_stage, to_stage)))
             rows.append(f"link {from_stage}>{to_stage}: {sent}")
         return "\n".join(rows)
+
+    @classmethod
+    def parse(cls, text: str) -> "Schedule":
+        """The inverse of ``str``. Raises ValueError that quotes the first line that cannot be read."""
+        from engine.schedule.text import parse_schedule
+
+        return parse_schedule(text)
