@@ -1,0 +1,165 @@
+"""A node agent from dispatch to events, under its own broker user, with a broker that goes away."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.workers.launching import spec
+from webapp.jobs.dispatch import BrokerDown, Dispatcher
+from webapp.servers import EmbeddedServers
+from webapp.servers.acl import set_node_user
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedServers]:
+    with tempfile.TemporaryDirectory(prefix="meridian-test-") as folder:
+        Path(folder).chmod(0o755)
+        with EmbeddedServers(Path(folder), ("valkey",)) as servers:
+            yield servers
+
+
+@pytest.fixture
+def client(broker: EmbeddedServers) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(broker.servers[0].url, decode_responses=True) as client:
+        set_node_user(client, "a", hashlib.sha256(b"pw").hexdigest())
+        client.execute_command("ACL", "LOG", "RESET")
+        yield client
+
+
+@pytest.fixture
+def dispatcher(broker: EmbeddedServers) -> Iterator[Dispatcher]:
+    dispatcher = Dispatcher(broker.servers[0].url)
+    yield dispatcher
+    dispatcher.close()
+
+
+def environment(broker: EmbeddedServers) -> dict[str, str]:
+    return {
+        **os.environ,
+        "MERIDIAN_NODE": "a",
+        "MERIDIAN_BROKER_URL": f"redis://node-a:pw@127.0.0.1:{broker.servers[0].port}/0",
+        "MERIDIAN_NODE_GPUS": "2",
+        "MERIDIAN_NODE_DEVICE": "cpu",
+        "MERIDIAN_NODE_HOST": "127.0.0.1",
+        "MERIDIAN_VAR": str(broker.var),
+    }
+
+
+@pytest.fixture
+def agent(broker: EmbeddedServers, client: redis.Redis) -> Iterator[subprocess.Popen[bytes]]:
+    module = "tests.workers.agent_with_fake_ranks"
+    child = subprocess.Popen([sys.executable, "-m", module], cwd=ROOT, env=environment(broker))
+    yield child
+    child.kill()
+    child.wait()
+
+
+def events(client: redis.Redis, kind: str) -> list[dict]:
+    found = [json.loads(fields["e"]) for _, fields in client.xrange("node:a:events")]
+    return [event for event in found if event["kind"] == kind]
+
+
+def until(met: Callable[[], bool], patience_s: float = 30) -> None:
+    deadline = time.monotonic() + patience_s
+    while not met():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+def states(client: redis.Redis) -> list[str]:
+    return [event["state"] for event in events(client, "rank") if event["rank"] == 0]
+
+
+def test_from_dispatch_to_the_last_event(
+    agent: subprocess.Popen[bytes], client: redis.Redis, dispatcher: Dispatcher
+) -> None:
+    dispatcher.send("a", "workers.start_ranks", {"spec": spec().to_json()})
+    until(lambda: len(events(client, "spans")) > 20)
+    until(lambda: any(beat["ranks"] for beat in events(client, "heartbeat")))
+    beat = next(beat for beat in events(client, "heartbeat") if beat["ranks"])
+    assert (beat["node"], beat["gpus"], beat["device"], beat["lost"]) == ("a", 2, "cpu", 0)
+    assert beat["ranks"][0] == {"run": "r1", "generation": 1, "rank": 0, "pid": None, "state": "running"}
+    dispatcher.send("a", "workers.stop_ranks", {"run": "r1", "generation": 1, "grace_s": 1})
+    until(lambda: "stopped" in states(client))
+    assert states(client) == ["starting", "ready", "running", "stopped"]
+    until(lambda: client.hlen("node:a:unacked") == 0)
+    assert client.execute_command("ACL", "LOG") == []  # nothing that the agent needs is refused
+    assert all(key.startswith("node:a:") for key in client.scan_iter())
+
+
+def test_no_event_is_lost_and_tasks_go_on_when_the_broker_is_killed(
+    agent: subprocess.Popen[bytes], client: redis.Redis, dispatcher: Dispatcher, broker: EmbeddedServers
+) -> None:
+    dispatcher.send("a", "workers.start_ranks", {"spec": spec().to_json()})
+    until(lambda: len(events(client, "spans")) > 20)
+    child = broker.servers[0].child
+    assert child is not None
+    child.kill()
+    child.wait()
+    began = time.monotonic()
+    with pytest.raises(BrokerDown, match="node a"):
+        dispatcher.send("a", "workers.stop_ranks", {"run": "r1", "generation": 1, "grace_s": 1})
+    assert time.monotonic() - began < 6
+    time.sleep(1.0)
+    broker.restart("valkey")
+    until(lambda: any(e["iteration"] > 600 for e in events(client, "spans")))
+    dispatcher.send("a", "workers.stop_ranks", {"run": "r1", "generation": 1, "grace_s": 1})
+    until(lambda: "stopped" in states(client))
+    last = next(event for event in events(client, "rank") if event["state"] == "stopped")
+    seen = {event["iteration"] for event in events(client, "spans")}
+    assert seen == set(range(int(last["detail"])))
+    assert client.execute_command("ACL", "LOG") == []
+
+
+def test_sigterm_stops_the_ranks_and_sends_the_rest_within_five_seconds(
+    agent: subprocess.Popen[bytes], client: redis.Redis, dispatcher: Dispatcher
+) -> None:
+    dispatcher.send("a", "workers.start_ranks", {"spec": spec().to_json()})
+    until(lambda: "running" in states(client))
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(5) == 0
+    assert states(client)[-1] == "stopped"
+    last = next(event for event in events(client, "rank") if event["state"] == "stopped")
+    assert len(events(client, "spans")) == int(last["detail"])
+
+
+def test_sigterm_ends_an_agent_whose_broker_is_away(
+    agent: subprocess.Popen[bytes], client: redis.Redis, broker: EmbeddedServers
+) -> None:
+    until(lambda: bool(events(client, "heartbeat")))
+    child = broker.servers[0].child
+    assert child is not None
+    child.kill()
+    child.wait()
+    time.sleep(1.0)
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(8) == 0
+
+
+def test_a_second_agent_of_the_node_is_refused(
+    agent: subprocess.Popen[bytes], client: redis.Redis, broker: EmbeddedServers
+) -> None:
+    until(lambda: bool(events(client, "heartbeat")))
+    second = subprocess.run(
+        [sys.executable, "-m", "workers.agent"],
+        cwd=ROOT,
+        env=environment(broker),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert second.returncode == 2
+    assert f"process {agent.pid}" in second.stderr.strip().splitlines()[-1]
