@@ -2,7 +2,7 @@
 import { $, $$, jsonScript, svg } from "./lib/dom.js";
 import { fixed, span } from "./lib/format.js";
 
-const WIDE = 760, HIGH = 300, SQUARE = 9, ACROSS = 8, MOST_SQUARES = 64;
+const WIDE = 820, HIGH = 300, SQUARE = 9, ACROSS = 8, MOST_SQUARES = 64;
 
 /** Places by longitude and latitude where all have them, else side by side. */
 function places(dcs) {
@@ -19,8 +19,8 @@ function spreadOut(points) {
   for (let round = 0; round < 60; round++) {
     for (let i = 0; i < points.length; i++) for (let j = 0; j < i; j++) {
       const dx = points[i][0] - points[j][0], dy = points[i][1] - points[j][1];
-      if (Math.abs(dx) >= 150 || Math.abs(dy) >= 95) continue;
-      const push = (150 - Math.abs(dx)) / 20 + 0.5, sign = dx >= 0 ? 1 : -1;
+      if (Math.abs(dx) >= 215 || Math.abs(dy) >= 95) continue;
+      const push = (215 - Math.abs(dx)) / 20 + 0.5, sign = dx >= 0 ? 1 : -1;
       points[i][0] = Math.min(WIDE - 140, Math.max(20, points[i][0] + push * sign));
       points[j][0] = Math.min(WIDE - 140, Math.max(20, points[j][0] - push * sign));
       points[i][1] = Math.min(HIGH - 100, Math.max(30, points[i][1] + (dy >= 0 ? 2 : -2)));

@@ -44,7 +44,9 @@ function paintPareto(root) {
   root.append(plot);
 }
 
-const words = (x, y, text, anchor = "start") => svg("text", { x, y, "text-anchor": anchor }, text);
+function words(x, y, text, anchor = "start") {
+  return svg("text", { x, y, "text-anchor": anchor }, text);
+}
 
 function axes(plot, { x, y, mostX, mostY, wide, high, left, foot }) {
   const stepX = tickStep(mostX / (wide - left), 80), seconds = mostX >= 10_000, stepY = tickStep(mostY / (high - foot), 38);

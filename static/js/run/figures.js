@@ -61,7 +61,7 @@ export function showFigures(model, run) {
   const shares = kindShares(model);
   bar(put("utilization", whole ? fixed(whole.utilization * 100, 1) : "–", "%", `predicted ${percent(whole?.predicted ?? model.predictedUtilization)}`),
     shares ? [[shares[0], "op-f"], [shares[1], "op-r"], [shares[2], "op-b"], [shares[3], "op-w"]] : [[whole?.utilization, "main"]]);
-  bar(put("bubbles", whole ? fixed(whole.bubbles * 100, 1) : "–", "%", `all-reduce and optimizer ${percent(whole?.sync)}`), [[whole?.bubbles, "main"], [whole?.sync, "op-a"]]);
+  bar(put("bubbles", whole ? fixed(whole.bubbles * 100, 1) : "–", "%", `all-reduce + opt. ${percent(whole?.sync)}`), [[whole?.bubbles, "main"], [whole?.sync, "op-a"]]);
   showWan(usage);
   const losses = done.filter((it) => it.loss != null), last = losses.at(-1)?.loss ?? null, first = losses[0];
   spark(put("loss", fixed(last, 3), "", first && losses.length > 1 ? `${fixed(first.loss, 3)} at ${count(first.iteration)}, ${difference(last, first.loss)}` : "first value yet to come"), losses.map((it) => it.loss));

@@ -23,7 +23,9 @@ export class Heat {
     canvas.style.width = `${width}px`;
     canvas.style.height = `${height}px`;
     context.scale(ratio, ratio);
-    const numbers = model.iterations.filter((it) => it.end != null && it.start != null).slice(-200);
+    // Only the iterations whose spans the page holds: what is not known is not drawn as idle.
+    const held = Math.min(...model.ops.map((blocks) => blocks[0]?.iteration ?? Infinity));
+    const numbers = model.iterations.filter((it) => it.end != null && it.start != null && it.iteration >= held).slice(-200);
     const from = numbers[0]?.start ?? 0, to = numbers.at(-1)?.end ?? 1, scale = (width - LEFT) / Math.max(1, to - from);
     let y = 0, dc = null;
     for (const i of lanes) {
