@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from engine.commands.compiled import announce_compilation
 from engine.errors import InputError
 from engine.inputs import load_document, parse
 from engine.schedule.scenario import Scenario
@@ -29,7 +30,9 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
 
     --out writes the answer and a trace that Perfetto and chrome://tracing open.
     """
-    result = simulate(parse(Scenario, load_document(file)))
+    scenario = parse(Scenario, load_document(file))
+    announce_compilation()
+    result = simulate(scenario)
     if out is not None:
         _write(result, out)
     if as_json:
