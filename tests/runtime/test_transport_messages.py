@@ -1,0 +1,182 @@
+"""Messages over real sockets: every byte, in any order, at the link's pace."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import InputError
+from engine.runtime.transport import LinkShape, MessageSizeError
+from tests.runtime.transport_pairs import pair
+
+FAST = LinkShape(one_way_delay_s=0.001, cap_bytes_per_s=2e9, window_bytes=1e6, connections=3)
+SLOW = LinkShape(one_way_delay_s=0.01, cap_bytes_per_s=10e6)
+
+
+def payload(size: int, seed: int = 0) -> bytearray:
+    return bytearray(random.Random(seed).randbytes(size))
+
+
+@pytest.fixture(scope="module")
+def links():
+    """Pairs that the property tests use again and again, by (shaped, connections)."""
+    kinds = {(None, 1): None, (None, 4): None, (FAST, 3): None}
+    contexts = {kind: pair(kind[0], connections=kind[1]) for kind in kinds}
+    yield {kind: context.__enter__() for kind, context in contexts.items()}
+    for context in contexts.values():
+        context.__exit__(None, None, None)
+
+
+serial = iter(range(10**9))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from([(None, 1), (None, 4), (FAST, 3)]),
+    sizes=st.lists(st.one_of(st.integers(0, 70_000), st.integers(0, 3_000_000)), min_size=1, max_size=5),
+    extra=st.integers(0, 1_000_000),
+    posted_late=st.booleans(),
+    order=st.randoms(use_true_random=False),
+)
+def test_every_byte_arrives_in_its_place(links, kind, sizes, extra, posted_late, order):
+    here, there = links[kind]
+    tags = [(next(serial), -1) for _ in sizes]
+    messages = [payload(size, seed) for seed, size in enumerate(sizes)]
+    buffers = [payload(size, 99) for size in sizes]
+    numbers = list(range(len(sizes)))
+    order.shuffle(numbers)
+
+    def post():
+        return {n: there.post_receive(0, tags[n], buffers[n]) for n in numbers}
+
+    receives = {} if posted_late else post()
+    padding = [None if n % 2 else sizes[n] + extra for n in range(len(sizes))]
+    sends = [here.send(1, tags[n], messages[n], padded_to=padding[n]) for n in range(len(sizes))]
+    for send in sends[: 1 if posted_late else 0]:
+        send.wait(10)
+    receives = receives or post()
+    for n, receive in receives.items():
+        receive.wait(10)
+        sends[n].wait(10)
+        assert buffers[n] == messages[n]
+        assert receive.message_bytes == (padding[n] or sizes[n])
+        assert sends[n].start <= sends[n].end
+        assert kind[0] is None or sends[n].end < receive.due <= receive.arrived
+
+
+def test_a_receive_without_a_buffer_brings_its_own_and_a_tag_can_be_used_again():
+    with pair() as (here, there):
+        for turn in range(3):
+            receive = there.post_receive(0, (5,), into=None if turn else 40_000)
+            here.send(1, (5,), payload(40_000, turn)).wait(5)
+            receive.wait(5)
+            assert receive.buffer == payload(40_000, turn)
+
+
+def test_channels_and_directions_keep_equal_tags_apart():
+    with pair() as (here, there):
+        receives = [there.post_receive(0, (1,), channel=c) for c in (2, 1)] + [here.post_receive(1, (1,))]
+        here.send(1, (1,), b"one", channel=1)
+        here.send(1, (1,), b"two", channel=2)
+        there.send(0, (1,), b"back")
+        for receive in receives:
+            receive.wait(5)
+        assert [bytes(r.buffer) for r in receives] == [b"two", b"one", b"back"]
+
+
+def test_a_message_of_another_size_fails_its_receive_alone():
+    with pair() as (here, there):
+        wrong, right = there.post_receive(0, (1,), 10), there.post_receive(0, (2,), 300_000)
+        here.send(1, (1,), bytes(20))
+        here.send(1, (2,), payload(300_000))
+        with pytest.raises(MessageSizeError, match="20 bytes came for a buffer of 10"):
+            wrong.wait(5)
+        right.wait(5)
+        assert right.buffer == payload(300_000)
+
+
+def test_filler_crosses_the_wire_but_not_into_the_buffer():
+    with pair(FAST) as (here, there):
+        receive = there.post_receive(0, (1,), 3)
+        here.send(1, (1,), b"abc", padded_to=5_000_000).wait(5)
+        receive.wait(5)
+        assert bytes(receive.buffer) == b"abc"
+        assert here.traffic()[0].bytes_sent == there.traffic()[0].bytes_received == 5_000_000
+
+
+def test_the_measured_passage_is_the_link_s():
+    """Times on the emulated clock are exact, whatever the machine does."""
+    with pair(SLOW) as (here, there):
+        receives = [there.post_receive(0, (n,)) for n in range(2)]
+        sends = [here.send(1, (n,), payload(500_000)) for n in range(2)]
+        for handle in (*receives, *sends):
+            handle.wait(10)
+        first, second = sends
+        assert first.end - first.start == pytest.approx(0.05)
+        assert second.start == pytest.approx(first.end)
+        for send, receive in zip(sends, receives, strict=True):
+            assert receive.due - send.end == pytest.approx(0.01)
+            assert receive.arrived >= receive.due
+        assert here.traffic()[0].busy_s == pytest.approx(0.1)
+
+
+def test_a_slower_link_is_slower_by_its_figures_and_only_in_its_direction():
+    slower = LinkShape(one_way_delay_s=0.01, cap_bytes_per_s=2e6)
+    with pair(slower, back=SLOW) as (here, there):
+        receives = [there.post_receive(0, (1,)), here.post_receive(1, (1,))]
+        sends = [here.send(1, (1,), payload(200_000)), there.send(0, (1,), payload(200_000))]
+        for handle in (*receives, *sends):
+            handle.wait(10)
+        slow, fast = (send.end - send.start for send in sends)
+        assert slow / fast == pytest.approx(5)
+
+
+def test_a_small_message_does_not_wait_behind_bulk_data():
+    with pair(SLOW) as (here, there):
+        bulk = [there.post_receive(0, (n,)) for n in range(4)]
+        for n in range(4):
+            here.send(1, (n,), payload(500_000))
+        small = there.post_receive(0, (9,))
+        here.send(1, (9,), b"norm")
+        small.wait(10)
+        bulk[-1].wait(10)
+        assert small.due < bulk[0].due
+
+
+def test_a_message_leaves_no_earlier_than_told_and_does_not_hold_up_others():
+    with pair(SLOW) as (here, there):
+        receives = [there.post_receive(0, (n,)) for n in range(2)]
+        later = here.send(1, (0,), payload(50_000), not_before=time.monotonic() + 0.2)
+        now = here.send(1, (1,), payload(50_000))
+        for handle in (*receives, later, now):
+            handle.wait(10)
+        assert now.end < later.start
+        assert later.start - now.start == pytest.approx(0.2, abs=0.1)
+
+
+def test_unexpected_messages_are_bounded_and_flow_on_once_posted():
+    with pair(unexpected_bytes=1_000_000) as (here, there):
+        # The kernel's buffers hold some megabytes; what is beyond stays with the sender.
+        sends = [here.send(1, (n,), payload(6_000_000, n)) for n in range(12)]
+        with pytest.raises(TimeoutError):
+            sends[-1].wait(0.3)
+        for n in range(12):
+            receive = there.post_receive(0, (n,))
+            receive.wait(10)
+            assert receive.buffer == payload(6_000_000, n)
+        sends[-1].wait(10)
+
+
+def test_bad_arguments_are_refused_by_name():
+    with pair() as (here, there):
+        for field, call in {
+            "peer": lambda: here.send(7, (1,), b""),
+            "tag": lambda: here.send(1, (2**63,), b""),
+            "padded_to": lambda: here.send(1, (1,), b"abc", padded_to=2),
+            "into": lambda: there.post_receive(0, (1,), b"read only"),
+        }.items():
+            with pytest.raises(InputError) as refused:
+                call()
+            assert refused.value.field == field
