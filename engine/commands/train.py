@@ -40,7 +40,11 @@ def command(file: str, as_json: bool, trace: Path | None, spans: Path | None) ->
     """
     job = parse(TrainJob, load_document(file))
     open_corpus(job.data, seq=job.model.seq, seed=job.seed)
-    job = job if job.data is None else job.model_copy(update={"data": str(Path(job.data).expanduser().resolve())})
+    job = (
+        job
+        if job.data is None
+        else job.model_copy(update={"data": str(Path(job.data).expanduser().resolve())})
+    )
     schedule_of(job)
     with contextlib.ExitStack() as stack:
         span_file = stack.enter_context(_writable(spans, "--spans")) if spans else None
@@ -115,7 +119,9 @@ class _Watch:
                 self.kept.append(Span.from_dict(named))
 
     def _on_result(self, event: dict[str, Any]) -> None:
-        self.result = {name: value for name, value in event.items() if name not in ("kind", "run", "generation")}
+        self.result = {
+            name: value for name, value in event.items() if name not in ("kind", "run", "generation")
+        }
 
 
 def _writable(path: Path, option: str) -> IO[str]:

@@ -66,7 +66,9 @@ def open_corpus(data: str | None, *, seq: int, seed: int) -> Corpus:
     long_enough = [file for file in files if file.size > seq]
     if not long_enough:
         size = max((file.size for file in files), default=0)
-        raise InputError("data", data, f"needs a file of at least {seq + 1} bytes (seq + 1); the longest has {size}")
+        raise InputError(
+            "data", data, f"needs a file of at least {seq + 1} bytes (seq + 1); the longest has {size}"
+        )
     ends = np.cumsum([file.size - seq for file in long_enough], dtype=np.int64)
     return Corpus(files=tuple(long_enough), ends=ends, seq=seq, seed=seed)
 
@@ -85,7 +87,9 @@ def corpus_files(data: str | None) -> list[Path]:
     if not files:
         raise InputError("data", data, "the folder holds no files")
     if len(files) > MOST_FILES:
-        raise InputError("data", data, f"holds {len(files):,} files; at most {MOST_FILES:,}: join them into fewer")
+        raise InputError(
+            "data", data, f"holds {len(files):,} files; at most {MOST_FILES:,}: join them into fewer"
+        )
     return files
 
 

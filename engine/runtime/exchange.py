@@ -119,7 +119,9 @@ class WanIncoming:
         """Nothing to prepare."""
 
     def post(self, microbatch: int, into: Tensor) -> None:
-        self._posted[microbatch] = self._endpoint.post_receive(self._peer, (self._tag, microbatch), into=raw(into))
+        self._posted[microbatch] = self._endpoint.post_receive(
+            self._peer, (self._tag, microbatch), into=raw(into)
+        )
 
     def wait(self, microbatch: int) -> None:
         receive = self._posted.pop(microbatch)

@@ -55,7 +55,12 @@ def work_of(
     order = schedule.order(pipeline, stage)
     recomputed = {op.microbatch for op in order if op.kind is OpKind.R}
     return tuple(
-        Work(kind=op.kind, microbatch=op.microbatch, keep=op.microbatch not in recomputed, lasts_s=lasts_s(op.kind))
+        Work(
+            kind=op.kind,
+            microbatch=op.microbatch,
+            keep=op.microbatch not in recomputed,
+            lasts_s=lasts_s(op.kind),
+        )
         for op in order
     )
 
@@ -100,7 +105,10 @@ class Executor:
         self.loss = 0.0
         self._arrived.clear()
         self._gradients.clear()
-        for neighbour, buffers in ((self._upstream, self._activations), (self._downstream, self._gradients_in)):
+        for neighbour, buffers in (
+            (self._upstream, self._activations),
+            (self._downstream, self._gradients_in),
+        ):
             if neighbour:
                 neighbour.incoming.begin(iteration)
                 neighbour.outgoing.begin(iteration)

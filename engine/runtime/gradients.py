@@ -21,7 +21,9 @@ _WRAP_S = 4096  # whole seconds are sent modulo this, exact in fp32
 class Gradients:
     """Flat gradients of `module`; `replica` is this rank's place among the `replicas` that share its weights."""
 
-    def __init__(self, module: nn.Module, *, group: ProcessGroupGloo | None, replica: int, replicas: int) -> None:
+    def __init__(
+        self, module: nn.Module, *, group: ProcessGroupGloo | None, replica: int, replicas: int
+    ) -> None:
         self.parameters = list(module.parameters())
         self._group, self._replica, self._replicas = group, replica, replicas
         count = sum(parameter.numel() for parameter in self.parameters)

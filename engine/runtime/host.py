@@ -85,7 +85,9 @@ class Host:
             _emit({"kind": "result", **completed(self.spec.job, self.schedule, self.result)})
         return 0
 
-    def _fork(self, me: RankAssignment, port: int, listener: socket.socket | None, life: int, host_end: int) -> None:
+    def _fork(
+        self, me: RankAssignment, port: int, listener: socket.socket | None, life: int, host_end: int
+    ) -> None:
         out_read, out_write = os.pipe()
         events_read, events_write = os.pipe()
         hosts_store = listener is not None and me.rank == self.spec.first_rank
@@ -179,7 +181,11 @@ class Host:
         ended = [rank for rank in self.ranks.values() if rank.code is not None]
         causes = [r for r in ended if r.code not in (0, rank_module.EXIT_PEER_LOST)]
         for rank in ended:
-            if rank.code and rank.me.rank not in self._said and (final or not rank.open_pipes or rank.code < 0):
+            if (
+                rank.code
+                and rank.me.rank not in self._said
+                and (final or not rank.open_pipes or rank.code < 0)
+            ):
                 lost_peer = rank.code == rank_module.EXIT_PEER_LOST and bool(causes)
                 self._said.add(rank.me.rank)
                 self._say(rank, "stopped" if self.stopping or lost_peer else "failed", _why(rank))
@@ -193,8 +199,13 @@ class Host:
     def _say(self, rank: _Rank, state: str, detail: str = "") -> None:
         _emit(
             {
-                "kind": "rank", "rank": rank.me.rank, "state": state, "detail": detail, "exit_code": rank.code,
-                "pid": rank.pid, "t": time.time(),
+                "kind": "rank",
+                "rank": rank.me.rank,
+                "state": state,
+                "detail": detail,
+                "exit_code": rank.code,
+                "pid": rank.pid,
+                "t": time.time(),
             }  # fmt: skip
         )
 
@@ -295,8 +306,13 @@ def main() -> int:
         for rank in spec.local:
             _emit(
                 {
-                    "kind": "rank", "rank": rank, "state": "failed", "detail": str(error), "exit_code": None,
-                    "pid": None, "t": time.time(),
+                    "kind": "rank",
+                    "rank": rank,
+                    "state": "failed",
+                    "detail": str(error),
+                    "exit_code": None,
+                    "pid": None,
+                    "t": time.time(),
                 }  # fmt: skip
             )
         return 0

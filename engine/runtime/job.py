@@ -254,15 +254,21 @@ def _check_stages(job: TrainJob) -> None:
         raise InputError("dc_of_stage", job.dc_of_stage, allowed)
     for stage, dc in enumerate(job.dcs):
         if dc >= len(job.datacenters):
-            raise InputError(f"dc_of_stage[{stage}]", dc, f"an index into datacenters, 0 to {len(job.datacenters) - 1}")
+            raise InputError(
+                f"dc_of_stage[{stage}]", dc, f"an index into datacenters, 0 to {len(job.datacenters) - 1}"
+            )
     if job.model.layers < job.stages:
-        raise InputError("model.layers", job.model.layers, f"at least one layer per stage: {job.stages} stages")
+        raise InputError(
+            "model.layers", job.model.layers, f"at least one layer per stage: {job.stages} stages"
+        )
     if job.world_size > MOST_RANKS:
         raise InputError("pipelines", job.pipelines, f"gives {job.world_size} ranks; at most {MOST_RANKS}")
     for index, dc in enumerate(job.datacenters):
         hosted = job.dcs.count(index)
         if hosted * job.pipelines > dc.gpus:
-            allowed = f"{dc.name} needs {hosted * job.pipelines} ({hosted} stages × {job.pipelines} pipelines)"
+            allowed = (
+                f"{dc.name} needs {hosted * job.pipelines} ({hosted} stages × {job.pipelines} pipelines)"
+            )
             raise InputError(f"datacenters[{index}].gpus", dc.gpus, allowed)
 
 
@@ -272,7 +278,9 @@ def _check_links(job: TrainJob) -> None:
     for index, link in enumerate(job.links):
         for end, name in enumerate(link.between):
             if name not in names:
-                raise InputError(f"links[{index}].between[{end}]", name, "no such data centre, " + nearest(name, names))
+                raise InputError(
+                    f"links[{index}].between[{end}]", name, "no such data centre, " + nearest(name, names)
+                )
         if link.between[0] == link.between[1]:
             raise InputError(f"links[{index}].between", link.between, "must join two different data centres")
         if set(link.between) in seen:
@@ -281,23 +289,31 @@ def _check_links(job: TrainJob) -> None:
     for stage in range(job.stages - 1):
         a, b = job.dcs[stage], job.dcs[stage + 1]
         if a != b and job.link_between(a, b) is None:
-            allowed = f"stages {stage} and {stage + 1} cross from {names[a]} to {names[b]}, but no link joins them"
+            allowed = (
+                f"stages {stage} and {stage + 1} cross from {names[a]} to {names[b]}, but no link joins them"
+            )
             raise InputError("links", [link.between for link in job.links], allowed)
 
 
 def _check_times(job: TrainJob) -> None:
     if job.device != "emulated":
         if job.activation_bytes is not None:
-            raise InputError("activation_bytes", job.activation_bytes, "messages are padded on device emulated only")
+            raise InputError(
+                "activation_bytes", job.activation_bytes, "messages are padded on device emulated only"
+            )
         return
     if job.times_ms is None:
         raise InputError("times_ms", None, "required on device emulated: {forward, backward, recompute}")
     for stage, forward in enumerate(_as_list(job.times_ms.forward)):
         if forward < SHORTEST_EMULATED_MS:
-            field = f"times_ms.forward[{stage}]" if isinstance(job.times_ms.forward, list) else "times_ms.forward"
+            field = (
+                f"times_ms.forward[{stage}]" if isinstance(job.times_ms.forward, list) else "times_ms.forward"
+            )
             raise InputError(field, forward, f"at least {SHORTEST_EMULATED_MS:g} ms on device emulated")
     if job.recompute and max(_as_list(job.times_ms.recompute)) == 0:
-        raise InputError("times_ms.recompute", job.times_ms.recompute, "greater than 0 where recompute is true")
+        raise InputError(
+            "times_ms.recompute", job.times_ms.recompute, "greater than 0 where recompute is true"
+        )
     if job.activation_bytes is not None and job.activation_bytes < job.tensor_bytes:
         allowed = f"at least the real size of a message, {job.tensor_bytes} bytes"
         raise InputError("activation_bytes", job.activation_bytes, allowed)

@@ -98,9 +98,13 @@ class LaunchSpec:
             ranks = tuple(RankAssignment(**assignment) for assignment in values.pop("ranks"))
             disturbed = values.pop("disturbance", {})
             disturbance = Disturbance(**{name: tuple(map(tuple, rows)) for name, rows in disturbed.items()})
-            return cls(**{**values, "local": tuple(values["local"])}, job=job, ranks=ranks, disturbance=disturbance)
+            return cls(
+                **{**values, "local": tuple(values["local"])}, job=job, ranks=ranks, disturbance=disturbance
+            )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise InputError("spec", str(error), "must be a launch spec as LaunchSpec.to_json writes it") from None
+            raise InputError(
+                "spec", str(error), "must be a launch spec as LaunchSpec.to_json writes it"
+            ) from None
 
     @property
     def first_rank(self) -> int:
@@ -108,7 +112,9 @@ class LaunchSpec:
         return min(assignment.rank for assignment in self.ranks)
 
 
-def single_machine(job: TrainJob, *, run: str, log_dir: str, disturbance: Disturbance | None = None) -> LaunchSpec:
+def single_machine(
+    job: TrainJob, *, run: str, log_dir: str, disturbance: Disturbance | None = None
+) -> LaunchSpec:
     """Return the spec of a job whose ranks all run on this machine, one emulated node per GPU."""
     ranks = []
     used = dict.fromkeys(range(len(job.datacenters)), 0)
@@ -118,8 +124,14 @@ def single_machine(job: TrainJob, *, run: str, log_dir: str, disturbance: Distur
         name = job.datacenters[dc].name
         ranks.append(
             RankAssignment(
-                rank=rank, pipeline=pipeline, stage=stage, dc=dc, dc_name=name,
-                node=f"{name}-{used[dc]}", host=LOCALHOST, gpu=used[dc],
+                rank=rank,
+                pipeline=pipeline,
+                stage=stage,
+                dc=dc,
+                dc_name=name,
+                node=f"{name}-{used[dc]}",
+                host=LOCALHOST,
+                gpu=used[dc],
             )  # fmt: skip
         )
         used[dc] += 1

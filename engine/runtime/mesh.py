@@ -54,7 +54,11 @@ class Mesh:
 
     def below(self) -> int | None:
         """Rank of the next stage of this pipeline."""
-        return self._at(self.me.pipeline, self.me.stage + 1).rank if self.me.stage < self.job.stages - 1 else None
+        return (
+            self._at(self.me.pipeline, self.me.stage + 1).rank
+            if self.me.stage < self.job.stages - 1
+            else None
+        )
 
     def upstream(self) -> Neighbour | None:
         """The way to the previous stage."""
@@ -96,7 +100,10 @@ class Mesh:
 
     def shared(self, key: str) -> list[Any]:
         """The values that all ranks published, by rank."""
-        return [json.loads(self.store.get(f"{key}/{a.rank}")) for a in sorted(self.spec.ranks, key=lambda a: a.rank)]
+        return [
+            json.loads(self.store.get(f"{key}/{a.rank}"))
+            for a in sorted(self.spec.ranks, key=lambda a: a.rank)
+        ]
 
     def close(self) -> None:
         """Close the transport; gloo's sockets go with the process."""
@@ -185,7 +192,9 @@ class Mesh:
         assert self.endpoint is not None
         way = {"padded_to": self.job.wan_bytes, "delay_s": self.job.hops[hop].latency_ms / 1e3}
         if self._shared(hop):
-            return SharedOutgoing(SharedSender(self.endpoint, **self._sharing(hop, payload, sends=True)), **way)
+            return SharedOutgoing(
+                SharedSender(self.endpoint, **self._sharing(hop, payload, sends=True)), **way
+            )
         return WanOutgoing(self.endpoint, peer, payload, **way)
 
     def _sharing(self, hop: int, payload: int, *, sends: bool) -> dict[str, Any]:

@@ -140,13 +140,20 @@ class _Training:
             return
         norm = square_sum**0.5
         if not (np.isfinite(loss) and np.isfinite(norm)):
-            raise FloatingPointError(f"step {iteration}: loss {loss} and gradient norm {norm} must be finite; lower lr")
+            raise FloatingPointError(
+                f"step {iteration}: loss {loss} and gradient norm {norm} must be finite; lower lr"
+            )
         self._losses.append(loss)
         self._norms.append(norm)
         self._events.put(
             {
-                "kind": "step", "iteration": iteration, "loss": loss, "grad_norm": norm,
-                "learning_rate": self._job.lr, "tokens": self._job.tokens_per_step, "t": time.time(),
+                "kind": "step",
+                "iteration": iteration,
+                "loss": loss,
+                "grad_norm": norm,
+                "learning_rate": self._job.lr,
+                "tokens": self._job.tokens_per_step,
+                "t": time.time(),
             }  # fmt: skip
         )
 
@@ -165,8 +172,13 @@ class _Training:
     def _state(self, state: str) -> None:
         self._events.put(
             {
-                "kind": "rank", "rank": self._me.rank, "state": state, "detail": "", "exit_code": None,
-                "pid": os.getpid(), "t": time.time(),
+                "kind": "rank",
+                "rank": self._me.rank,
+                "state": state,
+                "detail": "",
+                "exit_code": None,
+                "pid": os.getpid(),
+                "t": time.time(),
             }  # fmt: skip
         )
 
@@ -187,7 +199,9 @@ class _Training:
             self._mesh.store.add("left", 1)
 
     def _result(self, stats: list[dict[str, Any]]) -> dict[str, Any]:
-        digests = {int(n): sha for rank in stats for n, sha in rank["digests"].items() if rank["pipeline"] == 0}
+        digests = {
+            int(n): sha for rank in stats for n, sha in rank["digests"].items() if rank["pipeline"] == 0
+        }
         return {
             "steps": len(self._losses), "losses": list(self._losses), "grad_norms": list(self._norms),
             "params_sha256": params_sha256(digests), **measured_part(self._job, stats),

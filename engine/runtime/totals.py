@@ -52,7 +52,10 @@ class Background:
     """Gathers totals in a thread, so that no iteration waits for them where nothing depends on them."""
 
     def __init__(
-        self, totals: Totals, report: Callable[[int, float, float], None], die: Callable[[BaseException], None]
+        self,
+        totals: Totals,
+        report: Callable[[int, float, float], None],
+        die: Callable[[BaseException], None],
     ) -> None:
         self._totals, self._report, self._die = totals, report, die
         self._queue: queue.SimpleQueue[tuple[int, float, float] | None] = queue.SimpleQueue()

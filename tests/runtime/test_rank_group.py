@@ -1,0 +1,101 @@
+"""Ranks start, report, fail and stop as a whole, and leave nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.errors import InputError
+from engine.runtime.launch import Disturbance, LaunchSpec, single_machine
+from tests.runtime.jobs import Run, job
+
+ENDLESS = {"steps": 1_000_000}
+
+
+def pids(run: Run) -> set[int]:
+    return {event["pid"] for event in run.of_kind("rank") if event["pid"]}
+
+
+def alive(processes: set[int]) -> set[int]:
+    return {pid for pid in processes if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"}
+
+
+def gone_within(processes: set[int], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while alive(processes) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(processes)
+
+
+def test_events_of_a_run(tmp_path: Path) -> None:
+    run = Run(job(steps=4), str(tmp_path))
+    result = run.result()
+    assert run.events[-1]["kind"] == "result"
+    states = {(e["rank"], e["state"]) for e in run.of_kind("rank")}
+    assert states == {(rank, s) for rank in range(6) for s in ("starting", "ready", "running", "finished")}
+    assert [e["iteration"] for e in run.of_kind("step")] == [0, 1, 2, 3]
+    spans = run.of_kind("spans")
+    assert sorted((e["rank"], e["iteration"]) for e in spans) == [(r, i) for r in range(6) for i in range(4)]
+    transfers = [s for e in spans for s in e["spans"] if s["track"] == "wan"]
+    # one activation and one gradient per microbatch, pipeline and iteration over the one WAN hop
+    assert len(transfers) == 2 * 3 * 2 * 4
+    assert sum(s["bytes"] for s in transfers) == sum(row["bytes"] for row in result["wan"])
+    assert all(s["start"] <= s["end"] <= s["arrives"] for s in transfers)
+    ops = [s for e in spans if e["rank"] == 0 for s in e["spans"] if s["track"] == "gpu"]
+    assert all(a["end"] <= b["start"] + 1e-5 for a, b in zip(ops, ops[1:], strict=False)), "one op at a time"
+
+
+def test_killed_rank_fails_the_run_and_takes_all_ranks_along(tmp_path: Path) -> None:
+    run = Run(job(**ENDLESS), str(tmp_path))
+    assert run.training.wait(60)
+    victim = next(e["pid"] for e in run.of_kind("rank") if e["rank"] == 4)
+    os.kill(victim, signal.SIGKILL)
+    assert run.group.wait(30)
+    failed = [e for e in run.of_kind("rank") if e["state"] == "failed"]
+    assert [(e["rank"], e["exit_code"]) for e in failed] == [(4, -9)]
+    assert "SIGKILL" in failed[0]["detail"]
+    assert not alive(pids(run))
+    assert not run.of_kind("result")
+
+
+def test_failing_rank_gives_its_own_last_line(tmp_path: Path) -> None:
+    run = Run(job(lr=1000.0, steps=200, recompute=False), str(tmp_path))
+    assert run.group.wait(60)
+    failed = [e for e in run.of_kind("rank") if e["state"] == "failed"]
+    assert [e["rank"] for e in failed] == [0]
+    assert "must be finite" in failed[0]["detail"]
+
+
+def test_stop_leaves_no_process(tmp_path: Path) -> None:
+    run = Run(job(**ENDLESS), str(tmp_path))
+    assert run.training.wait(60)
+    run.group.stop(3.0)
+    assert not run.group.running()
+    assert not alive(pids(run))
+    assert {e["state"] for e in run.of_kind("rank") if e["state"] in ("failed", "stopped")} == {"stopped"}
+
+
+def test_ranks_die_with_a_killed_owner(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from tests.runtime.jobs import Run, job\n"
+        f"run = Run(job(steps=1000000), {str(tmp_path)!r}); run.training.wait(60)\n"
+        "print(*{e['pid'] for e in run.of_kind('rank')}, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        ranks = {int(pid) for pid in owner.stdout.readline().split()}
+        assert len(ranks) == 6
+        owner.kill()
+    assert gone_within(ranks, 10)
+
+
+def test_launch_spec_survives_json() -> None:
+    spec = single_machine(job(), run="7", log_dir="/x", disturbance=Disturbance(op_factor=((1, "F", 2.0),)))
+    assert LaunchSpec.from_json(spec.to_json()) == spec
+    with pytest.raises(InputError, match="launch spec"):
+        LaunchSpec.from_json("{}")

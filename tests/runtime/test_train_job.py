@@ -1,0 +1,117 @@
+"""What `meridian train` refuses, by field."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from engine.commands.train import command
+from engine.errors import InputError
+from engine.runtime.corpus import open_corpus
+from engine.runtime.predict import predict, stage_parameters
+from tests.runtime.jobs import document, job
+
+EMULATED = {
+    "device": "emulated",
+    "times_ms": {"forward": 20, "recompute": 20, "backward": 40},
+    "recompute": None,
+}
+
+REFUSED = [
+    ({"stages": 4}, "dc_of_stage"),
+    ({"dc_of_stage": [0, 0, 2]}, r"dc_of_stage\[2\]"),
+    ({"dc_of_stage": [0, 1, 1]}, r"datacenters\[1\].gpus"),
+    ({"links": []}, "no link joins them"),
+    (
+        {"links": [{"between": ["north", "sout"], "latency_ms": 1, "bandwidth_gbps": 1}]},
+        "did you mean 'south'",
+    ),
+    (
+        {"links": [{"between": ["north", "north"], "latency_ms": 1, "bandwidth_gbps": 1}]},
+        r"links\[0\].between",
+    ),
+    (
+        {"links": [{"between": ["north", "south"], "latency_ms": -1, "bandwidth_gbps": 1}]},
+        r"links\[0\].latency_ms",
+    ),
+    ({"links": [{"between": ["north", "south"], "latency_ms": 1, "bandwidth_gbps": 0}]}, "bandwidth_gbps"),
+    ({"datacenters": [{"name": "north", "gpus": 4}, {"name": "north", "gpus": 2}]}, r"datacenters\[1\].name"),
+    ({"model": {"layers": 2, "hidden": 32, "heads": 2, "seq": 16}}, "model.layers"),
+    ({"model": {"layers": 3, "hidden": 32, "heads": 3, "seq": 16}}, "model.heads"),
+    ({"model": {"layers": 3, "hidden": 900000, "heads": 2, "seq": 16}}, "model.hidden"),
+    ({"policy": "atlos"}, "did you mean 'atlas'"),
+    ({"policy": "zb-h1"}, "not available in this version"),
+    ({"resume": "x"}, "resume.*not available"),
+    ({"checkpoint": {"dir": "x"}}, "checkpoint.*not available"),
+    ({"devices": {}}, "devices.*not available"),
+    ({"chunks": 2}, "chunks"),
+    ({"strategy": "swap"}, "strategy.*not available"),
+    ({"dtype": "bf16"}, "dtype.*not available"),
+    ({"device": "cuda"}, "device.*not available"),
+    ({"device": "emulated"}, "times_ms.*required"),
+    ({**EMULATED, "times_ms": {"forward": [20, 4, 20], "backward": 40}}, r"times_ms.forward\[1\]"),
+    ({**EMULATED, "times_ms": {"forward": [20, 20], "backward": 40}}, "times.forward|times_ms.forward"),
+    ({**EMULATED, "activation_bytes": 100}, "activation_bytes.*at least"),
+    ({"activation_bytes": 10_000_000}, "emulated only"),
+    ({"steps": 0}, "steps"),
+    ({"lr": -1}, "lr"),
+    ({"microbatch": 3}, "did you mean 'microbatches'"),
+    ({"connections": "many"}, "connections"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED, ids=lambda v: str(v)[:40])
+def test_refused_with_the_field(changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        job(**changes)
+
+
+def test_refused_data(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("short")
+    with pytest.raises(InputError, match="no such file"):
+        open_corpus(str(tmp_path / "none"), seq=16, seed=0)
+    with pytest.raises(InputError, match="at least 17 bytes"):
+        open_corpus(str(tmp_path), seq=16, seed=0)
+
+
+def test_transfer_times_follow_window_and_cap() -> None:
+    link = {"between": ["north", "south"], "latency_ms": 40, "bandwidth_gbps": 5}
+    padded = {**EMULATED, "links": [link], "activation_bytes": 5_000_000}
+    single, auto = job(**padded, connections=1), job(**padded)
+    # 5 MB at 23.9 Mbit a round trip of 80 ms, and at the cap of 5 Gbps with 17 connections
+    assert single.hops[1].transfer_ms(single.wan_bytes) == pytest.approx(40 / (23.9 / 80), rel=1e-6)
+    assert auto.hops[1].transfer_ms(auto.wan_bytes) == pytest.approx(8.0, rel=1e-6)
+    assert auto.hops[1].connections == 17
+
+
+def test_prediction_adds_allreduce_and_optimizer() -> None:
+    of = job(**EMULATED)
+    given = predict(of, allreduce_s=(0.5, 0.0, 0.0), optimizer_s=(0.25, 0.0, 0.0))
+    assert given.iteration_s == pytest.approx(given.makespan_s + 0.75)
+    assert {s.op for s in given.spans if s.track == "gpu"} == {"F", "R", "B", "all_reduce", "optimizer"}
+    assert given.utilization == pytest.approx(sum(s.end - s.start for s in given.spans if s.op in ("F", "R", "B"))
+                                              / (given.iteration_s * 6))  # fmt: skip
+    assert sum(stage_parameters(of, s) for s in range(3)) == of.model.parameters
+
+
+def test_command_trains_and_writes_spans_and_trace(tmp_path: Path) -> None:
+    import json
+
+    one = document(stages=1, pipelines=1, dc_of_stage=[0], policy="gpipe", recompute=False, steps=4)
+    (tmp_path / "job.json").write_text(json.dumps(one))
+    arguments = [
+        str(tmp_path / "job.json"),
+        "--json",
+        "--spans",
+        str(tmp_path / "s"),
+        "--trace",
+        str(tmp_path / "t"),
+    ]
+    answer = CliRunner().invoke(command, arguments, standalone_mode=False)
+    assert answer.exception is None
+    assert answer.return_value == 0
+    result = json.loads(answer.stdout)
+    assert result["steps"] == len(result["losses"]) == 4
+    assert result["iteration_ms"]["simulated"] > 0
+    assert len((tmp_path / "s").read_text().splitlines()) == 4 * (3 + 3 + 1)
+    assert json.loads((tmp_path / "t").read_text())["traceEvents"]
