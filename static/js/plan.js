@@ -28,7 +28,7 @@ function paintPareto(root) {
   const wide = 520, high = 230, left = 44, foot = 26, limits = plan.limits ?? {};
   const mostX = Math.max(...points.map((p) => p.iteration_ms)) * 1.12, mostY = (Math.max(...points.map((p) => p.cost_per_iteration)) || 1) * 1.18;
   const x = (ms) => left + (ms / mostX) * (wide - left - 12), y = (cost) => high - foot - (cost / mostY) * (high - foot - 10);
-  const plot = svg("svg", { viewBox: `0 0 ${wide} ${high}`, class: "plot", role: "img", "aria-label": "Cost per iteration against iteration time; the table above holds the figures" });
+  const plot = svg("svg", { viewBox: `0 0 ${wide} ${high}`, class: "plot", role: "group", "aria-label": "Cost per iteration against iteration time; the table above holds the figures" });
   if (limits.budget && limits.budget < mostY) plot.append(svg("rect", { x: left, y: y(mostY), width: wide - left - 12, height: y(limits.budget) - y(mostY), class: "forbidden" }));
   if (limits.deadline_ms && limits.deadline_ms < mostX) plot.append(svg("rect", { x: x(limits.deadline_ms), y: y(mostY), width: x(mostX) - x(limits.deadline_ms), height: y(0) - y(mostY), class: "forbidden" }));
   axes(plot, { x, y, mostX, mostY, wide, high, left, foot });

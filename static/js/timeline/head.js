@@ -51,7 +51,7 @@ export function paintAxis(context, scene, top) {
     scene.ticks.push(x);
     const text = fixed(inSeconds ? (n * step) / 1000 : n * step, decimals) + (n === 0 ? (inSeconds ? " s" : " ms") : "");
     const half = context.measureText(text).width / 2;
-    if (x - half < left - 8 || x + half > right || nearNow(scene, x, half)) continue;
+    if (x + half > right || nearNow(scene, x, half)) continue;
     context.fillStyle = style.t.ink3;
     context.fillText(text, x, top + 15);
   }
@@ -61,6 +61,8 @@ export function paintAxis(context, scene, top) {
 }
 
 function nearNow(scene, x, half) {
+  const end = scene.end === null ? null : scene.x(scene.end);
+  if (end !== null && x + half > end - 62 && x - half < end + 8) return true;
   if (!scene.reached) return false;
   const at = scene.x(scene.reached);
   return x + half > at - 2 && x - half < at + scene.nowWidth + 8;

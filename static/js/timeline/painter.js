@@ -7,7 +7,7 @@ import { paintLink, strokeChevrons } from "./links.js";
 import { RectBatch } from "./paint.js";
 import { rowsBetween } from "./rows.js";
 import { usageFor } from "./usage.js";
-import { count } from "../lib/format.js";
+import { count, duration } from "../lib/format.js";
 
 const GUTTER = 172, GUTTER_NARROW = 74, NARROW_BELOW = 560;
 
@@ -30,7 +30,7 @@ export class Painter {
     const reached = predicted ? 0 : model.frontier;
     return {
       model, view, mode, width, height, scroll, style, layout, narrow, left, right: width, anchors, reached, now,
-      head: this.headHeight, top: this.headHeight, zero: shown?.start ?? 0, shown: shown?.iteration ?? null,
+      head: this.headHeight, end: this.options.still ? model.predictedMs : null, zero: shown?.start ?? 0, shown: shown?.iteration ?? null,
       level: levelOf(model.medianForward * scale), longest: model.predictedMs || model.typicalMs, coverage: this.coverage,
       usage: usageFor(model, this.options.still ? "predicted" : mode),
       x: (time) => left + (time - view.from) * scale, time: (x) => view.from + (x - left) / scale,
@@ -170,4 +170,7 @@ function endLine(context, scene) {
   if (x < scene.left || x > scene.right) return;
   context.fillStyle = scene.style.t.ink;
   context.fillRect(x, scene.head - 8, 1, scene.height - scene.head + 8);
+  context.textAlign = "right";
+  label(context, scene.style, duration(scene.model.predictedMs).join(" "), x + 4, scene.head - AXIS + 15, scene.style.t.ink, 11, 620);
+  context.textAlign = "left";
 }
