@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+from pydantic import ValidationError
 
 from engine.cluster.cluster import Cluster
 from engine.errors import Infeasible, InputError
@@ -35,9 +36,19 @@ def cell_scenario(
     placed = sum(part.stages for part in partitions)
     if placed != job.partitions:
         return Infeasible(reason=f"only {placed} of {job.partitions} stages have a place")
-    hops = wan_links(cluster, job, partitions)
-    if isinstance(hops, Infeasible):
-        return hops
+    try:
+        hops = wan_links(cluster, job, partitions)
+        return hops if isinstance(hops, Infeasible) else _scenario(request, cluster, job, partitions, hops)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(str(part) for part in problem["loc"])
+        allowed = f"gives a cell that cannot be simulated: {field} of {problem['input']!r} ms"
+        raise InputError("job", request.job.model or "times", allowed) from None
+
+
+def _scenario(
+    request: PlanRequest, cluster: Cluster, job: Job, partitions: Sequence[Partition], hops: list[Link]
+) -> Scenario:
     _refuse_too_large(job)
     return Scenario(
         stages=job.partitions,

@@ -21,6 +21,8 @@ DEFAULT_INTRA_GBPS = 100.0
 # Llama 3 herd, table 4: 38–43 % of the bf16 peak on 8 to 16 thousand H100s.
 DEFAULT_MFU = 0.4
 MOST_GPUS = 10_000_000
+LEAST_GBPS = 1e-6
+LONGEST = 1_000_000_000  # of any one dimension of a model
 MOST_OPTIONS = 100_000
 KINDS = 3  # forward, recompute, backward
 
@@ -32,7 +34,7 @@ class DataCenterInput(Document):
     gpus: Index = Field(le=MOST_GPUS)
     gpu_type: str
     price_per_gpu_hour: NonNegative
-    intra_gbps: Positive | None = None
+    intra_gbps: Positive | None = Field(default=None, ge=LEAST_GBPS)
     latitude: Number | None = Field(default=None, ge=-90, le=90)
     longitude: Number | None = Field(default=None, ge=-180, le=180)
 
@@ -49,8 +51,8 @@ class LinkInput(Document):
 
     between: list[str] = Field(min_length=2, max_length=2)
     latency_ms: NonNegative
-    bandwidth_gbps: Positive
-    connections: Count | None = None
+    bandwidth_gbps: Positive = Field(ge=LEAST_GBPS)
+    connections: Count | None = Field(default=None, le=1_000_000)
     egress_price_per_gb: NonNegative = 0.0
 
 
@@ -61,13 +63,13 @@ class ModelInput(Document):
     where `ffn` is given and is not 4 × hidden, or `kv_heads` is less than `heads`.
     """
 
-    layers: Count
-    hidden: Count
-    heads: Count
-    kv_heads: Count | None = None
-    ffn: Count | None = None
-    vocab: Index = 0
-    seq: Count
+    layers: Count = Field(le=1_000_000)
+    hidden: Count = Field(le=LONGEST)
+    heads: Count = Field(le=LONGEST)
+    kv_heads: Count | None = Field(default=None, le=LONGEST)
+    ffn: Count | None = Field(default=None, le=LONGEST)
+    vocab: Index = Field(default=0, le=LONGEST)
+    seq: Count = Field(le=LONGEST)
     family: Literal["gpt", "llama"] | None = None
 
     @model_validator(mode="after")
@@ -101,9 +103,9 @@ class JobInput(Document):
     partitions: Count = Field(le=100_000)
     microbatches: Count = Field(le=10_000_000)
     model: NameOrShape | None = None
-    micro_batch: Count = 1
-    tp: Count = 1
-    mfu: Positive = Field(default=DEFAULT_MFU, le=1)
+    micro_batch: Count = Field(default=1, le=1_000_000)
+    tp: Count = Field(default=1, le=100_000)
+    mfu: Positive = Field(default=DEFAULT_MFU, ge=1e-6, le=1)
     dtype_bytes: Literal[1, 2, 4, 8] = 2
     recompute: Flag = True
     forward_ms: Positive | None = None
@@ -112,7 +114,7 @@ class JobInput(Document):
     comm_to_compute: NonNegative | None = None
     parameters_per_stage: NonNegative | None = None
     activation_bytes: NonNegative | None = None
-    tokens_per_microbatch: Count | None = None
+    tokens_per_microbatch: Count | None = Field(default=None, le=10**15)
 
     @field_validator("model")
     @classmethod
@@ -154,7 +156,7 @@ class PlanRequest(Document):
     allreduce: Flag = True
     budget_per_iteration: NonNegative | None = None
     deadline_h: Positive | None = None
-    iterations: Count | None = None
+    iterations: Count | None = Field(default=None, le=10**15)
     allowed: list[str] | None = None
     objective: Objective = "throughput"
     bill: Bill = "used"
