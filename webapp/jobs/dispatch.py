@@ -63,7 +63,7 @@ class Dispatcher:
                 except line.errors:
                     line.close()
                     return line.send(self._app, task, kwargs)
-            except (*line.errors, OperationalError) as error:
+            except line.errors as error:
                 line.close()
                 raise BrokerDown(node, str(error) or type(error).__name__) from error
 
@@ -102,7 +102,11 @@ class _Line:
         self._connection: Connection | None = None
         self._producer: Producer | None = None
         probe = Connection(url)
-        self.errors: tuple[type[BaseException], ...] = (*probe.connection_errors, *probe.channel_errors)
+        self.errors: tuple[type[BaseException], ...] = (
+            *probe.connection_errors,
+            *probe.channel_errors,
+            OperationalError,
+        )
 
     def send(self, app: Celery, task: str, kwargs: Mapping[str, Any]) -> str:
         if self._producer is None:

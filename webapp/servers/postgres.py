@@ -117,16 +117,16 @@ class Postgres:
     def _wait_ready(self, child: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_S
         probe = [
-            self.bin / "pg_isready",
+            str(self.bin / "pg_isready"),
             "-q",
             "-h",
             "127.0.0.1",
             "-p",
             str(self.port),
-            "-U",
-            USER,
             "-d",
             "postgres",
+            "-U",
+            USER,
         ]
         while time.monotonic() < deadline:
             if child.poll() is not None:

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from typing import NoReturn
 
 from engine.errors import InputError
 from webapp.servers.embedded import EmbeddedServers
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         supervisor.say("stopped")
 
 
-def _run(supervisor: Supervisor, port: int, *, demo: bool) -> None:
+def _run(supervisor: Supervisor, port: int, *, demo: bool) -> NoReturn:
     var = var_folder()
     _manage(supervisor, "migrate", "--no-input", "-v", "0")
     if demo:
@@ -72,6 +73,7 @@ def _run(supervisor: Supervisor, port: int, *, demo: bool) -> None:
         supervisor.say(LOGINS)
     supervisor.say("Ctrl-C stops everything")
     supervisor.watch()
+    raise Interrupted  # watch ends only by an exception
 
 
 def _manage(supervisor: Supervisor, *command: str) -> None:

@@ -37,8 +37,10 @@ AGENTS, BACKGROUND, WEB = range(3)
 def site_services(port: int, var: Path) -> list[Service]:
     """The processes of the site itself: web, control worker, beat, ingest."""
     env = site_environment(var)
+    # Celery tells of each task, every 2 s, and warns root, who runs this demo on purpose, in five lines.
+    quiet = {"MERIDIAN_LOG": "WARNING", "PYTHONWARNINGS": "ignore:You're running the worker", **env}
     python = sys.executable
-    celery = (python, "-m", "celery", "-A", "webapp.celery")
+    celery = (python, "-m", "celery", "-q", "-A", "webapp.celery")
     uvicorn = (python, "-m", "uvicorn", "webapp.asgi:application", "--host", "127.0.0.1", "--port", str(port))
     return [
         Service(
@@ -52,13 +54,13 @@ def site_services(port: int, var: Path) -> list[Service]:
             name="control",
             # Threads: one process, and its tasks wait for the database, not for the processor.
             argv=(*celery, "worker", "-Q", "control", "-P", "threads", "-c", "2", "-l", "WARNING", *_QUIET),
-            env=env,
+            env=quiet,
             stage=BACKGROUND,
         ),
         Service(
             name="beat",
             argv=(*celery, "beat", "-l", "WARNING", "-s", str(var / "beat-schedule"), "--pidfile="),
-            env=env,
+            env=quiet,
             stage=BACKGROUND,
         ),
         Service(name="ingest", argv=(python, "manage.py", "ingest"), env=env, stage=BACKGROUND),

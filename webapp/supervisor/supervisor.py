@@ -165,8 +165,10 @@ class Supervisor:
             for child in children:
                 if child.process is not None and child.process.stdout is not None:
                     selector.register(child.process.stdout, selectors.EVENT_READ, child)
-            ready = selector.select(TICK_S) if selector.get_map() else time.sleep(TICK_S)
-            if sum(key.data.pump() for key, _ in ready or ()) == 0:
+            if not selector.get_map():
+                time.sleep(TICK_S)
+                return
+            if sum(key.data.pump() for key, _ in selector.select(TICK_S)) == 0:
                 time.sleep(0.02)  # a closed pipe is always readable: do not spin on it
 
     def _check_interrupted(self) -> None:
