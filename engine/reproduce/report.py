@@ -60,6 +60,7 @@ def _table_line(row: Row) -> str:
 
 def draw(plot: Plot, path: Path) -> None:
     """One plot as SVG."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure  # no pyplot: no global state, no display
 
     figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
@@ -75,7 +76,8 @@ def draw(plot: Plot, path: Path) -> None:
     if len(plot.series) > 1:
         axes.legend(frameon=False)
     # Neither the date nor random ids: the same figures give the same file.
-    figure.savefig(path, format="svg", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": plot.name}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def _bars(axes: Any, plot: Plot) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.cli import main
-from engine.reproduce import Experiment, Outcome, Row, experiments
+from engine.reproduce import Experiment, Outcome, Plot, Row, Series, experiments
+from engine.reproduce.report import draw
 
 
 def run(
@@ -82,6 +83,15 @@ def test_a_report_without_matplotlib_says_what_to_install(
     status, _, err = run(monkeypatch, capsys, "atlas-fig6", "--out", str(tmp_path))
     assert status == 2
     assert "meridian[report]" in err
+
+
+def test_the_same_plot_gives_the_same_file(tmp_path: Path) -> None:
+    series = (Series(label="a", x=(1, 2), y=(3, 4)), Series(label="b", x=(1, 2), y=(4, 3)))
+    for kind in ("line", "bars"):
+        plot = Plot(name="p", title="t", x_label="x", y_label="y", series=series, kind=kind)
+        draw(plot, tmp_path / "one.svg")
+        draw(plot, tmp_path / "two.svg")
+        assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
 @pytest.mark.long
