@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.schedule.scenario import Scenario, Sharing
+from engine.simulate.bounds_shared import staggered_one_full_set
 
 Floats = NDArray[np.float64]
 # A whole multiple of a time unit is recognised, and a bound rounded up to one, within this share.
@@ -64,6 +65,7 @@ def lower_bound(scenario: Scenario, sharing: Sharing) -> float:
         float(np.max(_links(scenario, paths), initial=0.0)),
         float(np.max(_memory(scenario, paths))),
         float(np.max(_one_full_set(scenario, paths) + stagger)),
+        _shared_one_full_set(scenario, paths),
     ]
     return _next_unit(max(bounds), scenario, paths)
 
@@ -143,6 +145,28 @@ def _one_full_set(scenario: Scenario, paths: Paths) -> Floats:
     )
     rest = m * paths.backward + (m - k) * paths.forward + (m - 1) * again
     return paths.head + np.min(first_backward + rest, axis=0) + paths.tail
+
+
+def _shared_one_full_set(scenario: Scenario, paths: Paths) -> float:
+    """The best of `bounds_shared` over the stages that recompute, each behind its slowest shared hop."""
+    if scenario.full_limit != 1 or not paths.recompute.any() or not _shared(scenario, paths).any():
+        return 0.0
+    slowest = np.maximum.accumulate(np.where(_shared(scenario, paths), paths.transfer, 0.0))
+    return max(
+        staggered_one_full_set(
+            pipelines=scenario.pipelines,
+            microbatches=scenario.microbatches,
+            head=float(paths.head[s]),
+            tail=float(paths.tail[s]),
+            trip=float(paths.trip[s]),
+            forward=float(paths.forward[s]),
+            again=float(min(paths.recompute[s], paths.trip[s])),
+            backward=float(paths.backward[s]),
+            transfer=float(slowest[s - 1]),
+        )
+        for s in range(1, scenario.stages)
+        if slowest[s - 1] > 0
+    )
 
 
 def _next_unit(bound: float, scenario: Scenario, paths: Paths) -> float:

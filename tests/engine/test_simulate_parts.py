@@ -68,6 +68,7 @@ def test_a_schedule_of_another_shape_is_refused() -> None:
         ({"full_limit": None}, "temporal", 33),
         ({"full_limit": None}, "spatial", 36),
         ({"full_limit": 1}, "spatial", 37),
+        ({"full_limit": 1}, "temporal", 34),
         # One microbatch at a time on every stage: 4 round trips of 26, one way and back.
         ({"memory_limit": 1, "full_limit": None}, "spatial", 4 * (6 * 3 + 4 * 2)),
     ],
