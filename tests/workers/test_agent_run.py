@@ -17,7 +17,7 @@ import redis
 from tests.workers.launching import spec
 from webapp.jobs.dispatch import BrokerDown, Dispatcher
 from webapp.servers import EmbeddedServers
-from webapp.servers.acl import set_node_user
+from webapp.servers.acl import drop_node_user, set_node_user
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -163,3 +163,19 @@ def test_a_second_agent_of_the_node_is_refused(
     )
     assert second.returncode == 2
     assert f"process {agent.pid}" in second.stderr.strip().splitlines()[-1]
+
+
+def test_an_agent_whose_user_was_forgotten_comes_back_when_it_is_known_again(
+    agent: subprocess.Popen[bytes], client: redis.Redis, dispatcher: Dispatcher
+) -> None:
+    dispatcher.send("a", "workers.start_ranks", {"spec": spec().to_json()})
+    until(lambda: len(events(client, "spans")) > 20)
+    drop_node_user(client, "a")
+    time.sleep(3)
+    assert agent.poll() is None  # and its ranks run on
+    set_node_user(client, "a", hashlib.sha256(b"pw").hexdigest())
+    dispatcher.send("a", "workers.stop_ranks", {"run": "r1", "generation": 1, "grace_s": 1})
+    until(lambda: "stopped" in states(client))
+    last = next(event for event in events(client, "rank") if event["state"] == "stopped")
+    seen = {event["iteration"] for event in events(client, "spans")}
+    assert seen == set(range(int(last["detail"])))
