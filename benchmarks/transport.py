@@ -2,8 +2,8 @@
 
     python -m benchmarks.transport
 
-Raw: messages of 64 MiB, chunks checksummed at both ends. Shaped: time from `send` to all bytes received, as the
-receiver's wait() sees it, against bytes / rate + delay. Shared: two pipelines, one message over both pairs.
+Raw: messages of 64 MiB, chunks checksummed at both ends. Shaped: time from `send` to all bytes received, as
+the receiver's wait() sees it, against bytes / rate + delay. Shared: 2 pipelines, one message on both pairs.
 """
 
 import multiprocessing
@@ -36,9 +36,8 @@ def main() -> None:
         seconds = measure(2, None, connections, RAW_BYTES, repeats=8, peer=one_to_one)
         rate = RAW_BYTES / statistics.median(seconds)
         print(f"{'':14} {connections:11} {rate * 8 / 1e9:8.1f} {rate / 1e9:6.2f}")
-    print(
-        "\nemulated WAN   delay ms  cap Gbit/s  connections      bytes  expected ms  median ms   worst ms  median off"
-    )
+    head = "delay ms  cap Gbit/s  connections      bytes  expected ms  median ms   worst ms  median off"
+    print(f"\nemulated WAN   {head}")
     for delay_ms, gbps, connections, nbytes in SHAPED:
         shape = LinkShape(
             one_way_delay_s=delay_ms / 1e3, cap_bytes_per_s=gbps * 125e6,
@@ -71,8 +70,9 @@ def measure(
     pipes = [context.Pipe() for _ in range(ranks)]
     arguments = [(r, pipes[r][1], shape, connections, nbytes, repeats, peer) for r in range(ranks)]
     children = [context.Process(target=rank_process, args=a, daemon=True) for a in arguments]
-    for child in children:
+    for child, (_, theirs) in zip(children, pipes, strict=True):
         child.start()
+        theirs.close()  # so that a child that dies is an end of file here
     addresses = {rank: pipes[rank][0].recv() for rank in range(ranks)}
     for mine, _ in pipes:
         mine.send(addresses)
@@ -118,7 +118,8 @@ def one_to_one(
             endpoint.send(other, (turn, 0), b"ready")
             receive.wait()
             times.append(time.monotonic())
-    endpoint.post_receive(other, (-1,)) and endpoint.send(other, (-1,), b"").wait()
+    endpoint.send(other, (-1,), b"")
+    endpoint.post_receive(other, (-1,)).wait()
     return times
 
 
@@ -127,6 +128,7 @@ def one_of_a_cell(
     nbytes: int, repeats: int,
 ) -> list[float]:  # fmt: skip
     """Ranks 0 and 1 send one message of rank 0 over both pairs to rank 2, helped by rank 3."""
+    del connections  # the shape says
     rank, pipeline = endpoint.rank, endpoint.rank % 2
     near, far = ((0, 1), (2, 3)) if rank < 2 else ((2, 3), (0, 1))
     mate, other = near[1 - pipeline], far[pipeline]

@@ -1,9 +1,9 @@
 """Temporal bandwidth sharing: a cell's n pipelines send one message at a time over a hop's n node pairs.
 
 Atlas §4.3 and §4.4. The sender cuts its message in n parts, keeps its own and scatters the others to its
-cell peers in the same DC; each forwards its part over its own WAN pair to its counterpart, and they gather
-the parts at the destination. The order of messages is static and known to all, so nobody asks for a turn: each
-rank sends the parts of one message after those of the one before it. All of that runs on the I/O thread.
+cell peers in the same DC; each forwards its part over its own WAN pair to its counterpart, and these gather
+the parts at the destination. The order of messages is static and known to all, so nobody asks for a turn:
+each rank sends the parts of one message after those of the one before. All of that runs on the I/O thread.
 """
 
 import math
