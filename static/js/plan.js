@@ -20,7 +20,7 @@ if (section) {
   }
 }
 if ($("#pareto") && plan) paintPareto($("#pareto"));
-if ($("#stages") && plan) paintStages($("#stages"));
+if ($("#stages") && plan?.options[plan.selected]) paintStages($("#stages"));
 
 function paintPareto(root) {
   const points = plan.options.map((option, index) => ({ ...option, index })).filter((o) => o.feasible && o.cost_per_iteration != null);

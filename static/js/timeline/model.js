@@ -33,10 +33,7 @@ export class TimelineModel {
     this.predictedMs = predicted?.iteration_ms ?? 0;
     this.predictedUtilization = predicted?.utilization ?? null;
     const perRank = new Map();
-    for (const [rank, ...code] of predicted?.spans ?? []) {
-      if (!perRank.has(rank)) perRank.set(rank, []);
-      perRank.get(rank).push(code);
-    }
+    for (const [rank, ...codes] of predicted?.spans ?? []) perRank.set(rank, codes);
     this.predictedOps = this.lanes.map((lane) => new OpBlock(0, perRank.get(lane.rank) ?? []));
     this.predictedSent = new Map();
     this.lanes.forEach((lane, i) => {
