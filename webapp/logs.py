@@ -33,7 +33,9 @@ def logging_config(*, json_lines: bool, level: str) -> dict[str, Any]:
     renderer = (
         structlog.processors.JSONRenderer()
         if json_lines
-        else structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)
+        else structlog.dev.ConsoleRenderer(
+            colors=False, pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+        )
     )
     quiet = {"handlers": ["stream"], "level": "WARNING", "propagate": False}
     return {
@@ -52,6 +54,8 @@ def logging_config(*, json_lines: bool, level: str) -> dict[str, Any]:
             "django_structlog": {"handlers": ["stream"], "level": "WARNING", "propagate": False},
             "django.server": quiet,
             "axes": quiet,
+            "celery": quiet,  # a task every 2 s is no news
+            "kombu": quiet,
             "asyncio": quiet,
         },
     }

@@ -169,6 +169,8 @@ STORAGES = {
 }
 # Elsewhere than in production files are served from where they lie; no collectstatic before the first page.
 WHITENOISE_USE_FINDERS = not PRODUCTION
+if not PRODUCTION:
+    STATIC_ROOT.mkdir(parents=True, exist_ok=True)  # whitenoise warns where it is not there
 WHITENOISE_AUTOREFRESH = DEBUG
 
 DJANGO_TABLES2_TEMPLATE = "components/table.html"

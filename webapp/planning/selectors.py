@@ -29,7 +29,7 @@ def plan_context(plan: Plan, user: Any, asked: str | None) -> dict[str, Any]:
         "deadline_ms": _deadline_ms(plan.request),
     }
     return {
-        "plan": plan, "options": options, "dcs": dcs, "selected": selected, "request": plan.request,
+        "plan": plan, "options": options, "dcs": dcs, "selected": selected, "plan_request": plan.request,
         "excluded": plan.result.get("excluded", []), "may_operate": operates,
         "plan_json": {
             "options": plan.result["options"], "pareto": plan.result.get("pareto", []),

@@ -1,0 +1,12 @@
+"""The world of most site tests. Imported late: this file is read before Django is set up."""
+
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def world(db: Any) -> Any:
+    from tests.site.world import make_world
+
+    return make_world()

@@ -1,0 +1,226 @@
+"""From the nodes' streams to the database and the browser, over a real Valkey, with everything sent twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.testing import ApplicationCommunicator
+from django.conf import settings
+from django.db import connection
+from redis import Redis
+
+ROOT = Path(__file__).resolve().parents[2]
+T0 = 1_790_000_000.0
+
+
+def spans_event(run: Any, rank: int, iteration: int) -> dict[str, Any]:
+    start = T0 + iteration
+    pipeline, stage = divmod(rank, 6)
+    op = {"track": "gpu", "pipeline": pipeline, "stage": stage, "op": "F", "microbatch": 0}
+    spans: list[dict[str, Any]] = [{**op, "start": start, "end": start + 0.5}]
+    if stage == 1:
+        spans.append(
+            {
+                "track": "wan",
+                "pipeline": pipeline,
+                "from_stage": 1,
+                "to_stage": 2,
+                "payload": "activation",
+                "microbatch": 0,
+                "start": start + 0.5,
+                "end": start + 0.52,
+                "arrives": start + 0.53,
+                "bytes": 5_000_000,
+            }  # fmt: skip
+        )
+    return {
+        "kind": "spans", "run": str(run.pk), "generation": run.generation, "rank": rank, "iteration": iteration,
+        "start": start, "end": start + 1.0, "spans": spans,
+    }  # fmt: skip
+
+
+def events(run: Any, iterations: int) -> list[tuple[str, str, dict[str, Any]]]:
+    made = []
+    names = ["east-1", "east-1", "mid-1", "mid-1", "west-1", "west-1"] * 2
+    for iteration in range(iterations):
+        made += [(names[rank], "1-0", spans_event(run, rank, iteration)) for rank in range(12)]
+        step = {"kind": "step", "run": str(run.pk), "generation": run.generation, "iteration": iteration}
+        made.append(("west-1", "1-0", {**step, "loss": 5.0 - iteration, "grad_norm": 1.0, "tokens": 10}))
+    return made
+
+
+@pytest.fixture
+def run(world: Any) -> Any:
+    return placed(world)
+
+
+def placed(world: Any) -> Any:
+    from webapp.jobs.allocate import allocate
+
+    world.hear()
+    run = world.launch()
+    assert allocate(run)
+    return run
+
+
+def state(run: Any) -> Any:
+    from webapp.live.models import IterationStat, SpanBatch
+
+    fields = ("iteration", "start", "end", "loss", "ranks", "busy_s", "traffic", "utilization")
+    return list(IterationStat.objects.filter(run=run).values_list(*fields)), SpanBatch.objects.filter(
+        run=run
+    ).count()
+
+
+def test_duplicates_change_nothing(run: Any) -> None:
+    from webapp.live.selectors import snapshot
+    from webapp.live.services import take_in
+
+    all_events = events(run, 3)
+    take_in(all_events[:20], set())
+    take_in(all_events[10:], set())
+    once = state(run)
+    assert once[1] == 36
+    assert [row[4] for row in once[0]] == [12, 12, 12]
+    take_in(all_events + all_events, set())
+    assert state(run) == once
+    usage = snapshot(run.pk)["usage"]
+    assert usage["run"]["utilization"] == 0.5
+    assert usage["lanes"][0] == [0.5, 0.0]
+    link = usage["links"][0]
+    # 5 MB in 20 ms over both pairs of the cell at once: 1 Gbit/s a pair, two transfers a second on top of each other
+    assert (link["gbps"], link["busy"], link["mean_gbps"]) == (1.0, 0.02, 0.08)
+
+
+def test_a_node_speaks_for_its_own_ranks_and_generation_only(run: Any) -> None:
+    from webapp.live.services import take_in
+
+    foreign = [("west-1", "1-0", spans_event(run, 0, 0))]
+    old = [("east-1", "1-0", {**spans_event(run, 0, 0), "generation": 7})]
+    broken = [("east-1", "1-0", {**spans_event(run, 0, 0), "spans": [{"track": "gpu"}]})]
+    odd = [("east-1", "1-0", {"kind": "rank", "run": [], "rank": {}}), ("east-1", "1-0", {})]
+    take_in(foreign + old + broken + odd, set())
+    assert state(run) == ([], 0)
+
+
+def test_messages_are_numbered_without_gaps_and_add_up_to_the_snapshot(run: Any) -> None:
+    from webapp.live.selectors import snapshot
+    from webapp.live.services import take_in
+
+    seen: list[dict[str, Any]] = []
+    all_events = events(run, 4)
+    for i in range(0, len(all_events), 7):
+        seen += [message for _, message in take_in(all_events[i : i + 7], {run.pk})]
+    whole = snapshot(run.pk)
+    assert [message["seq"] for message in seen] == list(range(1, whole["seq"] + 1))
+    iterations = {entry["iteration"]: entry for message in seen for entry in message["iterations"]}
+    assert list(iterations.values()) == whole["iterations"]
+    told = [(e["iteration"], e["rank"], e["spans"]) for message in seen for e in message["spans"]]
+    assert sorted(told) == [(e["iteration"], e["rank"], e["spans"]) for e in whole["spans"]]
+
+
+def test_retention_keeps_the_last_iterations_and_all_rollups(run: Any) -> None:
+    from webapp.live.services import forget_old_spans, take_in
+
+    take_in(events(run, 6), set())
+    forget_old_spans(2)
+    stats, batches = state(run)
+    assert len(stats) == 6
+    assert batches == 2 * 12
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_killed_ingest_loses_nothing() -> None:
+    from tests.site.world import make_world
+    from webapp.live.models import SpanBatch
+
+    run = placed(make_world())
+    client = Redis.from_url(settings.VALKEY_URL)
+    sent = events(run, 150)
+    environment = {**os.environ, "DATABASE_URL": url_of_test_database()}
+    command = [sys.executable, "manage.py", "ingest"]
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, cwd=ROOT, env=environment)
+
+    ingest = start()
+    try:
+        for i, (node, _, event) in enumerate(sent):
+            client.xadd(f"node:{node}:events", {"e": json.dumps(event)})
+            if i == len(sent) // 2:
+                wait_until(lambda: SpanBatch.objects.exists())
+                ingest.send_signal(signal.SIGKILL)
+                ingest.wait()
+        ingest = start()
+        wait_until(lambda: SpanBatch.objects.count() == 150 * 12)
+        wait_until(lambda: not any(client.xlen(f"node:{n}-1:events") for n in ("east", "mid", "west")))
+    finally:
+        ingest.terminate()
+        assert ingest.wait(10) == 0
+        client.delete(*[f"node:{n}-1:events" for n in ("east", "mid", "west")])
+        client.close()
+
+
+def url_of_test_database() -> str:
+    values = connection.settings_dict
+    return f"postgresql://{values['USER']}:{values['PASSWORD']}@{values['HOST']}:{values['PORT']}/{values['NAME']}"
+
+
+def wait_until(done: Any, limit_s: float = 40.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not done():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_browser_gets_a_snapshot_then_events_and_a_stranger_nothing() -> None:
+    from asgiref.sync import sync_to_async
+    from channels.layers import get_channel_layer
+
+    from tests.site.world import make_world
+    from webapp.live.consumers import NOT_FOUND, RunConsumer
+    from webapp.live.ingest import group_of
+    from webapp.live.services import take_in
+
+    world = await sync_to_async(make_world)()
+    run = await sync_to_async(placed)(world)
+
+    def socket(name: str) -> ApplicationCommunicator:
+        route = {"kwargs": {"run_id": run.pk}}
+        scope = {"type": "websocket", "user": world.users[name], "url_route": route}
+        return ApplicationCommunicator(RunConsumer.as_asgi(), scope)
+
+    async def connected(name: str) -> ApplicationCommunicator:
+        made = socket(name)
+        await made.send_input({"type": "websocket.connect"})
+        assert (await made.receive_output(5))["type"] == "websocket.accept"
+        return made
+
+    async def heard(by: ApplicationCommunicator) -> dict[str, Any]:
+        return json.loads((await by.receive_output(5))["text"])
+
+    async def say(by: ApplicationCommunicator, text: str) -> None:
+        await by.send_input({"type": "websocket.receive", "text": text})
+
+    stranger = await connected("stranger")
+    assert (await stranger.receive_output(5))["code"] == NOT_FOUND
+    viewer = await connected("viewer")
+    first = await heard(viewer)
+    assert (first["type"], first["seq"], len(first["lanes"])) == ("snapshot", 0, 12)
+    for _, message in await sync_to_async(take_in)(events(run, 1), set()):
+        await get_channel_layer().group_send(group_of(run.pk), {"type": "run.events", "message": message})
+    second = await heard(viewer)
+    assert (second["type"], second["seq"], len(second["spans"])) == ("events", 1, 12)
+    await say(viewer, "no json")
+    await say(viewer, '{"type": "resync"}')
+    third = await heard(viewer)
+    assert (third["type"], third["seq"]) == ("snapshot", 1)
+    await viewer.send_input({"type": "websocket.disconnect", "code": 1000})
+    await viewer.wait(5)

@@ -1,0 +1,74 @@
+"""A team with the demo's inventory, users of every role, and a second team that must see none of it."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.test import Client
+from django.utils import timezone
+
+from webapp.accounts.models import Membership, Role, Team, User
+from webapp.inventory.models import DataCenter, Device, Node, WanLink
+from webapp.jobs.models import Run
+from webapp.jobs.services import launch_plan
+from webapp.live import liveness
+from webapp.live.models import Beat
+from webapp.planning import compose
+from webapp.planning.models import Plan
+from webapp.planning.services import create_plan
+
+VALUES = {
+    "source": "times", "forward_ms": 20.0, "backward_ms": 40.0, "recompute_ms": 20.0, "activation_bytes": 5_000_000,
+    "partitions": 6, "microbatches": 4, "policy": "atlas", "order": "gpus", "objective": "throughput",
+    "layers": 6, "hidden": 32, "heads": 2, "seq": 32, "micro_batch": 1, "steps": 50, "lr": 1e-3, "seed": 0,
+}  # fmt: skip
+
+
+@dataclass
+class World:
+    team: Team
+    users: dict[str, User]
+    dcs: list[DataCenter]
+    nodes: list[Node]
+    link: WanLink
+    plan: Plan
+
+    def client(self, name: str) -> Client:
+        client = Client()
+        client.force_login(self.users[name])
+        return client
+
+    def launch(self) -> Run:
+        return launch_plan(self.users["operator"], self.plan, self.plan.result["best"])
+
+    def hear(self, *nodes: Node, ranks: Any = ()) -> None:
+        """Heartbeats of `nodes` (all of them) just now, and an ingest that has listened for long."""
+        for node in nodes or self.nodes:
+            Node.objects.filter(pk=node.pk).update(last_seen=timezone.now(), seen_ranks=list(ranks))
+        liveness.beat()
+        Beat.objects.update(since=timezone.now() - timedelta(minutes=5))
+
+
+def make_user(name: str, team: Team, role: Role) -> User:
+    user = User.objects.create_user(name)  # no password: hashing one takes longer than a test
+    Membership.objects.create(user=user, team=team, role=role)
+    return user
+
+
+def make_world() -> World:
+    team, other = Team.objects.create(name="Research"), Team.objects.create(name="Others")
+    users = {str(role): make_user(str(role), team, role) for role in Role}
+    users["stranger"] = make_user("stranger", other, Role.ADMIN)
+    dcs = [DataCenter.objects.create(team=team, name=n, gpu_type="a100-80g") for n in ("east", "mid", "west")]
+    nodes = [
+        Node.objects.create(dc=dc, name=f"{dc.name}-1", gpus=4, device=Device.EMULATED, acl_sha256="0" * 64)
+        for dc in dcs
+    ]
+    link = WanLink.objects.create(a=dcs[0], b=dcs[1], latency_ms=10, bandwidth_gbps=1)
+    WanLink.objects.create(a=dcs[1], b=dcs[2], latency_ms=15, bandwidth_gbps=1)
+    values = {**VALUES, "datacenters": dcs}
+    plan = create_plan(
+        users["operator"], team=team, name="three", request=compose.request_of(values),
+        training=compose.training_of(values),
+    )  # fmt: skip
+    return World(team=team, users=users, dcs=dcs, nodes=nodes, link=link, plan=plan)
