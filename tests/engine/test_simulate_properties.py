@@ -2,7 +2,7 @@
 
 import copy
 import json
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -75,6 +75,19 @@ def test_the_bound_holds_for_every_policy_under_the_same_sharing(document: dict)
     assert len({a["lower_bound"] for a in answers if not a["optimal"]}) <= 1
     best = min((a["makespan"] for a in answers if a["feasible"]), default=None)
     assert best is None or all(a["lower_bound"] <= best * (1 + 1e-9) for a in answers)
+
+
+@settings(max_examples=80, deadline=None)
+@given(scenarios(), st.sampled_from([1, None]))
+def test_no_rules_beat_the_bound(document: dict, full_limit: int | None) -> None:
+    document |= {"sharing": "temporal", "full_limit": full_limit, "spans": False}
+    rules = product(("varuna", "atlas", "1f1b"), ("jit", "idle", "late"), ("rank", "round-robin"))
+    results = [
+        simulate(parse(Scenario, {**document, "policy": policy, "recompute_rule": rule, "contention": who}))
+        for policy, rule, who in rules
+    ]
+    makespans = [result.makespan for result in results if result.makespan is not None]
+    assert max(result.lower_bound for result in results) <= min(makespans) * (1 + 1e-9)
 
 
 @settings(max_examples=50, deadline=None)
