@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from django.template.loader import get_template
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
@@ -26,7 +27,8 @@ def test_imports_of_a_module_exist(path: Path) -> None:
         assert target.is_file(), source
         for wanted in re.split(r"\s*,\s*", name.strip(" ,\n")):
             assert re.search(
-                rf"export (?:const|function|class) {re.escape(wanted)}(?!\w)", target.read_text()
+                rf"export (?:const [^;]*?|function |class )(?<![\w$]){re.escape(wanted)}(?![\w$])",
+                target.read_text(),
             ), f"{wanted} in {source}"
 
 
@@ -57,3 +59,8 @@ def test_plotly_still_looks_for_the_ids_that_keep_it_from_writing_styles() -> No
     assert maps
     assert f'getElementById("{maps[1]}")' in bundle
     assert ".no-inline-styles" in bundle
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda p: p.name)
+def test_a_template_compiles(path: Path) -> None:
+    get_template(str(path.relative_to(ROOT / "templates")))
