@@ -161,6 +161,16 @@ def test_a_peer_that_falls_silent_surfaces():
         here.close()
 
 
+def test_a_write_that_finds_the_link_broken_fails_the_sends_and_not_the_thread():
+    with pair(LinkShape(one_way_delay_s=0.01, cap_bytes_per_s=1e9, connections=2)) as (here, _):
+        connections = here._links[1]._connections
+        here.call(lambda: connections[0]._socket.shutdown(socket.SHUT_WR))
+        sends = [here.send(1, (n,), bytes(2_000_000)) for n in range(3)]
+        for send in sends:
+            with pytest.raises(LinkLost, match="rank 0 lost rank 1"):
+                send.wait(5)
+
+
 def test_what_was_sent_before_a_clean_close_still_arrives():
     shape = LinkShape(one_way_delay_s=0.05, cap_bytes_per_s=20e6, connections=2)
     with pair(shape) as (here, there):

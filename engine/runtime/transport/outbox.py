@@ -62,6 +62,7 @@ class Outbox:
         self._current: Outgoing | None = None
         self._unfinished: set[Outgoing] = set()
         self._numbers = 0
+        self._failed = False
         self._wakes_at = math.inf
         self._busy_until = -math.inf
 
@@ -87,10 +88,10 @@ class Outbox:
 
     def pump(self) -> None:
         """Give connections as many chunks as may go now."""
-        while self._current is not None or self._waiting:
+        while not self._failed and (self._current is not None or self._waiting):
             message = self._current or self._waiting[0][-1]
             passed = self._emit_shaped(message) if self._shaper else self._emit_real(message)
-            if not passed:
+            if not passed or self._failed:  # a write may find out that the link is gone
                 return
             if self._current is None:
                 heapq.heappop(self._waiting)
@@ -98,6 +99,7 @@ class Outbox:
 
     def fail(self, error: TransportError) -> None:
         """Nothing goes out any more: every unfinished send fails."""
+        self._failed = True
         self._waiting.clear()
         self._current = None
         unfinished, self._unfinished = self._unfinished, set()
