@@ -60,7 +60,7 @@ def _ask() -> Health:
 
 
 def _sentence(error: Exception) -> str:
-    return f"The broker does not answer ({type(error).__name__}). Runs go on; what they report is kept and comes later."
+    return f"The broker does not answer ({type(error).__name__}). Runs go on; their reports come later."
 
 
 def database_health() -> Health:
@@ -74,7 +74,7 @@ def database_health() -> Health:
 
 
 def announce(run_id: int) -> None:
-    """Tell ingest that the state of a run has changed. Best effort: who misses it sees the change a little later."""
+    """Tell ingest that the state of a run has changed. Best effort: a lost one is seen a little later."""
     try:
         client().xadd(CHANGES, {"run": run_id}, maxlen=10_000, approximate=True)
     except (redis.RedisError, OSError):

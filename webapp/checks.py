@@ -15,7 +15,7 @@ def require_servers() -> None:
 
 
 @register(Tags.database)
-def servers_known(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+def servers_known(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:  # noqa: ARG001
     """Run by `migrate`: says what to start instead of a traceback out of the dummy backend."""
     if "makemigrations" in sys.argv:  # asks for these checks too, but needs no database
         return []

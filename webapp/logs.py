@@ -4,7 +4,7 @@ from typing import Any
 
 import structlog
 
-SHARED = [
+SHARED: list[Any] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_logger_name,
     structlog.stdlib.add_log_level,

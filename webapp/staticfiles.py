@@ -1,4 +1,4 @@
-"""Where static files come from besides static/: plotly.min.js from the plotly wheel, so that nothing is vendored."""
+"""Static files besides static/: plotly.min.js out of the plotly wheel, so that nothing is vendored."""
 
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -22,15 +22,15 @@ def _package_data() -> Path:
 class PlotlyFinder(BaseFinder):
     """Finds ``plotly/plotly.min.js`` and nothing else."""
 
-    def __init__(self, app_names: Any = None, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, app_names: Any = None, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         self.storage = FileSystemStorage(location=_package_data())
         self.storage.prefix = "plotly"  # type: ignore[attr-defined]  # collectstatic puts it before the name
 
-    def find(self, path: str, find_all: bool = False, **kwargs: Any) -> Any:
+    def find(self, path: str, find_all: bool = False, **kwargs: Any) -> Any:  # noqa: ARG002
         found = [self.storage.path("plotly.min.js")] if path == NAME else []
         return found if find_all else (found[0] if found else [])
 
-    def list(self, ignore_patterns: Iterable[str] | None) -> Iterable[Any]:
+    def list(self, ignore_patterns: Iterable[str] | None) -> Iterable[Any]:  # noqa: ARG002
         yield "plotly.min.js", self.storage
 
 

@@ -37,12 +37,18 @@ def spans_event(run: Any, rank: int, iteration: int) -> dict[str, Any]:
                 "end": start + 0.52,
                 "arrives": start + 0.53,
                 "bytes": 5_000_000,
-            }  # fmt: skip
+            }
         )
     return {
-        "kind": "spans", "run": str(run.pk), "generation": run.generation, "rank": rank, "iteration": iteration,
-        "start": start, "end": start + 1.0, "spans": spans,
-    }  # fmt: skip
+        "kind": "spans",
+        "run": str(run.pk),
+        "generation": run.generation,
+        "rank": rank,
+        "iteration": iteration,
+        "start": start,
+        "end": start + 1.0,
+        "spans": spans,
+    }
 
 
 def events(run: Any, iterations: int) -> list[tuple[str, str, dict[str, Any]]]:
@@ -94,7 +100,7 @@ def test_duplicates_change_nothing(run: Any) -> None:
     assert usage["run"]["utilization"] == 0.5
     assert usage["lanes"][0] == [0.5, 0.0]
     link = usage["links"][0]
-    # 5 MB in 20 ms over both pairs of the cell at once: 1 Gbit/s a pair, two transfers a second on top of each other
+    # 5 MB in 20 ms over both pairs of the cell at once: 1 Gbit/s a pair; two a second, at once
     assert (link["gbps"], link["busy"], link["mean_gbps"]) == (1.0, 0.02, 0.08)
 
 

@@ -17,18 +17,28 @@ LISTS = ["/", "/datacenters/", "/nodes/", "/links/", "/plans/", "/runs/"]
 def pages(world: Any, run: Run) -> list[str]:
     dc, node, link = world.dcs[0].pk, world.nodes[0].pk, world.link.pk
     return [
-        f"/datacenters/{dc}/", f"/nodes/{node}/", f"/links/{link}/", f"/plans/{world.plan.pk}/", f"/runs/{run.pk}/",
+        f"/datacenters/{dc}/",
+        f"/nodes/{node}/",
+        f"/links/{link}/",
+        f"/plans/{world.plan.pk}/",
+        f"/runs/{run.pk}/",
         f"/runs/{run.pk}/live.json",
-    ]  # fmt: skip
+    ]
 
 
 def changes(world: Any, run: Run) -> list[str]:
     dc, node, link = world.dcs[0].pk, world.nodes[0].pk, world.link.pk
     return [
-        f"/datacenters/{dc}/edit/", f"/datacenters/{dc}/delete/", f"/nodes/{node}/edit/", f"/nodes/{node}/delete/",
-        f"/nodes/{node}/enrol/", f"/links/{link}/edit/", f"/links/{link}/delete/", f"/plans/{world.plan.pk}/launch/",
+        f"/datacenters/{dc}/edit/",
+        f"/datacenters/{dc}/delete/",
+        f"/nodes/{node}/edit/",
+        f"/nodes/{node}/delete/",
+        f"/nodes/{node}/enrol/",
+        f"/links/{link}/edit/",
+        f"/links/{link}/delete/",
+        f"/plans/{world.plan.pk}/launch/",
         f"/runs/{run.pk}/cancel/",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR, Role.ADMIN])
@@ -130,11 +140,29 @@ def test_forms_show_errors_at_their_fields(world: Any) -> None:
 def test_the_plan_form_makes_a_plan_and_launches_it(world: Any) -> None:
     client = world.client("operator")
     form = {
-        "name": "fresh", "team": world.team.pk, "source": "times", "forward_ms": 20, "backward_ms": 40,
-        "recompute_ms": 20, "activation_bytes": 5_000_000, "partitions": 6, "microbatches": 4, "policy": "atlas",
-        "order": "gpus", "objective": "throughput", "bill": "used", "layers": 6, "hidden": 32, "heads": 2, "seq": 32,
-        "micro_batch": 1, "steps": 10, "lr": 0.001, "seed": 0, "datacenters": [dc.pk for dc in world.dcs],
-    }  # fmt: skip
+        "name": "fresh",
+        "team": world.team.pk,
+        "source": "times",
+        "forward_ms": 20,
+        "backward_ms": 40,
+        "recompute_ms": 20,
+        "activation_bytes": 5_000_000,
+        "partitions": 6,
+        "microbatches": 4,
+        "policy": "atlas",
+        "order": "gpus",
+        "objective": "throughput",
+        "bill": "used",
+        "layers": 6,
+        "hidden": 32,
+        "heads": 2,
+        "seq": 32,
+        "micro_batch": 1,
+        "steps": 10,
+        "lr": 0.001,
+        "seed": 0,
+        "datacenters": [dc.pk for dc in world.dcs],
+    }
     made = client.post("/plans/new/", form)
     assert made.status_code == 302, made.context["form"].errors
     page = client.get(made["Location"])

@@ -18,10 +18,25 @@ from webapp.planning.models import Plan
 from webapp.planning.services import create_plan
 
 VALUES = {
-    "source": "times", "forward_ms": 20.0, "backward_ms": 40.0, "recompute_ms": 20.0, "activation_bytes": 5_000_000,
-    "partitions": 6, "microbatches": 4, "policy": "atlas", "order": "gpus", "objective": "throughput",
-    "layers": 6, "hidden": 32, "heads": 2, "seq": 32, "micro_batch": 1, "steps": 50, "lr": 1e-3, "seed": 0,
-}  # fmt: skip
+    "source": "times",
+    "forward_ms": 20.0,
+    "backward_ms": 40.0,
+    "recompute_ms": 20.0,
+    "activation_bytes": 5_000_000,
+    "partitions": 6,
+    "microbatches": 4,
+    "policy": "atlas",
+    "order": "gpus",
+    "objective": "throughput",
+    "layers": 6,
+    "hidden": 32,
+    "heads": 2,
+    "seq": 32,
+    "micro_batch": 1,
+    "steps": 50,
+    "lr": 1e-3,
+    "seed": 0,
+}
 
 
 @dataclass
@@ -68,7 +83,10 @@ def make_world() -> World:
     WanLink.objects.create(a=dcs[1], b=dcs[2], latency_ms=15, bandwidth_gbps=1)
     values = {**VALUES, "datacenters": dcs}
     plan = create_plan(
-        users["operator"], team=team, name="three", request=compose.request_of(values),
+        users["operator"],
+        team=team,
+        name="three",
+        request=compose.request_of(values),
         training=compose.training_of(values),
-    )  # fmt: skip
+    )
     return World(team=team, users=users, dcs=dcs, nodes=nodes, link=link, plan=plan)

@@ -24,7 +24,7 @@ OPERATORS = (Role.OPERATOR, Role.ADMIN)
 class User(AbstractUser):
     """A person. What they may do hangs on their memberships; a superuser may do everything."""
 
-    class Meta(AbstractUser.Meta):  # type: ignore[name-defined,misc]
+    class Meta(AbstractUser.Meta):
         pass
 
 
@@ -83,7 +83,7 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
 
 
 class AuditEntry(models.Model):
-    """One change of state: who did what to which object. Written by services, in the transaction of the change."""
+    """One change of state: who did what to which object. Written in the change's transaction."""
 
     at = models.DateTimeField(auto_now_add=True)
     actor = models.ForeignKey(

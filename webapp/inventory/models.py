@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from webapp.accounts.models import Team
@@ -36,7 +37,7 @@ class DataCenterQuerySet(models.QuerySet["DataCenter"]):
         """Adds `node_count` and `gpu_count`."""
         return self.annotate(
             node_count=models.Count("nodes"),
-            gpu_count=models.functions.Coalesce(models.Sum("nodes__gpus"), 0),
+            gpu_count=Coalesce(models.Sum("nodes__gpus"), 0),
         )
 
 
@@ -159,7 +160,7 @@ class WanLinkQuerySet(models.QuerySet["WanLink"]):
 
 
 class WanLink(models.Model):
-    """The WAN between two data centres of one team, the same in both directions; `a` is the one with the lower id."""
+    """The WAN between two data centres of one team, the same both ways; `a` has the lower id."""
 
     a = models.ForeignKey(DataCenter, on_delete=models.PROTECT, related_name="+")
     b = models.ForeignKey(DataCenter, on_delete=models.PROTECT, related_name="+")

@@ -46,7 +46,7 @@ def _link(request: HttpRequest, link: WanLink) -> dict[str, Any]:
 
 
 def tcp_figures(link: WanLink) -> dict[str, Any]:
-    """What one TCP connection carries on `link` in Gbit/s (None: no limit), and how many it takes to fill it."""
+    """What one TCP connection carries on `link` in Gbit/s (None: no limit), and how many fill it."""
     single = tcp.single_connection(link.latency_ms / 1000)
     needed = tcp.connections_needed(link.bandwidth_gbps * 1e9 / 8, single)
     return {"single_gbps": None if math.isinf(single) else single * 8 / 1e9, "connections_needed": needed}

@@ -155,7 +155,7 @@ def record_heartbeat(name: str, seen: Any, *, gpus: Any, device: Any, version: A
 
 
 def node_broker_url(name: str, password: str) -> str:
-    """The broker's URL as node `name` is to use it (MERIDIAN_NODE_VALKEY_URL where nodes reach it elsewhere)."""
+    """The broker's URL as node `name` is to use it (MERIDIAN_NODE_VALKEY_URL)."""
     parts = urlsplit(settings.NODE_VALKEY_URL)
     address = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=f"node-{name}:{quote(password, safe='')}@{address}"))

@@ -36,9 +36,14 @@ class Pages:
 
     def list(self, request: HttpRequest) -> HttpResponse:
         return list_page(
-            request, title=self.title, rows=self.rows().visible_to(request.user), filter_class=self.filter,
-            table_class=self.table, empty=self.empty, create=(f"inventory:{self.name}-create", f"Add {self.one}"),
-        )  # fmt: skip
+            request,
+            title=self.title,
+            rows=self.rows().visible_to(request.user),
+            filter_class=self.filter,
+            table_class=self.table,
+            empty=self.empty,
+            create=(f"inventory:{self.name}-create", f"Add {self.one}"),
+        )
 
     def detail(self, request: HttpRequest, pk: int) -> HttpResponse:
         thing = visible_or_404(self.whole(), request.user, pk=pk)
@@ -66,9 +71,13 @@ class Pages:
             except services.Blocked as error:
                 blocked = str(error)
         context = {
-            "title": f"Delete {thing}?", "object": thing, "blocked": blocked, "cancel_url": self._url(thing),
-            "text": f"The {self.one} {thing} will be gone for good.", "submit_label": f"Delete {thing}",
-        }  # fmt: skip
+            "title": f"Delete {thing}?",
+            "object": thing,
+            "blocked": blocked,
+            "cancel_url": self._url(thing),
+            "text": f"The {self.one} {thing} will be gone for good.",
+            "submit_label": f"Delete {thing}",
+        }
         return render(
             request, "components/confirm.html", context, status=409 if request.method == "POST" else 200
         )
@@ -84,29 +93,48 @@ class Pages:
                 form.take_errors(error)
         label = title if form.instance.pk is None else "Save changes"
         context = {
-            "title": title, "form": form, "sections": form.sections, "submit_label": label, "cancel_url": cancel_url,
-        }  # fmt: skip
+            "title": title,
+            "form": form,
+            "sections": form.sections,
+            "submit_label": label,
+            "cancel_url": cancel_url,
+        }
         return render(request, "components/form.html", context, status=422 if form.errors else 200)
 
 
 datacenters = Pages(
-    name="datacenter", one="data centre", title="Data centres", form=forms.DataCenterForm,
+    name="datacenter",
+    one="data centre",
+    title="Data centres",
+    form=forms.DataCenterForm,
     empty="No data centre yet. Add the first to plan over it.",
-    rows=lambda: DataCenter.objects.with_counts(), whole=lambda: DataCenter.objects.select_related("team"),
-    table=DataCenterTable, filter=DataCenterFilterSet,
-)  # fmt: skip
+    rows=lambda: DataCenter.objects.with_counts(),
+    whole=lambda: DataCenter.objects.select_related("team"),
+    table=DataCenterTable,
+    filter=DataCenterFilterSet,
+)
 nodes = Pages(
-    name="node", one="node", title="Nodes", form=forms.NodeForm,
+    name="node",
+    one="node",
+    title="Nodes",
+    form=forms.NodeForm,
     empty="No node yet. Add one to a data centre, enrol it, and start its agent.",
     rows=lambda: Node.objects.select_related("dc").defer("seen_ranks"),
-    whole=lambda: Node.objects.select_related("dc__team"), table=NodeTable, filter=NodeFilterSet,
-)  # fmt: skip
+    whole=lambda: Node.objects.select_related("dc__team"),
+    table=NodeTable,
+    filter=NodeFilterSet,
+)
 links = Pages(
-    name="link", one="link", title="Links", form=forms.LinkForm,
+    name="link",
+    one="link",
+    title="Links",
+    form=forms.LinkForm,
     empty="No link yet. Stages of one pipeline can neighbour each other only over a link.",
     rows=lambda: WanLink.objects.select_related("a", "b"),
-    whole=lambda: WanLink.objects.select_related("a__team", "b"), table=LinkTable, filter=LinkFilterSet,
-)  # fmt: skip
+    whole=lambda: WanLink.objects.select_related("a__team", "b"),
+    table=LinkTable,
+    filter=LinkFilterSet,
+)
 
 
 @require_POST

@@ -30,7 +30,7 @@ DATACENTERS = (
 # a, b, one-way latency in ms
 LINKS = (("us-east", "us-central", 10), ("us-central", "us-west", 15), ("us-east", "us-west", 25))
 BANDWIDTH_GBPS = 1.0
-# Fig. 6 of the Atlas paper in units of 20 ms: F = R = 1, B = 2; a 5 MB message over 1 Gbit/s takes two of them.
+# Fig. 6 of the Atlas paper in units of 20 ms: F = R = 1, B = 2; 5 MB over 1 Gbit/s take two of them.
 TIMES = {"forward_ms": 20.0, "backward_ms": 40.0, "recompute_ms": 20.0, "activation_bytes": 5_000_000}
 SHAPE = {"partitions": 6, "microbatches": 4, "policy": "atlas", "order": "gpus", "objective": "throughput"}
 TRAINING = {

@@ -54,8 +54,10 @@ def _document(request: dict[str, Any], option: dict[str, Any], training: dict[st
             document[rule] = request[rule]
     if document.get("device") == "emulated":
         document["times_ms"] = {
-            "forward": job["forward_ms"], "backward": job["backward_ms"], "recompute": job.get("recompute_ms") or 0,
-        }  # fmt: skip
+            "forward": job["forward_ms"],
+            "backward": job["backward_ms"],
+            "recompute": job.get("recompute_ms") or 0,
+        }
         if job.get("activation_bytes"):
             document["activation_bytes"] = int(job["activation_bytes"])
     return document

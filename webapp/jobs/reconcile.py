@@ -80,7 +80,12 @@ def _trouble(run: Run, rank: RankState) -> str:
         quiet = f"{(timezone.now() - node.last_seen).total_seconds():.0f} s" if node.last_seen else "ever"
         return f"Node {node.name} in {rank.dc.name} has been silent for {quiet}."
     started = rank.state in (RankStatus.STARTING, RankStatus.READY, RankStatus.RUNNING)
-    if started and node.last_seen > rank.state_since + REPORT_LAG and not _reported(run, rank):
+    if (
+        started
+        and node.last_seen
+        and node.last_seen > rank.state_since + REPORT_LAG
+        and not _reported(run, rank)
+    ):
         return f"{services.place(rank)} is gone: its node no longer knows of it."
     return ""
 
@@ -197,7 +202,7 @@ def spec_of(run: Run, node: Node) -> LaunchSpec:
                 node=rank.node.name,
                 host=rank.node.host,
                 gpu=rank.gpu,
-            )  # fmt: skip
+            )
             for rank in ranks
         ),
         local=tuple(rank.rank for rank in ranks if rank.node_id == node.pk),

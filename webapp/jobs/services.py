@@ -136,7 +136,7 @@ def record_rank_event(run: Run, event: dict[str, Any]) -> bool:
         rank is None
         or new not in RANK_ORDER
         or rank.state in RANK_OVER
-        or RANK_ORDER[new] <= RANK_ORDER[rank.state]
+        or RANK_ORDER[RankStatus(new)] <= RANK_ORDER[RankStatus(rank.state)]
     ):
         return False
     rank.state = new

@@ -21,21 +21,32 @@ from webapp.live.selectors import snapshot
 
 def run_list(request: HttpRequest) -> HttpResponse:
     return list_page(
-        request, title="Runs", rows=Run.objects.visible_to(request.user).for_lists(), filter_class=RunFilterSet,
-        table_class=RunTable, empty="No run yet. Launch one from a plan.",
-    )  # fmt: skip
+        request,
+        title="Runs",
+        rows=Run.objects.visible_to(request.user).for_lists(),
+        filter_class=RunFilterSet,
+        table_class=RunTable,
+        empty="No run yet. Launch one from a plan.",
+    )
 
 
 @never_cache
-@csp_update({"style-src": [UNSAFE_INLINE]})  # plotly writes its rules into a style element
+@csp_update({"style-src": [UNSAFE_INLINE]})  # type: ignore[arg-type]  # plotly writes its rules into a style element
 def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
     run = visible_or_404(Run.objects.select_related("job__team", "job__plan"), request.user, pk=pk)
     context = {
-        "run": run, "job": run.job, "plan": run.job.plan, "snapshot": snapshot(pk), "ws_path": f"/ws/runs/{pk}/",
-        "live_url": reverse("jobs:run-live", args=[pk]), "cancel_url": reverse("jobs:run-cancel", args=[pk]),
-        "may_operate": may(request.user, run.job.team), "document": json.dumps(run.job.document, indent=2),
-        "ranks": run.ranks.select_related("node", "dc"), "events": RunEvent.objects.filter(run=run).order_by("-seq")[:200],
-    }  # fmt: skip
+        "run": run,
+        "job": run.job,
+        "plan": run.job.plan,
+        "snapshot": snapshot(pk),
+        "ws_path": f"/ws/runs/{pk}/",
+        "live_url": reverse("jobs:run-live", args=[pk]),
+        "cancel_url": reverse("jobs:run-cancel", args=[pk]),
+        "may_operate": may(request.user, run.job.team),
+        "document": json.dumps(run.job.document, indent=2),
+        "ranks": run.ranks.select_related("node", "dc"),
+        "events": RunEvent.objects.filter(run=run).order_by("-seq")[:200],
+    }
     return render(request, "jobs/run_detail.html", context)
 
 

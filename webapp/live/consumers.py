@@ -1,12 +1,12 @@
-"""The WebSocket of a run: a snapshot, then events by `seq`. Who may not see the run is refused before joining."""
+"""The WebSocket of a run: a snapshot, then events by `seq`, for those who may see the run."""
 
 import asyncio
 import contextlib
 import time
 from typing import Any
 
-from channels.db import database_sync_to_async
-from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from channels.db import database_sync_to_async  # type: ignore[import-untyped]
+from channels.generic.websocket import AsyncJsonWebsocketConsumer  # type: ignore[import-untyped]
 
 from webapp.live.ingest import group_of
 from webapp.live.selectors import snapshot, visible_run
@@ -30,19 +30,19 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
         if await database_sync_to_async(visible_run)(self.scope["user"], self.run_id) is None:
             await self.close(code=NOT_FOUND)
             return
-        # Joined first, read then: what is committed in between comes as an event that the snapshot may hold already.
+        # Joined first, read then: what is committed in between comes as an event too.
         await self.channel_layer.group_add(group_of(self.run_id), self.channel_name)
         await self._send_snapshot()
         self.pinger = asyncio.create_task(self._ping())
 
-    async def disconnect(self, code: int) -> None:
+    async def disconnect(self, code: int) -> None:  # noqa: ARG002
         if self.pinger:
             self.pinger.cancel()
         if hasattr(self, "run_id"):
             with contextlib.suppress(Exception):  # the broker may be what went away
                 await self.channel_layer.group_discard(group_of(self.run_id), self.channel_name)
 
-    async def receive_json(self, content: Any, **kwargs: Any) -> None:
+    async def receive_json(self, content: Any, **kwargs: Any) -> None:  # noqa: ARG002
         if isinstance(content, dict) and content.get("type") == "resync":
             await asyncio.sleep(max(0.0, self.sent_at + RESYNC_S - time.monotonic()))
             await self._send_snapshot()

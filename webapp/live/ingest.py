@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 from asgiref.sync import sync_to_async
-from channels.layers import get_channel_layer
+from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.db import OperationalError, close_old_connections
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -108,7 +108,7 @@ class Ingest:
                 return found
         return await self._xread(dict.fromkeys(self._nodes, ">"), BLOCK_MS)
 
-    async def _xread(self, streams: dict[str, str], block_ms: int | None) -> Entries:
+    async def _xread(self, streams: Any, block_ms: int | None) -> Entries:
         try:
             answer = await self._client.xreadgroup(
                 GROUP, CONSUMER, streams, count=MOST_ENTRIES, block=block_ms
@@ -119,7 +119,7 @@ class Ingest:
                 return {}
             raise
         pairs = answer.items() if isinstance(answer, dict) else answer or []
-        return {stream: _flat(entries) for stream, entries in pairs if _flat(entries)}
+        return {str(stream): _flat(entries) for stream, entries in pairs if _flat(entries)}
 
     async def _beat(self) -> None:
         if time.monotonic() - self._beaten >= 1.0:

@@ -7,7 +7,7 @@ from webapp.jobs.models import Run
 
 
 class SpanBatch(models.Model):
-    """The spans of one rank in one iteration, as span codes (docs/dev/interfaces.md), times in ms since the run's epoch."""
+    """The spans of one rank in one iteration, as span codes, times in ms since the run's epoch."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+")
     generation = models.PositiveIntegerField()
@@ -31,7 +31,7 @@ class IterationStat(models.Model):
     """The rollup of one iteration; each column is filled by the first event that knows it.
 
     busy_s, sync_s : {rank: seconds} of F, R, B, W and of all-reduce and optimizer.
-    traffic : {rank: [[from_dc, to_dc, bytes, start, end]…]} of its transfers between DCs, ms since the run's epoch.
+    traffic : {rank: [[from_dc, to_dc, bytes, start, end]…]} of its WAN transfers, ms since the epoch.
     """
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="iterations")
@@ -63,7 +63,7 @@ class IterationStat(models.Model):
 
 
 class Beat(models.Model):
-    """That a part of the control plane lives: `at` moves while it works, `since` is when it last took up work."""
+    """That a part of the control plane lives: `at` moves while it works, since `since`."""
 
     name = models.CharField(max_length=40, unique=True)
     at = models.DateTimeField()

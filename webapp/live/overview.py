@@ -1,4 +1,4 @@
-"""The overview: data centres with what is busy in them, links with what goes over them, runs, and what needs a hand."""
+"""The overview: data centres, links and what goes over them, runs, and what needs attention."""
 
 import time
 from collections import defaultdict
@@ -28,10 +28,14 @@ def context(user: Any) -> dict[str, Any]:
     dcs = _datacenters(user, nodes)
     links = _links(user, dcs, runs, usages)
     return {
-        "dcs": dcs, "links": links, "runs": [_run(run, usages.get(run.pk)) for run in runs],
-        "attention": [*_silent(nodes), *_waiting(runs)], "totals": _totals(dcs, links, nodes, usages),
-        "now": timezone.now(), "overview_json": {"dcs": dcs, "links": links},
-    }  # fmt: skip
+        "dcs": dcs,
+        "links": links,
+        "runs": [_run(run, usages.get(run.pk)) for run in runs],
+        "attention": [*_silent(nodes), *_waiting(runs)],
+        "totals": _totals(dcs, links, nodes, usages),
+        "now": timezone.now(),
+        "overview_json": {"dcs": dcs, "links": links},
+    }
 
 
 def _runs(user: Any) -> Iterable[Run]:
@@ -47,10 +51,10 @@ def _runs(user: Any) -> Iterable[Run]:
 
 def _datacenters(user: Any, nodes: list[Node]) -> list[dict[str, Any]]:
     busy: dict[int, int] = defaultdict(int)
-    for dc in (
+    for dc_id in (
         RankState.objects.filter(node__in=nodes).exclude(state__in=RANK_OVER).values_list("dc_id", flat=True)
     ):
-        busy[dc] += 1
+        busy[dc_id] += 1
     made = []
     for dc in DataCenter.objects.visible_to(user):
         own = [node for node in nodes if node.dc_id == dc.pk]
@@ -71,7 +75,7 @@ def _datacenters(user: Any, nodes: list[Node]) -> list[dict[str, Any]]:
                 "longitude": dc.longitude,
                 "price": float(dc.price_per_gpu_hour),
                 "url": reverse("inventory:datacenter-detail", args=[dc.pk]),
-            }  # fmt: skip
+            }
         )
     return made
 
@@ -98,7 +102,7 @@ def _links(user: Any, dcs: list[dict[str, Any]], runs: list[Run], usages: Usages
                 "bandwidth_gbps": link.bandwidth_gbps,
                 "gbps": sum(entry["mean_gbps"] for entry in now) if now else None,
                 "busy": max((entry["busy"] for entry in now), default=0.0),
-            }  # fmt: skip
+            }
         )
     return made
 
@@ -119,14 +123,24 @@ def _run(run: Run, usage: dict[str, Any] | None) -> dict[str, Any]:
     )
     left = (run.steps - run.iteration - 1) * measured / 1e3 if measured and not run.is_over else None
     return {
-        "id": run.pk, "name": str(run.job.name), "url": reverse("jobs:run-detail", args=[run.pk]),
-        "status": run.status, "status_label": run.status_label, "reason": run.waits_for or run.status_reason,
-        "where": ", ".join(dict.fromkeys(dc_names(run.job.document))), "gpus": shape_of(run.job.document).ranks,
-        "iteration": run.iteration, "steps": run.steps, "measured_ms": measured, "predicted_ms": predicted,
+        "id": run.pk,
+        "name": str(run.job.name),
+        "url": reverse("jobs:run-detail", args=[run.pk]),
+        "status": run.status,
+        "status_label": run.status_label,
+        "reason": run.waits_for or run.status_reason,
+        "where": ", ".join(dict.fromkeys(dc_names(run.job.document))),
+        "gpus": shape_of(run.job.document).ranks,
+        "iteration": run.iteration,
+        "steps": run.steps,
+        "measured_ms": measured,
+        "predicted_ms": predicted,
         "off_by": measured / predicted - 1 if measured and predicted else None,
-        "utilization": usage["run"]["utilization"] if usage else None, "loss": loss, "left_s": left,
+        "utilization": usage["run"]["utilization"] if usage else None,
+        "loss": loss,
+        "left_s": left,
         "history": stats[::-1],
-    }  # fmt: skip
+    }
 
 
 def _silent(nodes: list[Node]) -> Iterable[dict[str, Any]]:
@@ -134,9 +148,12 @@ def _silent(nodes: list[Node]) -> Iterable[dict[str, Any]]:
         if node.state == NodeState.SILENT and node.last_seen:
             quiet = time.time() - node.last_seen.timestamp()
             yield {
-                "level": "error", "title": f"Node {node.name} silent for {quiet:,.0f} s", "action": "Open node",
-                "text": f"{node.gpus} GPUs in {node.dc.name}.", "url": reverse("inventory:node-detail", args=[node.pk]),
-            }  # fmt: skip
+                "level": "error",
+                "title": f"Node {node.name} silent for {quiet:,.0f} s",
+                "action": "Open node",
+                "text": f"{node.gpus} GPUs in {node.dc.name}.",
+                "url": reverse("inventory:node-detail", args=[node.pk]),
+            }
 
 
 def _waiting(runs: list[Run]) -> Iterable[dict[str, Any]]:
@@ -166,9 +183,13 @@ def _totals(
     shares = [usage["run"]["utilization"] * len(usage["lanes"]) for usage in usages.values() if usage]
     gpus = sum(dc["gpus"] for dc in dcs)
     return {
-        "gpus": gpus, "gpus_online": gpus - sum(dc["silent"] for dc in dcs), "busy": sum(dc["busy"] for dc in dcs),
-        "nodes": len(nodes), "nodes_silent": sum(node.state == NodeState.SILENT for node in nodes),
+        "gpus": gpus,
+        "gpus_online": gpus - sum(dc["silent"] for dc in dcs),
+        "busy": sum(dc["busy"] for dc in dcs),
+        "nodes": len(nodes),
+        "nodes_silent": sum(node.state == NodeState.SILENT for node in nodes),
         "utilization": sum(shares) / gpus if gpus and shares else None,
-        "wan_gbps": sum(link["gbps"] or 0.0 for link in links), "wan_cap_gbps": sum(link["bandwidth_gbps"] for link in links),
+        "wan_gbps": sum(link["gbps"] or 0.0 for link in links),
+        "wan_cap_gbps": sum(link["bandwidth_gbps"] for link in links),
         "cost_per_hour": sum(dc["busy"] * dc["price"] for dc in dcs),
-    }  # fmt: skip
+    }

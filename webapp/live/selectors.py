@@ -72,7 +72,7 @@ def _last_iterations(run: Run) -> list[IterationStat]:
 
 
 def _last_spans(run: Run) -> tuple[list[dict[str, Any]], int]:
-    """Entries of the last iterations, whole iterations as far as they fit, and how many spans are kept in all."""
+    """Entries of the last whole iterations that fit, and how many spans are kept in all."""
     batches = SpanBatch.objects.filter(run=run)
     last = batches.order_by("-iteration").values_list("iteration", flat=True).first()
     if last is None:

@@ -136,16 +136,22 @@ def _take_batch(intake: Intake, run: Run, event: Event) -> None:
             start=start,
             end=end,
             spans=codes,
-        )  # fmt: skip
+        )
     )
     _roll_up(_stat(intake, run, event["iteration"]), event["rank"], start, end, busy, sync, traffic, shape)
     intake.touched.add(run.pk)
 
 
 def _roll_up(
-    stat: IterationStat, rank: int, start: float, end: float, busy: float, sync: float,
-    traffic: list[Any], shape: Shape,
-) -> None:  # fmt: skip
+    stat: IterationStat,
+    rank: int,
+    start: float,
+    end: float,
+    busy: float,
+    sync: float,
+    traffic: list[Any],
+    shape: Shape,
+) -> None:
     """Add one rank's share to an iteration; the same share twice changes nothing."""
     stat.start = start if stat.start is None else min(stat.start, start)
     stat.end = end if stat.end is None else max(stat.end, end)
@@ -172,9 +178,13 @@ def _take_other(intake: Intake, node: str, entry: str, event: Event) -> None:
         return
     if kind == "heartbeat":
         record_heartbeat(
-            node, _entry_time(entry), gpus=event.get("gpus"), device=event.get("device"),
-            version=event.get("version"), ranks=event.get("ranks"),
-        )  # fmt: skip
+            node,
+            _entry_time(entry),
+            gpus=event.get("gpus"),
+            device=event.get("device"),
+            version=event.get("version"),
+            ranks=event.get("ranks"),
+        )
         return
     run = _run_of(intake, node, event)
     taker = _TAKERS.get(str(kind))
@@ -203,11 +213,11 @@ def _take_step(intake: Intake, run: Run, event: Event) -> None:
     intake.touched.add(run.pk)
 
 
-def _take_log(intake: Intake, run: Run, event: Event) -> None:
+def _take_log(intake: Intake, run: Run, event: Event) -> None:  # noqa: ARG001
     jobs.record_last_line(run, int(event["rank"]), str(event["line"]))
 
 
-def _take_result(intake: Intake, run: Run, event: Event) -> None:
+def _take_result(intake: Intake, run: Run, event: Event) -> None:  # noqa: ARG001
     jobs.record_result(
         run, {key: value for key, value in event.items() if key not in ("losses", "grad_norms")}
     )
@@ -274,7 +284,7 @@ def _finite(value: Any) -> float | None:
 
 
 def forget_old_spans(keep: int) -> int:
-    """Delete raw spans of all but the last `keep` iterations of each run; rollups stay. Returns how many batches."""
+    """Delete raw spans of all but the last `keep` iterations of each run; returns how many batches."""
     gone = 0
     for run, iteration in Run.objects.filter(iteration__gte=keep).values_list("pk", "iteration"):
         gone += SpanBatch.objects.filter(run=run, iteration__lte=iteration - keep).delete()[0]

@@ -1,5 +1,6 @@
 """The shape of a run as its page draws it: lanes, data centres and links, from the job's document."""
 
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,7 +12,7 @@ from webapp.jobs.models import RankState, Run
 class Shape:
     """Lanes by rank, data centres by index, WAN links by direction.
 
-    pairs : node pairs that one transfer uses together: all pipelines of the cell where links are shared in time.
+    pairs : node pairs that one transfer uses together: all pipelines where links are shared in time.
     """
 
     stages: int
@@ -36,10 +37,7 @@ def shape_of(document: dict[str, Any]) -> Shape:
     dc_of_stage = tuple(document.get("dc_of_stage") or [0] * document["stages"])
     sharing = document.get("sharing") or ("temporal" if document["policy"] == "atlas" else "spatial")
     crossings = dict.fromkeys(
-        direction
-        for a, b in zip(dc_of_stage, dc_of_stage[1:], strict=False)
-        if a != b
-        for direction in ((a, b), (b, a))
+        direction for a, b in itertools.pairwise(dc_of_stage) if a != b for direction in ((a, b), (b, a))
     )
     known = {frozenset(link["between"]): link for link in document.get("links", [])}
     links = []
@@ -49,9 +47,13 @@ def shape_of(document: dict[str, Any]) -> Shape:
             {"from": a, "to": b, "cap_gbps": link.get("bandwidth_gbps"), "latency_ms": link.get("latency_ms")}
         )
     return Shape(
-        stages=document["stages"], pipelines=document.get("pipelines", 1), dcs=tuple(names), dc_of_stage=dc_of_stage,
-        links=tuple(links), pairs=document.get("pipelines", 1) if sharing == "temporal" else 1,
-    )  # fmt: skip
+        stages=document["stages"],
+        pipelines=document.get("pipelines", 1),
+        dcs=tuple(names),
+        dc_of_stage=dc_of_stage,
+        links=tuple(links),
+        pairs=document.get("pipelines", 1) if sharing == "temporal" else 1,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -75,6 +77,6 @@ def lanes(shape: Shape, ranks: list[RankState]) -> list[dict[str, Any]]:
                 "dc": shape.dc_of_stage[stage],
                 "gpu": at.gpu if at else None,
                 "node": at.node.name if at else None,
-            }  # fmt: skip
+            }
         )
     return made

@@ -12,7 +12,7 @@ Traffic = list[
 
 
 def of_batch(codes: Iterable[Code], dc_of_stage: Sequence[int]) -> tuple[float, float, list[Traffic]]:
-    """Busy seconds (F, R, B, W), sync seconds (all-reduce, optimizer) and WAN transfers of one rank's spans."""
+    """Busy seconds (F, R, B, W), sync seconds (all-reduce, optimizer) and WAN transfers of a rank."""
     busy = sync = 0.0
     traffic: list[Traffic] = []
     for code in codes:
@@ -89,14 +89,18 @@ def _links(
     for row in traffic:
         by_direction[row[0], row[1]].append(row)
     return [
-        {**_direction(by_direction[link["from"], link["to"]], seconds, pairs), "from": link["from"],
-         "to": link["to"], "cap_gbps": link["cap_gbps"]}
+        {
+            **_direction(by_direction[link["from"], link["to"]], seconds, pairs),
+            "from": link["from"],
+            "to": link["to"],
+            "cap_gbps": link["cap_gbps"],
+        }
         for link in links
-    ]  # fmt: skip
+    ]
 
 
 def _direction(rows: list[Traffic], seconds: float, pairs: int) -> dict[str, Any]:
-    """What went one way between two data centres. Gbps per node pair: each transfer's time counts on every pair."""
+    """What went one way between two data centres. Gbps per node pair."""
     if not rows:
         return {"gbps": None, "busy": 0.0, "mean_gbps": 0.0}
     bits = sum(row[2] for row in rows) * 8

@@ -88,7 +88,7 @@ def _job(values: dict[str, Any], links: Iterable[WanLink]) -> dict[str, Any]:
 
 
 def transfer_to_forward(values: dict[str, Any], links: Iterable[WanLink]) -> float:
-    """C: time of one message over the slowest link's node pair, per forward; 0 where nothing crosses a WAN."""
+    """C: time of one message over the slowest link's node pair, per forward; 0 without links."""
     nbytes = values.get("activation_bytes") or 0
     times = [
         hop_network(

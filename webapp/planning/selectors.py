@@ -29,14 +29,22 @@ def plan_context(plan: Plan, user: Any, asked: str | None) -> dict[str, Any]:
         "deadline_ms": _deadline_ms(plan.request),
     }
     return {
-        "plan": plan, "options": options, "dcs": dcs, "selected": selected, "plan_request": plan.request,
-        "excluded": plan.result.get("excluded", []), "may_operate": operates,
+        "plan": plan,
+        "options": options,
+        "dcs": dcs,
+        "selected": selected,
+        "plan_request": plan.request,
+        "excluded": plan.result.get("excluded", []),
+        "may_operate": operates,
         "plan_json": {
-            "options": plan.result["options"], "pareto": plan.result.get("pareto", []),
-            "best": plan.result.get("best"), "selected": selected and selected["index"],
-            "timeline": timeline(plan, selected), "limits": limits,
+            "options": plan.result["options"],
+            "pareto": plan.result.get("pareto", []),
+            "best": plan.result.get("best"),
+            "selected": selected and selected["index"],
+            "timeline": timeline(plan, selected),
+            "limits": limits,
         },
-    }  # fmt: skip
+    }
 
 
 def _option(plan: Plan, index: int, dcs: list[str], operates: bool) -> dict[str, Any]:
@@ -45,10 +53,14 @@ def _option(plan: Plan, index: int, dcs: list[str], operates: bool) -> dict[str,
     pareto = index in plan.result.get("pareto", [])
     verdict = option.get("reason") or ("Best" if best else "On the Pareto front" if pareto else "")
     return {
-        **option, "index": index, "is_best": best, "on_pareto": pareto, "verdict": verdict,
+        **option,
+        "index": index,
+        "is_best": best,
+        "on_pareto": pareto,
+        "verdict": verdict,
         "gpu_cells": [(option.get("gpus_used") or {}).get(dc) or None for dc in dcs],
         "launch": launch_check(plan, option, operates),
-    }  # fmt: skip
+    }
 
 
 def launch_check(plan: Plan, option: dict[str, Any], operates: bool) -> dict[str, Any]:
@@ -83,7 +95,7 @@ def _deadline_ms(request: dict[str, Any]) -> float | None:
 
 
 def timeline(plan: Plan, option: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Lanes, links and predicted spans of one cell of `option`; None where it is infeasible or too large to draw."""
+    """Lanes, links and predicted spans of one cell of `option`; None where there is none to draw."""
     if option is None or not option.get("feasible"):
         return None
     scenario = scenario_of(parse(PlanRequest, plan.request), _engine_option(option))
@@ -99,18 +111,22 @@ def timeline(plan: Plan, option: dict[str, Any] | None) -> dict[str, Any] | None
             "pipelines": scenario.pipelines,
             "policy": option["policy"],
             "dc_of_stage": [used.index(p["dc"]) for p in option["partitions"] for _ in range(p["stages"])],
-        }  # fmt: skip
+        }
     )
     spans: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}
     for span in result["spans"]:
         stage = span["stage"] if span["track"] == "gpu" else span["from_stage"]
         spans[span["pipeline"] * shape.stages + stage].append(code_of(_seconds(span), origin=0.0))
     return {
-        "dcs": [{"name": name} for name in shape.dcs], "lanes": lanes(shape, []), "links": list(shape.links),
+        "dcs": [{"name": name} for name in shape.dcs],
+        "lanes": lanes(shape, []),
+        "links": list(shape.links),
         "predicted": {
-            "iteration_ms": result["makespan"], "utilization": result["utilization"], "spans": list(spans.values()),
+            "iteration_ms": result["makespan"],
+            "utilization": result["utilization"],
+            "spans": list(spans.values()),
         },
-    }  # fmt: skip
+    }
 
 
 def _engine_option(option: dict[str, Any]) -> Option:

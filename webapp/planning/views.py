@@ -54,7 +54,7 @@ def plan_create(request: HttpRequest) -> HttpResponse:
     return render(request, "planning/plan_form.html", context, status=422 if form.errors else 200)
 
 
-@chart_page
+@chart_page  # type: ignore[arg-type]
 def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
     plan = visible_or_404(Plan.objects.select_related("team", "created_by"), request.user, pk=pk)
     context = plan_context(plan, request.user, request.GET.get("option"))

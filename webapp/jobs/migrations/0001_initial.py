@@ -6,142 +6,293 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('accounts', '0001_initial'),
-        ('inventory', '0001_initial'),
-        ('planning', '0001_initial'),
+        ("accounts", "0001_initial"),
+        ("inventory", "0001_initial"),
+        ("planning", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Job',
+            name="Job",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=80)),
-                ('document', models.JSONField()),
-                ('plan_copy', models.JSONField(default=dict)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('plan', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='planning.plan')),
-                ('team', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='accounts.team')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=80)),
+                ("document", models.JSONField()),
+                ("plan_copy", models.JSONField(default=dict)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "plan",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="jobs",
+                        to="planning.plan",
+                    ),
+                ),
+                (
+                    "team",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="jobs", to="accounts.team"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-created_at', '-id'],
+                "ordering": ["-created_at", "-id"],
             },
         ),
         migrations.CreateModel(
-            name='Run',
+            name="Run",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('generation', models.PositiveIntegerField()),
-                ('desired_state', models.CharField(choices=[('running', 'Running'), ('cancelled', 'Stopped')], default='running', max_length=10)),
-                ('status', models.CharField(choices=[('queued', 'Queued'), ('starting', 'Starting'), ('running', 'Running'), ('stopping', 'Stopping'), ('succeeded', 'Finished'), ('failed', 'Failed'), ('cancelled', 'Stopped')], default='queued', max_length=10)),
-                ('status_reason', models.CharField(blank=True, max_length=500)),
-                ('waits_for', models.CharField(blank=True, max_length=300)),
-                ('status_since', models.DateTimeField()),
-                ('steps', models.PositiveIntegerField()),
-                ('iteration', models.IntegerField(default=-1)),
-                ('secret', models.CharField(editable=False, max_length=64)),
-                ('rendezvous_port', models.PositiveIntegerField(null=True)),
-                ('predicted', models.JSONField(default=dict)),
-                ('result', models.JSONField(null=True)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('epoch', models.FloatField(null=True)),
-                ('started_at', models.DateTimeField(null=True)),
-                ('finished_at', models.DateTimeField(null=True)),
-                ('live_seq', models.PositiveBigIntegerField(default=0)),
-                ('mark_seq', models.PositiveBigIntegerField(default=0)),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='jobs.job')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("generation", models.PositiveIntegerField()),
+                (
+                    "desired_state",
+                    models.CharField(
+                        choices=[("running", "Running"), ("cancelled", "Stopped")],
+                        default="running",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("starting", "Starting"),
+                            ("running", "Running"),
+                            ("stopping", "Stopping"),
+                            ("succeeded", "Finished"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Stopped"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                ("status_reason", models.CharField(blank=True, max_length=500)),
+                ("waits_for", models.CharField(blank=True, max_length=300)),
+                ("status_since", models.DateTimeField()),
+                ("steps", models.PositiveIntegerField()),
+                ("iteration", models.IntegerField(default=-1)),
+                ("secret", models.CharField(editable=False, max_length=64)),
+                ("rendezvous_port", models.PositiveIntegerField(null=True)),
+                ("predicted", models.JSONField(default=dict)),
+                ("result", models.JSONField(null=True)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("epoch", models.FloatField(null=True)),
+                ("started_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                ("live_seq", models.PositiveBigIntegerField(default=0)),
+                ("mark_seq", models.PositiveBigIntegerField(default=0)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="runs", to="jobs.job"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-created_at', '-id'],
+                "ordering": ["-created_at", "-id"],
             },
         ),
         migrations.CreateModel(
-            name='RankState',
+            name="RankState",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('rank', models.PositiveIntegerField()),
-                ('pipeline', models.PositiveIntegerField()),
-                ('stage', models.PositiveIntegerField()),
-                ('gpu', models.PositiveIntegerField()),
-                ('state', models.CharField(choices=[('assigned', 'Assigned'), ('starting', 'Starting'), ('ready', 'Ready'), ('running', 'Running'), ('finished', 'Finished'), ('failed', 'Failed'), ('stopped', 'Stopped')], default='assigned', max_length=10)),
-                ('state_since', models.DateTimeField()),
-                ('detail', models.CharField(blank=True, max_length=500)),
-                ('exit_code', models.IntegerField(null=True)),
-                ('pid', models.PositiveIntegerField(null=True)),
-                ('last_line', models.CharField(blank=True, max_length=500)),
-                ('dispatched_at', models.DateTimeField(null=True)),
-                ('dispatches', models.PositiveIntegerField(default=0)),
-                ('dc', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='inventory.datacenter')),
-                ('node', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='ranks', to='inventory.node')),
-                ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='ranks', to='jobs.run')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("rank", models.PositiveIntegerField()),
+                ("pipeline", models.PositiveIntegerField()),
+                ("stage", models.PositiveIntegerField()),
+                ("gpu", models.PositiveIntegerField()),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("assigned", "Assigned"),
+                            ("starting", "Starting"),
+                            ("ready", "Ready"),
+                            ("running", "Running"),
+                            ("finished", "Finished"),
+                            ("failed", "Failed"),
+                            ("stopped", "Stopped"),
+                        ],
+                        default="assigned",
+                        max_length=10,
+                    ),
+                ),
+                ("state_since", models.DateTimeField()),
+                ("detail", models.CharField(blank=True, max_length=500)),
+                ("exit_code", models.IntegerField(null=True)),
+                ("pid", models.PositiveIntegerField(null=True)),
+                ("last_line", models.CharField(blank=True, max_length=500)),
+                ("dispatched_at", models.DateTimeField(null=True)),
+                ("dispatches", models.PositiveIntegerField(default=0)),
+                (
+                    "dc",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="inventory.datacenter",
+                    ),
+                ),
+                (
+                    "node",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="ranks", to="inventory.node"
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="ranks", to="jobs.run"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['run', 'rank'],
+                "ordering": ["run", "rank"],
             },
         ),
         migrations.CreateModel(
-            name='RunEvent',
+            name="RunEvent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('seq', models.PositiveBigIntegerField()),
-                ('at', models.DateTimeField()),
-                ('level', models.CharField(choices=[('info', 'Info'), ('warn', 'Warning'), ('error', 'Error')], max_length=5)),
-                ('text', models.CharField(max_length=600)),
-                ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='jobs.run')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("seq", models.PositiveBigIntegerField()),
+                ("at", models.DateTimeField()),
+                (
+                    "level",
+                    models.CharField(
+                        choices=[("info", "Info"), ("warn", "Warning"), ("error", "Error")], max_length=5
+                    ),
+                ),
+                ("text", models.CharField(max_length=600)),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="events", to="jobs.run"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['run', 'seq'],
+                "ordering": ["run", "seq"],
             },
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['status'], name='jobs_run_status_1b1df4_idx'),
+            model_name="run",
+            index=models.Index(fields=["status"], name="jobs_run_status_1b1df4_idx"),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.UniqueConstraint(fields=('job', 'generation'), name='run_generation_unique'),
+            model_name="run",
+            constraint=models.UniqueConstraint(fields=("job", "generation"), name="run_generation_unique"),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(('status__in', ['queued', 'starting', 'running', 'stopping', 'succeeded', 'failed', 'cancelled'])), name='run_status_known'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "status__in",
+                        ["queued", "starting", "running", "stopping", "succeeded", "failed", "cancelled"],
+                    )
+                ),
+                name="run_status_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(('desired_state__in', ['running', 'cancelled'])), name='run_desired_known'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("desired_state__in", ["running", "cancelled"])), name="run_desired_known"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(('generation__gte', 1)), name='run_generation_positive'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("generation__gte", 1)), name="run_generation_positive"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('status__in', ('succeeded', 'failed', 'cancelled'))), models.Q(models.Q(('status__in', ('succeeded', 'failed', 'cancelled')), _negated=True), ('finished_at__isnull', True)), _connector='OR'), name='run_finished_iff_terminal'),
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("finished_at__isnull", False), ("status__in", ("succeeded", "failed", "cancelled"))
+                    ),
+                    models.Q(
+                        models.Q(("status__in", ("succeeded", "failed", "cancelled")), _negated=True),
+                        ("finished_at__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="run_finished_iff_terminal",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='rankstate',
-            constraint=models.UniqueConstraint(fields=('run', 'rank'), name='rankstate_rank_unique'),
+            model_name="rankstate",
+            constraint=models.UniqueConstraint(fields=("run", "rank"), name="rankstate_rank_unique"),
         ),
         migrations.AddConstraint(
-            model_name='rankstate',
-            constraint=models.UniqueConstraint(fields=('run', 'node', 'gpu'), name='rankstate_gpu_unique'),
+            model_name="rankstate",
+            constraint=models.UniqueConstraint(fields=("run", "node", "gpu"), name="rankstate_gpu_unique"),
         ),
         migrations.AddConstraint(
-            model_name='rankstate',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['assigned', 'starting', 'ready', 'running', 'finished', 'failed', 'stopped'])), name='rankstate_state_known'),
+            model_name="rankstate",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "state__in",
+                        ["assigned", "starting", "ready", "running", "finished", "failed", "stopped"],
+                    )
+                ),
+                name="rankstate_state_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='runevent',
-            constraint=models.UniqueConstraint(fields=('run', 'seq'), name='runevent_seq_unique'),
+            model_name="runevent",
+            constraint=models.UniqueConstraint(fields=("run", "seq"), name="runevent_seq_unique"),
         ),
         migrations.AddConstraint(
-            model_name='runevent',
-            constraint=models.CheckConstraint(condition=models.Q(('level__in', ['info', 'warn', 'error'])), name='runevent_level_known'),
+            model_name="runevent",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("level__in", ["info", "warn", "error"])), name="runevent_level_known"
+            ),
         ),
     ]
