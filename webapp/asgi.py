@@ -8,9 +8,9 @@ from django.core.asgi import get_asgi_application
 
 http = get_asgi_application()  # before anything that imports models
 
-from channels.auth import AuthMiddlewareStack  # noqa: E402  # type: ignore[import-untyped]
-from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402  # type: ignore[import-untyped]
-from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402  # type: ignore[import-untyped]
+from channels.auth import AuthMiddlewareStack  # type: ignore[import-untyped]  # noqa: E402
+from channels.routing import ProtocolTypeRouter, URLRouter  # type: ignore[import-untyped]  # noqa: E402
+from channels.security.websocket import AllowedHostsOriginValidator  # type: ignore[import-untyped]  # noqa: E402
 
 from webapp.checks import require_servers  # noqa: E402
 from webapp.live.routing import websocket_urlpatterns  # noqa: E402
