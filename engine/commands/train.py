@@ -35,8 +35,8 @@ def command(file: str, as_json: bool, trace: Path | None, spans: Path | None) ->
     """Train a model across data centres, all of them emulated on this machine.
 
     FILE (JSON or YAML, - for standard input) is a job: datacenters, links, stages, dc_of_stage, pipelines,
-    microbatches, micro_batch, policy, model {layers, hidden, heads, seq}, device (cpu or emulated), times_ms, steps
-    and more; see docs/training.md. Progress goes to stderr. Exit status 1 if the run failed.
+    microbatches, micro_batch, policy, model {layers, hidden, heads, seq}, device (cpu or emulated), times_ms,
+    steps and more; see docs/training.md. Progress goes to stderr. Exit status 1 if the run failed.
     """
     job = parse(TrainJob, load_document(file))
     open_corpus(job.data, seq=job.model.seq, seed=job.seed)
@@ -134,8 +134,12 @@ def _writable(path: Path, option: str) -> IO[str]:
 def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
     """The readable answer, line by line."""
     iteration, use = result["iteration_ms"], result["utilization"]
-    yield f"{job.policy} on {job.world_size} GPUs ({job.device}), {result['steps']} steps, loss {_span(result['losses'])}"
-    yield f"iteration    {_ms(iteration['median'])} median, {_ms(iteration['p95'])} p95, {_ms(iteration['simulated'])} simulated"
+    where = f"{job.policy} on {job.world_size} GPUs ({job.device})"
+    yield f"{where}, {result['steps']} steps, loss {_span(result['losses'])}"
+    yield (
+        f"iteration    {_ms(iteration['median'])} median, {_ms(iteration['p95'])} p95, "
+        f"{_ms(iteration['simulated'])} simulated"
+    )
     if result["deviation"] is not None:
         yield f"deviation    {result['deviation']:+.1%}"
     yield f"utilization  {_share(use['measured'])} measured, {_share(use['simulated'])} simulated"

@@ -1,7 +1,7 @@
 """The text that a job trains on, as bytes, and the order in which sequences are drawn from it.
 
-The sequences of a step depend on the seed, the step and the global batch only, never on how the batch is split
-over pipelines and microbatches.
+The sequences of a step depend on the seed, the step and the global batch only, never on how the batch is
+split over pipelines and microbatches.
 """
 
 import sysconfig
@@ -49,7 +49,7 @@ class Corpus:
 
 
 def samples_of(pipeline: int, microbatch: int, microbatches: int, micro_batch: int) -> NDArray[np.int64]:
-    """Indexes into the global batch of one microbatch: pipelines outermost, so n·M on one GPU is the same order."""
+    """Indexes into the global batch of one microbatch: pipelines outermost, as n·M on one GPU."""
     first = (pipeline * microbatches + microbatch) * micro_batch
     return np.arange(first, first + micro_batch)
 

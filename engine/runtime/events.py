@@ -1,4 +1,4 @@
-"""The way of a rank's events to its host: JSON lines on a pipe, written by a thread that compute never waits for."""
+"""The way of a rank's events to its host: JSON lines on a pipe, written by a thread of its own."""
 
 import json
 import os

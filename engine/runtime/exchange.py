@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroupGloo
 
 from engine.runtime.transport import Endpoint, SharedReceiver, SharedSender, TransportError
 
@@ -69,7 +68,7 @@ class _GlooSent:
 class LanIncoming:
     """Receives from a rank in the same data centre, by torch.distributed (gloo)."""
 
-    def __init__(self, group: ProcessGroupGloo, member: int, peer: int, tag: int) -> None:
+    def __init__(self, group: Any, member: int, peer: int, tag: int) -> None:
         self._group, self._member, self._peer, self._tag = group, member, peer, tag
         self._posted: dict[int, Any] = {}
 
@@ -86,7 +85,7 @@ class LanIncoming:
 class LanOutgoing:
     """Sends to a rank in the same data centre, by torch.distributed (gloo)."""
 
-    def __init__(self, group: ProcessGroupGloo, member: int, peer: int, tag: int) -> None:
+    def __init__(self, group: Any, member: int, peer: int, tag: int) -> None:
         self._group, self._member, self._peer, self._tag = group, member, peer, tag
 
     def begin(self, iteration: int) -> None:
@@ -178,7 +177,7 @@ class SharedOutgoing:
 
 def raw(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor, without a copy."""
-    return memoryview(tensor.detach().view(torch.uint8).flatten().numpy())
+    return memoryview(tensor.detach().view(torch.uint8).flatten().numpy())  # type: ignore[arg-type]
 
 
 def finish(work: Any, who: str) -> None:

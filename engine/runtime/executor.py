@@ -70,8 +70,8 @@ class Executor:
 
     Parameters
     ----------
-    batch : gives tokens and targets (int64, (microbatches · micro_batch, seq)) of a step; called on the first and
-        the last stage only.
+    batch : gives tokens and targets (int64, (microbatches · micro_batch, seq)) of a step; called on the
+        first and the last stage only.
     shape : of a message, (micro_batch, seq, hidden).
     late : an R waits until the gradient of its microbatch is there.
     """
@@ -96,7 +96,7 @@ class Executor:
         self.loss = 0.0
 
     def run(self, iteration: int) -> None:
-        """Run all ops of an iteration; gradients and `loss` (summed, scaled by the global batch) are left behind."""
+        """Run all ops of an iteration; gradients and the scaled `loss` are left behind."""
         self._begin(iteration)
         for work in self._work:
             _OPS[work.kind](self, work)

@@ -7,10 +7,10 @@ moment at which it was ready, so that waiting for a slower replica is not taken 
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed import ProcessGroupGloo
 
 from engine.runtime.exchange import finish
 
@@ -19,11 +19,9 @@ _WRAP_S = 4096  # whole seconds are sent modulo this, exact in fp32
 
 
 class Gradients:
-    """Flat gradients of `module`; `replica` is this rank's place among the `replicas` that share its weights."""
+    """Flat gradients of `module`; `replica` is this rank's place among its `replicas`."""
 
-    def __init__(
-        self, module: nn.Module, *, group: ProcessGroupGloo | None, replica: int, replicas: int
-    ) -> None:
+    def __init__(self, module: nn.Module, *, group: Any | None, replica: int, replicas: int) -> None:
         self.parameters = list(module.parameters())
         self._group, self._replica, self._replicas = group, replica, replicas
         count = sum(parameter.numel() for parameter in self.parameters)

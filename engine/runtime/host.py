@@ -2,7 +2,7 @@
 
 Reads a launch spec and then commands (``stop GRACE_S``) from standard input, a line each; writes events to
 standard output as JSON lines. When standard input closes, its owner is gone: the ranks are killed.
-A rank's process is a fork of this one before it has any other thread, as multiprocessing's forkserver does it.
+A rank's process is a fork of this one before it has any other thread, as in multiprocessing's forkserver.
 """
 
 import contextlib
@@ -111,7 +111,7 @@ class Host:
         self._say(rank, "starting")
 
     def _others(self) -> list[int]:
-        return [fd for fd, key in self._selector.get_map().items() if isinstance(key.data, _Pipe)]
+        return [key.fd for key in self._selector.get_map().values() if isinstance(key.data, _Pipe)]
 
     def _turn(self) -> None:
         deadlines = [at for at in (self._kill_at, self._judge_at) if at is not None]
@@ -206,7 +206,7 @@ class Host:
                 "exit_code": rank.code,
                 "pid": rank.pid,
                 "t": time.time(),
-            }  # fmt: skip
+            }
         )
 
     def _command(self) -> None:
@@ -313,7 +313,7 @@ def main() -> int:
                     "exit_code": None,
                     "pid": None,
                     "t": time.time(),
-                }  # fmt: skip
+                }
             )
         return 0
     except BrokenPipeError:  # the owner is gone

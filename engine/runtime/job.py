@@ -263,13 +263,13 @@ def _check_stages(job: TrainJob) -> None:
         )
     if job.world_size > MOST_RANKS:
         raise InputError("pipelines", job.pipelines, f"gives {job.world_size} ranks; at most {MOST_RANKS}")
-    for index, dc in enumerate(job.datacenters):
+    for index, site in enumerate(job.datacenters):
         hosted = job.dcs.count(index)
-        if hosted * job.pipelines > dc.gpus:
+        if hosted * job.pipelines > site.gpus:
             allowed = (
-                f"{dc.name} needs {hosted * job.pipelines} ({hosted} stages × {job.pipelines} pipelines)"
+                f"{site.name} needs {hosted * job.pipelines} ({hosted} stages × {job.pipelines} pipelines)"
             )
-            raise InputError(f"datacenters[{index}].gpus", dc.gpus, allowed)
+            raise InputError(f"datacenters[{index}].gpus", site.gpus, allowed)
 
 
 def _check_links(job: TrainJob) -> None:

@@ -1,7 +1,7 @@
 """Starting, supervising and stopping the ranks of one machine, without importing torch.
 
 A small host process (engine.runtime.host) imports torch once and forks one process per rank. It lives in a
-session of its own, so that Ctrl-C reaches whoever owns the group and not the ranks. Whatever ends this process,
+session of its own, so that Ctrl-C does not reach the ranks. Whatever ends this process,
 ``kill -9`` included, the host sees its standard input close and takes the ranks with it.
 """
 
@@ -132,7 +132,7 @@ def single_machine(
                 node=f"{name}-{used[dc]}",
                 host=LOCALHOST,
                 gpu=used[dc],
-            )  # fmt: skip
+            )
         )
         used[dc] += 1
     return LaunchSpec(

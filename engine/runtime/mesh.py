@@ -1,4 +1,4 @@
-"""Everything that connects one rank to the others: rendezvous store, gloo inside its DC, transport to neighbours."""
+"""Everything that connects one rank to the others: rendezvous, gloo in its DC, transport to neighbours."""
 
 import functools
 import json
@@ -91,7 +91,7 @@ class Mesh:
         """Return once all ranks of the run have come here."""
         count = self.store.add(f"{name}/count", 1)
         if count == len(self.spec.ranks):
-            self.store.set(f"{name}/all", b"1")
+            self.store.set(f"{name}/all", "1")
         self._store_wait(f"{name}/all", WAIT_S)
 
     def share(self, key: str, value: Any) -> None:
@@ -127,8 +127,8 @@ class Mesh:
         dcs, dc = self.job.dcs, self.me.dc
         return any(dcs[s] == dcs[s + 1] == dc for s in range(self.job.stages - 1))
 
-    def _gloo(self, name: str, ranks: list[int]) -> ProcessGroupGloo:
-        options = ProcessGroupGloo._Options()
+    def _gloo(self, name: str, ranks: list[int]) -> Any:
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=self.me.host)]
         options._timeout = timedelta(seconds=WAIT_S)
         options._threads = 1
@@ -190,7 +190,10 @@ class Mesh:
             assert self._dc_group is not None
             return LanOutgoing(self._dc_group, self._members[peer], peer, payload)
         assert self.endpoint is not None
-        way = {"padded_to": self.job.wan_bytes, "delay_s": self.job.hops[hop].latency_ms / 1e3}
+        way: dict[str, Any] = {
+            "padded_to": self.job.wan_bytes,
+            "delay_s": self.job.hops[hop].latency_ms / 1e3,
+        }
         if self._shared(hop):
             return SharedOutgoing(
                 SharedSender(self.endpoint, **self._sharing(hop, payload, sends=True)), **way

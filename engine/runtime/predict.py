@@ -1,4 +1,4 @@
-"""What one iteration of a job should take: the simulator's timeline in seconds, with all-reduce and optimizer."""
+"""What one iteration of a job should take: the simulator's timeline, with all-reduce and optimizer."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -78,8 +78,8 @@ def predict(
     first = np.nanmin(timeline.op_start, axis=2).min(axis=0) / 1e3
     last = np.nanmax(timeline.op_end, axis=2).max(axis=0) / 1e3  # a stage's replicas wait for each other
     begins = _optimizer_starts(job, last + reduce_s)
-    # The next iteration may begin on each stage once its optimizer is done; the stage with the longest way sets
-    # the pace (nearly always the first stage, which ends last).
+    # The next iteration may begin on each stage once its optimizer is done; the stage with the longest way
+    # sets the pace (nearly always the first stage, which ends last).
     iteration_s = float(np.max(begins + step_s - first))
     spans = [_in_seconds(span) for span in timeline.spans()]
     spans += _closing_spans(job, last, reduce_s, begins, step_s)
@@ -116,7 +116,7 @@ def _modelled_optimizer_s(job: TrainJob, stage: int) -> float:
 
 
 def _optimizer_starts(job: TrainJob, reduced: NDArray[np.float64]) -> NDArray[np.float64]:
-    """With a clip the norm of all stages is gathered up the pipeline and comes back down before any may step."""
+    """With a clip the norm of all stages goes up the pipeline and comes back before any may step."""
     if job.clip is None:
         return reduced
     latency = job.scenario.hop_latency / 1e3

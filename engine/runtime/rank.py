@@ -154,7 +154,7 @@ class _Training:
                 "learning_rate": self._job.lr,
                 "tokens": self._job.tokens_per_step,
                 "t": time.time(),
-            }  # fmt: skip
+            }
         )
 
     def _batch(self, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -166,7 +166,7 @@ class _Training:
             return None
         scenario, stage = self._job.scenario, self._me.stage
         names = {OpKind.F: ("forward",), OpKind.R: ("recompute",), OpKind.B: ("backward", "weight")}
-        profile_ms = sum(float(scenario.per_stage(name)[stage]) for name in names[kind])  # type: ignore[arg-type]
+        profile_ms = sum(float(scenario.per_stage(name)[stage]) for name in names[kind])  # type: ignore[arg-type,misc]
         return profile_ms / 1e3 * self._spec.disturbance.of_op(stage, kind.name)
 
     def _state(self, state: str) -> None:
@@ -179,7 +179,7 @@ class _Training:
                 "exit_code": None,
                 "pid": os.getpid(),
                 "t": time.time(),
-            }  # fmt: skip
+            }
         )
 
     def _report(self) -> None:
@@ -203,10 +203,14 @@ class _Training:
             int(n): sha for rank in stats for n, sha in rank["digests"].items() if rank["pipeline"] == 0
         }
         return {
-            "steps": len(self._losses), "losses": list(self._losses), "grad_norms": list(self._norms),
-            "params_sha256": params_sha256(digests), **measured_part(self._job, stats),
-            "startup_s": round(self._startup_s, 3), "median_s_of_stage": medians_of_stages(self._job, stats),
-        }  # fmt: skip
+            "steps": len(self._losses),
+            "losses": list(self._losses),
+            "grad_norms": list(self._norms),
+            "params_sha256": params_sha256(digests),
+            **measured_part(self._job, stats),
+            "startup_s": round(self._startup_s, 3),
+            "median_s_of_stage": medians_of_stages(self._job, stats),
+        }
 
 
 def leave_with(life_fd: int) -> None:

@@ -1,4 +1,4 @@
-"""The result of a run: what the ranks measured, beside what the simulator says with the same all-reduce and step."""
+"""The result of a run: what the ranks measured, beside what the simulator says."""
 
 from statistics import median
 from typing import Any
@@ -92,8 +92,11 @@ def _wan(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
             total[1] += row["seconds"]
     return [
         {
-            "from": job.datacenters[job.dcs[a]].name, "to": job.datacenters[job.dcs[b]].name, "bytes": int(nbytes),
-            "gbps": nbytes * 8 / seconds / 1e9 if seconds else None, "connections": job.hops[min(a, b)].connections,
+            "from": job.datacenters[job.dcs[a]].name,
+            "to": job.datacenters[job.dcs[b]].name,
+            "bytes": int(nbytes),
+            "gbps": nbytes * 8 / seconds / 1e9 if seconds else None,
+            "connections": job.hops[min(a, b)].connections,
         }
         for (a, b), (nbytes, seconds) in sorted(totals.items())
     ]  # fmt: skip

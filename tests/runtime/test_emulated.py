@@ -20,7 +20,7 @@ EMULATED = {
 
 
 def slower_op(of: TrainJob, stage: int, factor: float) -> float:
-    """Simulated iteration in seconds where only the forward of one stage is slower than the schedule knows."""
+    """Simulated iteration in seconds where the forward of one stage is slower than planned."""
     times = Times(
         forward=[20.0 * (factor if s == stage else 1) for s in range(of.stages)],
         backward=40.0,
@@ -47,9 +47,16 @@ def test_delay_of_one_op_and_one_link_spreads_as_simulated(tmp_path: Path) -> No
     assert min(lasted) >= 0.020 - 1e-5
     assert median(lasted) == pytest.approx(0.020, rel=0.2)
     op, run = measured(of, tmp_path / "op", Disturbance(op_factor=((1, "F", 3.0),)))
-    slowed = {s["stage"] for e in run.of_kind("spans") for s in e["spans"] if s.get("op") == "F"
-              and s["end"] - s["start"] >= 0.06 - 1e-5}  # fmt: skip
-    assert slowed == {1}
+    lasted_of = {
+        stage: median(
+            s["end"] - s["start"]
+            for e in run.of_kind("spans")
+            for s in e["spans"]
+            if s.get("op") == "F" and s["stage"] == stage
+        )
+        for stage in range(3)
+    }
+    assert {stage for stage, seconds in lasted_of.items() if seconds > 0.05} == {1}
     link, _ = measured(of, tmp_path / "link", Disturbance(link_factor=((1, 8.0),)))
     base = predict(of).iteration_s
     assert op / plain == pytest.approx(slower_op(of, 1, 3.0) / base, rel=0.2)

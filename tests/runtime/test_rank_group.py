@@ -1,5 +1,6 @@
 """Ranks start, report, fail and stop as a whole, and leave nothing behind."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -47,7 +48,7 @@ def test_events_of_a_run(tmp_path: Path) -> None:
     assert sum(s["bytes"] for s in transfers) == sum(row["bytes"] for row in result["wan"])
     assert all(s["start"] <= s["end"] <= s["arrives"] for s in transfers)
     ops = [s for e in spans if e["rank"] == 0 for s in e["spans"] if s["track"] == "gpu"]
-    assert all(a["end"] <= b["start"] + 1e-5 for a, b in zip(ops, ops[1:], strict=False)), "one op at a time"
+    assert all(a["end"] <= b["start"] + 1e-5 for a, b in itertools.pairwise(ops)), "one op at a time"
 
 
 def test_killed_rank_fails_the_run_and_takes_all_ranks_along(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What `meridian train` refuses, by field."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ REFUSED = [
     ({"activation_bytes": 10_000_000}, "emulated only"),
     ({"steps": 0}, "steps"),
     ({"lr": -1}, "lr"),
-    ({"microbatch": 3}, "did you mean 'microbatches'"),
+    ({"microbatchs": 3}, "did you mean 'microbatches'"),
     ({"connections": "many"}, "connections"),
 ]
 
@@ -95,8 +96,6 @@ def test_prediction_adds_allreduce_and_optimizer() -> None:
 
 
 def test_command_trains_and_writes_spans_and_trace(tmp_path: Path) -> None:
-    import json
-
     one = document(stages=1, pipelines=1, dc_of_stage=[0], policy="gpipe", recompute=False, steps=4)
     (tmp_path / "job.json").write_text(json.dumps(one))
     arguments = [
