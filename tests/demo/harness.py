@@ -1,0 +1,185 @@
+"""Runs the whole product as `make demo` does, and speaks to it as a browser and a script would."""
+
+import http.cookiejar
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from websockets.sync.client import ClientConnection, connect
+
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(var: Path) -> dict[str, str]:
+    """The environment of a user's shell: nothing of the test process's own servers."""
+    ours = ("MERIDIAN_", "DATABASE_URL", "VALKEY_URL", "DJANGO_SETTINGS_MODULE")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+    return {**kept, "MERIDIAN_VAR": str(var), "PYTHONUNBUFFERED": "1"}
+
+
+def wait_for(what: str, probe: Callable[[], Any], seconds: float, every: float = 0.2) -> Any:
+    """The first true value of `probe`, or an AssertionError that says what did not come."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = probe()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:.0f} s: {what}")
+        time.sleep(every)
+
+
+class Demo:
+    """One `python -m webapp.supervisor --demo` with a folder and a port of its own."""
+
+    def __init__(self, var: Path, port: int | None = None) -> None:
+        self.var = var
+        self.port = port or free_port()
+        self.lines: list[str] = []
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, *, ready_within_s: float = 90) -> "Demo":
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "webapp.supervisor", "--demo", "--port", str(self.port)],
+            cwd=ROOT, env=environment(self.var), text=True, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+        try:
+            wait_for("the line with the logins", self._is_ready, ready_within_s)
+        except AssertionError as error:
+            self.stop()
+            raise AssertionError(f"{error}\n" + "\n".join(self.lines[-60:])) from None
+        return self
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout
+        for line in process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def _is_ready(self) -> bool:
+        assert self.process
+        if self.process.poll() is not None:
+            raise AssertionError(f"the supervisor ended with {self.process.returncode}")
+        return any("meridian-demo" in line for line in self.lines)
+
+    def tree(self) -> list[psutil.Process]:
+        """The supervisor and every process below it."""
+        assert self.process
+        try:
+            top = psutil.Process(self.process.pid)
+            return [top, *top.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def pss_mb(self) -> float:
+        """Proportional memory of all processes of the product."""
+        total = 0
+        for process in self.tree():
+            try:
+                total += process.memory_full_info().pss
+            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+                continue
+        return total / 1e6
+
+    def interrupt(self, seconds: float = 30) -> tuple[int, list[psutil.Process]]:
+        """Ctrl-C; returns the exit status and what of the product is still alive."""
+        assert self.process
+        before = self.tree()
+        self.process.send_signal(signal.SIGINT)
+        status = self.process.wait(seconds)
+        _, alive = psutil.wait_procs(before, timeout=3)
+        return status, alive
+
+    def stop(self) -> None:
+        """Ends everything on every path, also where Ctrl-C does not work."""
+        if self.process is None:
+            return
+        family = self.tree()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        _, alive = psutil.wait_procs(family, timeout=5)
+        for process in alive:
+            process.kill()
+
+
+class Client:
+    """A logged-in user: pages, forms and sockets over one session."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.jar = http.cookiejar.CookieJar()
+        self.opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.jar))
+
+    def get(self, path: str) -> str:
+        with self.opener.open(self.url + path, timeout=20) as answer:
+            self.last_url = answer.url
+            return str(answer.read().decode())
+
+    def json(self, path: str) -> Any:
+        return json.loads(self.get(path))
+
+    def post(self, path: str, form: dict[str, Any] | None = None) -> str:
+        """Post a form with the page's CSRF token; follows the redirect and returns the page."""
+        data = {**(form or {}), "csrfmiddlewaretoken": self._token()}
+        body = urllib.parse.urlencode(data, doseq=True).encode()
+        request = urllib.request.Request(self.url + path, body, {"Referer": self.url + path})
+        try:
+            answer = self.opener.open(request, timeout=30)
+        except urllib.error.HTTPError as refusal:
+            if refusal.code != 422:  # a form that came back with its errors
+                raise
+            answer = refusal
+        with answer:
+            self.last_url = answer.url
+            return str(answer.read().decode())
+
+    def login(self, username: str, password: str) -> str:
+        self.get("/login/")
+        return self.post("/login/", {"username": username, "password": password})
+
+    def socket(self, path: str) -> ClientConnection:
+        cookies = "; ".join(f"{cookie.name}={cookie.value}" for cookie in self.jar)
+        return connect(
+            self.url.replace("http", "ws", 1) + path,
+            additional_headers={"Cookie": cookies},
+            origin=self.url,  # type: ignore[arg-type]
+            max_size=2**25,
+            open_timeout=10,
+        )
+
+    def _token(self) -> str:
+        return next((str(cookie.value) for cookie in self.jar if cookie.name == "meridian_csrf"), "")
+
+
+def run_ids(page: str) -> list[str]:
+    """Ids of the runs that a page links to, in order."""
+    found = re.findall(r'href="/runs/([^/"]+)/"', page)
+    return list(dict.fromkeys(found))
