@@ -29,7 +29,8 @@ def main() -> None:
         )
     gain = {key: _gain(results, key) for key in ("median", "simulated")}
     print(
-        f"atlas over varuna on single TCP: {gain['median']:.2f} x measured, {gain['simulated']:.2f} x simulated"
+        f"atlas over varuna on single TCP: {gain['median']:.2f} x measured, "
+        f"{gain['simulated']:.2f} x simulated"
     )
 
 

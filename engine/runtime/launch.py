@@ -159,7 +159,7 @@ class RankGroup:
         self._commands = threading.Lock()
 
     def start(self) -> None:
-        """Start the host process, which starts the ranks; returns at once. Raises OSError where that fails."""
+        """Start the host process, which starts the ranks; returns at once. Raises OSError."""
         os.makedirs(self.spec.log_dir, exist_ok=True)
         with open(os.path.join(self.spec.log_dir, "host.log"), "ab") as host_log:
             self._host = subprocess.Popen(

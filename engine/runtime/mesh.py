@@ -241,8 +241,8 @@ def _store(spec: LaunchSpec, port: int, listen_fd: int | None) -> PrefixStore:
     limit = timedelta(seconds=RENDEZVOUS_S)
     try:
         store = TCPStore(
-            spec.rendezvous_host, port, is_master=listen_fd is not None, wait_for_workers=False, timeout=limit,
-            master_listen_fd=listen_fd,
+            spec.rendezvous_host, port, is_master=listen_fd is not None, wait_for_workers=False,
+            timeout=limit, master_listen_fd=listen_fd,
         )  # fmt: skip
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
