@@ -32,7 +32,7 @@ def slower_op(of: TrainJob, stage: int, factor: float) -> float:
 def slower_link(of: TrainJob, factor: float) -> float:
     scenario = of.scenario
     wan = [link.model_copy(update={"transfer": link.transfer * factor}) for link in scenario.wan]  # type: ignore[union-attr]
-    return time_schedule(Scenario(**{**dict(scenario), "wan": wan}), schedule_of(of)).makespan / 1e3
+    return time_schedule(Scenario(**{**scenario.model_dump(), "wan": wan}), schedule_of(of)).makespan / 1e3
 
 
 def measured(of: TrainJob, folder: Path, disturbance: Disturbance | None = None) -> tuple[float, Run]:
