@@ -30,19 +30,23 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"engine.commands.{COMMANDS[cmd_name]}")
-        return module.command  # type: ignore[no-any-return]
+        return module.command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] in LATER_COMMANDS:
-            raise InputError("command", args[0], f"not available in this version; allowed: {', '.join(COMMANDS)}")
+            raise InputError(
+                "command", args[0], f"not available in this version; allowed: {', '.join(COMMANDS)}"
+            )
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise InputError("command", args[0], "unknown command, " + nearest(args[0], COMMANDS))
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="meridian")
 def cli() -> None:
     """Plan, simulate and run the training of one language model across data centres.

@@ -116,7 +116,9 @@ def _first(error: ValidationError, model: type[BaseModel], at: str) -> InputErro
 
 def _is_branch(part: int | str) -> bool:
     """Pydantic names the branch of a union in the path; users know no such thing."""
-    return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in {"float", "int", "str", "bool"})
+    return isinstance(part, str) and (
+        part[:1].isupper() or "[" in part or part in {"float", "int", "str", "bool"}
+    )
 
 
 def _path(parts: Sequence[int | str], at: str) -> str:

@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -44,12 +43,3 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure() -> None:
     """Stop the servers, whatever the tests did."""
     _servers.close()
-
-
-@pytest.fixture
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """For tests that start the product themselves: none of the test process's own settings reach it."""
-    for name in [*os.environ]:
-        if name.startswith("MERIDIAN_") or name in ("DATABASE_URL", "VALKEY_URL", "DJANGO_SETTINGS_MODULE"):
-            monkeypatch.delenv(name)
-    yield

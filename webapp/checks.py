@@ -15,7 +15,7 @@ def require_servers() -> None:
 
 
 @register(Tags.database)
-def servers_known(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:  # noqa: ARG001
+def servers_known(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     """Run by `migrate`: says what to start instead of a traceback out of the dummy backend."""
     if "migrate" not in sys.argv:  # check and makemigrations ask too, but need no database
         return []

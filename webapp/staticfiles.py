@@ -22,15 +22,15 @@ def _package_data() -> Path:
 class PlotlyFinder(BaseFinder):
     """Finds ``plotly/plotly.min.js`` and nothing else."""
 
-    def __init__(self, app_names: Any = None, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def __init__(self, app_names: Any = None, *args: Any, **kwargs: Any) -> None:
         self.storage = FileSystemStorage(location=_package_data())
         self.storage.prefix = "plotly"  # type: ignore[attr-defined]  # collectstatic puts it before the name
 
-    def find(self, path: str, find_all: bool = False, **kwargs: Any) -> Any:  # noqa: ARG002
+    def find(self, path: str, find_all: bool = False, **kwargs: Any) -> Any:
         found = [self.storage.path("plotly.min.js")] if path == NAME else []
         return found if find_all else (found[0] if found else [])
 
-    def list(self, ignore_patterns: Iterable[str] | None) -> Iterable[Any]:  # noqa: ARG002
+    def list(self, ignore_patterns: Iterable[str] | None) -> Iterable[Any]:
         yield "plotly.min.js", self.storage
 
 

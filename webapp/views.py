@@ -18,7 +18,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 
 @login_not_required
 @never_cache
-def healthz(request: HttpRequest) -> JsonResponse:  # noqa: ARG001
+def healthz(request: HttpRequest) -> JsonResponse:
     """200 where the database and the broker answer, else 503; says which."""
     parts = {"database": broker.database_health(), "broker": broker.health(max_age_s=0.5)}
     healthy = all(part.ok for part in parts.values())

@@ -1,4 +1,4 @@
-"""The main job, end to end, over HTTP and WebSocket: watch the demo run, stop it, plan, launch, watch again."""
+"""The main job, end to end, over HTTP and WebSocket: watch the demo run, stop it, plan, launch again."""
 
 import json
 import re

@@ -91,5 +91,7 @@ def test_pip_install_without_extras(tmp_path: Path) -> None:
     subprocess.run([python, "-m", "pip", "install", "-q", root], check=True, timeout=600)
     names = json.loads(_run(python, "-m", "pip", "list", "--format=json").stdout)
     assert not {"torch", "django", "celery"} & {entry["name"].lower() for entry in names}
-    result = _run(python.parent / "python", "-m", "engine.cli", "simulate", "--json", "-", stdin=json.dumps(FIG6))
+    result = _run(
+        python.parent / "python", "-m", "engine.cli", "simulate", "--json", "-", stdin=json.dumps(FIG6)
+    )
     assert json.loads(result.stdout)["makespan"] == 36

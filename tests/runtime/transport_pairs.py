@@ -9,7 +9,9 @@ from engine.runtime.transport import Endpoint, LinkShape, Peer
 
 
 def endpoint(rank: int, **options: Any) -> Endpoint:
-    return Endpoint(**{"rank": rank, "listen_host": "127.0.0.1", "secret": b"s3cret", "run": "run", **options})
+    return Endpoint(
+        **{"rank": rank, "listen_host": "127.0.0.1", "secret": b"s3cret", "run": "run", **options}
+    )
 
 
 def in_parallel(count: int, work: Any) -> list[Any]:
@@ -50,4 +52,6 @@ def cell(pipelines: int, wan: LinkShape | None, lan: LinkShape | None) -> Iterat
 
 
 def _peer(ranks: Sequence[Endpoint], rank: int, shape: LinkShape | None, connections: int) -> Peer:
-    return Peer(rank=rank, address=ranks[rank].address, shape=shape, connections=connections, link="east → west")
+    return Peer(
+        rank=rank, address=ranks[rank].address, shape=shape, connections=connections, link="east → west"
+    )

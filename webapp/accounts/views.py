@@ -19,7 +19,7 @@ class LoginView(DjangoLoginView):
     extra_context = {"locked_out": False, "locked_minutes": 0}
 
 
-def locked_out(request: HttpRequest, credentials: Any = None, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG001
+def locked_out(request: HttpRequest, credentials: Any = None, *args: Any, **kwargs: Any) -> HttpResponse:
     """The login page after too many wrong passwords: says so, and for how long."""
     wait = get_cool_off(request)
     context = {

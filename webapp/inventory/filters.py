@@ -21,7 +21,7 @@ class DataCenterFilterSet(filters.FilterSet):
         model = DataCenter
         fields = ["q", "gpu_type"]
 
-    def find(self, queryset: Any, name: str, value: str) -> Any:  # noqa: ARG002
+    def find(self, queryset: Any, name: str, value: str) -> Any:
         return queryset.filter(Q(name__icontains=value) | Q(place__icontains=value))
 
 
@@ -35,7 +35,7 @@ class NodeFilterSet(filters.FilterSet):
         model = Node
         fields = ["q", "dc", "device", "state"]
 
-    def in_state(self, queryset: Any, name: str, value: str) -> Any:  # noqa: ARG002
+    def in_state(self, queryset: Any, name: str, value: str) -> Any:
         if value == NodeState.NEVER:
             return queryset.filter(last_seen__isnull=True)
         edge = timezone.now() - silence()
@@ -50,8 +50,8 @@ class LinkFilterSet(filters.FilterSet):
         model = WanLink
         fields = ["q", "dc"]
 
-    def find(self, queryset: Any, name: str, value: str) -> Any:  # noqa: ARG002
+    def find(self, queryset: Any, name: str, value: str) -> Any:
         return queryset.filter(Q(a__name__icontains=value) | Q(b__name__icontains=value))
 
-    def of_dc(self, queryset: Any, name: str, value: DataCenter) -> Any:  # noqa: ARG002
+    def of_dc(self, queryset: Any, name: str, value: DataCenter) -> Any:
         return queryset.filter(Q(a=value) | Q(b=value))

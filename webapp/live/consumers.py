@@ -35,14 +35,14 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
         await self._send_snapshot()
         self.pinger = asyncio.create_task(self._ping())
 
-    async def disconnect(self, code: int) -> None:  # noqa: ARG002
+    async def disconnect(self, code: int) -> None:
         if self.pinger:
             self.pinger.cancel()
         if hasattr(self, "run_id"):
             with contextlib.suppress(Exception):  # the broker may be what went away
                 await self.channel_layer.group_discard(group_of(self.run_id), self.channel_name)
 
-    async def receive_json(self, content: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    async def receive_json(self, content: Any, **kwargs: Any) -> None:
         if isinstance(content, dict) and content.get("type") == "resync":
             await asyncio.sleep(max(0.0, self.sent_at + RESYNC_S - time.monotonic()))
             await self._send_snapshot()

@@ -213,11 +213,11 @@ def _take_step(intake: Intake, run: Run, event: Event) -> None:
     intake.touched.add(run.pk)
 
 
-def _take_log(intake: Intake, run: Run, event: Event) -> None:  # noqa: ARG001
+def _take_log(intake: Intake, run: Run, event: Event) -> None:
     jobs.record_last_line(run, int(event["rank"]), str(event["line"]))
 
 
-def _take_result(intake: Intake, run: Run, event: Event) -> None:  # noqa: ARG001
+def _take_result(intake: Intake, run: Run, event: Event) -> None:
     jobs.record_result(
         run, {key: value for key, value in event.items() if key not in ("losses", "grad_norms")}
     )

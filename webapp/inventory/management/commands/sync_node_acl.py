@@ -11,5 +11,5 @@ from webapp.inventory.services import sync_acl
 class Command(BaseCommand):
     help = "Write the broker users of all enrolled nodes again; for a broker that has lost them."
 
-    def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002
+    def handle(self, *args: Any, **options: Any) -> None:
         self.stdout.write(f"{sync_acl(client())} nodes")

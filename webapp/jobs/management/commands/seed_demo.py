@@ -11,7 +11,7 @@ from webapp.jobs.demo import seed
 class Command(BaseCommand):
     help = "Make the demo as far as it is not there, enrol its nodes, and launch its run."
 
-    def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002
+    def handle(self, *args: Any, **options: Any) -> None:
         if settings.PRODUCTION:
             raise CommandError("the demo's passwords are known to everyone: not in production")
         run = seed(settings.VAR)

@@ -14,7 +14,7 @@ from webapp.live.ingest import Ingest
 class Command(BaseCommand):
     help = "Take what nodes report into the database and tell the browsers."
 
-    def handle(self, *args: Any, **options: Any) -> None:  # noqa: ARG002
+    def handle(self, *args: Any, **options: Any) -> None:
         asyncio.run(_main())
 
 
