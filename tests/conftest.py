@@ -24,7 +24,6 @@ def _is_controller_of_workers(config: pytest.Config) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Start the servers before Django reads its settings."""
-    os.environ["DJANGO_SETTINGS_MODULE"] = "webapp.settings"
     if _is_controller_of_workers(config) or config.getoption("collectonly"):
         return
     from webapp.servers import running
@@ -33,7 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
     var = Path(tempfile.mkdtemp(prefix="meridian-"))
     _servers.callback(shutil.rmtree, var, ignore_errors=True)
     urls = _servers.enter_context(running(var))
-    os.environ.update(MERIDIAN_VAR=str(var), DATABASE_URL=urls.database_url, VALKEY_URL=urls.valkey_url)
+    # Set here and not in the controller, whose workers inherit its environment: pytest-django would read the
+    # settings in them before this function runs.
+    os.environ.update(
+        DJANGO_SETTINGS_MODULE="webapp.settings",
+        MERIDIAN_VAR=str(var),
+        DATABASE_URL=urls.database_url,
+        VALKEY_URL=urls.valkey_url,
+    )
 
     import django
 
@@ -43,3 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure() -> None:
     """Stop the servers, whatever the tests did."""
     _servers.close()
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that start the product themselves: none of the test process's own settings reach it."""
+    for name in [*os.environ]:
+        if name.startswith("MERIDIAN_") or name in ("DATABASE_URL", "VALKEY_URL", "DJANGO_SETTINGS_MODULE"):
+            monkeypatch.delenv(name)
