@@ -131,6 +131,26 @@ def test_messages_are_numbered_without_gaps_and_add_up_to_the_snapshot(run: Any)
     assert sorted(told) == [(e["iteration"], e["rank"], e["spans"]) for e in whole["spans"]]
 
 
+@pytest.mark.parametrize(
+    "poison",
+    [
+        {"kind": "step", "iteration": 2**70, "loss": 1.0},
+        {"kind": "log", "rank": 0, "line": "a line with NUL \x00 in it"},
+        {"kind": "log", "rank": 0, "line": "half a surrogate \ud800"},
+        {"kind": "rank", "rank": 0, "state": "failed", "detail": "\x00", "exit_code": 2**40, "pid": 2**70},
+    ],
+)
+def test_what_the_database_refuses_is_left_out_alone(run: Any, poison: dict[str, Any]) -> None:
+    from webapp.live.ingest import take_in_or_refuse
+
+    sound = events(run, 2)
+    bad = ("east-1", "1-0", {"run": str(run.pk), "generation": run.generation, **poison})
+    take_in_or_refuse([*sound[:7], bad, *sound[7:]], set())
+    with_poison = state(run)
+    take_in_or_refuse(sound, set())
+    assert with_poison == state(run)
+
+
 def test_retention_keeps_the_last_iterations_and_all_rollups(run: Any) -> None:
     from webapp.live.services import forget_old_spans, take_in
 

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
-from django.db import OperationalError, close_old_connections
+from django.db import DataError, IntegrityError, OperationalError, close_old_connections
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -75,7 +75,7 @@ class Ingest:
         entries = await self._read()
         await self._beat()
         events, changed = self._decoded(entries)
-        messages = await sync_to_async(take_in)(events, changed) if events or changed else []
+        messages = await sync_to_async(take_in_or_refuse)(events, changed) if events or changed else []
         await self._acknowledge(entries)
         await self._notify(messages)
         return sum(map(len, entries.values()))
@@ -158,6 +158,27 @@ class Ingest:
                 await layer.group_send(group_of(run_id), {"type": "run.events", "message": message})
             except (RedisError, OSError) as error:  # browsers find the gap in seq and ask again
                 log.warning("browsers not told", run=run_id, error=str(error))
+
+
+def take_in_or_refuse(
+    events: list[tuple[str, str, Event]], changed: set[int]
+) -> list[tuple[int, dict[str, Any]]]:
+    """As `take_in`; an event that the database refuses is logged and left out, the others are written.
+
+    A node may send anything. Without this, one such event would be read again at every start of ingest,
+    and no event after it would ever be taken in.
+    """
+    try:
+        return take_in(events, changed)
+    except (DataError, IntegrityError, ValueError) as error:
+        if not events:
+            raise
+        if len(events) == 1:
+            node, entry, event = events[0]
+            log.warning("event refused", node=node, entry=entry, kind=event.get("kind"), error=str(error))
+            return take_in([], changed) if changed else []
+    half = len(events) // 2
+    return take_in_or_refuse(events[:half], changed) + take_in_or_refuse(events[half:], set())
 
 
 def _flat(entries: Any) -> list[tuple[str, dict[str, str]]]:
