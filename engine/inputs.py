@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -33,6 +33,9 @@ class Document(BaseModel):
     """Base of every model of a user's document: frozen, and an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+
+    # Fields of contracts.md that a later version brings: refused by name, not as misspelt.
+    later_fields: ClassVar[tuple[str, ...]] = ()
 
 
 D = TypeVar("D", bound=BaseModel)
@@ -99,6 +102,8 @@ def _first(error: ValidationError, model: type[BaseModel], at: str) -> InputErro
     if problem["type"] == "extra_forbidden":
         owner = _model_at(model, problem["loc"][:-1])
         known = _names(owner) if owner else []
+        if owner and problem["loc"][-1] in getattr(owner, "later_fields", ()):
+            return InputError(field, value, "not available in this version")
         return InputError(field, value, "unknown field, " + nearest(str(problem["loc"][-1]), known))
     if problem["type"] == "missing":
         return InputError(field, None, "required, but missing")

@@ -4,7 +4,7 @@ Abstract time units. Field meanings and defaults are those of contracts.md.
 """
 
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,8 @@ class Times(Document):
 
 class Scenario(Document):
     """A validated scenario. Per-stage and per-hop arrays hang off it as cached properties."""
+
+    later_fields: ClassVar[tuple[str, ...]] = ("chunks", "traversal", "jitter", "seed", "time_limit_s")
 
     stages: Count
     dc_of_stage: list[Index] = Field(default_factory=list)
