@@ -37,20 +37,36 @@ function paintMap() {
   for (let i = 0; i <= 8; i++) map.append(svg("line", { x1: (i * WIDE) / 8, x2: (i * WIDE) / 8, y1: 0, y2: HIGH, class: "grid" }));
   for (let i = 0; i <= 4; i++) map.append(svg("line", { x1: 0, x2: WIDE, y1: (i * HIGH) / 4, y2: (i * HIGH) / 4, class: "grid" }));
   const centre = (i) => [at[i][0] + 40, at[i][1] + 34];
-  for (const link of data.links) map.append(drawLink(link, centre(link.from), centre(link.to)));
+  for (const link of data.links) map.append(drawLink(link, centre(link.from), centre(link.to), bendOf(link, data.dcs.map((_, i) => centre(i)))));
   data.dcs.forEach((dc, i) => map.append(drawDc(dc, ...at[i])));
   root.replaceChildren(map);
 }
 
-function drawLink(link, [x1, y1], [x2, y2]) {
+// How far a link bows away from the straight line, so that it does not run behind a data centre that it passes.
+function bendOf(link, centres) {
+  const [x1, y1] = centres[link.from], [x2, y2] = centres[link.to], length = Math.hypot(x2 - x1, y2 - y1) || 1;
+  let bend = 0;
+  centres.forEach(([x, y], i) => {
+    if (i === link.from || i === link.to) return;
+    const along = ((x - x1) * (x2 - x1) + (y - y1) * (y2 - y1)) / length, off = ((x - x1) * (y2 - y1) - (y - y1) * (x2 - x1)) / length;
+    if (along > 30 && along < length - 30 && Math.abs(off) < 60) bend = (off >= 0 ? 1 : -1) * (110 - Math.abs(off));
+  });
+  return bend;
+}
+
+function drawLink(link, [x1, y1], [x2, y2], bend) {
   const used = link.gbps != null && link.gbps > 0, share = used ? Math.min(1, link.gbps / link.bandwidth_gbps) : 0;
-  const middle = [(x1 + x2) / 2, (y1 + y2) / 2], group = svg("a", { href: link.url ?? "#" });
-  group.append(svg("line", { x1, y1, x2, y2, class: used ? "link" : "link unused", "stroke-width": used ? 1 + 3 * share : 1 }));
+  const length = Math.hypot(x2 - x1, y2 - y1) || 1, away = [(-bend * (y2 - y1)) / length, (bend * (x2 - x1)) / length];
+  const middle = [(x1 + x2) / 2 + away[0], clampY((y1 + y2) / 2 + away[1])], turn = [2 * middle[0] - (x1 + x2) / 2, 2 * middle[1] - (y1 + y2) / 2];
+  const group = svg("a", { href: link.url ?? "#" });
+  group.append(svg("path", { d: `M${x1} ${y1}Q${turn[0]} ${turn[1]} ${x2} ${y2}`, class: used ? "link" : "link unused", "stroke-width": used ? 1 + 3 * share : 1 }));
   group.append(svg("rect", { x: middle[0] - 38, y: middle[1] - 15, width: 76, height: 30, class: "plate" }));
   group.append(svg("text", { x: middle[0], y: middle[1] - 2, "text-anchor": "middle", class: used ? "used" : "" }, used ? `${fixed(link.gbps, 1)} of ${fixed(link.bandwidth_gbps, 1)}` : `idle, ${fixed(link.bandwidth_gbps, 1)}`));
   group.append(svg("text", { x: middle[0], y: middle[1] + 11, "text-anchor": "middle" }, `${fixed(link.latency_ms, 0)} ms`));
   return group;
 }
+
+const clampY = (y) => Math.min(HIGH - 18, Math.max(18, y));
 
 function drawDc(dc, x, y) {
   const perSquare = Math.max(1, Math.ceil(dc.gpus / MOST_SQUARES)), squares = Math.ceil(dc.gpus / perSquare), rows = Math.max(1, Math.ceil(squares / ACROSS));

@@ -27,7 +27,9 @@ export class Charts {
   /** Keeps a point per direction of each link whenever the server tells its usage anew. */
   record(usage, now) {
     if (!usage?.links?.length) return;
-    this.throughput.push({ t: now / 1000, links: usage.links });
+    const t = now / 1000;
+    if (this.throughput.length && t <= this.throughput.at(-1).t) return;
+    this.throughput.push({ t, links: usage.links });
     if (this.throughput.length > KEEP) this.throughput.shift();
   }
 
@@ -44,8 +46,8 @@ export class Charts {
     this.loss.parentElement.querySelector("[data-none]").hidden = points.length > 0;
     this.loss.hidden = !points.length;
     if (!last) return;
-    const trace = { x: points.map((it) => it.iteration), y: points.map((it) => it.loss), type: "scatter", mode: points.length < 2 ? "markers" : "lines", line: { color: t.ink, width: 1.4 }, marker: { color: t.ink }, hovertemplate: "%{y:.3f} at %{x:,}<extra></extra>" };
-    const label = note(t, last.iteration, last.loss, `training ${last.loss.toFixed(3)}`, { yshift: 6 });
+    const trace = { x: points.map((it) => it.iteration + 1), y: points.map((it) => it.loss), type: "scatter", mode: points.length < 2 ? "markers" : "lines", line: { color: t.ink, width: 1.4 }, marker: { color: t.ink }, hovertemplate: "%{y:.3f} at %{x:,}<extra></extra>" };
+    const label = note(t, 1, 1, `training ${last.loss.toFixed(3)}`, { xref: "paper", yref: "paper", yanchor: "top", bgcolor: t.bg });
     window.Plotly.react(this.loss, [trace], layout(t, { notes: [label] }), { ...CONFIG });
   }
 

@@ -1,6 +1,7 @@
 // Utilization per GPU over the iterations that the page holds: one row a GPU, grouped by DC, one slate ramp.
 import { heatRamp, readTokens } from "../lib/tokens.js";
 import { laneName } from "../timeline/gutter.js";
+import { isWhole } from "../timeline/model.js";
 
 const ROW = 9, GAP = 6, LEFT = 54, AXIS = 18, MOST_ROWS = 64;
 
@@ -25,7 +26,7 @@ export class Heat {
     context.scale(ratio, ratio);
     // Only the iterations whose spans the page holds: what is not known is not drawn as idle.
     const held = Math.min(...model.ops.map((blocks) => blocks[0]?.iteration ?? Infinity));
-    const numbers = model.iterations.filter((it) => it.end != null && it.start != null && it.iteration >= held).slice(-200);
+    const numbers = model.iterations.filter((it) => isWhole(it) && it.iteration >= held).slice(-200);
     const from = numbers[0]?.start ?? 0, to = numbers.at(-1)?.end ?? 1, scale = (width - LEFT) / Math.max(1, to - from);
     let y = 0, dc = null;
     for (const i of lanes) {

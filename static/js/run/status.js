@@ -31,7 +31,7 @@ export function showBadge(connection, timeline, run) {
   else if (connection.state === "offline") {
     const wait = Math.max(0, Math.ceil((connection.retryAt - Date.now()) / 1000));
     [link, text] = ["offline", wait ? `Offline, retry in ${wait} s` : "Offline, retrying"];
-  } else if (!timeline.view.live) [link, text] = ["frozen", `Frozen at ${count(timeline.frame?.shown ?? run.iteration)}`];
+  } else if (!timeline.view.live) [link, text] = ["frozen", `Frozen at ${count((timeline.frame?.shown ?? run.iteration ?? 0) + 1)}`];
   else if (connection.state === "polling") [link, text] = ["polling", "Every 5 s"];
   else if (connection.state === "connecting") [link, text] = ["connecting", "Connecting"];
   else if (over) [link, text] = ["ended", "Ended"];

@@ -47,6 +47,15 @@ function spread(sum, from, to) {
 export class CoverageCache {
   #entries = new Map();
 
+  /** Of the prediction, once for all iterations: its times count from the start of one. */
+  predicted(model, key, lanes) {
+    const id = `${key}|predicted`, known = this.#entries.get(id);
+    if (known) return known.coverage;
+    const coverage = new Coverage(lanes.map((lane) => model.predictedOps[lane]), 0, model.predictedMs, lanes.length);
+    this.#entries.set(id, { coverage });
+    return coverage;
+  }
+
   /** @param {string} key row  @param {number[]} lanes indexes  @returns {Coverage | null} */
   get(model, key, lanes, anchor) {
     const blocks = [];

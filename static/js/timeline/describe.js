@@ -18,7 +18,7 @@ const length = (ms) => (ms < 10_000 ? instant(ms) : duration(ms).join(" "));
 export function factsOf(scene, item) {
   const { model } = scene, since = (time) => instant(time - scene.zero);
   if (item.type === "heat") return [["Enter", item.row.isOpen ? "closes the row" : "opens the row"]];
-  const facts = [[placeOf(model, item), item.type === "transfer" ? `pipeline ${item.pipeline + 1}` : gpuOf(model.lanes[item.lane])]];
+  const facts = [[placeOf(model, item), item.type === "transfer" ? `pipeline ${item.pipeline + 1}` : gpuOf(model, model.lanes[item.lane])]];
   facts.push(["start", since(item.start)], ["took", length(item.end - item.start)]);
   if (item.predicted) {
     const predicted = item.predicted.end - item.predicted.start;
@@ -42,8 +42,9 @@ function placeOf(model, item) {
   return `pipeline ${lane.pipeline + 1}, stage ${lane.stage + 1}`;
 }
 
-function gpuOf(lane) {
-  return lane.node ? `${lane.node} gpu-${lane.gpu}` : `gpu-${lane.gpu ?? lane.rank}`;
+// Before a launch no GPU is chosen: the data centre is all that is known.
+function gpuOf(model, lane) {
+  return lane.node ? `${lane.node} gpu-${lane.gpu}` : model.dcs[lane.dc]?.name ?? "";
 }
 
 /** One sentence for the live region. */

@@ -35,14 +35,15 @@ function lane(context, scene, row) {
     return;
   }
   label(context, style, laneName(it), 0, row.y + 13, style.t.ink2, scene.narrow ? 11 : 12);
-  if (!scene.narrow) label(context, style, gpuName(it), 50, row.y + 13, style.t.ink3);
+  if (!scene.narrow) label(context, style, gpuName(model, it), 50, row.y + 13, style.t.ink3);
   busy(context, scene, usage.lanes[row.lane], row.y + 13);
 }
 
-// The node is said in full in the tooltip; here the column is narrow.
-function gpuName(it) {
-  const name = it.node ? `${it.node} gpu-${it.gpu}` : `gpu-${it.gpu ?? it.rank}`;
-  return name.length > 13 ? `${name.slice(0, 12)}…` : name;
+// The node is said in full in the tooltip; here only what tells GPUs of one data centre apart.
+function gpuName(model, it) {
+  if (it.gpu === null || it.gpu === undefined) return "";
+  const node = model.nodeLabel(it);
+  return node ? `${node}·gpu-${it.gpu}` : `gpu-${it.gpu}`;
 }
 
 function busy(context, scene, share, y) {

@@ -156,38 +156,44 @@ export function paintAhead(scene, row) {
   }
 }
 
-/** Utilization per pixel: bars of ink3 that stand for the share of the pixel's time that was busy. */
-export function paintShares(scene, row) {
-  const place = geometry(row), predicted = scene.mode === "predicted";
+/** Coverage of a row in the iterations that can be seen: [coverage, what its times are short of ours, start, end, pale], in ms since the epoch. */
+function* coverages(scene, row) {
+  const { model, mode, coverage } = scene;
   for (const anchor of scene.anchors) {
-    if (predicted || anchor.ahead) continue;
-    const coverage = scene.coverage.get(scene.model, row.key, row.lanes, anchor);
-    if (!coverage) continue;
-    const x0 = Math.max(scene.left, Math.floor(scene.x(anchor.start))), x1 = Math.min(scene.right, scene.x(coverage.end));
-    for (let x = x0; x < x1; x++) {
-      const height = coverage.share(scene.time(x), scene.time(x + 1)) * place.height;
-      if (height > 0.2) scene.batch.add(scene.style.t.ink3, x, place.top + place.height - height, 1, height);
+    const measured = mode === "predicted" ? null : coverage.get(model, row.key, row.lanes, anchor);
+    if (measured) yield [measured, 0, anchor.start, measured.end, false];
+    else if (mode !== "measured" && model.predictedMs) {
+      yield [coverage.predicted(model, row.key, row.lanes), anchor.start, anchor.start, anchor.start + model.predictedMs, mode === "both"];
     }
   }
 }
 
-/** A row that stands for many GPUs: one shade per pixel. */
+/** Utilization per pixel: bars that stand for the share of the pixel's time that was busy; pale where only predicted. */
+export function paintShares(scene, row) {
+  const place = geometry(row), { t } = scene.style;
+  for (const [coverage, shift, start, end, pale] of coverages(scene, row)) {
+    const x0 = Math.max(scene.left, Math.floor(scene.x(start))), x1 = Math.min(scene.right, scene.x(end));
+    for (let x = x0; x < x1; x++) {
+      const height = coverage.share(scene.time(x) - shift, scene.time(x + 1) - shift) * place.height;
+      if (height > 0.2) scene.batch.add(pale ? t.rule2 : t.ink3, x, place.top + place.height - height, 1, height);
+    }
+  }
+}
+
+/** A row that stands for many GPUs: one shade per pixel; what is only predicted is a third as high. */
 export function paintHeat(scene, row) {
-  const predicted = scene.mode === "predicted";
-  for (const anchor of scene.anchors) {
-    if (anchor.ahead && !predicted) continue;
-    const coverage = predicted ? null : scene.coverage.get(scene.model, row.key, row.lanes, anchor);
-    if (!coverage) continue;
-    const x0 = Math.max(scene.left, Math.floor(scene.x(anchor.start))), x1 = Math.min(scene.right, Math.ceil(scene.x(coverage.end)));
+  for (const [coverage, shift, start, end, pale] of coverages(scene, row)) {
+    const x0 = Math.max(scene.left, Math.floor(scene.x(start))), x1 = Math.min(scene.right, Math.ceil(scene.x(end)));
+    const [top, height] = pale ? [row.y + row.height - 5, 4] : [row.y + 1, row.height - 2];
     let from = x0, colour = null;
     for (let x = x0; x < x1; x++) {
       // 16 shades are as many as an eye tells apart, and equal neighbours become one rectangle.
-      const next = scene.style.heat(Math.round(coverage.share(scene.time(x), scene.time(x + 1)) * 16) / 16);
+      const next = scene.style.heat(Math.round(coverage.share(scene.time(x) - shift, scene.time(x + 1) - shift) * 16) / 16);
       if (next === colour) continue;
-      if (colour) scene.batch.add(colour, from, row.y + 1, x - from, row.height - 2);
+      if (colour) scene.batch.add(colour, from, top, x - from, height);
       [from, colour] = [x, next];
     }
-    if (colour) scene.batch.add(colour, from, row.y + 1, x1 - from, row.height - 2);
+    if (colour) scene.batch.add(colour, from, top, x1 - from, height);
   }
 }
 

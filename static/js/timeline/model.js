@@ -19,6 +19,7 @@ export class TimelineModel {
     this.links = links;
     this.usage = usage;
     this.laneOfRank = new Map(lanes.map((lane, i) => [lane.rank, i]));
+    this.nodeLabels = nodeLabels(lanes);
     this.laneAt = new Map(lanes.map((lane, i) => [`${lane.pipeline}.${lane.stage}`, i]));
     this.ops = lanes.map(() => []);
     this.sent = new Map();
@@ -119,6 +120,9 @@ export class TimelineModel {
     return last;
   }
 
+  /** What tells a lane's node from the others of its data centre; empty where there is only one. */
+  nodeLabel(lane) { return this.nodeLabels.get(`${lane.dc}.${lane.node}`) ?? ""; }
+
   get hasSpans() { return this.ops.some((blocks) => blocks.length > 0); }
 
   /** Start of an iteration: as reported, else its first span, else null. */
@@ -133,11 +137,15 @@ export class TimelineModel {
     return Number.isFinite(first) ? first : null;
   }
 
-  endOf(iteration) { return this.iterationOf.get(iteration)?.end ?? null; }
+  /** End of an iteration that all GPUs have reported, else null. */
+  endOf(iteration) {
+    const known = this.iterationOf.get(iteration);
+    return known && isWhole(known) ? known.end : null;
+  }
 
   /** The measured length of an iteration: the median of the last ten, or what was predicted. */
   get typicalMs() {
-    const lengths = this.iterations.slice(-10).filter((it) => it.start != null && it.end != null).map((it) => it.end - it.start);
+    const lengths = this.iterations.slice(-12).filter(isWhole).slice(-10).map((it) => it.end - it.start);
     if (!lengths.length) return this.predictedMs || 1;
     return lengths.sort((x, y) => x - y)[lengths.length >> 1];
   }
@@ -147,7 +155,7 @@ export class TimelineModel {
     const found = [];
     for (const it of this.iterations) {
       if (it.start == null || it.start > to) continue;
-      if ((it.end ?? it.start + this.typicalMs) >= from) found.push({ iteration: it.iteration, start: it.start, end: it.end ?? null });
+      if ((it.end ?? it.start + this.typicalMs) >= from) found.push({ iteration: it.iteration, start: it.start, end: isWhole(it) ? it.end : null });
     }
     const length = this.predictedMs || this.typicalMs;
     if (!follow || !length) return found;
@@ -159,6 +167,24 @@ export class TimelineModel {
     return found;
   }
 }
+
+// "us-east-01" and "us-east-02" share a beginning: their GPUs are told apart by "01" and "02".
+function nodeLabels(lanes) {
+  const byDc = new Map(), labels = new Map();
+  for (const { dc, node } of lanes) if (node) byDc.set(dc, (byDc.get(dc) ?? new Set()).add(node));
+  for (const [dc, nodes] of byDc) {
+    const names = [...nodes];
+    if (names.length < 2) continue;
+    let shared = 0;
+    while (names.every((name) => name[shared] !== undefined && name[shared] === names[0][shared])) shared++;
+    while (shared > 0 && /[0-9]/.test(names[0][shared - 1])) shared--;
+    for (const name of names) labels.set(`${dc}.${name}`, name.slice(shared).slice(0, 6) || name.slice(-6));
+  }
+  return labels;
+}
+
+/** All GPUs have reported the iteration: the server knows its utilization, and its end no longer moves. */
+export const isWhole = (it) => it.start != null && it.end != null && it.utilization != null;
 
 function medianForward(blocks) {
   const lengths = [];

@@ -96,9 +96,10 @@ export class Painter {
     for (const anchor of scene.anchors) {
       const x = scene.x(anchor.start);
       if (x < left - 1 || x > right - 30 || x < free) continue;
-      const text = free === left ? `Iteration ${count(anchor.iteration)}` : count(anchor.iteration);
+      const text = (free === left ? "Iteration " : "") + count(anchor.iteration + 1) + (anchor.ahead && free === left ? ", predicted" : "");
       context.font = style.font(11);
       const width = context.measureText(text).width;
+      if (x + width + 6 > right) continue;
       context.fillStyle = style.t.bg;
       context.fillRect(x + 4, scene.head + 2, width + 4, 15);
       label(context, style, text, x + 6, scene.head + 14, anchor.ahead ? style.t.ink3 : style.t.ink2);

@@ -38,7 +38,7 @@ export function fillTable(root, scene) {
   const items = itemsIn(scene);
   const head = ["What", "Where", ["Iteration", ""], ["Start", "ms"], ["Took", "ms"], ["Predicted", "ms"], ["Arrived", "ms"]];
   const row = (item) => el("tr", {},
-    el("td", {}, titleOf(scene, item)), el("td", {}, whereOf(scene, item)), number(item.iteration, 0), number(item.start - scene.zero, 1),
+    el("td", {}, titleOf(scene, item)), el("td", {}, whereOf(scene, item)), number(item.iteration + 1, 0), number(item.start - scene.zero, 1),
     number(item.end - item.start, 1), number(item.predicted ? item.predicted.end - item.predicted.start : null, 1),
     number(item.type === "transfer" ? item.arrives - scene.zero : null, 1));
   const table = el("table", {},

@@ -1,4 +1,6 @@
 // The shown window of time: pan, zoom, follow the run, freeze. Times in ms since the epoch.
+import { isWhole } from "./model.js";
+
 const BEFORE = 0.03, AFTER = 0.16, LEAST_MS = 0.5;
 
 export class TimeWindow {
@@ -37,9 +39,10 @@ export class TimeWindow {
   }
 
   #latest() {
-    const length = this.base * this.iterations, done = this.model.iterations.filter((it) => it.end != null && it.start != null);
-    const until = this.model.frontier || done.at(-1)?.end || 0;
-    if (this.iterations < 0.95) return [until - length * (1 - 0.08), until + length * 0.08];
+    const length = this.base * this.iterations, done = this.model.iterations.filter(isWhole);
+    // A part of an iteration is the end of the last whole one: later than that, lanes have reported unevenly.
+    const until = done.at(-1)?.end ?? (this.model.frontier || length * (1 - AFTER));
+    if (this.iterations < 0.95) return [until - length * (1 - AFTER), until + length * AFTER];
     const back = Math.max(1, Math.round(this.iterations));
     const anchor = done.length ? done[Math.max(0, done.length - back)].start : 0;
     // A short run is shown from its first iteration; the window keeps its length, so nothing jumps in scale.
