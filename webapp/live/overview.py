@@ -188,6 +188,7 @@ def _totals(
         "busy": sum(dc["busy"] for dc in dcs),
         "nodes": len(nodes),
         "nodes_silent": sum(node.state == NodeState.SILENT for node in nodes),
+        "nodes_never": sum(node.state == NodeState.NEVER for node in nodes),
         "utilization": sum(shares) / gpus if gpus and shares else None,
         "wan_gbps": sum(link["gbps"] or 0.0 for link in links),
         "wan_cap_gbps": sum(link["bandwidth_gbps"] for link in links),

@@ -1,10 +1,12 @@
 """From the plan form's values and the inventory to the document of `meridian plan`."""
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
 from engine.runtime.network import hop_network
 from webapp.inventory.models import DataCenter, WanLink
+from webapp.planning.models import Plan
 
 RULES = (
     "policy",
@@ -46,6 +48,29 @@ def training_of(values: dict[str, Any]) -> dict[str, Any] | None:
         "lr": values.get("lr") or 1e-3,
         "seed": values.get("seed") or 0,
     }
+
+
+def initial_of(plan: Plan) -> dict[str, Any]:
+    """The form's values that lead to `plan` again; the inverse of `request_of` and `training_of`."""
+    job, training = plan.request["job"], plan.training or {}
+    names = [dc["name"] for dc in plan.request["datacenters"]]
+    taken = set(Plan.objects.filter(team=plan.team).values_list("name", flat=True))
+    values = {
+        **{name: plan.request[name] for name in RULES if plan.request.get(name) is not None},
+        **{name: job[name] for name in (*EXPLICIT, "partitions", "microbatches", "tp", "mfu") if name in job},
+        **{name: training[name] for name in ("micro_batch", "steps", "lr", "seed") if name in training},
+        **training.get("model", {}),
+        "team": plan.team_id,
+        "name": next(name for n in itertools.count(2) if (name := f"{plan.name[:70]} v{n}") not in taken),
+        "datacenters": list(DataCenter.objects.filter(team=plan.team, name__in=names)),
+        "source": "model" if "model" in job else "times",
+    }
+    if "model" in job:
+        return values | {"model": job["model"], "model_micro_batch": job.get("micro_batch", 1)}
+    links = WanLink.objects.filter(a__in=values["datacenters"], b__in=values["datacenters"])
+    if job.get("comm_to_compute") != transfer_to_forward(values, links):
+        values["comm_to_compute"] = job.get("comm_to_compute")
+    return values
 
 
 def _datacenter(dc: Any) -> dict[str, Any]:

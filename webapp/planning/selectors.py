@@ -32,6 +32,7 @@ def plan_context(plan: Plan, user: Any, asked: str | None) -> dict[str, Any]:
         "plan": plan,
         "options": options,
         "dcs": dcs,
+        "figure_columns": 9 if plan.request.get("iterations") else 8,
         "selected": selected,
         "plan_request": plan.request,
         "excluded": plan.result.get("excluded", []),
@@ -60,6 +61,20 @@ def _option(plan: Plan, index: int, dcs: list[str], operates: bool) -> dict[str,
         "verdict": verdict,
         "gpu_cells": [(option.get("gpus_used") or {}).get(dc) or None for dc in dcs],
         "launch": launch_check(plan, option, operates),
+        **_against_limits(plan.request, option),
+    }
+
+
+def _against_limits(request: dict[str, Any], option: dict[str, Any]) -> dict[str, Any]:
+    """Bubbles in %, days of all iterations, and which of the plan's limits the option breaks."""
+    utilization, length_ms = option.get("utilization"), option.get("iteration_ms")
+    iterations, cost = request.get("iterations"), option.get("cost_per_iteration")
+    budget, deadline = request.get("budget_per_iteration"), _deadline_ms(request)
+    return {
+        "bubbles": None if utilization is None else 100 * (1 - utilization),
+        "days": length_ms * iterations / 8.64e7 if length_ms and iterations else None,
+        "over_budget": budget is not None and cost is not None and cost > budget,
+        "late": deadline is not None and length_ms is not None and length_ms > deadline,
     }
 
 

@@ -1,5 +1,7 @@
 """Pages of plans."""
 
+from typing import Any
+
 from csp.constants import UNSAFE_INLINE
 from csp.decorators import csp_update
 from django.contrib import messages
@@ -15,6 +17,7 @@ from webapp.jobs.models import Run
 from webapp.jobs.services import launch_plan
 from webapp.jobs.tables import RunTable
 from webapp.lists import bound_table, list_page
+from webapp.planning.compose import initial_of
 from webapp.planning.forms import PlanForm
 from webapp.planning.models import Plan
 from webapp.planning.selectors import plan_context
@@ -34,7 +37,7 @@ def plan_list(request: HttpRequest) -> HttpResponse:
 
 
 def plan_create(request: HttpRequest) -> HttpResponse:
-    form = PlanForm(request.POST or None, user=request.user)
+    form = PlanForm(request.POST or None, user=request.user, initial=_initial(request))
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
         try:
@@ -52,6 +55,14 @@ def plan_create(request: HttpRequest) -> HttpResponse:
         "cancel_url": reverse("planning:plan-list"), "wide": True,
     }  # fmt: skip
     return render(request, "planning/plan_form.html", context, status=422 if form.errors else 200)
+
+
+def _initial(request: HttpRequest) -> dict[str, Any]:
+    """The values of the plan named by ?from=, which the user must be able to read; else none."""
+    source = request.GET.get("from", "")
+    if not source.isdigit():
+        return {}
+    return initial_of(visible_or_404(Plan.objects.all(), request.user, pk=int(source)))
 
 
 @chart_page  # type: ignore[arg-type]
