@@ -17,7 +17,7 @@ PLAN = {
     "forward_ms": "10",
     "backward_ms": "20",
     "recompute_ms": "10",
-    "activation_bytes": "1000000",
+    "activation_bytes": "2500000",
     "partitions": "6",
     "microbatches": "4",
     "policy": "varuna",
@@ -38,6 +38,17 @@ PLAN = {
 def _state(client: Client, run: str) -> dict[str, Any]:
     state: dict[str, Any] = client.json(f"/runs/{run}/live.json")["run"]
     return state
+
+
+def _ranks_heard(client: Client, run: str, seconds: float = 90) -> set[int]:
+    """The ranks whose spans come over the run's socket, until it has all twelve."""
+    heard: set[int] = set()
+    deadline = time.monotonic() + seconds
+    with client.socket(f"/ws/runs/{run}/") as socket:
+        while len(heard) < 12 and time.monotonic() < deadline:
+            message = json.loads(socket.recv(timeout=seconds))
+            heard |= {batch["rank"] for batch in message.get("spans", []) if batch["spans"]}
+    return heard
 
 
 def test_nobody_sees_a_page_without_login(demo: Demo) -> None:
@@ -98,6 +109,8 @@ def test_stop_plan_launch_and_watch(demo: Demo, operator: Client) -> None:
     launched = re.search(r"/runs/(\d+)/", operator.last_url)
     assert launched
     assert launched[1] != first
+    heard = _ranks_heard(operator, launched[1])
+    assert heard == set(range(12)), _state(operator, launched[1])
     done = wait_for(
         "the launched run to finish",
         lambda: (state := _state(operator, launched[1]))["finished_at"] and state,
