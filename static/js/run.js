@@ -18,9 +18,10 @@ const clock = { serverMs: 0, at: 0 };
 let run = {};
 let slowAt = 0;
 
+const isOver = ({ status }) => ["succeeded", "failed", "cancelled"].includes(status);
+
 timeline.now = () => {
-  const over = ["succeeded", "failed", "cancelled"].includes(run.status);
-  return over || !clock.at ? Math.max(model.frontier, 0) : clock.serverMs + performance.now() - clock.at;
+  return isOver(run) || !clock.at ? Math.max(model.frontier, 0) : clock.serverMs + performance.now() - clock.at;
 };
 
 const refresh = framed(() => {
@@ -34,12 +35,13 @@ const refresh = framed(() => {
 function showEmpty() {
   const note = $("[data-tl-empty]", section), none = !model.hasSpans;
   note.hidden = !none || model.predictedOps.some((block) => block.n > 0);
-  note.textContent = ["failed", "cancelled", "succeeded"].includes(run.status) ? "The run ended before its first iteration." : "No iteration has been measured yet. What is predicted appears here first.";
+  note.textContent = isOver(run) ? "The run ended before its first iteration." : "No iteration has been measured yet. What is predicted appears here first.";
 }
 
 function take(message) {
   if (message.now !== undefined) Object.assign(clock, { serverMs: message.now, at: performance.now() });
   if (message.run) run = { ...run, ...message.run };
+  timeline.ended = isOver(run);
   if (message.type === "snapshot") {
     timeline.load(message);
     charts.record(message.usage, message.now);

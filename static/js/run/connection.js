@@ -16,18 +16,28 @@ export class Connection extends EventTarget {
 
   open() {
     const scheme = location.protocol === "https:" ? "wss" : "ws";
-    this.socket = new WebSocket(`${scheme}://${location.host}${this.path}`);
-    this.socket.addEventListener("open", () => { this.heardAt = Date.now(); });
-    this.socket.addEventListener("message", (event) => this.#receive(JSON.parse(event.data)));
-    this.socket.addEventListener("close", (event) => this.#closed(event));
-    this.watch ??= setInterval(() => this.#check(), 1_000);
-    addEventListener("online", () => this.retryNow(), { once: true });
+    const socket = new WebSocket(`${scheme}://${location.host}${this.path}`);
+    this.socket = socket;
+    socket.addEventListener("open", () => { this.heardAt = Date.now(); });
+    socket.addEventListener("message", (event) => { if (socket === this.socket) this.#receive(JSON.parse(event.data)); });
+    socket.addEventListener("close", (event) => { if (socket === this.socket) this.#closed(event); });
+    if (this.watch) return;
+    this.watch = setInterval(() => this.#check(), 1_000);
+    addEventListener("online", () => this.retryNow());
+    addEventListener("offline", () => this.#drop());
   }
 
   retryNow() {
-    if (this.socket.readyState !== WebSocket.CLOSED) return;
+    if (this.socket || this.state === "refused") return;
     clearTimeout(this.timer);
     this.open();
+  }
+
+  // Without a network the closing handshake never ends, so its close event is not waited for.
+  #drop() {
+    if (!this.socket) return;
+    this.socket.close();
+    this.#closed({ code: 0 });
   }
 
   #receive(message) {
@@ -51,10 +61,11 @@ export class Connection extends EventTarget {
 
   resync() {
     this.seq = null;
-    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ type: "resync" }));
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ type: "resync" }));
   }
 
   #closed(event) {
+    this.socket = null;
     this.seq = null;
     // 4401/4403/4404: the server will not have us; asking again changes nothing.
     if (event.code >= 4400 && event.code < 4500) { this.state = "refused"; this.#tell(); return; }
@@ -86,7 +97,7 @@ export class Connection extends EventTarget {
 
   // A socket can die without a word: pings come every 20 s.
   #check() {
-    if (this.socket.readyState === WebSocket.OPEN && Date.now() - this.heardAt > SILENT_MS) this.socket.close();
+    if (this.socket?.readyState === WebSocket.OPEN && Date.now() - this.heardAt > SILENT_MS) this.#drop();
     this.#tell();
   }
 

@@ -25,7 +25,7 @@ export class Painter {
   scene({ view, mode, width, height, scroll, style, layout, now }) {
     const narrow = width < NARROW_BELOW, left = narrow ? GUTTER_NARROW : GUTTER, model = this.model;
     const scale = (width - left) / view.span, predicted = mode === "predicted";
-    const anchors = this.options.still ? [{ iteration: 0, start: 0, end: model.predictedMs }] : model.anchors(view.from, view.to, mode !== "measured");
+    const anchors = this.options.still ? [{ iteration: 0, start: 0, end: model.predictedMs }] : model.anchors(view.from, view.to, mode !== "measured" && !this.options.ended);
     const shown = anchors.find((a) => a.start >= view.from - 0.5 / scale) ?? anchors[0];
     const reached = predicted ? 0 : model.frontier;
     return {

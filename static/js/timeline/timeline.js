@@ -44,7 +44,6 @@ export class Timeline extends EventTarget {
     this.viewport.addEventListener("scroll", () => this.requestPaint(), { passive: true });
     listenForPointer(this, this.overlay);
     listenForKeys(this, root, this.application);
-    this.application.addEventListener("focus", () => { if (!this.focus && this.application.matches(":focus-visible")) this.moveLane(0); });
   }
 
   #build() {
@@ -78,6 +77,9 @@ export class Timeline extends EventTarget {
     this.view.follow();
     this.requestPaint();
   }
+
+  /** An ended run has nothing ahead of it that could be predicted. */
+  set ended(ended) { this.options.ended = ended; }
 
   relayout() {
     this.layout = layOut(this.model, { by: this.by, open: this.open });
