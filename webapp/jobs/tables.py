@@ -11,7 +11,7 @@ class RunTable(Table):
         "jobs:run-detail", args=[tables.A("pk")], accessor="job__name", verbose_name="Run"
     )
     status = StateColumn("State")
-    status_reason = tables.Column("Reason", orderable=False)
+    status_reason = tables.Column("Reason", orderable=False, attrs={"td": {"class": "wrap"}})
     generation = NumberColumn("Attempt")
     iteration = NumberColumn("Iteration")
     steps = NumberColumn("of")
