@@ -1,5 +1,6 @@
 """The errors and non-results that every room of the engine shares."""
 
+import reprlib
 from dataclasses import dataclass
 
 
@@ -23,6 +24,12 @@ class Infeasible:
     reason: str
 
 
+# Bounded in depth and width: YAML's aliases can make a small file a value too large to write out.
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxlist, _REPR.maxtuple, _REPR.maxdict = 3, 24, 24, 12
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 200
+
+
 def _shown(value: object, longest: int = 80) -> str:
-    text = repr(value)
+    text = _REPR.repr(value)
     return text if len(text) <= longest else text[: longest - 1] + "…"

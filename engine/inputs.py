@@ -57,11 +57,23 @@ def load_document(source: str | Path) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as json_error:
-        try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError:
-            where = f"line {json_error.lineno} column {json_error.colno}"
-            raise InputError("FILE", str(source), f"not JSON or YAML: {json_error.msg} at {where}") from None
+        where = f"{json_error.msg} at line {json_error.lineno} column {json_error.colno}"
+        return _yaml(text, str(source), where)
+    except RecursionError:
+        raise InputError("FILE", str(source), "nested too deeply") from None
+    except ValueError as error:  # an integer of more digits than Python reads
+        raise InputError("FILE", str(source), f"not readable: {str(error).partition(';')[0]}") from None
+
+
+def _yaml(text: str, source: str, json_problem: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise InputError("FILE", source, "nested too deeply") from None
+    except yaml.YAMLError:
+        raise InputError("FILE", source, f"not JSON or YAML: {json_problem}") from None
+    except ValueError as error:  # a date that is none, an integer too long
+        raise InputError("FILE", source, f"not readable: {str(error).partition(';')[0]}") from None
 
 
 def parse(model: type[D], data: Any, *, at: str = "") -> D:
@@ -115,6 +127,8 @@ def _first(error: ValidationError, model: type[BaseModel], at: str) -> InputErro
         return InputError(field or "document", value, str(inner))
     if isinstance(value, float) and not math.isfinite(value):
         return InputError(field, value, "must be a finite number")
+    if problem["type"] in ("model_type", "dict_type", "model_attributes_type"):
+        return InputError(field, value, "must be an object with named fields")
     message = problem["msg"].replace("Input should be", "must be")
     return InputError(field, value, message[:1].lower() + message[1:])
 
