@@ -1,0 +1,175 @@
+"""Whatever is killed while the demo trains, people are told in words, nothing acknowledged is lost, and it goes on."""
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.demo.harness import Client, Demo, run_ids, wait_for
+from tests.demo.long import (
+    agent_of,
+    demo_of_its_own,
+    ended,
+    first_run,
+    left_of,
+    operator_of,
+    query,
+    server_pid,
+    state_of,
+)
+
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("demo"), pytest.mark.timeout(600)]
+
+NODE = "us-central-1"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Demo]:
+    with demo_of_its_own() as demo:
+        yield demo.start()
+
+
+@pytest.fixture
+def client(shared: Demo) -> Client:
+    return operator_of(shared)
+
+
+@pytest.fixture
+def run(shared: Demo, client: Client) -> str:
+    """A run that trains: the demo's own, or one launched again from its plan after a test ended it."""
+    newest = run_ids(client.get("/runs/"))[0]
+    if state_of(client, newest)["finished_at"]:
+        relaunched(client)
+    return first_run(shared, client, seconds=150)
+
+
+def relaunched(client: Client) -> str:
+    """The id of a run launched from the demo's plan."""
+    plan = re.search(r"/plans/(\d+)/", client.get("/plans/"))
+    assert plan
+    client.post(f"/plans/{plan[1]}/launch/", {"option": "0"})
+    launched = re.search(r"/runs/(\d+)/", client.last_url)
+    assert launched, client.last_url
+    return launched[1]
+
+
+def _missing(demo: Demo, run: str) -> list[int]:
+    """Iterations below the newest complete one that are not in the database, or lack loss or spans of a rank."""
+    rows = query(demo, "select iteration, loss, ranks from live_iterationstat where run_id = %s", int(run))
+    whole = {iteration for iteration, loss, ranks in rows if loss is not None and ranks == 12}
+    return [iteration for iteration in range(max(whole, default=0)) if iteration not in whole]
+
+
+def _progress(client: Client, run: str) -> int:
+    try:
+        return int(state_of(client, run)["iteration"] or 0)
+    except OSError:  # the site answers 5xx or not at all while its servers are away
+        return -1
+
+
+@pytest.mark.parametrize("server", ["valkey", "postgres"])
+def test_a_killed_server_comes_back_and_no_iteration_is_missing(
+    shared: Demo, client: Client, run: str, server: str
+) -> None:
+    before = _progress(client, run)
+    old = server_pid(shared, server)
+    psutil.Process(old).kill()
+    wait_for(
+        f"{server} started again",
+        lambda: (
+            any(f"{server} runs again" in line for line in shared.lines[-400:])
+            and server_pid(shared, server) != old
+        ),
+        60,
+    )
+    wait_for("ten more iterations", lambda: _progress(client, run) >= before + 10, 120)
+    wait_for("every iteration in the database", lambda: not _missing(shared, run), 30)
+    assert state_of(client, run)["status"] == "running"
+
+
+def test_a_killed_rank_fails_its_run_in_its_own_words_and_frees_the_gpus(
+    shared: Demo, client: Client, run: str
+) -> None:
+    (victim,) = query(
+        shared,
+        "select pid, last_line from jobs_rankstate where run_id = %s and rank = 5",
+        int(run),
+    )
+    psutil.Process(victim[0]).kill()
+    state = ended(client, run, 60)
+    assert state["status"] == "failed", state
+    assert "signal" in state["reason"].lower() or "SIGKILL" in state["reason"], state
+    assert "5" in state["reason"], state
+    again = relaunched(client)
+    wait_for("the next run to train on the same GPUs", lambda: _progress(client, again) >= 2, 150)
+
+
+def test_a_killed_agent_fails_its_run_by_name_and_comes_back_without_orphans(
+    shared: Demo, client: Client, run: str
+) -> None:
+    agent = agent_of(shared, NODE)
+    ranks = list(agent.children(recursive=True))
+    assert ranks
+    agent.kill()
+    _, alive = psutil.wait_procs(ranks, timeout=10)
+    assert not alive
+    state = ended(client, run, 60)
+    assert state["status"] == "failed", state
+    assert NODE in state["reason"] or "us-central" in state["reason"], state
+    wait_for("the agent again", lambda: agent_of(shared, NODE).pid != agent.pid, 20)
+
+
+def test_a_stopped_agent_is_silent_with_a_reason_and_comes_back(
+    shared: Demo, client: Client, run: str
+) -> None:
+    agent = agent_of(shared, NODE)
+    agent.suspend()
+    try:
+        state = ended(client, run, 60)
+        assert NODE in state["reason"], state
+        assert "silent" in state["reason"], state
+        assert 'data-state="silent"' in client.get("/nodes/")
+    finally:
+        agent.resume()
+    wait_for("the node online", lambda: 'data-state="silent"' not in client.get("/nodes/"), 30)
+    again = relaunched(client)
+    wait_for("the next run to train on that node", lambda: _progress(client, again) >= 2, 150)
+
+
+def _kept(demo: Demo) -> dict[str, object]:
+    return {
+        "plans": query(demo, "select id, name from planning_plan order by id"),
+        "users": query(demo, "select id, username, password from accounts_user order by id"),
+        "runs": query(demo, "select id from jobs_run order by id"),
+        "iterations": query(
+            demo,
+            "select run_id, iteration, loss from live_iterationstat where loss is not null order by 1, 2",
+        ),
+    }
+
+
+def test_a_killed_supervisor_leaves_nothing_and_starts_again_with_everything() -> None:
+    with demo_of_its_own() as demo:
+        demo.start()
+        client = operator_of(demo)
+        first_run(demo, client)
+        before = _kept(demo)
+        assert demo.process
+        demo.process.send_signal(signal.SIGKILL)
+        demo.process.wait(5)
+        killed_at = time.monotonic()
+        wait_for("no process of the demo", lambda: not left_of(demo), 10)
+        assert time.monotonic() - killed_at < 10
+        demo.lines.clear()
+        demo.start()
+        after = _kept(demo)
+        for kind, rows in before.items():
+            assert isinstance(rows, list)
+            assert set(rows) <= set(after[kind]), kind  # type: ignore[call-overload]
+        first_run(demo, operator_of(demo), seconds=120)
+        status, alive = demo.interrupt()
+        assert status in (0, 130)
+        assert not alive
