@@ -44,7 +44,7 @@ class Run:
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["kind"] == kind]
 
-    def result(self, timeout_s: float = 60.0) -> dict[str, Any]:
+    def result(self, timeout_s: float = 240.0) -> dict[str, Any]:
         """Wait for the end and return the result."""
         try:
             assert self.group.wait(timeout_s), "the run did not end"
