@@ -1,0 +1,79 @@
+"""A real browser for the tests of the pages: found on this machine, strict about what its console says."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+PASSWORD = "meridian-demo"
+
+
+def chromium() -> str | None:
+    """Path of a Chromium: what CHROMIUM names, else the first of the usual names on the path."""
+    asked = os.environ.get("CHROMIUM")
+    return next((path for name in ([asked] if asked else NAMES) if (path := shutil.which(name))), None)
+
+
+@contextmanager
+def launched(path: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Visitor:
+    """One page of one user, which remembers every complaint of the browser.
+
+    expected : texts whose appearance in a complaint is what the test provoked.
+    """
+
+    def __init__(self, browser: Browser, url: str, *, width: int = 1440, theme: Any = "light") -> None:
+        self.url = url
+        self.complaints: list[str] = []
+        self.expected: tuple[str, ...] = ()
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(15_000)
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda error: self.complaints.append(f"{self.page.url}: {error}"))
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not any(text in message.text for text in self.expected):
+            self.complaints.append(f"{self.page.url}: {message.text}")
+
+    def go(self, path: str) -> None:
+        response = self.page.goto(self.url + path)
+        assert response, path
+        assert response.ok, f"{path}: {response.status}"
+
+    def login(self, name: str = "operator", password: str = PASSWORD) -> None:
+        self.page.goto(self.url + "/login/")
+        self.page.fill("[name=username]", name)
+        self.page.fill("[name=password]", password)
+        self.page.press("[name=password]", "Enter")
+        self.page.wait_for_load_state()
+
+    def scrolls_sideways(self) -> bool:
+        root = "document.scrollingElement"
+        return bool(self.page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"))
+
+    def violations(self) -> list[str]:
+        """What axe finds of serious and critical weight, each with the first element that it names."""
+        found = Axe().run(self.page).response["violations"]
+        grave = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+        return [f"{self.page.url} {rule['id']}: {rule['nodes'][0]['html'][:160]}" for rule in grave]
+
+    def close(self) -> None:
+        self.context.close()
