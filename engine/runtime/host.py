@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from engine.errors import InputError
 from engine.runtime import rank as rank_module
 from engine.runtime.corpus import Corpus, open_corpus
-from engine.runtime.launch import LaunchSpec, RankAssignment
+from engine.runtime.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
 from engine.runtime.predict import schedule_of
 from engine.runtime.result import completed
 from engine.schedule import Schedule
@@ -172,21 +172,21 @@ class Host:
                 continue
             if not self.stopping and self._judge_at is None:
                 # The rank that is the cause may be reaped after those that noticed its end.
-                soon = 0.1 if rank.code != rank_module.EXIT_PEER_LOST else CAUSE_S
+                soon = 0.1 if rank.code != EXIT_PEER_LOST else CAUSE_S
                 self._judge_at = time.monotonic() + soon
 
     def _judge(self, *, final: bool) -> None:
         """Say what became of the ranks that ended; the first time that some failed, stop the others."""
         self._judge_at = None
         ended = [rank for rank in self.ranks.values() if rank.code is not None]
-        causes = [r for r in ended if r.code not in (0, rank_module.EXIT_PEER_LOST)]
+        causes = [r for r in ended if r.code not in (0, EXIT_PEER_LOST)]
         for rank in ended:
             if (
                 rank.code
                 and rank.me.rank not in self._said
                 and (final or not rank.open_pipes or rank.code < 0)
             ):
-                lost_peer = rank.code == rank_module.EXIT_PEER_LOST and bool(causes)
+                lost_peer = rank.code == EXIT_PEER_LOST and bool(causes)
                 self._said.add(rank.me.rank)
                 self._say(rank, "stopped" if self.stopping or lost_peer else "failed", _why(rank))
         if final:

@@ -23,6 +23,8 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.runtime.job import TrainJob
 
+EXIT_PEER_LOST = 75  # of a rank that is not the cause: it lost another one (EX_TEMPFAIL)
+
 log = logging.getLogger(__name__)
 
 Event = dict[str, Any]

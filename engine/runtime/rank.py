@@ -17,7 +17,7 @@ from engine.runtime.events import EventWriter
 from engine.runtime.exchange import PeerLost
 from engine.runtime.executor import Executor, work_of
 from engine.runtime.gradients import Gradients
-from engine.runtime.launch import LaunchSpec, RankAssignment
+from engine.runtime.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
 from engine.runtime.mesh import Mesh
 from engine.runtime.model import DTYPES, Stage, params_sha256
 from engine.runtime.recorder import Recorder
@@ -26,7 +26,6 @@ from engine.runtime.totals import Background, Totals
 from engine.schedule.ir import OpKind, Schedule
 
 EXIT_FAILED = 1
-EXIT_PEER_LOST = 75  # not the cause: another rank is (EX_TEMPFAIL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Whatever is killed while the demo trains, people are told in words, nothing acknowledged is lost, and it goes on."""
+"""Whatever is killed while the demo trains: people are told in words, nothing acknowledged is lost."""
 
 import re
 import signal
@@ -57,7 +57,7 @@ def relaunched(client: Client) -> str:
 
 
 def _missing(demo: Demo, run: str) -> list[int]:
-    """Iterations below the newest complete one that are not in the database, or lack loss or spans of a rank."""
+    """Iterations below the newest whole one that the database has not, or not whole."""
     rows = query(demo, "select iteration, loss, ranks from live_iterationstat where run_id = %s", int(run))
     whole = {iteration for iteration, loss, ranks in rows if loss is not None and ranks == 12}
     return [iteration for iteration in range(max(whole, default=0)) if iteration not in whole]

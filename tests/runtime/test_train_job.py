@@ -90,8 +90,8 @@ def test_prediction_adds_allreduce_and_optimizer() -> None:
     given = predict(of, allreduce_s=(0.5, 0.0, 0.0), optimizer_s=(0.25, 0.0, 0.0))
     assert given.iteration_s == pytest.approx(given.makespan_s + 0.75)
     assert {s.op for s in given.spans if s.track == "gpu"} == {"F", "R", "B", "all_reduce", "optimizer"}
-    assert given.utilization == pytest.approx(sum(s.end - s.start for s in given.spans if s.op in ("F", "R", "B"))
-                                              / (given.iteration_s * 6))  # fmt: skip
+    busy_s = sum(s.end - s.start for s in given.spans if s.op in ("F", "R", "B"))
+    assert given.utilization == pytest.approx(busy_s / (given.iteration_s * 6))
     assert sum(stage_parameters(of, s) for s in range(3)) == of.model.parameters
 
 

@@ -46,7 +46,9 @@ THE_REST = [
     {"policy": "atlas", "dtype": "fp64", "clip": 1.0},
     *(
     {"policy": policy, "sharing": sharing, "recompute": recompute}
-    for policy in ("gpipe", "1f1b", "varuna", "atlas") for sharing in ("spatial", "temporal") for recompute in (True, False)
+    for policy in ("gpipe", "1f1b", "varuna", "atlas")
+    for sharing in ("spatial", "temporal")
+    for recompute in (True, False)
     ),
 ]  # fmt: skip
 

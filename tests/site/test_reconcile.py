@@ -140,6 +140,30 @@ def test_a_rank_that_dies_fails_the_run_with_its_own_last_line(world: Any, nodes
     assert run.status == Status.FAILED
 
 
+def test_ranks_that_lost_a_peer_wait_for_the_rank_that_is_the_cause(world: Any, nodes: Nodes) -> None:
+    run = running(world, nodes)
+    report(run, "failed", range(2, 4), detail="lost rank 7", exit_code=75)
+    report(run, "stopped", range(8, 10))
+    reconcile(nodes)
+    run.refresh_from_db()
+    assert run.status == Status.RUNNING
+    report(run, "failed", range(7, 8), detail="killed by SIGKILL", exit_code=-9)
+    run.refresh_from_db()
+    assert run.status == Status.FAILED
+    assert "P2 S2" in run.status_reason
+    assert run.status_reason.endswith("killed by SIGKILL")
+
+
+def test_a_cause_that_is_never_heard_of_does_not_keep_a_run_open(world: Any, nodes: Nodes) -> None:
+    run = running(world, nodes)
+    report(run, "failed", range(2, 3), detail="lost rank 7", exit_code=75)
+    run.ranks.filter(rank=2).update(state_since=timezone.now() - timedelta(seconds=10))
+    reconcile(nodes)
+    run.refresh_from_db()
+    assert run.status == Status.FAILED
+    assert run.status_reason.endswith("lost rank 7")
+
+
 def test_a_silent_node_fails_its_run_by_name(world: Any, nodes: Nodes) -> None:
     run = running(world, nodes)
     type(world.nodes[1]).objects.filter(pk=world.nodes[1].pk).update(

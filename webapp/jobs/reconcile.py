@@ -53,7 +53,7 @@ def _advance(run: Run, send: Send) -> None:
     if run.status == Status.QUEUED and not allocate(run):
         return
     run.refresh_from_db(fields=["status", "status_since", "rendezvous_port", "desired_state"])
-    if run.status in (Status.STARTING, Status.RUNNING) and _watch_nodes(run):
+    if run.status in (Status.STARTING, Status.RUNNING) and (_watch_nodes(run) or _watch_ranks(run)):
         return
     if run.status == Status.STARTING:
         _start(run, send)
@@ -72,6 +72,23 @@ def _watch_nodes(run: Run) -> bool:
             services.fail_run(run, reason)
             return True
     return False
+
+
+def _watch_ranks(run: Run) -> bool:
+    """Fail `run` if ranks of it ended and no cause was heard of in time; whether it did."""
+    ended = list(
+        run.ranks.filter(state__in=(RankStatus.FAILED, RankStatus.STOPPED)).order_by("state_since", "rank")
+    )
+    if not ended or timezone.now() - ended[0].state_since < REPORT_LAG:
+        return False
+    first = next((rank for rank in ended if rank.state == RankStatus.FAILED), None)
+    reason = (
+        services.rank_failure(first)
+        if first
+        else f"{services.place(ended[0])} was stopped by its node's agent."
+    )
+    services.fail_run(run, reason)
+    return True
 
 
 def _trouble(run: Run, rank: RankState) -> str:

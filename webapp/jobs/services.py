@@ -8,6 +8,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from engine.runtime.launch import EXIT_PEER_LOST
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.inventory.models import Node
@@ -154,7 +155,7 @@ def _follow(run: Run, rank: RankState) -> None:
     run = lock(run.pk)
     if run.is_over:
         return
-    if rank.state == RankStatus.FAILED and run.desired_state == Desired.RUNNING:
+    if is_cause(rank) and run.desired_state == Desired.RUNNING:
         fail_run(run, rank_failure(rank))
         return
     states = set(run.ranks.values_list("state", flat=True))
@@ -168,12 +169,13 @@ def _follow(run: Run, rank: RankState) -> None:
         add_mark(run, MarkLevel.INFO, "Finished.")
     elif run.status == Status.STOPPING and states <= set(RANK_OVER):
         finish_stopped(run)
-    elif rank.state == RankStatus.STOPPED and run.desired_state == Desired.RUNNING:
-        fail_run(
-            run, f"{place(rank)} was stopped: {rank.detail}" if rank.detail else f"{place(rank)} was stopped."
-        )
     else:
         notify.run_changed(run.pk)
+
+
+def is_cause(rank: RankState) -> bool:
+    """Whether `rank` failed by itself, and not because it lost another rank, which will be heard of."""
+    return rank.state == RankStatus.FAILED and rank.exit_code != EXIT_PEER_LOST
 
 
 def rank_failure(rank: RankState) -> str:
