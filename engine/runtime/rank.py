@@ -23,6 +23,7 @@ from engine.runtime.model import DTYPES, Stage, params_sha256
 from engine.runtime.recorder import Recorder
 from engine.runtime.result import measured_part, medians_of_stages
 from engine.runtime.totals import Background, Totals
+from engine.runtime.transport import LinkLost
 from engine.schedule.ir import OpKind, Schedule
 
 EXIT_FAILED = 1
@@ -56,12 +57,18 @@ def run(start: Start) -> NoReturn:
 
 def die(error: BaseException) -> NoReturn:
     """Leave the process, the last line of its output saying why."""
-    if isinstance(error, PeerLost):
+    if _is_loss_of_peer(error):
         print(error, file=sys.stderr, flush=True)  # noqa: T201  (the rank's own log)
         os._exit(EXIT_PEER_LOST)
     traceback.print_exception(error)
     sys.stderr.flush()
     os._exit(EXIT_FAILED)
+
+
+def _is_loss_of_peer(error: BaseException) -> bool:
+    """Whether `error` only says that another rank is gone, noticed while waiting or while sending."""
+    gloo = type(error) is RuntimeError and "gloo" in str(error)  # torch has no type of its own for these
+    return gloo or isinstance(error, PeerLost | LinkLost)
 
 
 class _Training:

@@ -71,6 +71,14 @@ def agent_of(demo: Demo, node: str) -> psutil.Process:
     raise AssertionError(f"no agent of {node}")
 
 
+def lives(process: psutil.Process) -> bool:
+    """Whether it still runs; a zombie has ended and waits for its parent's, or init's, notice."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
 def left_of(demo: Demo, *, kill: bool = False) -> list[str]:
     """Processes anywhere on the machine that belong to this demo's folder, by environment or command line."""
     found = []

@@ -15,6 +15,7 @@ from tests.demo.long import (
     ended,
     first_run,
     left_of,
+    lives,
     operator_of,
     query,
     server_pid,
@@ -95,14 +96,14 @@ def test_a_killed_rank_fails_its_run_in_its_own_words_and_frees_the_gpus(
 ) -> None:
     (victim,) = query(
         shared,
-        "select pid, last_line from jobs_rankstate where run_id = %s and rank = 5",
+        "select pid from jobs_rankstate where run_id = %s and rank = 5",
         int(run),
     )
     psutil.Process(victim[0]).kill()
     state = ended(client, run, 60)
     assert state["status"] == "failed", state
     assert "signal" in state["reason"].lower() or "SIGKILL" in state["reason"], state
-    assert "5" in state["reason"], state
+    assert "P1 S6" in state["reason"], state  # pages count stages from one
     again = relaunched(client)
     wait_for("the next run to train on the same GPUs", lambda: _progress(client, again) >= 2, 150)
 
@@ -114,8 +115,7 @@ def test_a_killed_agent_fails_its_run_by_name_and_comes_back_without_orphans(
     ranks = list(agent.children(recursive=True))
     assert ranks
     agent.kill()
-    _, alive = psutil.wait_procs(ranks, timeout=10)
-    assert not alive
+    wait_for("no orphan", lambda: not any(lives(rank) for rank in ranks), 10)
     state = ended(client, run, 60)
     assert state["status"] == "failed", state
     assert NODE in state["reason"] or "us-central" in state["reason"], state
@@ -161,8 +161,9 @@ def test_a_killed_supervisor_leaves_nothing_and_starts_again_with_everything() -
         demo.process.send_signal(signal.SIGKILL)
         demo.process.wait(5)
         killed_at = time.monotonic()
-        wait_for("no process of the demo", lambda: not left_of(demo), 10)
-        assert time.monotonic() - killed_at < 10
+        while (left := left_of(demo)) and time.monotonic() - killed_at < 15:
+            time.sleep(0.2)
+        assert not left
         demo.lines.clear()
         demo.start()
         after = _kept(demo)

@@ -68,7 +68,9 @@ def test_failing_rank_gives_its_own_last_line(tmp_path: Path) -> None:
     run = Run(job(lr=1000.0, steps=200, recompute=False), str(tmp_path))
     assert run.group.wait(60)
     failed = [e for e in run.of_kind("rank") if e["state"] == "failed"]
-    assert [e["rank"] for e in failed] == [0]
+    assert [e["rank"] for e in failed] == [0], "; ".join(
+        f"{e['rank']} {e['exit_code']} {e['detail']}" for e in failed
+    )
     assert "must be finite" in failed[0]["detail"]
 
 

@@ -191,6 +191,10 @@ def _disk_full_in_words(var: Path) -> Iterator[None]:
             raise ServersError(
                 f"no permission to write {error.filename}: who started it last, root?"
             ) from None
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EROFS, errno.ENAMETOOLONG):
+            raise ServersError(
+                f"MERIDIAN_VAR: {str(var)!r}: must be a folder that can be written ({error.strerror})"
+            ) from None
         raise
 
 

@@ -17,6 +17,7 @@ from engine.errors import InputError
 from webapp.servers.embedded import EmbeddedServers
 from webapp.servers.endpoints import given
 from webapp.servers.errors import ServersError
+from webapp.servers.given import check_given
 from webapp.servers.places import var_folder
 from webapp.supervisor.console import Console
 from webapp.supervisor.services import BACKGROUND, Service, agent_services, site_environment, site_services
@@ -33,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         _check_port(options.port)
         database, valkey = given()
+        check_given(database, valkey)
         want = tuple(name for name, url in (("postgres", database), ("valkey", valkey)) if not url)
         servers = EmbeddedServers(var_folder(), want) if want else None
         supervisor = Supervisor(console, servers)
