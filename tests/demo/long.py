@@ -102,7 +102,7 @@ def state_of(client: Client, run: str) -> dict[str, Any]:
     return state
 
 
-def first_run(demo: Demo, client: Client, *, iteration: int = 3, seconds: float = 90) -> str:
+def first_run(demo: Demo, client: Client, *, iteration: int = 3, seconds: float = 240) -> str:
     """The newest run's id, once it has ended `iteration` iterations."""
     run = run_ids(client.get("/runs/"))[0]
     wait_for(

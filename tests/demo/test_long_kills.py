@@ -170,7 +170,7 @@ def test_a_killed_supervisor_leaves_nothing_and_starts_again_with_everything() -
         for kind, rows in before.items():
             assert isinstance(rows, list)
             assert set(rows) <= set(after[kind]), kind  # type: ignore[call-overload]
-        first_run(demo, operator_of(demo), seconds=120)
+        first_run(demo, operator_of(demo), seconds=240)
         status, alive = demo.interrupt()
         assert status in (0, 130)
         assert not alive
