@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -44,6 +45,17 @@ def pytest_configure(config: pytest.Config) -> None:
     import django
 
     django.setup()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of the whole product share one running demo and go to one worker; others go to either."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneDemo(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "demo" if nodeid.startswith("tests/demo/") else nodeid
+
+    return OneDemo(config, log)
 
 
 def pytest_unconfigure() -> None:

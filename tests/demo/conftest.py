@@ -10,7 +10,7 @@ from tests.demo.harness import Client, Demo
 
 @pytest.fixture(scope="session")
 def demo() -> Iterator[Demo]:
-    """The whole product, once for the tests of this folder (they share one worker: xdist_group)."""
+    """The whole product, once for the tests of this folder (tests/conftest.py gives them to one worker)."""
     var = Path(tempfile.mkdtemp(prefix="meridian-demo-"))
     running = Demo(var)
     try:

@@ -61,7 +61,7 @@ class Demo:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self, *, ready_within_s: float = 90) -> "Demo":
+    def start(self, *, ready_within_s: float = 240) -> "Demo":
         self.process = subprocess.Popen(
             [sys.executable, "-m", "webapp.supervisor", "--demo", "--port", str(self.port)],
             cwd=ROOT, env=environment(self.var), text=True, start_new_session=True,

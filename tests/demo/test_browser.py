@@ -14,7 +14,6 @@ from tests.demo.harness import Client, Demo, run_ids, wait_for
 PATH = chromium()
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.xdist_group("demo"),
     pytest.mark.timeout(180),
     pytest.mark.skipif(
         PATH is None, reason="NO BROWSER TESTED: no Chromium found (install one, or set CHROMIUM to its path)"

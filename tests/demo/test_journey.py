@@ -9,7 +9,7 @@ import pytest
 
 from tests.demo.harness import Client, Demo, run_ids, wait_for
 
-pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 PLAN = {
     "name": "three-dc-varuna",

@@ -22,7 +22,7 @@ from tests.demo.long import (
     state_of,
 )
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("demo"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 NODE = "us-central-1"
 

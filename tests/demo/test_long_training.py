@@ -10,7 +10,7 @@ import pytest
 from tests.demo.harness import Demo, wait_for
 from tests.demo.long import demo_of_its_own, family_of, first_run, left_of, operator_of, query, state_of
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("demo"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 MOST_MB_PER_MINUTE = 1.0
 
