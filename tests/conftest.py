@@ -31,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     # Short: the path of PostgreSQL's socket may have at most 107 bytes.
     var = Path(tempfile.mkdtemp(prefix="meridian-"))
+    var.chmod(0o711)  # as root the servers run as another account: their data stays in here
     _servers.callback(shutil.rmtree, var, ignore_errors=True)
     urls = _servers.enter_context(running(var))
     # Set here and not in the controller, whose workers inherit its environment: pytest-django would read the

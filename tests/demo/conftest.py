@@ -12,6 +12,7 @@ from tests.demo.harness import Client, Demo
 def demo() -> Iterator[Demo]:
     """The whole product, once for the tests of this folder (tests/conftest.py gives them to one worker)."""
     var = Path(tempfile.mkdtemp(prefix="meridian-demo-"))
+    var.chmod(0o711)  # as root the servers run as another account: their data stays in here
     running = Demo(var)
     try:
         yield running.start()

@@ -18,6 +18,7 @@ from tests.demo.harness import Client, Demo, run_ids, wait_for
 def demo_of_its_own() -> Iterator[Demo]:
     """A demo that a test may kill as it likes: folder, port and processes go at the end whatever happened."""
     var = Path(tempfile.mkdtemp(prefix="meridian-long-"))
+    var.chmod(0o711)  # as root the servers run as another account: their data stays in here
     demo = Demo(var)
     try:
         yield demo
