@@ -12,7 +12,7 @@ from tests.demo.long import demo_of_its_own, family_of, first_run, left_of, oper
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
-# The bar is 1 MB a minute; it is not reached yet (docs/bars.md, docs/dev/PLAN.md). This one catches a real leak.
+# The bar is 1 MB a minute; it is not settled yet (docs/dev/PLAN.md). This limit catches a plain leak.
 MOST_MB_PER_MINUTE = 60.0
 
 
