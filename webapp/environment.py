@@ -63,11 +63,6 @@ def required(name: str, why: str) -> str:
     return value
 
 
-def var_folder() -> Path:
-    """Where this installation keeps what it writes (MERIDIAN_VAR, by default var/ in the checkout)."""
-    return Path(os.environ.get("MERIDIAN_VAR") or ROOT / "var").resolve()
-
-
 def kept_secret(path: Path) -> str:
     """The secret in the file `path` (mode 0600), made there on first use.
 

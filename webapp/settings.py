@@ -12,9 +12,10 @@ from csp.constants import NONCE, NONE, SELF
 
 from webapp import environment as env
 from webapp.logs import configure_structlog, logging_config
+from webapp.servers.places import var_folder
 
 ROOT = env.ROOT
-VAR = env.var_folder()
+VAR = var_folder()
 PRODUCTION = env.choice("MERIDIAN_ENV", "development", ["development", "production"]) == "production"
 DEBUG = env.flag("MERIDIAN_DEBUG", False)
 
