@@ -4,7 +4,7 @@ Abstract time units. Field meanings and defaults are those of contracts.md.
 """
 
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ RecomputeRule = Literal["jit", "idle", "late", "blocking"]
 
 # Beyond these a simulation takes gigabytes: ops of one iteration, and ops that are written out as spans.
 MOST_OPS = 5_000_000
+MOST_STAGES = 10_000
 MOST_SPANS = 1_000_000
 
 
@@ -48,7 +49,7 @@ class Scenario(Document):
 
     later_fields: ClassVar[tuple[str, ...]] = ("chunks", "traversal", "jitter", "seed", "time_limit_s")
 
-    stages: Count
+    stages: Annotated[Count, Field(le=MOST_STAGES)]
     dc_of_stage: list[Index] = Field(default_factory=list)
     pipelines: Count = 1
     microbatches: Count

@@ -94,7 +94,10 @@ class AuditEntry(models.Model):
     object_type = models.CharField(max_length=40)
     object_id = models.CharField(max_length=40)
     object_label = models.CharField(max_length=200)
-    detail = models.JSONField(default=dict)
+    before = models.JSONField(null=True)  # the values that differ; null: it did not exist
+    after = models.JSONField(null=True)  # null: it is gone
+    request_id = models.CharField(max_length=64, blank=True)
+    message = models.CharField(max_length=500, blank=True)
 
     objects = AuditEntryQuerySet.as_manager()
 

@@ -49,7 +49,7 @@ def launch_plan(actor: Any, plan: Plan, option_index: int) -> Run:
     job = Job.objects.create(
         team=plan.team, name=plan.name, document=document, plan=plan, plan_copy=copy, created_by=actor
     )
-    record(actor, "create", job, team=plan.team, plan=plan.pk, dp_cells=option["dp_cells"])
+    record(actor, "create", job, team=plan.team, after={"plan": plan.pk, "dp_cells": option["dp_cells"]})
     return launch_run(actor, job)
 
 
@@ -68,7 +68,7 @@ def launch_run(actor: Any, job: Job) -> Run:
         predicted=predicted_payload(job.document),
         created_by=actor,
     )
-    record(actor, "launch", run, team=job.team)
+    record(actor, "launch", run, team=job.team, after={"desired_state": run.desired_state})
     add_mark(run, MarkLevel.INFO, f"Launched by {actor}." if actor else "Launched.")
     notify.run_changed(run.pk)
     notify.reconcile_soon()
@@ -84,7 +84,10 @@ def cancel_run(actor: Any, run: Run) -> Run:
         return run
     run.desired_state = Desired.CANCELLED
     run.save(update_fields=["desired_state"])
-    record(actor, "cancel", run, team=run.job.team)
+    record(
+        actor, "cancel", run, team=run.job.team,
+        before={"desired_state": Desired.RUNNING}, after={"desired_state": Desired.CANCELLED},
+    )  # fmt: skip
     add_mark(run, MarkLevel.INFO, f"Stop asked by {actor}." if actor else "Stop asked.")
     by = f"Stopped by {actor}." if actor else "Stopped."
     if run.status == Status.QUEUED:
@@ -100,9 +103,12 @@ def fail_run(run: Run, reason: str) -> Run:
     """End `run` as failed with `reason`; a run that is over stays as it ended."""
     run = lock(run.pk)
     if not run.is_over:
+        before = {"status": run.status}
         set_status(run, Status.FAILED, reason)
         add_mark(run, MarkLevel.ERROR, reason)
-        record(None, "fail", run, team=run.job.team, reason=reason)
+        record(
+            None, "fail", run, team=run.job.team, before=before, after={"status": run.status}, message=reason
+        )
         notify.reconcile_soon()
     return run
 

@@ -44,5 +44,5 @@ def create_plan(
     with transaction.atomic():
         plan.full_clean(exclude=["request", "result", "training", "created_by"])
         plan.save()
-        record(actor, "create", plan, team=team)
+        record(actor, "create", plan, team=team, after={"name": name, "request": request})
     return plan

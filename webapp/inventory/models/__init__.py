@@ -1,0 +1,11 @@
+"""What a team has: data centres, the nodes in them, the WAN links between them."""
+
+from webapp.inventory.models.datacenter import DataCenter, DataCenterQuerySet
+from webapp.inventory.models.limits import FINITE, NAME, NAME_PATTERN
+from webapp.inventory.models.link import WanLink, WanLinkQuerySet
+from webapp.inventory.models.node import Device, Node, NodeQuerySet, NodeState, silence
+
+__all__ = [
+    "FINITE", "NAME", "NAME_PATTERN", "DataCenter", "DataCenterQuerySet", "Device", "Node", "NodeQuerySet",
+    "NodeState", "WanLink", "WanLinkQuerySet", "silence",
+]  # fmt: skip
