@@ -281,11 +281,3 @@ def _entry_time(entry: str) -> datetime:
 
 def _finite(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else None
-
-
-def forget_old_spans(keep: int) -> int:
-    """Delete raw spans of all but the last `keep` iterations of each run; returns how many batches."""
-    gone = 0
-    for run, iteration in Run.objects.filter(iteration__gte=keep).values_list("pk", "iteration"):
-        gone += SpanBatch.objects.filter(run=run, iteration__lte=iteration - keep).delete()[0]
-    return gone

@@ -1,0 +1,31 @@
+"""Every change of a job or run: what people decide, and what nodes report. One transaction each."""
+
+from webapp.jobs.services.launch import launch_plan, launch_run
+from webapp.jobs.services.ranks import (
+    is_cause,
+    next_live_seq,
+    place,
+    rank_failure,
+    record_dispatch,
+    record_last_line,
+    record_progress,
+    record_rank_event,
+    record_result,
+    release_rank,
+)
+from webapp.jobs.services.status import (
+    add_mark,
+    cancel_run,
+    fail_run,
+    finish_stopped,
+    forget_stopped_work,
+    lock,
+    set_status,
+    wait_for,
+)
+
+__all__ = [
+    "add_mark", "cancel_run", "fail_run", "finish_stopped", "forget_stopped_work", "is_cause", "launch_plan",
+    "launch_run", "lock", "next_live_seq", "place", "rank_failure", "record_dispatch", "record_last_line",
+    "record_progress", "record_rank_event", "record_result", "release_rank", "set_status", "wait_for",
+]  # fmt: skip

@@ -1,0 +1,128 @@
+"""What nodes report of the ranks of a run, and what it means for the run."""
+
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from engine.runtime.launch import EXIT_PEER_LOST
+from webapp.inventory.models import Node
+from webapp.jobs import notify
+from webapp.jobs.models import (
+    RANK_ORDER,
+    RANK_OVER,
+    TERMINAL,
+    Desired,
+    MarkLevel,
+    RankState,
+    RankStatus,
+    Run,
+    Status,
+)
+from webapp.jobs.services.status import add_mark, fail_run, finish_stopped, lock, set_status
+
+
+@transaction.atomic
+def record_rank_event(run: Run, event: dict[str, Any]) -> bool:
+    """Take in one `rank` event of `run`; returns whether it was news.
+
+    A repeated event, one of a rank that is over and one that would go back in time change nothing.
+    """
+    rank = RankState.objects.select_for_update().filter(run=run, rank=event["rank"]).first()
+    new = event.get("state")
+    if (
+        rank is None
+        or new not in RANK_ORDER
+        or rank.state in RANK_OVER
+        or RANK_ORDER[RankStatus(new)] <= RANK_ORDER[RankStatus(rank.state)]
+    ):
+        return False
+    rank.state = new
+    rank.state_since = timezone.now()
+    rank.detail = str(event.get("detail") or "")[:500]
+    rank.exit_code = event["exit_code"] if isinstance(event.get("exit_code"), int) else None
+    rank.pid = event["pid"] if isinstance(event.get("pid"), int) else rank.pid
+    rank.save(update_fields=["state", "state_since", "detail", "exit_code", "pid"])
+    _follow(run, rank)
+    return True
+
+
+def _follow(run: Run, rank: RankState) -> None:
+    """What the new state of one rank means for its run."""
+    run = lock(run.pk)
+    if run.is_over:
+        return
+    if is_cause(rank) and run.desired_state == Desired.RUNNING:
+        fail_run(run, rank_failure(rank))
+        return
+    states = set(run.ranks.values_list("state", flat=True))
+    if run.status == Status.STARTING and states <= {RankStatus.RUNNING, RankStatus.FINISHED}:
+        run.started_at = run.started_at or timezone.now()
+        run.save(update_fields=["started_at"])
+        set_status(run, Status.RUNNING, "")
+        add_mark(run, MarkLevel.INFO, f"All {run.ranks.count()} ranks run.")
+    elif run.status == Status.RUNNING and states == {RankStatus.FINISHED}:
+        set_status(run, Status.SUCCEEDED, f"All {run.steps:,} iterations done.")
+        add_mark(run, MarkLevel.INFO, "Finished.")
+    elif run.status == Status.STOPPING and states <= set(RANK_OVER):
+        finish_stopped(run)
+    else:
+        notify.run_changed(run.pk)
+
+
+def is_cause(rank: RankState) -> bool:
+    """Whether `rank` failed by itself, and not because it lost another rank, which will be heard of."""
+    return rank.state == RankStatus.FAILED and rank.exit_code != EXIT_PEER_LOST
+
+
+def rank_failure(rank: RankState) -> str:
+    """Why a run failed whose `rank` died: that rank's own last line."""
+    line = rank.detail or rank.last_line
+    code = f" (exit {rank.exit_code})" if rank.exit_code is not None else ""
+    return f"{place(rank)} failed{code}: {line}" if line else f"{place(rank)} failed{code} without a word."
+
+
+def place(rank: RankState) -> str:
+    """A rank as people know it: pipeline and stage from 1, GPU and node."""
+    return f"P{rank.pipeline + 1} S{rank.stage + 1} (GPU {rank.gpu} of {rank.node.name})"
+
+
+@transaction.atomic
+def record_dispatch(run: Run, node: Node) -> None:
+    """Note that `node` has been told to start its ranks of `run`."""
+    ranks = RankState.objects.filter(run=run, node=node, state=RankStatus.ASSIGNED)
+    ranks.update(dispatched_at=timezone.now(), dispatches=F("dispatches") + 1)
+
+
+@transaction.atomic
+def release_rank(run: Run, rank: RankState) -> None:
+    """Give back the GPU of a rank whose run is over and which is surely gone."""
+    live = RankState.objects.filter(pk=rank.pk, run__status__in=TERMINAL).exclude(state__in=RANK_OVER)
+    if live.update(state=RankStatus.STOPPED, state_since=timezone.now()):
+        notify.run_changed(run.pk)
+
+
+@transaction.atomic
+def record_progress(run: Run, *, iteration: int) -> None:
+    """The last iteration of which anything was reported."""
+    Run.objects.filter(pk=run.pk, iteration__lt=iteration).update(iteration=iteration)
+
+
+@transaction.atomic
+def record_result(run: Run, result: dict[str, Any]) -> None:
+    """Keep what the run itself says of its outcome."""
+    Run.objects.filter(pk=run.pk, result__isnull=True).update(result=result)
+
+
+@transaction.atomic
+def record_last_line(run: Run, rank: int, line: str) -> None:
+    """Keep the last line that a rank wrote: should it die without saying why, this is the best there is."""
+    RankState.objects.filter(run=run, rank=rank).update(last_line=line.strip()[:500])
+
+
+@transaction.atomic
+def next_live_seq(run_id: int) -> int:
+    """Number the next message to the browsers of a run."""
+    Run.objects.filter(pk=run_id).update(live_seq=F("live_seq") + 1)
+    return Run.objects.values_list("live_seq", flat=True).get(pk=run_id)
