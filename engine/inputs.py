@@ -55,21 +55,44 @@ def load_document(source: str | Path) -> Any:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError("FILE", str(source), f"cannot be read ({reason})") from None
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once_each)
     except json.JSONDecodeError as json_error:
         where = f"{json_error.msg} at line {json_error.lineno} column {json_error.colno}"
         return _yaml(text, str(source), where)
     except RecursionError:
         raise InputError("FILE", str(source), "nested too deeply") from None
+    except InputError:
+        raise
     except ValueError as error:  # an integer of more digits than Python reads
         raise InputError("FILE", str(source), f"not readable: {str(error).partition(';')[0]}") from None
 
 
+def _once_each(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """An object of `pairs`; a field that is there twice is an error, as one of the two would be lost."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(str(twice), made[twice], "is given twice; once is allowed")
+    return made
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which, as in JSON here, no field may be given twice (merge keys `<<` may be overridden)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        own = [(self.construct_object(key, deep=True), value) for key, value in node.value]
+        _once_each([(key, value.start_mark.line + 1) for key, value in own if isinstance(key, str | int)])
+        return super().construct_mapping(node, deep)
+
+
 def _yaml(text: str, source: str, json_problem: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     except RecursionError:
         raise InputError("FILE", source, "nested too deeply") from None
+    except InputError:
+        raise
     except yaml.YAMLError:
         raise InputError("FILE", source, f"not JSON or YAML: {json_problem}") from None
     except ValueError as error:  # a date that is none, an integer too long

@@ -11,7 +11,7 @@ from engine.cluster.gpus import catalogue
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, NonNegative, Number, Positive, nearest
 from engine.model.presets import PRESETS
-from engine.schedule.scenario import MOST_OPS, Contention, RecomputeRule, Scenario
+from engine.schedule.scenario import MOST_OPS, MOST_STAGES, Contention, RecomputeRule, Scenario
 
 Objective = Literal["throughput", "cost", "cost_per_token"]
 Bill = Literal["used", "whole"]
@@ -100,7 +100,7 @@ OF_A_MODEL = ("micro_batch", "tp", "mfu", "dtype_bytes", "recompute")
 class JobInput(Document):
     """What is trained: a model (its times come from FLOPs and MFU), or the times themselves."""
 
-    partitions: Count = Field(le=100_000)
+    partitions: Count = Field(le=MOST_STAGES)
     microbatches: Count = Field(le=10_000_000)
     model: NameOrShape | None = None
     micro_batch: Count = Field(default=1, le=1_000_000)

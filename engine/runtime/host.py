@@ -1,13 +1,14 @@
 """The process that hosts the ranks of one machine: imports torch once, forks a rank per GPU, watches them.
 
-Reads a launch spec and then commands (``stop GRACE_S``) from standard input, a line each; writes events to
-standard output as JSON lines. When standard input closes, its owner is gone: the ranks are killed.
+Reads a launch spec and then commands (``stop GRACE_S``, ``boundary``: end after a whole iteration) from standard
+input, a line each; writes events to standard output as JSON lines. When standard input closes, its owner is gone: the ranks are killed.
 A rank's process is a fork of this one before it has any other thread, as in multiprocessing's forkserver.
 """
 
 import contextlib
 import ctypes
 import json
+import mmap
 import os
 import selectors
 import signal
@@ -60,6 +61,8 @@ class Host:
     ranks: dict[int, _Rank] = field(default_factory=dict)
     stopping: bool = False
     result: dict[str, Any] | None = None
+    # Shared with the ranks, which are forks of this process: no signal that could come too early for its handler.
+    _asked: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _kill_at: float | None = None
     _judge_at: float | None = None
@@ -94,7 +97,7 @@ class Host:
         start = rank_module.Start(
             spec=self.spec, me=me, schedule=self.schedule, corpus=self.corpus, port=port,
             listen_fd=listener.fileno() if listener is not None and hosts_store else None,
-            events_fd=events_write, began=self.began,
+            events_fd=events_write, began=self.began, asked=self._asked,
         )  # fmt: skip
         pid = os.fork()
         if pid == 0:
@@ -219,6 +222,8 @@ class Host:
         for line in lines:
             if line.startswith(b"stop "):
                 self._stop(float(line.split()[1]))
+            elif line == b"boundary":
+                self._asked[0] = 1
 
     def _stop(self, grace_s: float) -> None:
         self.stopping = True

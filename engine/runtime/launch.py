@@ -70,6 +70,7 @@ class LaunchSpec:
     """One run on one machine: the whole run's `ranks`, and those that are `local` here.
 
     rendezvous_port 0 lets the machine that hosts the store choose one (single-machine runs only).
+    ports : first and last of the ports on which the local ranks may listen to others; None: any free one.
     """
 
     run: str
@@ -82,6 +83,7 @@ class LaunchSpec:
     secret: str
     log_dir: str
     disturbance: Disturbance = field(default_factory=Disturbance)
+    ports: tuple[int, int] | None = None
 
     def to_json(self) -> str:
         """The spec as one line of JSON."""
@@ -100,9 +102,11 @@ class LaunchSpec:
             ranks = tuple(RankAssignment(**assignment) for assignment in values.pop("ranks"))
             disturbed = values.pop("disturbance", {})
             disturbance = Disturbance(**{name: tuple(map(tuple, rows)) for name, rows in disturbed.items()})
+            ports = values.pop("ports", None)
             return cls(
-                **{**values, "local": tuple(values["local"])}, job=job, ranks=ranks, disturbance=disturbance
-            )
+                **{**values, "local": tuple(values["local"])}, job=job, ranks=ranks, disturbance=disturbance,
+                ports=None if ports is None else _port_range(ports),
+            )  # fmt: skip
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise InputError(
                 "spec", str(error), "must be a launch spec as LaunchSpec.to_json writes it"
@@ -112,6 +116,13 @@ class LaunchSpec:
     def first_rank(self) -> int:
         """The rank that hosts the rendezvous store and reports the result."""
         return min(assignment.rank for assignment in self.ranks)
+
+
+def _port_range(ports: Any) -> tuple[int, int]:
+    first, last = ports
+    if not all(type(port) is int for port in ports) or not 1 <= first <= last <= 65535:
+        raise InputError("ports", ports, "must be the first and the last of a range of ports, 1 to 65535")
+    return first, last
 
 
 def single_machine(
@@ -198,6 +209,14 @@ class RankGroup:
         if not self.wait(grace_s + 5.0):
             self._kill_all()
             self.wait(5.0)
+
+    def stop_at_boundary(self) -> None:
+        """Ask the run to end after a whole iteration; returns at once. Only the first rank's machine can.
+
+        That rank names the iteration (a `boundary` event), and all ranks finish it and report as usual.
+        """
+        if self._host is not None:
+            self._command("boundary")
 
     def _command(self, line: str) -> None:
         assert self._host is not None

@@ -140,7 +140,7 @@ class Mesh:
             return None
         endpoint = Endpoint(
             rank=self.me.rank, listen_host=self.me.host, secret=self.spec.secret, run=self.spec.run,
-            generation=self.spec.generation,
+            generation=self.spec.generation, listen_ports=self.spec.ports,
         )  # fmt: skip
         self.share("address", list(endpoint.address))
         endpoint.connect([self._peer(other) for other in others], timeout_s=RENDEZVOUS_S)

@@ -6,12 +6,14 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
+from engine.runtime.boundary import Boundary
 from engine.runtime.corpus import Corpus, samples_of
 from engine.runtime.events import EventWriter
 from engine.runtime.exchange import PeerLost
@@ -41,6 +43,7 @@ class Start:
     listen_fd: int | None
     events_fd: int
     began: float  # Unix time at which the host began
+    asked: Sequence[int]  # one byte that the host sets to end the run at an iteration boundary
 
 
 def run(start: Start) -> NoReturn:
@@ -95,6 +98,9 @@ class _Training:
         self._totals = totals
         reports = job.clip is None and me.pipeline == 0
         self._background = Background(totals, self._step, die) if reports else None
+        self._boundary = Boundary(
+            mesh.store, asked=start.asked, leads=me.rank == self._spec.first_rank, say=self._events.put
+        )
         self._losses = array.array("d")
         self._norms = array.array("d")
         self._startup_s = 0.0
@@ -108,6 +114,8 @@ class _Training:
         self._state("running")
         self._startup_s = time.time() - self._start.began
         for iteration in range(self._job.steps):
+            if self._boundary.passed(iteration):
+                break
             self._iterate(iteration)
         self._recorder.drain()
         if self._background:

@@ -24,7 +24,7 @@ RecomputeRule = Literal["jit", "idle", "late", "blocking"]
 
 # Beyond these a simulation takes gigabytes: ops of one iteration, and ops that are written out as spans.
 MOST_OPS = 5_000_000
-MOST_STAGES = 10_000
+MOST_STAGES = 2_000
 MOST_SPANS = 1_000_000
 
 

@@ -79,6 +79,17 @@ def test_a_value_blown_up_by_aliases_is_refused_in_a_short_line(tmp_path: Path) 
     assert len(str(_refusal({**FIG6, "times": value["a11"]}))) < 300
 
 
+@pytest.mark.parametrize("text", ['{"a": {"stages": 1, "stages": 2}}', "a:\n  stages: 1\n  stages: 2\n"])
+def test_a_field_given_twice_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match="stages: is given twice"):
+        _loaded(tmp_path, text)
+
+
+def test_yaml_may_merge_and_override(tmp_path: Path) -> None:
+    text = "base: &b {x: 1, y: 2}\nuse:\n  <<: *b\n  y: 3\n"
+    assert _loaded(tmp_path, text)["use"] == {"x": 1, "y": 3}
+
+
 @pytest.mark.parametrize(
     ("change", "field", "allowed"),
     [
@@ -92,6 +103,7 @@ def test_a_value_blown_up_by_aliases_is_refused_in_a_short_line(tmp_path: Path) 
         ({"chunks": 2}, "chunks", "not available in this version"),
         ({"wan": []}, "wan", "2 expected, 0 given"),
         ({"microbatches": 10**30}, "microbatches", "at most"),
+        ({"stages": 2001}, "stages", "less than or equal to 2000"),
     ],
 )
 def test_the_field_and_the_rule_are_named(change: dict[str, Any], field: str, allowed: str) -> None:

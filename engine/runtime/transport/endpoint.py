@@ -34,7 +34,9 @@ class Endpoint:
     Parameters
     ----------
     rank : of this process, in the run.
-    listen_host : address of the interface to listen on; the kernel chooses the port, see `address`.
+    listen_host : address of the interface to listen on.
+    listen_ports : first and last of the ports to listen on, the first free one from `rank` on is taken; None:
+        the kernel chooses. See `address`.
     secret : shared by the run's ranks; a peer that does not know it is refused.
     run, generation : what the ranks must agree on.
     unexpected_bytes : most bytes kept, per peer, of messages that no receive is posted for.
@@ -43,7 +45,7 @@ class Endpoint:
 
     def __init__(
         self, *, rank: int, listen_host: str, secret: bytes | str, run: str, generation: int = 0,
-        unexpected_bytes: int = 256 << 20, silence_timeout_s: float = 15.0,
+        listen_ports: tuple[int, int] | None = None, unexpected_bytes: int = 256 << 20, silence_timeout_s: float = 15.0,
     ) -> None:  # fmt: skip
         key = secret.encode() if isinstance(secret, str) else secret
         if not key:
@@ -58,7 +60,7 @@ class Endpoint:
         self._refused = ""
         self._closed = False
         self._closing = threading.Lock()
-        self._listener = socket.create_server((listen_host, 0), backlog=512)
+        self._listener = _listen(listen_host, listen_ports, rank)
         self._listener.setblocking(False)
         self.address: Address = self._listener.getsockname()[:2]
         self._loop = Loop(f"transport-{rank}", self._crashed)
