@@ -119,14 +119,27 @@ class Run(models.Model):
     finished_at = models.DateTimeField(null=True)
     live_seq = models.PositiveBigIntegerField(default=0)  # of the last message to browsers
     mark_seq = models.PositiveBigIntegerField(default=0)  # of the last mark
+    # Given by whoever asked for the run: the same key from the same user is answered with this run.
+    idempotency_key = models.CharField(max_length=64, blank=True, editable=False)
+    # What it waits for does not go away by itself: somebody has to act.
+    needs_action = models.BooleanField(default=False)
 
     objects = RunQuerySet.as_manager()
 
     class Meta:
         ordering = ["-created_at", "-id"]
-        indexes = [models.Index(fields=["status"])]
+        indexes = [
+            models.Index(fields=["status"]),
+            models.Index(fields=["-created_at", "-id"], name="run_newest_first"),
+            models.Index(fields=["-finished_at"], name="run_ended_last"),
+        ]
         constraints = [
             models.UniqueConstraint(fields=["job", "generation"], name="run_generation_unique"),
+            models.UniqueConstraint(
+                fields=["created_by", "idempotency_key"],
+                condition=~Q(idempotency_key=""),
+                name="run_asked_once",
+            ),
             models.CheckConstraint(condition=Q(status__in=Status.values), name="run_status_known"),
             models.CheckConstraint(condition=Q(desired_state__in=Desired.values), name="run_desired_known"),
             models.CheckConstraint(condition=Q(generation__gte=1), name="run_generation_positive"),

@@ -1,5 +1,6 @@
 """Telemetry of runs: raw spans for the last iterations, rollups for good."""
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
@@ -32,6 +33,9 @@ class IterationStat(models.Model):
 
     busy_s, sync_s : {rank: seconds} of F, R, B, W and of all-reduce and optimizer.
     traffic : {rank: [[from_dc, to_dc, bytes, start, end]…]} of its WAN transfers, ms since the epoch.
+    dc_utilization, link_gbps : of the whole iteration: by data centre; by direction of a link, per node pair
+        while something is sent (null where nothing was).
+    is_compact : busy_s, sync_s and traffic are forgotten; what comes late changes nothing any more.
     """
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="iterations")
@@ -47,6 +51,9 @@ class IterationStat(models.Model):
     sync_s = models.JSONField(default=dict)
     traffic = models.JSONField(default=dict)
     utilization = models.FloatField(null=True)
+    dc_utilization = ArrayField(models.FloatField(), null=True)
+    link_gbps = ArrayField(models.FloatField(null=True), null=True)
+    is_compact = models.BooleanField(default=False)
 
     class Meta:
         ordering = ["run", "iteration"]
@@ -60,6 +67,25 @@ class IterationStat(models.Model):
 
     def __str__(self) -> str:
         return f"iteration {self.iteration} of run {self.run_id}"
+
+
+class LogLine(models.Model):
+    """One line that a rank wrote. `seq` is the event's id, which grows on a node: the same line twice is one."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+")
+    rank = models.PositiveIntegerField()
+    seq = models.PositiveBigIntegerField()
+    at = models.DateTimeField()
+    text = models.TextField()
+    dropped = models.PositiveIntegerField(default=0)  # lines of a flood that this one stands for
+
+    class Meta:
+        ordering = ["run", "seq", "rank"]
+        indexes = [models.Index(fields=["run", "seq"], name="logline_in_order")]
+        constraints = [models.UniqueConstraint(fields=["run", "rank", "seq"], name="logline_key")]
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class Beat(models.Model):
