@@ -6,6 +6,7 @@ key under var/. MERIDIAN_ENV=production wants the key and the host names given, 
 
 import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from csp.constants import NONCE, NONE, SELF
@@ -64,6 +65,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "webapp.accounts.middleware.ReadersMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -86,6 +88,7 @@ TEMPLATES = [
                 "csp.context_processors.nonce",
                 "webapp.accounts.context.site",
             ],
+            "builtins": ["webapp.markup"],
         },
     }
 ]
@@ -153,7 +156,8 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 
 STATIC_URL = "/static/"
-STATIC_ROOT = VAR / "staticfiles"
+# An image collects its files when it is built; var/ is a volume there, which would hide them.
+STATIC_ROOT = Path(os.environ.get("MERIDIAN_STATIC_ROOT") or VAR / "staticfiles")
 STATICFILES_DIRS = [ROOT / "static"]
 STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.FileSystemFinder",
@@ -203,7 +207,7 @@ if PRODUCTION:
     SECURE_PROXY_SSL_HEADER = (
         ("HTTP_X_FORWARDED_PROTO", "https") if env.flag("MERIDIAN_BEHIND_PROXY", False) else None
     )
-    SECURE_REDIRECT_EXEMPT = [r"^healthz$"]
+    SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
     SECURE_HSTS_SECONDS = 365 * 24 * 3600
     SECURE_HSTS_INCLUDE_SUBDOMAINS = True
     SECURE_HSTS_PRELOAD = True
@@ -223,7 +227,13 @@ DEMO = not PRODUCTION and env.flag("MERIDIAN_DEMO", (VAR / "demo").exists())
 NODE_SILENT_AFTER_S = env.number("MERIDIAN_NODE_SILENT_S", 10, least=4)  # heartbeats come every 2 s
 DISPATCH_AGAIN_AFTER_S = 6.0  # no rank has answered: the message was lost
 START_TIMEOUT_S = env.number("MERIDIAN_START_TIMEOUT_S", 120, least=10)
-STOP_GRACE_S = 5.0
+STOP_GRACE_S = 2.5  # a stopped run ends within 5 s, kill included
 RENDEZVOUS_PORTS = range(29500, 30500)
 # Raw spans are kept for so many iterations of a run, rollups for good.
 KEEP_SPAN_ITERATIONS = int(env.number("MERIDIAN_KEEP_ITERATIONS", 200, least=10))
+# With less room for what the site writes, /readyz and the overview say so.
+LEAST_FREE_BYTES = env.number("MERIDIAN_LEAST_FREE_MB", 200, least=1) * 1e6
+# Log lines are kept for so many lines of a rank.
+KEEP_LOG_LINES = int(env.number("MERIDIAN_KEEP_LOG_LINES", 5_000, least=100))
+# A run that waits for something that does not come by itself is an alarm after so many minutes.
+PENDING_ALARM_MIN = env.number("MERIDIAN_PENDING_ALARM_MIN", 5, least=1)

@@ -1,11 +1,14 @@
-"""What our tables share: numeric columns with units, states with shape and word."""
+"""What our tables share: numeric columns with units, states with shape and word, times, columns that may go."""
 
+from datetime import datetime
 from typing import Any
 
 import django_tables2 as tables
 from django.utils.html import format_html
 
-DASH = "–"
+from webapp.markup import DASH, when
+
+__all__ = ["DASH", "NumberColumn", "StateColumn", "Table", "TimeColumn", "state"]
 
 
 class NumberColumn(tables.Column):
@@ -34,15 +37,59 @@ class StateColumn(tables.Column):
         )
 
 
+class TimeColumn(tables.Column):
+    """A time: UTC from the server, the reader's zone once the page's script ran; the head names the zone.
+
+    `style` is one of webapp.markup.STYLES, or "ago".
+    """
+
+    zoned = True
+
+    def __init__(self, *args: Any, style: str = "second", **kwargs: Any) -> None:
+        kwargs.setdefault("default", DASH)
+        super().__init__(*args, **kwargs)
+        self.style = style
+        self.zoned = style != "ago"
+
+    def render(self, value: datetime) -> str:
+        return str(when(value, f"{self.style} cell"))
+
+
 def state(code: str, label: str) -> str:
     """The HTML of a status."""
     return format_html('<span class="state" data-state="{}">{}</span>', code, label)
 
 
 class Table(tables.Table):
-    """Base of all tables: 50 rows a page, absent values a dash."""
+    """Base of all tables: 50 rows a page, absent values a dash.
+
+    narrow : names of the columns that a window of a telephone's width keeps; the others are on the page of the row.
+             By default the first column, every state, and the next column of numbers.
+    """
+
+    narrow: tuple[str, ...] = ()
 
     class Meta:
         default = DASH
         per_page = 50
         order_by_field = "sort"
+
+    def get_column_class_names(self, classes_set: set[str], bound_column: Any) -> set[str]:
+        """Mark the columns that a narrow window leaves out."""
+        if bound_column.name not in self.kept:
+            classes_set.add("wide-only")
+        return classes_set
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the columns that stay in a narrow window."""
+        if not self.narrow:
+            self.narrow = _worth_keeping([(c.name, c.column) for c in self.columns.iterall()])
+        return self.narrow
+
+
+def _worth_keeping(columns: list[tuple[str, Any]]) -> tuple[str, ...]:
+    first = [name for name, _ in columns[:1]]
+    states = [name for name, column in columns if isinstance(column, StateColumn)]
+    numbers = [name for name, column in columns if isinstance(column, NumberColumn)][:1]
+    return tuple(first + states + numbers)

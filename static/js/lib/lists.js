@@ -1,0 +1,43 @@
+// Lists: addresses without empty filters, a head that stays in sight, and a failure said where the list is.
+import { $, $$, el } from "./dom.js";
+
+// "?q=&state=running" says no more than "?state=running".
+function initFilters() {
+  document.body.addEventListener("htmx:configRequest", (event) => {
+    if (event.detail.elt.id !== "filter") return;
+    const { parameters } = event.detail;
+    for (const key of Object.keys(parameters)) if (parameters[key] === "") delete parameters[key];
+  });
+}
+
+// A head can only stay at the top of the window where its table does not scroll by itself.
+function fit() {
+  for (const wrap of $$("[data-table-wrap], .table-wrap")) {
+    wrap.classList.add("fits");
+    wrap.classList.toggle("fits", wrap.firstElementChild.scrollWidth <= wrap.clientWidth + 1);
+  }
+}
+
+function initFailures() {
+  const box = $("#messages");
+  const say = (text) => {
+    $$(".message.load", box).forEach((old) => old.remove());
+    if (text) box?.append(el("p", { className: "message error load" }, text));
+  };
+  const since = () => new Date().toLocaleTimeString("en-GB");
+  document.body.addEventListener("htmx:sendError", () => say(`The site does not answer (${since()}). What you see is what it said last.`));
+  document.body.addEventListener("htmx:responseError", (event) => {
+    const { status } = event.detail.xhr;
+    if (status === 403 || status === 401) location.reload();
+    else say(`The site failed on this (${status}, ${since()}). What you see is what it said last.`);
+  });
+  document.body.addEventListener("htmx:afterOnLoad", () => say(""));
+}
+
+export function initLists() {
+  initFilters();
+  initFailures();
+  fit();
+  addEventListener("resize", fit);
+  document.body.addEventListener("htmx:afterSettle", fit);
+}

@@ -1,0 +1,92 @@
+"""Template tags that every page has without loading them: times that the browser puts in the reader's zone,
+and the trail of pages above this one."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from django import template
+from django.urls import Resolver404, resolve
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+DASH = "–"
+# How a time is written; static/js/lib/times.js writes the same in the reader's zone.
+STYLES = {"second": "%Y-%m-%d %H:%M:%S", "minute": "%Y-%m-%d %H:%M", "day": "%Y-%m-%d", "clock": "%H:%M:%S"}
+
+
+@register.filter
+def when(value: datetime | None, style: str = "second") -> str | SafeString:
+    """`value` as a time element: in UTC with the zone's name, which the browser changes to the reader's zone.
+
+    `style` is second, minute, day or clock; with "cell" behind it ("minute cell") the zone is left to the head of
+    the column. "ago" says how long ago it was. Absent is a dash.
+    """
+    if value is None:
+        return DASH
+    moment = value.astimezone(UTC)
+    name, _, rest = style.partition(" ")
+    if name == "ago":
+        text = ago(moment)
+    else:
+        text = moment.strftime(STYLES[name]) + ("" if rest == "cell" or name == "day" else " UTC")
+    return format_html(
+        '<time datetime="{}" data-when="{}" title="{} UTC">{}</time>',
+        moment.isoformat(timespec="milliseconds"),
+        style,
+        moment.strftime(STYLES["second"]),
+        text,
+    )
+
+
+def ago(moment: datetime) -> str:
+    """How long ago `moment` was, in one unit: 41 s ago, 52 min ago, 3 h ago, 6 d ago."""
+    seconds = round((timezone.now() - moment).total_seconds())
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if abs(seconds) >= size:
+            amount = f"{abs(seconds) // size} {unit}"
+            break
+    else:
+        amount = f"{abs(seconds)} s"
+    return f"in {amount}" if seconds < 0 else f"{amount} ago"
+
+
+@register.simple_tag(takes_context=True)
+def trail(context: template.Context) -> list[tuple[str, str]]:
+    """[(label, url)] of the pages above this one, the farthest first.
+
+    A view names them itself in `crumbs`; else they are the pages whose addresses begin this one's: lists by their
+    name in the navigation, things by the object that the view put into the context under their own name.
+    """
+    given = context.get("crumbs")
+    if given is not None:
+        return list(given)
+    request = context.get("request")
+    if request is None or request.path == "/":
+        return []
+    return list(_above(context, request.path)) or [("Overview", "/")]
+
+
+def _above(context: template.Context, path: str) -> Iterator[tuple[str, str]]:
+    names = {item["url"]: item["label"] for item in context.get("site", {}).get("nav", ())}
+    parts = path.strip("/").split("/")
+    for depth in range(1, len(parts)):
+        url = f"/{'/'.join(parts[:depth])}/"
+        label = names.get(url) or _label(context, url)
+        if label:
+            yield label, url
+
+
+def _label(context: template.Context, url: str) -> str:
+    try:
+        match = resolve(url)
+    except Resolver404:
+        return ""
+    kind, _, page = (match.url_name or "").rpartition("-")
+    if page == "detail":
+        form = context.get("form")
+        thing = context.get(kind) or context.get("object") or getattr(form, "instance", None)
+        return str(thing or "")
+    return url.strip("/").rsplit("/", 1)[-1].replace("-", " ").capitalize() if page == "list" else ""
