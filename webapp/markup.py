@@ -3,7 +3,6 @@ and the trail of pages above this one."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 from django import template
 from django.urls import Resolver404, resolve
@@ -21,8 +20,8 @@ STYLES = {"second": "%Y-%m-%d %H:%M:%S", "minute": "%Y-%m-%d %H:%M", "day": "%Y-
 def when(value: datetime | None, style: str = "second") -> str | SafeString:
     """`value` as a time element: in UTC with the zone's name, which the browser changes to the reader's zone.
 
-    `style` is second, minute, day or clock; with "cell" behind it ("minute cell") the zone is left to the head of
-    the column. "ago" says how long ago it was. Absent is a dash.
+    `style` is second, minute, day or clock; with "cell" behind it ("minute cell") the zone is left to the
+    head of the column. "ago" says how long ago it was. Absent is a dash.
     """
     if value is None:
         return DASH
@@ -57,8 +56,8 @@ def ago(moment: datetime) -> str:
 def trail(context: template.Context) -> list[tuple[str, str]]:
     """[(label, url)] of the pages above this one, the farthest first.
 
-    A view names them itself in `crumbs`; else they are the pages whose addresses begin this one's: lists by their
-    name in the navigation, things by the object that the view put into the context under their own name.
+    A view names them itself in `crumbs`; else they are the pages whose addresses begin this one's: lists by
+    their name in the navigation, things by the object that the view put into the context under its kind.
     """
     given = context.get("crumbs")
     if given is not None:
@@ -70,7 +69,8 @@ def trail(context: template.Context) -> list[tuple[str, str]]:
 
 
 def _above(context: template.Context, path: str) -> Iterator[tuple[str, str]]:
-    names = {item["url"]: item["label"] for item in context.get("site", {}).get("nav", ())}
+    site = context.get("site") or {}
+    names = {item["url"]: item["label"] for item in site.get("nav", ())}
     parts = path.strip("/").split("/")
     for depth in range(1, len(parts)):
         url = f"/{'/'.join(parts[:depth])}/"

@@ -1,4 +1,4 @@
-"""What our tables share: numeric columns with units, states with shape and word, times, columns that may go."""
+"""What our tables share: numeric columns with units, states with shape and word, times."""
 
 from datetime import datetime
 from typing import Any
@@ -63,8 +63,8 @@ def state(code: str, label: str) -> str:
 class Table(tables.Table):
     """Base of all tables: 50 rows a page, absent values a dash.
 
-    narrow : names of the columns that a window of a telephone's width keeps; the others are on the page of the row.
-             By default the first column, every state, and the next column of numbers.
+    narrow : names of the columns that a telephone's window keeps; the page of a row has the others.
+             By default the first column, every state, and the first column of numbers.
     """
 
     narrow: tuple[str, ...] = ()
