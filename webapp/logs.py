@@ -1,5 +1,6 @@
 """Logs: structlog over the standard library's logging, request and run ids in every line."""
 
+import logging
 from typing import Any
 
 import structlog
@@ -11,6 +12,22 @@ SHARED: list[Any] = [
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.stdlib.PositionalArgumentsFormatter(),
 ]
+
+
+class NoProbes(logging.Filter):
+    """Leaves out requests to /healthz and /readyz, which come every few seconds for ever.
+
+    What is not well is logged by `webapp.health` once, when it changes.
+    """
+
+    PATHS = ("/healthz", "/readyz")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        request = getattr(record, "request", None)
+        if isinstance(record.msg, dict):  # structlog's event, where the request is "GET /path"
+            request = request or record.msg.get("request")
+        path = request.rpartition(" ")[2] if isinstance(request, str) else getattr(request, "path", "")
+        return path not in self.PATHS
 
 
 def configure_structlog() -> None:
@@ -48,7 +65,10 @@ def logging_config(*, json_lines: bool, level: str) -> dict[str, Any]:
                 "foreign_pre_chain": SHARED,
             }
         },
-        "handlers": {"stream": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "filters": {"no_probes": {"()": "webapp.logs.NoProbes"}},
+        "handlers": {
+            "stream": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["no_probes"]}
+        },
         "root": {"handlers": ["stream"], "level": level},
         "loggers": {
             "django_structlog": {"handlers": ["stream"], "level": "WARNING", "propagate": False},

@@ -3,12 +3,13 @@
 from django.contrib.auth.views import LogoutView
 from django.urls import include, path
 
-from webapp import views
+from webapp import health, views
 from webapp.accounts.views import LoginView
 
 urlpatterns = [
     path("", views.overview, name="overview"),
-    path("healthz", views.healthz, name="healthz"),
+    path("healthz", health.healthz, name="healthz"),
+    path("readyz", health.readyz, name="readyz"),
     path("login/", LoginView.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("", include("webapp.inventory.urls")),

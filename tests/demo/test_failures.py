@@ -1,6 +1,7 @@
 """A start that cannot work is one line that names what is wrong, exit status 2, and leaves nothing behind."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -90,7 +91,28 @@ def test_a_full_disk(tiny_disk: Path) -> None:
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "x", ""])
 def test_a_port_that_is_none(tmp_path: Path, port: str) -> None:
-    done = _start(tmp_path / "var", f"--port={port}")
-    assert done.returncode == 2
-    assert "must be a port, 1 to 65535" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    _is_one_line(_start(tmp_path / "var", f"--port={port}"), "--port", "must be a port, 1 to 65535")
+    assert not (tmp_path / "var").exists()
+
+
+@pytest.fixture
+def own_var() -> Iterator[Path]:
+    """A folder that the servers' account can reach."""
+    folder = Path(tempfile.mkdtemp(prefix="meridian-wrong-"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [
+        ("MERIDIAN_KEEP_ITERATIONS", "lots", "must be a number"),
+        ("MERIDIAN_NODE_SILENT_S", "1", "at least 4"),
+        ("MERIDIAN_ENV", "prod", "development, production"),
+    ],
+)
+def test_a_wrong_value_in_the_environment(own_var: Path, variable: str, value: str, allowed: str) -> None:
+    done = _start(own_var, **{variable: value})
+    _is_one_line(done, variable, value, allowed)
+    assert "Traceback" not in done.stdout

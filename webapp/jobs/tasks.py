@@ -4,6 +4,7 @@ from celery import shared_task
 from django.db import connection
 
 from webapp.jobs.dispatch import send_task
+from webapp.live import liveness
 
 RECONCILE_LOCK = 7_201_406  # of PostgreSQL's advisory locks; any number that nothing else uses
 
@@ -19,5 +20,6 @@ def reconcile() -> None:
             return
         try:
             one_round(send_task)
+            liveness.beat(liveness.RECONCILER)
         finally:
             cursor.execute("SELECT pg_advisory_unlock(%s)", [RECONCILE_LOCK])

@@ -7,6 +7,7 @@ from django.utils import timezone
 from webapp.live.models import Beat
 
 INGEST = "ingest"
+RECONCILER = "reconciler"
 STALE = timedelta(seconds=6)
 
 

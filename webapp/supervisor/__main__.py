@@ -21,7 +21,7 @@ from webapp.servers.given import check_given
 from webapp.servers.places import var_folder
 from webapp.supervisor.console import Console
 from webapp.supervisor.services import BACKGROUND, Service, agent_services, site_environment, site_services
-from webapp.supervisor.supervisor import Failed, Interrupted, Supervisor
+from webapp.supervisor.supervisor import Failed, Interrupted, Refused, Supervisor
 
 LOGINS = "log in as admin / meridian-demo, or operator / meridian-demo"
 READY_S = 60.0
@@ -51,8 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except Failed:
         return 1
-    except ServersError as error:
-        sys.stderr.write(f"meridian: {error}\n")
+    except (ServersError, Refused) as error:
+        sys.stderr.write(f"meridian: {str(error).removeprefix('meridian: ')}\n")
         return 2
     finally:
         supervisor.stop()
@@ -65,17 +65,27 @@ def _run(supervisor: Supervisor, port: int, *, demo: bool) -> NoReturn:
     if demo:
         _manage(supervisor, "seed_demo")
     supervisor.start([*site_services(port, var), *agent_services(var)])
-    deadline = time.monotonic() + READY_S
-    supervisor.watch(until=lambda: _answers(port) or time.monotonic() > deadline)
-    if not _answers(port):
-        supervisor.say(f"the site does not answer on port {port} after {READY_S:.0f} s: stopping")
-        raise Failed
-    supervisor.say(f"Meridian is ready: http://127.0.0.1:{port}/")
+    _wait_ready(supervisor, port)
     if demo:
         supervisor.say(LOGINS)
     supervisor.say("Ctrl-C stops everything")
     supervisor.watch()
     raise Interrupted  # watch ends only by an exception
+
+
+def _wait_ready(supervisor: Supervisor, port: int) -> None:
+    """Watch until the site is ready. One that answers, but lacks something, runs on and says what."""
+    deadline = time.monotonic() + READY_S
+    supervisor.watch(until=lambda: _answers(port, "readyz") or time.monotonic() > deadline)
+    if _answers(port, "readyz"):
+        supervisor.say(f"Meridian is ready: http://127.0.0.1:{port}/")
+    elif _answers(port, "healthz"):
+        supervisor.say(
+            f"Meridian runs, but is not ready: http://127.0.0.1:{port}/readyz says what is missing"
+        )
+    else:
+        supervisor.say(f"the site does not answer on port {port} after {READY_S:.0f} s: stopping")
+        raise Failed
 
 
 def _manage(supervisor: Supervisor, *command: str) -> None:
@@ -85,10 +95,15 @@ def _manage(supervisor: Supervisor, *command: str) -> None:
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every failed start does; `--help` has the rest."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"meridian: {message.removeprefix('argument ')}\n")
+
+
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m webapp.supervisor", description="Run Meridian on this machine."
-    )
+    parser = _Parser(prog="python -m webapp.supervisor", description="Run Meridian on this machine.")
     parser.add_argument("--port", type=_port, default=8000, help="of the site, on 127.0.0.1 (8000)")
     parser.add_argument(
         "--demo", action="store_true", help="make the demo's users, data centres, nodes and run"
@@ -115,9 +130,9 @@ def _check_port(port: int) -> None:
             raise ServersError(f"port {port} cannot be used: {error.strerror}") from None
 
 
-def _answers(port: int) -> bool:
+def _answers(port: int, path: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False

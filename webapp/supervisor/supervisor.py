@@ -19,6 +19,7 @@ from webapp.supervisor.services import Service
 
 NAME = "meridian"
 TICK_S = 0.2
+BAD_INPUT = 2
 
 
 class Interrupted(Exception):
@@ -27,6 +28,10 @@ class Interrupted(Exception):
 
 class Failed(Exception):
     """Something that everything else needs cannot be kept running; said already."""
+
+
+class Refused(Exception):
+    """A command that must run first refuses its settings; the message is its last line."""
 
 
 class Supervisor:
@@ -66,6 +71,8 @@ class Supervisor:
 
         Raises
         ------
+        Refused
+            It ended with status 2: bad input.
         Failed
             It ended with another status than 0.
         Interrupted
@@ -82,6 +89,8 @@ class Supervisor:
             raise
         if status := child.buried():
             last = child.last[-1] if child.last else "no output"
+            if status == BAD_INPUT:
+                raise Refused(last)
             self.say(f"{service.name} failed with {in_words(status)}: {last}")
             raise Failed
 
