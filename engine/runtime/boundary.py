@@ -1,12 +1,12 @@
 """Ending a run after a whole iteration, the same one on every rank.
 
-The first rank leads. At the start of iteration N it sees that a stop is asked and writes N into the rendezvous store
-before it sends anything of N. No rank can finish N without something that the first rank sent in N (its activations,
-and through them every all-reduce), so whoever comes to the start of N + 1 finds the number there and stops.
+The first rank leads. At the start of iteration N it sees that a stop is asked and writes N into the
+rendezvous store before it sends anything of N. No rank can finish N without something that the first rank
+sent in N (its activations, and through them every all-reduce), so at the start of N + 1 all find it there.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from engine.runtime.exchange import PeerLost
@@ -22,6 +22,12 @@ class Store(Protocol):
     def set(self, key: str, value: str, /) -> None: ...
 
 
+class Flag(Protocol):
+    """Bytes that may change under us."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+
 class Boundary:
     """Where one rank's run ends before its time.
 
@@ -33,7 +39,7 @@ class Boundary:
     """
 
     def __init__(
-        self, store: Store, *, asked: Sequence[int], leads: bool, say: Callable[[dict[str, Any]], None]
+        self, store: Store, *, asked: Flag, leads: bool, say: Callable[[dict[str, Any]], None]
     ) -> None:
         self._store, self._asked, self._leads, self._say = store, asked, leads, say
         self._last: int | None = None

@@ -1,12 +1,14 @@
 """The process that hosts the ranks of one machine: imports torch once, forks a rank per GPU, watches them.
 
-Reads a launch spec and then commands (``stop GRACE_S``, ``boundary``: end after a whole iteration) from standard
-input, a line each; writes events to standard output as JSON lines. When standard input closes, its owner is gone: the ranks are killed.
+Reads a launch spec and then commands (``stop GRACE_S``; ``boundary``: end after a whole iteration) from
+standard input, a line each; writes events to standard output as JSON lines. When standard input closes, its
+owner is gone: the ranks are killed.
 A rank's process is a fork of this one before it has any other thread, as in multiprocessing's forkserver.
 """
 
 import contextlib
 import ctypes
+import gc
 import json
 import mmap
 import os
@@ -61,7 +63,7 @@ class Host:
     ranks: dict[int, _Rank] = field(default_factory=dict)
     stopping: bool = False
     result: dict[str, Any] | None = None
-    # Shared with the ranks, which are forks of this process: no signal that could come too early for its handler.
+    # Shared with the ranks, which are forks of this process: a signal could come before its handler.
     _asked: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _kill_at: float | None = None
@@ -75,6 +77,10 @@ class Host:
         life_read, life_write = os.pipe()
         _watch_children(self._selector)
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._command)
+        # The ranks share what was imported here for as long as they do not write to it; a collector
+        # that walks over it would write to every page.
+        gc.collect()
+        gc.freeze()
         for me in self.spec.ranks:
             if me.rank in self.spec.local:
                 self._fork(me, port, listener, life_read, life_write)

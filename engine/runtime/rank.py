@@ -6,14 +6,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
-from engine.runtime.boundary import Boundary
+from engine.runtime.boundary import Boundary, Flag
 from engine.runtime.corpus import Corpus, samples_of
 from engine.runtime.events import EventWriter
 from engine.runtime.exchange import PeerLost
@@ -43,7 +42,7 @@ class Start:
     listen_fd: int | None
     events_fd: int
     began: float  # Unix time at which the host began
-    asked: Sequence[int]  # one byte that the host sets to end the run at an iteration boundary
+    asked: Flag  # one byte that the host sets to end the run at an iteration boundary
 
 
 def run(start: Start) -> NoReturn:

@@ -1,6 +1,7 @@
 """The endpoint of a rank: where it listens, whom it is connected to, and the thread that moves the bytes."""
 
 import contextlib
+import errno
 import functools
 import selectors
 import socket
@@ -45,7 +46,8 @@ class Endpoint:
 
     def __init__(
         self, *, rank: int, listen_host: str, secret: bytes | str, run: str, generation: int = 0,
-        listen_ports: tuple[int, int] | None = None, unexpected_bytes: int = 256 << 20, silence_timeout_s: float = 15.0,
+        listen_ports: tuple[int, int] | None = None, unexpected_bytes: int = 256 << 20,
+        silence_timeout_s: float = 15.0,
     ) -> None:  # fmt: skip
         key = secret.encode() if isinstance(secret, str) else secret
         if not key:
@@ -287,3 +289,19 @@ class Endpoint:
                 link.fail(TransportError(f"the I/O thread of rank {self.rank} failed: {error!r}"))
         self._closed = True
         self._abandon()
+
+
+def _listen(host: str, ports: tuple[int, int] | None, rank: int) -> socket.socket:
+    """A listening socket on one of `ports`, tried in turn from a place that differs by rank."""
+    if ports is None:
+        return socket.create_server((host, 0), backlog=512)
+    first, last = ports
+    count = last - first + 1
+    for step in range(count):
+        try:
+            return socket.create_server((host, first + (rank + step) % count), backlog=512)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                allowed = f"cannot listen there ({error.strerror}): give the node an address of its own"
+                raise InputError("host", host, allowed) from None
+    raise InputError("ports", f"{first}-{last}", f"all are in use on {host}: give the node more ports")
