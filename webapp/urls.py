@@ -4,6 +4,7 @@ from django.contrib.auth.views import LogoutView
 from django.urls import include, path
 
 from webapp import health, views
+from webapp.accounts.middleware import for_everyone
 from webapp.accounts.views import LoginView
 
 urlpatterns = [
@@ -11,7 +12,8 @@ urlpatterns = [
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
     path("login/", LoginView.as_view(), name="login"),
-    path("logout/", LogoutView.as_view(), name="logout"),
+    path("logout/", for_everyone(LogoutView.as_view()), name="logout"),
+    path("", include("webapp.accounts.urls")),
     path("", include("webapp.inventory.urls")),
     path("plans/", include("webapp.planning.urls")),
     path("runs/", include("webapp.jobs.urls")),

@@ -29,7 +29,12 @@ def _site(request: HttpRequest) -> dict[str, Any]:
             "broker": None,
             "demo": settings.DEMO,
         }
-    roles = [member.role for member in Membership.objects.filter(user=user)]
+    known = getattr(request, "roles", None)  # by ReadersMiddleware; a page of an error may come before it
+    roles = list(
+        Membership.objects.filter(user=user).values_list("role", flat=True)
+        if known is None
+        else known.values()
+    )
     highest = Role.ADMIN if user.is_superuser else next((role for role in RANKED if role in roles), None)
     return {
         "nav": _navigation(request, user),

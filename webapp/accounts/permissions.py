@@ -28,6 +28,18 @@ def require(user: Any, team: Team | None, roles: tuple[Role, ...] = OPERATORS) -
         raise PermissionDenied(f"Only an {allowed} of team {team} may do this.")
 
 
+def may_somewhere(user: Any, roles: tuple[Role, ...] = OPERATORS) -> bool:
+    """Whether `user` has one of `roles` in any team."""
+    return Team.objects.with_role(user, roles).exists()
+
+
+def require_somewhere(user: Any, roles: tuple[Role, ...] = OPERATORS) -> None:
+    """Raise PermissionDenied unless `user` has one of `roles` in any team: for forms that choose the team."""
+    if not may_somewhere(user, roles):
+        allowed = " or ".join(role.label.lower() for role in roles)
+        raise PermissionDenied(f"Only an {allowed} of a team may do this.")
+
+
 def visible_or_404(queryset: Any, user: Any, **lookup: Any) -> Any:
     """The object of `queryset` that `user` may see, else Http404."""
     return get_object_or_404(queryset.visible_to(user), **lookup)

@@ -10,6 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.decorators import method_decorator
 
+from webapp.accounts.middleware import for_everyone
+
 
 @method_decorator(login_not_required, name="dispatch")
 class LoginView(DjangoLoginView):
@@ -29,3 +31,10 @@ def locked_out(request: HttpRequest, credentials: Any = None, *args: Any, **kwar
         "locked_minutes": round(wait.total_seconds() / 60) if wait else 0,
     }
     return render(request, "registration/login.html", context, status=429)
+
+
+@for_everyone
+def me(request: HttpRequest) -> HttpResponse:
+    """One's own account: who one is, and what one may do in which team."""
+    context = {"title": "My account", "memberships": request.user.memberships.select_related("team")}
+    return render(request, "accounts/me.html", context)

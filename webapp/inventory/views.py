@@ -11,7 +11,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST
 
-from webapp.accounts.permissions import require, visible_or_404
+from webapp.accounts.permissions import require, require_somewhere, visible_or_404
 from webapp.inventory import forms, services
 from webapp.inventory.filters import DataCenterFilterSet, LinkFilterSet, NodeFilterSet
 from webapp.inventory.models import DataCenter, Node, WanLink
@@ -51,6 +51,7 @@ class Pages:
         return render(request, f"inventory/{self.name}_detail.html", context)
 
     def create(self, request: HttpRequest) -> HttpResponse:
+        require_somewhere(request.user)
         form = self.form(request.POST or None, user=request.user)
         return self._form_page(request, form, f"Add {self.one}", reverse(f"inventory:{self.name}-list"))
 

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from engine.errors import InputError
-from webapp.accounts.permissions import visible_or_404
+from webapp.accounts.permissions import require_somewhere, visible_or_404
 from webapp.jobs.models import Run
 from webapp.jobs.services import launch_plan
 from webapp.jobs.tables import RunTable
@@ -37,6 +37,7 @@ def plan_list(request: HttpRequest) -> HttpResponse:
 
 
 def plan_create(request: HttpRequest) -> HttpResponse:
+    require_somewhere(request.user)
     form = PlanForm(request.POST or None, user=request.user, initial=_initial(request))
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data

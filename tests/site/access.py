@@ -1,0 +1,126 @@
+"""Who gets what at each address: one line of ACCESS per URL name, one of SOCKETS per WebSocket.
+
+`test_access.py` walks the URL resolver: an address without a line fails, and a line without an address too.
+
+To add one: `"app:name": Access(get=TEAM, args=run),`. `get` and `post` say what each of PERSONS gets (None,
+the default: no such method); `args` makes the address's arguments out of the world (tests/site/world.py).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.site.world import World
+
+PERSONS = (
+    "anonymous",
+    "tenant",
+    "viewer",
+    "operator",
+    "admin",
+    "stranger",
+)  # stranger: admin of another team
+Outcomes = dict[str, str]
+Args = dict[str, Any]
+
+
+def outcomes(
+    *, tenant: str, viewer: str, operator: str, admin: str, stranger: str, anonymous: str = "login"
+) -> Outcomes:
+    """What each gets: "ok" (dealt with: 2xx, 409, 422, a redirect elsewhere), "login", "403" or "404"."""
+    return {
+        "anonymous": anonymous, "tenant": tenant, "viewer": viewer, "operator": operator, "admin": admin,
+        "stranger": stranger,
+    }  # fmt: skip
+
+
+# Open to all, logged in or not.
+PUBLIC = outcomes(anonymous="ok", tenant="ok", viewer="ok", operator="ok", admin="ok", stranger="ok")
+# One's own account: whoever is logged in.
+ACCOUNT = outcomes(tenant="ok", viewer="ok", operator="ok", admin="ok", stranger="ok")
+# Lists and forms of no team in particular, for those who read (operate, administer) in any team.
+READERS = outcomes(tenant="404", viewer="ok", operator="ok", admin="ok", stranger="ok")
+OPERATORS = outcomes(tenant="404", viewer="403", operator="ok", admin="ok", stranger="ok")
+ADMINS = outcomes(tenant="404", viewer="403", operator="403", admin="ok", stranger="ok")
+# Things of the team Research: to others they do not exist.
+TEAM = outcomes(tenant="404", viewer="ok", operator="ok", admin="ok", stranger="404")
+TEAM_OPERATORS = outcomes(tenant="404", viewer="403", operator="ok", admin="ok", stranger="404")
+TEAM_ADMINS = outcomes(tenant="404", viewer="403", operator="403", admin="ok", stranger="404")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who gets what at one address; None: the address knows no such method (405)."""
+
+    get: Outcomes | None = None
+    post: Outcomes | None = None
+    args: Callable[[World], Args] = lambda world: {}
+    data: Args = field(default_factory=dict)  # of the POST
+
+
+def dc(world: World) -> Args:
+    return {"pk": world.dcs[0].pk}
+
+
+def node(world: World) -> Args:
+    return {"pk": world.nodes[0].pk}
+
+
+def link(world: World) -> Args:
+    return {"pk": world.link.pk}
+
+
+def plan(world: World) -> Args:
+    return {"pk": world.plan.pk}
+
+
+def run(world: World) -> Args:
+    return {"pk": world.launch().pk}
+
+
+ACCESS: dict[str, Access] = {
+    # accounts and the site itself
+    "healthz": Access(get=PUBLIC),
+    "readyz": Access(
+        get=dict.fromkeys(PERSONS, "503")
+    ),  # open to all; nothing ingests while tests of pages run
+    "login": Access(get=PUBLIC, post=PUBLIC),
+    "logout": Access(post=ACCOUNT),
+    "overview": Access(
+        get=READERS | {"tenant": "ok"}, post=READERS | {"tenant": "ok"}
+    ),  # a tenant goes on to the account
+    "accounts:me": Access(get=ACCOUNT, post=ACCOUNT),
+    # inventory
+    "inventory:datacenter-list": Access(get=READERS, post=READERS),
+    "inventory:datacenter-create": Access(get=OPERATORS, post=OPERATORS),
+    "inventory:datacenter-detail": Access(get=TEAM, post=TEAM, args=dc),
+    "inventory:datacenter-edit": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=dc),
+    "inventory:datacenter-delete": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=dc),
+    "inventory:node-list": Access(get=READERS, post=READERS),
+    "inventory:node-create": Access(get=OPERATORS, post=OPERATORS),
+    "inventory:node-detail": Access(get=TEAM, post=TEAM, args=node),
+    "inventory:node-edit": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=node),
+    "inventory:node-delete": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=node),
+    "inventory:node-enrol": Access(post=TEAM_OPERATORS, args=node),
+    "inventory:link-list": Access(get=READERS, post=READERS),
+    "inventory:link-create": Access(get=OPERATORS, post=OPERATORS),
+    "inventory:link-detail": Access(get=TEAM, post=TEAM, args=link),
+    "inventory:link-edit": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=link),
+    "inventory:link-delete": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=link),
+    # planning
+    "planning:plan-list": Access(get=READERS, post=READERS),
+    "planning:plan-create": Access(get=OPERATORS, post=OPERATORS),
+    "planning:plan-detail": Access(get=TEAM, post=TEAM, args=plan),
+    "planning:plan-launch": Access(post=TEAM_OPERATORS, args=plan, data={"option": 0}),
+    # jobs
+    "jobs:run-list": Access(get=READERS, post=READERS),
+    "jobs:run-detail": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-live": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-cancel": Access(post=TEAM_OPERATORS, args=run),
+}
+
+# WebSocket address (as its pattern reads) → what each person gets ("ok": a first message; "404": closed with
+# 4404), and the address out of the world.
+SOCKETS: dict[str, tuple[Outcomes, Callable[[World], str]]] = {
+    "ws/runs/<int:run_id>/": (TEAM | {"anonymous": "404"}, lambda world: f"ws/runs/{world.launch().pk}/"),
+}
