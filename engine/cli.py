@@ -2,6 +2,8 @@
 
 import importlib
 import sys
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
 
 import click
 
@@ -20,27 +22,54 @@ COMMANDS = {
 LATER_COMMANDS = ("sweep", "place", "network", "swap", "prefill", "profile")
 
 
+# Commands from outside the engine: name → click command. The engine knows no more of them than that.
+GROUP = "meridian.commands"
+
+
+def added_commands() -> dict[str, EntryPoint]:
+    """The commands that installed packages add, by name; none of ours can be replaced."""
+    found: Iterable[EntryPoint] = entry_points(group=GROUP)
+    return {point.name: point for point in found if point.name not in COMMANDS}
+
+
 class LazyGroup(click.Group):
     """Imports a sub-command only when it runs: `meridian simulate` must not pay for torch."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *sorted(added_commands())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            return None
+            return self._added(cmd_name)
         module = importlib.import_module(f"engine.commands.{COMMANDS[cmd_name]}")
         return module.command
+
+    def _added(self, name: str) -> click.Command | None:
+        point = added_commands().get(name)
+        if point is None:
+            return None
+        try:
+            found = point.load()
+        except ImportError as error:
+            raise InputError(
+                "command",
+                name,
+                f"needs packages that are not installed ({error}): pip install 'meridian[node]'",
+            ) from None
+        if not isinstance(found, click.Command):
+            raise InputError("command", name, f"{point.value} is no click command")
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
         if args and args[0] in LATER_COMMANDS:
             raise InputError(
-                "command", args[0], f"not available in this version; allowed: {', '.join(COMMANDS)}"
+                "command", args[0], f"not available in this version; allowed: {', '.join(known)}"
             )
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise InputError("command", args[0], "unknown command, " + nearest(args[0], COMMANDS))
+        if args and args[0] not in known and not args[0].startswith("-"):
+            raise InputError("command", args[0], "unknown command, " + nearest(args[0], known))
         return super().resolve_command(ctx, args)
 
 

@@ -2,11 +2,13 @@
 
 A Celery worker on the node's own queue (tasks run in this process's main thread and take seconds), the
 supervisor of the rank processes, and the thread that publishes their events. SIGTERM or SIGINT stops the
-ranks, sends what is left and ends within 5 s. Exit status: 0 stopped, 2 bad configuration.
+ranks, sends what is left and ends within 5 s. Exit status: 0 stopped, 2 bad configuration (or a version that
+does not go with the site's).
 """
 
 import contextlib
 import fcntl
+import itertools
 import logging
 import os
 import signal
@@ -15,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 import redis
 from celery.signals import setup_logging
@@ -27,16 +29,21 @@ from engine import __version__
 from engine.errors import InputError
 from engine.runtime.launch import LaunchSpec, RankGroup
 from workers.app import create_app
+from workers.clock import ClockWatch
 from workers.config import AgentConfig, from_environment
+from workers.hardware import look_apart
 from workers.ledger import Ledger
+from workers.probe import Prober
 from workers.publisher import Event, Publisher
 from workers.ranks import Group, RankSupervisor
 from workers.spool import Spool
 from workers.tasks import register
+from workers.version import refuse_skew
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 2.0
+HARDWARE_EVERY = 15  # heartbeats
 STOP_GRACE_S = 2.0  # for ranks, when the agent itself must end
 LOCK_S = 5.0
 
@@ -71,6 +78,10 @@ class Agent:
             publish=self.publisher.put,
             make_group=make_group,
         )
+        self.prober = Prober(host=config.host, publish=self.publisher.put)
+        self.clock = ClockWatch(lambda: connect(config.broker_url))
+        self._hardware: dict[str, Any] | None = None
+        self._told = False  # of the hardware, at least once
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -79,11 +90,14 @@ class Agent:
         gone = self.ranks.report_gone()
         if gone:
             log.warning("%d ranks of an earlier life of this agent are gone", gone)
+        self.clock.start()
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        threading.Thread(target=self._look, name="hardware", daemon=True).start()
         try:
             self._consume()
         finally:
             self._stopping.set()
+            self.clock.stop()
             self.ranks.stop_all(STOP_GRACE_S)
             self.publisher.stop()
             self._lock.close()
@@ -91,7 +105,7 @@ class Agent:
     def _consume(self) -> None:
         """Run the Celery worker; again after a pause where it ends by itself (a broker that refuses us)."""
         app = create_app(self.config)
-        register(app, self.ranks)
+        register(app, self.ranks, self.prober)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask_to_stop)
         while not self._stopping.is_set():
@@ -119,19 +133,30 @@ class Agent:
         worker_state.should_stop = 0  # the worker's loops look at this between two steps
 
     def _beat(self) -> None:
-        config = self.config
-        while not self._stopping.is_set():
-            self.publisher.put_heartbeat(
-                {
-                    "kind": "heartbeat",
-                    "t": time.time(),
-                    "gpus": config.gpus,
-                    "device": config.device,
-                    "version": __version__,
-                    "ranks": self.ranks.states(),
-                }
-            )
+        for number in itertools.count():
+            if self._stopping.is_set():
+                return
+            self.publisher.put_heartbeat(self._heartbeat(number))
             self._stopping.wait(HEARTBEAT_S)
+
+    def _heartbeat(self, number: int) -> Event:
+        config, clock = self.config, self.clock.reading
+        beat = {
+            "kind": "heartbeat",
+            "t": time.time(),
+            "gpus": config.gpus,
+            "device": config.device,
+            "version": __version__,
+            "ranks": self.ranks.states(),
+            "clock": clock and {"offset_ms": clock.offset_s * 1e3, "rtt_ms": clock.rtt_s * 1e3},
+        }
+        if self._hardware is not None and (number % HARDWARE_EVERY == 0 or not self._told):
+            beat["hardware"] = self._hardware
+            self._told = True
+        return beat
+
+    def _look(self) -> None:
+        self._hardware = look_apart(self.config.device)
 
 
 def connect(url: str) -> "redis.Redis":
@@ -154,7 +179,9 @@ def main() -> int:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     setup_logging.connect(_keep_logging)
     try:
-        agent = Agent(from_environment(os.environ))
+        config = from_environment(os.environ)
+        refuse_skew(config, connect)
+        agent = Agent(config)
     except InputError as error:
         sys.stderr.write(f"meridian agent: {error}\n")
         return 2

@@ -24,6 +24,7 @@ class AgentConfig:
     broker_url : with the node's own user and password.
     host : the address under which other nodes reach this one.
     var : folder for logs and for the spool of events.
+    ports : first and last of the ports on which other nodes reach this one; None: not limited.
     spool_mb : most megabytes of spans and log lines kept on disk while the broker is away.
     """
 
@@ -34,6 +35,7 @@ class AgentConfig:
     host: str
     var: Path
     spool_mb: int = 256
+    ports: tuple[int, int] | None = None
 
     @property
     def prefix(self) -> str:
@@ -46,6 +48,11 @@ class AgentConfig:
     @property
     def stream(self) -> str:
         return f"{self.prefix}events"
+
+    @property
+    def site_key(self) -> str:
+        """Where the site leaves its version for this node."""
+        return f"{self.prefix}site"
 
     @property
     def state_folder(self) -> Path:
@@ -69,7 +76,21 @@ def from_environment(environ: Mapping[str, str]) -> AgentConfig:
         host=_required(environ, "MERIDIAN_NODE_HOST", "the address under which other nodes reach this one"),
         var=Path(environ.get("MERIDIAN_VAR") or "var").expanduser().absolute(),
         spool_mb=_whole(environ, "MERIDIAN_SPOOL_MB", 1, 1_000_000, default=256),
+        ports=_ports(environ),
     )
+
+
+def port_range(text: str, field: str) -> tuple[int, int]:
+    """Read ``29500-29599``. Raises InputError, naming `field`."""
+    first, dash, last = text.strip().partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and 1024 <= int(first) <= int(last) <= 65535):
+        raise InputError(field, text, "must be the first and the last port, 1024 to 65535, as in 29500-29599")
+    return int(first), int(last)
+
+
+def _ports(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    text = environ.get("MERIDIAN_NODE_PORTS", "").strip()
+    return port_range(text, "MERIDIAN_NODE_PORTS") if text else None
 
 
 def _required(environ: Mapping[str, str], name: str, allowed: str) -> str:

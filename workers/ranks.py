@@ -31,6 +31,7 @@ class Group(Protocol):
 
     def start(self) -> None: ...
     def stop(self, grace_s: float = ...) -> None: ...
+    def stop_at_boundary(self) -> None: ...
     def running(self) -> bool: ...
 
 
@@ -86,14 +87,20 @@ class RankSupervisor:
             return f"failed: {error}"
         return f"started ranks {', '.join(map(str, spec.local))}"
 
-    def stop(self, run: str, generation: int, grace_s: float) -> str:
-        """Stop the ranks of a run up to that generation, in the background; return what is being done."""
+    def stop(self, run: str, generation: int, grace_s: float, *, boundary: bool = False) -> str:
+        """Stop the ranks of a run up to that generation, in the background; return what is being done.
+
+        With `boundary` they end together after a whole iteration, in their own time.
+        """
         self._ledger.close(run, generation)
         grace_s = min(max(0.0, grace_s), LONGEST_GRACE_S)
         with self._lock:
             known = self._groups.get(run)
         if known is None or known[0] > generation:
             return "nothing to stop"
+        if boundary:
+            known[1].stop_at_boundary()
+            return "stopping after a whole iteration"
         threading.Thread(
             target=self._stop_group, args=(run, generation + 1, grace_s), name=f"stop-{run}", daemon=True
         ).start()

@@ -6,13 +6,14 @@ from typing import Any
 
 from celery import Celery
 
+from workers.probe import Prober
 from workers.ranks import RankSupervisor
 
 log = logging.getLogger(__name__)
 
 
-def register(app: Celery, ranks: RankSupervisor) -> None:
-    """Add the node's tasks to `app`, acting on `ranks`."""
+def register(app: Celery, ranks: RankSupervisor, prober: Prober) -> None:
+    """Add the node's tasks to `app`, acting on `ranks` and `prober`."""
 
     @app.task(name="workers.start_ranks")
     def start_ranks(spec: str | dict[str, Any]) -> None:
@@ -21,6 +22,14 @@ def register(app: Celery, ranks: RankSupervisor) -> None:
         log.info("start_ranks: %s", ranks.start(text))
 
     @app.task(name="workers.stop_ranks")
-    def stop_ranks(run: str, generation: int, grace_s: float = 5.0) -> None:
-        """Stop the ranks of a run, up to this generation."""
-        log.info("stop_ranks %s: %s", run, ranks.stop(str(run), int(generation), float(grace_s)))
+    def stop_ranks(run: str, generation: int, grace_s: float = 5.0, boundary: bool = False) -> None:
+        """Stop the ranks of a run, up to this generation; with `boundary` after a whole iteration."""
+        done = ranks.stop(str(run), int(generation), float(grace_s), boundary=bool(boundary))
+        log.info("stop_ranks %s: %s", run, done)
+
+    @app.task(name="workers.probe_peers")
+    def probe_peers(
+        probe: str, secret: str, port: int, peers: list[dict[str, Any]], seconds: float = 6.0
+    ) -> None:
+        """Listen on `port` for `seconds`, ask `peers`, and tell of it in a `probe` event."""
+        log.info("probe_peers: %s", prober.start(str(probe), secret, int(port), peers, float(seconds)))

@@ -32,6 +32,7 @@ class FakeGroup:
     def __init__(self, given: LaunchSpec, on_event: Callable[[dict], None]) -> None:
         self.spec = given
         self.on_event = on_event
+        self.boundary = False
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -44,6 +45,10 @@ class FakeGroup:
     def stop(self, grace_s: float = 5.0) -> None:
         self._end.set()
         self._thread.join(grace_s + 1)
+
+    def stop_at_boundary(self) -> None:
+        self.boundary = True
+        self._end.set()
 
     def _say(self, kind: str, rank: int, **fields: object) -> None:
         head = {"kind": kind, "run": self.spec.run, "generation": self.spec.generation, "rank": rank}
@@ -58,7 +63,14 @@ class FakeGroup:
             self._say("spans", self.spec.local[0], iteration=iteration, spans=[])
             iteration += 1
         for rank in self.spec.local:
-            self._say("rank", rank, state="stopped", detail=str(iteration), exit_code=0, pid=None)
+            self._say(
+                "rank",
+                rank,
+                state="finished" if self.boundary else "stopped",
+                detail=str(iteration),
+                exit_code=0,
+                pid=None,
+            )
 
 
 class BrokenGroup(FakeGroup):

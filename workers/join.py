@@ -1,0 +1,153 @@
+"""Joining a site: a token from its page against the node's own credentials, kept in var/nodes/<name>.env."""
+
+import json
+import os
+import re
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from engine.errors import InputError
+from workers.config import NAME
+
+JOIN_PATH = "/api/v1/nodes/join/"
+PATIENCE_S = 15.0
+_VARIABLE = re.compile(r"MERIDIAN_[A-Z_]{1,40}")
+
+
+def site_address(url: str) -> tuple[str, int]:
+    """Host and port of the site. Raises InputError where `url` is no http(s) URL."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except (ValueError, KeyError):
+        host = None
+    if not host:
+        raise InputError("URL", url, "must be the site's address, as in https://meridian.example")
+    return host, port
+
+
+def own_address(towards: tuple[str, int]) -> str:
+    """The address of this machine on the way to `towards`; nothing is sent.
+
+    Raises
+    ------
+    InputError
+        There is no way to that host.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(*towards, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError("URL", towards[0], f"there is no way to it from here ({reason})") from None
+
+
+def check_host(host: str) -> None:
+    """Refuse an address that this machine cannot listen on: ranks listen on the address that they are told.
+
+    Raises
+    ------
+    InputError
+        It is not an address of this machine.
+    """
+    try:
+        socket.create_server((host, 0)).close()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError("--host", host, f"must be an address of this machine ({reason})") from None
+
+
+def ask(url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """POST `body` to the site and return its answer.
+
+    Raises
+    ------
+    InputError
+        The site refuses (its reason, and what to do), or is not there.
+    """
+    request = urllib.request.Request(
+        url.rstrip("/") + JOIN_PATH,
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json", "Accept": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            found = json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise _refusal(url, error) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise InputError("URL", url, f"no Meridian site answers there ({reason})") from None
+    if not isinstance(found, dict) or not isinstance(found.get("environment"), dict):
+        raise InputError("URL", url, "what answers there is no Meridian site")
+    return found
+
+
+def write_environment(var: Path, environment: Mapping[str, Any]) -> Path:
+    """Write var/nodes/<name>.env, readable by its owner alone, in place of an older one.
+
+    Raises
+    ------
+    InputError
+        The site's answer holds what is no variable of ours, or the folder cannot be written.
+    """
+    name = environment.get("MERIDIAN_NODE")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InputError("MERIDIAN_NODE", name, "the site's answer names no node")
+    for key, value in environment.items():
+        if not _VARIABLE.fullmatch(key) or not isinstance(value, str) or not value.isprintable():
+            raise InputError(key, value, "the site's answer must hold MERIDIAN_… variables of one line each")
+    path = env_file(var, name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".new")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.writelines(f"{key}={value}\n" for key, value in environment.items())
+        draft.replace(path)
+    except OSError as error:
+        raise InputError("MERIDIAN_VAR", str(var), f"cannot be written ({error.strerror})") from None
+    return path
+
+
+def env_file(var: Path, name: str) -> Path:
+    """Where the credentials of node `name` are kept."""
+    return var / "nodes" / f"{name}.env"
+
+
+def read_environment(path: Path) -> dict[str, str]:
+    """Read NAME=value lines. Raises InputError where there is no such file or a line is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.env"))) or "none yet"
+        raise InputError(
+            "NAME", path.stem, f"no {path} ({error.strerror}); nodes here: {known}; join first"
+        ) from None
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not _VARIABLE.fullmatch(name.strip()):
+            raise InputError("NAME", path.stem, f"{path}, line {number}: must be MERIDIAN_…=value")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _refusal(url: str, error: urllib.error.HTTPError) -> InputError:
+    try:
+        said = json.load(error)
+        reason, todo = str(said["reason"]), str(said.get("remedy") or "")
+        field = str(said.get("field") or "the site refuses")
+        value = said.get("value")
+    except (OSError, ValueError, KeyError, TypeError):
+        return InputError("URL", url, f"no Meridian site answers there (status {error.code})")
+    return InputError(field, value, f"{reason}{': ' if todo else ''}{todo}")

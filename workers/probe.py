@@ -1,0 +1,193 @@
+"""Whether other nodes can be reached, how far they are, and how their clocks stand to ours.
+
+While a probe lasts, each agent listens on the last port of its range. A caller sends the probe's secret, then
+asks: one byte each, answered with the listener's time. Who does not know the secret gets no answer.
+"""
+
+import contextlib
+import hmac
+import logging
+import socket
+import statistics
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import InputError
+
+log = logging.getLogger(__name__)
+
+Event = dict[str, Any]
+ASKED = 9  # questions per peer
+CONNECT_S = 2.0
+AGAIN_S = 0.1
+LONGEST_LISTEN_S = 20.0
+MOST_PEERS = 256
+SECRET_BYTES = 32
+_TIME = struct.Struct(">d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerAddress:
+    """Another node and where it listens while it is probed."""
+
+    node: str
+    host: str
+    port: int
+
+
+class Listener:
+    """Answers callers who know `secret` on (host, port) until `close`, or `seconds` have passed."""
+
+    def __init__(self, host: str, port: int, secret: bytes, seconds: float) -> None:
+        self._secret = secret
+        self._until = time.monotonic() + min(seconds, LONGEST_LISTEN_S)
+        self._server = socket.create_server((host, port), backlog=128)
+        self._server.settimeout(0.2)
+        self.port: int = self._server.getsockname()[1]
+        self._thread = threading.Thread(target=self._run, name="probe-listen", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening; calls under way go on for at most their time-out."""
+        self._until = 0.0
+        self._thread.join(2.0)
+
+    def _run(self) -> None:
+        with self._server:
+            while time.monotonic() < self._until:
+                with contextlib.suppress(TimeoutError):
+                    caller, _ = self._server.accept()
+                    threading.Thread(target=self._answer, args=(caller,), daemon=True).start()
+
+    def _answer(self, caller: socket.socket) -> None:
+        with caller, contextlib.suppress(OSError):
+            caller.settimeout(CONNECT_S)
+            caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not hmac.compare_digest(_exactly(caller, SECRET_BYTES), self._secret):
+                return
+            for _ in range(ASKED):
+                if not caller.recv(1):
+                    return
+                caller.sendall(_TIME.pack(time.time()))
+
+
+def ask(peer: PeerAddress, secret: bytes, patience_s: float) -> Event:
+    """Connect to `peer`, trying again while it does not listen yet, and measure.
+
+    Returns {node, ok, rtt_ms (median), connect_ms, offset_ms (our clock minus theirs), error}.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return {"node": peer.node, "ok": True, "error": ""} | _measured(peer, secret)
+        except OSError as error:
+            reason = _reason(error)
+            # Refused: nobody listens there yet, or something else does. Anything else will not mend itself.
+            if not isinstance(error, ConnectionError) or time.monotonic() + AGAIN_S > deadline:
+                where = f"{peer.host}:{peer.port}"
+                return {"node": peer.node, "ok": False, "rtt_ms": None, "connect_ms": None, "offset_ms": None,
+                        "error": f"{where}: {reason}"}  # fmt: skip
+        time.sleep(AGAIN_S)
+
+
+def _measured(peer: PeerAddress, secret: bytes) -> Event:
+    began = time.perf_counter()
+    with socket.create_connection((peer.host, peer.port), timeout=CONNECT_S) as link:
+        connect_s = time.perf_counter() - began
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.sendall(secret)
+        trips: list[tuple[float, float]] = []  # round trip, offset
+        for _ in range(ASKED):
+            before, wall = time.perf_counter(), time.time()
+            link.sendall(b"?")
+            (theirs,) = _TIME.unpack(_exactly(link, _TIME.size))
+            rtt_s = time.perf_counter() - before
+            trips.append((rtt_s, wall + rtt_s / 2 - theirs))
+    rtt_s = statistics.median(rtt for rtt, _ in trips)
+    return {"rtt_ms": rtt_s * 1e3, "connect_ms": connect_s * 1e3, "offset_ms": min(trips)[1] * 1e3}
+
+
+class Prober:
+    """Carries out probes for one node, in threads: the task that asks for one returns at once."""
+
+    def __init__(self, *, host: str, publish: Callable[[Event], None]) -> None:
+        self._host = host
+        self._publish = publish
+        self._lock = threading.Lock()
+        self._listeners: dict[int, Listener] = {}
+        self._seen: deque[str] = deque(maxlen=100)
+
+    def start(self, probe: str, secret: str, port: int, peers: Iterable[Event], seconds: float) -> str:
+        """Listen on `port` for `seconds` and ask `peers`; a probe that comes again does nothing.
+
+        Returns what is being done, for the log. Results go out as one `probe` event.
+        """
+        key, addresses, seconds = _checked(secret, peers, seconds)
+        with self._lock:
+            if probe in self._seen:
+                return "known already"
+            self._seen.append(probe)
+        refused = self._listen(port, key, seconds)
+        threading.Thread(
+            target=self._ask_all, args=(probe, key, addresses, seconds), name="probe-ask", daemon=True
+        ).start()
+        return refused or f"listening on {port}, asking {len(addresses)} nodes"
+
+    def _listen(self, port: int, secret: bytes, seconds: float) -> str:
+        with self._lock:
+            known = self._listeners.pop(port, None)
+        if known is not None:
+            known.close()
+        try:
+            listener = Listener(self._host, port, secret, seconds)
+        except OSError as error:
+            log.warning("cannot listen on %s:%d: %s", self._host, port, error)
+            return f"cannot listen on {self._host}:{port}: {_reason(error)}"
+        with self._lock:
+            self._listeners[port] = listener
+        return ""
+
+    def _ask_all(self, probe: str, secret: bytes, peers: list[PeerAddress], seconds: float) -> None:
+        results: list[Event] = []
+        if peers:
+            # Half of the time in which all listen is for those whose task comes late.
+            with ThreadPoolExecutor(min(32, len(peers)), "probe") as pool:
+                results = list(pool.map(lambda peer: ask(peer, secret, seconds / 2), peers))
+        self._publish({"kind": "probe", "probe": probe, "t": time.time(), "results": results})
+
+
+def _checked(secret: str, peers: Iterable[Event], seconds: float) -> tuple[bytes, list[PeerAddress], float]:
+    key = str(secret).encode()
+    if len(key) != SECRET_BYTES:
+        raise InputError("secret", "…", f"must be {SECRET_BYTES} characters")
+    try:
+        found = [PeerAddress(node=str(p["node"]), host=str(p["host"]), port=int(p["port"])) for p in peers]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError("peers", str(error), "must be a list of {node, host, port}") from None
+    if len(found) > MOST_PEERS:
+        raise InputError("peers", len(found), f"must be at most {MOST_PEERS}")
+    return key, found, min(max(1.0, float(seconds)), LONGEST_LISTEN_S)
+
+
+def _exactly(link: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        part = link.recv(count - len(data))
+        if not part:
+            raise ConnectionResetError("closed by the other side")
+        data += part
+    return data
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CONNECT_S:g} s: a firewall, or a wrong address"
+    if isinstance(error, ConnectionRefusedError):
+        return "refused: nothing listens there"
+    return error.strerror or str(error) or type(error).__name__
