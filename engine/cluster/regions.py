@@ -1,4 +1,4 @@
-"""Where data centres may stand: the countries of the world and the regions of public clouds (engine/data/regions)."""
+"""Where data centres may stand: countries and regions of public clouds (engine/data/regions)."""
 
 import csv
 from functools import cache

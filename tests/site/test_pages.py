@@ -7,8 +7,9 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from tests.site.world import make_dc, make_node
 from webapp.accounts.models import AuditEntry, Role
-from webapp.inventory.models import DataCenter, Node
+from webapp.inventory.models import Node
 from webapp.jobs.models import Job, Run
 
 LISTS = ["/", "/datacenters/", "/nodes/", "/links/", "/plans/", "/runs/"]
@@ -96,8 +97,7 @@ def test_a_list_costs_the_same_with_more_rows(world: Any) -> None:
 
     few = {url: queries(url) for url in LISTS[1:]}
     for i in range(12):
-        dc = DataCenter.objects.create(team=world.team, name=f"more-{i}", gpu_type="h100")
-        Node.objects.create(dc=dc, name=f"more-{i}", gpus=2)
+        make_node(make_dc(world.team, f"more-{i}", gpu_types=("h100",)), f"more-{i}", gpus=2)
         world.plan.pk, world.plan.name = None, f"more-{i}"
         world.plan._state.adding = True
         world.plan.save()

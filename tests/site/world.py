@@ -8,7 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from webapp.accounts.models import Membership, Role, Team, User
-from webapp.inventory.models import DataCenter, Device, Node, WanLink
+from webapp.inventory.models import DataCenter, Device, GpuPool, Node, WanLink
 from webapp.jobs.models import Run
 from webapp.jobs.services import launch_plan
 from webapp.live import liveness
@@ -70,15 +70,29 @@ def make_user(name: str, team: Team, role: Role) -> User:
     return user
 
 
+def make_dc(
+    team: Team, name: str, *, gpu_types: tuple[str, ...] = ("a100-80g",), **fields: Any
+) -> DataCenter:
+    """A data centre with a pool of each GPU type."""
+    dc = DataCenter.objects.create(team=team, name=name, **fields)
+    for gpu_type in gpu_types:
+        GpuPool.objects.create(dc=dc, gpu_type=gpu_type)
+    return dc
+
+
+def make_node(dc: DataCenter, name: str, *, pool: GpuPool | None = None, **fields: Any) -> Node:
+    """A node in `pool`, or in the first pool of `dc`."""
+    return Node.objects.create(
+        dc=dc, pool=pool or dc.pools.order_by("pk")[0], name=name, **{"gpus": 1, **fields}
+    )
+
+
 def make_world() -> World:
     team, other = Team.objects.create(name="Research"), Team.objects.create(name="Others")
     users = {str(role): make_user(str(role), team, role) for role in Role}
     users["stranger"] = make_user("stranger", other, Role.ADMIN)
-    dcs = [DataCenter.objects.create(team=team, name=n, gpu_type="a100-80g") for n in ("east", "mid", "west")]
-    nodes = [
-        Node.objects.create(dc=dc, name=f"{dc.name}-1", gpus=4, device=Device.EMULATED, acl_sha256="0" * 64)
-        for dc in dcs
-    ]
+    dcs = [make_dc(team, name) for name in ("east", "mid", "west")]
+    nodes = [make_node(dc, f"{dc.name}-1", gpus=4, device=Device.EMULATED, acl_sha256="0" * 64) for dc in dcs]
     link = WanLink.objects.create(a=dcs[0], b=dcs[1], latency_ms=10, bandwidth_gbps=1)
     WanLink.objects.create(a=dcs[1], b=dcs[2], latency_ms=15, bandwidth_gbps=1)
     values = {**VALUES, "datacenters": dcs}

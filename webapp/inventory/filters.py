@@ -6,6 +6,7 @@ import django_filters as filters
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from engine.cluster.gpus import catalogue
 from webapp.inventory.models import DataCenter, Device, Node, NodeState, WanLink, silence
 
 
@@ -15,7 +16,10 @@ def _visible_dcs(request: Any) -> QuerySet[DataCenter]:
 
 class DataCenterFilterSet(filters.FilterSet):
     q = filters.CharFilter(method="find", label="Find")
-    gpu_type = filters.CharFilter(lookup_expr="iexact", label="GPU type")
+    gpu_type = filters.ChoiceFilter(
+        field_name="pools__gpu_type", choices=lambda: [(name, name) for name in sorted(catalogue())],
+        label="GPU type",
+    )  # fmt: skip
 
     class Meta:
         model = DataCenter

@@ -7,24 +7,41 @@ from django import forms
 from engine.cluster.gpus import catalogue
 from webapp.accounts.models import OPERATORS, Team
 from webapp.formkit import Sectioned, limit, team_field
-from webapp.inventory.models import DataCenter, Node, WanLink
+from webapp.inventory import services
+from webapp.inventory.models import DataCenter, GpuPool, Node, WanLink
 
 
-class DataCenterForm(Sectioned, forms.ModelForm):
-    gpu_type = forms.ChoiceField(
-        label="GPU type", choices=lambda: [(name, name) for name in sorted(catalogue())]
+def gpu_types() -> list[tuple[str, str]]:
+    """The catalogue's GPU types as choices."""
+    return [(name, f"{name} · {gpu.label}") for name, gpu in sorted(catalogue().items())]
+
+
+class InventoryForm(Sectioned, forms.ModelForm):
+    """Base of the inventory's forms."""
+
+    def save_as(self, user: Any) -> Any:
+        """Create or change the thing in the name of `user`; raises as `services.save` does."""
+        return services.save(user, self.instance)
+
+
+class DataCenterForm(InventoryForm):
+    """A data centre; a new one with its first GPU pool, further ones have their own form."""
+
+    gpu_type = forms.ChoiceField(label="GPU type", choices=gpu_types)
+    price_per_gpu_hour = forms.DecimalField(
+        label="Price, $/GPU h", min_value=0, max_digits=10, decimal_places=4, initial=0
     )
     layout = [
-        ("Data centre", "", ["team", "name", "place"]),
-        ("GPUs", "Nodes say how many there are", ["gpu_type", "price_per_gpu_hour", "intra_gbps"]),
+        ("Data centre", "", ["team", "name", "place", "country", "time_zone", "intra_gbps"]),
+        ("GPUs", "Nodes say how many there are", ["gpu_type", "price_per_gpu_hour"]),
         ("On the map", "Empty: placed by hand", ["latitude", "longitude"]),
     ]
 
     class Meta:
         model = DataCenter
-        fields = ["name", "place", "gpu_type", "price_per_gpu_hour", "intra_gbps", "latitude", "longitude"]
+        fields = ["name", "place", "country", "time_zone", "intra_gbps", "latitude", "longitude"]
         labels = {
-            "price_per_gpu_hour": "Price, $/GPU h",
+            "time_zone": "Time zone",
             "intra_gbps": "Bandwidth inside, Gbit/s",
             "latitude": "Latitude, °",
             "longitude": "Longitude, °",
@@ -38,6 +55,17 @@ class DataCenterForm(Sectioned, forms.ModelForm):
         super().__init__(*args, **kwargs)
         if self.instance.pk is None:  # a data centre stays with its team
             team_field(self, user)
+        else:
+            del self.fields["gpu_type"], self.fields["price_per_gpu_hour"]
+
+    def save_as(self, user: Any) -> DataCenter:
+        """Create or change the data centre in the name of `user`."""
+        if self.instance.pk is not None:
+            return services.save(user, self.instance)
+        pool = GpuPool(
+            gpu_type=self.cleaned_data["gpu_type"], price_per_gpu_hour=self.cleaned_data["price_per_gpu_hour"]
+        )
+        return services.create_datacenter(user, self.instance, pool)
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -48,16 +76,16 @@ class DataCenterForm(Sectioned, forms.ModelForm):
         return cleaned
 
 
-class NodeForm(Sectioned, forms.ModelForm):
+class NodeForm(InventoryForm):
     layout = [
-        ("Node", "", ["name", "dc"]),
+        ("Node", "", ["name", "pool"]),
         ("Hardware", "", ["gpus", "device"]),
         ("Network", "", ["host"]),
     ]
 
     class Meta:
         model = Node
-        fields = ["name", "dc", "gpus", "device", "host"]
+        fields = ["name", "pool", "gpus", "device", "host"]
         labels = {"host": "Address"}
         help_texts = {
             "name": "Its broker user and queue carry this name; it cannot be changed later.",
@@ -66,13 +94,32 @@ class NodeForm(Sectioned, forms.ModelForm):
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        limit(self, ["dc"], DataCenter.objects.filter(team__in=Team.objects.with_role(user, OPERATORS)))
+        pools = GpuPool.objects.select_related("dc")
+        limit(self, ["pool"], pools.filter(dc__team__in=Team.objects.with_role(user, OPERATORS)))
         if self.instance.pk is not None:
             self.fields["name"].disabled = True
-            limit(self, ["dc"], DataCenter.objects.filter(team=self.instance.dc.team))
+            limit(self, ["pool"], pools.filter(dc__team=self.instance.dc.team))
 
 
-class LinkForm(Sectioned, forms.ModelForm):
+class PoolForm(InventoryForm):
+    """Another GPU type in a data centre, or another price of one."""
+
+    gpu_type = forms.ChoiceField(label="GPU type", choices=gpu_types)
+    layout = [("GPU pool", "Nodes say how many there are", ["dc", "gpu_type", "price_per_gpu_hour"])]
+
+    class Meta:
+        model = GpuPool
+        fields = ["dc", "gpu_type", "price_per_gpu_hour"]
+        labels = {"price_per_gpu_hour": "Price, $/GPU h"}
+
+    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        limit(self, ["dc"], DataCenter.objects.filter(team__in=Team.objects.with_role(user, OPERATORS)))
+        if self.instance.pk is not None:  # nodes and plans know it by both
+            self.fields["dc"].disabled = self.fields["gpu_type"].disabled = True
+
+
+class LinkForm(InventoryForm):
     layout = [
         ("Between", "", ["a", "b"]),
         ("Network", "The same in both directions", ["latency_ms", "bandwidth_gbps", "connections"]),

@@ -1,27 +1,49 @@
 """Tables of the inventory."""
 
+from typing import Any
+
 import django_tables2 as tables
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.timesince import timesince
 
-from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
+from webapp.inventory.models import DataCenter, GpuPool, Node, NodeState, WanLink
 from webapp.tables import DASH, NumberColumn, StateColumn, Table
 
 
 class DataCenterTable(Table):
     name = tables.LinkColumn("inventory:datacenter-detail", args=[tables.A("pk")])
-    gpu_type = tables.Column("GPU type")
+    pools = tables.Column("GPU types", accessor="pools", orderable=False)
     node_count = NumberColumn("Nodes")
     gpu_count = NumberColumn("GPUs")
-    price_per_gpu_hour = NumberColumn("Price", unit="$/GPU h", decimals=2)
+    price = NumberColumn("Price", unit="$/GPU h", decimals=2, accessor="pools", orderable=False)
     intra_gbps = NumberColumn("Inside", unit="Gbit/s", decimals=1)
 
     class Meta(Table.Meta):
         model = DataCenter
-        fields = ("name", "place", "gpu_type", "node_count", "gpu_count", "price_per_gpu_hour", "intra_gbps")
+        fields = ("name", "place", "pools", "node_count", "gpu_count", "price", "intra_gbps")
         order_by = "name"
+
+    def render_pools(self, value: Any) -> str:
+        return ", ".join(pool.gpu_type for pool in value.all()) or DASH
+
+    def render_price(self, value: Any) -> str:
+        prices = sorted({pool.price_per_gpu_hour for pool in value.all()})
+        ends = dict.fromkeys((*prices[:1], *prices[-1:]))
+        return " – ".join(f"{price:,.2f}" for price in ends) or DASH
+
+
+class PoolTable(Table):
+    gpu_type = tables.Column("GPU type")
+    node_count = NumberColumn("Nodes")
+    gpu_count = NumberColumn("GPUs")
+    price_per_gpu_hour = NumberColumn("Price", unit="$/GPU h", decimals=2)
+
+    class Meta(Table.Meta):
+        model = GpuPool
+        fields = ("gpu_type", "node_count", "gpu_count", "price_per_gpu_hour")
+        order_by = "gpu_type"
 
 
 class NodeTable(Table):

@@ -89,7 +89,8 @@ class Pages:
     def _form_page(self, request: HttpRequest, form: Any, title: str, cancel_url: str) -> HttpResponse:
         if request.method == "POST" and form.is_valid():
             try:
-                return redirect(self._url(services.save(request.user, form.instance)))
+                saved = form.save_as(request.user)
+                return redirect(self._url(saved))
             except ValidationError as error:
                 form.take_errors(error)
         label = title if form.instance.pk is None else "Save changes"
@@ -109,7 +110,7 @@ datacenters = Pages(
     title="Data centres",
     form=forms.DataCenterForm,
     empty="No data centre yet. Add the first to plan over it.",
-    rows=lambda: DataCenter.objects.with_counts(),
+    rows=lambda: DataCenter.objects.with_counts().prefetch_related("pools"),
     whole=lambda: DataCenter.objects.select_related("team"),
     table=DataCenterTable,
     filter=DataCenterFilterSet,

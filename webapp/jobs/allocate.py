@@ -11,7 +11,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from webapp.accounts.models import Team
-from webapp.inventory.models import DataCenter, Node
+from webapp.inventory.models import GpuPool, Node
+from webapp.inventory.selectors import pools
 from webapp.jobs.models import RANK_OVER, RankState, Run, Status
 from webapp.jobs.services import fail_run, lock, set_status, wait_for
 
@@ -33,14 +34,14 @@ def allocate(run: Run) -> bool:
     if run.status != Status.QUEUED:
         return False
     document = run.job.document
-    dcs = _datacenters(document, run.job.team)
-    Node.objects.select_for_update().filter(dc__in=dcs.values()).count()  # one allocation at a time
-    idle = _idle(dcs, document["device"])
-    shortage = _shortage(document, dcs, idle)
+    named = _pools(document, run.job.team)
+    Node.objects.select_for_update().filter(pool__in=named.values()).count()  # one allocation at a time
+    idle = _idle(named, document["device"])
+    shortage = _shortage(document, named, idle)
     if shortage:
         _say(run, shortage)
         return False
-    RankState.objects.bulk_create(_assign(run, document, dcs, idle))
+    RankState.objects.bulk_create(_assign(run, document, idle))
     run.rendezvous_port = _port(run)
     run.save(update_fields=["rendezvous_port"])
     set_status(run, Status.STARTING, "")
@@ -49,8 +50,8 @@ def allocate(run: Run) -> bool:
 
 def shortage_of(document: dict[str, Any], team: Team) -> str:
     """What a run of `document` would wait for if it were launched now; empty where nothing."""
-    dcs = _datacenters(document, team)
-    found = _shortage(document, dcs, _idle(dcs, document["device"]))
+    named = _pools(document, team)
+    found = _shortage(document, named, _idle(named, document["device"]))
     return found.text if found else ""
 
 
@@ -61,29 +62,29 @@ def _say(run: Run, shortage: Shortage) -> None:
         wait_for(run, shortage.text)
 
 
-def _datacenters(document: dict[str, Any], team: Team) -> dict[str, DataCenter]:
-    names = [dc["name"] for dc in document["datacenters"]]
-    return {dc.name: dc for dc in DataCenter.objects.filter(team=team, name__in=names)}
+def _pools(document: dict[str, Any], team: Team) -> dict[str, GpuPool]:
+    return pools(team, [dc["name"] for dc in document["datacenters"]])
 
 
-def _idle(dcs: dict[str, DataCenter], device: str) -> dict[str, list[Gpu]]:
-    """Idle GPUs of nodes that are enrolled and answer, by data centre."""
-    nodes = Node.objects.online().filter(dc__in=dcs.values(), device=device).exclude(acl_sha256="")
+def _idle(named: dict[str, GpuPool], device: str) -> dict[str, list[Gpu]]:
+    """Idle GPUs of nodes that are enrolled and answer, by the name of their pool."""
+    names = {pool.pk: name for name, pool in named.items()}
+    nodes = Node.objects.online().filter(pool__in=names, device=device).exclude(acl_sha256="")
     held = set(
         RankState.objects.filter(node__in=nodes).exclude(state__in=RANK_OVER).values_list("node_id", "gpu")
     )
     idle: dict[str, list[Gpu]] = defaultdict(list)
     for node in nodes.select_related("dc").order_by("name"):
-        idle[node.dc.name] += [(node, gpu) for gpu in range(node.gpus) if (node.pk, gpu) not in held]
+        idle[names[node.pool_id]] += [(node, gpu) for gpu in range(node.gpus) if (node.pk, gpu) not in held]
     return idle
 
 
 def _shortage(
-    document: dict[str, Any], dcs: dict[str, DataCenter], idle: dict[str, list[Gpu]]
+    document: dict[str, Any], named: dict[str, GpuPool], idle: dict[str, list[Gpu]]
 ) -> Shortage | None:
     for name, needed in _needed(document).items():
-        if name not in dcs:
-            return Shortage(text=f"There is no data centre {name} any more.", for_good=True)
+        if name not in named:
+            return Shortage(text=f"{name} has no GPU pool any more.", for_good=True)
         have = len(idle[name])
         if have < needed:
             gpus = f"{needed} GPU" if needed == 1 else f"{needed} GPUs"
@@ -92,7 +93,7 @@ def _shortage(
 
 
 def _needed(document: dict[str, Any]) -> dict[str, int]:
-    """GPUs per data centre."""
+    """GPUs per pool, by name."""
     needed: dict[str, int] = defaultdict(int)
     for dc in dc_names(document):
         needed[dc] += document["pipelines"]
@@ -100,14 +101,12 @@ def _needed(document: dict[str, Any]) -> dict[str, int]:
 
 
 def dc_names(document: dict[str, Any]) -> list[str]:
-    """The data centre of each stage, by name."""
+    """The pool of each stage, by name."""
     dc_of_stage = document.get("dc_of_stage") or [0] * document["stages"]
     return [document["datacenters"][dc]["name"] for dc in dc_of_stage]
 
 
-def _assign(
-    run: Run, document: dict[str, Any], dcs: dict[str, DataCenter], idle: dict[str, list[Gpu]]
-) -> Iterator[RankState]:
+def _assign(run: Run, document: dict[str, Any], idle: dict[str, list[Gpu]]) -> Iterator[RankState]:
     """Stage by stage, so that what all-reduces together lies close together."""
     supply = {name: iter(gpus) for name, gpus in idle.items()}
     for stage, name in enumerate(dc_names(document)):
@@ -115,7 +114,7 @@ def _assign(
             node, gpu = next(supply[name])
             yield RankState(
                 run=run, rank=pipeline * document["stages"] + stage, pipeline=pipeline, stage=stage,
-                dc=dcs[name], node=node, gpu=gpu, state_since=timezone.now(),
+                dc=node.dc, node=node, gpu=gpu, state_since=timezone.now(),
             )  # fmt: skip
 
 

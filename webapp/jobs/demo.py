@@ -4,13 +4,14 @@ Every step finds what an earlier start made; what ranks were doing then is over,
 """
 
 import os
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from webapp.accounts.models import Role, Team, User
 from webapp.accounts.services import ensure_team, ensure_user, set_role
 from webapp.inventory import services as inventory
-from webapp.inventory.models import DataCenter, Device, Node, WanLink
+from webapp.inventory.models import DataCenter, Device, GpuPool, Node, WanLink
 from webapp.jobs.models import Job, Run
 from webapp.jobs.services import forget_stopped_work, launch_plan, launch_run
 from webapp.live import liveness
@@ -21,12 +22,13 @@ from webapp.planning.services import create_plan
 TEAM = "Research"
 PASSWORD = "meridian-demo"
 PLAN = "demo-three-dc"
-# name, place, latitude, longitude, $/GPU h
+# name, place, IANA time zone, latitude, longitude, $/GPU h
 DATACENTERS = (
-    ("us-east", "Ashburn, Virginia", 39.04, -77.49, "2.20"),
-    ("us-central", "Council Bluffs, Iowa", 41.26, -95.86, "2.05"),
-    ("us-west", "The Dalles, Oregon", 45.59, -121.18, "2.10"),
+    ("us-east", "Ashburn, Virginia", "America/New_York", 39.04, -77.49, "2.20"),
+    ("us-central", "Council Bluffs, Iowa", "America/Chicago", 41.26, -95.86, "2.05"),
+    ("us-west", "The Dalles, Oregon", "America/Los_Angeles", 45.59, -121.18, "2.10"),
 )
+GPU_TYPE = "a100-80g"
 # a, b, one-way latency in ms
 LINKS = (("us-east", "us-central", 10), ("us-central", "us-west", 15), ("us-east", "us-west", 25))
 BANDWIDTH_GBPS = 1.0
@@ -79,20 +81,18 @@ def write_node_environment(var: Path, environment: dict[str, str]) -> Path:
 
 
 def _datacenter(
-    team: Team, name: str, place: str, latitude: float, longitude: float, price: str
+    team: Team, name: str, place: str, time_zone: str, latitude: float, longitude: float, price: str
 ) -> DataCenter:
     known = DataCenter.objects.filter(team=team, name=name).first()
-    return known or _saved(
-        DataCenter(
-            team=team,
-            name=name,
-            place=place,
-            gpu_type="a100-80g",
-            price_per_gpu_hour=price,
-            latitude=latitude,
+    if known is None:
+        known = DataCenter(
+            team=team, name=name, place=place, country="US", time_zone=time_zone, latitude=latitude,
             longitude=longitude,
+        )  # fmt: skip
+        inventory.create_datacenter(
+            None, known, GpuPool(gpu_type=GPU_TYPE, price_per_gpu_hour=Decimal(price))
         )
-    )
+    return known
 
 
 def _link(a: DataCenter, b: DataCenter, latency_ms: float) -> WanLink:
@@ -106,7 +106,7 @@ def _link(a: DataCenter, b: DataCenter, latency_ms: float) -> WanLink:
 def _node(dc: DataCenter) -> Node:
     name = f"{dc.name}-1"
     known = Node.objects.filter(name=name).select_related("dc__team").first()
-    return known or _saved(Node(dc=dc, name=name, gpus=4, device=Device.EMULATED))
+    return known or _saved(Node(dc=dc, pool=dc.pools.get(), name=name, gpus=4, device=Device.EMULATED))
 
 
 def _saved(thing: Any) -> Any:

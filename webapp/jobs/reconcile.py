@@ -20,6 +20,7 @@ from webapp.jobs.allocate import allocate
 from webapp.jobs.dispatch import BrokerDown
 from webapp.jobs.models import RANK_OVER, RankState, RankStatus, Run, Status
 from webapp.live import liveness
+from webapp.live.shape import shape_of
 
 log = structlog.get_logger(__name__)
 REPORT_LAG = timedelta(seconds=6)  # from a rank's event to a heartbeat that must know of it: three heartbeats
@@ -204,7 +205,7 @@ def _stop_strangers(send: Send) -> None:
 def spec_of(run: Run, node: Node) -> LaunchSpec:
     """What `node` needs to know to start its ranks of `run`."""
     ranks = list(run.ranks.select_related("node", "dc").order_by("rank"))
-    names = [dc["name"] for dc in run.job.document["datacenters"]]
+    shape = shape_of(run.job.document)
     return LaunchSpec(
         run=str(run.pk),
         generation=run.generation,
@@ -214,8 +215,8 @@ def spec_of(run: Run, node: Node) -> LaunchSpec:
                 rank=rank.rank,
                 pipeline=rank.pipeline,
                 stage=rank.stage,
-                dc=names.index(rank.dc.name),
-                dc_name=rank.dc.name,
+                dc=shape.dc_of_stage[rank.stage],
+                dc_name=shape.dcs[shape.dc_of_stage[rank.stage]],
                 node=rank.node.name,
                 host=rank.node.host,
                 gpu=rank.gpu,

@@ -9,6 +9,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
+from webapp.inventory.selectors import datacenter_name
 from webapp.jobs.allocate import dc_names
 from webapp.jobs.models import RANK_OVER, RankState, Run, Status
 from webapp.live.models import IterationStat
@@ -24,7 +25,7 @@ def context(user: Any) -> dict[str, Any]:
     """The context of overview.html."""
     runs = list(_runs(user))
     usages = {run.pk: run_usage(run, shape_of(run.job.document)) for run in runs if not run.is_over}
-    nodes = list(Node.objects.visible_to(user).select_related("dc").defer("seen_ranks"))
+    nodes = list(Node.objects.visible_to(user).select_related("dc", "pool").defer("seen_ranks"))
     dcs = _datacenters(user, nodes)
     links = _links(user, dcs, runs, usages)
     return {
@@ -51,12 +52,15 @@ def _runs(user: Any) -> Iterable[Run]:
 
 def _datacenters(user: Any, nodes: list[Node]) -> list[dict[str, Any]]:
     busy: dict[int, int] = defaultdict(int)
-    for dc_id in (
-        RankState.objects.filter(node__in=nodes).exclude(state__in=RANK_OVER).values_list("dc_id", flat=True)
-    ):
+    cost: dict[int, float] = defaultdict(float)
+    price_of = {node.pk: float(node.pool.price_per_gpu_hour) for node in nodes}
+    held = RankState.objects.filter(node__in=nodes).exclude(state__in=RANK_OVER)
+    for dc_id, node_id in held.values_list("dc_id", "node_id"):
         busy[dc_id] += 1
+        cost[dc_id] += price_of[node_id]
     made = []
-    for dc in DataCenter.objects.visible_to(user):
+    for dc in DataCenter.objects.visible_to(user).prefetch_related("pools"):
+        prices = [float(pool.price_per_gpu_hour) for pool in dc.pools.all()]
         own = [node for node in nodes if node.dc_id == dc.pk]
         gpus = sum(node.gpus for node in own)
         silent = sum(node.gpus for node in own if node.state != NodeState.ONLINE)
@@ -73,7 +77,9 @@ def _datacenters(user: Any, nodes: list[Node]) -> list[dict[str, Any]]:
                 "nodes": len(own),
                 "latitude": dc.latitude,
                 "longitude": dc.longitude,
-                "price": float(dc.price_per_gpu_hour),
+                "price": min(prices, default=None),
+                "price_to": max(prices, default=None),
+                "cost_per_hour": cost[dc.pk],
                 "url": reverse("inventory:datacenter-detail", args=[dc.pk]),
             }
         )
@@ -86,7 +92,8 @@ def _links(user: Any, dcs: list[dict[str, Any]], runs: list[Run], usages: Usages
     for run in runs:
         shape, usage = shape_of(run.job.document), usages.get(run.pk)
         for link in usage["links"] if usage else ():
-            carried[frozenset((shape.dcs[link["from"]], shape.dcs[link["to"]]))].append(link)
+            ends = frozenset(datacenter_name(shape.dcs[link[end]]) for end in ("from", "to"))
+            carried[ends].append(link)
     made = []
     for link in WanLink.objects.visible_to(user).select_related("a", "b"):
         now = carried[frozenset((link.a.name, link.b.name))]
@@ -192,5 +199,5 @@ def _totals(
         "utilization": sum(shares) / gpus if gpus and shares else None,
         "wan_gbps": sum(link["gbps"] or 0.0 for link in links),
         "wan_cap_gbps": sum(link["bandwidth_gbps"] for link in links),
-        "cost_per_hour": sum(dc["busy"] * dc["price"] for dc in dcs),
+        "cost_per_hour": sum(dc["cost_per_hour"] for dc in dcs),
     }

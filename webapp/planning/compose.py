@@ -1,11 +1,13 @@
 """From the plan form's values and the inventory to the document of `meridian plan`."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 from engine.runtime.network import hop_network
-from webapp.inventory.models import DataCenter, WanLink
+from webapp.inventory.models import GpuPool, WanLink
+from webapp.inventory.selectors import named_pools, pools
 from webapp.planning.models import Plan
 
 RULES = (
@@ -22,13 +24,13 @@ EXPLICIT = ("forward_ms", "backward_ms", "recompute_ms", "parameters_per_stage",
 
 
 def request_of(values: dict[str, Any]) -> dict[str, Any]:
-    """The document of `meridian plan`: chosen data centres with their links, job and rules."""
-    dcs = list(DataCenter.objects.with_counts().filter(pk__in=[dc.pk for dc in values["datacenters"]]))
-    links = WanLink.objects.filter(a__in=dcs, b__in=dcs).select_related("a", "b")
+    """The document of `meridian plan`: pools of the chosen data centres, their links, job and rules."""
+    chosen = named_pools(values["datacenters"])
+    links = links_of(chosen)
     document = {
         "method": "algorithm1",
-        "datacenters": [_datacenter(dc) for dc in dcs],
-        "links": [_link(link) for link in links],
+        "datacenters": [_datacenter(name, pool) for name, pool in chosen.items()],
+        "links": links,
         "job": _job(values, links),
         "allreduce": values["source"] == "model" or values.get("parameters_per_stage") is not None,
     }
@@ -55,6 +57,7 @@ def initial_of(plan: Plan) -> dict[str, Any]:
     job, training = plan.request["job"], plan.training or {}
     names = [dc["name"] for dc in plan.request["datacenters"]]
     taken = set(Plan.objects.filter(team=plan.team).values_list("name", flat=True))
+    dcs = list({pool.dc_id: pool.dc for pool in pools(plan.team, names).values()}.values())
     values = {
         **{name: plan.request[name] for name in RULES if plan.request.get(name) is not None},
         **{name: job[name] for name in (*EXPLICIT, "partitions", "microbatches", "tp", "mfu") if name in job},
@@ -62,23 +65,23 @@ def initial_of(plan: Plan) -> dict[str, Any]:
         **training.get("model", {}),
         "team": plan.team_id,
         "name": next(name for n in itertools.count(2) if (name := f"{plan.name[:70]} v{n}") not in taken),
-        "datacenters": list(DataCenter.objects.filter(team=plan.team, name__in=names)),
+        "datacenters": dcs,
         "source": "model" if "model" in job else "times",
     }
     if "model" in job:
         return values | {"model": job["model"], "model_micro_batch": job.get("micro_batch", 1)}
-    links = WanLink.objects.filter(a__in=values["datacenters"], b__in=values["datacenters"])
-    if job.get("comm_to_compute") != transfer_to_forward(values, links):
+    if job.get("comm_to_compute") != transfer_to_forward(values, links_of(named_pools(dcs))):
         values["comm_to_compute"] = job.get("comm_to_compute")
     return values
 
 
-def _datacenter(dc: Any) -> dict[str, Any]:
+def _datacenter(name: str, pool: Any) -> dict[str, Any]:
+    dc = pool.dc
     document = {
-        "name": dc.name,
-        "gpus": dc.gpu_count,
-        "gpu_type": dc.gpu_type,
-        "price_per_gpu_hour": float(dc.price_per_gpu_hour),
+        "name": name,
+        "gpus": pool.gpu_count,
+        "gpu_type": pool.gpu_type,
+        "price_per_gpu_hour": float(pool.price_per_gpu_hour),
         "intra_gbps": dc.intra_gbps,
     }
     if dc.latitude is not None and dc.longitude is not None:
@@ -86,9 +89,26 @@ def _datacenter(dc: Any) -> dict[str, Any]:
     return document
 
 
-def _link(link: WanLink) -> dict[str, Any]:
+def links_of(chosen: dict[str, GpuPool]) -> list[dict[str, Any]]:
+    """Links between pools: those of their data centres; inside one, the network that all its nodes share."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, pool in chosen.items():
+        names[pool.dc_id].append(name)
+    wan = WanLink.objects.filter(a__in=names, b__in=names).order_by("a__name", "b__name")
+    documents = [
+        _link(link, pair) for link in wan for pair in itertools.product(names[link.a_id], names[link.b_id])
+    ]
+    for inside in names.values():
+        documents += [
+            {"between": list(pair), "latency_ms": 0.0, "bandwidth_gbps": chosen[pair[0]].dc.intra_gbps}
+            for pair in itertools.combinations(inside, 2)
+        ]
+    return documents
+
+
+def _link(link: WanLink, between: tuple[str, str]) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "between": [link.a.name, link.b.name],
+        "between": list(between),
         "latency_ms": link.latency_ms,
         "bandwidth_gbps": link.bandwidth_gbps,
     }
@@ -99,7 +119,7 @@ def _link(link: WanLink) -> dict[str, Any]:
     return document
 
 
-def _job(values: dict[str, Any], links: Iterable[WanLink]) -> dict[str, Any]:
+def _job(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> dict[str, Any]:
     job: dict[str, Any] = {"partitions": values["partitions"], "microbatches": values["microbatches"]}
     if values["source"] == "model":
         job |= {"model": values["model"], "micro_batch": values.get("model_micro_batch") or 1}
@@ -112,12 +132,14 @@ def _job(values: dict[str, Any], links: Iterable[WanLink]) -> dict[str, Any]:
     return job
 
 
-def transfer_to_forward(values: dict[str, Any], links: Iterable[WanLink]) -> float:
+def transfer_to_forward(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> float:
     """C: time of one message over the slowest link's node pair, per forward; 0 without links."""
     nbytes = values.get("activation_bytes") or 0
     times = [
         hop_network(
-            latency_ms=link.latency_ms, cap_gbps=link.bandwidth_gbps, connections=link.connections
+            latency_ms=link["latency_ms"],
+            cap_gbps=link["bandwidth_gbps"],
+            connections=link.get("connections"),
         ).transfer_ms(nbytes)
         for link in links
     ]

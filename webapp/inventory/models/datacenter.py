@@ -6,11 +6,16 @@ from typing import Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Q
+from django.db.models import Aggregate, Count, OuterRef, Q, Subquery, Sum
 from django.db.models.functions import Coalesce
 
 from webapp.accounts.models import Team
-from webapp.inventory.models.limits import FINITE, NAME
+from webapp.inventory.models.limits import FINITE, NAME, known_country, known_time_zone
+
+
+def _counted(rows: models.QuerySet[Any], what: Aggregate) -> Coalesce:
+    whole = rows.annotate(counted=what).values("counted")
+    return Coalesce(Subquery(whole, output_field=models.IntegerField()), 0)
 
 
 class DataCenterQuerySet(models.QuerySet["DataCenter"]):
@@ -19,23 +24,23 @@ class DataCenterQuerySet(models.QuerySet["DataCenter"]):
         return self.filter(team__in=Team.objects.visible_to(user))
 
     def with_counts(self) -> DataCenterQuerySet:
-        """Adds `node_count` and `gpu_count`."""
+        """Adds `node_count` and `gpu_count`; each counts by itself: a filter may join others."""
+        from webapp.inventory.models.node import Node  # nodes know their data centre, not the other way round
+
+        counts = Node.objects.filter(dc=OuterRef("pk")).order_by().values("dc")
         return self.annotate(
-            node_count=models.Count("nodes"),
-            gpu_count=Coalesce(models.Sum("nodes__gpus"), 0),
+            node_count=_counted(counts, Count("pk")), gpu_count=_counted(counts, Sum("gpus"))
         )
 
 
 class DataCenter(models.Model):
-    """One site with GPUs of one type."""
+    """One site; its GPUs stand in pools of one type each."""
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="datacenters")
     name = models.CharField(max_length=40, validators=[NAME])
     place = models.CharField(max_length=120, blank=True)
-    gpu_type = models.CharField(max_length=40)
-    price_per_gpu_hour = models.DecimalField(
-        max_digits=10, decimal_places=4, default=0, validators=[MinValueValidator(0)]
-    )
+    country = models.CharField(max_length=2, blank=True, validators=[known_country])  # ISO 3166-1 alpha-2
+    time_zone = models.CharField(max_length=40, blank=True, validators=[known_time_zone])  # IANA
     intra_gbps = models.FloatField(default=100, validators=[MinValueValidator(0.001), FINITE])
     latitude = models.FloatField(
         null=True, blank=True, validators=[MinValueValidator(-90), MaxValueValidator(90)]
@@ -55,9 +60,6 @@ class DataCenter(models.Model):
                 fields=["team", "name"],
                 name="datacenter_name_unique",
                 violation_error_message="The team has a data centre of this name already.",
-            ),
-            models.CheckConstraint(
-                condition=Q(price_per_gpu_hour__gte=0), name="datacenter_price_not_negative"
             ),
             models.CheckConstraint(condition=Q(intra_gbps__gt=0), name="datacenter_intra_positive"),
             models.CheckConstraint(

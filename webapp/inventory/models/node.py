@@ -14,6 +14,7 @@ from django.utils import timezone
 from webapp.accounts.models import Team
 from webapp.inventory.models.datacenter import DataCenter
 from webapp.inventory.models.limits import NAME
+from webapp.inventory.models.pool import GpuPool
 
 
 def silence() -> timedelta:
@@ -51,6 +52,8 @@ class Node(models.Model):
     dc = models.ForeignKey(
         DataCenter, on_delete=models.PROTECT, related_name="nodes", verbose_name="data centre"
     )
+    # Of the same data centre; a constraint of the database says so too.
+    pool = models.ForeignKey(GpuPool, on_delete=models.PROTECT, related_name="nodes", verbose_name="GPU pool")
     name = models.CharField(max_length=40, unique=True, validators=[NAME])
     gpus = models.PositiveIntegerField("GPUs", validators=[MinValueValidator(1), MaxValueValidator(1024)])
     device = models.CharField(max_length=10, choices=Device.choices, default=Device.CUDA)

@@ -1,6 +1,6 @@
-"""Data centres, nodes and links: created, changed and deleted."""
+"""Data centres, GPU pools, nodes and links: created, changed and deleted."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import models, transaction
 from django.db.models import ProtectedError
@@ -8,24 +8,38 @@ from django.db.models import ProtectedError
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.inventory.models import DataCenter, Node, WanLink
+from webapp.inventory.models import DataCenter, GpuPool, Node, WanLink
+from webapp.inventory.services.blocked import blocked_by
 from webapp.inventory.services.broker import drop_broker_user
+
+Thing = DataCenter | GpuPool | Node | WanLink
+T = TypeVar("T", bound=Thing)
 
 
 class Blocked(Exception):
     """A deletion that would take history with it; the message names what stands against it."""
 
 
-def team_of(thing: DataCenter | Node | WanLink) -> Team:
+def team_of(thing: Thing) -> Team:
     """The team that owns `thing`."""
     if isinstance(thing, DataCenter):
         return thing.team
-    return thing.dc.team if isinstance(thing, Node) else thing.a.team
+    return thing.a.team if isinstance(thing, WanLink) else thing.dc.team
 
 
 @transaction.atomic
-def save(actor: Any, thing: DataCenter | Node | WanLink) -> DataCenter | Node | WanLink:
-    """Create or change a data centre, node or link.
+def create_datacenter(actor: Any, dc: DataCenter, pool: GpuPool | None = None) -> DataCenter:
+    """Create a data centre and its first GPU pool. Raises as `save` does; nothing is kept then."""
+    save(actor, dc)
+    if pool is not None:
+        pool.dc = dc
+        save(actor, pool)
+    return dc
+
+
+@transaction.atomic
+def save(actor: Any, thing: T) -> T:
+    """Create or change a data centre, pool, node or link.
 
     Raises
     ------
@@ -34,6 +48,8 @@ def save(actor: Any, thing: DataCenter | Node | WanLink) -> DataCenter | Node | 
     ValidationError
         A field or constraint is broken.
     """
+    if isinstance(thing, Node):
+        thing.dc = thing.pool.dc
     require(actor, team_of(thing))
     if isinstance(thing, WanLink) and thing.a_id > thing.b_id:
         thing.a, thing.b = thing.b, thing.a  # one pair, one row: the lower id first
@@ -53,8 +69,8 @@ def save(actor: Any, thing: DataCenter | Node | WanLink) -> DataCenter | Node | 
 
 
 @transaction.atomic
-def delete(actor: Any, thing: DataCenter | Node | WanLink) -> None:
-    """Delete a data centre, node or link that nothing refers to.
+def delete(actor: Any, thing: Thing) -> None:
+    """Delete a data centre (with its empty pools), pool, node or link that nothing refers to.
 
     Raises
     ------
@@ -75,24 +91,6 @@ def delete(actor: Any, thing: DataCenter | Node | WanLink) -> None:
         raise Blocked(f"{thing} is still used by {names}.") from None
 
 
-def blocked_by(thing: DataCenter | Node | WanLink) -> str:
-    """Why `thing` cannot be deleted, as a sentence; empty where it can."""
-    from webapp.jobs.models import Run  # jobs know the inventory, not the other way round
-
-    if isinstance(thing, WanLink):
-        return ""
-    ranks = {"ranks__dc": thing} if isinstance(thing, DataCenter) else {"ranks__node": thing}
-    runs = Run.objects.filter(**ranks).distinct().select_related("job")
-    parts = [_some("run", "runs", [str(run) for run in runs[:4]], runs.count())]
-    if isinstance(thing, DataCenter):
-        nodes = thing.nodes.all()
-        links = WanLink.objects.filter(models.Q(a=thing) | models.Q(b=thing)).select_related("a", "b")
-        parts.append(_some("node", "nodes", [node.name for node in nodes[:4]], len(nodes)))
-        parts.append(_some("link", "links", [str(link) for link in links[:4]], len(links)))
-    used = ", ".join(part for part in parts if part)
-    return f"{thing} cannot be deleted: {used} would lose it." if used else ""
-
-
 def _values(thing: models.Model) -> dict[str, Any]:
     """The editable fields of `thing` as JSON values, for the audit row."""
     fields = [field for field in thing._meta.concrete_fields if field.editable and not field.primary_key]
@@ -101,10 +99,3 @@ def _values(thing: models.Model) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, int | float | str) else str(value)
-
-
-def _some(one: str, many: str, names: list[str], total: int) -> str:
-    if not total:
-        return ""
-    more = f" and {total - len(names)} more" if total > len(names) else ""
-    return f"{one if total == 1 else many} {', '.join(names)}{more}"

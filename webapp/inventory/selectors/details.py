@@ -8,9 +8,9 @@ from django.http import HttpRequest
 
 from engine.cluster import tcp
 from webapp.accounts.permissions import may
-from webapp.inventory.models import DataCenter, Node, WanLink
+from webapp.inventory.models import DataCenter, GpuPool, Node, WanLink
 from webapp.inventory.services import team_of
-from webapp.inventory.tables import LinkTable, NodeTable
+from webapp.inventory.tables import LinkTable, NodeTable, PoolTable
 from webapp.lists import bound_table
 
 
@@ -25,8 +25,10 @@ def detail_context(request: HttpRequest, thing: DataCenter | Node | WanLink) -> 
 def _datacenter(request: HttpRequest, dc: DataCenter) -> dict[str, Any]:
     links = WanLink.objects.visible_to(request.user).filter(Q(a=dc) | Q(b=dc)).select_related("a", "b")
     nodes = Node.objects.visible_to(request.user).filter(dc=dc).select_related("dc").defer("seen_ranks")
+    pools = GpuPool.objects.visible_to(request.user).filter(dc=dc).with_counts()
     return {
         "datacenter": dc,
+        "pools": bound_table(request, PoolTable, pools, prefix="pools-"),
         "nodes": bound_table(request, NodeTable, nodes, prefix="nodes-", exclude=("dc",)),
         "links": bound_table(request, LinkTable, links, prefix="links-"),
         "runs": _runs(request, Q(ranks__dc=dc)),

@@ -1,0 +1,6 @@
+"""Reads of the inventory: what pools a plan or job names, and what the pages show."""
+
+from webapp.inventory.selectors.details import detail_context, tcp_figures
+from webapp.inventory.selectors.pools import datacenter_name, named_pools, pools
+
+__all__ = ["datacenter_name", "detail_context", "named_pools", "pools", "tcp_figures"]

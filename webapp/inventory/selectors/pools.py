@@ -1,0 +1,41 @@
+"""Names of GPU pools in plans and job documents: `<dc>` where it is alone there, else `<dc>:<gpu_type>`."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from webapp.accounts.models import Team
+from webapp.inventory.models import DataCenter, GpuPool
+
+
+def pools(team: Team, names: Iterable[str]) -> dict[str, GpuPool]:
+    """The pools of `team` that `names` mean; a name that means none is left out.
+
+    The bare name of a data centre that has got further pools since means its first: the one that the name
+    was written for. Pools come with `dc`.
+    """
+    wanted = list(names)
+    rows = GpuPool.objects.filter(dc__team=team, dc__name__in={datacenter_name(name) for name in wanted})
+    by_dc: dict[str, list[GpuPool]] = defaultdict(list)
+    for pool in rows.select_related("dc").order_by("pk"):
+        by_dc[pool.dc.name].append(pool)
+    found = {}
+    for name in wanted:
+        dc, _, gpu_type = name.partition(":")
+        fitting = [pool for pool in by_dc[dc] if gpu_type in ("", pool.gpu_type)]
+        if fitting:
+            found[name] = fitting[0]
+    return found
+
+
+def named_pools(dcs: Iterable[DataCenter]) -> dict[str, GpuPool]:
+    """Every pool of `dcs` by the name that plans give it; with `dc`, `node_count` and `gpu_count`."""
+    rows = list(GpuPool.objects.filter(dc__in=list(dcs)).select_related("dc").with_counts())
+    here: dict[int, int] = defaultdict(int)
+    for pool in rows:
+        here[pool.dc_id] += 1
+    return {pool.dc.name if here[pool.dc_id] == 1 else str(pool): pool for pool in rows}
+
+
+def datacenter_name(name: str) -> str:
+    """The data centre of the pool that a plan calls `name`."""
+    return name.partition(":")[0]
