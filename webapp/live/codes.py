@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from engine.simulate.spans import Span
+
 OPS = {"F": "F", "R": "R", "B": "B", "W": "W", "all_reduce": "A", "optimizer": "O"}
 TRAINING = frozenset("FRBW")
 SYNC = frozenset("AO")
@@ -30,6 +32,29 @@ def code_of(span: dict[str, Any], *, origin: float) -> Code:
         "T", microbatch, start, end, arrives, int(span["from_stage"]), int(span["to_stage"]), payload,
         int(span.get("bytes") or 0),
     ]  # fmt: skip
+
+
+OP_NAMES: dict[str, Any] = {code: op for op, code in OPS.items()}
+
+
+def span_of(code: Code, *, pipeline: int, stage: int, wan: bool, **where: Any) -> Span:
+    """The span of a code, in milliseconds: the inverse of `code_of`.
+
+    Parameters
+    ----------
+    wan : whether the code, if a transfer, goes between two data centres.
+    where : run, iteration and gpu of the span.
+    """
+    if code[0] != "T":
+        return Span(
+            track="gpu", pipeline=pipeline, stage=stage, op=OP_NAMES[code[0]], microbatch=code[1],
+            start=code[2], end=code[3], **where,
+        )  # fmt: skip
+    return Span(
+        track="wan" if wan else "lan", pipeline=pipeline, from_stage=code[5], to_stage=code[6],
+        payload="activation" if code[7] == "a" else "gradient", microbatch=code[1], start=code[2],
+        end=code[3], arrives=code[4], bytes=code[8], run=where.get("run"), iteration=where.get("iteration"),
+    )  # fmt: skip
 
 
 def _ms(seconds: Any, origin: float) -> float:

@@ -5,14 +5,18 @@ import contextlib
 import time
 from typing import Any
 
+import structlog
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from channels.generic.websocket import AsyncJsonWebsocketConsumer  # type: ignore[import-untyped]
 
 from webapp.live.ingest import group_of
-from webapp.live.selectors import snapshot, visible_run
+from webapp.live.selectors import may_still_watch, messages_since, snapshot, visible_run
 
+log = structlog.get_logger(__name__)
 PING_S = 20.0
+TRY_AGAIN = 1011  # close code: something failed on our side
 NOT_FOUND = 4404  # close code: no such run for this user; the client does not try again
+OPENING_S = 0.1  # for a client to say that it comes back, and from where
 RESYNC_S = 0.5  # a client gets a snapshot at most so often
 
 
@@ -22,9 +26,12 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
     seq = -1
     epoch: float | None = None
     pinger: asyncio.Task[None] | None = None
+    opener: asyncio.Task[None] | None = None
     sent_at = 0.0
+    held: list[dict[str, Any]] | None  # events that come before the first answer wait for it
 
     async def connect(self) -> None:
+        self.held = []
         self.run_id: int = self.scope["url_route"]["kwargs"]["run_id"]
         await self.accept()
         if await database_sync_to_async(visible_run)(self.scope["user"], self.run_id) is None:
@@ -32,20 +39,48 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
             return
         # Joined first, read then: what is committed in between comes as an event too.
         await self.channel_layer.group_add(group_of(self.run_id), self.channel_name)
-        await self._send_snapshot()
         self.pinger = asyncio.create_task(self._ping())
+        self.opener = asyncio.create_task(self._open())
 
     async def disconnect(self, code: int) -> None:
-        if self.pinger:
-            self.pinger.cancel()
+        for task in (self.pinger, self.opener):
+            if task:
+                task.cancel()
         if hasattr(self, "run_id"):
             with contextlib.suppress(Exception):  # the broker may be what went away
                 await self.channel_layer.group_discard(group_of(self.run_id), self.channel_name)
 
     async def receive_json(self, content: Any, **kwargs: Any) -> None:
-        if isinstance(content, dict) and content.get("type") == "resync":
-            await asyncio.sleep(max(0.0, self.sent_at + RESYNC_S - time.monotonic()))
+        kind = content.get("type") if isinstance(content, dict) else None
+        if kind not in ("resync", "since"):
+            return
+        if self.opener:
+            self.opener.cancel()
+        known = content.get("seq")
+        if kind == "since" and type(known) is int and await self._send_since(known):
+            return
+        await asyncio.sleep(max(0.0, self.sent_at + RESYNC_S - time.monotonic()))
+        await self._send_snapshot()
+
+    async def _open(self) -> None:
+        """A snapshot, unless the client says within a moment what it knows already."""
+        await asyncio.sleep(OPENING_S)
+        try:
             await self._send_snapshot()
+        except Exception:
+            log.exception("no snapshot", run=self.run_id)
+            await self.close(code=TRY_AGAIN)
+
+    async def _send_since(self, known: int) -> bool:
+        """Send what came after `known`, if the server still has all of it."""
+        missed = await database_sync_to_async(messages_since)(self.run_id, known)
+        if missed is None:
+            return False
+        self.seq = known
+        for message in missed:
+            await self._tell(message)
+        await self._let_go()
+        return True
 
     @classmethod
     async def decode_json(cls, text_data: str) -> Any:
@@ -56,8 +91,14 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
             return None
 
     async def run_events(self, event: dict[str, Any]) -> None:
-        """A message of the run's group; what the snapshot holds already is left out."""
-        message = event["message"]
+        """A message of the run's group."""
+        if self.held is None:
+            await self._tell(event["message"])
+        else:
+            self.held.append(event["message"])
+
+    async def _tell(self, message: dict[str, Any]) -> None:
+        """Send a message, unless the client has it already."""
         if message["seq"] > self.seq:
             self.seq = message["seq"]
             self.epoch = message.get("epoch", self.epoch)
@@ -67,9 +108,18 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
         whole = await database_sync_to_async(snapshot)(self.run_id)
         self.seq, self.epoch, self.sent_at = whole["seq"], whole["epoch"], time.monotonic()
         await self.send_json(whole)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        while self.held:
+            await self._tell(self.held.pop(0))
+        self.held = None
 
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(PING_S)
+            if not await database_sync_to_async(may_still_watch)(self.scope, self.run_id):
+                await self.close(code=NOT_FOUND)
+                return
             now = 0.0 if self.epoch is None else round(time.time() * 1e3 - self.epoch, 3)
             await self.send_json({"type": "ping", "now": now})

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from webapp.broker import CHANGES
 from webapp.inventory.models import Node
-from webapp.live import liveness
+from webapp.live import liveness, recent
 from webapp.live.services import Event, take_in
 
 log = structlog.get_logger(__name__)
@@ -152,6 +152,11 @@ class Ingest:
             await pipe.execute()
 
     async def _notify(self, messages: list[tuple[int, dict[str, Any]]]) -> None:
+        if messages:
+            try:
+                await recent.keep(self._client, messages)
+            except (RedisError, OSError) as error:  # who asks for them gets a snapshot
+                log.warning("recent messages not kept", error=str(error))
         layer = get_channel_layer()
         for run_id, message in messages:
             try:

@@ -70,7 +70,7 @@ class IterationStat(models.Model):
 
 
 class LogLine(models.Model):
-    """One line that a rank wrote. `seq` is the event's id, which grows on a node: the same line twice is one."""
+    """One line that a rank wrote. `seq` is the event's id, which grows on a node."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+")
     rank = models.PositiveIntegerField()

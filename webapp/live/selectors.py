@@ -5,8 +5,9 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from webapp.accounts.models import User
 from webapp.jobs.models import Run, RunEvent
-from webapp.live import payload, usage
+from webapp.live import payload, recent, usage
 from webapp.live.models import IterationStat, SpanBatch
 from webapp.live.shape import Shape, lanes, shape_of
 
@@ -19,6 +20,20 @@ USAGE_ITERATIONS = 10
 def visible_run(user: Any, run_id: int) -> Run | None:
     """The run, if `user` may see it."""
     return Run.objects.visible_to(user).filter(pk=run_id).first()
+
+
+def may_still_watch(scope: dict[str, Any], run_id: int) -> bool:
+    """Whether the person behind an open socket is still logged in, and may still see the run."""
+    session = scope.get("session")
+    if session is not None and not session.exists(session.session_key):
+        return False
+    user = User.objects.filter(pk=scope["user"].pk, is_active=True).first()
+    return user is not None and visible_run(user, run_id) is not None
+
+
+def messages_since(run_id: int, seq: int) -> list[dict[str, Any]] | None:
+    """The messages to browsers after `seq`; None where not all of them are there any more."""
+    return recent.since(run_id, seq, Run.objects.values_list("live_seq", flat=True).get(pk=run_id))
 
 
 def snapshot(run_id: int) -> dict[str, Any]:
@@ -54,6 +69,24 @@ def _snapshot(run: Run) -> dict[str, Any]:
         "ranks": payload.rank_entries(ranks),
         "usage": run_usage(run, shape),
     }
+
+
+def spans_between(run: Run, first: int, last: int) -> dict[str, Any]:
+    """`iterations` and `spans` of iterations `first` to `last`, as in a snapshot, as far as they are kept.
+
+    At most MOST_SPANS spans, and the first iteration whole at least.
+    """
+    stats = IterationStat.objects.filter(run=run, iteration__range=(first, last))
+    batches = SpanBatch.objects.filter(run=run, iteration__range=(first, last)).order_by("iteration", "rank")
+    spans: list[dict[str, Any]] = []
+    count = 0
+    for batch in batches.iterator(chunk_size=200):
+        if spans and batch.iteration != spans[-1]["iteration"] and count + len(batch.spans) > MOST_SPANS:
+            break
+        spans.append(payload.span_entry(batch))
+        count += len(batch.spans)
+    light = stats.defer("busy_s", "sync_s", "traffic")[:MOST_ITERATIONS]
+    return {"iterations": [payload.iteration_entry(run, stat) for stat in light], "spans": spans}
 
 
 def run_usage(run: Run, shape: Shape) -> dict[str, Any] | None:

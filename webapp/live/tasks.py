@@ -6,7 +6,9 @@ from django.conf import settings
 
 @shared_task(name="live.retention")
 def retention() -> None:
-    """Drop raw spans that are older than the iterations that are kept."""
-    from webapp.live.services import forget_old_spans
+    """Drop details that are older than what is kept: raw spans, per-rank times, log lines."""
+    from webapp.live import services
 
-    forget_old_spans(settings.KEEP_SPAN_ITERATIONS)
+    services.forget_old_spans(settings.KEEP_SPAN_ITERATIONS)
+    services.compact_iterations(settings.KEEP_SPAN_ITERATIONS)
+    services.forget_old_lines(settings.KEEP_LOG_LINES)

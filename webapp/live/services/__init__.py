@@ -1,6 +1,7 @@
 """Every change of telemetry: what nodes report is taken in, what is old is forgotten."""
 
 from webapp.live.services.intake import Event, take_in
-from webapp.live.services.retention import forget_old_spans
+from webapp.live.services.logs import forget_old_lines
+from webapp.live.services.retention import compact_iterations, forget_old_spans
 
-__all__ = ["Event", "forget_old_spans", "take_in"]
+__all__ = ["Event", "compact_iterations", "forget_old_lines", "forget_old_spans", "take_in"]

@@ -14,8 +14,9 @@ from webapp.jobs import services as jobs
 from webapp.jobs.models import RankState, Run, RunEvent
 from webapp.live import payload, usage
 from webapp.live.codes import code_of
-from webapp.live.models import IterationStat, SpanBatch
+from webapp.live.models import IterationStat, LogLine, SpanBatch
 from webapp.live.selectors import run_usage
+from webapp.live.services import logs
 from webapp.live.shape import Shape, shape_of_run
 
 log = structlog.get_logger(__name__)
@@ -30,6 +31,7 @@ class Intake:
     nodes: dict[tuple[int, int], str] = field(default_factory=dict)  # (run, rank) → the node it was given to
     batches: list[SpanBatch] = field(default_factory=list)
     stats: dict[tuple[int, int], IterationStat] = field(default_factory=dict)
+    lines: dict[tuple[int, int], list[LogLine]] = field(default_factory=dict)  # (run, rank) → its new lines
     touched: set[int] = field(default_factory=set)
     new_epoch: set[int] = field(default_factory=set)
     refused: int = 0
@@ -124,6 +126,9 @@ def _take_batch(intake: Intake, run: Run, event: Event) -> None:
         intake.refused += 1
         log.warning("spans refused", run=run.pk, rank=event.get("rank"), error=str(error))
         return
+    stat = _stat(intake, run, event["iteration"])
+    if stat.is_compact:
+        return  # taken in long ago, and its details forgotten
     if run.epoch is None:
         run.epoch = epoch
         intake.new_epoch.add(run.pk)
@@ -138,7 +143,7 @@ def _take_batch(intake: Intake, run: Run, event: Event) -> None:
             spans=codes,
         )
     )
-    _roll_up(_stat(intake, run, event["iteration"]), event["rank"], start, end, busy, sync, traffic, shape)
+    _roll_up(stat, event["rank"], start, end, busy, sync, traffic, shape)
     intake.touched.add(run.pk)
 
 
@@ -161,7 +166,18 @@ def _roll_up(
         stat.traffic[str(rank)] = traffic
     stat.ranks = len(stat.busy_s)
     if stat.ranks == shape.ranks:
-        stat.utilization = round(usage.utilization(stat.busy_s, shape.ranks, stat.end - stat.start), 4)
+        _close(stat, shape)
+
+
+def _close(stat: IterationStat, shape: Shape) -> None:
+    """What is kept of a whole iteration for good."""
+    whole = usage.total(
+        [stat], dc_of_rank=shape.dc_of_rank, pairs=shape.pairs, links=shape.links, predicted=None
+    )
+    if whole:
+        stat.utilization = whole["run"]["utilization"]
+        stat.dc_utilization = [dc["utilization"] for dc in whole["dcs"]]
+        stat.link_gbps = [link["gbps"] for link in whole["links"]]
 
 
 def _stat(intake: Intake, run: Run, iteration: int) -> IterationStat:
@@ -214,7 +230,8 @@ def _take_step(intake: Intake, run: Run, event: Event) -> None:
 
 
 def _take_log(intake: Intake, run: Run, event: Event) -> None:
-    jobs.record_last_line(run, int(event["rank"]), str(event["line"]))
+    line = logs.line_of(run, event)
+    intake.lines.setdefault((run.pk, line.rank), []).append(line)
 
 
 def _take_result(intake: Intake, run: Run, event: Event) -> None:
@@ -236,6 +253,8 @@ ROLLED_UP = [
     "sync_s",
     "traffic",
     "utilization",
+    "dc_utilization",
+    "link_gbps",
 ]
 
 
@@ -249,6 +268,9 @@ def _write(intake: Intake) -> None:
         unique_fields=["run", "iteration"],
         update_fields=ROLLED_UP,
     )
+    logs.store(intake.lines)
+    for (pk, rank), lines in intake.lines.items():
+        jobs.record_last_line(intake.runs[pk], rank, lines[-1].text)
 
 
 def _message(intake: Intake, run: Run, marks_before: int) -> dict[str, Any]:

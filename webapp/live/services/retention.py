@@ -1,12 +1,38 @@
 """Forgetting: telemetry grows without end, so details go after a while and rollups stay."""
 
-from webapp.jobs.models import Run
-from webapp.live.models import SpanBatch
+from datetime import timedelta
+
+from django.db import transaction
+from django.db.models import F, Q
+from django.utils import timezone
+
+from webapp.jobs.models import TERMINAL, Run
+from webapp.live.models import IterationStat, SpanBatch
+
+MOST_AT_ONCE = 20_000  # rows of one statement: a clean-up must not hold locks for long
+LATE = timedelta(hours=1)  # after a run's end nothing of it is on its way any more
 
 
+@transaction.atomic
 def forget_old_spans(keep: int) -> int:
     """Delete raw spans of all but the last `keep` iterations of each run; returns how many batches."""
     gone = 0
     for run, iteration in Run.objects.filter(iteration__gte=keep).values_list("pk", "iteration"):
         gone += SpanBatch.objects.filter(run=run, iteration__lte=iteration - keep).delete()[0]
     return gone
+
+
+@transaction.atomic
+def compact_iterations(keep: int) -> int:
+    """Forget per-rank times and transfers of iterations whose spans are gone; returns how many.
+
+    What stays for good is a row of numbers per iteration. An iteration that lacks ranks is left until its run
+    has been over for an hour: the node may only have been cut off from the broker.
+    """
+    quiet = Q(run__status__in=TERMINAL, run__finished_at__lt=timezone.now() - LATE)
+    old = Q(iteration__lte=F("run__iteration") - keep)
+    whole = Q(dc_utilization__isnull=False)
+    due = IterationStat.objects.filter(old & (whole | quiet), is_compact=False).values("pk")[:MOST_AT_ONCE]
+    return IterationStat.objects.filter(pk__in=list(due.values_list("pk", flat=True))).update(
+        busy_s={}, sync_s={}, traffic={}, is_compact=True
+    )

@@ -1,0 +1,70 @@
+"""What nodes report of a run, for tests: events as agents send them, and runs that have been measured."""
+
+from typing import Any
+
+from tests.site.world import World
+from webapp.jobs.allocate import allocate
+from webapp.jobs.models import Run
+from webapp.live.services import take_in
+
+T0 = 1_790_000_000.0
+Item = tuple[str, str, dict[str, Any]]  # node, stream entry, event
+NODES = ["east-1", "east-1", "mid-1", "mid-1", "west-1", "west-1"] * 2  # of the world's plan, by rank
+
+
+def placed(world: World) -> Run:
+    """A run whose ranks have got their GPUs."""
+    world.hear()
+    run = world.launch()
+    assert allocate(run)
+    run.refresh_from_db()
+    return run
+
+
+def measure(world: World, run: Run, *, iterations: int) -> None:
+    """Let `run` get its GPUs and report `iterations`."""
+    world.hear()
+    assert allocate(run)
+    take_in(events(run, iterations), set())
+
+
+def spans_event(run: Run, rank: int, iteration: int) -> dict[str, Any]:
+    """One forward op of half a second; stage 2 sends 5 MB over the WAN in 20 ms."""
+    start = T0 + iteration
+    pipeline, stage = divmod(rank, 6)
+    op = {"track": "gpu", "pipeline": pipeline, "stage": stage, "op": "F", "microbatch": 0}
+    spans: list[dict[str, Any]] = [{**op, "start": start, "end": start + 0.5}]
+    if stage == 1:
+        sent = {"track": "wan", "pipeline": pipeline, "from_stage": 1, "to_stage": 2, "payload": "activation"}
+        times = {"start": start + 0.5, "end": start + 0.52, "arrives": start + 0.53}
+        spans.append({**sent, **times, "microbatch": 0, "bytes": 5_000_000})
+    key = {"kind": "spans", "run": str(run.pk), "generation": run.generation, "rank": rank}
+    return {**key, "iteration": iteration, "start": start, "end": start + 1.0, "spans": spans}
+
+
+def step_event(run: Run, iteration: int, **fields: Any) -> dict[str, Any]:
+    """Loss and the like of one iteration."""
+    key = {"kind": "step", "run": str(run.pk), "generation": run.generation, "iteration": iteration}
+    return {**key, "loss": 5.0 - iteration, "grad_norm": 1.0, "learning_rate": 1e-3, "tokens": 10, **fields}
+
+
+def log_event(run: Run, rank: int, number: int, line: str | None = None) -> dict[str, Any]:
+    """Line `number` of a rank."""
+    key = {"kind": "log", "run": str(run.pk), "generation": run.generation, "rank": rank}
+    text = f"line {number} of rank {rank}" if line is None else line
+    return {**key, "line": text, "t": T0 + number / 1e3, "id": 1_790_000_000_000_000 + number}
+
+
+def rank_event(run: Run, rank: int, state: str, **fields: Any) -> dict[str, Any]:
+    """A rank's state."""
+    key = {"kind": "rank", "run": str(run.pk), "generation": run.generation, "rank": rank}
+    return {**key, "state": state, **fields}
+
+
+def events(run: Run, iterations: int, first: int = 0) -> list[Item]:
+    """Spans of all twelve ranks and the step, of `iterations` from `first`."""
+    made: list[Item] = []
+    for iteration in range(first, first + iterations):
+        made += [(NODES[rank], "1-0", spans_event(run, rank, iteration)) for rank in range(12)]
+        made.append(("west-1", "1-0", step_event(run, iteration)))
+    return made

@@ -1,0 +1,58 @@
+"""Reading the log lines of a run: the tail, what came after, and what matches."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from webapp.jobs.models import Run
+from webapp.live.models import LogLine
+
+TAIL = 500
+MOST = 2_000
+
+
+def lines(run: Run, *, rank: int | None = None, q: str = "") -> QuerySet[LogLine]:
+    """The lines of `run` (of one `rank`; those that hold `q`, whatever the case), oldest first."""
+    found = LogLine.objects.filter(run=run)
+    if rank is not None:
+        found = found.filter(rank=rank)
+    if q:
+        found = found.filter(text__icontains=q)
+    return found.order_by("seq", "rank")
+
+
+def tail(found: QuerySet[LogLine], after: int | None, most: int = TAIL) -> tuple[list[LogLine], bool]:
+    """The last `most` lines, or those written after row `after`; and whether there are more than these.
+
+    What came after is told by row and not by `seq`: the ids of two nodes know nothing of each other.
+    """
+    if after is None:
+        last = list(found.order_by("-seq", "-rank")[: most + 1])
+        return last[:most][::-1], len(last) > most
+    new = list(found.filter(pk__gt=after).order_by("pk")[: MOST + 1])
+    return sorted(new[:MOST], key=lambda line: (line.seq, line.rank)), len(new) > MOST
+
+
+def kept_per_rank() -> int:
+    """How many lines of a rank are kept."""
+    return int(settings.KEEP_LOG_LINES)
+
+
+def entry(line: LogLine) -> dict[str, Any]:
+    """One line as JSON."""
+    return {
+        "id": line.pk,
+        "seq": line.seq,
+        "rank": line.rank,
+        "t": round(line.at.timestamp(), 3),
+        "text": line.text,
+        "dropped": line.dropped,
+    }
+
+
+def as_text(found: QuerySet[LogLine]) -> Iterator[str]:
+    """Every line as text: time in UTC, rank, line."""
+    for line in found.iterator(chunk_size=2_000):
+        yield f"{line.at:%Y-%m-%dT%H:%M:%S.%f}Z rank {line.rank} {line.text}\n"

@@ -1,0 +1,83 @@
+"""Log lines of ranks as rows: written in bulk, floods thinned, the last lines of each rank kept."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Count
+
+from webapp.jobs.models import Run
+from webapp.live.models import LogLine
+
+MOST_IN_A_BATCH = 200  # lines of one rank in one batch (100 ms); of more, the first and the last are kept
+LONGEST_LINE = 4_000
+
+
+def line_of(run: Run, event: Mapping[str, Any]) -> LogLine:
+    """The row of one `log` event.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        The event lacks a field or has one of a wrong kind.
+    """
+    seq, at = event["id"], float(event.get("t") or time.time())
+    if not isinstance(seq, int) or not 0 < seq < 2**62 or not 0 < at < 1e11:
+        raise ValueError(f"id {seq!r}, t {at!r}")
+    # PostgreSQL takes neither NUL nor half a surrogate pair.
+    text = str(event["line"]).rstrip("\r\n").replace("\x00", "\ufffd").encode(errors="replace").decode()
+    when = datetime.fromtimestamp(at, UTC)
+    return LogLine(run=run, rank=int(event["rank"]), seq=seq, at=when, text=text[:LONGEST_LINE])
+
+
+def thinned(lines: Sequence[LogLine], most: int = MOST_IN_A_BATCH) -> list[LogLine]:
+    """At most `most` of `lines`: of a flood the first and the last, and between them a line that says so.
+
+    The same lines give the same answer, so a batch that is taken in again changes nothing.
+    """
+    if len(lines) <= most:
+        return list(lines)
+    head, tail = most // 2, most - most // 2 - 1
+    gone = lines[head : len(lines) - tail]
+    note = LogLine(
+        run=gone[0].run,
+        rank=gone[0].rank,
+        seq=gone[0].seq,
+        at=gone[0].at,
+        text=f"{len(gone):,} lines left out: {len(lines):,} came at once",
+        dropped=len(gone),
+    )
+    return [*lines[:head], note, *lines[len(lines) - tail :]]
+
+
+@transaction.atomic
+def store(lines: Mapping[tuple[int, int], Sequence[LogLine]]) -> None:
+    """Write the new lines of each (run, rank); those that are known change nothing."""
+    rows = [line for found in lines.values() for line in thinned(_in_order(found))]
+    LogLine.objects.bulk_create(rows, ignore_conflicts=True, batch_size=2_000)
+
+
+def _in_order(lines: Sequence[LogLine]) -> list[LogLine]:
+    """By `seq`, each once."""
+    return [line for _, line in sorted({line.seq: line for line in lines}.items())]
+
+
+@transaction.atomic
+def forget_old_lines(keep: int | None = None) -> int:
+    """Delete all but the last `keep` lines of each rank (setting KEEP_LOG_LINES); returns how many."""
+    keep = settings.KEEP_LOG_LINES if keep is None else keep
+    gone = 0
+    for run, rank in _long_logs(keep):
+        own = LogLine.objects.filter(run=run, rank=rank)
+        oldest = own.order_by("-seq").values_list("seq", flat=True)[keep - 1]
+        gone += own.filter(seq__lt=oldest).delete()[0]
+    return gone
+
+
+def _long_logs(keep: int) -> list[tuple[int, int]]:
+    """(run, rank) with more than `keep` lines."""
+    counted = LogLine.objects.order_by().values("run", "rank").annotate(lines=Count("pk"))
+    return [(row["run"], row["rank"]) for row in counted.filter(lines__gt=keep)]
