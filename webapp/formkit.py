@@ -6,6 +6,7 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 
+from engine.errors import InputError
 from webapp.accounts.models import OPERATORS, Team
 
 Section = tuple[str, str, list[str]]  # title, note, field names
@@ -33,6 +34,15 @@ class Sectioned(forms.BaseForm):
             shown = field if field in self.fields else None
             for message in messages:
                 self.add_error(shown, message)
+
+    def take_input_error(self, error: InputError) -> None:
+        """Show the engine's refusal at the field that it is about, else on top."""
+        last = error.field.rpartition(".")[2].partition("[")[0]
+        name = last if last in self.fields else error.field.partition("[")[0].partition(".")[0]
+        if name in self.fields:
+            self.add_error(name, f"{error.allowed[:1].upper()}{error.allowed[1:]}.")
+        else:
+            self.add_error(None, str(error))
 
 
 def team_field(form: forms.BaseForm, user: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.site.telemetry import measure
 from tests.site.world import World
 
 PERSONS = (
@@ -78,6 +79,13 @@ def run(world: World) -> Args:
     return {"pk": world.launch().pk}
 
 
+def measured(world: World) -> Args:
+    """A run of which spans are kept."""
+    made = world.launch()
+    measure(world, made, iterations=2)
+    return {"pk": made.pk}
+
+
 ACCESS: dict[str, Access] = {
     # accounts and the site itself
     "healthz": Access(get=PUBLIC),
@@ -111,11 +119,23 @@ ACCESS: dict[str, Access] = {
     "planning:plan-list": Access(get=READERS, post=READERS),
     "planning:plan-create": Access(get=OPERATORS, post=OPERATORS),
     "planning:plan-detail": Access(get=TEAM, post=TEAM, args=plan),
+    "planning:plan-document": Access(get=TEAM, post=TEAM, args=plan),
     "planning:plan-launch": Access(post=TEAM_OPERATORS, args=plan, data={"option": 0}),
     # jobs
     "jobs:run-list": Access(get=READERS, post=READERS),
     "jobs:run-detail": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-live": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-history": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-spans": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-trace": Access(get=TEAM, post=TEAM, args=measured),
+    "jobs:run-document": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-metrics": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-metrics-download": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-logs": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-logs-download": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-dry": Access(post=READERS | dict.fromkeys(("viewer", "operator", "admin", "stranger"), "404")),
+    "jobs:run-retry": Access(post=TEAM_OPERATORS, args=run),
+    "jobs:run-clone": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=run),
     "jobs:run-cancel": Access(post=TEAM_OPERATORS, args=run),
 }
 

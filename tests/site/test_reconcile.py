@@ -63,7 +63,8 @@ def test_a_run_waits_for_gpus_and_says_for_how_many(world: Any, nodes: Nodes) ->
     reconcile(nodes)
     run.refresh_from_db()
     assert (run.status, run.status_label) == (Status.QUEUED, "Waiting")
-    assert run.waits_for == "Waits for 4 GPUs in west, 0 are idle"
+    assert run.waits_for == "Waits for 4 GPUs in west, 0 are idle: 4 do not answer"
+    assert run.needs_action
     assert nodes.take() == []
     world.hear()
     reconcile(nodes)
@@ -238,7 +239,7 @@ def test_a_run_succeeds_when_every_rank_has_finished(world: Any, nodes: Nodes) -
 def test_ranks_of_unknown_runs_are_stopped(world: Any, nodes: Nodes) -> None:
     world.hear(world.nodes[0], ranks=[{"run": "987654", "generation": 1, "rank": 0}])
     reconcile(nodes)
-    assert nodes.sent == [("east-1", "stop_ranks", {"run": "987654", "generation": 1, "grace_s": 5.0})]
+    assert nodes.sent == [("east-1", "stop_ranks", {"run": "987654", "generation": 1, "grace_s": 2.5})]
 
 
 def test_generations_grow_and_fence(world: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Sum
 from django.utils import timezone
 
 from webapp.accounts.models import Team
@@ -21,10 +22,41 @@ Gpu = tuple[Node, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """Why a job cannot start now; `for_good` where waiting will not help."""
+    """Why a job cannot start now.
+
+    for_good : waiting will not help.
+    needs_action : it goes on only when somebody does something: GPUs are too few, silent or not enrolled.
+    """
 
     text: str
     for_good: bool = False
+    needs_action: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """GPUs of one pool for one job: how many it needs, and what there is of its device."""
+
+    needed: int
+    idle: int
+    online: int  # idle or busy
+    total: int  # of the device, on nodes that answer or not
+    gone: bool = False
+
+    def shortage(self, name: str) -> Shortage | None:
+        """Why the pool called `name` cannot give what is needed; None where it can."""
+        if self.gone:
+            return Shortage(text=f"{name} has no GPU pool any more", for_good=True)
+        if self.idle >= self.needed:
+            return None
+        gpus = f"{self.needed} GPU" if self.needed == 1 else f"{self.needed} GPUs"
+        text = f"Waits for {gpus} in {name}, {self.idle} {'is' if self.idle == 1 else 'are'} idle"
+        if self.total < self.needed:
+            return Shortage(text=f"{text}: there are {self.total} in all", needs_action=True)
+        if self.online < self.needed:
+            away = self.total - self.online
+            return Shortage(text=f"{text}: {away} do not answer", needs_action=True)
+        return Shortage(text=text)
 
 
 @transaction.atomic
@@ -37,7 +69,7 @@ def allocate(run: Run) -> bool:
     named = _pools(document, run.job.team)
     Node.objects.select_for_update().filter(pool__in=named.values()).count()  # one allocation at a time
     idle = _idle(named, document["device"])
-    shortage = _shortage(document, named, idle)
+    shortage = _shortage(_supply(document, named, idle))
     if shortage:
         _say(run, shortage)
         return False
@@ -50,16 +82,21 @@ def allocate(run: Run) -> bool:
 
 def shortage_of(document: dict[str, Any], team: Team) -> str:
     """What a run of `document` would wait for if it were launched now; empty where nothing."""
-    named = _pools(document, team)
-    found = _shortage(document, named, _idle(named, document["device"]))
+    found = _shortage(supply_of(document, team))
     return found.text if found else ""
+
+
+def supply_of(document: dict[str, Any], team: Team) -> dict[str, Supply]:
+    """What the pools of a job can give it now, by name."""
+    named = _pools(document, team)
+    return _supply(document, named, _idle(named, document["device"]))
 
 
 def _say(run: Run, shortage: Shortage) -> None:
     if shortage.for_good:
         fail_run(run, shortage.text)
     else:
-        wait_for(run, shortage.text)
+        wait_for(run, shortage.text, needs_action=shortage.needs_action)
 
 
 def _pools(document: dict[str, Any], team: Team) -> dict[str, GpuPool]:
@@ -79,17 +116,33 @@ def _idle(named: dict[str, GpuPool], device: str) -> dict[str, list[Gpu]]:
     return idle
 
 
-def _shortage(
+def _shortage(supply: dict[str, Supply]) -> Shortage | None:
+    """What is said first: what will not come, then what needs somebody, then what only takes time."""
+    found = [shortage for name, pool in supply.items() if (shortage := pool.shortage(name))]
+    return max(found, key=lambda each: (each.for_good, each.needs_action), default=None)
+
+
+def _supply(
     document: dict[str, Any], named: dict[str, GpuPool], idle: dict[str, list[Gpu]]
-) -> Shortage | None:
-    for name, needed in _needed(document).items():
-        if name not in named:
-            return Shortage(text=f"{name} has no GPU pool any more.", for_good=True)
-        have = len(idle[name])
-        if have < needed:
-            gpus = f"{needed} GPU" if needed == 1 else f"{needed} GPUs"
-            return Shortage(text=f"Waits for {gpus} in {name}, {have} {'is' if have == 1 else 'are'} idle")
-    return None
+) -> dict[str, Supply]:
+    usable = Node.objects.filter(device=document["device"], pool__in=named.values()).exclude(acl_sha256="")
+    total = _gpus_by_pool(usable)
+    online = _gpus_by_pool(usable.filter(pk__in=Node.objects.online()))
+    return {
+        name: Supply(
+            needed=needed,
+            idle=len(idle[name]),
+            online=online[named[name].pk] if name in named else 0,
+            total=total[named[name].pk] if name in named else 0,
+            gone=name not in named,
+        )
+        for name, needed in _needed(document).items()
+    }
+
+
+def _gpus_by_pool(nodes: Any) -> dict[int, int]:
+    counted = nodes.order_by().values_list("pool").annotate(Sum("gpus"))
+    return defaultdict(int, dict(counted))
 
 
 def _needed(document: dict[str, Any]) -> dict[str, int]:

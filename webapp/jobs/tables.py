@@ -3,7 +3,10 @@
 import django_tables2 as tables
 
 from webapp.jobs.models import Run
-from webapp.tables import NumberColumn, StateColumn, Table
+from webapp.live.models import IterationStat
+from webapp.tables import DASH, NumberColumn, StateColumn, Table
+
+NUMBER = {"td": {"class": "num"}, "th": {"class": "num"}}
 
 
 class RunTable(Table):
@@ -41,3 +44,43 @@ class RunTable(Table):
 
     def render_iteration(self, value: int) -> str:
         return f"{value + 1:,}"  # people count from 1: the number of iterations done
+
+
+class IterationTable(Table):
+    iteration = NumberColumn("Iteration")
+    loss = NumberColumn("Loss", decimals=4)
+    grad_norm = NumberColumn("Gradient norm", decimals=4)
+    learning_rate = tables.Column(verbose_name="Learning rate", attrs=NUMBER)
+    tokens = NumberColumn("Tokens")
+    tokens_per_s = NumberColumn("Throughput", unit="tokens/s", empty_values=(), orderable=False)
+    took = NumberColumn("Took", unit="ms", decimals=1, empty_values=(), orderable=False)
+    utilization = NumberColumn("Utilization", unit="%", decimals=1)
+
+    class Meta(Table.Meta):
+        model = IterationStat
+        fields = (
+            "iteration", "loss", "grad_norm", "learning_rate", "tokens", "tokens_per_s", "took",
+            "utilization",
+        )  # fmt: skip
+        order_by = "-iteration"
+
+    def render_iteration(self, value: int) -> str:
+        return f"{value + 1:,}"
+
+    def render_learning_rate(self, value: float) -> str:
+        return f"{value:.3g}"
+
+    def render_utilization(self, value: float) -> str:
+        return f"{100 * value:.1f}"
+
+    def render_took(self, record: IterationStat) -> str:
+        seconds = _seconds(record)
+        return f"{seconds * 1e3:,.1f}" if seconds else DASH
+
+    def render_tokens_per_s(self, record: IterationStat) -> str:
+        seconds = _seconds(record)
+        return f"{record.tokens / seconds:,.0f}" if record.tokens and seconds else DASH
+
+
+def _seconds(record: IterationStat) -> float:
+    return 0.0 if record.start is None or record.end is None else record.end - record.start

@@ -1,22 +1,32 @@
-"""Pages of runs."""
+"""Pages of runs, and the JSON and files that hang on them."""
 
+import csv
 import json
+from collections.abc import Iterator
+from typing import Any
 
 from csp.constants import UNSAFE_INLINE
 from csp.decorators import csp_update
-from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import redirect, render
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST
 
+from engine.errors import InputError
 from webapp.accounts.permissions import may, visible_or_404
 from webapp.jobs.filters import RunFilterSet
+from webapp.jobs.launch_views import fresh_key
 from webapp.jobs.models import Run, RunEvent
-from webapp.jobs.services import cancel_run
-from webapp.jobs.tables import RunTable
-from webapp.lists import list_page
-from webapp.live.selectors import snapshot
+from webapp.jobs.tables import IterationTable, RunTable
+from webapp.lists import bound_table, list_page
+from webapp.live.history import history
+from webapp.live.models import IterationStat
+from webapp.live.selectors import messages_since, snapshot, spans_between
+from webapp.live.trace import kept, trace
+
+METRICS = ("iteration", "start", "end", "loss", "grad_norm", "learning_rate", "tokens", "utilization")
+# Plotly writes its rules into a style element; scripts stay as strict as everywhere.
+chart_page = csp_update({"style-src": [UNSAFE_INLINE]})
 
 
 def run_list(request: HttpRequest) -> HttpResponse:
@@ -31,7 +41,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
 
 
 @never_cache
-@csp_update({"style-src": [UNSAFE_INLINE]})  # type: ignore[arg-type]  # plotly writes its rules into a style element
+@chart_page  # type: ignore[arg-type]
 def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
     run = visible_or_404(Run.objects.select_related("job__team", "job__plan"), request.user, pk=pk)
     context = {
@@ -40,25 +50,114 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "plan": run.job.plan,
         "snapshot": snapshot(pk),
         "ws_path": f"/ws/runs/{pk}/",
-        "live_url": reverse("jobs:run-live", args=[pk]),
-        "cancel_url": reverse("jobs:run-cancel", args=[pk]),
+        **{f"{name}_url": reverse(f"jobs:run-{name}", args=[pk]) for name in LINKS},
         "may_operate": may(request.user, run.job.team),
         "document": json.dumps(run.job.document, indent=2),
+        "command": f"meridian train run-{pk}.json",
+        "document_name": f"run-{pk}.json",
+        "launch_key": fresh_key(),
+        "generations": Run.objects.filter(job=run.job).for_lists().order_by("generation"),
         "ranks": run.ranks.select_related("node", "dc"),
         "events": RunEvent.objects.filter(run=run).order_by("-seq")[:200],
     }
     return render(request, "jobs/run_detail.html", context)
 
 
+LINKS = ("live", "history", "cancel", "retry", "clone", "logs", "metrics", "trace", "document")
+
+
 @never_cache
 def run_live(request: HttpRequest, pk: int) -> JsonResponse:
-    """The snapshot of a run, for browsers whose socket is blocked."""
+    """For browsers whose socket is blocked: what came after `since`, or the snapshot of a run."""
     visible_or_404(Run.objects.only("pk"), request.user, pk=pk)
-    return JsonResponse(snapshot(pk))
+    since = request.GET.get("since", "")
+    missed = messages_since(pk, int(since[:18])) if since.isdecimal() else None
+    return JsonResponse(snapshot(pk) if missed is None else {"events": missed})
 
 
-@require_POST
-def run_cancel(request: HttpRequest, pk: int) -> HttpResponse:
-    run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=pk)
-    cancel_run(request.user, run)
-    return redirect("jobs:run-detail", pk=pk)
+@never_cache
+def run_history(request: HttpRequest, pk: int) -> JsonResponse:
+    """The whole run for charts."""
+    return JsonResponse(history(visible_or_404(Run.objects.select_related("job"), request.user, pk=pk)))
+
+
+@never_cache
+def run_spans(request: HttpRequest, pk: int) -> JsonResponse:
+    """Iterations `from` to `to` (from 0) with their spans, for a page that looks back."""
+    run = visible_or_404(Run.objects.select_related("job"), request.user, pk=pk)
+    try:
+        first = _iteration(request, "from", 0)
+        return JsonResponse(spans_between(run, first, _iteration(request, "to", first)))
+    except InputError as error:
+        return JsonResponse({"error": str(error)}, status=400)
+
+
+@never_cache
+def run_trace(request: HttpRequest, pk: int) -> HttpResponse:
+    """Chrome/Perfetto trace of iterations `from` to `to` (from 0; by default the last ten kept)."""
+    run = visible_or_404(Run.objects.select_related("job"), request.user, pk=pk)
+    there = kept(run)
+    if there is None:
+        return JsonResponse({"error": "No spans of this run are kept."}, status=404)
+    try:
+        last = _iteration(request, "to", there[1])
+        made = trace(run, _iteration(request, "from", max(there[0], last - 9)), last)
+    except InputError as error:
+        return JsonResponse({"error": str(error)}, status=400)
+    return _attached(made, f"run-{pk}.trace.json", indent=None)
+
+
+def _iteration(request: HttpRequest, name: str, default: int) -> int:
+    text = request.GET.get(name, "")
+    if text and not (text.isdecimal() and len(text) < 10):
+        raise InputError(name, text, "must be the number of an iteration")
+    return int(text) if text else default
+
+
+def run_document(request: HttpRequest, pk: int) -> HttpResponse:
+    """The document that `meridian train` runs."""
+    run = visible_or_404(Run.objects.select_related("job"), request.user, pk=pk)
+    return _attached(run.job.document, f"run-{pk}.json", indent=2)
+
+
+def _attached(data: Any, name: str, *, indent: int | None) -> HttpResponse:
+    response = HttpResponse(json.dumps(data, indent=indent), content_type="application/json")
+    response["Content-Disposition"] = f'attachment; filename="{name}"'
+    return response
+
+
+@chart_page  # type: ignore[arg-type]
+def run_metrics(request: HttpRequest, pk: int) -> HttpResponse:
+    run = visible_or_404(Run.objects.select_related("job__team", "job__plan"), request.user, pk=pk)
+    stats = IterationStat.objects.filter(run=run).only(*METRICS)
+    context = {
+        "run": run,
+        "title": "Metrics",
+        "table": bound_table(request, IterationTable, stats),
+        "history_url": reverse("jobs:run-history", args=[pk]),
+        "download_url": reverse("jobs:run-metrics-download", args=[pk]),
+    }
+    return render(request, "jobs/run_metrics.html", context)
+
+
+def run_metrics_download(request: HttpRequest, pk: int) -> StreamingHttpResponse:
+    """Every iteration as CSV; iterations from 1, times in Unix seconds."""
+    run = visible_or_404(Run.objects.only("pk"), request.user, pk=pk)
+    response = StreamingHttpResponse(_csv(run), content_type="text/csv; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="run-{pk}-metrics.csv"'
+    return response
+
+
+class _Line:
+    """A file that hands back what is written to it."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+def _csv(run: Run) -> Iterator[str]:
+    writer = csv.writer(_Line())
+    yield writer.writerow(METRICS)
+    rows = IterationStat.objects.filter(run=run).order_by("iteration").values_list(*METRICS)
+    for iteration, *others in rows.iterator(chunk_size=2_000):
+        yield writer.writerow([iteration + 1, *others])

@@ -4,6 +4,7 @@ from typing import Any
 
 from django import forms
 
+from engine.errors import InputError
 from engine.inputs import parse
 from engine.model.presets import PRESETS
 from engine.plan.request import PlanRequest
@@ -116,8 +117,6 @@ class PlanForm(Sectioned, forms.Form):
         return cleaned
 
     def _compose(self, cleaned: dict[str, Any]) -> None:
-        from engine.errors import InputError
-
         try:
             self.request_document = compose.request_of(cleaned)
             parse(PlanRequest, self.request_document)
@@ -126,13 +125,3 @@ class PlanForm(Sectioned, forms.Form):
                 parse(TrainModel, self.training["model"], at="training.model")
         except InputError as error:
             self.take_input_error(error)
-
-    def take_input_error(self, error: Any) -> None:
-        """Show the engine's refusal at the field that it is about, else on top."""
-        last = error.field.rpartition(".")[2].partition("[")[0]
-        name = last if last in self.fields else error.field.partition("[")[0].partition(".")[0]
-        text = f"{error.allowed[:1].upper()}{error.allowed[1:]}."
-        if name in self.fields:
-            self.add_error(name, text)
-        else:
-            self.add_error(None, str(error))

@@ -1,5 +1,7 @@
 """Pages of plans."""
 
+import json
+import secrets
 from typing import Any
 
 from csp.constants import UNSAFE_INLINE
@@ -18,6 +20,7 @@ from webapp.jobs.services import launch_plan
 from webapp.jobs.tables import RunTable
 from webapp.lists import bound_table, list_page
 from webapp.planning.compose import initial_of
+from webapp.planning.dry import dry_run
 from webapp.planning.forms import PlanForm
 from webapp.planning.models import Plan
 from webapp.planning.selectors import plan_context
@@ -70,16 +73,31 @@ def _initial(request: HttpRequest) -> dict[str, Any]:
 def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
     plan = visible_or_404(Plan.objects.select_related("team", "created_by"), request.user, pk=pk)
     context = plan_context(plan, request.user, request.GET.get("option"))
+    context["launch_key"] = secrets.token_urlsafe(24)
+    context["command"] = f"meridian plan plan-{pk}.json"
+    context["document_name"] = f"plan-{pk}.json"
+    context["document_url"] = reverse("planning:plan-document", args=[pk])
+    selected = context["selected"]
+    context["dry"] = dry_run(plan, selected["index"]) if selected and selected["launch"]["ok"] else None
     runs = Run.objects.visible_to(request.user).for_lists().filter(job__plan=plan)
     context["runs"] = bound_table(request, RunTable, runs, prefix="runs-")
     return render(request, "planning/plan_detail.html", context)
+
+
+def plan_document(request: HttpRequest, pk: int) -> HttpResponse:
+    """The document that `meridian plan` answers."""
+    plan = visible_or_404(Plan.objects.all(), request.user, pk=pk)
+    response = HttpResponse(json.dumps(plan.request, indent=2), content_type="application/json")
+    response["Content-Disposition"] = f'attachment; filename="plan-{pk}.json"'
+    return response
 
 
 @require_POST
 def plan_launch(request: HttpRequest, pk: int) -> HttpResponse:
     plan = visible_or_404(Plan.objects.select_related("team"), request.user, pk=pk)
     try:
-        run = launch_plan(request.user, plan, _index(request, plan))
+        key = request.POST.get("idempotency_key", "")
+        run = launch_plan(request.user, plan, _index(request, plan), key=key)
     except InputError as error:
         messages.error(request, f"Not launched: {error}.")
         return redirect("planning:plan-detail", pk=pk)

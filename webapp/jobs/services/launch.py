@@ -1,11 +1,15 @@
-"""New runs: of a plan, and again."""
+"""New runs: of a plan, again, and of a changed job."""
 
 import secrets
+from collections.abc import Callable
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.runtime.job import TrainJob
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.jobs import notify
@@ -15,10 +19,16 @@ from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services.status import add_mark
 from webapp.planning.models import Plan
 
+LONGEST_KEY = 64
+
 
 @transaction.atomic
-def launch_plan(actor: Any, plan: Plan, option_index: int) -> Run:
+def launch_plan(actor: Any, plan: Plan, option_index: int, *, key: str = "") -> Run:
     """Make a job of one option of `plan` and its first run.
+
+    Parameters
+    ----------
+    key : idempotency key: the run that `actor` has asked for with the same key before is returned.
 
     Raises
     ------
@@ -28,6 +38,60 @@ def launch_plan(actor: Any, plan: Plan, option_index: int) -> Run:
         The option cannot be run; says why.
     """
     require(actor, plan.team)
+    return _once(actor, key, lambda: _launch_option(actor, plan, option_index, key))
+
+
+@transaction.atomic
+def launch_run(actor: Any, job: Job, *, key: str = "") -> Run:
+    """Queue a run of `job`, one generation after its last; the reconciler starts it. See `launch_plan`."""
+    require(actor, job.team)
+    return _once(actor, key, lambda: _queue(actor, job, key))
+
+
+@transaction.atomic
+def retry_run(actor: Any, run: Run, *, key: str = "") -> Run:
+    """Queue the job of `run` again: the same document, the next generation, from the first iteration.
+
+    Raises
+    ------
+    PermissionDenied
+        `actor` is no operator of the job's team.
+    InputError
+        A run of the job has not ended.
+    """
+    require(actor, run.job.team)
+    return _once(actor, key, lambda: _retry(actor, run, key))
+
+
+@transaction.atomic
+def clone_run(actor: Any, run: Run, *, name: str, document: dict[str, Any], key: str = "") -> Run:
+    """Make a job called `name` of `document`, which somebody changed from that of `run`, and queue it.
+
+    Raises
+    ------
+    PermissionDenied
+        `actor` is no operator of the job's team.
+    InputError
+        The engine refuses the document.
+    """
+    require(actor, run.job.team)
+    parse(TrainJob, document)
+    return _once(actor, key, lambda: _clone(actor, run, name, document, key))
+
+
+def _once(actor: Any, key: str, make: Callable[[], Run]) -> Run:
+    """The run that `actor` asked for with `key` before, else a new one; two at once get the same."""
+    if not key:
+        return make()
+    if len(key) > LONGEST_KEY or not key.isprintable():
+        raise InputError("idempotency_key", key[:80], f"at most {LONGEST_KEY} printable characters")
+    with connection.cursor() as cursor:  # released with the transaction: a second request waits for the first
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"launch {actor.pk} {key}"])
+    known = Run.objects.select_related("job").filter(created_by=actor, idempotency_key=key).first()
+    return known or make()
+
+
+def _launch_option(actor: Any, plan: Plan, option_index: int, key: str) -> Run:
     option = plan.result["options"][option_index]
     document = train_document(plan.request, option, plan.training or {})
     copy = {"name": plan.name, "request": plan.request, "option": option}
@@ -35,13 +99,36 @@ def launch_plan(actor: Any, plan: Plan, option_index: int) -> Run:
         team=plan.team, name=plan.name, document=document, plan=plan, plan_copy=copy, created_by=actor
     )
     record(actor, "create", job, team=plan.team, after={"plan": plan.pk, "dp_cells": option["dp_cells"]})
-    return launch_run(actor, job)
+    return _queue(actor, job, key)
 
 
-@transaction.atomic
-def launch_run(actor: Any, job: Job) -> Run:
-    """Queue a run of `job`, one generation after its last; the reconciler starts it."""
-    require(actor, job.team)
+def _retry(actor: Any, run: Run, key: str) -> Run:
+    Job.objects.select_for_update().get(pk=run.job_id)
+    unfinished = run.job.runs.open().order_by("-generation").first()
+    if unfinished:
+        raise InputError("run", str(unfinished), f"is {unfinished.status_label.lower()}: stop it first")
+    return _queue(actor, run.job, key, f"Attempt after {run}.")
+
+
+def _clone(actor: Any, run: Run, name: str, document: dict[str, Any], key: str) -> Run:
+    old = run.job
+    job = Job.objects.create(
+        team=old.team, name=name, document=document, plan=old.plan,
+        plan_copy={**old.plan_copy, "changed_from": {"run": run.pk, "name": str(run)}}, created_by=actor,
+    )  # fmt: skip
+    before, after = _difference(old.document, document)
+    record(
+        actor, "clone", job, team=job.team, before={"name": old.name, **before}, after={"name": name, **after}
+    )
+    return _queue(actor, job, key, f"Made from {run}.")
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    return {name: old.get(name) for name in changed}, {name: new.get(name) for name in changed}
+
+
+def _queue(actor: Any, job: Job, key: str, told: str = "") -> Run:
     Job.objects.select_for_update().get(pk=job.pk)  # two launches at once: two generations
     last = job.runs.order_by("-generation").values_list("generation", flat=True).first() or 0
     run = Run.objects.create(
@@ -52,9 +139,12 @@ def launch_run(actor: Any, job: Job) -> Run:
         secret=secrets.token_hex(32),
         predicted=predicted_payload(job.document),
         created_by=actor,
+        idempotency_key=key,
     )
-    record(actor, "launch", run, team=job.team, after={"desired_state": run.desired_state})
-    add_mark(run, MarkLevel.INFO, f"Launched by {actor}." if actor else "Launched.")
+    after = {"desired_state": run.desired_state, "generation": run.generation, "steps": run.steps}
+    record(actor, "launch", run, team=job.team, after=after, message=told)
+    by = f"Launched by {actor}." if actor else "Launched."
+    add_mark(run, MarkLevel.INFO, f"{by} {told}".strip())
     notify.run_changed(run.pk)
     notify.reconcile_soon()
     return run

@@ -62,10 +62,13 @@ def finish_stopped(run: Run) -> Run:
 
 
 @transaction.atomic
-def wait_for(run: Run, what: str) -> None:
-    """Say what a queued or starting `run` waits for (empty: nothing), if that is news."""
-    changed = Run.objects.filter(pk=run.pk).exclude(status__in=TERMINAL).exclude(waits_for=what[:300])
-    if changed.update(waits_for=what[:300]):
+def wait_for(run: Run, what: str, *, needs_action: bool = False) -> None:
+    """Say what a queued or starting `run` waits for (empty: nothing), if that is news.
+
+    `needs_action` where it does not come by itself.
+    """
+    said = {"waits_for": what[:300], "needs_action": needs_action}
+    if Run.objects.open().filter(pk=run.pk).exclude(**said).update(**said):
         notify.run_changed(run.pk)
 
 
@@ -86,8 +89,10 @@ def set_status(run: Run, status: Status, reason: str) -> None:
         raise ValueError(f"{run} is {run.status} and stays so")
     now = timezone.now()
     run.status, run.status_reason, run.waits_for, run.status_since = status, reason[:500], "", now
+    run.needs_action = False
     run.finished_at = now if status in TERMINAL else None
-    run.save(update_fields=["status", "status_reason", "waits_for", "status_since", "finished_at"])
+    fields = ["status", "status_reason", "waits_for", "needs_action", "status_since", "finished_at"]
+    run.save(update_fields=fields)
     notify.run_changed(run.pk)
 
 

@@ -1,0 +1,92 @@
+"""The launch form: the document of a run with the fields that people vary."""
+
+from typing import Any
+
+from django import forms
+
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.runtime.job import TrainJob
+from engine.schedule.scenario import POLICIES
+from webapp.formkit import Sectioned
+from webapp.jobs.models import Job, Run
+
+POLICY_RULES = ("contention", "recompute_rule", "chunks")  # of one policy; another has its own
+
+
+class CloneForm(Sectioned, forms.Form):
+    """Everything that is not here stays as it was in the run's document."""
+
+    name = forms.CharField(max_length=80)
+    steps = forms.IntegerField(label="Iterations", min_value=1, max_value=10**9)
+    lr = forms.FloatField(label="Learning rate", min_value=1e-9, max_value=1000)
+    clip = forms.FloatField(
+        label="Clip gradients at", min_value=1e-9, max_value=1e15, required=False, help_text="Empty: do not."
+    )
+    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1)
+    policy = forms.ChoiceField(choices=[(name, name) for name in POLICIES])
+    sharing = forms.ChoiceField(
+        label="WAN links", required=False,
+        choices=[("", "The policy's own"), ("temporal", "Temporal"), ("spatial", "Spatial")],
+    )  # fmt: skip
+    microbatches = forms.IntegerField(label="Microbatches", min_value=1, max_value=10_000)
+    micro_batch = forms.IntegerField(label="Sequences a microbatch", min_value=1, max_value=100_000)
+    memory_limit = forms.IntegerField(
+        label="Most microbatches held", min_value=1, max_value=10_000, required=False,
+        help_text="Of one stage at once; empty: no limit.",
+    )  # fmt: skip
+    idempotency_key = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
+
+    layout = [
+        ("Run", "", ["name", "steps"]),
+        ("Training", "", ["lr", "clip", "seed", "microbatches", "micro_batch"]),
+        ("Schedule", "", ["policy", "sharing", "memory_limit"]),
+    ]
+    CHANGED = (
+        "steps",
+        "lr",
+        "clip",
+        "seed",
+        "policy",
+        "sharing",
+        "microbatches",
+        "micro_batch",
+        "memory_limit",
+    )
+
+    def __init__(self, *args: Any, run: Run, initial: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        old = parse(TrainJob, run.job.document)
+        values = {name: getattr(old, name) for name in self.CHANGED}
+        super().__init__(*args, initial={"name": _free_name(run.job), **values, **(initial or {})}, **kwargs)
+        self.run = run
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        if not self.errors:
+            try:
+                self.document = self._document(cleaned)
+            except InputError as error:
+                self.take_input_error(error)
+        return cleaned
+
+    def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
+        document = dict(self.run.job.document)
+        if cleaned["policy"] != document["policy"]:
+            document = {name: value for name, value in document.items() if name not in POLICY_RULES}
+        for name in self.CHANGED:
+            if cleaned[name] in (None, ""):
+                document.pop(name, None)
+            else:
+                document[name] = cleaned[name]
+        parse(TrainJob, document)
+        return document
+
+
+def _free_name(job: Job) -> str:
+    """The job's name with the next number that the team has not used."""
+    stem = job.name.rpartition(" v")[0] if job.name.rpartition(" v")[2].isdecimal() else job.name
+    taken = set(Job.objects.filter(team=job.team, name__startswith=stem[:70]).values_list("name", flat=True))
+    number = 2
+    while f"{stem[:70]} v{number}" in taken:
+        number += 1
+    return f"{stem[:70]} v{number}"

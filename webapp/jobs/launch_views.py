@@ -1,0 +1,87 @@
+"""What people decide about runs: stop, try again, try with other values, and asking beforehand."""
+
+import secrets
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST
+
+from engine.errors import InputError
+from webapp.accounts.permissions import require, visible_or_404
+from webapp.jobs.forms import CloneForm
+from webapp.jobs.models import Run
+from webapp.jobs.services import cancel_run, clone_run, retry_run
+from webapp.planning.dry import dry_run
+from webapp.planning.models import Plan
+
+
+def _run(request: HttpRequest, pk: int) -> Run:
+    return visible_or_404(Run.objects.select_related("job__team", "job__plan"), request.user, pk=pk)
+
+
+def fresh_key() -> str:
+    """An idempotency key for a form."""
+    return secrets.token_urlsafe(24)
+
+
+@require_POST
+def run_cancel(request: HttpRequest, pk: int) -> HttpResponse:
+    cancel_run(request.user, _run(request, pk))
+    return redirect("jobs:run-detail", pk=pk)
+
+
+@require_POST
+def run_retry(request: HttpRequest, pk: int) -> HttpResponse:
+    run = _run(request, pk)
+    try:
+        again = retry_run(request.user, run, key=request.POST.get("idempotency_key", ""))
+    except InputError as error:
+        messages.error(request, f"Not launched: {error.value} {error.allowed}.")
+        return redirect("jobs:run-detail", pk=pk)
+    return redirect("jobs:run-detail", pk=again.pk)
+
+
+def run_clone(request: HttpRequest, pk: int) -> HttpResponse:
+    """The launch form filled in from a run; launches what was changed."""
+    run = _run(request, pk)
+    require(request.user, run.job.team)
+    form = CloneForm(request.POST or None, run=run, initial={"idempotency_key": fresh_key()})
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = clone_run(
+                request.user, run, name=form.cleaned_data["name"], document=form.document,
+                key=form.cleaned_data["idempotency_key"],
+            )  # fmt: skip
+            return redirect("jobs:run-detail", pk=made.pk)
+        except InputError as error:
+            form.take_input_error(error)
+    return render(
+        request, "jobs/run_clone.html", _clone_context(run, form), status=422 if form.errors else 200
+    )
+
+
+def _clone_context(run: Run, form: CloneForm) -> dict[str, Any]:
+    return {
+        "title": f"Clone {run}",
+        "run": run,
+        "form": form,
+        "sections": form.sections,
+        "submit_label": "Launch",
+        "cancel_url": reverse("jobs:run-detail", args=[run.pk]),
+        "wide": True,
+    }
+
+
+@require_POST
+def run_dry(request: HttpRequest) -> JsonResponse:
+    """What a launch of `option` of `plan` would meet; changes nothing."""
+    plan_id, option = request.POST.get("plan", ""), request.POST.get("option", "")
+    plan = visible_or_404(
+        Plan.objects.select_related("team"), request.user, pk=int(plan_id) if plan_id.isdigit() else 0
+    )
+    if not option.isdigit() or int(option) >= len(plan.result["options"]):
+        return JsonResponse({"ok": False, "error": "option: must be the index of an option"}, status=400)
+    return JsonResponse(dry_run(plan, int(option)))
