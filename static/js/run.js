@@ -1,24 +1,35 @@
 // The run page: applies snapshot and events to the timeline, the figures, the charts and the words.
-import { $, $$, framed, jsonScript } from "./lib/dom.js";
+import { $, $$, framed, jsonScript, setText } from "./lib/dom.js";
+import { count } from "./lib/format.js";
 import { Charts } from "./run/charts.js";
 import { Connection } from "./run/connection.js";
 import { showFigures } from "./run/figures.js";
+import { Guide, explain } from "./run/guide.js";
 import { Heat } from "./run/heat.js";
-import { addMarks, showBadge, showRanks, showRun } from "./run/status.js";
-import { bindControls } from "./timeline/controls.js";
+import { History } from "./run/history.js";
+import { followAddress } from "./run/address.js";
+import { Spans } from "./run/spans.js";
+import { addMarks, isOver, showBadge, showRanks, showRun } from "./run/status.js";
+import { bindTabs } from "./run/tabs.js";
+import { bindControls, bindGoto } from "./timeline/controls.js";
 import { paintLegend } from "./timeline/legend.js";
 import { Timeline } from "./timeline/timeline.js";
+import { Totals } from "./timeline/totals.js";
 
-const page = $("[data-run-page]"), section = $("[data-timeline-section]");
-const timeline = new Timeline($("[data-timeline]", section)), model = timeline.model;
-const charts = new Charts({ loss: $("#loss-chart"), links: $("#links-chart"), model });
-const heat = new Heat($("#heat"), model);
-const connection = new Connection({ path: page.dataset.wsPath, liveUrl: page.dataset.liveUrl });
-const clock = { serverMs: 0, at: 0 };
+const clock = { serverMs: 0, at: 0 }, kept = { of: 0 };
 let run = {};
 let slowAt = 0;
 
-const isOver = ({ status }) => ["succeeded", "failed", "cancelled"].includes(status);
+const page = $("[data-run-page]"), section = $("[data-timeline-section]");
+const timeline = new Timeline($("[data-timeline]", section)), model = timeline.model;
+const history = new History(page.dataset.historyUrl);
+const charts = new Charts({ loss: $("#loss-chart"), links: $("#links-chart"), utilization: $("#utilization-chart"), faults: $("[data-fault]"), model, history });
+const heat = new Heat($("#heat"), model);
+const connection = new Connection({ path: page.dataset.wsPath, liveUrl: page.dataset.liveUrl });
+const spans = new Spans(timeline, page.dataset.spansUrl);
+const guide = new Guide($("[data-guide]", section), $$("[data-guide-open]", section), () => explain(model, run, timeline));
+
+new Totals(timeline, section);
 
 timeline.now = () => {
   return isOver(run) || !clock.at ? Math.max(model.frontier, 0) : clock.serverMs + performance.now() - clock.at;
@@ -29,7 +40,13 @@ const refresh = framed(() => {
   showBadge(connection, timeline, run);
   showFigures(model, run);
   showEmpty();
-  if (Date.now() - slowAt > 1_000) { slowAt = Date.now(); heat.paint(); charts.draw(); }
+  showKept();
+  if (Date.now() - slowAt < 1_000 || document.hidden) return;
+  slowAt = Date.now();
+  heat.paint();
+  charts.draw();
+  guide.show();
+  history.refresh();
 });
 
 function showEmpty() {
@@ -38,19 +55,28 @@ function showEmpty() {
   note.textContent = isOver(run) ? "The run ended before its first iteration." : "No iteration has been measured yet. What is predicted appears here first.";
 }
 
+/** What of the stored spans the page holds. */
+function showKept() {
+  const note = $("[data-shown-spans]", section), held = model.told;
+  note.hidden = !(kept.of > held);
+  setText(note, `Showing ${count(held)} of ${count(kept.of)} spans; the trace has those that are kept.`);
+}
+
 function take(message) {
   if (message.now !== undefined) Object.assign(clock, { serverMs: message.now, at: performance.now() });
+  const wasOver = isOver(run);
   if (message.run) run = { ...run, ...message.run };
   timeline.ended = isOver(run);
   if (message.type === "snapshot") {
+    kept.of = message.shown?.of ?? 0;
     timeline.load(message);
-    charts.record(message.usage, message.now);
-    addMarks($("[data-marks]"), message.marks);
   } else if (message.type === "events") {
     timeline.add(message);
-    if (message.usage) charts.record(message.usage, message.now);
-    addMarks($("[data-marks]"), message.marks);
+    for (const batch of message.spans ?? []) kept.of += batch.spans.length;
   }
+  if (message.usage) history.record(message.usage, message.now);
+  if (isOver(run) && !wasOver) history.refresh(true);
+  addMarks($("[data-marks]"), message.marks, (mark) => { tabs.show("watch"); timeline.showTime(mark.t * 1_000 - model.epoch); }, model);
   showRanks(message.ranks);
   refresh();
 }
@@ -61,38 +87,27 @@ function bindCancel() {
   $("[data-cancel-close]", dialog ?? document)?.addEventListener("click", () => dialog.close());
 }
 
-function bindTabs() {
-  const tabs = $$("[data-tab]"), show = (name) => {
-    for (const tab of tabs) {
-      const chosen = tab.dataset.tab === name;
-      tab.setAttribute("aria-selected", String(chosen));
-      tab.tabIndex = chosen ? 0 : -1;
-      $(`#panel-${tab.dataset.tab}`).hidden = !chosen;
-    }
-    if (name === "watch") { timeline.resize(); slowAt = 0; refresh(); }
-  };
-  tabs.forEach((tab, i) => {
-    tab.addEventListener("click", () => { show(tab.dataset.tab); history.replaceState(null, "", tab.dataset.tab === "watch" ? location.pathname : `#${tab.dataset.tab}`); });
-    tab.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      const next = tabs[(i + step + tabs.length) % tabs.length];
-      next.focus();
-      next.click();
-      event.preventDefault();
-    });
-  });
-  const wanted = location.hash.slice(1);
-  if (tabs.some((tab) => tab.dataset.tab === wanted)) show(wanted);
-}
+// On this page ? explains what is drawn; the list of keys is one step further.
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "?" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog")) return;
+  if ($("dialog[open]") || $("#panel-watch").hidden) return;
+  event.preventDefault();
+  guide.toggle();
+}, { capture: true });
 
+const tabs = bindTabs((name) => { if (name === "watch") { timeline.resize(); slowAt = 0; refresh(); } });
 bindControls(timeline, section);
+bindGoto(timeline, $("[data-goto]", section), (iteration) => spans.fetch(iteration, iteration));
 paintLegend(section);
 bindCancel();
-bindTabs();
 const first = jsonScript("snapshot");
-if (first) take({ type: "snapshot", ...first });
+if (first) {
+  take({ type: "snapshot", ...first });
+  connection.begin(first.seq);
+}
+followAddress({ timeline, section, spans, run: () => run });
 connection.addEventListener("message", (event) => take(event.detail));
 connection.addEventListener("state", () => showBadge(connection, timeline, run));
-timeline.addEventListener("moved", () => showBadge(connection, timeline, run));
+timeline.addEventListener("moved", () => { showBadge(connection, timeline, run); guide.show(); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 connection.open();

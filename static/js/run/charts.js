@@ -1,72 +1,117 @@
-// Loss by iteration and link throughput over time, by plotly with the site's tokens.
+// Loss by iteration, link throughput and utilization over the whole run, by plotly with the site's tokens.
+import { clock } from "../lib/format.js";
 import { readTokens } from "../lib/tokens.js";
 
 const CONFIG = { displaylogo: false, showSendToCloud: false, responsive: true, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
-const REFRESH_MS = 1_000, KEEP = 1_200;
 
 // Plotly changes the layout that it is given: a new one every time.
-function layout(t, { yZero, notes = [], lines = [], xTitle, right = 12 }) {
+function layout(t, { yZero, notes = [], lines = [], xTitle, right = 12, height = 190 }) {
   const axis = { gridcolor: t.grid, linecolor: t.rule2, zeroline: false, tickfont: { color: t.ink3, size: 11 }, nticks: 6, automargin: true, fixedrange: false };
   return {
-    height: 190, margin: { l: 34, r: right, t: 8, b: 28 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "x",
+    height, margin: { l: 34, r: right, t: 8, b: 28 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "x",
     font: { family: t.family, size: 11, color: t.ink3 }, hoverlabel: { bgcolor: t.bg, bordercolor: t.rule2, font: { color: t.ink, size: 12 } },
     xaxis: { ...axis, showgrid: false, ticksuffix: xTitle ?? "" }, yaxis: { ...axis, ...(yZero ? { rangemode: "tozero" } : {}) }, annotations: notes, shapes: lines, uirevision: "keep",
   };
 }
 
 const note = (t, x, y, text, rest = {}) => ({ x, y, text, showarrow: false, xanchor: "right", yanchor: "bottom", font: { color: t.ink2, size: 11 }, ...rest });
+const DASHES = ["solid", "solid", "dot", "dot", "dash", "dash"];
+
+function series(t, i, { x, y }, name, unit, decimals) {
+  const ink = [t.ink, t.ink3][i % 2];
+  return {
+    x, y, name, type: "scatter", mode: x.length < 2 ? "markers" : "lines", line: { color: ink, width: 1.4, dash: DASHES[i % DASHES.length] }, marker: { color: ink },
+    hovertemplate: `${name} %{y:.${decimals}f}${unit}<extra></extra>`,
+  };
+}
 
 export class Charts {
-  constructor({ loss, links, model }) {
-    Object.assign(this, { loss, links, model });
-    this.throughput = [];
-    this.drawnAt = 0;
+  constructor({ loss, links, utilization, faults, model, history }) {
+    Object.assign(this, { loss, links, utilization, faultNote: faults, model, history });
     document.addEventListener("meridian:theme", () => this.draw());
+    history.addEventListener("read", () => this.draw());
   }
 
-  /** Keeps a point per direction of each link whenever the server tells its usage anew. */
-  record(usage, now) {
-    if (!usage?.links?.length) return;
-    const t = now / 1000;
-    if (this.throughput.length && t <= this.throughput.at(-1).t) return;
-    this.throughput.push({ t, links: usage.links });
-    if (this.throughput.length > KEEP) this.throughput.shift();
-  }
-
-  draw(force = true) {
-    if (!window.Plotly || (!force && Date.now() - this.drawnAt < REFRESH_MS)) return;
-    this.drawnAt = Date.now();
+  draw() {
+    if (!window.Plotly) return;
     const t = readTokens();
     this.#loss(t);
     this.#links(t);
+    this.#utilization(t);
+    this.#faults();
+  }
+
+  #show(root, any) {
+    root.parentElement.querySelector("[data-none]").hidden = any;
+    root.hidden = !any;
+    return any;
+  }
+
+  // What is drawn already is not drawn again: a chart costs more than all else on the page.
+  #plot(root, traces, made, key) {
+    if (root.drawn === key) return;
+    root.drawn = key;
+    window.Plotly.react(root, traces, made, { ...CONFIG });
+  }
+
+  /** All losses: those of the server's history, and those that came after. */
+  #losses() {
+    const old = this.history.iterations.filter((it) => it.loss !== null), last = old.at(-1)?.iteration ?? -1;
+    return [...old, ...this.model.iterations.filter((it) => it.loss != null && it.iteration > last)];
   }
 
   #loss(t) {
-    const points = this.model.iterations.filter((it) => it.loss != null), last = points.at(-1);
-    this.loss.parentElement.querySelector("[data-none]").hidden = points.length > 0;
-    this.loss.hidden = !points.length;
-    if (!last) return;
+    const points = this.#losses(), last = points.at(-1);
+    if (!this.#show(this.loss, points.length > 0)) return;
     const trace = { x: points.map((it) => it.iteration + 1), y: points.map((it) => it.loss), type: "scatter", mode: points.length < 2 ? "markers" : "lines", line: { color: t.ink, width: 1.4 }, marker: { color: t.ink }, hovertemplate: "%{y:.3f} at %{x:,}<extra></extra>" };
     const label = note(t, 1, 1, `training ${last.loss.toFixed(3)}`, { xref: "paper", yref: "paper", yanchor: "top", bgcolor: t.bg });
-    window.Plotly.react(this.loss, [trace], layout(t, { notes: [label] }), { ...CONFIG });
+    this.#plot(this.loss, [trace], layout(t, { notes: [label] }), `${t.bg} ${points.length} ${last.iteration} ${last.loss}`);
   }
 
+  #name(link) { return `${this.model.dcs[link.from]?.name} → ${this.model.dcs[link.to]?.name}`; }
+
   #links(t) {
-    const rows = this.throughput, last = rows.at(-1);
-    this.links.parentElement.querySelector("[data-none]").hidden = Boolean(last);
-    this.links.hidden = !last;
-    if (!last) return;
-    const inks = [t.ink, t.ink3], name = (link) => `${this.model.dcs[link.from]?.name} → ${this.model.dcs[link.to]?.name}`;
-    const traces = last.links.map((link, i) => ({
-      x: rows.map((row) => row.t), y: rows.map((row) => row.links.find((l) => l.from === link.from && l.to === link.to)?.gbps ?? null), name: name(link), type: "scatter",
-      mode: rows.length < 2 ? "markers" : "lines", line: { color: inks[i % 2], width: 1.4, dash: i > 1 ? "dot" : "solid" }, marker: { color: inks[i % 2] }, hovertemplate: `${name(link)} %{y:.2f}<extra></extra>`,
-    }));
-    const caps = [...new Set(last.links.map((link) => link.cap_gbps))].filter(Number.isFinite), most = Math.max(...caps, 0);
-    const lines = caps.map((cap) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: cap, y1: cap, line: { color: t.ink3, width: 1, dash: "3px,3px" } }));
+    const { links } = this.model, lines = links.map((link) => this.history.throughput(link.from, link.to)), now = lines.map((line) => line.y.findLast((y) => y !== null) ?? null);
+    if (!this.#show(this.links, now.some((gbps) => gbps !== null))) return;
+    const traces = links.map((link, i) => series(t, i, lines[i], this.#name(link), " Gbit/s", 2));
+    const caps = [...new Set(links.map((link) => link.cap_gbps))].filter(Number.isFinite), most = Math.max(...caps, 0);
+    const shapes = [...caps.map((cap) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: cap, y1: cap, line: { color: t.ink3, width: 1, dash: "3px,3px" } })), ...this.#faultLines(t)];
     const notes = caps.map((cap) => note(t, 1, cap, `cap ${cap.toFixed(2)}`, { xref: "paper" }));
-    last.links.forEach((link, i) => notes.push(note(t, 1, 0, `${name(link)} ${link.gbps == null ? "–" : link.gbps.toFixed(2)}`, { xref: "paper", yref: "paper", yshift: 4 + 14 * (last.links.length - 1 - i) })));
-    const made = layout(t, { yZero: true, notes, lines, xTitle: " s" });
+    links.slice(0, 6).forEach((link, i, all) => notes.push(note(t, 1, 0, `${this.#name(link)} ${now[i] === null ? "–" : now[i].toFixed(2)}`, { xref: "paper", yref: "paper", yshift: 4 + 14 * (all.length - 1 - i) })));
+    const made = layout(t, { yZero: true, notes, lines: shapes, xTitle: " s" });
     if (most) made.yaxis.range = [0, most * 1.15];
-    window.Plotly.react(this.links, traces, made, { ...CONFIG });
+    this.#plot(this.links, traces, made, `${t.bg} ${lines[0].x.length} ${lines[0].x.at(-1)} ${this.model.marks.length}`);
+  }
+
+  #utilization(t) {
+    const { model, history } = this, run = history.utilization(null);
+    if (!this.#show(this.utilization, run.y.some((y) => y !== null))) return;
+    const used = model.dcs.map((dc, i) => i).filter((i) => model.lanes.some((lane) => lane.dc === i));
+    const lines = used.length > 1 && used.length < 6 ? used.map((i) => [model.dcs[i].name, history.utilization(i)]) : [];
+    const traces = [["run", run], ...lines].map(([name, line], i) => ({ ...series(t, i, line, name, " %", 1), line: { color: i ? t.ink3 : t.ink, width: i ? 1.2 : 1.6, dash: i ? ["dot", "dash", "dashdot", "longdash", "longdashdot"][i - 1] : "solid" } }));
+    const notes = [], shapes = this.#faultLines(t), predicted = model.predictedUtilization === null ? null : model.predictedUtilization * 100;
+    if (predicted !== null) {
+      shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: predicted, y1: predicted, line: { color: t.ink3, width: 1, dash: "3px,3px" } });
+      notes.push(note(t, 1, predicted, `predicted ${predicted.toFixed(1)} %`, { xref: "paper", bgcolor: t.bg }));
+    }
+    const words = [["run", run], ...lines].map(([name, line]) => `${name} ${(line.y.findLast((y) => y !== null) ?? 0).toFixed(1)} %`).join(", ");
+    notes.push(note(t, 1, 0, words, { xref: "paper", yref: "paper", yshift: 4, bgcolor: t.bg }));
+    const made = layout(t, { yZero: true, notes, lines: shapes, xTitle: " s", height: 150 });
+    const most = Math.max(10, predicted ?? 0, ...traces.flatMap((trace) => trace.y.filter((y) => y !== null)));
+    made.yaxis.range = [0, Math.min(100, most * 1.25)];
+    made.yaxis.ticksuffix = " %";
+    made.yaxis.nticks = 5;
+    this.#plot(this.utilization, traces, made, `${t.bg} ${run.x.length} ${run.x.at(-1)} ${model.marks.length}`);
+  }
+
+  #faultLines(t) {
+    return this.model.marks.filter((mark) => mark.level === "error").slice(-50).map((mark) => ({ type: "line", yref: "paper", x0: mark.time / 1_000, x1: mark.time / 1_000, y0: 0, y1: 1, line: { color: t.err, width: 1 } }));
+  }
+
+  // One sentence under the chart: the last fault.
+  #faults() {
+    const fault = this.model.marks.findLast((mark) => mark.level === "error");
+    this.faultNote.hidden = !fault;
+    if (fault) this.faultNote.replaceChildren(Object.assign(document.createElement("span"), { className: "err", textContent: `${clock(fault.t)} UTC` }), ` ${fault.text}`);
   }
 }

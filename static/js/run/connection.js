@@ -1,5 +1,6 @@
-// The socket of a run: snapshot, then events by seq; a gap asks for a snapshot; polling where sockets are blocked.
-const POLL_MS = 5_000, FIRST_WAIT_MS = 1_000, LONGEST_WAIT_MS = 30_000, SILENT_MS = 45_000, POLL_AFTER_FAILURES = 2;
+// The socket of a run: snapshot, then events by seq; what was missed is asked for since the last seq; polling where
+// sockets are blocked.
+const POLL_MS = 5_000, FIRST_WAIT_MS = 1_000, LONGEST_WAIT_MS = 30_000, SILENT_MS = 45_000, POLL_AFTER_FAILURES = 2, OPEN_WITHIN_MS = 8_000, GAP_MS = 1_500;
 
 export class Connection extends EventTarget {
   constructor({ path, liveUrl }) {
@@ -11,14 +12,18 @@ export class Connection extends EventTarget {
     this.state = "connecting";
     this.retryAt = 0;
     this.heardAt = 0;
-    this.over = false;
+    this.askedAt = 0;
   }
+
+  /** What is on the page already: the server is asked only for what came after it. */
+  begin(seq) { this.seq = Number.isInteger(seq) ? seq : null; }
 
   open() {
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     const socket = new WebSocket(`${scheme}://${location.host}${this.path}`);
     this.socket = socket;
-    socket.addEventListener("open", () => { this.heardAt = Date.now(); });
+    this.openedAt = Date.now();
+    socket.addEventListener("open", () => { this.heardAt = Date.now(); if (this.seq !== null) this.#ask(); });
     socket.addEventListener("message", (event) => { if (socket === this.socket) this.#receive(JSON.parse(event.data)); });
     socket.addEventListener("close", (event) => { if (socket === this.socket) this.#closed(event); });
     if (this.watch) return;
@@ -44,33 +49,34 @@ export class Connection extends EventTarget {
     this.heardAt = Date.now();
     this.failures = 0;
     this.state = "live";
-    clearInterval(this.poller);
-    this.poller = null;
+    this.#stopPolling();
     this.#take(message);
+    this.#tell();
   }
 
   #take(message) {
     if (message.type === "snapshot") this.seq = message.seq;
     else if (message.type === "events") {
       if (this.seq === null || message.seq <= this.seq) return;
-      if (message.seq !== this.seq + 1) { this.resync(); return; }
+      // What comes after a gap is dropped: the answer to the question brings it again.
+      if (message.seq !== this.seq + 1) { if (Date.now() - this.askedAt > GAP_MS) this.#ask(); return; }
       this.seq = message.seq;
     }
     this.dispatchEvent(new CustomEvent("message", { detail: message }));
   }
 
-  resync() {
-    this.seq = null;
-    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ type: "resync" }));
+  // The server answers with the messages after `seq`, or with a snapshot where it no longer has them all.
+  #ask() {
+    this.askedAt = Date.now();
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ type: "since", seq: this.seq }));
   }
 
   #closed(event) {
     this.socket = null;
-    this.seq = null;
     // 4401/4403/4404: the server will not have us; asking again changes nothing.
-    if (event.code >= 4400 && event.code < 4500) { this.state = "refused"; this.#tell(); return; }
+    if (event.code >= 4400 && event.code < 4500) { this.#refused(); return; }
     this.failures++;
-    this.state = "offline";
+    if (this.state !== "polling") this.state = "offline";
     const longest = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** (this.failures - 1));
     const wait = longest / 2 + Math.random() * (longest / 2);
     this.retryAt = Date.now() + wait;
@@ -83,21 +89,44 @@ export class Connection extends EventTarget {
   }
 
   async #poll() {
+    if (this.polling) return;
+    this.polling = true;
     try {
-      const response = await fetch(this.liveUrl, { headers: { Accept: "application/json" }, cache: "no-store" });
+      const since = this.seq === null ? "" : `?since=${this.seq}`;
+      const response = await fetch(this.liveUrl + since, { headers: { Accept: "application/json" }, cache: "no-store", signal: AbortSignal.timeout(POLL_MS * 2) });
+      if ([401, 403, 404].includes(response.status) || response.redirected) { this.#refused(); return; }
       if (!response.ok) throw new Error(String(response.status));
+      const answer = await response.json();
+      // While it was under way the socket may have come back: it knows better.
+      if (this.state === "live") return;
       this.heardAt = Date.now();
       this.state = "polling";
-      this.#take(await response.json());
+      for (const message of answer.events ?? [answer]) this.#take(message);
     } catch {
-      this.state = "offline";
+      if (this.state !== "live") this.state = "offline";
+    } finally {
+      this.polling = false;
     }
     this.#tell();
   }
 
-  // A socket can die without a word: pings come every 20 s.
+  #stopPolling() {
+    clearInterval(this.poller);
+    this.poller = null;
+  }
+
+  #refused() {
+    this.state = "refused";
+    this.#stopPolling();
+    clearTimeout(this.timer);
+    this.#tell();
+  }
+
+  // A socket can die without a word, while it opens (some proxies hold it for ever) and after: pings come every 20 s.
   #check() {
-    if (this.socket?.readyState === WebSocket.OPEN && Date.now() - this.heardAt > SILENT_MS) this.#drop();
+    const { socket } = this, now = Date.now();
+    if (socket?.readyState === WebSocket.CONNECTING && now - this.openedAt > OPEN_WITHIN_MS) this.#drop();
+    if (socket?.readyState === WebSocket.OPEN && now - this.heardAt > SILENT_MS) this.#drop();
     this.#tell();
   }
 

@@ -1,8 +1,11 @@
 // State, reason, badge, marks and ranks, changed in place.
 import { $, el, setText } from "../lib/dom.js";
-import { clock, count, span } from "../lib/format.js";
+import { count, span } from "../lib/format.js";
+import { timeElement, written } from "../lib/times.js";
 
 const MOST_MARKS = 200;
+
+export const isOver = ({ status }) => ["succeeded", "failed", "cancelled"].includes(status);
 
 export function showRun(run, model) {
   const state = $("[data-run-state]");
@@ -17,14 +20,16 @@ export function showRun(run, model) {
   line.hidden = !reason;
   line.querySelector(".mark").dataset.level = run.status === "failed" ? "error" : run.status === "running" ? "info" : "warn";
   setText($("[data-reason-text]", line), reason);
-  setText($("[data-reason-since]", line), run.since ? `since ${clock(run.since)} UTC` : "");
+  setText($("[data-reason-since]", line), run.since ? `since ${written(new Date(run.since * 1_000), "clock")}` : "");
   const cancel = $("[data-cancel-open]");
   if (cancel) cancel.hidden = !run.can_cancel;
+  const retry = $("[data-retry]");
+  if (retry) retry.hidden = !isOver(run);
 }
 
 /** Live / Behind 3 s / Offline, retry in 5 s / Frozen at 1,842. */
 export function showBadge(connection, timeline, run) {
-  const badge = $("[data-badge]"), over = ["succeeded", "failed", "cancelled"].includes(run.status);
+  const badge = $("[data-badge]"), over = isOver(run);
   const silent = Math.round((Date.now() - connection.heardAt) / 1000);
   let link = "live", text = "Live";
   if (connection.state === "refused") [link, text] = ["offline", "Offline, log in again"];
@@ -45,12 +50,14 @@ export function showBadge(connection, timeline, run) {
   setText(badge, text);
 }
 
-export function addMarks(list, marks) {
+/** Puts marks on top of the list; each can be shown on the timeline once there is one. */
+export function addMarks(list, marks, showOn, model) {
   for (const mark of marks ?? []) {
     if (list.querySelector(`[data-seq="${mark.seq}"]`)) continue;
-    const at = clock(mark.t);
-    list.prepend(el("li", { dataset: { level: mark.level, seq: String(mark.seq) } }, el("time", { title: `${new Date(mark.t * 1000).toISOString().slice(0, 10)} UTC` }, at), el("span", {}, mark.text)));
+    const button = el("button", { type: "button", className: "link-button", onclick: () => showOn(mark) }, "Show on the timeline");
+    list.prepend(el("li", { dataset: { level: mark.level, seq: String(mark.seq) } }, timeElement(mark.t, "clock"), el("span", {}, mark.text), button));
   }
+  for (const button of list.querySelectorAll(".link-button")) button.hidden = model.epoch === null;
   while (list.children.length > MOST_MARKS) list.lastElementChild.remove();
   setText($("[data-marks-count]"), count(list.children.length));
   $("[data-marks-none]").hidden = list.children.length > 0;

@@ -9,6 +9,8 @@ export class OpBlock {
     const sorted = codes.filter((code) => KIND_OF.has(code[0])).sort((x, y) => x[2] - y[2]);
     this.iteration = iteration;
     this.n = sorted.length;
+    /** How many spans the server sent with it, transfers inside a data centre (which are not drawn) among them. */
+    this.told = codes.length;
     this.kind = Uint8Array.from(sorted, (code) => KIND_OF.get(code[0]));
     this.microbatch = Int32Array.from(sorted, (code) => code[1] ?? -1);
     this.start = Float64Array.from(sorted, (code) => code[2]);
@@ -23,10 +25,17 @@ export class OpBlock {
     return i >= 0 && time < this.end[i] ? i : -1;
   }
 
-  /** Index of the op of a kind and microbatch, or −1. */
-  find(kind, microbatch) {
-    for (let i = 0; i < this.n; i++) if (this.kind[i] === kind && this.microbatch[i] === microbatch) return i;
+  /** Index of the op of a kind and microbatch, or −1; the `nth` (from 0) where a stage has several chunks. */
+  find(kind, microbatch, nth = 0) {
+    for (let i = 0, left = nth; i < this.n; i++) if (this.kind[i] === kind && this.microbatch[i] === microbatch && left-- === 0) return i;
     return -1;
+  }
+
+  /** How many ops of the same kind and microbatch come before op `i`. */
+  nth(i) {
+    let before = 0;
+    for (let j = 0; j < i; j++) if (this.kind[j] === this.kind[i] && this.microbatch[j] === this.microbatch[i]) before++;
+    return before;
   }
 }
 
@@ -44,7 +53,8 @@ export class TransferBlock {
     this.gradient = Uint8Array.from(sorted, (code) => (code[7] === "g" ? 1 : 0));
     this.bytes = Float64Array.from(sorted, (code) => code[8] ?? 0);
     this.fromStage = sorted[0][5];
-    this.toStage = sorted[0][6];
+    // A stage between two of another data centre sends to both over one link.
+    this.toStage = Int32Array.from(sorted, (code) => code[6]);
     this.first = this.start[0];
     this.last = this.end[this.n - 1];
   }
@@ -82,4 +92,16 @@ export function putBlock(blocks, block) {
   }
   blocks.splice(i, 0, block);
   return block.n;
+}
+
+/** The block of an iteration in a list sorted by iteration, or null. */
+export function blockOf(blocks, iteration) {
+  let low = 0, high = blocks.length - 1;
+  while (low <= high) {
+    const middle = (low + high) >> 1, found = blocks[middle].iteration;
+    if (found === iteration) return blocks[middle];
+    if (found < iteration) low = middle + 1;
+    else high = middle - 1;
+  }
+  return null;
 }

@@ -1,5 +1,7 @@
-// The buttons in the head of a timeline section.
+// The buttons and the field in the head of a timeline section.
 import { $, $$, setText } from "../lib/dom.js";
+import { count } from "../lib/format.js";
+import { parsePlace } from "./goto.js";
 
 export function bindControls(timeline, section) {
   const bind = (selector, act) => $$(selector, section).forEach((button) => button.addEventListener("click", () => act(button)));
@@ -22,4 +24,36 @@ export function bindControls(timeline, section) {
   };
   timeline.addEventListener("moved", show);
   show();
+}
+
+/**
+ * The field that goes to an iteration or a time.
+ * @param {(iteration: number) => Promise<boolean>} fetchIteration  brings an iteration that the page does not hold
+ */
+export function bindGoto(timeline, form, fetchIteration) {
+  const input = $("input", form), problem = $("[data-goto-problem]", form);
+  const refuse = (text) => {
+    setText(problem, text);
+    problem.hidden = !text;
+    if (text) input.setAttribute("aria-invalid", "true");
+    else input.removeAttribute("aria-invalid");
+  };
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const { model } = timeline, last = model.iterations.at(-1)?.iteration ?? -1;
+    const place = parsePlace(input.value, { epoch: model.epoch, until: model.frontier });
+    if (!place) { refuse("An iteration such as 12, a time since the start such as 4.5 s, or a clock time such as 02:49:09."); return; }
+    if (place.iteration !== undefined) {
+      if (place.iteration > last) { refuse(last < 0 ? "No iteration has begun yet." : `The run has reached iteration ${count(last + 1)}.`); return; }
+      if (!timeline.showIteration(place.iteration) && !(await fetchIteration(place.iteration) && timeline.showIteration(place.iteration))) {
+        refuse(`Iteration ${count(place.iteration + 1)} is no longer kept.`);
+        return;
+      }
+    } else if (place.time < 0 || place.time > model.frontier) { refuse("The run was not at work then."); return; }
+    else timeline.showTime(place.time);
+    refuse("");
+  });
+  input.addEventListener("input", () => refuse(""));
+  input.addEventListener("keydown", (event) => { if (event.key === "Escape") { input.value = ""; refuse(""); timeline.application.focus(); } });
+  timeline.addEventListener("goto", () => { input.focus(); input.select(); });
 }

@@ -1,4 +1,6 @@
 // How busy lanes were over time, summed once per iteration so that a frame costs pixels, not spans.
+import { blockOf } from "./blocks.js";
+
 const BINS = 1024;
 
 /** Busy time of ops of F, R, B, W (and P) of some lanes, cumulated over the bins of one iteration. */
@@ -74,15 +76,4 @@ export class CoverageCache {
   }
 
   clear() { this.#entries.clear(); }
-}
-
-export function blockOf(blocks, iteration) {
-  let low = 0, high = blocks.length - 1;
-  while (low <= high) {
-    const middle = (low + high) >> 1, found = blocks[middle].iteration;
-    if (found === iteration) return blocks[middle];
-    if (found < iteration) low = middle + 1;
-    else high = middle - 1;
-  }
-  return null;
 }

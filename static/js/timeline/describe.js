@@ -1,11 +1,15 @@
 // An item in words: for the tooltip, the sheet under a narrow timeline, the live region and the table.
-import { bytes, difference, duration, instant } from "../lib/format.js";
+import { bytes, clock, count, difference, duration, instant, percent } from "../lib/format.js";
+import { bubblesIn } from "./gaps.js";
+import { laneName } from "./gutter.js";
 import { waitedFor } from "./waits.js";
 
 const NAMES = { F: "Forward", R: "Recompute", B: "Backward", W: "Weight gradient", A: "All-reduce", O: "Optimizer", P: "Prefill" };
 
 export function titleOf(scene, item) {
   if (item.type === "bubble") return "Bubble";
+  if (item.type === "mark") return item.marks[0].text;
+  if (item.type === "lane") return laneName(scene.model.lanes[item.lane]);
   if (item.type === "heat") return `${item.row.title}, ${item.row.lanes.length} GPUs`;
   if (item.type === "transfer") return `${item.gradient ? "Gradient" : "Activation"}, microbatch ${item.microbatch + 1}`;
   const name = NAMES[item.kind] ?? item.kind;
@@ -18,6 +22,8 @@ const length = (ms) => (ms < 10_000 ? instant(ms) : duration(ms).join(" "));
 export function factsOf(scene, item) {
   const { model } = scene, since = (time) => instant(time - scene.zero);
   if (item.type === "heat") return [["Enter", item.row.isOpen ? "closes the row" : "opens the row"]];
+  if (item.type === "mark") return markFacts(item, since);
+  if (item.type === "lane") return laneFacts(scene, item.lane);
   const facts = [[placeOf(model, item), item.type === "transfer" ? `pipeline ${item.pipeline + 1}` : gpuOf(model, model.lanes[item.lane])]];
   facts.push(["start", since(item.start)], ["took", length(item.end - item.start)]);
   if (item.predicted) {
@@ -32,6 +38,25 @@ export function factsOf(scene, item) {
     facts.push(["arrived", since(item.arrives)]);
   } else if (need) facts.push([need.transfer || need.reason !== "its GPU" ? "arrived" : "free at", since(need.arrived)]);
   return facts;
+}
+
+const WORDS = { error: "fault", warn: "warning", info: "change" };
+
+// Marks that stand on one spot are told together.
+function markFacts({ marks }, since) {
+  const [first, ...others] = marks;
+  const facts = [[WORDS[first.level] ?? first.level, `${clock(first.t)} UTC`], ["at", since(first.time)]];
+  others.slice(0, 4).forEach((mark) => facts.push([clock(mark.t), mark.text]));
+  if (others.length > 4) facts.push(["and", `${others.length - 4} more`]);
+  return facts;
+}
+
+function laneFacts(scene, lane) {
+  const { model, view } = scene, it = model.lanes[lane], idle = bubblesIn(scene, lane, view.from, view.to);
+  return [
+    [model.dcs[it.dc]?.name ?? "", gpuOf(model, it)], ["utilization", percent(scene.usage.lanes[lane] ?? null)],
+    ["bubbles shown", count(idle.count)], ["idle in all", length(idle.ms)], ["longest", length(idle.longest)],
+  ];
 }
 
 const rate = (item) => `${((item.bytes * 8) / Math.max(1e-6, item.end - item.start) / 1e6).toFixed(2)} Gbit/s`;

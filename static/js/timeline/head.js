@@ -1,5 +1,6 @@
 // Paints the minimap and the time axis.
 import { fixed } from "../lib/format.js";
+import { paintMinimapMarks } from "./marks.js";
 
 export const MINIMAP = 22, AXIS = 24;
 const RECENT_MS = 60_000;
@@ -28,6 +29,7 @@ export function paintMinimap(context, scene) {
     const share = it.utilization ?? 0, x0 = Math.max(left, x(it.start)), width = Math.max(1, x(it.end) - x0 - (it.end - it.start > 3 / scale ? 1 : 0));
     context.fillRect(x0, MINIMAP - share * MINIMAP, width, share * MINIMAP);
   }
+  paintMinimapMarks(context, scene, x);
   context.fillStyle = style.t.grid;
   context.fillRect(left, MINIMAP, right - left, 1);
   const x0 = Math.max(left, x(scene.view.from)), x1 = Math.min(right, Math.max(x0 + 6, x(scene.view.to)));

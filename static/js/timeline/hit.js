@@ -1,13 +1,16 @@
 // What lies under a point, and what is known of it. Items are plain objects; times in ms since the epoch.
-import { KINDS, lastAtOrBefore } from "./blocks.js";
-import { rowPlace, senders } from "./links.js";
+import { KINDS, blockOf, lastAtOrBefore } from "./blocks.js";
+import { eachGap, leastBubble, pieces } from "./gaps.js";
+import { rowPlace, senders, shows } from "./links.js";
+import { markAt } from "./marks.js";
 import { rowAt } from "./rows.js";
 
 /** @returns {object | null} the op, transfer or bubble at canvas position (x, y) */
 export function itemAt(scene, x, y) {
-  if (x < scene.left || y < scene.head) return null;
+  if (y < scene.head) return x < scene.left ? null : markAt(scene, x, y);
   const row = rowAt(scene.layout.rows, y - scene.head + scene.scroll), time = scene.time(x);
   if (!row) return null;
+  if (x < scene.left) return row.kind === "lane" ? { type: "lane", lane: row.lane, row } : row.kind === "heat" ? { type: "heat", row } : null;
   if (row.kind === "lane") return opAt(scene, row, time) ?? bubbleAt(scene, row, time);
   if (row.kind === "link") return transferAt(scene, row, time, y - scene.head + scene.scroll);
   return row.kind === "heat" ? { type: "heat", row } : null;
@@ -37,29 +40,20 @@ export function opItem(scene, lane, block, i, shift, iteration) {
 }
 
 function predictedOp(model, lane, block, i, iteration) {
-  const other = model.predictedOps[lane], j = other.find(block.kind[i], block.microbatch[i]), start = model.startOf(iteration);
+  const other = model.predictedOps[lane], j = other?.find(block.kind[i], block.microbatch[i], block.nth(i)) ?? -1, start = model.startOf(iteration);
   return j < 0 || start === null ? null : { start: other.start[j] + start, end: other.end[j] + start };
 }
 
 function bubbleAt(scene, row, time) {
-  const gap = gaps(scene, row.lane).find((g) => g.start <= time && time < g.end);
+  const gap = gaps(scene, row.lane, time, time).find((g) => g.start <= time && time < g.end);
   return gap ? { type: "bubble", lane: row.lane, ...gap } : null;
 }
 
-/** Idle times of a lane in the shown window, in order. */
-export function gaps(scene, lane) {
-  const found = [], { from, to } = scene.view, least = (scene.longest || 1) * 0.004;
-  let before = null;
-  for (const [block, shift, iteration] of drawn(scene, lane)) {
-    const start = shift || scene.model.startOf(iteration) || block.first;
-    let until = before && before.iteration === iteration - 1 ? before.until : start;
-    for (let i = 0; i < block.n; i++) {
-      if (block.start[i] + shift - until > least) found.push({ start: until, end: block.start[i] + shift, iteration });
-      until = block.end[i] + shift;
-    }
-    before = { iteration, until };
-  }
-  return found.filter((gap) => gap.end > from && gap.start < to);
+/** Bubbles of a lane that touch [from, to] (the shown window), in order. */
+export function gaps(scene, lane, from = scene.view.from, to = scene.view.to) {
+  const found = [], least = leastBubble(scene.model);
+  for (const piece of pieces(scene, lane, from, to)) eachGap(piece, least, from, Math.max(to, from + 1e-6), (start, end, iteration) => found.push({ start, end, iteration }));
+  return found;
 }
 
 function transferAt(scene, row, time, y) {
@@ -69,7 +63,7 @@ function transferAt(scene, row, time, y) {
     if (row.split > 1 && (y < place.top - 1 || y > place.top + 5)) continue;
     for (const [block, shift, iteration] of predicted ? scene.anchors.map((a) => [blocks, a.start, a.iteration]) : blocks.map((b) => [b, 0, b.iteration])) {
       const i = block.at(time - shift);
-      if (i >= 0) return transferItem(scene, lane, row.link, block, i, shift, iteration);
+      if (i >= 0 && shows(row, block, i)) return transferItem(scene, lane, row.link, block, i, shift, iteration);
     }
   }
   return null;
@@ -78,7 +72,7 @@ function transferAt(scene, row, time, y) {
 export function transferItem(scene, lane, link, block, i, shift, iteration) {
   const { model } = scene, [from, to] = link.split(">").map(Number);
   return {
-    type: "transfer", lane, link, pipeline: model.lanes[lane].pipeline, from, to, fromStage: block.fromStage, toStage: block.toStage,
+    type: "transfer", lane, link, pipeline: model.lanes[lane].pipeline, from, to, fromStage: block.fromStage, toStage: block.toStage[i],
     gradient: block.gradient[i], microbatch: block.microbatch[i], start: block.start[i] + shift, end: block.end[i] + shift,
     arrives: block.arrives[i] + shift, bytes: block.bytes[i], iteration,
     predicted: scene.mode === "predicted" ? null : predictedTransfer(model, lane, link, block, i, iteration),
@@ -119,3 +113,19 @@ export function neighbour(scene, item, step) {
   return opItem(scene, item.lane, block, i, shift, iteration);
 }
 
+/** The op or transfer of a lane that a permalink names ({iteration, kind, microbatch}), or null. */
+export function itemOf(scene, lane, { iteration, kind, microbatch }) {
+  if (kind === "a" || kind === "g") {
+    const gradient = kind === "g" ? 1 : 0;
+    for (const [link, byLane] of scene.model.sent) {
+      const block = blockOf(byLane.get(lane) ?? [], iteration), i = block ? block.find(gradient, microbatch) : -1;
+      if (i >= 0) return transferItem(scene, lane, link, block, i, 0, iteration);
+    }
+    return null;
+  }
+  for (const [block, shift, n] of drawn(scene, lane)) {
+    const i = n === iteration ? block.find(KINDS.indexOf(kind), microbatch) : -1;
+    if (i >= 0) return opItem(scene, lane, block, i, shift, n);
+  }
+  return null;
+}

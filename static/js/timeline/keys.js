@@ -5,7 +5,8 @@ import { singleKeysOn } from "../lib/keys.js";
 const ACTIONS = {
   w: (t) => t.zoom(1 / 1.4), s: (t) => t.zoom(1.4), a: (t) => t.pan(-0.15), d: (t) => t.pan(0.15),
   ArrowLeft: (t) => t.moveOp(-1), ArrowRight: (t) => t.moveOp(1), ArrowUp: (t) => t.moveLane(-1), ArrowDown: (t) => t.moveLane(1),
-  " ": (t) => t.toggleFreeze(), l: (t) => t.goLive(), 0: (t) => t.resetZoom(), m: (t) => t.nextMode(), b: (t) => t.nextBubble(),
+  " ": (t) => t.toggleFreeze(), l: (t) => t.goLive(), 0: (t) => t.resetZoom(), m: (t) => t.nextMode(), b: (t) => t.nextBubble(), e: (t) => t.nextMark(),
+  t: (t) => t.dispatchEvent(new Event("goto")), c: (t) => t.dispatchEvent(new Event("copylink")),
   Enter: (t) => t.pinOrOpen(), Escape: (t) => t.unpin(),
 };
 // Arrows, Enter and Esc belong to whatever has focus; they act on the timeline only while it has it.

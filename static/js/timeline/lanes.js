@@ -1,6 +1,6 @@
 // Paints one lane of ops: bubbles, ops by level of detail, labels, the predicted strip, what is yet to come.
-import { KINDS, lastAtOrBefore } from "./blocks.js";
-import { blockOf } from "./coverage.js";
+import { KINDS, blockOf, lastAtOrBefore } from "./blocks.js";
+import { eachGap, leastBubble, pieces } from "./gaps.js";
 
 const BUBBLE_FROM_PX = 2;
 const LABELS = { A: "AR", O: "Opt" };
@@ -22,74 +22,46 @@ function geometry(row) {
   return row.full ? { top: row.y + 2, height: 14, strip: row.y + 17, stripHeight: 3 } : { top: row.y + 1, height: 8, strip: 0, stripHeight: 0 };
 }
 
-/** Paints the measured ops of a lane into the batches of `scene`. */
-export function paintMeasured(scene, row) {
-  const { model, view } = scene, blocks = model.ops[row.lane];
-  const place = geometry(row);
-  let before = null;
-  for (let b = firstTouching(blocks, view.from); b < blocks.length; b++) {
-    const block = blocks[b];
-    if (!block.n) continue;
-    const start = model.startOf(block.iteration);
-    if ((start ?? block.first) > view.to) break;
-    const joined = before && before.iteration === block.iteration - 1;
-    // Idle time between iterations belongs to both: from the last op before to the first op of this one.
-    paintBlock(scene, block, place, joined ? before.last : start ?? block.first, 0);
-    before = block;
-  }
-  if (before) {
-    const end = model.endOf(before.iteration);
-    if (end !== null) bubble(scene, place, before.last, end);
+/** Paints the ops of a lane, measured or (where only the prediction is shown) predicted, and the bubbles between them. */
+export function paintOps(scene, row) {
+  const place = geometry(row), { from, to } = scene.view;
+  // What is counted as a bubble is shaded, and nothing else.
+  const least = Math.max(leastBubble(scene.model), BUBBLE_FROM_PX / scene.scale);
+  const shade = (start, end) => bubble(scene, place, start, end);
+  for (const piece of pieces(scene, row.lane)) {
+    eachGap(piece, leastBubble(scene.model), from, to, (start, end) => { if (end - start >= least) shade(start, end); });
+    paintBlock(scene, piece.block, place, piece.shift);
   }
 }
 
-/** Paints predicted ops as if they were there: for plans, and where only the prediction is shown. */
-export function paintPredicted(scene, row) {
-  const block = scene.model.predictedOps[row.lane], place = geometry(row);
-  for (const anchor of scene.anchors) {
-    paintBlock(scene, block, place, anchor.start, anchor.start);
-    bubble(scene, place, block.last + anchor.start, anchor.start + scene.model.predictedMs);
-  }
-}
-
-function paintBlock(scene, block, place, from, shift) {
-  const { view, level } = scene;
-  const first = Math.max(0, lastAtOrBefore(block.start, view.from - shift));
-  if (first === 0 || block.end[first - 1] === undefined) bubble(scene, place, from, block.first + shift);
-  const columns = new Columns(scene, place);
-  for (let i = first; i < block.n; i++) {
-    const start = block.start[i] + shift;
-    if (start > view.to) break;
-    const x0 = scene.x(start), x1 = scene.x(block.end[i] + shift), kind = block.kind[i];
-    if (i > 0 && i >= first) bubble(scene, place, block.end[i - 1] + shift, start);
-    if (x1 - x0 < 1) { columns.add(kind, x0, x1); continue; }
+function paintBlock(scene, block, place, shift) {
+  const { view, level, left, scale } = scene, { start, end, kind, microbatch } = block;
+  const columns = new Columns(scene, place), origin = left - (view.from - shift) * scale, until = view.to - shift;
+  for (let i = Math.max(0, lastAtOrBefore(start, view.from - shift)); i < block.n && start[i] <= until; i++) {
+    const x0 = origin + start[i] * scale, x1 = origin + end[i] * scale;
+    if (x1 - x0 < 1) { columns.add(kind[i], x0, x1); continue; }
     columns.flush();
-    paintOp(scene, place, level, kind, block.microbatch[i], x0, x1);
+    if (x1 >= left) paintOp(scene, place, level, kind[i], microbatch[i], x0, x1);
   }
   columns.flush();
 }
 
 function paintOp(scene, place, level, kind, microbatch, x0, x1) {
   const { batch, style, patterns } = scene;
-  // A pixel between neighbours that are wide enough to afford it.
-  const width = Math.max(1, x1 - x0 >= 4 ? x1 - x0 - 1 : x1 - x0);
-  batch.add(style.ops[kind], x0, place.top, width, place.height);
-  if (level === "plain") return;
-  if (kind === 1) patterns.add(style.recompute, x0, place.top, width, place.height);
-  else if (kind === 4) patterns.add(style.allReduce, x0, place.top, width, place.height);
-  else if (kind === 2) patterns.add(style.band, x0, place.top + place.height - 2, width, 2);
-  else if (kind === 3) patterns.add(style.band, x0, place.top, width, 2);
+  // Edges stand on whole device pixels: crisp, and a fraction of the cost. A pixel between neighbours that can afford it.
+  const at = scene.snap(x0), width = Math.max(1, scene.snap(x1) - at - (x1 - x0 >= 4 ? 1 : 0));
+  if (level === "plain") { batch.add(style.ops[kind], at, place.top, width, place.height); return; }
+  batch.add(style.fills[kind], at, place.top, width, place.height);
+  if (kind === 2) patterns.add(style.band, at, place.top + place.height - 2, width, 2);
+  else if (kind === 3) patterns.add(style.band, at, place.top, width, 2);
   if (level !== "label" || place.height < 12) return;
-  const left = Math.max(x0, scene.left), text = labelOf(kind, microbatch);
-  if (x0 + width - left >= scene.textWidth(text) + 3) scene.labels.push(text, (left + x0 + width) / 2, place.top + 7.5, kind);
+  const left = Math.max(at, scene.left), text = labelOf(kind, microbatch);
+  if (at + width - left >= scene.textWidth(text) + 3) scene.labels.push(text, (left + at + width) / 2, place.top + 7.5, kind);
 }
 
 function bubble(scene, place, from, to) {
-  if (to <= from || from > scene.view.to || to < scene.view.from) return;
-  const x0 = Math.max(scene.left, scene.x(from)), x1 = Math.min(scene.right, scene.x(to));
-  if (x1 - x0 < BUBBLE_FROM_PX) return;
-  const fill = place.height >= 12 ? scene.style.bubble : scene.style.t.bubbleFlat;
-  scene.bubbles.add(fill, x0 + 1, place.top, x1 - x0 - 2, place.height);
+  const x0 = scene.snap(Math.max(scene.left, scene.x(from)) + 1), x1 = scene.snap(Math.min(scene.right, scene.x(to)) - 1);
+  if (x1 > x0) scene.bubbles.add(place.height >= 12 ? scene.style.bubble : scene.style.t.bubbleFlat, x0, place.top, x1 - x0, place.height);
 }
 
 /** Neighbours under one pixel: one column of stacked shares. */
@@ -131,9 +103,9 @@ export function paintStrip(scene, row) {
   for (const anchor of scene.anchors) {
     if (anchor.ahead || !blockOf(scene.model.ops[row.lane], anchor.iteration)) continue;
     for (let i = Math.max(0, lastAtOrBefore(block.start, scene.view.from - anchor.start)); i < block.n; i++) {
-      const x0 = scene.x(block.start[i] + anchor.start);
+      const x0 = scene.snap(scene.x(block.start[i] + anchor.start));
       if (x0 > scene.right) break;
-      const width = scene.x(block.end[i] + anchor.start) - x0;
+      const width = scene.snap(scene.x(block.end[i] + anchor.start)) - x0;
       scene.batch.add(scene.style.strip[block.kind[i]], x0, place.strip, Math.max(1, width >= 4 ? width - 1 : width), place.stripHeight);
     }
   }
@@ -147,11 +119,11 @@ export function paintAhead(scene, row) {
   for (const anchor of scene.anchors) {
     if (anchor.iteration <= reported) continue;
     for (let i = Math.max(0, lastAtOrBefore(block.start, scene.view.from - anchor.start)); i < block.n; i++) {
-      const x0 = scene.x(block.start[i] + anchor.start);
+      const x0 = scene.snap(scene.x(block.start[i] + anchor.start));
       if (x0 > scene.right) break;
-      const width = Math.max(1, scene.x(block.end[i] + anchor.start) - x0);
+      const width = Math.max(1, scene.snap(scene.x(block.end[i] + anchor.start)) - x0);
       scene.batch.add(scene.style.ghost[block.kind[i]], x0, place.top, width, place.height);
-      if (width >= 4) scene.edges.add(scene.style.strip[block.kind[i]], x0, place.top, width, place.height);
+      if (width >= 4 && row.full) scene.edges.add(scene.style.strip[block.kind[i]], x0, place.top, width, place.height);
     }
   }
 }
@@ -195,15 +167,4 @@ export function paintHeat(scene, row) {
     }
     if (colour) scene.batch.add(colour, from, top, x1 - from, height);
   }
-}
-
-function firstTouching(blocks, from) {
-  let low = 0, high = blocks.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (blocks[middle].last < from) low = middle + 1;
-    else high = middle;
-  }
-  // One before, so that the bubble that reaches into the window is known.
-  return Math.max(0, low - 1);
 }

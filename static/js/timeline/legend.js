@@ -26,9 +26,7 @@ function swatch(context, style, name) {
     ["0", "1", "2"].forEach((kind, i) => { context.fillStyle = style.strip[kind]; context.fillRect(i * 5.4, 4, 5, 3); });
   } else {
     const kind = KIND[name];
-    fill(context, style.ops[kind]);
-    if (kind === 1) fill(context, style.recompute);
-    if (kind === 4) fill(context, style.allReduce);
+    fill(context, style.fills[kind]);
     context.fillStyle = style.band;
     if (kind === 2) context.fillRect(0, 8, 16, 2);
     if (kind === 3) context.fillRect(0, 0, 16, 2);

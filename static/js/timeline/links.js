@@ -9,16 +9,25 @@ export function rowPlace(row, slot) {
 /** The lanes that send on a link row, with the slot that each takes. */
 export function senders(model, row, predicted = false) {
   const byLane = (predicted ? model.predictedSent : model.sent).get(row.link) ?? new Map();
-  const list = [...byLane].filter(([lane]) => row.pipeline === null || model.lanes[lane].pipeline === row.pipeline);
+  const list = [...byLane].filter(([lane]) => (row.pipeline === null || model.lanes[lane].pipeline === row.pipeline) && belongs(model.lanes[lane], row));
   return list.map(([lane, blocks]) => ({ lane, blocks, slot: row.split > 1 ? model.lanes[lane].pipeline % row.split : 0 }));
 }
+
+// In a row between two stages the sender is one of them.
+const belongs = (lane, row) => row.stage === null || lane.stage === row.stage || lane.stage === row.stage + 1;
+
+/** The stage whose link row (of rows by stage) shows a transfer: the earlier of the two, the sender on a loop's hop back. */
+export const hopOf = (from, to) => (Math.abs(from - to) === 1 ? Math.min(from, to) : from);
+
+/** Whether transfer `i` of a block belongs to a link row. */
+export const shows = (row, block, i) => row.stage === null || hopOf(block.fromStage, block.toStage[i]) === row.stage;
 
 export function paintLink(scene, row) {
   const { model, view, mode } = scene, drawn = mode === "predicted";
   if (!drawn) {
     for (const { blocks, slot } of senders(model, row)) {
       for (const block of blocks) {
-        if (block.last >= view.from && block.first <= view.to) transfers(scene, block, rowPlace(row, slot), 0, scene.reached);
+        if (block.last >= view.from && block.first <= view.to) transfers(scene, block, row, slot, 0);
       }
     }
   }
@@ -26,16 +35,18 @@ export function paintLink(scene, row) {
   for (const { lane, blocks: block, slot } of senders(model, row, true)) {
     const reported = model.ops[lane].at(-1)?.iteration ?? -1;
     for (const anchor of scene.anchors) {
-      if (drawn) transfers(scene, block, rowPlace(row, slot), anchor.start, Infinity);
-      else strip(scene, block, rowPlace(row, slot), anchor, anchor.iteration > reported);
+      if (drawn) transfers(scene, block, row, slot, anchor.start);
+      else strip(scene, block, row, slot, anchor, anchor.iteration > reported);
     }
   }
 }
 
-function transfers(scene, block, place, shift) {
+function transfers(scene, block, row, slot, shift) {
+  const place = rowPlace(row, slot);
   for (let i = Math.max(0, lastAtOrBefore(block.start, scene.view.from - shift)); i < block.n; i++) {
     const start = block.start[i] + shift;
     if (start > scene.view.to) break;
+    if (!shows(row, block, i)) continue;
     const x0 = scene.x(start), width = Math.max(1, scene.x(block.end[i] + shift) - x0), gradient = block.gradient[i];
     scene.batch.add(width < 3 ? scene.style.transferEdge[gradient] : scene.style.transfer[gradient], x0, place.top, width, place.height);
     if (width < 3) continue;
@@ -44,12 +55,14 @@ function transfers(scene, block, place, shift) {
   }
 }
 
-function strip(scene, block, place, anchor, ahead) {
+function strip(scene, block, row, slot, anchor, ahead) {
+  const place = rowPlace(row, slot);
   if (!place.strip && !ahead) return;
   if (scene.level === "plain" || scene.level === "share") return;
   for (let i = Math.max(0, lastAtOrBefore(block.start, scene.view.from - anchor.start)); i < block.n; i++) {
     const x0 = scene.x(block.start[i] + anchor.start);
     if (x0 > scene.right) break;
+    if (!shows(row, block, i)) continue;
     const width = Math.max(1, scene.x(block.end[i] + anchor.start) - x0), kind = block.gradient[i] ? 2 : 0;
     if (place.strip) scene.batch.add(scene.style.strip[kind], x0, place.strip, width >= 4 ? width - 1 : width, 2);
     if (ahead) {

@@ -1,10 +1,11 @@
 // Everything that the timeline knows: lanes, links, what was predicted and what was measured, in ms since the epoch.
-import { OpBlock, TransferBlock, putBlock } from "./blocks.js";
+import { OpBlock, TransferBlock, blockOf, putBlock } from "./blocks.js";
 
 // What the page keeps: the oldest iterations go first.
 const MOST_SPANS = 240_000;
 const MOST_ITERATIONS = 400;
 const MOST_ROLLUPS = 2_000;
+const MOST_MARKS = 1_000;
 
 export class TimelineModel {
   constructor() {
@@ -26,8 +27,41 @@ export class TimelineModel {
     this.iterations = [];
     this.iterationOf = new Map();
     this.spanCount = 0;
+    this.marks = [];
+    this.early = null;
+    this.epoch = null;
+    /** Iterations [first, last] that are looked at and stay, however old. */
+    this.held = null;
     this.setPredicted(predicted);
     this.version++;
+  }
+
+  /** Takes over usage, links and nodes of a snapshot of the same attempt; what was measured stays. */
+  renew({ links, lanes, usage }) {
+    if (links) this.links = links;
+    if (usage) this.usage = usage;
+    if (lanes) { this.lanes = lanes; this.nodeLabels = nodeLabels(lanes); }
+    this.version++;
+  }
+
+  /** Whether a snapshot speaks of the same GPUs and times as what is held. */
+  isSame({ lanes = [], epoch = null, predicted = null }) {
+    const same = (a, b) => a.rank === b.rank && a.pipeline === b.pipeline && a.stage === b.stage && a.dc === b.dc;
+    return this.epoch !== null && epoch === this.epoch && lanes.length === this.lanes.length && lanes.every((lane, i) => same(lane, this.lanes[i]))
+      && (predicted?.iteration_ms ?? 0) === this.predictedMs;
+  }
+
+  /** @param {Array<{seq: number, t: number, level: string, text: string}>} marks  t in Unix s; kept with their time in ms since the epoch */
+  addMarks(marks) {
+    if (this.epoch === null) { this.early = [...(this.early ?? []), ...(marks ?? [])]; return; }
+    const known = new Set(this.marks.map((mark) => mark.seq));
+    for (const mark of [...(this.early ?? []), ...(marks ?? [])]) {
+      if (!known.has(mark.seq)) this.marks.push({ ...mark, time: mark.t * 1_000 - this.epoch });
+      known.add(mark.seq);
+    }
+    this.early = null;
+    this.marks.sort((x, y) => x.time - y.time || x.seq - y.seq);
+    this.marks.splice(0, this.marks.length - MOST_MARKS);
   }
 
   setPredicted(predicted) {
@@ -102,15 +136,33 @@ export class TimelineModel {
     const kept = () => this.ops.reduce((most, blocks) => Math.max(most, blocks.length), 0);
     let iterations = kept();
     while (iterations > 2 && (this.spanCount > MOST_SPANS || iterations > MOST_ITERATIONS)) {
-      const oldest = Math.min(...this.ops.filter((b) => b.length).map((b) => b[0].iteration));
-      for (const blocks of this.ops) this.#dropOldest(blocks, oldest);
-      for (const byLane of this.sent.values()) for (const blocks of byLane.values()) this.#dropOldest(blocks, oldest);
+      const oldest = this.#oldest();
+      if (oldest === null) return;
+      for (const blocks of this.ops) this.#drop(blocks, oldest);
+      for (const byLane of this.sent.values()) for (const blocks of byLane.values()) this.#drop(blocks, oldest);
       iterations--;
     }
   }
 
-  #dropOldest(blocks, oldest) {
-    while (blocks.length && blocks[0].iteration <= oldest) this.spanCount -= blocks.shift().n;
+  // The oldest iteration of which spans are held and that nobody looks at.
+  #oldest() {
+    let oldest = Infinity;
+    for (const blocks of this.ops) {
+      const block = blocks.find((b) => !this.held || b.iteration < this.held[0] || b.iteration > this.held[1]);
+      if (block) oldest = Math.min(oldest, block.iteration);
+    }
+    return Number.isFinite(oldest) ? oldest : null;
+  }
+
+  #drop(blocks, iteration) {
+    const i = blocks.findIndex((block) => block.iteration === iteration);
+    if (i >= 0) this.spanCount -= blocks.splice(i, 1)[0].n;
+  }
+
+  /** Iterations in [from, to] of which not every GPU's spans are held although they ended: [first, last] or null. */
+  missing(from, to) {
+    const lacking = this.iterations.filter((it) => isWhole(it) && it.end > from && it.start < to && this.ops.some((blocks) => !blockOf(blocks, it.iteration)));
+    return lacking.length ? [lacking[0].iteration, lacking.at(-1).iteration] : null;
   }
 
   /** Until when anything was measured, ms; 0 before the first span. */
@@ -123,15 +175,28 @@ export class TimelineModel {
   /** What tells a lane's node from the others of its data centre; empty where there is only one. */
   nodeLabel(lane) { return this.nodeLabels.get(`${lane.dc}.${lane.node}`) ?? ""; }
 
+  /** How many of the server's spans are held. */
+  get told() {
+    let sum = 0;
+    for (const blocks of this.ops) for (const block of blocks) sum += block.told;
+    return sum;
+  }
+
   get hasSpans() { return this.ops.some((blocks) => blocks.length > 0); }
 
   /** Start of an iteration: as reported, else its first span, else null. */
   startOf(iteration) {
     const start = this.iterationOf.get(iteration)?.start;
     if (start !== null && start !== undefined) return start;
+    if (this.starts?.version !== this.version) this.starts = { version: this.version, of: new Map() };
+    if (!this.starts.of.has(iteration)) this.starts.of.set(iteration, this.#firstSpan(iteration));
+    return this.starts.of.get(iteration);
+  }
+
+  #firstSpan(iteration) {
     let first = Infinity;
     for (const blocks of this.ops) {
-      const block = blocks.findLast((b) => b.iteration === iteration);
+      const block = blockOf(blocks, iteration);
       if (block?.n) first = Math.min(first, block.first);
     }
     return Number.isFinite(first) ? first : null;

@@ -1,13 +1,13 @@
 // What follows the pointer and the focus: cursor line with its time, outlines, the line to what an op waited for.
 import { instant } from "../lib/format.js";
-import { rowPlace } from "./links.js";
+import { hopOf, rowPlace } from "./links.js";
 import { AXIS } from "./head.js";
 
 export function paintOverlay(context, scene, { cursorX, item, need }) {
   const { style, width, height } = scene;
   context.setTransform(style.ratio, 0, 0, style.ratio, 0, 0);
   context.clearRect(0, 0, width, height);
-  if (item && item.type !== "heat") outlines(context, scene, item, need);
+  if (item && hasBox(item)) outlines(context, scene, item, need);
   if (cursorX !== null && cursorX >= scene.left) cursor(context, scene, cursorX);
 }
 
@@ -49,10 +49,13 @@ function connect(context, from, to) {
   context.stroke();
 }
 
+/** Ops, transfers and bubbles have a place on the lanes; rows and marks are only told of. */
+export const hasBox = (item) => item.type === "op" || item.type === "transfer" || item.type === "bubble";
+
 /** Where an item stands on the canvas, or null where its row is not there. */
 export function boxOf(scene, item) {
   const row = scene.layout.rows.find((r) => (item.type === "transfer"
-    ? r.kind === "link" && r.link === item.link && (r.pipeline === null || r.pipeline === item.pipeline)
+    ? r.kind === "link" && r.link === item.link && (r.pipeline === null || r.pipeline === item.pipeline) && (r.stage === null || r.stage === hopOf(item.fromStage, item.toStage))
     : r.kind === "lane" && r.lane === item.lane));
   if (!row) return null;
   const x = scene.x(item.start), width = Math.max(1, scene.x(item.end) - x), lift = scene.head - scene.scroll;

@@ -15,8 +15,8 @@ export function makeStyle(ratio) {
     transfer: [withAlpha(t.opF, 0.32), withAlpha(t.opB, 0.32)],
     transferEdge: [t.opF, t.opB],
     band: withAlpha(t.opLabel, 0.55),
-    recompute: diagonal(TILE.R, withAlpha(t.opLabel, 0.5), 1, ratio),
-    allReduce: level(TILE.A, withAlpha(t.opLabel, 0.45), ratio),
+    // What an op is filled with where patterns show: ground and pattern in one.
+    fills: ops.map((colour, kind) => (kind === 1 ? diagonal(TILE.R, withAlpha(t.opLabel, 0.5), 1, ratio, colour) : kind === 4 ? level(TILE.A, withAlpha(t.opLabel, 0.45), ratio, colour) : colour)),
     bubble: diagonal(TILE.bubble, t.bubbleLine, 1, ratio),
     font: (size, weight = 400) => `${weight} ${size}px ${t.family}`,
   };
@@ -34,8 +34,9 @@ function tile(size, ratio, draw) {
 }
 
 // 45° lines that go on from tile to tile.
-function diagonal(size, colour, width, ratio) {
+function diagonal(size, colour, width, ratio, ground = null) {
   return tile(size, ratio, (context) => {
+    if (ground) { context.fillStyle = ground; context.fillRect(0, 0, size, size); }
     context.strokeStyle = colour;
     context.lineWidth = width;
     context.beginPath();
@@ -44,8 +45,10 @@ function diagonal(size, colour, width, ratio) {
   });
 }
 
-function level(size, colour, ratio) {
+function level(size, colour, ratio, ground) {
   return tile(size, ratio, (context) => {
+    context.fillStyle = ground;
+    context.fillRect(0, 0, size, size);
     context.fillStyle = colour;
     context.fillRect(0, 1, size, 1);
   });

@@ -2,8 +2,9 @@
 import { CoverageCache } from "./coverage.js";
 import { paintGutter } from "./gutter.js";
 import { AXIS, MINIMAP, label, paintAxis, paintMinimap } from "./head.js";
-import { levelOf, paintAhead, paintHeat, paintMeasured, paintPredicted, paintShares, paintStrip } from "./lanes.js";
+import { levelOf, paintAhead, paintHeat, paintOps, paintShares, paintStrip } from "./lanes.js";
 import { paintLink, strokeChevrons } from "./links.js";
+import { paintMarks } from "./marks.js";
 import { RectBatch } from "./paint.js";
 import { rowsBetween } from "./rows.js";
 import { usageFor } from "./usage.js";
@@ -33,7 +34,7 @@ export class Painter {
       head: this.headHeight, end: this.options.still ? model.predictedMs : null, zero: shown?.start ?? 0, shown: shown?.iteration ?? null,
       level: levelOf(model.medianForward * scale), longest: model.predictedMs || model.typicalMs, coverage: this.coverage,
       usage: usageFor(model, this.options.still ? "predicted" : mode),
-      x: (time) => left + (time - view.from) * scale, time: (x) => view.from + (x - left) / scale,
+      scale, snap: (x) => Math.round(x * style.ratio) / style.ratio, x: (time) => left + (time - view.from) * scale, time: (x) => view.from + (x - left) / scale,
       batch: new RectBatch(), patterns: new RectBatch(), edges: new RectBatch(), bubbles: new RectBatch(),
       labels: [], chevrons: [], ticks: [], nowWidth: 24, textWidth: (text) => this.#textWidth(text, style),
     };
@@ -63,6 +64,7 @@ export class Painter {
     this.#rows(context, scene);
     context.restore();
     this.#iterationNumbers(context, scene);
+    if (!this.options.still) paintMarks(context, scene);
     if (scene.reached && !this.options.still) nowLine(context, scene);
     if (this.options.still) endLine(context, scene);
   }
@@ -113,9 +115,8 @@ function paintRow(scene, row) {
   else if (row.kind === "heat") paintHeat(scene, row);
   if (row.kind !== "lane") return;
   if (scene.level === "share") paintShares(scene, row);
-  else if (scene.mode === "predicted") paintPredicted(scene, row);
   else {
-    paintMeasured(scene, row);
+    paintOps(scene, row);
     if (scene.mode === "both") { paintStrip(scene, row); paintAhead(scene, row); }
   }
 }

@@ -10,16 +10,16 @@ export function densityOf(lanes) {
 
 /**
  * @param {import("./model.js").TimelineModel} model
- * @param {{by: "dc" | "pipeline", open: Set<string>}} options  open: keys of heat rows shown as lanes
+ * @param {{by: "dc" | "pipeline" | "stage", open: Set<string>}} options  open: keys of heat rows shown as lanes
  * @returns {{rows: Array, height: number}} rows: {kind, y, height, …} from top to bottom
  */
 export function layOut(model, { by, open }) {
   const rows = [], density = densityOf(model.lanes.length);
   let y = 0;
   const put = (kind, height, rest) => { rows.push({ kind, y, height, ...rest }); y += height; };
-  const groups = by === "pipeline" ? pipelines(model) : dataCentres(model);
+  const groups = { dc: dataCentres, pipeline: pipelines, stage: stages }[by](model);
   groups.forEach((group, g) => {
-    if (g > 0 && !group.joined) y += by === "pipeline" ? GAP : 0;
+    if (g > 0 && by !== "dc") y += GAP;
     put("head", HEAD, { title: group.title, note: group.note, lanes: group.lanes, dc: group.dc, ruled: g > 0 });
     if (density === "heat") putHeat(group, put, open, model);
     else for (const lane of group.lanes) put("lane", density === "full" ? LANE : THIN, { lane, key: `lane${lane}`, lanes: [lane], full: density === "full" });
@@ -36,12 +36,7 @@ export function layOut(model, { by, open }) {
 const linkHeight = (link) => (link.split > 1 ? 4 + 5 * link.split : LINK);
 
 function putHeat(group, put, open, model) {
-  const stages = new Map();
-  for (const lane of group.lanes) {
-    const stage = model.lanes[lane].stage;
-    if (!stages.has(stage)) stages.set(stage, []);
-    stages.get(stage).push(lane);
-  }
+  const stages = collect(group.lanes, (lane) => model.lanes[lane].stage);
   const whole = stages.size > STAGE_ROWS ? [[null, group.lanes]] : [...stages];
   for (const [stage, lanes] of whole) {
     const key = `${group.title}.${stage ?? "all"}`, isOpen = open.has(key);
@@ -50,12 +45,24 @@ function putHeat(group, put, open, model) {
   }
 }
 
+function collect(items, keyOf) {
+  const groups = new Map();
+  for (const item of items) {
+    const key = keyOf(item);
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(item);
+  }
+  return groups;
+}
+
+const gpus = (n) => `${n} GPU${n === 1 ? "" : "s"}`;
+
 function dataCentres(model) {
   const groups = model.dcs.map((dc, i) => ({ title: dc.name, dc: i, lanes: [], links: [] }));
   model.lanes.forEach((lane, i) => groups[lane.dc]?.lanes.push(i));
   for (const group of groups) {
     group.lanes.sort((x, y) => compare(model.lanes[x], model.lanes[y], "stage", "pipeline"));
-    group.note = `${group.lanes.length} GPU${group.lanes.length === 1 ? "" : "s"}`;
+    group.note = gpus(group.lanes.length);
   }
   const used = groups.filter((group) => group.lanes.length);
   used.sort((x, y) => model.lanes[x.lanes[0]].stage - model.lanes[y.lanes[0]].stage);
@@ -66,18 +73,24 @@ function dataCentres(model) {
 }
 
 function pipelines(model) {
-  const groups = new Map();
-  model.lanes.forEach((lane, i) => {
-    if (!groups.has(lane.pipeline)) groups.set(lane.pipeline, { title: `Pipeline ${lane.pipeline + 1}`, lanes: [], links: [] });
-    groups.get(lane.pipeline).lanes.push(i);
+  const groups = collect(model.lanes.keys(), (i) => model.lanes[i].pipeline);
+  return [...groups].sort(([x], [y]) => x - y).map(([pipeline, lanes]) => {
+    lanes.sort((x, y) => model.lanes[x].stage - model.lanes[y].stage);
+    const links = hops(model, lanes.map((i) => model.lanes[i])).map((pair) => directions(model, pair, pipeline));
+    return { title: `Pipeline ${pipeline + 1}`, note: gpus(lanes.length), lanes, links };
   });
-  const ordered = [...groups].sort(([x], [y]) => x - y);
-  for (const [pipeline, group] of ordered) {
-    group.lanes.sort((x, y) => model.lanes[x].stage - model.lanes[y].stage);
-    group.note = `${group.lanes.length} GPUs`;
-    for (const pair of hops(model, group.lanes.map((i) => model.lanes[i]))) group.links.push(directions(model, pair, pipeline));
-  }
-  return ordered.map(([, group]) => group);
+}
+
+/** One group per stage, its replicas one under the other; the link to the next stage stands between them. */
+function stages(model) {
+  const groups = collect(model.lanes.keys(), (i) => model.lanes[i].stage);
+  return [...groups].sort(([x], [y]) => x - y).map(([stage, lanes]) => {
+    lanes.sort((x, y) => model.lanes[x].pipeline - model.lanes[y].pipeline);
+    const dcs = [...new Set(lanes.map((i) => model.dcs[model.lanes[i].dc]?.name))].join(", ");
+    const next = model.lanes[model.laneAt.get(`${model.lanes[lanes[0]].pipeline}.${stage + 1}`)], from = model.lanes[lanes[0]].dc;
+    const links = next && next.dc !== from ? [directions(model, [from, next.dc], null, stage)] : [];
+    return { title: `Stage ${stage + 1}`, note: `${dcs}, ${gpus(lanes.length)}`, lanes, links };
+  });
 }
 
 function compare(x, y, ...fields) {
@@ -98,11 +111,12 @@ function hops(model, lanes) {
   return [...pairs.values()];
 }
 
-function directions(model, [a, b], pipeline) {
+// `stage`: only what passes between it and the next one.
+function directions(model, [a, b], pipeline, stage = null) {
   const name = (dc) => model.dcs[dc].name;
   return [[a, b], [b, a]].map(([from, to], down) => {
     const key = `${from}>${to}`;
-    return { id: `${key}|${pipeline ?? ""}`, link: key, from, to, pipeline, title: `${name(from)} → ${name(to)}`,
+    return { id: `${key}|${pipeline ?? ""}|${stage ?? ""}`, link: key, from, to, pipeline, stage, title: `${name(from)} → ${name(to)}`,
       short: down ? "up" : "down", split: pipeline === null ? overlapping(model, key) : 1 };
   });
 }

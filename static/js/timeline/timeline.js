@@ -2,10 +2,11 @@
 import { $, el, framed } from "../lib/dom.js";
 import { fixed } from "../lib/format.js";
 import { factsOf, sentence, titleOf } from "./describe.js";
-import { gaps, itemAt, nearestOp, neighbour } from "./hit.js";
+import { gaps, itemAt, itemOf, nearestOp, neighbour } from "./hit.js";
 import { listenForKeys } from "./keys.js";
+import { markAfter } from "./marks.js";
 import { TimelineModel } from "./model.js";
-import { paintOverlay, boxOf } from "./overlay.js";
+import { boxOf, hasBox, paintOverlay } from "./overlay.js";
 import { makeStyle } from "./paint.js";
 import { Painter } from "./painter.js";
 import { listenForPointer } from "./pointer.js";
@@ -58,24 +59,34 @@ export class Timeline extends EventTarget {
     this.tableRoot = $("[data-table]", this.root);
   }
 
-  /** Takes the lanes, links and prediction of a snapshot, its spans and iterations. */
+  /** Takes a snapshot. Of the attempt that is shown already, what was measured and where one looks stay. */
   load(snapshot) {
-    this.model.reset(snapshot);
-    this.model.addIterations(snapshot.iterations);
-    this.model.addSpans(snapshot.spans);
-    this.painter.coverage.clear();
-    this.view.base = 0;
+    const { model } = this;
+    if (model.isSame(snapshot)) model.renew(snapshot);
+    else {
+      model.reset(snapshot);
+      model.epoch = snapshot.epoch ?? null;
+      this.painter.coverage.clear();
+      this.view.base = 0;
+    }
+    this.#take(snapshot);
     if (this.view.live) this.view.follow();
     this.relayout();
   }
 
-  /** Takes what an event brought. */
-  add({ iterations, spans, usage }) {
-    this.model.addIterations(iterations);
-    this.model.addSpans(spans);
-    if (usage) this.model.usage = usage;
+  /** Takes what an event, or the stored spans of older iterations, brought. */
+  add(message) {
+    if (message.epoch !== undefined) this.model.epoch = message.epoch;
+    if (message.usage) this.model.usage = message.usage;
+    this.#take(message);
     this.view.follow();
     this.requestPaint();
+  }
+
+  #take({ iterations, spans, marks }) {
+    this.model.addIterations(iterations);
+    this.model.addSpans(spans);
+    this.model.addMarks(marks);
   }
 
   /** An ended run has nothing ahead of it that could be predicted. */
@@ -120,7 +131,7 @@ export class Timeline extends EventTarget {
 
   #overlay() {
     if (!this.frame) return;
-    const need = this.focus && this.focus.type !== "heat" ? waitedFor(this.frame, this.focus) : null;
+    const need = this.focus && hasBox(this.focus) ? waitedFor(this.frame, this.focus) : null;
     paintOverlay(this.overlay.getContext("2d"), this.frame, { cursorX: this.pointer?.[0] ?? null, item: this.focus, need });
     this.#tell(this.focus);
   }
@@ -128,16 +139,17 @@ export class Timeline extends EventTarget {
   #tell(item) {
     const facts = item ? el("dl", { className: "pairs" }, ...factsOf(this.frame, item).flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)])) : null;
     const content = item ? [el("h3", {}, titleOf(this.frame, item)), facts] : [];
-    const narrow = this.frame.narrow, box = item && item.type !== "heat" ? boxOf(this.frame, item) : null;
+    const narrow = this.frame.narrow, box = item && hasBox(item) ? boxOf(this.frame, item) : null;
     this.sheet.hidden = !(narrow && item);
     this.tooltip.hidden = narrow || !item;
     (narrow ? this.sheet : this.tooltip).replaceChildren(...content);
-    if (!narrow && item) this.#placeTooltip(box);
+    if (!narrow && item) this.#placeTooltip(box, item);
   }
 
-  #placeTooltip(box) {
+  #placeTooltip(box, item) {
     const wide = this.tooltip.offsetWidth, high = this.tooltip.offsetHeight;
-    const atX = this.pointer ? this.pointer[0] : Math.max(this.frame.left, box?.x ?? 0), foot = box ? box.y + box.height : this.pointer?.[1] ?? 0;
+    const own = item.type === "mark" ? this.frame.x(item.start) : box?.x ?? 0, top = item.type === "mark" ? this.frame.head : this.pointer?.[1] ?? 0;
+    const atX = this.pointer ? this.pointer[0] : Math.max(this.frame.left, own), foot = box ? box.y + box.height : top;
     const x = atX + 12 + wide > this.width ? Math.max(0, atX - wide - 12) : atX + 12;
     const below = foot + 8, above = (box?.y ?? foot) - high - 8;
     const y = below + high > this.height && above > 0 ? above : below;
@@ -159,11 +171,11 @@ export class Timeline extends EventTarget {
 
   press(x, y, pointerType) {
     const row = rowAt(this.layout.rows, y - this.frame.head + this.frame.scroll);
-    if (row?.kind === "heat") { this.toggleRow(row); return; }
+    if (row?.kind === "heat" && y >= this.frame.head) { this.toggleRow(row); return; }
     this.focus = itemAt(this.frame, x, y);
     this.pinned = Boolean(this.focus) && !this.pinned;
     if (pointerType === "touch") this.pointer = null;
-    this.requestOverlay();
+    this.#moved();
   }
 
   toggleRow(row) {
@@ -181,7 +193,52 @@ export class Timeline extends EventTarget {
   goLive() { this.view.goLive(); this.#moved(); }
   toggleFreeze() { if (this.view.live) this.view.freeze(); else this.view.goLive(); this.#moved(); }
 
+  /** Shows [from, to] (ms since the epoch) and stays there. */
+  showRange(from, to) { this.view.show(from, to); this.#moved(); }
+
+  /** Shows a whole iteration; false where the page knows of none by that number. */
+  showIteration(iteration) {
+    const start = this.model.startOf(iteration);
+    if (start === null) return false;
+    const end = this.model.endOf(iteration) ?? start + this.model.typicalMs, spare = (end - start) * 0.03;
+    this.showRange(start - spare, end + spare);
+    return true;
+  }
+
+  /** Shows a time in the middle, at the present zoom. */
+  showTime(time) { this.showRange(time - this.view.span / 2, time + this.view.span / 2); }
+
+  /** Takes what an address asked for (parseView); the range only where it is of this attempt. */
+  showView(wanted) {
+    if (wanted.mode && !this.options.still) this.mode = wanted.mode;
+    if (wanted.by) this.by = wanted.by;
+    if (wanted.open) this.open = new Set(wanted.open);
+    this.relayout();
+    if (wanted.from !== null) this.view.show(wanted.from, wanted.to);
+    this.paint();
+    this.pinOp(wanted.op);
+    this.#moved();
+  }
+
+  /** Pins the op or transfer of a permalink; false where its spans are not here (yet). */
+  pinOp(op) {
+    const lane = op ? this.model.laneOfRank.get(op.rank) : undefined;
+    if (lane === undefined || !this.frame) return false;
+    const item = itemOf(this.frame, lane, op);
+    if (!item) return false;
+    [this.focus, this.pinned, this.pointer] = [item, true, null];
+    this.requestOverlay();
+    return true;
+  }
+
+  nextMark() {
+    const item = markAfter(this.model, this.focus?.type === "mark" ? this.focus.start : this.view.from);
+    if (item) this.#focusOn(item);
+  }
+
   #moved() {
+    const [first, last] = this.view.live ? [null, null] : this.shownIterations();
+    this.model.held = first === null ? null : [first, last];
     this.requestPaint();
     this.dispatchEvent(new Event("moved"));
   }
@@ -189,6 +246,12 @@ export class Timeline extends EventTarget {
   setMode(mode) { this.mode = mode; this.#moved(); }
   nextMode() { if (!this.options.still) this.setMode(MODES[(MODES.indexOf(this.mode) + 1) % MODES.length]); }
   setBy(by) { this.by = by; this.relayout(); this.dispatchEvent(new Event("moved")); }
+
+  /** Numbers, from 0, of the first and last iteration that began and that the window touches; [null, null] where none. */
+  shownIterations() {
+    const shown = this.model.anchors(this.view.from, this.view.to, false);
+    return shown.length ? [shown[0].iteration, shown.at(-1).iteration] : [null, null];
+  }
 
   /** The zoom in words: how many iterations the window is long. */
   get zoomText() {
@@ -248,13 +311,13 @@ export class Timeline extends EventTarget {
     if (this.focus?.type === "heat") { this.toggleRow(this.focus.row); return; }
     this.pinned = Boolean(this.focus) && !this.pinned;
     this.region.textContent = this.pinned ? "Pinned" : "Not pinned";
-    this.requestOverlay();
+    this.#moved();
   }
 
   unpin() {
     this.pinned = false;
     this.focus = null;
-    this.requestOverlay();
+    this.#moved();
   }
 
   toggleTable() {

@@ -81,6 +81,12 @@ export class TimeWindow {
 
   freeze() { this.live = false; }
 
+  /** Stands at [from, to] until told otherwise. */
+  show(from, to) {
+    this.#set(from, Math.max(to, from + LEAST_MS));
+    if (this.base) this.iterations = this.span / (this.base * (1 + BEFORE + AFTER));
+  }
+
   goLive() { this.live = true; this.follow(); }
 
   /** Moves so that [from, to] can be seen. */

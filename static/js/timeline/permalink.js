@@ -1,0 +1,44 @@
+// What is shown, as text for the address: range, rows, mode and the pinned op; and back.
+import { KINDS } from "./blocks.js";
+
+const BY = ["dc", "pipeline", "stage"], MODES = ["both", "measured", "predicted"];
+
+/** The view as URL parameters; a live view has no range. `range`: put the range in even where it is live. */
+export function viewParams(timeline, { range = false, generation = null } = {}) {
+  const { view, focus, pinned, options } = timeline, params = new URLSearchParams();
+  if (!view.live || range) {
+    params.set("from", view.from.toFixed(3));
+    params.set("to", view.to.toFixed(3));
+    const first = timeline.frame?.anchors.find((anchor) => !anchor.ahead);
+    if (first && !options.still) params.set("it", String(first.iteration + 1));
+    if (generation > 1) params.set("attempt", String(generation));
+  }
+  if (timeline.by !== "dc") params.set("by", timeline.by);
+  if (timeline.mode !== (options.mode ?? "both")) params.set("mode", timeline.mode);
+  if (timeline.open.size) params.set("open", [...timeline.open].join("~"));
+  if (pinned && focus) {
+    const it = timeline.model.lanes[focus.lane];
+    if (focus.type === "op") params.set("op", [it.rank, focus.iteration + 1, focus.kind, focus.microbatch].join("."));
+    if (focus.type === "transfer") params.set("op", [it.rank, focus.iteration + 1, focus.gradient ? "g" : "a", focus.microbatch].join("."));
+  }
+  return params;
+}
+
+/** @returns {{from, to, iteration, generation, by, mode, open, op} | null} what an address asks for; null where it asks for nothing */
+export function parseView(text) {
+  const params = new URLSearchParams(text.replace(/^[#?]/, ""));
+  const number = (key) => (params.has(key) && Number.isFinite(Number(params.get(key))) ? Number(params.get(key)) : null);
+  const from = number("from"), to = number("to"), ranged = from !== null && to !== null && to > from;
+  const wanted = {
+    from: ranged ? from : null, to: ranged ? to : null, iteration: number("it"), generation: number("attempt"),
+    by: BY.includes(params.get("by")) ? params.get("by") : null, mode: MODES.includes(params.get("mode")) ? params.get("mode") : null,
+    open: params.get("open")?.split("~") ?? null, op: parseOp(params.get("op")),
+  };
+  return Object.values(wanted).some((value) => value !== null) ? wanted : null;
+}
+
+function parseOp(text) {
+  const found = /^(\d+)\.(\d+)\.([A-Za-z])\.(-?\d+)$/.exec(text ?? "");
+  if (!found || !(KINDS.includes(found[3]) || "ag".includes(found[3]))) return null;
+  return { rank: Number(found[1]), iteration: Number(found[2]) - 1, kind: found[3], microbatch: Number(found[4]) };
+}
