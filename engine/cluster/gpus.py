@@ -22,6 +22,8 @@ class Gpu:
     memory_bytes, hbm_bytes_per_s : device memory and its bandwidth.
     host_bytes_per_s : host to device, per direction, the PCIe ceiling.
     link_bytes_per_s : GPU to GPU in a node, per direction (NVLink, or PCIe without it).
+    nic_bytes_per_s : a GPU's share of the network of the maker's machine, per direction; None: not named.
+    source, date : where the figures are from.
     """
 
     name: str
@@ -31,6 +33,9 @@ class Gpu:
     hbm_bytes_per_s: float
     host_bytes_per_s: float
     link_bytes_per_s: float
+    nic_bytes_per_s: float | None = None
+    source: str = ""
+    date: str = ""
 
     def flops(self, dtype_bytes: int) -> float:
         """Dense peak in FLOP/s for numbers of `dtype_bytes` bytes.
@@ -68,4 +73,7 @@ def _gpu(name: str, row: dict) -> Gpu:
         hbm_bytes_per_s=row["hbm_gb_s"] * 1e9,
         host_bytes_per_s=row["host_gb_s"] * 1e9,
         link_bytes_per_s=row["link_gb_s"] * 1e9,
+        nic_bytes_per_s=None if row["nic_gb_s"] is None else row["nic_gb_s"] * 1e9,
+        source=row["source"],
+        date=row["date"],
     )
