@@ -18,8 +18,8 @@ def agent() -> None:
     """Join this machine to a site as a node, and run its agent.
 
     Add the node on the site; its page shows the command to copy, with a token that is good once and for an
-    hour. `join` keeps the node's own credentials in var/nodes/<name>.env (MERIDIAN_VAR says where var is), and
-    `run` starts its agent with them.
+    hour. `join` keeps the node's own credentials in var/nodes/<name>.env (MERIDIAN_VAR says where var
+    is), and `run` starts its agent with them.
     """
 
 

@@ -24,11 +24,11 @@ import redis
 
 from engine import __version__
 from engine.errors import InputError
+from engine.versions import remedy, series
 from workers import clock, hardware
 from workers.agent import connect
 from workers.config import AgentConfig, from_environment
 from workers.join import env_file, read_environment, site_address
-from workers.version import remedy, series
 
 LEAST_PYTHON = (3, 11)
 # (warn below, fail below)
@@ -271,7 +271,7 @@ def _version(client: "redis.Redis", config: AgentConfig) -> Line:
         )
     same = series(site) == series(__version__)
     found_text = f"{__version__} here, {site} on the site"
-    return _line("version", "ok" if same else "fail", found_text, remedy(site))
+    return _line("version", "ok" if same else "fail", found_text, remedy(site=site, agent=__version__))
 
 
 def _clock(client: "redis.Redis") -> Line:

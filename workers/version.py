@@ -1,4 +1,4 @@
-"""Which versions of agent and site go together: those with the same major and minor number."""
+"""Refusing to start an agent beside a site of another version."""
 
 import json
 import logging
@@ -8,14 +8,10 @@ import redis
 
 from engine import __version__
 from engine.errors import InputError
+from engine.versions import remedy, series
 from workers.config import AgentConfig
 
 log = logging.getLogger(__name__)
-
-
-def series(version: str) -> str:
-    """``0.1`` of ``0.1.7``."""
-    return ".".join(version.split(".")[:2])
 
 
 def refuse_skew(config: AgentConfig, connect: Callable[[str], "redis.Redis"]) -> None:
@@ -28,15 +24,9 @@ def refuse_skew(config: AgentConfig, connect: Callable[[str], "redis.Redis"]) ->
     """
     site = _site_version(config, connect)
     if site and series(site) != series(__version__):
-        raise InputError("version", __version__, f"the site is {site}: {remedy(site)}")
-
-
-def remedy(site: str, ours: str = __version__) -> str:
-    """What to do where the site runs version `site` and the agent `ours`."""
-    install = f"pip install 'meridian[node]=={series(site)}.*'"
-    if _numbers(ours) > _numbers(site):
-        return f"update the site to {series(ours)}, or run here: {install}"
-    return f"run here: {install}"
+        raise InputError(
+            "version", __version__, f"the site is {site}: {remedy(site=site, agent=__version__)}"
+        )
 
 
 def _site_version(config: AgentConfig, connect: Callable[[str], "redis.Redis"]) -> str:
@@ -49,7 +39,3 @@ def _site_version(config: AgentConfig, connect: Callable[[str], "redis.Redis"]) 
     except (ValueError, KeyError, TypeError):
         log.warning("what the site says of its version cannot be read")
     return ""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) if part.isdecimal() else 0 for part in version.split("."))

@@ -39,9 +39,9 @@ class Boundary:
     """
 
     def __init__(
-        self, store: Store, *, asked: Flag, leads: bool, say: Callable[[dict[str, Any]], None]
+        self, store: Store, *, rank: int, asked: Flag, leads: bool, say: Callable[[dict[str, Any]], None]
     ) -> None:
-        self._store, self._asked, self._leads, self._say = store, asked, leads, say
+        self._store, self._rank, self._asked, self._leads, self._say = store, rank, asked, leads, say
         self._last: int | None = None
 
     def passed(self, iteration: int) -> bool:
@@ -60,7 +60,7 @@ class Boundary:
         if not self._asked[0]:
             return None
         self._store.set(KEY, str(iteration))
-        self._say({"kind": "boundary", "iteration": iteration, "t": time.time()})
+        self._say({"kind": "boundary", "rank": self._rank, "iteration": iteration, "t": time.time()})
         return iteration
 
     def _follow(self) -> int | None:

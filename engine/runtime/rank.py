@@ -19,6 +19,7 @@ from engine.runtime.exchange import PeerLost
 from engine.runtime.executor import Executor, work_of
 from engine.runtime.gradients import Gradients
 from engine.runtime.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
+from engine.runtime.memory import give_back
 from engine.runtime.mesh import Mesh
 from engine.runtime.model import DTYPES, Stage, params_sha256
 from engine.runtime.recorder import Recorder
@@ -98,8 +99,9 @@ class _Training:
         reports = job.clip is None and me.pipeline == 0
         self._background = Background(totals, self._step, die) if reports else None
         self._boundary = Boundary(
-            mesh.store, asked=start.asked, leads=me.rank == self._spec.first_rank, say=self._events.put
-        )
+            mesh.store, rank=me.rank, asked=start.asked, leads=me.rank == self._spec.first_rank,
+            say=self._events.put,
+        )  # fmt: skip
         self._losses = array.array("d")
         self._norms = array.array("d")
         self._startup_s = 0.0
@@ -136,6 +138,7 @@ class _Training:
         end = time.monotonic()
         recorder.op("optimizer", None, start, end)
         recorder.finish(end)
+        give_back(iteration)
 
     def _clip_or_report(self, iteration: int, square_sum: float, loss: float) -> None:
         clip = self._job.clip

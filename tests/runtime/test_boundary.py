@@ -36,7 +36,9 @@ class Store:
 def test_all_ranks_end_after_the_same_iteration(ranks: int, steps: int, asked_at: int, data: Any) -> None:
     """Ranks in any order; all they rely on: nobody ends an iteration that the first has not begun."""
     store, asked, said = Store(), bytearray(1), []
-    ends = [Boundary(store, asked=asked, leads=rank == 0, say=said.append) for rank in range(ranks)]
+    ends = [
+        Boundary(store, rank=rank, asked=asked, leads=rank == 0, say=said.append) for rank in range(ranks)
+    ]
     at, done, inside = [0] * ranks, [False] * ranks, [False] * ranks
 
     def began(rank: int) -> bool:
@@ -69,7 +71,7 @@ def test_a_store_that_is_gone_is_the_loss_of_a_peer_not_a_cause() -> None:
             raise RuntimeError("Connection reset\nstack")
 
     with pytest.raises(PeerLost, match="Connection reset"):
-        Boundary(Gone(), asked=b"\0", leads=False, say=print).passed(0)
+        Boundary(Gone(), rank=1, asked=b"\0", leads=False, say=print).passed(0)
 
 
 def test_a_run_ends_at_a_boundary_with_result_and_digest(tmp_path: Path) -> None:

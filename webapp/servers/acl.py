@@ -29,6 +29,8 @@ COMMANDS = (
     "xadd", "xlen",
     # the connection
     "ping", "hello", "auth", "quit", "client|setinfo", "client|setname", "client|id",
+    # how far its clock is off
+    "time",
 )  # fmt: skip
 
 
@@ -68,6 +70,11 @@ def drop_node_user(client: "Redis", name: str) -> bool:
     removed = client.execute_command("ACL", "DELUSER", user_of(name))
     _save(client)
     return bool(removed)
+
+
+def cut_connections(client: "Redis", name: str) -> int:
+    """End the connections of a node's broker user; those with the old password must not live on."""
+    return int(client.execute_command("CLIENT", "KILL", "USER", user_of(name)))
 
 
 def _save(client: "Redis") -> None:
