@@ -141,14 +141,26 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
+PASSWORD_RESET_TIMEOUT = 24 * 3600  # links for a new password, seconds
 
 AXES_FAILURE_LIMIT = 8
 AXES_COOLOFF_TIME = timedelta(minutes=10)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]  # one person's typing locks nobody else out
 AXES_RESET_ON_SUCCESS = True
 AXES_LOCKOUT_CALLABLE = "webapp.accounts.views.locked_out"
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # the wait that the page names is the wait
 AXES_ENABLE_ACCESS_FAILURE_LOG = False
+AXES_DISABLE_ACCESS_LOG = True  # logins are rows of the audit
 AXES_VERBOSE = False
+
+# Without a mail server nothing is sent: invitations and new passwords go by links that admins hand on.
+EMAIL_HOST = os.environ.get("MERIDIAN_EMAIL_HOST", "")
+EMAIL_PORT = int(env.number("MERIDIAN_EMAIL_PORT", 587, least=1))
+EMAIL_HOST_USER = os.environ.get("MERIDIAN_EMAIL_USER", "")
+EMAIL_HOST_PASSWORD = os.environ.get("MERIDIAN_EMAIL_PASSWORD", "")
+EMAIL_USE_TLS = env.flag("MERIDIAN_EMAIL_TLS", True)
+EMAIL_TIMEOUT = 10  # seconds
+DEFAULT_FROM_EMAIL = os.environ.get("MERIDIAN_EMAIL_FROM") or f"meridian@{ALLOWED_HOSTS[0]}"
 
 LANGUAGE_CODE = "en-gb"
 USE_I18N = False
@@ -179,6 +191,7 @@ if not PRODUCTION:
 WHITENOISE_AUTOREFRESH = DEBUG
 
 DJANGO_TABLES2_TEMPLATE = "components/table.html"
+FILTERS_EMPTY_CHOICE_LABEL = "Any"
 
 # No inline script runs; where a page needs one it carries the request's nonce. WebSockets fall under 'self'.
 CONTENT_SECURITY_POLICY = {
@@ -227,8 +240,9 @@ DEMO = not PRODUCTION and env.flag("MERIDIAN_DEMO", (VAR / "demo").exists())
 NODE_SILENT_AFTER_S = env.number("MERIDIAN_NODE_SILENT_S", 10, least=4)  # heartbeats come every 2 s
 DISPATCH_AGAIN_AFTER_S = 6.0  # no rank has answered: the message was lost
 START_TIMEOUT_S = env.number("MERIDIAN_START_TIMEOUT_S", 120, least=10)
-STOP_GRACE_S = 2.5  # a stopped run ends within 5 s, kill included
-RENDEZVOUS_PORTS = range(29500, 30500)
+STOP_GRACE_S = 2.0  # a stopped run ends within 5 s, kill included
+# When a stop is looked at again: a node that lives has been heard of by then; ranks have been killed by then.
+STOP_LOOK_AGAIN_S = (2.5, 4.0)
 # Raw spans are kept for so many iterations of a run, rollups for good.
 KEEP_SPAN_ITERATIONS = int(env.number("MERIDIAN_KEEP_ITERATIONS", 200, least=10))
 # With less room for what the site writes, /readyz and the overview say so.

@@ -17,11 +17,12 @@ from typing import Any
 
 from django.utils import timezone
 
+from engine import __version__
 from tests.site.world import World, make_dc
 from webapp.accounts import services as accounts
 from webapp.accounts.models import Role
 from webapp.inventory import services as inventory
-from webapp.inventory.models import DataCenter, GpuPool
+from webapp.inventory.models import DataCenter, GpuPool, Node
 from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import MarkLevel, Run, Status
@@ -39,6 +40,11 @@ def admin(w: World) -> Any:
     return w.users["admin"]
 
 
+def invited(w: World) -> Any:
+    """An invitation and its token."""
+    return accounts.invite(admin(w), w.team, email="new@example.org", role=Role.OPERATOR)
+
+
 def placed(w: World) -> Run:
     """A run whose ranks have got their GPUs."""
     w.hear()
@@ -52,6 +58,14 @@ def stopping(w: World) -> Run:
     run = placed(w)
     jobs.set_status(run, Status.STOPPING, "Stopped.")
     return run
+
+
+def clone(w: World, run: Run) -> Callable[[], Any]:
+    return partial(jobs.clone_run, operator(w), run, name="other", document={**run.job.document, "steps": 7})
+
+
+def over(w: World) -> Run:
+    return jobs.fail_run(w.launch(), "Broken.")
 
 
 def rank_event(w: World) -> Callable[[], Any]:
@@ -75,6 +89,30 @@ def release(w: World) -> Callable[[], Any]:
     return partial(jobs.release_rank, run, run.ranks.all()[0])
 
 
+def joining(w: World) -> Callable[[], Any]:
+    token = inventory.offer_join(admin(w), w.nodes[0])
+    body = {"token": token, "version": __version__, "host": "10.0.0.1"}
+    return partial(inventory.join_node, body, address="10.0.0.1")
+
+
+def resuming(w: World) -> Callable[[], Any]:
+    inventory.drain(operator(w), w.nodes[0])
+    return partial(inventory.resume, operator(w), w.nodes[0])
+
+
+def probing(w: World) -> Callable[[], Any]:
+    w.hear()
+    nodes = list(Node.objects.select_related("dc").order_by("pk")[:2])
+    return partial(inventory.probe_nodes, operator(w), nodes[0], [(nodes[0], nodes[1])])
+
+
+def training(w: World) -> Run:
+    run = placed(w)
+    for rank in range(12):
+        jobs.record_rank_event(run, {"rank": rank, "state": "running"})
+    return run
+
+
 CALLS: dict[str, Prepare] = {
     # accounts
     "accounts.record": lambda w: partial(accounts.record, operator(w), "test", w.team, team=w.team),
@@ -83,6 +121,39 @@ CALLS: dict[str, Prepare] = {
     "accounts.set_role": lambda w: partial(
         accounts.set_role, w.users["viewer"], w.team, Role.OPERATOR, actor=admin(w)
     ),
+    "accounts.create_team": lambda w: partial(accounts.create_team, admin(w), "New"),
+    "accounts.rename_team": lambda w: partial(accounts.rename_team, admin(w), w.team, "Newer"),
+    "accounts.remove_member": lambda w: partial(
+        accounts.remove_member, admin(w), w.users["viewer"].memberships.get()
+    ),
+    "accounts.change_profile": lambda w: partial(accounts.change_profile, operator(w), first_name="Ada"),
+    "accounts.deactivate": lambda w: partial(accounts.deactivate, admin(w), w.users["viewer"]),
+    "accounts.activate": lambda w: partial(
+        accounts.activate, admin(w), accounts.deactivate(None, operator(w))
+    ),
+    "accounts.unlock": lambda w: partial(accounts.unlock, admin(w), w.users["viewer"]),
+    "accounts.change_password": lambda w: partial(accounts.change_password, operator(w), "a long passphrase"),
+    "accounts.reset_password": lambda w: partial(accounts.reset_password, operator(w), "a long passphrase"),
+    "accounts.make_reset_link": lambda w: partial(accounts.make_reset_link, admin(w), w.users["viewer"]),
+    "accounts.note_reset_mail": lambda w: partial(accounts.note_reset_mail, operator(w)),
+    "accounts.invite": lambda w: partial(
+        accounts.invite, admin(w), w.team, email="new@example.org", role=Role.VIEWER
+    ),
+    "accounts.revoke_invitation": lambda w: partial(accounts.revoke_invitation, admin(w), invited(w)[0]),
+    "accounts.accept_invitation": lambda w: partial(
+        accounts.accept_invitation, invited(w)[1], w.users["stranger"]
+    ),
+    "accounts.join_with_new_account": lambda w: partial(
+        accounts.join_with_new_account, invited(w)[1], username="new", password="a long passphrase"
+    ),
+    "accounts.note_login": lambda w: partial(
+        accounts.note_login, operator(w), "key", address="192.0.2.1", browser="Lynx"
+    ),
+    "accounts.note_logout": lambda w: partial(accounts.note_logout, operator(w), "key"),
+    "accounts.note_failed_login": lambda w: partial(
+        accounts.note_failed_login, "operator", address="192.0.2.1", locked=False
+    ),
+    "accounts.end_other_sessions": lambda w: partial(accounts.end_other_sessions, operator(w), "key"),
     # inventory
     "inventory.save": lambda w: partial(inventory.save, operator(w), moved_dc(w)),
     "inventory.delete": lambda w: partial(inventory.delete, operator(w), make_dc(w.team, "spare")),
@@ -92,8 +163,13 @@ CALLS: dict[str, Prepare] = {
         DataCenter(team=w.team, name="fresh"),
         GpuPool(gpu_type="h100"),
     ),
-    "inventory.enrol_node": lambda w: partial(inventory.enrol_node, operator(w), w.nodes[0]),
-    "inventory.revoke_node": lambda w: partial(inventory.revoke_node, operator(w), w.nodes[0]),
+    "inventory.enrol_node": lambda w: partial(inventory.enrol_node, admin(w), w.nodes[0]),
+    "inventory.revoke_node": lambda w: partial(inventory.revoke_node, admin(w), w.nodes[0]),
+    "inventory.offer_join": lambda w: partial(inventory.offer_join, admin(w), w.nodes[0]),
+    "inventory.join_node": joining,
+    "inventory.drain": lambda w: partial(inventory.drain, operator(w), w.nodes[0]),
+    "inventory.resume": resuming,
+    "inventory.probe_nodes": probing,
     # planning
     "planning.create_plan": lambda w: partial(
         planning.create_plan,
@@ -106,7 +182,14 @@ CALLS: dict[str, Prepare] = {
     # jobs
     "jobs.launch_plan": lambda w: partial(jobs.launch_plan, operator(w), w.plan, w.plan.result["best"]),
     "jobs.launch_run": lambda w: partial(jobs.launch_run, operator(w), w.launch().job),
+    "jobs.retry_run": lambda w: partial(jobs.retry_run, operator(w), over(w)),
+    "jobs.clone_run": lambda w: clone(w, w.launch()),
+    "jobs.finish_stopped": lambda w: partial(jobs.finish_stopped, stopping(w)),
+    "jobs.set_status": lambda w: partial(jobs.set_status, w.launch(), Status.STARTING, ""),
     "jobs.cancel_run": lambda w: partial(jobs.cancel_run, operator(w), w.launch()),
+    "jobs.stop_at_boundary": lambda w: partial(
+        jobs.stop_at_boundary, operator(w), training(w), why="east-1 is draining", again=True
+    ),
     "jobs.fail_run": lambda w: partial(jobs.fail_run, w.launch(), "Broken."),
     "jobs.forget_stopped_work": waiting_work,
 }
@@ -115,6 +198,15 @@ REPORTED = "notes what a node or rank reports; nobody decided anything"
 HOUSE = "keeps house; the setting says how much is kept"
 
 NOTES: dict[str, tuple[Prepare, str]] = {
+    # accounts
+    "accounts.drop_sessions": (
+        lambda w: partial(accounts.drop_sessions, operator(w)),
+        "a step of other services, which write the row",
+    ),
+    "accounts.move_session": (
+        lambda w: partial(accounts.move_session, operator(w), "old", "new"),
+        "the change of the password is in the audit; its session goes on under another key",
+    ),
     # inventory
     "inventory.record_heartbeat": (
         lambda w: partial(
@@ -128,11 +220,12 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         ),
         REPORTED,
     ),
-    # jobs
-    "jobs.finish_stopped": (
-        lambda w: partial(jobs.finish_stopped, stopping(w)),
-        "the stop is in the audit; this is its end",
+    "inventory.record_probe": (
+        lambda w: partial(inventory.record_probe, w.nodes[0].name, {"probe": "x", "results": []}),
+        REPORTED,
     ),
+    # jobs
+    "jobs.record_boundary": (lambda w: partial(jobs.record_boundary, w.launch(), 3), REPORTED),
     "jobs.wait_for": (lambda w: partial(jobs.wait_for, w.launch(), "GPUs"), "the run's page says it"),
     "jobs.record_rank_event": (rank_event, REPORTED),
     "jobs.record_dispatch": (
@@ -147,10 +240,6 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         lambda w: partial(jobs.next_live_seq, w.launch().pk),
         "numbers a message to browsers",
     ),
-    "jobs.set_status": (
-        lambda w: partial(jobs.set_status, w.launch(), Status.STARTING, ""),
-        "a step of other services, which write the row where somebody decided",
-    ),
     "jobs.add_mark": (
         lambda w: partial(jobs.add_mark, w.launch(), MarkLevel.INFO, "x"),
         "a mark is itself a record",
@@ -158,9 +247,15 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     # live
     "live.take_in": (lambda w: partial(live.take_in, [], {w.launch().pk}), REPORTED),
     "live.forget_old_spans": (lambda w: partial(live.forget_old_spans, 10), HOUSE),
+    "live.compact_iterations": (lambda w: partial(live.compact_iterations, 10), HOUSE),
+    "live.forget_old_lines": (lambda w: partial(live.forget_old_lines, 10), HOUSE),
 }
 
 READS: dict[str, str] = {
+    "accounts.request_id": "the id of the request or task",
+    "accounts.token_hash": "a hash",
+    "accounts.open_invitation": "the invitation of a token",
+    "accounts.keep_an_admin": "refuses what would leave a team without an admin",
     "inventory.team_of": "whose a thing is",
     "inventory.blocked_by": "why a thing cannot be deleted",
     "inventory.set_broker_user": "tells the broker what the database says",

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import Sum
 from django.utils import timezone
@@ -39,9 +38,10 @@ class Supply:
 
     needed: int
     idle: int
-    online: int  # idle or busy
+    online: int  # idle or busy, on nodes that may be given work
     total: int  # of the device, on nodes that answer or not
     gone: bool = False
+    resting: int = 0  # on nodes that answer, but drain or are of another version
 
     def shortage(self, name: str) -> Shortage | None:
         """Why the pool called `name` cannot give what is needed; None where it can."""
@@ -54,8 +54,10 @@ class Supply:
         if self.total < self.needed:
             return Shortage(text=f"{text}: there are {self.total} in all", needs_action=True)
         if self.online < self.needed:
-            away = self.total - self.online
-            return Shortage(text=f"{text}: {away} do not answer", needs_action=True)
+            away = self.total - self.online - self.resting
+            why = [f"{away} do not answer"] if away else []
+            why += [f"{self.resting} on nodes that drain or run another version"] if self.resting else []
+            return Shortage(text=f"{text}: {', '.join(why)}", needs_action=True)
         return Shortage(text=text)
 
 
@@ -94,9 +96,11 @@ def supply_of(document: dict[str, Any], team: Team) -> dict[str, Supply]:
 
 def _say(run: Run, shortage: Shortage) -> None:
     if shortage.for_good:
-        fail_run(run, shortage.text)
-    else:
-        wait_for(run, shortage.text, needs_action=shortage.needs_action)
+        fail_run(run, f"{shortage.text}.")
+        return
+    ahead = Run.objects.filter(status=Status.QUEUED, job__team=run.job.team, pk__lt=run.pk).count()
+    text = f"{shortage.text}; {ahead} ahead in the queue" if ahead else shortage.text
+    wait_for(run, text, needs_action=shortage.needs_action)
 
 
 def _pools(document: dict[str, Any], team: Team) -> dict[str, GpuPool]:
@@ -106,7 +110,7 @@ def _pools(document: dict[str, Any], team: Team) -> dict[str, GpuPool]:
 def _idle(named: dict[str, GpuPool], device: str) -> dict[str, list[Gpu]]:
     """Idle GPUs of nodes that are enrolled and answer, by the name of their pool."""
     names = {pool.pk: name for name, pool in named.items()}
-    nodes = Node.objects.online().filter(pool__in=names, device=device).exclude(acl_sha256="")
+    nodes = Node.objects.placeable().filter(pool__in=names, device=device)
     held = set(
         RankState.objects.filter(node__in=nodes).exclude(state__in=RANK_OVER).values_list("node_id", "gpu")
     )
@@ -127,12 +131,14 @@ def _supply(
 ) -> dict[str, Supply]:
     usable = Node.objects.filter(device=document["device"], pool__in=named.values()).exclude(acl_sha256="")
     total = _gpus_by_pool(usable)
-    online = _gpus_by_pool(usable.filter(pk__in=Node.objects.online()))
+    answering = _gpus_by_pool(usable.filter(pk__in=Node.objects.online()))
+    online = _gpus_by_pool(usable.filter(pk__in=Node.objects.placeable()))
     return {
         name: Supply(
             needed=needed,
             idle=len(idle[name]),
             online=online[named[name].pk] if name in named else 0,
+            resting=answering[named[name].pk] - online[named[name].pk] if name in named else 0,
             total=total[named[name].pk] if name in named else 0,
             gone=name not in named,
         )
@@ -173,8 +179,8 @@ def _assign(run: Run, document: dict[str, Any], idle: dict[str, list[Gpu]]) -> I
 
 def _port(run: Run) -> int:
     """A port for the rendezvous store on the node of rank 0 that no other run uses there."""
-    ports = settings.RENDEZVOUS_PORTS
-    host = RankState.objects.get(run=run, rank=0).node.host
+    node = RankState.objects.select_related("node").get(run=run, rank=0).node
+    ports, host = node.rendezvous_ports, node.host
     used = set(
         Run.objects.open()
         .filter(ranks__rank=0, ranks__node__host=host)

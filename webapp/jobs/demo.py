@@ -11,7 +11,7 @@ from typing import Any
 from webapp.accounts.models import Role, Team, User
 from webapp.accounts.services import ensure_team, ensure_user, set_role
 from webapp.inventory import services as inventory
-from webapp.inventory.models import DataCenter, Device, GpuPool, Node, WanLink
+from webapp.inventory.models import DataCenter, Device, GpuPool, Node, WanLink, free_ports
 from webapp.jobs.models import Job, Run
 from webapp.jobs.services import forget_stopped_work, launch_plan, launch_run
 from webapp.live import liveness
@@ -106,7 +106,11 @@ def _link(a: DataCenter, b: DataCenter, latency_ms: float) -> WanLink:
 def _node(dc: DataCenter) -> Node:
     name = f"{dc.name}-1"
     known = Node.objects.filter(name=name).select_related("dc__team").first()
-    return known or _saved(Node(dc=dc, pool=dc.pools.get(), name=name, gpus=4, device=Device.EMULATED))
+    if known:
+        return known
+    node = Node(dc=dc, pool=dc.pools.get(), name=name, gpus=4, device=Device.EMULATED)
+    node.port_from, node.port_to = free_ports(node.host, node.gpus)
+    return _saved(node)
 
 
 def _saved(thing: Any) -> Any:

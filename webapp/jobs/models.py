@@ -123,6 +123,10 @@ class Run(models.Model):
     idempotency_key = models.CharField(max_length=64, blank=True, editable=False)
     # What it waits for does not go away by itself: somebody has to act.
     needs_action = models.BooleanField(default=False)
+    # It is to end after a whole iteration: why, after which (rank 0 says), whether its job is queued again.
+    boundary_why = models.CharField(max_length=200, blank=True)
+    stop_after = models.PositiveIntegerField(null=True)
+    again = models.BooleanField(default=False)
 
     objects = RunQuerySet.as_manager()
 

@@ -1,5 +1,7 @@
 """Telling others after the commit that a run has changed: ingest for the browsers, the reconciler to act."""
 
+from collections.abc import Sequence
+
 import structlog
 from django.db import transaction
 
@@ -13,16 +15,20 @@ def run_changed(run_id: int) -> None:
     transaction.on_commit(lambda: broker.announce(run_id))
 
 
-def reconcile_soon() -> None:
-    """Once the transaction is committed, have the reconciler run at once instead of at its next beat."""
-    transaction.on_commit(_reconcile_now)
+def reconcile_soon(*after_s: float) -> None:
+    """Once the transaction is committed, have the reconciler run at once instead of at its next beat.
+
+    `after_s` asks for rounds so many seconds later instead.
+    """
+    transaction.on_commit(lambda: _reconcile(after_s or (0.0,)))
 
 
-def _reconcile_now() -> None:
+def _reconcile(after_s: Sequence[float]) -> None:
     from webapp.celery import app
 
     try:
-        app.send_task("jobs.reconcile", expires=5, retry=False)
+        for seconds in after_s:
+            app.send_task("jobs.reconcile", countdown=seconds or None, expires=seconds + 5, retry=False)
     except Exception as error:  # whatever kombu raises while the broker is down: the beat will do it
         log.warning("reconcile not sent, the next beat does it", error=str(error))
         broker.health(max_age_s=0)

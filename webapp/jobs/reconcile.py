@@ -53,11 +53,14 @@ def _guarded(step: Callable[..., None], *args: Any) -> None:
 def _advance(run: Run, send: Send) -> None:
     if run.status == Status.QUEUED and not allocate(run):
         return
-    run.refresh_from_db(fields=["status", "status_since", "rendezvous_port", "desired_state"])
+    fields = ["status", "status_since", "rendezvous_port", "desired_state", "boundary_why", "stop_after"]
+    run.refresh_from_db(fields=fields)
     if run.status in (Status.STARTING, Status.RUNNING) and (_watch_nodes(run) or _watch_ranks(run)):
         return
     if run.status == Status.STARTING:
         _start(run, send)
+    elif run.status == Status.RUNNING and run.boundary_why and run.stop_after is None:
+        _ask_for_boundary(run, send)
     elif run.status == Status.STOPPING:
         _stop(run, send)
 
@@ -153,11 +156,33 @@ def _waits(run: Run) -> str:
 def _stop(run: Run, send: Send) -> None:
     """Tell every node that still has ranks of `run` to stop them; done when none has."""
     left = [rank for rank in _ranks(run) if not _surely_gone(run, rank, run.status_since)]
-    if not left:
-        services.finish_stopped(run)
+    silent = _not_waited_for(run, left)
+    if len(silent) == len(left):
+        services.finish_stopped(run, _unheard(silent) if silent else "")
         return
     services.wait_for(run, f"Waits for {len(left)} ranks to end")
     _send_stops(run, left, send)
+
+
+def _not_waited_for(run: Run, left: list[RankState]) -> list[RankState]:
+    """Those of `left` whose end a stopped run does not wait for: a stop is over within 5 s, whatever happens.
+
+    Their GPUs stay taken, and the stops go on, until they are known to be gone (`_clean_up`).
+    """
+    heard, killed = (timedelta(seconds=seconds) for seconds in settings.STOP_LOOK_AGAIN_S)
+    since = run.status_since
+    waited = timezone.now() - since
+    if waited >= killed:
+        return left
+    if waited < heard:
+        return []
+    return [rank for rank in left if rank.node.last_seen is None or rank.node.last_seen < since]
+
+
+def _unheard(ranks: list[RankState]) -> str:
+    nodes = ", ".join(sorted({rank.node.name for rank in ranks}))
+    gpus = "1 GPU" if len(ranks) == 1 else f"{len(ranks)} GPUs"
+    return f"{gpus} of {nodes} did not say that they ended: they are told again, and taken until then."
 
 
 def _surely_gone(run: Run, rank: RankState, asked: datetime) -> bool:
@@ -168,6 +193,13 @@ def _surely_gone(run: Run, rank: RankState, asked: datetime) -> bool:
     if node.last_seen is None or node.state == NodeState.SILENT:
         return timezone.now() - asked > 3 * silence()
     return node.last_seen > asked + REPORT_LAG and not _reported(run, rank)
+
+
+def _ask_for_boundary(run: Run, send: Send) -> None:
+    """Tell rank 0's node that `run` is to end after a whole iteration; again until that rank names it."""
+    lead = run.ranks.select_related("node").get(rank=0)
+    kwargs = {"run": str(run.pk), "generation": run.generation, "grace_s": settings.STOP_GRACE_S}
+    send(lead.node.name, "workers.stop_ranks", {**kwargs, "boundary": True})
 
 
 def _send_stops(run: Run, ranks: list[RankState], send: Send) -> None:
@@ -228,4 +260,5 @@ def spec_of(run: Run, node: Node) -> LaunchSpec:
         rendezvous_port=run.rendezvous_port or 0,
         secret=run.secret,
         log_dir="",  # the node knows where its logs go
+        ports=node.rank_ports,
     )

@@ -3,10 +3,22 @@
 from webapp.inventory.models.datacenter import DataCenter, DataCenterQuerySet
 from webapp.inventory.models.limits import FINITE, NAME, NAME_PATTERN
 from webapp.inventory.models.link import WanLink, WanLinkQuerySet
-from webapp.inventory.models.node import Device, Node, NodeQuerySet, NodeState, silence
+from webapp.inventory.models.measurement import LinkMeasurement, LinkSource
+from webapp.inventory.models.node import (
+    Device,
+    JoinToken,
+    Node,
+    NodeQuerySet,
+    NodeState,
+    free_ports,
+    silence,
+)
 from webapp.inventory.models.pool import GpuPool, GpuPoolQuerySet
+from webapp.inventory.models.probe import NodeProbe, NodeProbeQuerySet
 
 __all__ = [
     "FINITE", "NAME", "NAME_PATTERN", "DataCenter", "DataCenterQuerySet", "Device", "GpuPool",
-    "GpuPoolQuerySet", "Node", "NodeQuerySet", "NodeState", "WanLink", "WanLinkQuerySet", "silence",
+    "GpuPoolQuerySet", "JoinToken", "LinkMeasurement", "LinkSource", "Node", "NodeProbe",
+    "NodeProbeQuerySet", "NodeQuerySet", "NodeState", "WanLink", "WanLinkQuerySet", "free_ports",
+    "silence",
 ]  # fmt: skip

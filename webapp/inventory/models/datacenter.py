@@ -48,6 +48,7 @@ class DataCenter(models.Model):
     longitude = models.FloatField(
         null=True, blank=True, validators=[MinValueValidator(-180), MaxValueValidator(180)]
     )
+    draining_since = models.DateTimeField(null=True, editable=False)  # its nodes are given no more work
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = DataCenterQuerySet.as_manager()

@@ -1,4 +1,4 @@
-"""Nodes: machines with GPUs, on which agents run."""
+"""Nodes: machines with GPUs, on which agents run, and the tokens with which they join."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.core.validators import MaxValueValidator, MinValueValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils import timezone
 
+from engine.versions import series
 from webapp.accounts.models import Team
 from webapp.inventory.models.datacenter import DataCenter
 from webapp.inventory.models.limits import NAME
 from webapp.inventory.models.pool import GpuPool
+
+HOST = RegexValidator(
+    r"\A[A-Za-z0-9]([A-Za-z0-9.:_-]{0,251}[A-Za-z0-9])?\Z", "A host name or an IP address, as in 10.0.3.7."
+)
+FIRST_PORT = 29_500
+RANGE = 100  # ports that a new node gets, or more where it has many GPUs
+CLOCK_WARN_MS = 5.0
+_PORT = [MinValueValidator(1024), MaxValueValidator(65_535)]
 
 
 def silence() -> timedelta:
@@ -45,6 +55,12 @@ class NodeQuerySet(models.QuerySet["Node"]):
         """Nodes whose last heartbeat is recent."""
         return self.filter(last_seen__gte=timezone.now() - silence())
 
+    def placeable(self) -> NodeQuerySet:
+        """Nodes that may be given work: enrolled, online, of our version, not draining, nor their site."""
+        ours = Q(version="") | Q(version=series()) | Q(version__startswith=f"{series()}.")
+        kept = self.online().filter(ours, draining_since=None, dc__draining_since=None)
+        return kept.exclude(acl_sha256="")
+
 
 class Node(models.Model):
     """One machine with GPUs, on which an agent runs."""
@@ -57,7 +73,11 @@ class Node(models.Model):
     name = models.CharField(max_length=40, unique=True, validators=[NAME])
     gpus = models.PositiveIntegerField("GPUs", validators=[MinValueValidator(1), MaxValueValidator(1024)])
     device = models.CharField(max_length=10, choices=Device.choices, default=Device.CUDA)
-    host = models.CharField(max_length=253, default="127.0.0.1")  # where other nodes reach it
+    # Where other nodes reach it: its ranks and rendezvous stores listen there, on these ports.
+    host = models.CharField(max_length=253, default="127.0.0.1", validators=[HOST])
+    port_from = models.PositiveIntegerField("first port", default=FIRST_PORT, validators=_PORT)
+    port_to = models.PositiveIntegerField("last port", default=FIRST_PORT + RANGE - 1, validators=_PORT)
+    draining_since = models.DateTimeField(null=True, editable=False)  # it is given no more work
     created_at = models.DateTimeField(auto_now_add=True)
     # Enrolment: SHA-256 of the node's broker password; empty until enrolled.
     acl_sha256 = models.CharField(max_length=64, blank=True, editable=False)
@@ -68,6 +88,10 @@ class Node(models.Model):
     seen_device = models.CharField(max_length=10, blank=True, editable=False)
     version = models.CharField(max_length=40, blank=True, editable=False)
     seen_ranks = models.JSONField(default=list, editable=False)  # [{run, generation, rank, pid, state}]
+    seen_hardware = models.JSONField(default=dict, editable=False)  # workers/hardware.py
+    # The node's clock minus the broker's, and the round trip that bounds its error.
+    clock_offset_ms = models.FloatField(null=True, editable=False)
+    clock_rtt_ms = models.FloatField(null=True, editable=False)
 
     objects = NodeQuerySet.as_manager()
 
@@ -76,6 +100,10 @@ class Node(models.Model):
         constraints = [
             models.CheckConstraint(condition=Q(gpus__gte=1) & Q(gpus__lte=1024), name="node_gpus_range"),
             models.CheckConstraint(condition=Q(device__in=Device.values), name="node_device_known"),
+            models.CheckConstraint(
+                condition=Q(port_from__gte=1024, port_to__lte=65_535, port_from__lte=F("port_to")),
+                name="node_ports_range",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -86,3 +114,100 @@ class Node(models.Model):
         if self.last_seen is None:
             return NodeState.NEVER
         return NodeState.ONLINE if timezone.now() - self.last_seen <= silence() else NodeState.SILENT
+
+    @property
+    def is_enrolled(self) -> bool:
+        return bool(self.acl_sha256)
+
+    @property
+    def is_draining(self) -> bool:
+        return self.draining_since is not None or self.dc.draining_since is not None
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether its agent is of a version that does not go with ours."""
+        return bool(self.version) and series(self.version) != series()
+
+    @property
+    def probe_port(self) -> int:
+        """Where it listens while it is probed: the last port of its range."""
+        return self.port_to
+
+    @property
+    def rendezvous_ports(self) -> range:
+        """Ports of rendezvous stores: the upper half of the range but the last."""
+        return range(self.port_to - (self.port_to - self.port_from) // 2, self.port_to)
+
+    @property
+    def rank_ports(self) -> tuple[int, int]:
+        """First and last port on which its ranks may listen: the lower half of the range."""
+        return self.port_from, max(self.port_from, self.rendezvous_ports.start - 1)
+
+    @property
+    def clock_is_off(self) -> bool:
+        """Whether its clock is off by more than is tolerable, and by more than the error of measuring."""
+        if self.clock_offset_ms is None:
+            return False
+        return abs(self.clock_offset_ms) > max(CLOCK_WARN_MS, (self.clock_rtt_ms or 0.0) / 2)
+
+    def clean(self) -> None:
+        """Refuse a range that is too small, or that another node on the same host has a part of."""
+        super().clean()
+        if not self.port_from or not self.port_to or not self.gpus:
+            return
+        needed = ports_needed(self.gpus)
+        least = self.port_from + needed - 1
+        if self.port_to < least:
+            raise ValidationError({"port_to": f"{self.gpus} GPUs take {needed} ports, to {least} at least."})
+        other = sharing_ports(self.host, self.port_from, self.port_to).exclude(pk=self.pk).first()
+        if other:
+            raise ValidationError(
+                {"port_from": f"{other} on the same host has {other.port_from} to {other.port_to}."}
+            )
+
+
+def ports_needed(gpus: int) -> int:
+    """One listening port and one rendezvous store a GPU, and one to be probed on."""
+    return 2 * gpus + 1
+
+
+def sharing_ports(host: str, first: int, last: int) -> NodeQuerySet:
+    """Nodes on `host` with ports of first..last."""
+    return Node.objects.filter(host=host, port_from__lte=last, port_to__gte=first)
+
+
+def free_ports(host: str, gpus: int, *, but: int | None = None) -> tuple[int, int]:
+    """A range on `host` that only node `but` may have: from 29500 up, below the kernel's own ports.
+
+    Raises
+    ------
+    ValidationError
+        There is none.
+    """
+    size = max(RANGE, -(-ports_needed(gpus) // RANGE) * RANGE)
+    starts = [*range(FIRST_PORT, 32_768 - size, RANGE), *range(10_000, FIRST_PORT - size + 1, RANGE)]
+    taken = Node.objects.filter(host=host).exclude(pk=but).values_list("port_from", "port_to")
+    for first in starts:
+        if all(last < first or begin > first + size - 1 for begin, last in taken):
+            return first, first + size - 1
+    raise ValidationError({"port_from": f"No {size} free ports in a row are left on {host}."})
+
+
+class JoinToken(models.Model):
+    """The right to join as a node, once, until it expires. Of the token itself only a hash is kept."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="join_tokens")
+    token_sha256 = models.CharField(max_length=64, unique=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True)
+    used_from = models.GenericIPAddressField(null=True)
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+
+    def __str__(self) -> str:
+        return f"token of {self.node}"

@@ -1,36 +1,50 @@
-"""Nodes: enrolled, revoked, and what their agents say of themselves."""
+"""Nodes: their credentials, and what their agents say of themselves."""
 
 import hashlib
+import json
+import math
 import secrets
 from typing import Any
 
 from django.db import models, transaction
 from django.utils import timezone
 
+from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.inventory.models import Node
 from webapp.inventory.services.broker import drop_broker_user, node_broker_url, set_broker_user
 
+LARGEST_HARDWARE = 64 * 1024  # characters of JSON
+
 
 @transaction.atomic
 def enrol_node(actor: Any, node: Node) -> dict[str, str]:
-    """Give `node` its own broker user; a second enrolment replaces the first one's password.
+    """Give `node` new credentials; those it had are void at once, and its connections end.
 
     Returns the environment of its agent (workers/config.py). The password is in it, and nowhere else:
     the database keeps a hash.
 
     Raises
     ------
+    PermissionDenied
+        `actor` is no admin of its team.
     redis.exceptions.RedisError
         The broker does not answer; nothing has changed.
     """
-    require(actor, node.dc.team)
+    require(actor, node.dc.team, ADMINS)
+    return give_credentials(actor, node)
+
+
+def give_credentials(actor: Any, node: Node, message: str = "") -> dict[str, str]:
+    """As `enrol_node`, for whoever has made sure of the right; inside a transaction."""
     password = secrets.token_urlsafe(32)
+    before = {"enrolled_at": node.enrolled_at and node.enrolled_at.isoformat()}
     node.acl_sha256 = hashlib.sha256(password.encode()).hexdigest()
     node.enrolled_at = timezone.now()
     node.save(update_fields=["acl_sha256", "enrolled_at"])
-    record(actor, "enrol", node, team=node.dc.team, after={"enrolled_at": node.enrolled_at.isoformat()})
+    after = {"enrolled_at": node.enrolled_at.isoformat()}
+    record(actor, "enrol", node, team=node.dc.team, before=before, after=after, message=message)
     set_broker_user(node)
     return {
         "MERIDIAN_NODE": node.name,
@@ -38,33 +52,86 @@ def enrol_node(actor: Any, node: Node) -> dict[str, str]:
         "MERIDIAN_NODE_GPUS": str(node.gpus),
         "MERIDIAN_NODE_DEVICE": node.device,
         "MERIDIAN_NODE_HOST": node.host,
+        "MERIDIAN_NODE_PORTS": f"{node.port_from}-{node.port_to}",
     }
 
 
 @transaction.atomic
 def revoke_node(actor: Any, node: Node) -> None:
-    """Take its broker user from `node`: from now on it can neither hear nor say anything."""
-    require(actor, node.dc.team)
+    """Take its credentials from `node`: from now on it can neither hear nor say anything.
+
+    Tokens with which it could join again are void too. The reconciler ends its runs once it is silent.
+
+    Raises
+    ------
+    PermissionDenied
+        `actor` is no admin of its team.
+    redis.exceptions.RedisError
+        The broker does not answer; nothing has changed.
+    """
+    require(actor, node.dc.team, ADMINS)
     before = {"enrolled_at": node.enrolled_at and node.enrolled_at.isoformat()}
     node.acl_sha256 = ""
     node.enrolled_at = None
     node.save(update_fields=["acl_sha256", "enrolled_at"])
+    node.join_tokens.filter(used_at=None).delete()
     record(actor, "revoke", node, team=node.dc.team, before=before, after={"enrolled_at": None})
     drop_broker_user(node)
 
 
-def record_heartbeat(name: str, seen: Any, *, gpus: Any, device: Any, version: Any, ranks: Any) -> None:
+def record_heartbeat(
+    name: str, seen: Any, *, gpus: Any, device: Any, version: Any, ranks: Any, clock: Any = None,
+    hardware: Any = None,
+) -> None:  # fmt: skip
     """Keep what the agent of node `name` says of itself; `seen` is when the broker received it.
 
-    A heartbeat that is older than the last one changes nothing. No audit row: nobody decided anything.
+    A heartbeat that is older than the last one, or of a node whose credentials were revoked, changes nothing.
+    No audit row: nobody decided anything.
     """
     newer = models.Q(last_seen__isnull=True) | models.Q(last_seen__lt=seen)
-    Node.objects.filter(newer, name=name).update(
-        last_seen=seen,
-        seen_gpus=gpus if isinstance(gpus, int) and 0 <= gpus <= 1024 else None,
-        seen_device=str(device or "")[:10],
-        version=str(version or "")[:40],
-        seen_ranks=[rank for rank in ranks if isinstance(rank, dict)][:1024]
+    offset_ms, rtt_ms = _clock(clock)
+    values: dict[str, Any] = {
+        "last_seen": seen,
+        "seen_gpus": gpus if isinstance(gpus, int) and 0 <= gpus <= 1024 else None,
+        "seen_device": str(device or "")[:10],
+        "version": str(version or "")[:40],
+        "clock_offset_ms": offset_ms,
+        "clock_rtt_ms": rtt_ms,
+        "seen_ranks": [rank for rank in ranks if isinstance(rank, dict)][:1024]
         if isinstance(ranks, list)
         else [],
-    )
+    }
+    if checked := checked_hardware(hardware):
+        values["seen_hardware"] = checked
+    Node.objects.filter(newer, name=name).exclude(acl_sha256="").update(**values)
+
+
+def _clock(clock: Any) -> tuple[float | None, float | None]:
+    """Offset and round trip in ms, where both are numbers that can be true."""
+    values = (clock.get("offset_ms"), clock.get("rtt_ms")) if isinstance(clock, dict) else ()
+    if len(values) == 2 and all(isinstance(v, int | float) and math.isfinite(v) for v in values):
+        offset_ms, rtt_ms = values
+        if abs(offset_ms) < 1e12 and 0 <= rtt_ms < 1e6:
+            return float(offset_ms), float(rtt_ms)
+    return None, None
+
+
+def checked_hardware(found: Any) -> dict[str, Any]:
+    """What an agent says of its machine (workers/hardware.py), as far as it has the shape; {} where not."""
+    if not isinstance(found, dict) or len(json.dumps(found)) > LARGEST_HARDWARE:
+        return {}
+    devices = found.get("gpus") if isinstance(found.get("gpus"), list) else []
+    return {
+        "gpus": [
+            {"name": str(gpu.get("name"))[:80], "memory_bytes": _whole(gpu.get("memory_bytes"))}
+            for gpu in devices[:1024]
+            if isinstance(gpu, dict)
+        ],
+        "cores": _whole(found.get("cores")),
+        "memory_bytes": _whole(found.get("memory_bytes")),
+        **{name: str(found.get(name) or "")[:120] for name in ("python", "platform", "torch", "error")},
+    }
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 2**60 else None

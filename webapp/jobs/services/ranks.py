@@ -20,6 +20,7 @@ from webapp.jobs.models import (
     Run,
     Status,
 )
+from webapp.jobs.services.boundary import finish
 from webapp.jobs.services.status import add_mark, fail_run, finish_stopped, lock, set_status
 
 
@@ -63,8 +64,7 @@ def _follow(run: Run, rank: RankState) -> None:
         set_status(run, Status.RUNNING, "")
         add_mark(run, MarkLevel.INFO, f"All {run.ranks.count()} ranks run.")
     elif run.status == Status.RUNNING and states == {RankStatus.FINISHED}:
-        set_status(run, Status.SUCCEEDED, f"All {run.steps:,} iterations done.")
-        add_mark(run, MarkLevel.INFO, "Finished.")
+        finish(run)
     elif run.status == Status.STOPPING and states <= set(RANK_OVER):
         finish_stopped(run)
     else:

@@ -3,14 +3,27 @@
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from webapp import broker
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.jobs import notify
 from webapp.jobs.models import TERMINAL, Desired, MarkLevel, Run, RunEvent, Status
+
+# What happened to a run that came into a state, as the audit log names it.
+VERBS = {
+    Status.QUEUED: "queue",
+    Status.STARTING: "start",
+    Status.RUNNING: "run",
+    Status.STOPPING: "stop",
+    Status.SUCCEEDED: "finish",
+    Status.FAILED: "fail",
+    Status.CANCELLED: "end",
+}
 
 
 @transaction.atomic
@@ -28,11 +41,11 @@ def cancel_run(actor: Any, run: Run) -> Run:
     )  # fmt: skip
     add_mark(run, MarkLevel.INFO, f"Stop asked by {actor}." if actor else "Stop asked.")
     by = f"Stopped by {actor}." if actor else "Stopped."
-    if run.status == Status.QUEUED:
-        set_status(run, Status.CANCELLED, by)
-    else:
-        set_status(run, Status.STOPPING, by)
-    notify.reconcile_soon()
+    set_status(run, Status.CANCELLED if run.status == Status.QUEUED else Status.STOPPING, by)
+    if run.status == Status.STOPPING and not broker.health().ok:
+        wait_for(run, "Waits for the broker, which does not answer: its GPUs are told once it does")
+    # Again when an agent that lives must have been heard of, and when ranks must have been killed.
+    notify.reconcile_soon(0.0, *settings.STOP_LOOK_AGAIN_S)
     return run
 
 
@@ -41,23 +54,22 @@ def fail_run(run: Run, reason: str) -> Run:
     """End `run` as failed with `reason`; a run that is over stays as it ended."""
     run = lock(run.pk)
     if not run.is_over:
-        before = {"status": run.status}
         set_status(run, Status.FAILED, reason)
         add_mark(run, MarkLevel.ERROR, reason)
-        record(
-            None, "fail", run, team=run.job.team, before=before, after={"status": run.status}, message=reason
-        )
+        from webapp.jobs.services.boundary import go_on_elsewhere  # which moves runs on with what is here
+
+        go_on_elsewhere(run)  # on its way to other nodes: that wish outlives the failure
         notify.reconcile_soon()
     return run
 
 
 @transaction.atomic
-def finish_stopped(run: Run) -> Run:
-    """End a stopping `run` as stopped: none of its ranks is left."""
+def finish_stopped(run: Run, silent: str = "") -> Run:
+    """End a stopping `run` as stopped: none of its ranks is left, or `silent` names those not heard of."""
     run = lock(run.pk)
     if run.status == Status.STOPPING:
-        set_status(run, Status.CANCELLED, run.status_reason or "Stopped.")
-        add_mark(run, MarkLevel.INFO, "All ranks are gone.")
+        set_status(run, Status.CANCELLED, f"{run.status_reason or 'Stopped.'} {silent}".strip())
+        add_mark(run, MarkLevel.WARN if silent else MarkLevel.INFO, silent or "All ranks are gone.")
     return run
 
 
@@ -87,12 +99,16 @@ def set_status(run: Run, status: Status, reason: str) -> None:
     """Move a locked `run` on. Terminal states are never left."""
     if run.is_over:
         raise ValueError(f"{run} is {run.status} and stays so")
-    now = timezone.now()
+    now, before = timezone.now(), run.status
     run.status, run.status_reason, run.waits_for, run.status_since = status, reason[:500], "", now
     run.needs_action = False
     run.finished_at = now if status in TERMINAL else None
     fields = ["status", "status_reason", "waits_for", "needs_action", "status_since", "finished_at"]
     run.save(update_fields=fields)
+    record(
+        None, VERBS[status], run, team=run.job.team,
+        before={"status": before}, after={"status": status}, message=reason,
+    )  # fmt: skip
     notify.run_changed(run.pk)
 
 

@@ -9,7 +9,8 @@ import structlog
 from django.db import transaction
 from django.db.models import F
 
-from webapp.inventory.services import record_heartbeat
+from webapp.inventory.selectors import clock_offsets_s
+from webapp.inventory.services import record_heartbeat, record_probe
 from webapp.jobs import services as jobs
 from webapp.jobs.models import RankState, Run, RunEvent
 from webapp.live import payload, usage
@@ -32,6 +33,7 @@ class Intake:
     batches: list[SpanBatch] = field(default_factory=list)
     stats: dict[tuple[int, int], IterationStat] = field(default_factory=dict)
     lines: dict[tuple[int, int], list[LogLine]] = field(default_factory=dict)  # (run, rank) → its new lines
+    clocks: dict[str, float] | None = None  # node → seconds by which its clock is ahead; None: not read yet
     touched: set[int] = field(default_factory=set)
     new_epoch: set[int] = field(default_factory=set)
     refused: int = 0
@@ -115,11 +117,12 @@ def _take_spans(intake: Intake, events: list[tuple[str, str, Event]]) -> None:
 
 def _take_batch(intake: Intake, run: Run, event: Event) -> None:
     try:
-        start, end = float(event["start"]), float(event["end"])
+        ahead = _clock_ahead_s(intake, run, event["rank"])
+        start, end = float(event["start"]) - ahead, float(event["end"]) - ahead
         if not 0 < start <= end < 1e11:
             raise ValueError(f"start {start}, end {end}")
         epoch = run.epoch if run.epoch is not None else start
-        codes = [code_of(span, origin=epoch) for span in event["spans"]]
+        codes = [code_of(span, origin=epoch + ahead) for span in event["spans"]]
         shape = shape_of_run(run.pk)
         busy, sync, traffic = usage.of_batch(codes, shape.dc_of_stage)
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -145,6 +148,13 @@ def _take_batch(intake: Intake, run: Run, event: Event) -> None:
     )
     _roll_up(stat, event["rank"], start, end, busy, sync, traffic, shape)
     intake.touched.add(run.pk)
+
+
+def _clock_ahead_s(intake: Intake, run: Run, rank: int) -> float:
+    """By how much the clock of the rank's node is ahead of the one that all nodes are judged by."""
+    if intake.clocks is None:
+        intake.clocks = clock_offsets_s(intake.nodes.values())
+    return intake.clocks.get(intake.nodes[run.pk, rank], 0.0)
 
 
 def _roll_up(
@@ -200,7 +210,12 @@ def _take_other(intake: Intake, node: str, entry: str, event: Event) -> None:
             device=event.get("device"),
             version=event.get("version"),
             ranks=event.get("ranks"),
+            clock=event.get("clock"),
+            hardware=event.get("hardware"),
         )
+        return
+    if kind == "probe":
+        record_probe(node, event)
         return
     run = _run_of(intake, node, event)
     taker = _TAKERS.get(str(kind))
@@ -240,7 +255,18 @@ def _take_result(intake: Intake, run: Run, event: Event) -> None:
     )
 
 
-_TAKERS = {"rank": _take_rank, "step": _take_step, "log": _take_log, "result": _take_result}
+def _take_boundary(intake: Intake, run: Run, event: Event) -> None:
+    jobs.record_boundary(run, int(event["iteration"]))
+    intake.touched.add(run.pk)
+
+
+_TAKERS = {
+    "rank": _take_rank,
+    "step": _take_step,
+    "boundary": _take_boundary,
+    "log": _take_log,
+    "result": _take_result,
+}
 ROLLED_UP = [
     "start",
     "end",

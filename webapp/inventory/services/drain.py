@@ -1,0 +1,59 @@
+"""Draining: a node or a data centre is given no more work, and what runs there ends in good order."""
+
+from typing import Any
+
+from django.db import models, transaction
+from django.utils import timezone
+
+from webapp.accounts.permissions import require
+from webapp.accounts.services import record
+from webapp.inventory.models import DataCenter, Node
+
+
+class DrainRuns(models.TextChoices):
+    """What becomes of the runs that are there when a drain begins."""
+
+    FINISH = "finish", "go on to their end there"
+    MOVE = "move", "end after an iteration and start again elsewhere, from the first iteration"
+    STOP = "stop", "end after an iteration and stay stopped"
+
+
+@transaction.atomic
+def drain(actor: Any, thing: Node | DataCenter, runs: str = DrainRuns.FINISH) -> int:
+    """Give `thing` no more work from now on; returns how many runs were asked to end.
+
+    Raises
+    ------
+    PermissionDenied
+        `actor` is no operator of its team.
+    """
+    from webapp.inventory.selectors import runs_on
+    from webapp.jobs import services as jobs  # jobs know the inventory, not the other way round
+
+    choice = DrainRuns(runs)
+    team = thing.dc.team if isinstance(thing, Node) else thing.team
+    require(actor, team)
+    if thing.draining_since is None:
+        thing.draining_since = timezone.now()
+        thing.save(update_fields=["draining_since"])
+        after = {"draining_since": thing.draining_since.isoformat(), "runs": str(choice)}
+        record(actor, "drain", thing, team=team, before={"draining_since": None}, after=after)
+    if choice == DrainRuns.FINISH:
+        return 0
+    ended = 0
+    for run in runs_on(thing):
+        ended += jobs.stop_at_boundary(actor, run, why=f"{thing} is draining", again=choice == DrainRuns.MOVE)
+    return ended
+
+
+@transaction.atomic
+def resume(actor: Any, thing: Node | DataCenter) -> None:
+    """Let `thing` be given work again. Raises PermissionDenied where `actor` is no operator of its team."""
+    team = thing.dc.team if isinstance(thing, Node) else thing.team
+    require(actor, team)
+    if thing.draining_since is None:
+        return
+    before = {"draining_since": thing.draining_since.isoformat()}
+    thing.draining_since = None
+    thing.save(update_fields=["draining_since"])
+    record(actor, "resume", thing, team=team, before=before, after={"draining_since": None})

@@ -1,0 +1,186 @@
+"""Joining: a token made for a node is exchanged, once, for the node's own credentials."""
+
+import hashlib
+import ipaddress
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+from pydantic import Field
+
+from engine import __version__
+from engine.errors import InputError
+from engine.inputs import Count, Document, parse
+from engine.versions import remedy, series
+from webapp.accounts.models import ADMINS, OPERATORS
+from webapp.accounts.permissions import require
+from webapp.accounts.services import record
+from webapp.inventory.models import JoinToken, Node, free_ports
+from webapp.inventory.services.nodes import checked_hardware, give_credentials
+
+LASTS = timedelta(hours=1)
+PREFIX = "mj-"  # tells a token from other secrets, in logs and in scanners for them
+
+
+class JoinRequest(Document):
+    """What an agent says when it joins (workers/cli.py)."""
+
+    token: Annotated[str, Field(min_length=1, max_length=200)]
+    version: Annotated[str, Field(pattern=r"^\d{1,5}\.\d{1,5}[A-Za-z0-9.+-]{0,30}$")]
+    host: Annotated[str, Field(min_length=1, max_length=253)]
+    ports: Annotated[str | None, Field(pattern=r"^\d{1,5}-\d{1,5}$")] = None
+    gpus: Annotated[Count, Field(le=1024)] | None = None
+    device: Literal["cpu", "emulated", "cuda"] | None = None
+    hardware: dict[str, Any] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class JoinRefused(Exception):
+    """Why an agent may not join, and what to do; `status` is the HTTP status."""
+
+    status: int
+    field: str
+    reason: str
+    remedy: str = ""
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+@transaction.atomic
+def offer_join(actor: Any, node: Node) -> str:
+    """Make a token with which a machine can join as `node`, once, within the hour; older ones are void.
+
+    Where the node has credentials already, joining replaces them: that is an admin's right.
+
+    Raises
+    ------
+    PermissionDenied
+        `actor` may not.
+    """
+    require(actor, node.dc.team, ADMINS if node.is_enrolled else OPERATORS)
+    node.join_tokens.filter(used_at=None).delete()
+    token = PREFIX + secrets.token_urlsafe(32)
+    made = JoinToken.objects.create(
+        node=node, token_sha256=_hash(token), created_by=actor, expires_at=timezone.now() + LASTS
+    )
+    record(
+        actor, "offer-join", node, team=node.dc.team, after={"token_expires_at": made.expires_at.isoformat()}
+    )
+    return token
+
+
+@transaction.atomic
+def join_node(data: Any, *, address: str | None) -> dict[str, Any]:
+    """Let the machine at `address` join as the node of its token; returns {node, version, environment}.
+
+    Parameters
+    ----------
+    data : JSON of a JoinRequest.
+
+    Raises
+    ------
+    JoinRefused
+        The token is void (403), the version does not go with ours (409), a value is wrong (400) or taken
+        (409); nothing has changed then, and the token is as good as before.
+    redis.exceptions.RedisError
+        The broker does not answer; nothing has changed.
+    """
+    try:
+        asked = parse(JoinRequest, data)
+    except InputError as error:
+        raise JoinRefused(
+            status=400, field=error.field or "body", reason=error.allowed, value=_shown(error.value)
+        ) from None
+    token = _good_token(asked.token)
+    if series(asked.version) != series():
+        raise JoinRefused(
+            status=409, field="version", value=asked.version, reason=f"the site is {__version__}",
+            remedy=remedy(site=__version__, agent=asked.version),
+        )  # fmt: skip
+    node = token.node
+    before = _told(node)
+    _take_over(node, asked)
+    after = _told(node)
+    token.used_at, token.used_from = timezone.now(), _ip(address)
+    token.save(update_fields=["used_at", "used_from"])
+    changed = [name for name in after if after[name] != before[name]]
+    told = f"Joined from {address or 'an unknown address'}; {token.created_by or 'Meridian'} made the token."
+    record(
+        token.created_by, "join", node, team=node.dc.team, before={name: before[name] for name in changed},
+        after={name: after[name] for name in changed}, message=told,
+    )  # fmt: skip
+    environment = give_credentials(token.created_by, node, message=told)
+    return {"node": node.name, "version": __version__, "environment": environment}
+
+
+def _good_token(text: str) -> JoinToken:
+    found = (
+        JoinToken.objects.select_for_update(of=("self",))
+        .select_related("node__dc__team", "node__pool", "created_by")
+        .filter(token_sha256=_hash(text))
+        .first()
+    )
+    again = "make a new one on the node's page"
+    if found is None:
+        raise JoinRefused(
+            status=403,
+            field="token",
+            reason="is not known: mistyped, or replaced by a newer one",
+            remedy=again,
+        )
+    if found.used_at:
+        when = found.used_at.strftime("%H:%M:%S UTC")
+        reason = f"was used at {when} from {found.used_from or 'an unknown address'}, and is good once"
+        raise JoinRefused(status=403, field="token", reason=reason, remedy=again)
+    if found.expires_at < timezone.now():
+        when = found.expires_at.strftime("%Y-%m-%d %H:%M UTC")
+        raise JoinRefused(status=403, field="token", reason=f"expired at {when}", remedy=again)
+    return found
+
+
+def _take_over(node: Node, asked: JoinRequest) -> None:
+    """What the machine says of itself becomes what the node is."""
+    hardware = checked_hardware(asked.hardware)
+    node.device = asked.device or node.device
+    cuda = len(hardware.get("gpus", ())) if node.device == "cuda" else 0
+    node.gpus = asked.gpus or cuda or node.gpus
+    moved, node.host = node.host != asked.host, asked.host
+    try:
+        if asked.ports:
+            node.port_from, node.port_to = map(int, asked.ports.split("-"))
+        elif moved:
+            node.port_from, node.port_to = free_ports(node.host, node.gpus, but=node.pk)
+        node.version, node.seen_hardware = asked.version, hardware
+        node.full_clean()
+    except ValidationError as error:
+        field, reasons = next(iter(error.message_dict.items()))
+        name = {"port_from": "ports", "port_to": "ports"}.get(field, field)
+        shown = asked.ports if name == "ports" else getattr(asked, name, "")
+        raise JoinRefused(status=409, field=name, value=_shown(shown), reason=" ".join(reasons)) from None
+    node.save()
+
+
+def _told(node: Node) -> dict[str, Any]:
+    names = ("host", "port_from", "port_to", "gpus", "device", "version")
+    return {name: getattr(node, name) for name in names}
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _ip(address: str | None) -> str | None:
+    try:
+        return str(ipaddress.ip_address(address or ""))
+    except ValueError:
+        return None
+
+
+def _shown(value: Any) -> str:
+    return str(value)[:100]
