@@ -34,14 +34,14 @@ class Service:
 AGENTS, BACKGROUND, WEB = range(3)
 
 
-def site_services(port: int, var: Path) -> list[Service]:
-    """The processes of the site itself: web, control worker, beat, ingest."""
+def site_services(port: int, var: Path, *, host: str = "127.0.0.1") -> list[Service]:
+    """The processes of the site itself: web (which listens on `host`), control worker, beat, ingest."""
     env = site_environment(var)
     # Celery tells of each task, every 2 s, and warns root, who runs this demo on purpose, in five lines.
     quiet = {"MERIDIAN_LOG": "WARNING", "PYTHONWARNINGS": "ignore:You're running the worker", **env}
     python = sys.executable
     celery = (python, "-m", "celery", "-q", "-A", "webapp.celery")
-    uvicorn = (python, "-m", "uvicorn", "webapp.asgi:application", "--host", "127.0.0.1", "--port", str(port))
+    uvicorn = (python, "-m", "uvicorn", "webapp.asgi:application", "--host", host, "--port", str(port))
     return [
         Service(
             name="web",
