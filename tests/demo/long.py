@@ -61,6 +61,34 @@ def family_of(demo: Demo, process: psutil.Process) -> str:
         return "gone"
 
 
+def process_of(demo: Demo, name: str) -> psutil.Process:
+    """The process of the site's part `name`: web, control, beat or ingest."""
+    found = [process for process in demo.tree() if family_of(demo, process) == name and lives(process)]
+    if not found:
+        raise AssertionError(f"no process of {name}")
+    return found[0]
+
+
+def killed(demo: Demo, name: str) -> None:
+    """Kill -9 the part `name` of the site, and wait until the supervisor has said so and started it again."""
+    old = process_of(demo, name)
+    said = len(demo.lines)
+    old.kill()
+    wait_for(
+        f"the supervisor's line about {name}",
+        lambda: any(f"{name} died with signal SIGKILL" in line for line in demo.lines[said:]),
+        30,
+    )
+    wait_for(f"{name} again", lambda: _started_again(demo, name, old.pid), 60)
+
+
+def _started_again(demo: Demo, name: str, old: int) -> bool:
+    try:
+        return process_of(demo, name).pid != old
+    except AssertionError:
+        return False
+
+
 def agent_of(demo: Demo, node: str) -> psutil.Process:
     """The process of the node agent `node`."""
     for process in demo.tree():
@@ -125,9 +153,75 @@ def ended(client: Client, run: str, seconds: float) -> dict[str, Any]:
 
 
 def ranks_of(agent: psutil.Process) -> list[psutil.Process]:
-    """Rank processes below an agent (the fork server and its trackers are not ranks)."""
-    return [
-        child
-        for child in agent.children(recursive=True)
-        if any("rank" in part for part in [child.name(), *child.cmdline()])
-    ]
+    """Rank processes below an agent: what its host processes have forked."""
+    try:
+        return [rank for host in agent.children() for rank in host.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+RANKS = 12  # of the demo's job
+
+
+def progress(client: Client, run: str) -> int:
+    """Iterations that have ended; -1 while the site does not answer."""
+    try:
+        return int(state_of(client, run)["iteration"] or 0)
+    except OSError:  # 5xx, or nobody there
+        return -1
+
+
+def trains_on(client: Client, run: str, *, iterations: int = 10, seconds: float = 150) -> None:
+    """Wait until the run has ended so many more iterations than now."""
+    before = int(wait_for("the site", lambda: (now := progress(client, run)) >= 0 and now + 1, 60)) - 1
+    wait_for(f"{iterations} more iterations", lambda: progress(client, run) >= before + iterations, seconds)
+
+
+def incomplete(demo: Demo, run: str, *, ranks: int = RANKS) -> list[tuple[Any, ...]]:
+    """Iterations up to the newest whole one that the database has not, not whole, or more than once."""
+    rows = query(
+        demo,
+        "select iteration, count(*), bool_and(loss is not null), sum(ranks), count(distinct iteration)"
+        " from live_iterationstat where run_id = %s group by iteration order by iteration",
+        int(run),
+    )
+    found = {row[0]: row for row in rows}
+    newest = max((n for n, row in found.items() if row[2] and row[3] == ranks), default=0)
+    spans = query(
+        demo,
+        "select iteration, count(*), count(distinct rank) from live_spanbatch"
+        " where run_id = %s group by iteration",
+        int(run),
+    )
+    wrong: list[tuple[Any, ...]] = []
+    for iteration in range(newest):
+        row = found.get(iteration)
+        if row is None or row[1] != 1 or not row[2] or row[3] != ranks:
+            wrong.append(("iteration", iteration, row))
+    oldest = min((n for n, _, _ in spans), default=0)  # older spans are forgotten on purpose
+    whole = {n for n, count, distinct in spans if count == distinct == ranks}
+    wrong += [("spans", n) for n in range(oldest + 1, newest) if n not in whole]
+    return wrong
+
+
+def complete(demo: Demo, run: str, seconds: float = 60) -> None:
+    """Wait until nothing is missing of the iterations that ended, and nothing is there twice."""
+    wait_for("every iteration once in the database", lambda: not incomplete(demo, run), seconds, every=1)
+
+
+def gpus_held(demo: Demo) -> int:
+    """GPUs that the database holds for ranks."""
+    over = ("finished", "failed", "stopped")
+    return int(query(demo, "select count(*) from jobs_rankstate where state <> all(%s)", list(over))[0][0])
+
+
+def rank_processes(demo: Demo) -> list[psutil.Process]:
+    """Rank processes of all agents of the demo."""
+    agents = [process for process in demo.tree() if family_of(demo, process) == "agent"]
+    return [rank for agent in agents for rank in ranks_of(agent) if lives(rank)]
+
+
+def all_free(demo: Demo, seconds: float = 60) -> None:
+    """Wait until no GPU is held and no rank process lives."""
+    wait_for("all GPUs free", lambda: gpus_held(demo) == 0, seconds)
+    wait_for("no rank process", lambda: not rank_processes(demo), seconds)

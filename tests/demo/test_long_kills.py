@@ -10,17 +10,26 @@ import pytest
 
 from tests.demo.harness import Client, Demo, run_ids, wait_for
 from tests.demo.long import (
+    RANKS,
     agent_of,
+    all_free,
+    complete,
     demo_of_its_own,
     ended,
     first_run,
+    gpus_held,
+    killed,
     left_of,
     lives,
     operator_of,
+    progress,
     query,
+    rank_processes,
     server_pid,
     state_of,
+    trains_on,
 )
+from tests.demo.watching import Watcher
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -57,25 +66,10 @@ def relaunched(client: Client) -> str:
     return launched[1]
 
 
-def _missing(demo: Demo, run: str) -> list[int]:
-    """Iterations below the newest whole one that the database has not, or not whole."""
-    rows = query(demo, "select iteration, loss, ranks from live_iterationstat where run_id = %s", int(run))
-    whole = {iteration for iteration, loss, ranks in rows if loss is not None and ranks == 12}
-    return [iteration for iteration in range(max(whole, default=0)) if iteration not in whole]
-
-
-def _progress(client: Client, run: str) -> int:
-    try:
-        return int(state_of(client, run)["iteration"] or 0)
-    except OSError:  # the site answers 5xx or not at all while its servers are away
-        return -1
-
-
 @pytest.mark.parametrize("server", ["valkey", "postgres"])
 def test_a_killed_server_comes_back_and_no_iteration_is_missing(
     shared: Demo, client: Client, run: str, server: str
 ) -> None:
-    before = _progress(client, run)
     old = server_pid(shared, server)
     psutil.Process(old).kill()
     wait_for(
@@ -86,9 +80,75 @@ def test_a_killed_server_comes_back_and_no_iteration_is_missing(
         ),
         60,
     )
-    wait_for("ten more iterations", lambda: _progress(client, run) >= before + 10, 120)
-    wait_for("every iteration in the database", lambda: not _missing(shared, run), 30)
+    trains_on(client, run)
+    complete(shared, run)
     assert state_of(client, run)["status"] == "running"
+
+
+def _ranks_are_those_of(demo: Demo, run: str) -> None:
+    """Each rank of `run` has one process, the one that the database names, and there is no other."""
+    rows = query(demo, "select pid from jobs_rankstate where run_id = %s", int(run))
+    assert sorted(row[0] for row in rows) == sorted(rank.pid for rank in rank_processes(demo))
+    assert gpus_held(demo) == len(rows) == RANKS
+
+
+@pytest.mark.parametrize("part", ["web", "ingest", "control", "beat"])
+def test_a_killed_part_of_the_site_comes_back_and_nothing_is_lost_or_doubled(
+    shared: Demo, client: Client, run: str, part: str
+) -> None:
+    marks = "select text, count(*) from jobs_runevent where run_id = %s group by text"
+    with Watcher(client, run) as watcher:
+        wait_for("the watcher's first picture", lambda: watcher.newest >= 0, 60)
+        marks_before = query(shared, marks, int(run))
+        killed(shared, part)
+        trains_on(client, run)
+        reached = progress(client, run)
+        wait_for(f"the watcher at iteration {reached}", lambda: watcher.newest >= reached, 60)
+        assert state_of(client, run)["status"] == "running"
+        wait_for("the site ready", lambda: _ready(client), 60)
+        assert watcher.faults == []
+        assert watcher.connected >= (2 if part == "web" else 1)
+        newest = watcher.newest
+        first = min(watcher.iterations)
+        gaps = [n for n in range(first, newest) if watcher.iterations.get(n, {}).get("loss") is None]
+        assert gaps == []
+    complete(shared, run)
+    _ranks_are_those_of(shared, run)
+    # No state of the run was told twice, and none that it did not have.
+    assert sorted(query(shared, marks, int(run))) == sorted(marks_before)
+
+
+def _ready(client: Client) -> bool:
+    try:
+        return bool(client.json("/readyz")["ok"])
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("part", ["web", "ingest", "control", "beat"])
+def test_a_part_killed_right_after_a_stop_was_asked_for_does_not_lose_it(
+    shared: Demo, client: Client, run: str, part: str
+) -> None:
+    client.post(f"/runs/{run}/cancel/")
+    killed(shared, part)
+    wait_for("the site", lambda: progress(client, run) >= 0, 60)
+    state = ended(client, run, 60)
+    assert state["status"] == "cancelled", state
+    all_free(shared)
+    complete(shared, run)
+
+
+@pytest.mark.parametrize("part", ["ingest", "control", "beat"])
+def test_a_part_killed_right_after_a_launch_does_not_lose_or_double_it(
+    shared: Demo, client: Client, run: str, part: str
+) -> None:
+    client.post(f"/runs/{run}/cancel/")
+    ended(client, run, 60)
+    again = relaunched(client)
+    killed(shared, part)
+    wait_for("the next run to train", lambda: progress(client, again) >= 3, 200)
+    _ranks_are_those_of(shared, again)
+    complete(shared, again)
 
 
 def test_a_killed_rank_fails_its_run_in_its_own_words_and_frees_the_gpus(
@@ -104,8 +164,10 @@ def test_a_killed_rank_fails_its_run_in_its_own_words_and_frees_the_gpus(
     assert state["status"] == "failed", state
     assert "signal" in state["reason"].lower() or "SIGKILL" in state["reason"], state
     assert "P1 S6" in state["reason"], state  # pages count stages from one
+    all_free(shared)
+    complete(shared, run)
     again = relaunched(client)
-    wait_for("the next run to train on the same GPUs", lambda: _progress(client, again) >= 2, 150)
+    wait_for("the next run to train on the same GPUs", lambda: progress(client, again) >= 2, 150)
 
 
 def test_a_killed_agent_fails_its_run_by_name_and_comes_back_without_orphans(
@@ -119,7 +181,19 @@ def test_a_killed_agent_fails_its_run_by_name_and_comes_back_without_orphans(
     state = ended(client, run, 60)
     assert state["status"] == "failed", state
     assert NODE in state["reason"] or "us-central" in state["reason"], state
-    wait_for("the agent again", lambda: agent_of(shared, NODE).pid != agent.pid, 20)
+    wait_for("the agent again", lambda: _agent_again(shared, agent.pid), 60)
+    all_free(shared)
+    complete(shared, run)
+    again = relaunched(client)
+    wait_for("the next run to train on that node too", lambda: progress(client, again) >= 2, 150)
+    _ranks_are_those_of(shared, again)
+
+
+def _agent_again(demo: Demo, old: int) -> bool:
+    try:
+        return agent_of(demo, NODE).pid != old
+    except AssertionError:
+        return False
 
 
 def test_a_stopped_agent_is_silent_with_a_reason_and_comes_back(
@@ -136,7 +210,7 @@ def test_a_stopped_agent_is_silent_with_a_reason_and_comes_back(
         agent.resume()
     wait_for("the node online", lambda: 'data-state="silent"' not in client.get("/nodes/"), 30)
     again = relaunched(client)
-    wait_for("the next run to train on that node", lambda: _progress(client, again) >= 2, 150)
+    wait_for("the next run to train on that node", lambda: progress(client, again) >= 2, 150)
 
 
 def _kept(demo: Demo) -> dict[str, object]:
