@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.utils import timezone
 
 from webapp.accounts.models import AuditEntry
@@ -239,7 +240,8 @@ def test_a_run_succeeds_when_every_rank_has_finished(world: Any, nodes: Nodes) -
 def test_ranks_of_unknown_runs_are_stopped(world: Any, nodes: Nodes) -> None:
     world.hear(world.nodes[0], ranks=[{"run": "987654", "generation": 1, "rank": 0}])
     reconcile(nodes)
-    assert nodes.sent == [("east-1", "stop_ranks", {"run": "987654", "generation": 1, "grace_s": 2.5})]
+    stop = {"run": "987654", "generation": 1, "grace_s": settings.STOP_GRACE_S}
+    assert nodes.sent == [("east-1", "stop_ranks", stop)]
 
 
 def test_generations_grow_and_fence(world: Any) -> None:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
@@ -32,7 +33,7 @@ def context(user: Any) -> dict[str, Any]:
         "dcs": dcs,
         "links": links,
         "runs": [_run(run, usages.get(run.pk)) for run in runs],
-        "attention": [*_silent(nodes), *_waiting(runs)],
+        "attention": [*_silent(nodes), *_stuck(user), *_failed(runs)],
         "totals": _totals(dcs, links, nodes, usages),
         "now": timezone.now(),
         "overview_json": {"dcs": dcs, "links": links},
@@ -163,23 +164,29 @@ def _silent(nodes: list[Node]) -> Iterable[dict[str, Any]]:
             }
 
 
-def _waiting(runs: list[Run]) -> Iterable[dict[str, Any]]:
+def _stuck(user: Any) -> Iterable[dict[str, Any]]:
+    """Runs that wait for something that does not come by itself; an alarm once they have waited for long."""
+    stuck = Run.objects.visible_to(user).open().filter(needs_action=True).for_lists()
+    for run in stuck.order_by("status_since")[:MOST_RUNS]:
+        minutes = (timezone.now() - run.status_since).total_seconds() / 60
+        late = minutes >= settings.PENDING_ALARM_MIN
+        yield {
+            "level": "error" if late else "warn",
+            "title": f"{run.job.name} waits{f' for {minutes:,.0f} min' if late else ''}",
+            "text": f"{run.waits_for}.{' This does not go away by itself.' if late else ''}",
+            "url": reverse("jobs:run-detail", args=[run.pk]),
+            "action": "Open run",
+        }
+
+
+def _failed(runs: list[Run]) -> Iterable[dict[str, Any]]:
     for run in runs:
-        url = reverse("jobs:run-detail", args=[run.pk])
-        if run.status == Status.QUEUED and run.waits_for:
-            yield {
-                "level": "warn",
-                "title": f"{run.job.name} waits",
-                "text": f"{run.waits_for}.",
-                "url": url,
-                "action": "Open run",
-            }
-        elif run.status == Status.FAILED and run.finished_at and (timezone.now() - run.finished_at).days < 1:
+        if run.status == Status.FAILED and run.finished_at and (timezone.now() - run.finished_at).days < 1:
             yield {
                 "level": "error",
                 "title": f"{run} failed",
                 "text": run.status_reason,
-                "url": url,
+                "url": reverse("jobs:run-detail", args=[run.pk]),
                 "action": "Open run",
             }
 

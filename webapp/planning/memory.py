@@ -2,10 +2,9 @@
 
 The executor keeps fp32 (or fp64) weights, gradients and the two moments of AdamW: four numbers a parameter.
 Per microbatch in flight it keeps what the backward pass needs of each block, counted after Korthikanti et al.
-(2022, section 4: norms, QKV, attention, MLP and its GELU: 34·s·b·h + 5·a·s²·b bytes, dropout
-masks and 2-byte numbers). Without dropout these are 16·s·b·h + a·s²·b numbers a block; fused attention saves the
-second term, so this is the upper end. Where activations are recomputed only the inputs stay, and one
-microbatch's whole set.
+(2022, section 4): 34·s·b·h + 5·a·s²·b bytes, of 2-byte numbers and dropout masks. Without dropout these are
+16·s·b·h + a·s²·b numbers a block; fused attention saves the second term, so this is the upper end. Where
+activations are recomputed only the inputs stay, and one microbatch's whole set.
 """
 
 from dataclasses import dataclass
