@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from django import template
 from django.urls import Resolver404, resolve
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 register = template.Library()
@@ -50,6 +50,34 @@ def ago(moment: datetime) -> str:
     else:
         amount = f"{abs(seconds)} s"
     return f"in {amount}" if seconds < 0 else f"{amount} ago"
+
+
+@register.simple_tag
+def bar(whole: float | None, *parts: str | float | None) -> str | SafeString:
+    """A bar whose length is `whole`, with parts given as class, value, class, value …; the rest is pale.
+
+    Widths are numbers of the drawing: a style attribute would be refused by the page's own policy.
+    """
+    if not whole:
+        return SafeString('<svg class="bar" viewBox="0 0 100 6" aria-hidden="true"></svg>')
+    left, drawn = 0.0, []
+    for name, value in zip(parts[::2], parts[1::2], strict=True):
+        width = 100 * min(1.0, max(0.0, float(value or 0) / whole))
+        width = min(width, 100 - left)
+        if width > 0:
+            drawn.append((f"{left:.2f}", f"{width:.2f}", name))
+        left += width
+    drawn.append((f"{left:.2f}", f"{100 - left:.2f}", "rest"))
+    rects = format_html_join("", '<rect x="{}" y="0" width="{}" height="6" class="{}"/>', drawn)
+    return format_html(
+        '<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">{}</svg>', rects
+    )
+
+
+@register.filter
+def share(part: float | None, whole: float | None) -> float | None:
+    """`part` of `whole` in %; None where either is unknown."""
+    return None if part is None or not whole else 100 * part / whole
 
 
 @register.simple_tag(takes_context=True)

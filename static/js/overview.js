@@ -2,44 +2,75 @@
 import { $, $$, jsonScript, svg } from "./lib/dom.js";
 import { fixed, span } from "./lib/format.js";
 
-const WIDE = 820, HIGH = 300, SQUARE = 9, ACROSS = 8, MOST_SQUARES = 64;
+const WIDE = 820, SQUARE = 9, ACROSS = 8, MOST_SQUARES = 64, MOST_DCS = 12;
+const PLATE = 108, MARGIN = 14;
 
-/** Places by longitude and latitude where all have them, else side by side. */
-function places(dcs) {
-  const known = dcs.every((dc) => dc.latitude != null && dc.longitude != null) && dcs.length > 1;
-  if (!known) return dcs.map((_, i) => [((i + 0.5) / dcs.length) * (WIDE - 120) + 20, HIGH / 2 - 40 + (i % 2 ? 40 : -20)]);
-  const range = (key) => { const all = dcs.map((dc) => dc[key]); return [Math.min(...all), Math.max(...all)]; };
-  const [west, east] = range("longitude"), [south, north] = range("latitude");
-  const found = dcs.map((dc) => [30 + ((dc.longitude - west) / (east - west || 1)) * (WIDE - 170), 40 + ((north - dc.latitude) / (north - south || 1)) * (HIGH - 150)]);
-  return spreadOut(found);
+/** How tall the drawing of a data centre is, and how many GPUs one of its squares stands for. */
+function sizeOf(dc) {
+  const each = Math.max(1, Math.ceil(dc.gpus / MOST_SQUARES)), squares = Math.ceil(dc.gpus / each);
+  const rows = Math.max(1, Math.ceil(squares / ACROSS));
+  return { each, squares, high: 38 + rows * SQUARE + (each > 1 ? 14 : 0) };
 }
 
-// Data centres near each other must not hide each other: push them apart, a little at a time.
-function spreadOut(points) {
-  for (let round = 0; round < 60; round++) {
+/** Where the plates of the data centres stand: by longitude and latitude where all have them, else in a row. */
+function places(dcs, sizes, high) {
+  const known = dcs.every((dc) => dc.latitude != null && dc.longitude != null) && dcs.length > 1;
+  const roomX = WIDE - PLATE - 2 * MARGIN, roomY = (i) => high - sizes[i].high - 2 * MARGIN;
+  if (!known) return dcs.map((_, i) => [MARGIN + ((i + 0.5) / dcs.length) * roomX, MARGIN + (i % 2 ? 0.65 : 0.25) * roomY(i)]);
+  const [west, east] = range(dcs, "longitude"), [south, north] = range(dcs, "latitude");
+  const found = dcs.map((dc, i) => [MARGIN + ((dc.longitude - west) / (east - west || 1)) * roomX, MARGIN + ((north - dc.latitude) / (north - south || 1)) * roomY(i)]);
+  return spreadOut(found, sizes, high);
+}
+
+function range(dcs, key) {
+  const all = dcs.map((dc) => dc[key]);
+  return [Math.min(...all), Math.max(...all)];
+}
+
+// Data centres near each other must not hide each other, nor the words on the link between them: push them apart.
+function spreadOut(points, sizes, high) {
+  const clamp = (i) => {
+    points[i][0] = Math.min(WIDE - PLATE - MARGIN, Math.max(MARGIN, points[i][0]));
+    points[i][1] = Math.min(high - sizes[i].high - MARGIN, Math.max(MARGIN, points[i][1]));
+  };
+  const far = points.length > 6 ? 24 : 90;
+  for (let round = 0; round < 80; round++) {
     for (let i = 0; i < points.length; i++) for (let j = 0; j < i; j++) {
       const dx = points[i][0] - points[j][0], dy = points[i][1] - points[j][1];
-      if (Math.abs(dx) >= 215 || Math.abs(dy) >= 95) continue;
-      const push = (215 - Math.abs(dx)) / 20 + 0.5, sign = dx >= 0 ? 1 : -1;
-      points[i][0] = Math.min(WIDE - 140, Math.max(20, points[i][0] + push * sign));
-      points[j][0] = Math.min(WIDE - 140, Math.max(20, points[j][0] - push * sign));
-      points[i][1] = Math.min(HIGH - 100, Math.max(30, points[i][1] + (dy >= 0 ? 2 : -2)));
-      points[j][1] = Math.min(HIGH - 100, Math.max(30, points[j][1] - (dy >= 0 ? 2 : -2)));
+      const overX = PLATE + far - Math.abs(dx), overY = Math.max(sizes[i].high, sizes[j].high) + 18 - Math.abs(dy);
+      if (overX <= 0 || overY <= 0) continue;
+      const toX = (dx >= 0 ? 1 : -1) * Math.min(8, overX / 4 + 0.5), toY = (dy >= 0 ? 1 : -1) * Math.min(4, overY / 6 + 0.5);
+      points[i][0] += toX; points[j][0] -= toX; points[i][1] += toY; points[j][1] -= toY;
+      clamp(i); clamp(j);
     }
   }
   return points;
 }
 
+/** The data centres that are drawn: all, or those with most going on; and the links between them. */
+function shown({ dcs, links }) {
+  const chosen = dcs.map((dc, index) => ({ ...dc, index })).sort((a, b) => b.busy - a.busy || b.silent - a.silent || b.gpus - a.gpus).slice(0, MOST_DCS);
+  const at = new Map(chosen.map((dc, place) => [dc.index, place]));
+  const between = links.filter((l) => at.has(l.from) && at.has(l.to)).map((l) => ({ ...l, from: at.get(l.from), to: at.get(l.to) }));
+  return { dcs: chosen, links: between };
+}
+
 function paintMap() {
   const root = $("#map"), data = jsonScript("overview-data");
   if (!root || !data?.dcs?.length) return;
-  const at = places(data.dcs), map = svg("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "group", "aria-label": "Data centres and the links between them" });
-  for (let i = 0; i <= 8; i++) map.append(svg("line", { x1: (i * WIDE) / 8, x2: (i * WIDE) / 8, y1: 0, y2: HIGH, class: "grid" }));
-  for (let i = 0; i <= 4; i++) map.append(svg("line", { x1: 0, x2: WIDE, y1: (i * HIGH) / 4, y2: (i * HIGH) / 4, class: "grid" }));
-  const centre = (i) => [at[i][0] + 40, at[i][1] + 34];
-  for (const link of data.links) map.append(drawLink(link, centre(link.from), centre(link.to), bendOf(link, data.dcs.map((_, i) => centre(i)))));
-  data.dcs.forEach((dc, i) => map.append(drawDc(dc, ...at[i])));
+  const { dcs, links } = shown(data), sizes = dcs.map(sizeOf);
+  const high = Math.max(220, Math.min(360, Math.max(...sizes.map((s) => s.high)) * 2 + 60, 140 + dcs.length * 44));
+  const at = places(dcs, sizes, high);
+  const map = svg("svg", { viewBox: `0 0 ${WIDE} ${high}`, role: "group", "aria-label": "Data centres and the links between them" });
+  for (let i = 0; i <= 8; i++) map.append(svg("line", { x1: (i * WIDE) / 8, x2: (i * WIDE) / 8, y1: 0, y2: high, class: "grid" }));
+  for (let i = 0; i <= 4; i++) map.append(svg("line", { x1: 0, x2: WIDE, y1: (i * high) / 4, y2: (i * high) / 4, class: "grid" }));
+  const centres = at.map(([x, y], i) => [x + PLATE / 2, y + sizes[i].high / 2]);
+  // Used links last: they lie over idle ones. Plates lie over all lines.
+  const lines = links.map((link) => drawLink(link, centres, high)).sort((a, b) => a.used - b.used);
+  map.append(...lines.map((l) => l.line), ...dcs.map((dc, i) => drawDc(dc, ...at[i], sizes[i])), ...lines.flatMap((l) => l.words ?? []));
   root.replaceChildren(map);
+  const note = $("[data-map-shown]");
+  if (note) note.textContent = `${dcs.length} of ${fixed(Number(note.dataset.mapShown), 0)} drawn`;
 }
 
 // How far a link bows away from the straight line, so that it does not run behind a data centre that it passes.
@@ -54,33 +85,33 @@ function bendOf(link, centres) {
   return bend;
 }
 
-function drawLink(link, [x1, y1], [x2, y2], bend) {
+function drawLink(link, centres, high) {
+  const [x1, y1] = centres[link.from], [x2, y2] = centres[link.to], bend = bendOf(link, centres);
   const used = link.gbps != null && link.gbps > 0, share = used ? Math.min(1, link.gbps / link.bandwidth_gbps) : 0;
   const length = Math.hypot(x2 - x1, y2 - y1) || 1, away = [(-bend * (y2 - y1)) / length, (bend * (x2 - x1)) / length];
-  const middle = [(x1 + x2) / 2 + away[0], clampY((y1 + y2) / 2 + away[1])], turn = [2 * middle[0] - (x1 + x2) / 2, 2 * middle[1] - (y1 + y2) / 2];
-  const group = svg("a", { href: link.url ?? "#" });
-  group.append(svg("path", { d: `M${x1} ${y1}Q${turn[0]} ${turn[1]} ${x2} ${y2}`, class: used ? "link" : "link unused", "stroke-width": used ? 1 + 3 * share : 1 }));
-  group.append(svg("rect", { x: middle[0] - 38, y: middle[1] - 15, width: 76, height: 30, class: "plate" }));
-  group.append(svg("text", { x: middle[0], y: middle[1] - 2, "text-anchor": "middle", class: used ? "used" : "" }, used ? `${fixed(link.gbps, 1)} of ${fixed(link.bandwidth_gbps, 1)}` : `idle, ${fixed(link.bandwidth_gbps, 1)}`));
-  group.append(svg("text", { x: middle[0], y: middle[1] + 11, "text-anchor": "middle" }, `${fixed(link.latency_ms, 0)} ms`));
-  return group;
+  const middle = [(x1 + x2) / 2 + away[0], Math.min(high - 18, Math.max(18, (y1 + y2) / 2 + away[1]))];
+  const turn = [2 * middle[0] - (x1 + x2) / 2, 2 * middle[1] - (y1 + y2) / 2];
+  const line = svg("path", { d: `M${x1} ${y1}Q${turn[0]} ${turn[1]} ${x2} ${y2}`, class: used ? "link" : "link unused", "stroke-width": used ? 1 + 3 * share : 1 });
+  // Many idle links: their words would cover each other; the list of links has them.
+  if (!used && centres.length > 6) return { line, used };
+  const words = svg("a", { href: link.url ?? "#" });
+  words.append(svg("rect", { x: middle[0] - 36, y: middle[1] - 14, width: 72, height: 28, class: "plate" }));
+  words.append(svg("text", { x: middle[0], y: middle[1] - 2, "text-anchor": "middle", class: used ? "used" : "" }, used ? `${fixed(link.gbps, 1)} of ${fixed(link.bandwidth_gbps, 1)}` : `idle, ${fixed(link.bandwidth_gbps, 1)}`));
+  words.append(svg("text", { x: middle[0], y: middle[1] + 11, "text-anchor": "middle" }, `${fixed(link.latency_ms, 0)} ms`));
+  return { line, words, used };
 }
 
-const clampY = (y) => Math.min(HIGH - 18, Math.max(18, y));
-
-function drawDc(dc, x, y) {
-  const perSquare = Math.max(1, Math.ceil(dc.gpus / MOST_SQUARES)), squares = Math.ceil(dc.gpus / perSquare), rows = Math.max(1, Math.ceil(squares / ACROSS));
-  const group = svg("a", { href: dc.url ?? "#" });
-  group.append(svg("rect", { x: x - 8, y: y - 16, width: 100, height: 34 + rows * SQUARE + (perSquare > 1 ? 14 : 0), class: "plate" }));
-  group.append(svg("text", { x, y, class: "name" }, dc.name), svg("text", { x, y: y + 14 }, `${dc.busy} of ${dc.gpus} busy`));
+function drawDc(dc, left, top, { each, squares, high }) {
+  const group = svg("a", { href: dc.url ?? "#" }), x = left + 10, silentFrom = dc.gpus - (dc.silent ?? 0);
+  group.append(svg("rect", { x: left, y: top, width: PLATE, height: high, class: "plate" }));
+  group.append(svg("text", { x, y: top + 14, class: "name" }, dc.name), svg("text", { x, y: top + 28 }, `${dc.busy} of ${dc.gpus} busy`));
   for (let i = 0; i < squares; i++) {
-    const gpu = i * perSquare, left = x + (i % ACROSS) * SQUARE, top = y + 20 + Math.floor(i / ACROSS) * SQUARE;
-    const silentFrom = dc.gpus - (dc.silent ?? 0);
-    if (gpu >= silentFrom) group.append(svg("path", { d: `M${left} ${top}l7 7m0 -7l-7 7`, class: "silent" }));
-    else if (gpu < dc.busy) group.append(svg("rect", { x: left, y: top, width: 7, height: 7, class: "busy" }));
-    else group.append(svg("rect", { x: left + 0.5, y: top + 0.5, width: 6, height: 6, class: "idle" }));
+    const gpu = i * each, at = [x + (i % ACROSS) * SQUARE, top + 34 + Math.floor(i / ACROSS) * SQUARE];
+    if (gpu >= silentFrom) group.append(svg("path", { d: `M${at[0]} ${at[1]}l7 7m0 -7l-7 7`, class: "silent" }));
+    else if (gpu < dc.busy) group.append(svg("rect", { x: at[0], y: at[1], width: 7, height: 7, class: "busy" }));
+    else group.append(svg("rect", { x: at[0] + 0.5, y: at[1] + 0.5, width: 6, height: 6, class: "idle" }));
   }
-  if (perSquare > 1) group.append(svg("text", { x, y: y + 32 + rows * SQUARE }, `a square is ${perSquare} GPUs`));
+  if (each > 1) group.append(svg("text", { x, y: top + high - 4 }, `a square is ${each} GPUs`));
   return group;
 }
 
@@ -91,15 +122,24 @@ function paintCells() {
     const share = number(cell, "off");
     if (share === null) continue;
     cell.textContent = (share > 0 ? "+" : "") + fixed(share * 100, 1);
-    cell.classList.toggle("warn", Math.abs(share) > 0.05);
+    if (Math.abs(share) <= 0.05) continue;
+    cell.classList.add("warn");
+    cell.title = "More than 5 % off the prediction";
   }
   for (const cell of $$("[data-left]")) if (number(cell, "left") !== null) cell.textContent = span(number(cell, "left"));
   for (const node of $$("[data-history]")) {
-    const values = node.dataset.history.split(" ").map(Number).filter(Number.isFinite);
+    const values = node.dataset.history.split(" ").filter(Boolean).map(Number);
     if (values.length < 2) continue;
     const path = values.map((v, i) => `${i ? "L" : "M"}${((i / (values.length - 1)) * 130).toFixed(1)} ${(15 - v * 14).toFixed(1)}`).join("");
-    node.replaceChildren(svg("rect", { width: 130, height: 16 }), svg("path", { d: path }));
+    node.replaceChildren(svg("path", { d: `${path}L130 16L0 16Z`, class: "under" }), svg("path", { d: path }));
   }
+}
+
+function badge(link, text) {
+  const node = $("[data-badge]");
+  if (!node) return;
+  node.dataset.link = link;
+  node.textContent = text;
 }
 
 function paint() {
@@ -108,4 +148,6 @@ function paint() {
 }
 
 document.body.addEventListener("htmx:afterSettle", paint);
+document.body.addEventListener("htmx:afterOnLoad", () => badge("live", "Live"));
+for (const name of ["htmx:sendError", "htmx:responseError"]) document.body.addEventListener(name, () => badge("offline", "Offline, asks again every 5 s"));
 paint();

@@ -59,10 +59,13 @@ def _datacenters(user: Any, nodes: list[Node]) -> list[dict[str, Any]]:
     for dc_id, node_id in held.values_list("dc_id", "node_id"):
         busy[dc_id] += 1
         cost[dc_id] += price_of[node_id]
+    by_dc: dict[int, list[Node]] = defaultdict(list)
+    for node in nodes:
+        by_dc[node.dc_id].append(node)
     made = []
     for dc in DataCenter.objects.visible_to(user).prefetch_related("pools"):
         prices = [float(pool.price_per_gpu_hour) for pool in dc.pools.all()]
-        own = [node for node in nodes if node.dc_id == dc.pk]
+        own = by_dc[dc.pk]
         gpus = sum(node.gpus for node in own)
         silent = sum(node.gpus for node in own if node.state != NodeState.ONLINE)
         used = min(busy[dc.pk], gpus)

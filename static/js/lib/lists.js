@@ -34,7 +34,24 @@ function initFailures() {
   document.body.addEventListener("htmx:afterOnLoad", () => say(""));
 }
 
+// A list that refreshes itself must not take the focus from whoever reads it: the same link gets it back.
+function initFocus() {
+  let href = null;
+  document.body.addEventListener("htmx:beforeSwap", ({ detail }) => {
+    const focused = document.activeElement;
+    href = focused?.tagName === "A" && detail.target.contains(focused) ? focused.getAttribute("href") : null;
+  });
+  document.body.addEventListener("htmx:afterSettle", () => {
+    const link = href && $$("main a[href]").find((a) => a.getAttribute("href") === href);
+    if (!link) return;
+    link.focus({ preventScroll: true });
+    link.closest("table[data-rows] tbody tr")?.classList.add("is-focused");
+    href = null;
+  });
+}
+
 export function initLists() {
+  initFocus();
   initFilters();
   initFailures();
   fit();

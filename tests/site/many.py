@@ -1,0 +1,394 @@
+"""Rows by the thousand for the tests of lists, the benchmark of lists and the pictures of the pages.
+
+`fill(world, range(n))` gives the team of `world` n rows of everything that a page lists, and a fill with
+range(n, m) adds to them. A new kind of list wants a line in FILLERS. Rows are made in bulk, by their number.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import combinations, islice
+from typing import Any
+
+from django.urls import reverse
+from django.utils import timezone
+
+from tests.site.access import ACCESS
+from tests.site.world import World
+from webapp.accounts.models import AuditEntry, Membership, Role, Team, User
+from webapp.inventory.models import DataCenter, Device, GpuPool, Node, WanLink
+from webapp.jobs.models import TERMINAL, Desired, Job, MarkLevel, RankState, Run, RunEvent, Status
+from webapp.live import liveness
+from webapp.live.models import Beat, IterationStat, LogLine, SpanBatch
+from webapp.planning.models import Plan
+
+PLACES = (
+    ("us-east", "Ashburn, Virginia", 39.04, -77.49),
+    ("us-central", "Council Bluffs, Iowa", 41.26, -95.86),
+    ("us-west", "The Dalles, Oregon", 45.59, -121.18),
+    ("eu-north", "Stockholm", 59.33, 18.07),
+    ("eu-west", "Dublin", 53.35, -6.26),
+    ("ap-south", "Mumbai", 19.08, 72.88),
+    ("sa-east", "São Paulo", -23.55, -46.63),
+    ("ap-northeast", "Tokyo", 35.68, 139.69),
+    ("af-south", "Cape Town", -33.92, 18.42),
+    ("ap-southeast", "Sydney", -33.87, 151.21),
+)
+GPU_TYPES = ("a100-80g", "h100", "a100-40g", "v100")
+WORDS = (
+    "gpt-7b",
+    "vit-22b",
+    "llama-8b",
+    "moe-probe",
+    "llama-70b",
+    "rerank-1b",
+    "speech-3b",
+    "gpt-a",
+    "gpt-b",
+)
+PEOPLE = ("ada", "grace", "alan", "edsger", "barbara", "donald", "leslie", "frances", "tony", "radia")
+VERBS = ("create", "change", "delete", "launch", "cancel", "enrol")
+
+
+def _name(words: tuple[Any, ...], i: int) -> str:
+    word = words[i % len(words)]
+    first = word if isinstance(word, str) else word[0]
+    return f"{first}-{i // len(words) + 1}"
+
+
+def _ago(i: int, minutes: float = 7) -> datetime:
+    return timezone.now() - timedelta(minutes=minutes * i + 1)
+
+
+def datacenters(world: World, numbers: range) -> None:
+    for dc, (_, place, latitude, longitude) in zip(world.dcs, PLACES, strict=False):
+        DataCenter.objects.filter(pk=dc.pk).update(place=place, latitude=latitude, longitude=longitude)
+    made = DataCenter.objects.bulk_create(
+        DataCenter(
+            team=world.team,
+            name=_name(PLACES, i),
+            place=PLACES[i % len(PLACES)][1],
+            intra_gbps=(100, 200, 400)[i % 3],
+            latitude=PLACES[i % len(PLACES)][2] + i // len(PLACES) % 7,
+            longitude=PLACES[i % len(PLACES)][3] + i // len(PLACES) % 11,
+        )
+        for i in numbers
+    )
+    GpuPool.objects.bulk_create(
+        GpuPool(dc=dc, gpu_type=GPU_TYPES[i % 4], price_per_gpu_hour=f"{1.5 + i % 13 / 10:.2f}")
+        for i, dc in zip(numbers, made, strict=True)
+    )
+
+
+def nodes(world: World, numbers: range) -> None:
+    """Every other node in the world's first data centre: its page has a long list too."""
+    pools = list(GpuPool.objects.filter(dc__team=world.team).order_by("pk"))
+    here = next(pool for pool in pools if pool.dc_id == world.dcs[0].pk)
+    soon = timezone.now() + timedelta(hours=12)  # whoever looks at the pages sees them online till then
+    heard = {7: _ago(3), 19: None}
+    Node.objects.bulk_create(
+        Node(
+            dc_id=(pool := here if i % 2 else pools[i % min(len(pools), 13)]).dc_id,
+            pool=pool,
+            name=f"node-{i:04}",
+            gpus=(8, 4, 16)[i % 3],
+            device=Device.CUDA,
+            host=f"10.{i // 65536}.{i // 256 % 256}.{i % 256}",
+            acl_sha256="0" * 64,
+            enrolled_at=_ago(i),
+            last_seen=heard.get(i % 40, soon),
+            version="0.1.0",
+            seen_gpus=(8, 4, 16)[i % 3],
+        )
+        for i in numbers
+    )
+
+
+def links(world: World, numbers: range) -> None:
+    known = set(WanLink.objects.filter(a__team=world.team).values_list("a_id", "b_id"))
+    places = DataCenter.objects.filter(team=world.team).order_by("pk").values_list("pk", flat=True)
+    pairs = (pair for pair in combinations(places, 2) if pair not in known)
+    WanLink.objects.bulk_create(
+        WanLink(
+            a_id=a,
+            b_id=b,
+            latency_ms=5 + i * 7 % 180,
+            bandwidth_gbps=(1.0, 2.4, 5.0, 10.0)[i % 4],
+            egress_price_per_gb="0.02",
+        )
+        for i, (a, b) in enumerate(islice(pairs, len(numbers)))
+    )
+
+
+def plans(world: World, numbers: range) -> None:
+    made = Plan.objects.bulk_create(
+        Plan(
+            team=world.team,
+            name=f"{_name(WORDS, i)}-plan",
+            request=world.plan.request,
+            result=world.plan.result,
+            training=world.plan.training,
+            computed_ms=40 + i % 900,
+            created_by=world.users["operator"],
+        )
+        for i in numbers
+    )
+    for i, plan in zip(numbers, made, strict=True):
+        plan.created_at = _ago(i, 31)
+    Plan.objects.bulk_update(made, ["created_at"], batch_size=500)
+
+
+def runs(world: World, numbers: range) -> None:
+    """Half of them launched from the world's plan: its page has a long list too."""
+    first = _first_run(world)
+    plans_of = list(Plan.objects.filter(team=world.team).order_by("pk")[:1000])
+    jobs = Job.objects.bulk_create(
+        Job(
+            team=world.team,
+            name=_name(WORDS, i),
+            document=first.job.document,
+            created_by=world.users["operator"],
+            plan=world.plan if i % 2 else plans_of[i % len(plans_of)],
+        )
+        for i in numbers
+    )
+    made = Run.objects.bulk_create(_run(first, job, i) for i, job in zip(numbers, jobs, strict=True))
+    for i, run in zip(numbers, made, strict=True):
+        run.created_at = _ago(i, 17)
+    Run.objects.bulk_update(made, ["created_at"], batch_size=500)
+    sent = [run for run in made if run.started_at]  # between the first two data centres: over their link
+    RankState.objects.bulk_create(
+        RankState(
+            run=run,
+            rank=rank,
+            pipeline=0,
+            stage=rank,
+            dc=node.dc,
+            node=node,
+            gpu=0,
+            state="finished",
+            state_since=run.created_at,
+        )
+        for run in sent
+        for rank, node in enumerate(world.nodes[:2])
+    )
+
+
+REASONS = {
+    Status.FAILED: "P1 S3 on node-0007: the connection to P1 S4 was lost after 41 s without an answer.",
+    Status.CANCELLED: "Stopped by operator.",
+}
+
+
+def _run(first: Run, job: Job, i: int) -> Run:
+    status = (Status.RUNNING, Status.QUEUED, *TERMINAL)[i % 5] if i < 10 else TERMINAL[i % 3]
+    over, started = status in TERMINAL, status != Status.QUEUED
+    return Run(
+        job=job,
+        generation=1,
+        status=status,
+        status_since=_ago(i),
+        steps=20_000,
+        secret="s",
+        predicted=first.predicted,
+        desired_state=Desired.CANCELLED if status == Status.CANCELLED else Desired.RUNNING,
+        iteration=-1 if not started else (19_999 if status == Status.SUCCEEDED else 37 * i % 20_000),
+        status_reason=REASONS.get(status, ""),
+        waits_for="" if started else "16 GPUs in eu-north-1, 10 are idle",
+        started_at=_ago(i, 16) if started else None,
+        finished_at=_ago(i, 15) if over else None,
+        created_by_id=first.created_by_id,
+    )
+
+
+def people(world: World, numbers: range) -> None:
+    made = User.objects.bulk_create(
+        User(username=_name(PEOPLE, i), email=f"{_name(PEOPLE, i)}@research.example", password="!")
+        for i in numbers
+    )
+    roles = (Role.VIEWER, Role.OPERATOR, Role.VIEWER, Role.TENANT, Role.ADMIN)
+    Membership.objects.bulk_create(
+        Membership(user=user, team=world.team, role=roles[i % len(roles)])
+        for i, user in zip(numbers, made, strict=True)
+    )
+
+
+def audit(world: World, numbers: range) -> None:
+    made = AuditEntry.objects.bulk_create(
+        AuditEntry(
+            actor=world.users[("operator", "admin")[i % 2]],
+            team=world.team,
+            verb=VERBS[i % len(VERBS)],
+            object_type="datacenter",
+            object_id=str(world.dcs[i % 3].pk),
+            object_label=world.dcs[i % 3].name,
+            before={"price_per_gpu_hour": "2.10", "place": "The Dalles"},
+            after={"price_per_gpu_hour": "2.25", "place": "The Dalles, Oregon"},
+            request_id=f"{i:032x}",
+            message="" if i % 3 else "Price of the new contract",
+        )
+        for i in numbers
+    )
+    for i, entry in zip(numbers, made, strict=True):
+        entry.at = _ago(i, 3)
+    AuditEntry.objects.bulk_update(made, ["at"], batch_size=500)
+
+
+def _first_run(world: World) -> Run:
+    """The run that the world's plan was launched as."""
+    return Run.objects.filter(job__name=world.plan.name).order_by("pk").first() or world.launch()
+
+
+def watched(world: World, numbers: range) -> None:
+    """The first run, training: its ranks, an iteration a number, log lines and marks, the last spans."""
+    run, n = _first_run(world), numbers.stop
+    length_s = run.predicted["iteration_ms"] / 1e3 * 1.06
+    if run.epoch is None:
+        _ranks(world, run)
+        run.epoch = time.time() - n * length_s
+    Run.objects.filter(pk=run.pk).update(
+        status=Status.RUNNING,
+        iteration=n - 1,
+        epoch=run.epoch,
+        started_at=datetime.fromtimestamp(run.epoch, tz=UTC),
+        status_reason="",
+        waits_for="",
+    )
+    IterationStat.objects.bulk_create(_stats(run, numbers, length_s))
+    SpanBatch.objects.bulk_create(_spans(run, numbers, length_s))
+    LogLine.objects.bulk_create(
+        LogLine(run=run, rank=i % 12, seq=i, at=_ago(n - i, length_s / 60), text=f"iteration {i}: trained")
+        for i in numbers
+    )
+    marks = ((MarkLevel.INFO, "All 12 ranks are ready."), (MarkLevel.WARN, "west-1 was silent for 12 s."))
+    RunEvent.objects.bulk_create(
+        RunEvent(
+            run=run, seq=1000 + i, at=_ago(n - i, 1), level=marks[i % 9 == 0][0], text=marks[i % 9 == 0][1]
+        )
+        for i in numbers[-50:]
+    )
+
+
+def _ranks(world: World, run: Run) -> None:
+    dc_of_stage = run.job.document["dc_of_stage"]
+    stages = len(dc_of_stage)
+    used = dict.fromkeys(range(len(world.dcs)), 0)
+    made = []
+    for rank in range(stages * run.job.document["pipelines"]):
+        dc = dc_of_stage[rank % stages]
+        made.append(
+            RankState(
+                run=run,
+                rank=rank,
+                pipeline=rank // stages,
+                stage=rank % stages,
+                dc=world.dcs[dc],
+                node=world.nodes[dc],
+                gpu=used[dc],
+                state="running",
+                state_since=_ago(1),
+                last_line=f"rank {rank} trains",
+            )
+        )
+        used[dc] += 1
+    RankState.objects.bulk_create(made)
+
+
+def _stats(run: Run, numbers: range, length_s: float) -> Iterator[IterationStat]:
+    assert run.epoch is not None
+    utilization = run.predicted["utilization"]
+    for i in numbers:
+        wave = math.sin(i / 9) / 50
+        yield IterationStat(
+            run=run,
+            iteration=i,
+            start=run.epoch + i * length_s,
+            end=run.epoch + (i + 1) * length_s,
+            loss=1.8 + 3.4 * math.exp(-i / 250) + wave,
+            grad_norm=1 + 3 / (1 + i / 40) + wave,
+            learning_rate=3e-4,
+            tokens=8192,
+            ranks=12,
+            utilization=utilization + wave,
+            dc_utilization=[utilization + wave * k for k in range(3)],
+        )
+
+
+def _spans(run: Run, numbers: range, length_s: float) -> Iterator[SpanBatch]:
+    """The predicted spans of the last iterations, as if they had been measured."""
+    assert run.epoch is not None
+    for i in numbers[-12:]:
+        for rank, *codes in run.predicted["spans"]:
+            start = run.epoch + i * length_s
+            yield SpanBatch(
+                run=run,
+                generation=run.generation,
+                rank=rank,
+                iteration=i,
+                start=start,
+                end=start + length_s,
+                spans=[_moved(code, i * length_s * 1e3) for code in codes],
+            )
+
+
+def _moved(code: list[Any], by_ms: float) -> list[Any]:
+    moved = list(code)
+    for place in (2, 3, 4) if code[0] == "T" else (2, 3):
+        moved[place] = round(code[place] * 1.06 + by_ms, 3)
+    return moved
+
+
+FILLERS: tuple[Callable[[World, range], None], ...] = (
+    datacenters,
+    nodes,
+    links,
+    plans,
+    runs,
+    people,
+    audit,
+    watched,
+)
+
+
+def world_of_database() -> World:
+    """What is in the database, as a world; as much of it as is there."""
+    team = Team.objects.order_by("pk").first()
+    assert team
+    members = Membership.objects.filter(team=team).select_related("user").order_by("-pk")
+    users = {str(member.role): member.user for member in members}
+    dcs = list(DataCenter.objects.filter(team=team).order_by("pk"))
+    link, plan = WanLink.objects.order_by("pk").first(), Plan.objects.order_by("pk").first()
+    nodes = list(Node.objects.filter(dc__team=team).order_by("pk"))
+    return World(team=team, users=users, dcs=dcs, nodes=nodes, link=link, plan=plan)  # type: ignore[arg-type]
+
+
+def beat_on(world: World) -> None:
+    """Ingest listens, for as long as anybody looks."""
+    liveness.beat()
+    Beat.objects.update(at=timezone.now() + timedelta(days=1), since=timezone.now() - timedelta(hours=1))
+
+
+def addresses(world: World) -> dict[str, str]:
+    """URL name → address, of all that answers to GET about what `world` has (ACCESS knows every address)."""
+    run = Run.objects.order_by("pk").first()
+    if run:
+        world.launch = lambda: run  # type: ignore[method-assign]  # the same run for all addresses
+    made = {}
+    for name, access in ACCESS.items():
+        if access.get is None:
+            continue
+        try:
+            made[name] = reverse(name, kwargs=access.args(world))
+        except AssertionError:  # it wants to train what trains already
+            made[name] = reverse(name, kwargs={"pk": world.launch().pk})
+        except (IndexError, AttributeError, TypeError):  # without data centres there is no page of one
+            if world.dcs:
+                raise
+    return made
+
+
+def fill(world: World, numbers: range) -> None:
+    """A row of everything that a page lists, for each of `numbers`."""
+    for filler in FILLERS:
+        filler(world, numbers)
