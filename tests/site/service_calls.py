@@ -7,8 +7,8 @@
   One that writes a row after all belongs into CALLS.
 - READS: functions that change no row, with what they do. They are not called; their source must not write.
 
-To add one: `"jobs.retry_run": lambda w: partial(jobs.retry_run, operator(w), w.launch()),`. `w` is the world of
-tests/site/world.py, new for each call. The test calls what is returned, and counts only rows that this writes.
+To add one: `"jobs.retry_run": lambda w: partial(jobs.retry_run, operator(w), w.launch()),`. `w` is the world
+of tests/site/world.py, new for each call. The test calls what is returned, and counts the rows that this writes.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from tests.site.world import World, make_dc
 from webapp.accounts import services as accounts
 from webapp.accounts.models import Role
 from webapp.inventory import services as inventory
-from webapp.inventory.models import DataCenter, GpuPool, Node
+from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, Node
 from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import MarkLevel, Run, Status
@@ -77,6 +77,13 @@ def rank_event(w: World) -> Callable[[], Any]:
 def moved_dc(w: World) -> Any:
     w.dcs[0].place = "Elsewhere"
     return w.dcs[0]
+
+
+def measured_link(w: World) -> LinkMeasurement:
+    """A measurement that is not in use."""
+    return inventory.record_measurement(
+        w.link, latency_ms=11.0, bandwidth_gbps=0.9, connections=4, source="probe", actor=None
+    )
 
 
 def waiting_work(w: World) -> Callable[[], Any]:
@@ -163,6 +170,7 @@ CALLS: dict[str, Prepare] = {
         DataCenter(team=w.team, name="fresh"),
         GpuPool(gpu_type="h100"),
     ),
+    "inventory.use_measurement": lambda w: partial(inventory.use_measurement, operator(w), measured_link(w)),
     "inventory.enrol_node": lambda w: partial(inventory.enrol_node, admin(w), w.nodes[0]),
     "inventory.revoke_node": lambda w: partial(inventory.revoke_node, admin(w), w.nodes[0]),
     "inventory.offer_join": lambda w: partial(inventory.offer_join, admin(w), w.nodes[0]),
@@ -208,6 +216,18 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         "the change of the password is in the audit; its session goes on under another key",
     ),
     # inventory
+    "inventory.record_measurement": (
+        lambda w: partial(
+            inventory.record_measurement,
+            w.link,
+            latency_ms=11.0,
+            bandwidth_gbps=None,
+            connections=None,
+            source="probe",
+            actor=None,
+        ),
+        "a row of the link's history; the values in use stay as they are",
+    ),
     "inventory.record_heartbeat": (
         lambda w: partial(
             inventory.record_heartbeat,

@@ -11,6 +11,9 @@ from django.db.models import F, Q
 from webapp.accounts.models import Team
 from webapp.inventory.models.datacenter import DataCenter
 
+LATENCY = [MinValueValidator(0), MaxValueValidator(10_000)]  # ms
+BANDWIDTH = [MinValueValidator(0.001), MaxValueValidator(1e5)]  # Gbit/s
+
 
 class WanLinkQuerySet(models.QuerySet["WanLink"]):
     def visible_to(self, user: Any) -> WanLinkQuerySet:
@@ -23,15 +26,21 @@ class WanLink(models.Model):
 
     a = models.ForeignKey(DataCenter, on_delete=models.PROTECT, related_name="+")
     b = models.ForeignKey(DataCenter, on_delete=models.PROTECT, related_name="+")
-    latency_ms = models.FloatField(validators=[MinValueValidator(0), MaxValueValidator(10_000)])  # one way
-    bandwidth_gbps = models.FloatField(
-        validators=[MinValueValidator(0.001), MaxValueValidator(1e5)]
-    )  # per node pair
+    latency_ms = models.FloatField(validators=LATENCY)  # one way
+    bandwidth_gbps = models.FloatField(validators=BANDWIDTH)  # per node pair
     connections = models.PositiveIntegerField(
         null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(256)]
     )  # TCP connections per node pair; empty: as many as it takes
     egress_price_per_gb = models.DecimalField(
         max_digits=10, decimal_places=4, default=0, validators=[MinValueValidator(0)]
+    )
+
+    # Where the values in use are from; empty: declared before anybody kept account.
+    latency_from = models.ForeignKey(
+        "LinkMeasurement", null=True, on_delete=models.SET_NULL, related_name="+", editable=False
+    )
+    bandwidth_from = models.ForeignKey(
+        "LinkMeasurement", null=True, on_delete=models.SET_NULL, related_name="+", editable=False
     )
 
     objects = WanLinkQuerySet.as_manager()

@@ -8,9 +8,10 @@ from django.db.models import ProtectedError
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.inventory.models import DataCenter, GpuPool, Node, WanLink
+from webapp.inventory.models import DataCenter, GpuPool, LinkSource, Node, WanLink
 from webapp.inventory.services.blocked import blocked_by
 from webapp.inventory.services.broker import drop_broker_user
+from webapp.inventory.services.links import MEASURED, record_measurement
 
 Thing = DataCenter | GpuPool | Node | WanLink
 T = TypeVar("T", bound=Thing)
@@ -57,10 +58,12 @@ def save(actor: Any, thing: T) -> T:
     old = None if thing._state.adding else _values(type(thing)._default_manager.get(pk=thing.pk))
     new = _values(thing)
     thing.save()
+    changed = [name for name in new if old is None or new[name] != old.get(name)]
+    if isinstance(thing, WanLink):
+        _declare(thing, changed, actor)
     if old is None:
         record(actor, "create", thing, team=team_of(thing), after=new)
-    else:
-        changed = [name for name in new if new[name] != old.get(name)]
+    elif changed:
         record(
             actor, "change", thing, team=team_of(thing),
             before={name: old[name] for name in changed}, after={name: new[name] for name in changed},
@@ -89,6 +92,20 @@ def delete(actor: Any, thing: Thing) -> None:
     except ProtectedError as error:
         names = ", ".join(sorted(str(other) for other in error.protected_objects))
         raise Blocked(f"{thing} is still used by {names}.") from None
+
+
+def _declare(link: WanLink, changed: list[str], actor: Any) -> None:
+    """Begin, or go on with, the history of `link`: somebody has typed in its fields `changed`."""
+    typed = {name: getattr(link, name) if name in changed else None for name in MEASURED}
+    if not any(name in changed for name in MEASURED):
+        return
+    row = record_measurement(
+        link, connections=link.connections, source=LinkSource.DECLARED, actor=actor, **typed
+    )
+    for name, value in typed.items():
+        if value is not None:
+            setattr(link, MEASURED[name], row)
+    link.save(update_fields=list(MEASURED.values()))
 
 
 def _values(thing: models.Model) -> dict[str, Any]:
