@@ -7,7 +7,8 @@ No task runs longer than seconds, and no result is kept: state is in our tables.
 import os
 
 from celery import Celery
-from celery.signals import setup_logging
+import structlog
+from celery.signals import setup_logging, task_postrun, task_prerun
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
@@ -46,6 +47,17 @@ app.conf.update(
     },
 )
 app.autodiscover_tasks(["webapp.jobs", "webapp.live"])
+
+
+@task_prerun.connect
+def _name_task(task_id: str, **kwargs: object) -> None:
+    """What a task logs, and the audit rows that it writes, carry its id."""
+    structlog.contextvars.bind_contextvars(task_id=task_id)
+
+
+@task_postrun.connect
+def _forget_task(**kwargs: object) -> None:
+    structlog.contextvars.unbind_contextvars("task_id")
 
 
 @setup_logging.connect

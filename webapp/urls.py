@@ -1,18 +1,16 @@
 """The site's addresses. Everything but login and health wants a login (LoginRequiredMiddleware)."""
 
-from django.contrib.auth.views import LogoutView
 from django.urls import include, path
 
 from webapp import health, views
-from webapp.accounts.middleware import for_everyone
-from webapp.accounts.views import LoginView
+from webapp.accounts.views import LoginView, LogoutView
 
 urlpatterns = [
     path("", views.overview, name="overview"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
     path("login/", LoginView.as_view(), name="login"),
-    path("logout/", for_everyone(LogoutView.as_view()), name="logout"),
+    path("logout/", LogoutView.as_view(), name="logout"),
     path("", include("webapp.accounts.urls")),
     path("", include("webapp.inventory.urls")),
     path("plans/", include("webapp.planning.urls")),

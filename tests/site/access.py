@@ -12,6 +12,8 @@ from typing import Any
 
 from tests.site.telemetry import measure
 from tests.site.world import World
+from webapp.accounts.models import AuditEntry, Role
+from webapp.accounts.services import invite
 
 PERSONS = (
     "anonymous",
@@ -47,6 +49,8 @@ ADMINS = outcomes(tenant="404", viewer="403", operator="403", admin="ok", strang
 TEAM = outcomes(tenant="404", viewer="ok", operator="ok", admin="ok", stranger="404")
 TEAM_OPERATORS = outcomes(tenant="404", viewer="403", operator="ok", admin="ok", stranger="404")
 TEAM_ADMINS = outcomes(tenant="404", viewer="403", operator="403", admin="ok", stranger="404")
+# People and teams: to who does not administer them they do not exist.
+HIDDEN = outcomes(tenant="404", viewer="404", operator="404", admin="ok", stranger="404")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,32 @@ def run(world: World) -> Args:
     return {"pk": world.launch().pk}
 
 
+def person(world: World) -> Args:
+    return {"pk": world.users["viewer"].pk}
+
+
+def member(world: World) -> Args:
+    return {"pk": world.users["viewer"].memberships.get().pk}
+
+
+def team(world: World) -> Args:
+    return {"pk": world.team.pk}
+
+
+def invitation(world: World) -> Args:
+    made, _ = invite(world.users["admin"], world.team, email="new@example.org", role=Role.VIEWER)
+    return {"pk": made.pk}
+
+
+def invitation_token(world: World) -> Args:
+    _, token = invite(world.users["admin"], world.team, email="new@example.org", role=Role.VIEWER)
+    return {"token": token}
+
+
+def audit_row(world: World) -> Args:
+    return {"pk": AuditEntry.objects.filter(team=world.team).latest("pk").pk}
+
+
 def measured(world: World) -> Args:
     """A run of which spans are kept."""
     made = world.launch()
@@ -87,7 +117,7 @@ def measured(world: World) -> Args:
 
 
 ACCESS: dict[str, Access] = {
-    # accounts and the site itself
+    # the site itself, and accounts
     "healthz": Access(get=PUBLIC),
     "readyz": Access(
         get=dict.fromkeys(PERSONS, "503")
@@ -98,6 +128,33 @@ ACCESS: dict[str, Access] = {
         get=READERS | {"tenant": "ok"}, post=READERS | {"tenant": "ok"}
     ),  # a tenant goes on to the account
     "accounts:me": Access(get=ACCOUNT, post=ACCOUNT),
+    "accounts:me-edit": Access(get=ACCOUNT, post=ACCOUNT),
+    "accounts:me-password": Access(get=ACCOUNT, post=ACCOUNT),
+    "accounts:me-end-sessions": Access(post=ACCOUNT),
+    "accounts:person-list": Access(get=ADMINS, post=ADMINS),
+    "accounts:person-detail": Access(get=HIDDEN, post=HIDDEN, args=person),
+    "accounts:person-deactivate": Access(get=HIDDEN, post=HIDDEN, args=person),
+    "accounts:person-activate": Access(post=HIDDEN, args=person),
+    "accounts:person-unlock": Access(post=HIDDEN, args=person),
+    "accounts:person-password": Access(get=HIDDEN, post=HIDDEN, args=person),
+    "accounts:member-role": Access(post=HIDDEN, args=member, data={"role": "admin"}),
+    "accounts:member-remove": Access(get=HIDDEN, post=HIDDEN, args=member),
+    "accounts:team-list": Access(get=ADMINS, post=ADMINS),
+    "accounts:team-create": Access(get=ADMINS, post=ADMINS, data={"name": "New"}),
+    "accounts:team-edit": Access(get=HIDDEN, post=HIDDEN, args=team, data={"name": "New"}),
+    "accounts:invitation-list": Access(get=ADMINS, post=ADMINS),
+    "accounts:invitation-create": Access(get=ADMINS, post=ADMINS),
+    "accounts:invitation-revoke": Access(get=HIDDEN, post=HIDDEN, args=invitation),
+    "accounts:invitation-accept": Access(get=PUBLIC, post=PUBLIC, args=invitation_token),
+    "accounts:password-forgotten": Access(get=PUBLIC, post=PUBLIC),
+    "accounts:password-sent": Access(get=PUBLIC),
+    "accounts:password-set": Access(
+        get=PUBLIC, post=PUBLIC, args=lambda world: {"uidb64": "MQ", "token": "x-y"}
+    ),
+    "accounts:password-done": Access(get=PUBLIC),
+    "accounts:audit-list": Access(get=ADMINS, post=ADMINS),
+    "accounts:audit-detail": Access(get=TEAM_ADMINS, post=TEAM_ADMINS, args=audit_row),
+    "accounts:audit-export": Access(get=ADMINS, post=ADMINS, args=lambda world: {"kind": "csv"}),
     # inventory
     "inventory:datacenter-list": Access(get=READERS, post=READERS),
     "inventory:datacenter-create": Access(get=OPERATORS, post=OPERATORS),
@@ -109,7 +166,19 @@ ACCESS: dict[str, Access] = {
     "inventory:node-detail": Access(get=TEAM, post=TEAM, args=node),
     "inventory:node-edit": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=node),
     "inventory:node-delete": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=node),
-    "inventory:node-enrol": Access(post=TEAM_OPERATORS, args=node),
+    "inventory:node-reach": Access(get=READERS),
+    "inventory:node-join-command": Access(post=TEAM_ADMINS, args=node),  # of one that has joined
+    "inventory:node-waiting": Access(get=TEAM, args=node),
+    "inventory:node-enrol": Access(post=TEAM_ADMINS, args=node),
+    "inventory:node-revoke": Access(post=TEAM_ADMINS, args=node),
+    "inventory:node-drain": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=node),
+    "inventory:node-resume": Access(post=TEAM_OPERATORS, args=node),
+    "inventory:node-probe": Access(post=TEAM_OPERATORS, args=node),
+    "inventory:datacenter-drain": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=dc),
+    "inventory:datacenter-resume": Access(post=TEAM_OPERATORS, args=dc),
+    "inventory:datacenter-probe": Access(post=TEAM_OPERATORS, args=dc),
+    "inventory:link-probe": Access(post=TEAM_OPERATORS, args=link),
+    "inventory:node-join": Access(post=PUBLIC),  # the token is the right; without one 400
     "inventory:link-list": Access(get=READERS, post=READERS),
     "inventory:link-create": Access(get=OPERATORS, post=OPERATORS),
     "inventory:link-detail": Access(get=TEAM, post=TEAM, args=link),

@@ -8,7 +8,7 @@
 - READS: functions that change no row, with what they do. They are not called; their source must not write.
 
 To add one: `"jobs.retry_run": lambda w: partial(jobs.retry_run, operator(w), w.launch()),`. `w` is the world
-of tests/site/world.py, new for each call. The test calls what is returned, and counts the rows that this writes.
+of tests/site/world.py, new for each call. The test calls what is returned and counts the rows that it writes.
 """
 
 from collections.abc import Callable

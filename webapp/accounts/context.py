@@ -1,5 +1,6 @@
 """What every page knows of the site: navigation with counts, the user's role, the broker's health."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
@@ -8,7 +9,7 @@ from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
 from webapp import broker
-from webapp.accounts.models import OPERATORS, Membership, Role, Team
+from webapp.accounts.models import OPERATORS, READERS, Membership, Role, Team
 
 RANKED = (Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.TENANT)
 
@@ -37,7 +38,7 @@ def _site(request: HttpRequest) -> dict[str, Any]:
     )
     highest = Role.ADMIN if user.is_superuser else next((role for role in RANKED if role in roles), None)
     return {
-        "nav": _navigation(request, user),
+        "nav": _navigation(request, user, [Role.ADMIN] if user.is_superuser else roles),
         "teams": [team.name for team in Team.objects.visible_to(user)],
         "role": highest.label if highest else "",
         "may_operate": user.is_superuser or any(role in OPERATORS for role in roles),
@@ -46,7 +47,10 @@ def _site(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _navigation(request: HttpRequest, user: Any) -> list[dict[str, Any]]:
+def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[dict[str, Any]]:
+    """The pages that `user` may open, with how many rows they have."""
+    if not any(role in READERS for role in roles):
+        return _entries(request, [("account", "My account", "accounts:me", None)])
     from webapp.inventory.models import DataCenter, Node, WanLink
     from webapp.jobs.models import Run
     from webapp.planning.models import Plan
@@ -59,6 +63,15 @@ def _navigation(request: HttpRequest, user: Any) -> list[dict[str, Any]]:
         ("nodes", "Nodes", "inventory:node-list", Node.objects.visible_to(user)),
         ("links", "Links", "inventory:link-list", WanLink.objects.visible_to(user)),
     ]
+    if Role.ADMIN in roles:
+        entries += [
+            ("people", "People", "accounts:person-list", None),
+            ("audit", "Audit", "accounts:audit-list", None),
+        ]
+    return _entries(request, entries)
+
+
+def _entries(request: HttpRequest, entries: Sequence[tuple[str, str, str, Any]]) -> list[dict[str, Any]]:
     here = request.path
     made = []
     for name, label, url_name, queryset in entries:

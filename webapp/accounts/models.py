@@ -7,6 +7,8 @@ from typing import Any
 from django.contrib.auth.models import AbstractUser
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Cast
+from django.utils import timezone
 
 
 class Role(models.TextChoices):
@@ -19,10 +21,13 @@ class Role(models.TextChoices):
 # Roles that see a team's data centres, plans and runs; a tenant sees its own tenancies alone.
 READERS = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 OPERATORS = (Role.OPERATOR, Role.ADMIN)
+ADMINS = (Role.ADMIN,)
 
 
 class User(AbstractUser):
     """A person. What they may do hangs on their memberships; a superuser may do everything."""
+
+    time_zone = models.CharField(max_length=40, blank=True)  # IANA name; empty: the browser's
 
     class Meta(AbstractUser.Meta):
         pass
@@ -32,6 +37,10 @@ class TeamQuerySet(models.QuerySet["Team"]):
     def visible_to(self, user: Any) -> TeamQuerySet:
         """Teams that `user` is a reader of."""
         return self.with_role(user, READERS)
+
+    def administered_by(self, user: Any) -> TeamQuerySet:
+        """Teams that `user` is an admin of."""
+        return self.with_role(user, ADMINS)
 
     def with_role(self, user: Any, roles: tuple[Role, ...]) -> TeamQuerySet:
         """Teams in which `user` has one of `roles`; all of them for a superuser."""
@@ -58,12 +67,21 @@ class Team(models.Model):
         return self.name
 
 
+class MembershipQuerySet(models.QuerySet["Membership"]):
+    def visible_to(self, user: Any) -> MembershipQuerySet:
+        """Memberships in the teams that `user` is an admin of."""
+        return self.filter(team__in=Team.objects.administered_by(user))
+
+
 class Membership(models.Model):
     """The role of one user in one team."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=10, choices=Role.choices)
+    joined_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects = MembershipQuerySet.as_manager()
 
     class Meta:
         ordering = ["team", "user"]
@@ -76,10 +94,90 @@ class Membership(models.Model):
         return f"{self.user} is {self.get_role_display().lower()} of {self.team}"
 
 
+class InvitationQuerySet(models.QuerySet["Invitation"]):
+    def visible_to(self, user: Any) -> InvitationQuerySet:
+        """Invitations into the teams that `user` is an admin of."""
+        return self.filter(team__in=Team.objects.administered_by(user))
+
+    def open(self) -> InvitationQuerySet:
+        """Those that can still be accepted."""
+        return self.filter(accepted_at=None, revoked_at=None, expires_at__gt=timezone.now())
+
+
+class InvitationState(models.TextChoices):
+    """Derived, never stored."""
+
+    OPEN = "open", "Open"
+    ACCEPTED = "accepted", "Accepted"
+    REVOKED = "revoked", "Revoked"
+    EXPIRED = "expired", "Expired"
+
+
+class Invitation(models.Model):
+    """A one-time link into a team. The database keeps a hash of its token; the link is shown once."""
+
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="invitations")
+    email = models.EmailField("e-mail")
+    role = models.CharField(max_length=10, choices=Role.choices, default=Role.VIEWER)
+    token_sha256 = models.CharField(max_length=64, unique=True, editable=False)
+    invited_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    accepted_at = models.DateTimeField(null=True)
+    accepted_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    revoked_at = models.DateTimeField(null=True)
+
+    objects = InvitationQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(role__in=Role.values), name="invitation_role_known"),
+            models.CheckConstraint(
+                condition=Q(accepted_at__isnull=True) | Q(revoked_at__isnull=True),
+                name="invitation_accepted_or_revoked",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.email} into {self.team}"
+
+    @property
+    def state(self) -> InvitationState:
+        if self.accepted_at:
+            return InvitationState.ACCEPTED
+        if self.revoked_at:
+            return InvitationState.REVOKED
+        return InvitationState.OPEN if timezone.now() < self.expires_at else InvitationState.EXPIRED
+
+
+class LoginSession(models.Model):
+    """A session that began with a login: what a person sees of where they are logged in."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="login_sessions")
+    session_key = models.CharField(max_length=40, unique=True)
+    since = models.DateTimeField(auto_now_add=True)
+    address = models.GenericIPAddressField(null=True)
+    browser = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        ordering = ["-since"]
+
+    def __str__(self) -> str:
+        return f"{self.user} from {self.address or 'somewhere'}"
+
+
 class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
     def visible_to(self, user: Any) -> AuditEntryQuerySet:
-        """Entries of teams that `user` is an admin of."""
-        return self.filter(team__in=Team.objects.with_role(user, (Role.ADMIN,)))
+        """Entries of the teams that `user` is an admin of, of their members' accounts, and `user`'s own."""
+        if not user.is_authenticated or not user.is_active:
+            return self.none()
+        if user.is_superuser:
+            return self.all()
+        teams = Team.objects.administered_by(user)
+        members = Membership.objects.filter(team__in=teams).annotate(key=Cast("user_id", models.CharField()))
+        accounts = Q(team=None, object_type="user", object_id__in=members.values("key"))
+        return self.filter(Q(team__in=teams) | accounts | Q(actor=user))
 
 
 class AuditEntry(models.Model):
@@ -103,7 +201,13 @@ class AuditEntry(models.Model):
 
     class Meta:
         ordering = ["-at", "-id"]
-        indexes = [models.Index(fields=["team", "-at"]), models.Index(fields=["object_type", "object_id"])]
+        indexes = [
+            models.Index(fields=["team", "-at"]),
+            models.Index(fields=["object_type", "object_id"]),
+            models.Index(fields=["actor", "-at"]),
+            models.Index(fields=["verb", "-at"]),
+            models.Index(fields=["-at", "-id"]),
+        ]
 
     def __str__(self) -> str:
         return f"{self.actor or 'Meridian'} {self.verb} {self.object_type} {self.object_label}"

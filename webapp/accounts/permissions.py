@@ -7,7 +7,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.shortcuts import get_object_or_404
 
-from webapp.accounts.models import OPERATORS, Membership, Role, Team
+from webapp.accounts.models import OPERATORS, Membership, Role, Team, User
 
 M = TypeVar("M", bound=models.Model)
 
@@ -38,6 +38,25 @@ def require_somewhere(user: Any, roles: tuple[Role, ...] = OPERATORS) -> None:
     if not may_somewhere(user, roles):
         allowed = " or ".join(role.label.lower() for role in roles)
         raise PermissionDenied(f"Only an {allowed} of a team may do this.")
+
+
+def may_manage(actor: Any, user: User) -> bool:
+    """Whether `actor` may act on the whole account of `user`: superusers, and admins of every team it is in.
+
+    An admin of one of its teams alone could else take over an admin of another.
+    """
+    if actor is None or actor.is_superuser:
+        return True
+    if user.is_superuser or actor.pk == user.pk:
+        return False
+    teams = set(Membership.objects.filter(user=user).values_list("team", flat=True))
+    return bool(teams) and teams <= set(Team.objects.administered_by(actor).values_list("pk", flat=True))
+
+
+def require_manager(actor: Any, user: User) -> None:
+    """Raise PermissionDenied unless `actor` may act on the whole account of `user`."""
+    if not may_manage(actor, user):
+        raise PermissionDenied(f"Only who is an admin of every team that {user} is in may do this.")
 
 
 def visible_or_404(queryset: Any, user: Any, **lookup: Any) -> Any:

@@ -1,0 +1,82 @@
+"""Forms of accounts. They check and clean; saving is the services' part."""
+
+from typing import Any
+from zoneinfo import available_timezones
+
+from django import forms
+from django.contrib.auth.forms import BaseUserCreationForm, PasswordResetForm, SetPasswordForm
+
+from webapp.accounts import selectors, services
+from webapp.accounts.models import Role, Team, User
+from webapp.formkit import Sectioned
+
+ROLE_HELP = (
+    "Viewers read; operators also change inventory, plans and runs; admins also manage people and read the "
+    "audit; tenants have their account page alone."
+)
+
+
+class ProfileForm(Sectioned, forms.ModelForm):
+    """What a person says of themselves."""
+
+    time_zone = forms.ChoiceField(
+        required=False,
+        choices=lambda: [
+            ("", "As the browser says"),
+            *((zone, zone) for zone in sorted(available_timezones())),
+        ],
+        help_text="Times are shown in it.",
+    )
+
+    class Meta:
+        model = User
+        fields = ["first_name", "last_name", "email", "time_zone"]
+        labels = {"email": "E-mail"}
+
+
+class TeamForm(Sectioned, forms.ModelForm):
+    class Meta:
+        model = Team
+        fields = ["name"]
+
+
+class InvitationForm(Sectioned, forms.Form):
+    """Who is invited into which of the teams that the user is an admin of, as what."""
+
+    email = forms.EmailField(label="E-mail", help_text="Whom the link is for. It works for whoever opens it.")
+    team = forms.ModelChoiceField(Team.objects.none(), empty_label=None)
+    role = forms.ChoiceField(choices=Role.choices, initial=Role.VIEWER, help_text=ROLE_HELP)
+
+    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["team"].queryset = Team.objects.administered_by(user)  # type: ignore[attr-defined]
+
+
+class RoleForm(forms.Form):
+    role = forms.ChoiceField(choices=Role.choices)
+
+
+class JoinForm(Sectioned, BaseUserCreationForm):
+    """The new account of somebody who was invited."""
+
+    class Meta(BaseUserCreationForm.Meta):
+        model = User
+        fields = ("username", "first_name", "last_name")
+        labels = {"username": "User name"}
+
+
+class NewPasswordForm(SetPasswordForm):
+    """A password chosen over a one-time link."""
+
+    def save(self, commit: bool = True) -> Any:
+        return services.reset_password(self.user, self.cleaned_data["new_password1"])
+
+
+class ResetMailForm(PasswordResetForm):
+    """Sends a link to each active account of an address, not more often than every few minutes."""
+
+    def get_users(self, email: str) -> Any:
+        for user in super().get_users(email):
+            if not selectors.reset_mail_is_recent(user):
+                services.note_reset_mail(user)
+                yield user

@@ -1,0 +1,78 @@
+"""What the pages of accounts read."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from axes.helpers import get_cool_off, get_failure_limit
+from axes.models import AccessAttempt
+from django.contrib.sessions.models import Session
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
+from django.utils import timezone
+
+from webapp.accounts.models import AuditEntry, Invitation, LoginSession, Membership, Role, Team, User
+
+RESET_MAIL_EVERY = timedelta(minutes=5)
+
+
+def people(user: Any) -> QuerySet[User]:
+    """Accounts that `user` may look at: members of the teams that they administer; all for a superuser."""
+    if user.is_superuser:
+        return User.objects.all()
+    return User.objects.filter(pk__in=Membership.objects.visible_to(user).values("user"))
+
+
+def members(user: Any) -> QuerySet[Membership]:
+    """The rows of the list of people, with whether the account is locked."""
+    return (
+        Membership.objects.visible_to(user)
+        .select_related("user", "team")
+        .annotate(locked=locked("user__username"))
+    )
+
+
+def locked(name: str) -> Exists:
+    """Whether too many wrong passwords came from one address for the username in the column `name`."""
+    wait = get_cool_off()
+    since = timezone.now() - wait if wait else datetime.min.replace(tzinfo=UTC)
+    tried = AccessAttempt.objects.filter(username=OuterRef(name), attempt_time__gte=since)
+    by_address = tried.values("username", "ip_address").annotate(failures=Sum("failures_since_start"))
+    return Exists(by_address.filter(failures__gte=get_failure_limit(None, None)))
+
+
+def is_locked(user: User) -> bool:
+    """Whether `user` is locked out from some address."""
+    return User.objects.annotate(locked=locked("username")).values_list("locked", flat=True).get(pk=user.pk)
+
+
+def teams(user: Any) -> QuerySet[Team]:
+    """Teams that `user` is an admin of, with how many members, admins and open invitations they have."""
+    active = Q(memberships__role=Role.ADMIN, memberships__user__is_active=True)
+    invited = Q(
+        invitations__accepted_at=None,
+        invitations__revoked_at=None,
+        invitations__expires_at__gt=timezone.now(),
+    )
+    return Team.objects.administered_by(user).annotate(
+        member_count=Count("memberships", distinct=True),
+        admin_count=Count("memberships", filter=active, distinct=True),
+        invitation_count=Count("invitations", filter=invited, distinct=True),
+    )
+
+
+def invitations(user: Any) -> QuerySet[Invitation]:
+    """Invitations into the teams that `user` is an admin of."""
+    return Invitation.objects.visible_to(user).select_related("team", "invited_by", "accepted_by")
+
+
+def open_sessions(user: User) -> QuerySet[LoginSession]:
+    """The sessions of `user` that have neither ended nor run out."""
+    alive = Session.objects.filter(expire_date__gt=timezone.now()).values("session_key")
+    return LoginSession.objects.filter(user=user, session_key__in=alive)
+
+
+def reset_mail_is_recent(user: User) -> bool:
+    """Whether a link was sent to `user` a moment ago."""
+    since = timezone.now() - RESET_MAIL_EVERY
+    return AuditEntry.objects.filter(
+        object_type="user", object_id=str(user.pk), verb="reset-mail", at__gt=since
+    ).exists()

@@ -1,0 +1,70 @@
+"""Logins and the sessions that they begin; what was tried and refused."""
+
+from datetime import timedelta
+
+from django.conf import settings
+from django.contrib.sessions.models import Session
+from django.db import transaction
+from django.utils import timezone
+
+from webapp.accounts.models import AuditEntry, LoginSession, User
+from webapp.accounts.services.audit import record
+
+UNKNOWN = "an unknown name"  # what was typed is not kept: it may be a password
+QUIET = timedelta(minutes=1)  # one row for all that an address tries on unknown names meanwhile
+QUIET_LOCK = settings.AXES_COOLOFF_TIME  # one row for a lock, however often its door is tried
+
+
+@transaction.atomic
+def note_login(user: User, session_key: str, *, address: str | None, browser: str) -> LoginSession:
+    """A login began the session `session_key`."""
+    known = {"user": user, "address": address, "browser": browser[:200], "since": timezone.now()}
+    began, _ = LoginSession.objects.update_or_create(session_key=session_key, defaults=known)
+    record(user, "login", user, team=None, message=f"From {address}.")
+    return began
+
+
+@transaction.atomic
+def note_logout(user: User, session_key: str | None) -> None:
+    """`user` ended a session."""
+    LoginSession.objects.filter(user=user, session_key=session_key or "").delete()
+    record(user, "logout", user, team=None)
+
+
+@transaction.atomic
+def note_failed_login(username: str, *, address: str | None, locked: bool) -> AuditEntry | None:
+    """A wrong password for `username`; `locked` where it was one too many."""
+    user = User.objects.filter(username=username).first()
+    verb = "lock" if locked else "login-failed"
+    message = f"Too many wrong passwords from {address}." if locked else f"From {address}."
+    if user is not None:
+        return record(None, verb, user, team=None, message=message)
+    recent = AuditEntry.objects.filter(
+        at__gt=timezone.now() - QUIET, verb=verb, object_id="", message=message
+    )
+    if recent.exists():
+        return None
+    return record(None, verb, User(username=UNKNOWN), team=None, message=message)
+
+
+@transaction.atomic
+def end_other_sessions(user: User, session_key: str | None) -> int:
+    """Log `user` out everywhere but in the session `session_key`; returns how many sessions ended."""
+    ended = drop_sessions(user, keep=session_key)
+    record(user, "end-sessions", user, team=None, message=f"{ended} other sessions ended.")
+    return ended
+
+
+def drop_sessions(user: User, *, keep: str | None = None) -> int:
+    """Delete the sessions of `user` but `keep`; part of services that write the row. Returns how many."""
+    others = LoginSession.objects.filter(user=user).exclude(session_key=keep or "")
+    keys = list(others.values_list("session_key", flat=True))
+    ended, _ = Session.objects.filter(session_key__in=keys).delete()
+    others.delete()
+    return ended
+
+
+@transaction.atomic
+def move_session(user: User, old_key: str | None, new_key: str | None) -> None:
+    """A session goes on under another key, as Django gives it one after a change of the password."""
+    LoginSession.objects.filter(user=user, session_key=old_key or "").update(session_key=new_key or "")

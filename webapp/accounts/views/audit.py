@@ -1,0 +1,105 @@
+"""The audit: what was changed by whom, filtered, one by one, and exported."""
+
+from typing import Any
+
+from django.apps import apps
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import render
+from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
+
+from webapp.accounts import export, selectors
+from webapp.accounts.diff import differences
+from webapp.accounts.filters import AuditFilterSet
+from webapp.accounts.models import ADMINS, AuditEntry, Team, User
+from webapp.accounts.permissions import require_somewhere, visible_or_404
+from webapp.accounts.tables import AuditTable
+from webapp.lists import bound_table, list_page
+
+SAME_REQUEST = 20
+FORMATS = {
+    "csv": ("text/csv; charset=utf-8", export.as_csv_line, export.csv_line(list(export.FIELDS))),
+    "jsonl": ("application/jsonl; charset=utf-8", export.as_json_line, ""),
+}
+# Pages of things that are not called after their model.
+PAGES = {"wanlink": "inventory:link-detail", "user": "accounts:person-detail", "team": "accounts:team-edit"}
+
+
+def audit_list(request: HttpRequest) -> HttpResponse:
+    """The rows that the user may see."""
+    require_somewhere(request.user, ADMINS)
+    query = request.GET.urlencode()
+    exports = [
+        (f"{reverse('accounts:audit-export', args=[kind])}?{query}", label)
+        for kind, label in (("csv", "Export CSV"), ("jsonl", "Export JSON lines"))
+    ]
+    return list_page(
+        request,
+        title="Audit",
+        rows=_rows(request),
+        filter_class=AuditFilterSet,
+        table_class=AuditTable,
+        empty="Nothing was changed yet.",
+        template="accounts/audit_list.html",
+        context={"exports": exports},
+    )
+
+
+def audit_detail(request: HttpRequest, pk: int) -> HttpResponse:
+    """One row: its differences, its object, and what else the same request did."""
+    require_somewhere(request.user, ADMINS)
+    entry = visible_or_404(AuditEntry.objects.select_related("actor", "team"), request.user, pk=pk)
+    found = differences(entry.before, entry.after)
+    same = AuditEntry.objects.none()
+    if entry.request_id:
+        same = _rows(request).filter(request_id=entry.request_id).exclude(pk=pk).order_by("at", "pk")
+    context = {
+        "title": f"{entry.object_label}: {entry.verb}",
+        "entry": entry,
+        "differences": found,
+        "url": object_url(entry, request.user),
+        "same": same[:SAME_REQUEST],
+        "history": reverse("accounts:audit-list")
+        + f"?object_type={entry.object_type}&object_id={entry.object_id}",
+    }
+    return render(request, "accounts/audit_detail.html", context)
+
+
+def audit_export(request: HttpRequest, kind: str) -> StreamingHttpResponse:
+    """Exactly the rows that the filter shows, in its order, all pages of them."""
+    require_somewhere(request.user, ADMINS)
+    if kind not in FORMATS:
+        raise Http404
+    content_type, write, head = FORMATS[kind]
+    found = AuditFilterSet(request.GET, queryset=_rows(request), request=request)
+    rows = bound_table(request, AuditTable, found.qs).data.data
+    response = StreamingHttpResponse(export.lines(rows, write, head), content_type=content_type)
+    name = f"meridian-audit-{timezone.now():%Y%m%d-%H%M%S}.{kind}"
+    response["Content-Disposition"] = f'attachment; filename="{name}"'
+    return response
+
+
+def object_url(entry: AuditEntry, user: Any) -> str:
+    """The page of the object of `entry`, where it still exists and `user` may see it; else empty."""
+    model = next((m for m in apps.get_models() if m._meta.model_name == entry.object_type), None)
+    if model is None or not entry.object_id.isdigit():
+        return ""
+    name = PAGES.get(entry.object_type, f"{model._meta.app_label}:{entry.object_type}-detail")
+    try:
+        url = reverse(name, args=[entry.object_id])
+    except NoReverseMatch:
+        return ""
+    return url if _visible(model, user).filter(pk=entry.object_id).exists() else ""
+
+
+def _visible(model: Any, user: Any) -> Any:
+    if model is User:
+        return selectors.people(user)
+    if model is Team:
+        return Team.objects.administered_by(user)
+    rows = model._default_manager.all()
+    return rows.visible_to(user) if hasattr(rows, "visible_to") else rows.none()
+
+
+def _rows(request: HttpRequest) -> Any:
+    return AuditEntry.objects.visible_to(request.user).select_related("actor", "team")

@@ -1,0 +1,92 @@
+"""Login and logout, each with its audit row, and what a locked-out one sees."""
+
+import math
+from typing import Any
+
+from axes.helpers import get_client_ip_address, get_cool_off
+from axes.models import AccessAttempt
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.views import LoginView as DjangoLoginView
+from django.contrib.auth.views import LogoutView as DjangoLogoutView
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.utils.decorators import method_decorator
+
+from webapp.accounts import services
+from webapp.accounts.middleware import for_everyone
+
+
+@method_decorator(login_not_required, name="dispatch")
+class LoginView(DjangoLoginView):
+    """The login page; who is logged in already goes on."""
+
+    redirect_authenticated_user = True
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        found = super().get_context_data(**kwargs)
+        found.pop("site", None)  # Django's, of a name that every page of ours has for its own
+        return found | {"locked_out": False, "locked_minutes": 0, "typed_name": ""}
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        response = super().form_valid(form)
+        began(self.request, form.get_user())
+        return response
+
+    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
+        name = form.cleaned_data.get("username")
+        if name and form.cleaned_data.get("password"):  # else no password was tried
+            locked = bool(getattr(self.request, "axes_locked_out", False))
+            address = get_client_ip_address(self.request)
+            services.note_failed_login(name, address=address, locked=locked)
+        return super().form_invalid(form)
+
+
+def began(request: HttpRequest, user: Any) -> None:
+    """Note the session that a login just began."""
+    if request.session.session_key is None:
+        request.session.create()
+    services.note_login(
+        user,
+        request.session.session_key or "",
+        address=get_client_ip_address(request),
+        browser=request.headers.get("User-Agent", ""),
+    )
+
+
+@method_decorator(for_everyone, name="dispatch")
+class LogoutView(DjangoLogoutView):
+    """Ends the session; POST only."""
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # type: ignore[override]
+        user, key = request.user, request.session.session_key
+        response = super().post(request, *args, **kwargs)
+        services.note_logout(user, key)  # type: ignore[arg-type]  # LoginRequiredMiddleware let a User through
+        return response
+
+
+def locked_out(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    """The login page after too many wrong passwords: says so, and for how much longer."""
+    name = request.POST.get("username", "")
+    context = {
+        "form": AuthenticationForm(request),
+        "typed_name": name[:150],
+        "next": request.POST.get("next", ""),
+        "locked_out": True,
+        "locked_minutes": minutes_left(name, get_client_ip_address(request)),
+    }
+    response = render(request, "registration/login.html", context, status=429)
+    response["Retry-After"] = str(60 * context["locked_minutes"])
+    return response
+
+
+def minutes_left(username: str, address: str | None) -> int:
+    """Until the last wrong password of `username` from `address` is forgotten, rounded up."""
+    wait = get_cool_off()
+    if wait is None:
+        return 0
+    tried = AccessAttempt.objects.filter(username=username, ip_address=address)
+    last = tried.order_by("-attempt_time").values_list("attempt_time", flat=True).first()
+    left = (last or timezone.now()) + wait - timezone.now()
+    return max(1, math.ceil(left.total_seconds() / 60))
