@@ -1,8 +1,9 @@
 // Paints the minimap and the time axis.
 import { fixed } from "../lib/format.js";
 import { paintMinimapMarks } from "./marks.js";
+import { AXIS, MINIMAP } from "./sizes.js";
 
-export const MINIMAP = 22, AXIS = 24;
+export { AXIS, MINIMAP };
 const RECENT_MS = 60_000;
 
 /** A round step of time so that ticks stand at least `least` px apart. */

@@ -1,5 +1,5 @@
 // State changes and faults as marks on the time axis: a diamond and a line for faults, a circle for the rest.
-import { AXIS, MINIMAP } from "./head.js";
+import { AXIS, MINIMAP } from "./sizes.js";
 
 const REACH_PX = 7;
 
