@@ -38,3 +38,10 @@ class ManifestStorage(CompressedManifestStaticFilesStorage):
     """Hashed and compressed files; imports between our ES modules are rewritten to the hashed names."""
 
     support_js_module_import_aggregation = True
+    # One pass settles one level of imports; modules that import each other in a circle never settle.
+    max_post_process_passes = 20
+    # In our own modules alone: packages ship examples and extensions whose imports lead nowhere.
+    _js_module_import_aggregation_patterns = (
+        "js/*",
+        CompressedManifestStaticFilesStorage._js_module_import_aggregation_patterns[1],
+    )
