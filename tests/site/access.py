@@ -178,7 +178,7 @@ ACCESS: dict[str, Access] = {
     "inventory:datacenter-resume": Access(post=TEAM_OPERATORS, args=dc),
     "inventory:datacenter-probe": Access(post=TEAM_OPERATORS, args=dc),
     "inventory:link-probe": Access(post=TEAM_OPERATORS, args=link),
-    "inventory:node-join": Access(post=PUBLIC),  # the token is the right; without one 400
+    "inventory:node-join": Access(post=PUBLIC),  # the token is the right; without one 422
     "inventory:link-list": Access(get=READERS, post=READERS),
     "inventory:link-create": Access(get=OPERATORS, post=OPERATORS),
     "inventory:link-detail": Access(get=TEAM, post=TEAM, args=link),

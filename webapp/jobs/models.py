@@ -167,6 +167,16 @@ class Run(models.Model):
         return "Waiting" if self.status == Status.QUEUED and self.waits_for else Status(self.status).label
 
     @property
+    def done(self) -> int:
+        """Iterations that have ended."""
+        return self.iteration + 1
+
+    @property
+    def stop_ordinal(self) -> int | None:
+        """The iteration after which it ends, as people count: from 1."""
+        return None if self.stop_after is None else self.stop_after + 1
+
+    @property
     def can_cancel(self) -> bool:
         return not self.is_over and self.desired_state == Desired.RUNNING
 

@@ -144,6 +144,11 @@ class Node(models.Model):
         return self.port_from, max(self.port_from, self.rendezvous_ports.start - 1)
 
     @property
+    def clock_error_ms(self) -> float | None:
+        """How wrong `clock_offset_ms` may be: half the round trip."""
+        return None if self.clock_rtt_ms is None else self.clock_rtt_ms / 2
+
+    @property
     def clock_is_off(self) -> bool:
         """Whether its clock is off by more than is tolerable, and by more than the error of measuring."""
         if self.clock_offset_ms is None:
@@ -211,3 +216,7 @@ class JoinToken(models.Model):
 
     def __str__(self) -> str:
         return f"token of {self.node}"
+
+    @property
+    def is_expired(self) -> bool:
+        return timezone.now() > self.expires_at

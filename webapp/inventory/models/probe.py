@@ -22,7 +22,7 @@ class NodeProbeQuerySet(models.QuerySet["NodeProbe"]):
 
     def latest(self) -> NodeProbeQuerySet:  # type: ignore[override]
         """The last of each ordered pair."""
-        return self.order_by("source", "target", "-asked_at", "-id").distinct("source", "target")
+        return self.order_by("source_id", "target_id", "-asked_at", "-id").distinct("source_id", "target_id")
 
 
 class NodeProbe(models.Model):

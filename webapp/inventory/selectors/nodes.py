@@ -1,9 +1,18 @@
 """What is known of nodes: how far their clocks are off, what runs on them, what they reached."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from webapp.inventory.models import DataCenter, Node
+from django.db.models import Count, OuterRef, Q, Subquery
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from engine import __version__
+from engine.versions import remedy
+from webapp.accounts.models import ADMINS
+from webapp.accounts.permissions import may
+from webapp.inventory.models import DataCenter, Device, Node, NodeProbe, silence
 
 
 def clock_offset_s(node: Node) -> float:
@@ -39,3 +48,81 @@ def runs_on(thing: Node | DataCenter) -> Any:
     there = {"node": thing} if isinstance(thing, Node) else {"dc": thing}
     ranks = RankState.objects.filter(**there).exclude(state__in=RANK_OVER)
     return Run.objects.open().filter(pk__in=ranks.values("run")).select_related("job__team").order_by("pk")
+
+
+def nodes_for_lists() -> Any:
+    """Nodes with what lists show of them, `busy` GPUs among it."""
+    from webapp.jobs.models import RANK_OVER, RankState
+
+    held = RankState.objects.filter(node=OuterRef("pk")).exclude(state__in=RANK_OVER).order_by()
+    busy = Subquery(held.values("node").annotate(n=Count("pk")).values("n"))
+    return (
+        Node.objects.select_related("dc")
+        .annotate(busy=Coalesce(busy, 0))
+        .defer("seen_ranks", "seen_hardware")
+    )
+
+
+def node_page(user: Any, node: Node) -> dict[str, Any]:
+    """What the page of `node` shows."""
+    from webapp.jobs.models import HOLDING
+
+    ranks = node.ranks.filter(run__status__in=HOLDING).select_related("run__job").order_by("gpu")
+    token = node.join_tokens.first()
+    return {
+        "node": node,
+        "may_operate": may(user, node.dc.team),
+        "may_admin": may(user, node.dc.team, ADMINS),
+        "ranks": ranks,
+        "leaving": [run for run in runs_on(node) if run.boundary_why] if node.is_draining else [],
+        "hardware": node.seen_hardware,
+        "devices": _devices(node),
+        "mismatch": mismatch(node),
+        "token": token if token and not token.used_at and token.expires_at > timezone.now() else None,
+        "site_version": __version__,
+        "remedy": remedy(site=__version__, agent=node.version) if node.is_skewed else "",
+        "probes": latest_probes(user, node),
+        "credentials": None,
+        "silent_after_s": f"{silence().total_seconds():.0f}",
+    }
+
+
+def _devices(node: Node) -> list[tuple[int, str, int | None]]:
+    """(how many, name, bytes) of the GPUs that the agent has seen, the same ones together."""
+    seen = Counter((gpu["name"], gpu["memory_bytes"]) for gpu in node.seen_hardware.get("gpus", ()))
+    return [(count, name, memory) for (name, memory), count in seen.items()]
+
+
+def mismatch(node: Node) -> str:
+    """Where what the agent says of its GPUs is not what was declared, as a sentence; else empty."""
+    if node.seen_gpus is not None and node.seen_gpus != node.gpus:
+        return f"{node.gpus} GPUs are declared here, its agent offers {node.seen_gpus}."
+    if node.seen_device and node.seen_device != node.device:
+        return f"{node.get_device_display()} is declared here, its agent offers {node.seen_device}."
+    found = node.seen_hardware
+    if node.device != Device.CUDA or not found:
+        return ""
+    if len(found.get("gpus", ())) < node.gpus:
+        why = f": {found['error']}" if found.get("error") else ""
+        return f"{node.gpus} CUDA GPUs are declared, torch sees {len(found.get('gpus', ()))} there{why}."
+    return ""
+
+
+def latest_probes(user: Any, node: Node) -> list[NodeProbe]:
+    """The last try to and from every other node, by the name of the other."""
+    rows = NodeProbe.objects.visible_to(user).latest().select_related("source__dc", "target__dc")
+    found = rows.filter(Q(source=node) | Q(target=node))
+    return sorted(
+        found,
+        key=lambda row: (
+            row.target.name if row.source_id == node.pk else row.source.name,
+            row.target_id == node.pk,
+        ),
+    )
+
+
+def reach_matrix(user: Any, nodes: list[Node]) -> list[dict[str, Any]]:
+    """For each of `nodes` the last tries to reach the others: [{node, cells: [NodeProbe or None]}]."""
+    rows = NodeProbe.objects.visible_to(user).filter(source__in=nodes, target__in=nodes).latest()
+    known = {(row.source_id, row.target_id): row for row in rows}
+    return [{"node": a, "cells": [known.get((a.pk, b.pk)) for b in nodes]} for a in nodes]

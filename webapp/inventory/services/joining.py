@@ -86,7 +86,7 @@ def join_node(data: Any, *, address: str | None) -> dict[str, Any]:
     Raises
     ------
     JoinRefused
-        The token is void (403), the version does not go with ours (409), a value is wrong (400) or taken
+        The token is void (403), the version does not go with ours (409), a value is wrong (422) or taken
         (409); nothing has changed then, and the token is as good as before.
     redis.exceptions.RedisError
         The broker does not answer; nothing has changed.
@@ -95,7 +95,7 @@ def join_node(data: Any, *, address: str | None) -> dict[str, Any]:
         asked = parse(JoinRequest, data)
     except InputError as error:
         raise JoinRefused(
-            status=400, field=error.field or "body", reason=error.allowed, value=_shown(error.value)
+            status=422, field=error.field or "body", reason=error.allowed, value=_shown(error.value)
         ) from None
     token = _good_token(asked.token)
     if series(asked.version) != series():

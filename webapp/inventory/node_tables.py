@@ -1,0 +1,105 @@
+"""The list of nodes: its columns, and what it can be filtered by."""
+
+from typing import Any
+
+import django_filters as filters
+import django_tables2 as tables
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+from django.utils.html import format_html
+
+from engine.versions import series
+from webapp.inventory.models import DataCenter, Device, Node, NodeState, silence
+from webapp.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
+
+FURTHER_STATES = (("draining", "Draining"), ("version", "Another version"), ("apart", "Not joined"))
+
+
+class NodeTable(Table):
+    name = tables.LinkColumn("inventory:node-detail", args=[tables.A("pk")])
+    state = StateColumn(order_by=("last_seen",))
+    dc = tables.LinkColumn(
+        "inventory:datacenter-detail", args=[tables.A("dc_id")], verbose_name="Data centre"
+    )
+    gpus = NumberColumn("GPUs")
+    busy = NumberColumn("Busy")
+    free = NumberColumn("Free", accessor="pk", orderable=False)
+    device = tables.Column("Device")
+    host = tables.Column("Address")
+    clock_offset_ms = NumberColumn("Clock", unit="ms")
+    version = tables.Column("Agent")
+    last_seen = TimeColumn("Last heard", style="ago")
+
+    narrow = ("name", "state", "gpus", "busy")
+
+    class Meta(Table.Meta):
+        model = Node
+        fields = (
+            "name", "state", "dc", "gpus", "busy", "free", "device", "host", "clock_offset_ms", "version",
+            "last_seen",
+        )  # fmt: skip
+        order_by = "name"
+
+    def render_state(self, record: Node) -> str:
+        shown = state(str(record.state), record.state.label)
+        return format_html("{} {}", shown, draining_mark()) if record.is_draining else shown
+
+    def render_free(self, record: Node) -> str:
+        """GPUs that a run could have now; none where the node is given no work."""
+        usable = record.state == NodeState.ONLINE and not record.is_draining and not record.is_skewed
+        return f"{max(0, record.gpus - record.busy) if usable and record.is_enrolled else 0}"
+
+    def render_clock_offset_ms(self, record: Node) -> str:
+        text = f"{record.clock_offset_ms:+.2f}".replace("-", "−")
+        return (
+            format_html('<span class="breaks" title="more than 5 ms off">{}</span>', text)
+            if record.clock_is_off
+            else text
+        )
+
+    def render_version(self, record: Node) -> str:
+        if not record.version:
+            return DASH
+        if not record.is_skewed:
+            return record.version
+        return format_html(
+            '<span class="breaks" title="the site is {}.x">{}</span>', series(), record.version
+        )
+
+
+def draining_mark() -> str:
+    """A second state beside the first: it is given no more work."""
+    return state("stopping", "Draining")
+
+
+def _visible_dcs(request: Any) -> QuerySet[DataCenter]:
+    return DataCenter.objects.visible_to(request.user) if request else DataCenter.objects.none()
+
+
+class NodeFilterSet(filters.FilterSet):
+    q = filters.CharFilter(method="find", label="Find")
+    dc = filters.ModelChoiceFilter(queryset=_visible_dcs, label="Data centre")
+    device = filters.ChoiceFilter(choices=Device.choices, label="Device")
+    state = filters.ChoiceFilter(
+        choices=(*NodeState.choices, *FURTHER_STATES), method="in_state", label="State"
+    )
+
+    class Meta:
+        model = Node
+        fields = ["q", "dc", "device", "state"]
+
+    def find(self, queryset: Any, name: str, value: str) -> Any:
+        return queryset.filter(Q(name__icontains=value) | Q(host__icontains=value))
+
+    def in_state(self, queryset: Any, name: str, value: str) -> Any:
+        if value == "draining":
+            return queryset.exclude(draining_since=None, dc__draining_since=None)
+        if value == "version":
+            same = Q(version="") | Q(version=series()) | Q(version__startswith=f"{series()}.")
+            return queryset.exclude(same)
+        if value == "apart":
+            return queryset.filter(acl_sha256="")
+        if value == NodeState.NEVER:
+            return queryset.filter(last_seen__isnull=True)
+        edge = timezone.now() - silence()
+        return queryset.filter(**{"last_seen__gte" if value == NodeState.ONLINE else "last_seen__lt": edge})

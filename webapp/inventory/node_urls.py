@@ -1,0 +1,26 @@
+"""Addresses of nodes; part of webapp.inventory.urls."""
+
+from django.urls import path
+
+from webapp.inventory import node_views as views
+
+urlpatterns = [
+    path("nodes/", views.nodes.list, name="node-list"),
+    path("nodes/new/", views.node_create, name="node-create"),
+    path("nodes/reach/", views.node_reach, name="node-reach"),
+    path("nodes/<int:pk>/", views.node_detail, name="node-detail"),
+    path("nodes/<int:pk>/edit/", views.nodes.edit, name="node-edit"),
+    path("nodes/<int:pk>/delete/", views.nodes.delete, name="node-delete"),
+    path("nodes/<int:pk>/join-command/", views.node_join_command, name="node-join-command"),
+    path("nodes/<int:pk>/waiting/", views.node_waiting, name="node-waiting"),
+    path("nodes/<int:pk>/enrol/", views.node_enrol, name="node-enrol"),
+    path("nodes/<int:pk>/revoke/", views.node_revoke, name="node-revoke"),
+    path("nodes/<int:pk>/drain/", views.node_drain, name="node-drain"),
+    path("nodes/<int:pk>/resume/", views.node_resume, name="node-resume"),
+    path("nodes/<int:pk>/probe/", views.node_probe, name="node-probe"),
+    path("datacenters/<int:pk>/drain/", views.datacenter_drain, name="datacenter-drain"),
+    path("datacenters/<int:pk>/resume/", views.datacenter_resume, name="datacenter-resume"),
+    path("datacenters/<int:pk>/probe/", views.node_probe_all, name="datacenter-probe"),
+    path("links/<int:pk>/probe/", views.link_probe, name="link-probe"),
+    path("api/v1/nodes/join/", views.node_join, name="node-join"),
+]

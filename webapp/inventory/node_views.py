@@ -1,0 +1,290 @@
+"""Pages of nodes: their life from the command to copy until they are drained and revoked."""
+
+import json
+from typing import Any
+
+import redis
+from django.contrib import messages
+from django.contrib.auth.decorators import login_not_required
+from django.core.cache import cache
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from engine.errors import InputError
+from webapp.accounts.models import ADMINS
+from webapp.accounts.permissions import require, require_somewhere, visible_or_404
+from webapp.inventory import services
+from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
+from webapp.inventory.node_forms import DrainForm, NodeForm
+from webapp.inventory.node_tables import NodeFilterSet, NodeTable
+from webapp.inventory.pages import Pages
+from webapp.inventory.selectors.nodes import node_page, nodes_for_lists, reach_matrix, runs_on
+
+JOINS_PER_MINUTE = 20  # of one address
+LARGEST_JOIN = 256 * 1024  # bytes
+MOST_SHOWN = 40  # nodes in the matrix
+BROKER_AWAY = "the broker does not answer. Nothing has changed."
+
+nodes = Pages(
+    name="node",
+    one="node",
+    title="Nodes",
+    form=NodeForm,
+    empty="No node yet. Add one to a data centre, and copy the command with which the machine joins.",
+    rows=nodes_for_lists,
+    whole=lambda: Node.objects.select_related("dc__team", "pool"),
+    table=NodeTable,
+    filter=NodeFilterSet,
+    actions=(("inventory:node-reach", "Reachability"),),
+)
+
+
+def _node(request: HttpRequest, pk: int) -> Node:
+    return visible_or_404(nodes.whole(), request.user, pk=pk)
+
+
+def node_detail(request: HttpRequest, pk: int) -> HttpResponse:
+    """One node."""
+    return render(request, "inventory/node_detail.html", node_page(request.user, _node(request, pk)))
+
+
+def node_create(request: HttpRequest) -> HttpResponse:
+    """Add a node, and show the command with which its machine joins."""
+    require_somewhere(request.user)
+    form = NodeForm(request.POST or None, initial=NodeForm.given(request), user=request.user)
+    if request.method == "POST" and form.is_valid():
+        try:
+            node = form.save_as(request.user)
+            return _command_page(request, node)
+        except ValidationError as error:
+            form.take_errors(error)
+    page = {
+        "title": "Add node", "form": form, "sections": form.sections, "submit_label": "Add node",
+        "cancel_url": reverse("inventory:node-list"),
+    }  # fmt: skip
+    return render(request, "components/form.html", page, status=422 if form.errors else 200)
+
+
+@require_POST
+def node_join_command(request: HttpRequest, pk: int) -> HttpResponse:
+    """Make a token for the node and show the command that uses it, once."""
+    return _command_page(request, _node(request, pk))
+
+
+def _command_page(request: HttpRequest, node: Node) -> HttpResponse:
+    token = services.offer_join(request.user, node)
+    site = request.build_absolute_uri("/").rstrip("/")
+    context = _waiting(node) | {
+        "command": f"meridian agent join {site} --token {token} --run",
+        "crumbs": [("Nodes", reverse("inventory:node-list")), (str(node), _page_of(node))],
+    }
+    response = render(request, "inventory/node_join.html", context)
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+@require_GET
+def node_waiting(request: HttpRequest, pk: int) -> HttpResponse:
+    """How far joining has come; asked again by the page until the node is online."""
+    return render(request, "inventory/node_waiting.html", _waiting(_node(request, pk)))
+
+
+def _waiting(node: Node) -> dict[str, Any]:
+    token = node.join_tokens.first()
+    joined = bool(token and token.used_at)
+    heard = bool(joined and token and node.last_seen and node.last_seen > token.used_at)
+    return {
+        "node": node,
+        "token": token,
+        "joined": joined,
+        "online": heard and node.state == NodeState.ONLINE,
+        "expired": bool(token and not joined and token.is_expired),
+    }
+
+
+@login_not_required
+@csrf_exempt
+@never_cache
+@require_POST
+def node_join(request: HttpRequest) -> JsonResponse:
+    """POST /api/v1/nodes/join/: a machine with a token becomes the node for which that was made."""
+    address = request.META.get("REMOTE_ADDR")
+    if not _within_limit(f"join-{address}"):
+        answer = _refused("address", "too many tries within a minute", "wait a minute, then try again")
+        answer.status_code, answer["Retry-After"] = 429, "60"
+        return answer
+    if int(request.META.get("CONTENT_LENGTH") or 0) > LARGEST_JOIN:
+        return _refused("body", f"is larger than {LARGEST_JOIN} bytes", status=413)
+    try:
+        return JsonResponse(services.join_node(json.loads(request.body), address=address))
+    except ValueError:
+        return _refused("body", "must be JSON", status=422)
+    except services.JoinRefused as error:
+        return _refused(error.field, error.reason, error.remedy, value=error.value, status=error.status)
+    except (redis.RedisError, OSError):
+        return _refused("broker", "does not answer, so nobody can join now", "try again soon", status=503)
+
+
+def _refused(
+    field: str, reason: str, remedy: str = "", *, value: str = "", status: int = 429
+) -> JsonResponse:
+    body = {"field": field, "value": value, "reason": reason, "remedy": remedy}
+    return JsonResponse(body, status=status)
+
+
+def _within_limit(key: str) -> bool:
+    """Count one more use of `key` in this minute, and say whether that is still within the limit."""
+    cache.add(key, 0, timeout=60)
+    try:
+        return cache.incr(key) <= JOINS_PER_MINUTE
+    except ValueError:  # it has just run out
+        return True
+
+
+@require_POST
+def node_enrol(request: HttpRequest, pk: int) -> HttpResponse:
+    """Give the node new credentials and show them, once; the old ones are void."""
+    node = _node(request, pk)
+    require(request.user, node.dc.team, ADMINS)
+    try:
+        credentials = services.enrol_node(request.user, node)
+    except (redis.RedisError, OSError):
+        messages.error(request, f"{node} has its old credentials still: {BROKER_AWAY}")
+        return redirect("inventory:node-detail", pk=pk)
+    context = node_page(request.user, node) | {"credentials": credentials}
+    response = render(request, "inventory/node_detail.html", context)
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+@require_POST
+def node_revoke(request: HttpRequest, pk: int) -> HttpResponse:
+    """Take the node's credentials away, at once."""
+    node = _node(request, pk)
+    require(request.user, node.dc.team, ADMINS)
+    try:
+        services.revoke_node(request.user, node)
+        messages.success(request, f"The credentials of {node} are void, and its connections are cut.")
+    except (redis.RedisError, OSError):
+        messages.error(request, f"{node} has its credentials still: {BROKER_AWAY}")
+    return redirect("inventory:node-detail", pk=pk)
+
+
+@require_http_methods(["GET", "POST"])
+def node_drain(request: HttpRequest, pk: int) -> HttpResponse:
+    """Ask what becomes of the node's runs, then drain it."""
+    return _drain(request, _node(request, pk))
+
+
+@require_http_methods(["GET", "POST"])
+def datacenter_drain(request: HttpRequest, pk: int) -> HttpResponse:
+    """Ask what becomes of the data centre's runs, then drain it."""
+    return _drain(request, visible_or_404(DataCenter.objects.select_related("team"), request.user, pk=pk))
+
+
+def _drain(request: HttpRequest, thing: Node | DataCenter) -> HttpResponse:
+    require(request.user, services.team_of(thing))
+    form = DrainForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        ended = services.drain(request.user, thing, form.cleaned_data["runs"])
+        told = f"{thing} is given no more work."
+        runs = "1 run ends" if ended == 1 else f"{ended} runs end"
+        messages.success(request, f"{told} {runs} after a whole iteration." if ended else told)
+        return redirect(_page_of(thing))
+    context = {
+        "title": f"Drain {thing}?",
+        "form": form,
+        "thing": thing,
+        "runs": list(runs_on(thing)[:50]),
+        "cancel_url": _page_of(thing),
+    }
+    return render(request, "inventory/node_drain.html", context, status=422 if form.errors else 200)
+
+
+@require_POST
+def node_resume(request: HttpRequest, pk: int) -> HttpResponse:
+    """Let the node be given work again."""
+    return _resume(request, _node(request, pk))
+
+
+@require_POST
+def datacenter_resume(request: HttpRequest, pk: int) -> HttpResponse:
+    """Let the data centre be given work again."""
+    return _resume(request, visible_or_404(DataCenter.objects.select_related("team"), request.user, pk=pk))
+
+
+def _resume(request: HttpRequest, thing: Node | DataCenter) -> HttpResponse:
+    services.resume(request.user, thing)
+    messages.success(request, f"{thing} is given work again.")
+    return redirect(_page_of(thing))
+
+
+def _page_of(thing: Node | DataCenter) -> str:
+    name = "node" if isinstance(thing, Node) else "datacenter"
+    return reverse(f"inventory:{name}-detail", args=[thing.pk])
+
+
+@require_GET
+def node_reach(request: HttpRequest) -> HttpResponse:
+    """Which nodes reach which, by the last tries."""
+    dcs = DataCenter.objects.visible_to(request.user)
+    chosen = dcs.filter(pk=int(request.GET["dc"])).first() if request.GET.get("dc", "").isdecimal() else None
+    found = Node.objects.visible_to(request.user).select_related("dc").defer("seen_ranks", "seen_hardware")
+    found = found.filter(dc=chosen) if chosen else found
+    shown = list(found.order_by("dc__name", "name")[:MOST_SHOWN])
+    context = {
+        "title": "Reachability", "dcs": dcs, "chosen": chosen, "nodes": shown, "total": found.count(),
+        "matrix": reach_matrix(request.user, shown),
+        "online": [node for node in shown if node.state == NodeState.ONLINE],
+    }  # fmt: skip
+    return render(request, "inventory/node_reach.html", context)
+
+
+@require_POST
+def node_probe(request: HttpRequest, pk: int) -> HttpResponse:
+    """Try between the node and the others of its team that are online, both ways."""
+    node = _node(request, pk)
+    require(request.user, node.dc.team)
+    others = _online(dc__team=node.dc.team).exclude(pk=node.pk)[: MOST_SHOWN - 1]
+    pairs = [pair for other in others for pair in ((node, other), (other, node))]
+    return _probe(request, node, pairs, _page_of(node) + "#reach")
+
+
+@require_POST
+def node_probe_all(request: HttpRequest, pk: int) -> HttpResponse:
+    """Try between all nodes of the team of data centre `pk` that are online."""
+    dc = visible_or_404(DataCenter.objects.select_related("team"), request.user, pk=pk)
+    require(request.user, dc.team)
+    found = list(_online(dc__team=dc.team)[:MOST_SHOWN])
+    return _probe(request, dc, [(a, b) for a in found for b in found], reverse("inventory:node-reach"))
+
+
+@require_POST
+def link_probe(request: HttpRequest, pk: int) -> HttpResponse:
+    """Try between the nodes of both ends of a link, both ways; the round trip goes into its history."""
+    link = visible_or_404(WanLink.objects.select_related("a__team", "b__team"), request.user, pk=pk)
+    require(request.user, link.a.team)
+    half = MOST_SHOWN // 2
+    ends = [list(_online(dc=dc)[:half]) for dc in (link.a, link.b)]
+    pairs = [pair for a in ends[0] for b in ends[1] for pair in ((a, b), (b, a))]
+    return _probe(request, link.a, pairs, reverse("inventory:link-detail", args=[pk]))
+
+
+def _online(**where: Any) -> Any:
+    found = Node.objects.online().exclude(acl_sha256="").filter(**where)
+    return found.select_related("dc__team").order_by("name")
+
+
+def _probe(request: HttpRequest, thing: Any, pairs: list[tuple[Node, Node]], back: str) -> HttpResponse:
+    try:
+        rows = services.probe_nodes(request.user, thing, pairs)
+        tries = "1 try was" if len(rows) == 1 else f"{len(rows)} tries were"
+        messages.success(request, f"{tries} asked for. Answers come within seconds.")
+    except InputError as error:
+        messages.error(request, f"Nothing was tried: {error.allowed}.")
+    return redirect(back)
