@@ -1,17 +1,61 @@
 """Filter of the list of runs."""
 
-import django_filters as filters
-from django.forms import CheckboxSelectMultiple
+from typing import Any
 
+import django_filters as filters
+from django.db.models import Q, QuerySet
+from django.forms import CheckboxSelectMultiple
+from django.http import HttpRequest
+
+from webapp.accounts.models import User
+from webapp.inventory.models import DataCenter
 from webapp.jobs.models import Run, Status
+from webapp.planning.models import Plan
+
+
+def _plans(request: HttpRequest | None) -> QuerySet[Plan]:
+    return Plan.objects.visible_to(request.user).only("name") if request else Plan.objects.none()
+
+
+def _people(request: HttpRequest | None) -> QuerySet[User]:
+    """Those who launched a run that the user sees."""
+    if request is None:
+        return User.objects.none()
+    launched = Run.objects.visible_to(request.user).order_by().values("created_by")
+    return User.objects.filter(pk__in=launched).order_by("username")
+
+
+def _datacenters(request: HttpRequest | None) -> QuerySet[DataCenter]:
+    return (
+        DataCenter.objects.visible_to(request.user).order_by("name") if request else DataCenter.objects.none()
+    )
 
 
 class RunFilterSet(filters.FilterSet):
-    q = filters.CharFilter(field_name="job__name", lookup_expr="icontains", label="Find")
+    q = filters.CharFilter(method="find", label="Find")
     status = filters.MultipleChoiceFilter(
         choices=Status.choices, label="State", widget=CheckboxSelectMultiple
     )
+    plan = filters.ModelChoiceFilter(field_name="job__plan", queryset=_plans, label="Plan")
+    dc = filters.ModelChoiceFilter(
+        queryset=_datacenters, to_field_name="name", method="runs_in", label="Data centre"
+    )
+    who = filters.ModelChoiceFilter(field_name="created_by", queryset=_people, label="Launched by")
 
     class Meta:
         model = Run
-        fields = ["q", "status"]
+        fields = ["q", "status", "plan", "dc", "who"]
+
+    def find(self, rows: QuerySet[Run], name: str, text: str) -> QuerySet[Run]:
+        """Runs with `text` in the name, or in the reason of their state."""
+        return rows.filter(
+            Q(job__name__icontains=text) | Q(status_reason__icontains=text) | Q(waits_for__icontains=text)
+        )
+
+    def runs_in(self, rows: QuerySet[Run], name: str, dc: Any) -> QuerySet[Run]:
+        """Runs whose job may use GPUs of a data centre, or of one of its pools."""
+        named = [dc.name, *(f"{dc.name}:{pool.gpu_type}" for pool in dc.pools.all())]
+        wanted = Q()
+        for each in named:
+            wanted |= Q(job__document__datacenters__contains=[{"name": each}])
+        return rows.filter(wanted)

@@ -1,0 +1,214 @@
+"""Launching once, again and with other values; what the pages of runs list, filter and hand out."""
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+from django.test.utils import CaptureQueriesContext
+
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.runtime.job import TrainJob
+from tests.site.world import World, make_world
+from webapp.accounts.models import AuditEntry
+from webapp.jobs import services
+from webapp.jobs.models import Job, Run, Status
+
+
+def best(world: World) -> int:
+    return int(world.plan.result["best"])
+
+
+def test_the_same_key_of_the_same_user_gives_the_first_run(world: World) -> None:
+    operator, admin = world.users["operator"], world.users["admin"]
+    first = services.launch_plan(operator, world.plan, best(world), key="a")
+    assert services.launch_plan(operator, world.plan, best(world), key="a") == first
+    assert services.launch_plan(operator, world.plan, best(world), key="b") != first
+    assert services.launch_plan(admin, world.plan, best(world), key="a") != first
+    assert services.launch_plan(operator, world.plan, best(world)) != first
+    assert Job.objects.count() == Run.objects.count() == 4
+
+
+def test_a_key_holds_for_retry_and_clone_too(world: World) -> None:
+    operator = world.users["operator"]
+    run = services.fail_run(world.launch(), "Broken.")
+    again = services.retry_run(operator, run, key="r")
+    assert services.retry_run(operator, run, key="r") == again
+    document = {**run.job.document, "steps": 3}
+    other = services.clone_run(operator, run, name="other", document=document, key="c")
+    assert services.clone_run(operator, run, name="other", document=document, key="c") == other
+    assert Run.objects.count() == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_requests_at_once_with_one_key_launch_one_run() -> None:
+    world = make_world()
+    got: list[int] = []
+    together = threading.Barrier(2)
+
+    def ask() -> None:
+        together.wait(10)
+        try:
+            got.append(services.launch_plan(world.users["operator"], world.plan, best(world), key="twice").pk)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(got) == 2
+    assert got[0] == got[1]
+    assert Run.objects.count() == Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("key", ["x" * 65, "line\nbreak", "\x00"])
+def test_a_key_that_cannot_be_kept_is_refused(world: World, key: str) -> None:
+    with pytest.raises(InputError, match="idempotency_key"):
+        services.launch_plan(world.users["operator"], world.plan, best(world), key=key)
+
+
+def test_retry_is_the_same_document_and_the_next_generation(world: World) -> None:
+    run = services.fail_run(world.launch(), "Broken.")
+    response = world.client("operator").post(f"/runs/{run.pk}/retry/", {"idempotency_key": "k"})
+    again = Run.objects.get(generation=2)
+    assert response["Location"] == f"/runs/{again.pk}/"
+    assert (again.job, again.status) == (run.job, Status.QUEUED)
+    assert again.secret != run.secret
+
+
+def test_what_still_runs_is_not_tried_again(world: World) -> None:
+    run = world.launch()
+    client = world.client("operator")
+    response = client.post(f"/runs/{run.pk}/retry/", follow=True)
+    assert Run.objects.count() == 1
+    assert "stop it first" in response.content.decode()
+
+
+def form_of(client: Any, run: Run) -> dict[str, Any]:
+    form = client.get(f"/runs/{run.pk}/clone/").context["form"]
+    return {field.name: field.value() for field in form if field.value() is not None}
+
+
+def test_a_clone_starts_from_the_runs_values_and_takes_what_was_changed(world: World) -> None:
+    run, client = world.launch(), world.client("operator")
+    values = form_of(client, run)
+    assert values["name"] == "three v2"
+    assert (values["steps"], values["policy"]) == (50, "atlas")
+    values |= {"steps": 7, "lr": 0.02, "policy": "varuna", "clip": ""}
+    response = client.post(f"/runs/{run.pk}/clone/", values)
+    made = Run.objects.get(job__name="three v2")
+    assert response["Location"] == f"/runs/{made.pk}/"
+    document = made.job.document
+    assert (document["steps"], document["lr"], document["policy"]) == (7, 0.02, "varuna")
+    kept = set(document) - {"steps", "lr", "policy"}
+    assert {name: document[name] for name in kept} == {
+        name: run.job.document[name] for name in kept if name in run.job.document
+    } | {name: document[name] for name in kept - set(run.job.document)}
+    assert kept - set(run.job.document) <= {"microbatches", "micro_batch", "seed"}
+    parse(TrainJob, document)
+    row = AuditEntry.objects.get(verb="clone")
+    assert (row.before["steps"], row.after["steps"]) == (50, 7)
+    assert form_of(client, made)["name"] == "three v3"
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"steps": 0}, "steps"),
+        ({"lr": "nan"}, "lr"),
+        ({"name": ""}, "name"),
+        ({"memory_limit": 1, "policy": "gpipe"}, None),
+        ({"policy": "nonsense"}, "policy"),
+    ],
+)
+def test_a_clone_that_cannot_run_is_refused_in_place(
+    world: World, changed: dict[str, Any], field: str | None
+) -> None:
+    run, client = world.launch(), world.client("operator")
+    response = client.post(f"/runs/{run.pk}/clone/", {**form_of(client, run), **changed})
+    assert response.status_code == 422
+    assert field is None or field in response.context["form"].errors
+    assert Run.objects.count() == 1
+
+
+def test_documents_are_what_the_commands_take(world: World) -> None:
+    from engine.plan.request import PlanRequest
+
+    run, client = world.launch(), world.client("viewer")
+    job = client.get(f"/runs/{run.pk}/document.json")
+    assert f'filename="run-{run.pk}.json"' in job["Content-Disposition"]
+    assert parse(TrainJob, json.loads(job.content)).steps == 50
+    plan = client.get(f"/plans/{world.plan.pk}/document.json")
+    assert parse(PlanRequest, json.loads(plan.content)).job.partitions == 6
+
+
+def queries(ask: Callable[[], Any]) -> int:
+    with CaptureQueriesContext(connection) as captured:
+        assert ask().status_code == 200
+    return len(captured)
+
+
+def test_the_list_of_runs_costs_the_same_with_many(world: World) -> None:
+    client = world.client("viewer")
+    job = world.launch().job
+    few = queries(lambda: client.get("/runs/"))
+    run = Run.objects.get()
+    copies = [Run(**{**values_of(run), "generation": number}) for number in range(2, 302)]
+    Run.objects.bulk_create(copies)
+    assert job.runs.count() == 301
+    assert queries(lambda: client.get("/runs/")) == few
+    assert queries(lambda: client.get("/runs/?status=queued&q=three&dc=east")) <= few + 3
+
+
+def values_of(run: Run) -> dict[str, Any]:
+    left_out = {"id", "generation"}
+    return {
+        f.attname: getattr(run, f.attname) for f in Run._meta.concrete_fields if f.attname not in left_out
+    }
+
+
+def names(client: Any, query: str) -> set[str]:
+    return {str(row.record) for row in client.get(f"/runs/?{query}").context["table"].rows}
+
+
+def test_the_list_of_runs_is_filtered_by_state_plan_dc_who_and_text(world: World) -> None:
+    client = world.client("viewer")
+    first = world.launch()
+    second = services.clone_run(
+        world.users["admin"], first, name="warm", document={**first.job.document, "steps": 2}
+    )
+    services.fail_run(first, "Broken badly.")
+    one, two = {"three #1"}, {"warm #1"}
+    assert names(client, "") == one | two
+    assert names(client, "status=failed") == one
+    assert names(client, "status=queued&status=failed") == one | two
+    assert names(client, "q=warm") == two
+    assert names(client, "q=badly") == one
+    assert names(client, f"who={world.users['admin'].pk}") == two
+    assert names(client, f"plan={world.plan.pk}") == one | two
+    assert names(client, "dc=east") == one | two
+    assert names(client, "dc=nowhere") == one | two, (
+        "an unknown choice is an error of the filter, not a filter"
+    )
+    assert second.job.plan == first.job.plan
+
+
+def test_filters_offer_nothing_of_other_teams(world: World) -> None:
+    world.launch()
+    text = world.client("stranger").get("/runs/").content.decode()
+    for word in ("three", "operator", "east"):
+        assert f">{word}<" not in text
+
+
+def test_the_run_page_knows_all_attempts(world: World) -> None:
+    run = services.fail_run(world.launch(), "Broken.")
+    again = services.retry_run(world.users["operator"], run)
+    context = world.client("viewer").get(f"/runs/{again.pk}/").context
+    assert [attempt.generation for attempt in context["generations"]] == [1, 2]
+    assert context["command"] == f"meridian train run-{again.pk}.json"
+    assert context["launch_key"] != world.client("viewer").get(f"/runs/{again.pk}/").context["launch_key"]
