@@ -1,6 +1,7 @@
 // Loss by iteration, link throughput and utilization over the whole run, by plotly with the site's tokens.
 import { clock } from "../lib/format.js";
 import { readTokens } from "../lib/tokens.js";
+import { thinned } from "./history.js";
 
 const CONFIG = { displaylogo: false, showSendToCloud: false, responsive: true, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 
@@ -71,30 +72,30 @@ export class Charts {
   #name(link) { return `${this.model.dcs[link.from]?.name} → ${this.model.dcs[link.to]?.name}`; }
 
   #links(t) {
-    const { links } = this.model, lines = links.map((link) => this.history.throughput(link.from, link.to)), now = lines.map((line) => line.y.findLast((y) => y !== null) ?? null);
+    const { links } = this.model, lines = links.map((link) => thinned(this.history.throughput(link.from, link.to), 80)), now = lines.map((line) => line.y.findLast((y) => y !== null) ?? null);
     if (!this.#show(this.links, now.some((gbps) => gbps !== null))) return;
     const traces = links.map((link, i) => series(t, i, lines[i], this.#name(link), " Gbit/s", 2));
     const caps = [...new Set(links.map((link) => link.cap_gbps))].filter(Number.isFinite), most = Math.max(...caps, 0);
     const shapes = [...caps.map((cap) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: cap, y1: cap, line: { color: t.ink3, width: 1, dash: "3px,3px" } })), ...this.#faultLines(t)];
     const notes = caps.map((cap) => note(t, 1, cap, `cap ${cap.toFixed(2)}`, { xref: "paper" }));
-    links.slice(0, 6).forEach((link, i, all) => notes.push(note(t, 1, 0, `${this.#name(link)} ${now[i] === null ? "–" : now[i].toFixed(2)}`, { xref: "paper", yref: "paper", yshift: 4 + 14 * (all.length - 1 - i) })));
+    links.slice(0, 6).forEach((link, i, all) => notes.push(note(t, 1, 0, `${this.#name(link)} ${now[i] === null ? "–" : now[i].toFixed(2)}`, { xref: "paper", yref: "paper", yshift: 4 + 14 * (all.length - 1 - i), bgcolor: t.bg })));
     const made = layout(t, { yZero: true, notes, lines: shapes, xTitle: " s" });
     if (most) made.yaxis.range = [0, most * 1.15];
     this.#plot(this.links, traces, made, `${t.bg} ${lines[0].x.length} ${lines[0].x.at(-1)} ${this.model.marks.length}`);
   }
 
   #utilization(t) {
-    const { model, history } = this, run = history.utilization(null);
+    const { model, history } = this, run = thinned(history.utilization(null), 240);
     if (!this.#show(this.utilization, run.y.some((y) => y !== null))) return;
     const used = model.dcs.map((dc, i) => i).filter((i) => model.lanes.some((lane) => lane.dc === i));
-    const lines = used.length > 1 && used.length < 6 ? used.map((i) => [model.dcs[i].name, history.utilization(i)]) : [];
+    const lines = used.length > 1 && used.length < 6 ? used.map((i) => [model.dcs[i].name, thinned(history.utilization(i), 240)]) : [];
     const traces = [["run", run], ...lines].map(([name, line], i) => ({ ...series(t, i, line, name, " %", 1), line: { color: i ? t.ink3 : t.ink, width: i ? 1.2 : 1.6, dash: i ? ["dot", "dash", "dashdot", "longdash", "longdashdot"][i - 1] : "solid" } }));
     const notes = [], shapes = this.#faultLines(t), predicted = model.predictedUtilization === null ? null : model.predictedUtilization * 100;
     if (predicted !== null) {
       shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: predicted, y1: predicted, line: { color: t.ink3, width: 1, dash: "3px,3px" } });
       notes.push(note(t, 1, predicted, `predicted ${predicted.toFixed(1)} %`, { xref: "paper", bgcolor: t.bg }));
     }
-    const words = [["run", run], ...lines].map(([name, line]) => `${name} ${(line.y.findLast((y) => y !== null) ?? 0).toFixed(1)} %`).join(", ");
+    const words = [["run", run], ...(this.utilization.parentElement.clientWidth < 520 ? [] : lines)].map(([name, line]) => `${name} ${(line.y.findLast((y) => y !== null) ?? 0).toFixed(1)} %`).join(", ");
     notes.push(note(t, 1, 0, words, { xref: "paper", yref: "paper", yshift: 4, bgcolor: t.bg }));
     const made = layout(t, { yZero: true, notes, lines: shapes, xTitle: " s", height: 150 });
     const most = Math.max(10, predicted ?? 0, ...traces.flatMap((trace) => trace.y.filter((y) => y !== null)));

@@ -23,13 +23,23 @@ export class Connection extends EventTarget {
     const socket = new WebSocket(`${scheme}://${location.host}${this.path}`);
     this.socket = socket;
     this.openedAt = Date.now();
-    socket.addEventListener("open", () => { this.heardAt = Date.now(); if (this.seq !== null) this.#ask(); });
+    socket.addEventListener("open", () => { if (socket === this.socket) this.#opened(); });
     socket.addEventListener("message", (event) => { if (socket === this.socket) this.#receive(JSON.parse(event.data)); });
     socket.addEventListener("close", (event) => { if (socket === this.socket) this.#closed(event); });
     if (this.watch) return;
     this.watch = setInterval(() => this.#check(), 1_000);
     addEventListener("online", () => this.retryNow());
     addEventListener("offline", () => this.#drop());
+  }
+
+  // Where nothing was missed the server has nothing to say until something happens.
+  #opened() {
+    this.heardAt = Date.now();
+    if (this.seq === null) return;
+    this.state = "live";
+    this.#stopPolling();
+    this.#ask();
+    this.#tell();
   }
 
   retryNow() {

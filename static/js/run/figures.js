@@ -48,7 +48,7 @@ function kindShares(model) {
       const start = model.startOf(block.iteration), end = model.endOf(block.iteration);
       if (start === null || end === null) continue;
       time += end - start;
-      for (let i = 0; i < block.n; i++) shares[block.kind[i]] += block.end[i] - block.start[i];
+      block.sums.forEach((ms, kind) => { shares[kind] += ms; });
     }
   }
   return time ? shares.map((s) => s / time) : null;

@@ -43,13 +43,14 @@ export class Guide {
     for (const button of buttons) button.addEventListener("click", () => this.toggle());
     $("[data-guide-close]", root).addEventListener("click", () => { this.toggle(false); buttons[0]?.focus(); });
     $("[data-guide-keys]", root).addEventListener("click", () => $("#help")?.showModal());
-    this.toggle(recall("guide") !== "off", false);
+    // Where there is little room it waits until it is asked for.
+    this.toggle(recall("guide") === "on" || (recall("guide") === null && innerWidth >= 640), false);
   }
 
   toggle(open = this.root.hidden, keep = true) {
     this.root.hidden = !open;
     for (const button of this.buttons) button.setAttribute("aria-expanded", String(open));
-    if (keep) remember("guide", open ? null : "off");
+    if (keep) remember("guide", open ? "on" : "off");
     if (open) this.show();
     if (open && keep) this.root.scrollIntoView({ block: "nearest" });
   }

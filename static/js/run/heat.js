@@ -16,7 +16,10 @@ export class Heat {
   paint() {
     const { model, canvas } = this, width = canvas.parentElement.clientWidth, ratio = devicePixelRatio || 1;
     const lanes = model.lanes.map((_, i) => i).sort((x, y) => model.lanes[x].dc - model.lanes[y].dc || model.lanes[x].stage - model.lanes[y].stage || x - y).slice(0, MOST_ROWS);
-    if (!width || !lanes.length) return;
+    const known = model.iterations.some(isWhole) && model.hasSpans;
+    canvas.hidden = !known;
+    canvas.parentElement.querySelector("[data-none]").hidden = known;
+    if (!width || !lanes.length || !known) return;
     const tokens = readTokens(), heat = heatRamp(tokens), context = canvas.getContext("2d");
     const dcs = new Set(lanes.map((i) => model.lanes[i].dc)).size, height = lanes.length * ROW + (dcs - 1) * GAP + AXIS;
     canvas.width = width * ratio;
@@ -40,19 +43,13 @@ export class Heat {
       for (const block of model.ops[i]) {
         const start = model.startOf(block.iteration), end = model.endOf(block.iteration);
         if (start === null || end === null || end < from) continue;
-        context.fillStyle = heat(busy(block) / (end - start));
+        context.fillStyle = heat(block.busy / (end - start));
         context.fillRect(LEFT + (start - from) * scale, y, Math.max(1, (end - start) * scale), ROW - 1);
       }
       y += ROW;
     }
     axis(context, tokens, width, y, to - from);
   }
-}
-
-function busy(block) {
-  let sum = 0;
-  for (let i = 0; i < block.n; i++) if (block.kind[i] < 4) sum += block.end[i] - block.start[i];
-  return sum;
 }
 
 function axis(context, tokens, width, y, ms) {

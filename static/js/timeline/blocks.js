@@ -19,6 +19,17 @@ export class OpBlock {
     this.last = this.n ? this.end[this.n - 1] : 0;
   }
 
+  /** How long ops of each kind took in all, ms, in the order of KINDS. */
+  get sums() {
+    if (this.summed) return this.summed;
+    this.summed = new Float64Array(KINDS.length);
+    for (let i = 0; i < this.n; i++) this.summed[this.kind[i]] += this.end[i] - this.start[i];
+    return this.summed;
+  }
+
+  /** How long the GPU computed: F, R, B and W, ms. */
+  get busy() { return this.sums[0] + this.sums[1] + this.sums[2] + this.sums[3]; }
+
   /** Index of the op that runs at `time`, or −1. */
   at(time) {
     const i = lastAtOrBefore(this.start, time);

@@ -19,11 +19,15 @@ class Coverage {
     for (let bin = 1; bin <= BINS; bin++) this.sum[bin] = this.sum[bin] / lanes + this.sum[bin - 1];
   }
 
-  /** Mean share that was busy between two times. */
-  share(from, to) {
-    const scale = BINS / (this.end - this.start);
-    const low = clamp((from - this.start) * scale), high = clamp((to - this.start) * scale);
-    return high > low ? (this.#at(high) - this.#at(low)) / (high - low) : 0;
+  /** Mean shares that were busy in `n` steps of `step` ms from `from` on, into `out`. */
+  shares(out, n, from, step) {
+    const scale = BINS / Math.max(1e-9, this.end - this.start);
+    let low = clamp((from - this.start) * scale), before = this.#at(low);
+    for (let i = 0; i < n; i++) {
+      const high = clamp((from + (i + 1) * step - this.start) * scale), sum = this.#at(high);
+      out[i] = high > low ? (sum - before) / (high - low) : 0;
+      [low, before] = [high, sum];
+    }
   }
 
   #at(x) {

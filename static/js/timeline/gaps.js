@@ -72,10 +72,16 @@ export function eachGap({ block, shift, iteration, lead, tail }, least, from, to
   if (tail !== null && tail - last > least && tail > from && last < to) visit(last, tail, iteration);
 }
 
-/** Bubbles of a lane in [from, to] of the scene: how many touch it, how long they are inside it, the longest whole one, ms. */
+/**
+ * Bubbles of a lane in [from, to] of the scene.
+ * @returns {{count, ms, longest, known}} how many touch it, how long they are inside it, the longest whole one, and of how
+ *   much of [from, to] it is known what the GPU did; ms
+ */
 export function bubblesIn(scene, lane, from, to) {
-  const least = leastBubble(scene.model), total = { count: 0, ms: 0, longest: 0 };
+  const least = leastBubble(scene.model), total = { count: 0, ms: 0, longest: 0, known: 0 };
   for (const piece of pieces(scene, lane, from, to)) {
+    const until = piece.tail ?? piece.block.last + piece.shift;
+    total.known += Math.max(0, Math.min(to, until) - Math.max(from, piece.lead));
     eachGap(piece, least, from, to, (start, end) => {
       total.count++;
       total.ms += Math.min(end, to) - Math.max(start, from);

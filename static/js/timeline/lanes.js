@@ -106,7 +106,7 @@ export function paintStrip(scene, row) {
       const x0 = scene.snap(scene.x(block.start[i] + anchor.start));
       if (x0 > scene.right) break;
       const width = scene.snap(scene.x(block.end[i] + anchor.start)) - x0;
-      scene.batch.add(scene.style.strip[block.kind[i]], x0, place.strip, Math.max(1, width >= 4 ? width - 1 : width), place.stripHeight);
+      scene.strips.add(scene.style.strip[block.kind[i]], x0, place.strip, Math.max(1, width >= 4 ? width - 1 : width), place.stripHeight);
     }
   }
 }
@@ -144,10 +144,11 @@ function* coverages(scene, row) {
 export function paintShares(scene, row) {
   const place = geometry(row), { t } = scene.style;
   for (const [coverage, shift, start, end, pale] of coverages(scene, row)) {
-    const x0 = Math.max(scene.left, Math.floor(scene.x(start))), x1 = Math.min(scene.right, scene.x(end));
-    for (let x = x0; x < x1; x++) {
-      const height = coverage.share(scene.time(x) - shift, scene.time(x + 1) - shift) * place.height;
-      if (height > 0.2) scene.batch.add(pale ? t.rule2 : t.ink3, x, place.top + place.height - height, 1, height);
+    const x0 = Math.max(scene.left, Math.floor(scene.x(start))), n = Math.ceil(Math.min(scene.right, scene.x(end)) - x0);
+    const shares = sharesOf(scene, coverage, x0, n, shift);
+    for (let i = 0; i < n; i++) {
+      const height = shares[i] * place.height;
+      if (height > 0.2) scene.shades.add(pale ? t.rule2 : t.ink3, x0 + i, place.top + place.height - height, 1, height);
     }
   }
 }
@@ -155,16 +156,24 @@ export function paintShares(scene, row) {
 /** A row that stands for many GPUs: one shade per pixel; what is only predicted is a third as high. */
 export function paintHeat(scene, row) {
   for (const [coverage, shift, start, end, pale] of coverages(scene, row)) {
-    const x0 = Math.max(scene.left, Math.floor(scene.x(start))), x1 = Math.min(scene.right, Math.ceil(scene.x(end)));
+    const x0 = Math.max(scene.left, Math.floor(scene.x(start))), n = Math.min(scene.right, Math.ceil(scene.x(end))) - x0;
     const [top, height] = pale ? [row.y + row.height - 5, 4] : [row.y + 1, row.height - 2];
-    let from = x0, colour = null;
-    for (let x = x0; x < x1; x++) {
-      // 16 shades are as many as an eye tells apart, and equal neighbours become one rectangle.
-      const next = scene.style.heat(Math.round(coverage.share(scene.time(x) - shift, scene.time(x + 1) - shift) * 16) / 16);
-      if (next === colour) continue;
-      if (colour) scene.batch.add(colour, from, top, x - from, height);
-      [from, colour] = [x, next];
+    const shares = sharesOf(scene, coverage, x0, n, shift);
+    // 16 shades are as many as an eye tells apart, and equal neighbours become one rectangle.
+    let from = 0;
+    for (let i = 1; i <= n; i++) {
+      const shade = Math.round(shares[from] * 16);
+      if (i < n && Math.round(shares[i] * 16) === shade) continue;
+      scene.shades.add(scene.style.heat(shade / 16), x0 + from, top, i - from, height);
+      from = i;
     }
-    if (colour) scene.batch.add(colour, from, top, x1 - from, height);
   }
+}
+
+let room = new Float32Array(4_096);
+
+function sharesOf(scene, coverage, x0, n, shift) {
+  if (n > room.length) room = new Float32Array(2 * n);
+  if (n > 0) coverage.shares(room, n, scene.time(x0) - shift, 1 / scene.scale);
+  return room;
 }

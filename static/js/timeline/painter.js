@@ -30,12 +30,12 @@ export class Painter {
     const shown = anchors.find((a) => a.start >= view.from - 0.5 / scale) ?? anchors[0];
     const reached = predicted ? 0 : model.frontier;
     return {
-      model, view, mode, width, height, scroll, style, layout, narrow, left, right: width, anchors, reached, now,
+      ended: Boolean(this.options.ended), model, view, mode, width, height, scroll, style, layout, narrow, left, right: width, anchors, reached, now,
       head: this.headHeight, end: this.options.still ? model.predictedMs : null, zero: shown?.start ?? 0, shown: shown?.iteration ?? null,
       level: levelOf(model.medianForward * scale), longest: model.predictedMs || model.typicalMs, coverage: this.coverage,
       usage: usageFor(model, this.options.still ? "predicted" : mode),
       scale, snap: (x) => Math.round(x * style.ratio) / style.ratio, x: (time) => left + (time - view.from) * scale, time: (x) => view.from + (x - left) / scale,
-      batch: new RectBatch(), patterns: new RectBatch(), edges: new RectBatch(), bubbles: new RectBatch(),
+      batch: new RectBatch(), patterns: new RectBatch(), edges: new RectBatch(), bubbles: new RectBatch(), shades: new RectBatch(), strips: new RectBatch(),
       labels: [], chevrons: [], ticks: [], nowWidth: 24, textWidth: (text) => this.#textWidth(text, style),
     };
   }
@@ -81,9 +81,11 @@ export class Painter {
     context.fillStyle = style.t.grid;
     for (const x of scene.ticks) context.fillRect(Math.round(x), scroll, 1, bottom - scroll);
     for (const row of visible) paintRow(scene, row);
-    scene.bubbles.fill(context);
-    scene.batch.fill(context);
-    scene.patterns.fill(context);
+    scene.shades.fill(context);
+    scene.bubbles.fillPaths(context);
+    scene.batch.fillPaths(context);
+    scene.strips.fill(context);
+    scene.patterns.fillPaths(context);
     scene.edges.stroke(context);
     strokeChevrons(context, scene);
     labels(context, scene);
@@ -158,12 +160,13 @@ function starts(context, scene, top, bottom) {
 function nowLine(context, scene) {
   const { style, head } = scene, x = Math.round(scene.x(scene.reached));
   if (x < scene.left || x > scene.right) return;
-  context.fillStyle = style.t.ok;
+  const colour = scene.ended ? style.t.ink2 : style.t.ok;
+  context.fillStyle = colour;
   context.fillRect(x - 0.5, head - AXIS + 2, 1.5, scene.height - head + AXIS);
-  const late = scene.now - scene.reached, text = late <= Math.max(2000, 2 * scene.longest) ? "now" : `last span, ${Math.round(late / 1000)} s ago`;
+  const late = scene.now - scene.reached, text = scene.ended ? "end" : late <= Math.max(2000, 2 * scene.longest) ? "now" : `last span, ${Math.round(late / 1000)} s ago`;
   const room = scene.right - x > text.length * 6 + 8;
   context.textAlign = room ? "left" : "right";
-  label(context, style, text, x + (room ? 5 : -5), head - AXIS + 15, style.t.ok, 11, 620);
+  label(context, style, text, x + (room ? 5 : -5), head - AXIS + 15, colour, 11, 620);
   context.textAlign = "left";
 }
 

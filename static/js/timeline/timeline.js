@@ -200,9 +200,14 @@ export class Timeline extends EventTarget {
   showIteration(iteration) {
     const start = this.model.startOf(iteration);
     if (start === null) return false;
-    const end = this.model.endOf(iteration) ?? start + this.model.typicalMs, spare = (end - start) * 0.03;
-    this.showRange(start - spare, end + spare);
+    const length = this.#lengthOf(iteration);
+    this.showRange(start - 0.03 * length, start + 1.16 * length);
     return true;
+  }
+
+  #lengthOf(iteration) {
+    const start = this.model.startOf(iteration), end = this.model.endOf(iteration);
+    return start === null || end === null ? this.model.typicalMs : end - start;
   }
 
   /** Shows a time in the middle, at the present zoom. */
@@ -255,7 +260,7 @@ export class Timeline extends EventTarget {
 
   /** The zoom in words: how many iterations the window is long. */
   get zoomText() {
-    const n = this.view.iterations, text = n >= 9.5 ? fixed(n, 0) : String(Number(n.toFixed(n < 1 ? 2 : 1)));
+    const n = this.view.live || this.options.still ? this.view.iterations : this.view.span / (1.19 * this.#lengthOf(this.frame?.shown ?? -1)), text = n >= 9.5 ? fixed(n, 0) : String(Number(n.toFixed(n < 1 ? 2 : 1)));
     return `${text} iteration${text === "1" ? "" : "s"}`;
   }
 

@@ -7,30 +7,21 @@ import { laneName } from "./gutter.js";
 const AFTER_MS = 250, MOST_GPUS = 64;
 
 /**
- * @returns {{from, to, lanes: Array, dcs: Array, run: object} | null} per entry {count, ms, longest, known}: `known` is
- *   the GPU time of which it is known what was done, ms; null where nothing in the range is known
+ * @returns {{from, to, lanes: Array, dcs: Array, run: object} | null} per entry {count, ms, longest, known}, ms; null where
+ *   nothing began in the shown range
  */
 export function totalsOf(scene) {
-  const { model, view } = scene;
-  const known = scene.mode === "predicted" ? scene.anchors.at(-1) : null;
-  const from = Math.max(view.from, scene.anchors[0]?.start ?? view.from);
-  const to = Math.min(view.to, scene.mode === "predicted" ? (known?.start ?? 0) + model.predictedMs : model.frontier);
+  const { model, view, anchors } = scene, predicted = scene.mode === "predicted", last = anchors.at(-1);
+  const from = Math.max(view.from, anchors[0]?.start ?? view.from), to = Math.min(view.to, predicted ? (last?.start ?? 0) + model.predictedMs : model.frontier);
   if (!(to > from)) return null;
   const empty = () => ({ count: 0, ms: 0, longest: 0, known: 0 });
   const totals = { from, to, lanes: [], dcs: model.dcs.map(empty), run: empty() };
   model.lanes.forEach((lane, i) => {
-    const reach = scene.mode === "predicted" ? to : Math.min(to, reachOf(model, i));
-    const own = { ...bubblesIn(scene, i, from, reach), known: Math.max(0, reach - from) };
+    const own = bubblesIn(scene, i, from, to);
     totals.lanes.push(own);
     for (const sum of [totals.dcs[lane.dc], totals.run]) if (sum) add(sum, own);
   });
   return totals;
-}
-
-// Until when it is known what a lane did: the end of the iteration that it reported last, or its last op.
-function reachOf(model, lane) {
-  const block = model.ops[lane].at(-1);
-  return block ? model.endOf(block.iteration) ?? block.last : -Infinity;
 }
 
 function add(sum, own) {
@@ -38,6 +29,13 @@ function add(sum, own) {
   sum.ms += own.ms;
   sum.known += own.known;
   sum.longest = Math.max(sum.longest, own.longest);
+}
+
+function sentence(scene, { from, to, run }) {
+  const gpus = scene.model.lanes.length, what = scene.mode === "predicted" ? "Predicted bubbles" : "Bubbles";
+  const of = scene.shown === null || scene.end !== null ? "" : ` of iteration ${count(scene.shown + 1)}`;
+  return `${what} from ${instant(from - scene.zero)} to ${instant(to - scene.zero)}${of}: ${count(run.count)} on ${count(gpus)} GPU${gpus === 1 ? "" : "s"}, ${
+    fixed(run.ms, 0)} ms idle in all, ${percent(share(run))} of GPU time, the longest ${fixed(run.longest, 1)} ms.`;
 }
 
 const share = (entry) => (entry.known > 0 ? entry.ms / entry.known : null);
@@ -60,10 +58,8 @@ export class Totals {
     this.timeline.totals = totals;
     this.root.hidden = !totals;
     if (!totals) return;
-    const { run } = totals, gpus = scene.model.lanes.length;
-    setText(this.line, `${scene.mode === "predicted" ? "Predicted bubbles" : "Bubbles"} from ${instant(totals.from - scene.zero)} to ${instant(totals.to - scene.zero)}${
-      scene.shown === null || scene.model.predictedMs && this.timeline.options.still ? "" : ` of iteration ${count(scene.shown + 1)}`}: ${count(run.count)} on ${count(gpus)} GPU${
-      gpus === 1 ? "" : "s"}, ${fixed(run.ms, 0)} ms idle in all, ${percent(share(run))} of GPU time, the longest ${fixed(run.longest, 1)} ms.`);
+    setText(this.line, totals.run.known ? sentence(scene, totals) : "The spans of this range are no longer kept; the charts below hold the whole run.");
+    this.button.hidden = !totals.run.known;
     if (!this.table.hidden) this.#fill(scene, totals);
   }
 

@@ -16,11 +16,7 @@ function fromServer(model) {
 
 function fromPrediction(model) {
   const whole = model.predictedMs || 1;
-  const lanes = model.predictedOps.map((block) => {
-    let busy = 0;
-    for (let i = 0; i < block.n; i++) if (block.kind[i] < 4) busy += block.end[i] - block.start[i];
-    return busy / whole;
-  });
+  const lanes = model.predictedOps.map((block) => block.busy / whole);
   const dcs = model.dcs.map((_, dc) => {
     const own = lanes.filter((_, i) => model.lanes[i].dc === dc);
     return own.length ? own.reduce((sum, share) => sum + share, 0) / own.length : null;
