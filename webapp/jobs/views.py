@@ -5,8 +5,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from csp.constants import UNSAFE_INLINE
-from csp.decorators import csp_update
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -25,8 +23,6 @@ from webapp.live.selectors import messages_since, snapshot, spans_between
 from webapp.live.trace import kept, trace
 
 METRICS = ("iteration", "start", "end", "loss", "grad_norm", "learning_rate", "tokens", "utilization")
-# Plotly writes its rules into a style element; scripts stay as strict as everywhere.
-chart_page = csp_update({"style-src": [UNSAFE_INLINE]})
 
 
 def run_list(request: HttpRequest) -> HttpResponse:
@@ -41,7 +37,6 @@ def run_list(request: HttpRequest) -> HttpResponse:
 
 
 @never_cache
-@chart_page  # type: ignore[arg-type]
 def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
     run = visible_or_404(Run.objects.select_related("job__team", "job__plan"), request.user, pk=pk)
     context = {
@@ -126,7 +121,6 @@ def _attached(data: Any, name: str, *, indent: int | None) -> HttpResponse:
     return response
 
 
-@chart_page  # type: ignore[arg-type]
 def run_metrics(request: HttpRequest, pk: int) -> HttpResponse:
     run = visible_or_404(Run.objects.select_related("job__team", "job__plan"), request.user, pk=pk)
     stats = IterationStat.objects.filter(run=run).only(*METRICS)

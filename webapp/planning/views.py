@@ -4,8 +4,6 @@ import json
 import secrets
 from typing import Any
 
-from csp.constants import UNSAFE_INLINE
-from csp.decorators import csp_update
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
@@ -26,9 +24,6 @@ from webapp.planning.models import Plan
 from webapp.planning.selectors import plan_context
 from webapp.planning.services import create_plan
 from webapp.planning.tables import PlanFilterSet, PlanTable
-
-# Plotly writes its rules into a style element; scripts stay as strict as everywhere.
-chart_page = csp_update({"style-src": [UNSAFE_INLINE]})
 
 
 def plan_list(request: HttpRequest) -> HttpResponse:
@@ -69,7 +64,6 @@ def _initial(request: HttpRequest) -> dict[str, Any]:
     return initial_of(visible_or_404(Plan.objects.all(), request.user, pk=int(source)))
 
 
-@chart_page  # type: ignore[arg-type]
 def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
     plan = visible_or_404(Plan.objects.select_related("team", "created_by"), request.user, pk=pk)
     context = plan_context(plan, request.user, request.GET.get("option"))
