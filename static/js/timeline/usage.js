@@ -1,8 +1,13 @@
 // How busy lanes, DCs and links were: as the server says it, or computed from the prediction.
 
+// The prediction of a run never changes, so its shares are computed once.
+const predictions = new WeakMap();
+
 /** @returns {{lanes: number[], dcs: number[], links: Map<string, number>}} shares of 0 to 1, null where not known */
 export function usageFor(model, mode) {
-  return mode === "predicted" ? fromPrediction(model) : fromServer(model);
+  if (mode !== "predicted") return fromServer(model);
+  if (!predictions.has(model.predictedOps)) predictions.set(model.predictedOps, fromPrediction(model));
+  return predictions.get(model.predictedOps);
 }
 
 function fromServer(model) {
