@@ -5,6 +5,7 @@ import { bindControls } from "./timeline/controls.js";
 import { tickStep } from "./timeline/head.js";
 import { paintLegend } from "./timeline/legend.js";
 import { Timeline } from "./timeline/timeline.js";
+import { Totals } from "./timeline/totals.js";
 
 const plan = jsonScript("plan"), section = $("[data-timeline-section]");
 
@@ -12,6 +13,7 @@ if (section) {
   const root = $("[data-timeline]", section);
   const timeline = new Timeline(root, { still: true, minimap: false, mode: "predicted" });
   bindControls(timeline, section);
+  new Totals(timeline, section);
   paintLegend(section);
   if (plan?.timeline?.predicted?.spans?.length) timeline.load(plan.timeline);
   else {
