@@ -26,13 +26,14 @@ def main(rows: int, requests: int) -> None:
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
-    from tests.site.many import addresses, fill
+    from tests.site.many import addresses, fill, teams
     from tests.site.test_lists_cost import BASELINES
     from tests.site.world import make_world
 
     call_command("migrate", verbosity=0)
     world = make_world()
     fill(world, range(rows))
+    teams(world, range(rows))
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")  # autovacuum would have by now
     client = world.client("admin")

@@ -23,7 +23,8 @@ class Sectioned(forms.BaseForm):
         made = []
         for title, note, names in self.layout:
             fields = [self[name] for name in names if name in self.fields]
-            made.append({"title": title, "note": note, "fields": fields})
+            if any(not field.is_hidden for field in fields):
+                made.append({"title": title, "note": note, "fields": fields})
         return made
 
     def take_errors(self, error: ValidationError) -> None:

@@ -60,6 +60,7 @@ def bound_table(request: HttpRequest, table_class: Any, rows: Any, *, prefix: st
     per_page = page_size(request.GET.get(f"{prefix}per_page", ""))
     paging = {"per_page": per_page, "silent": True, "paginator_class": ListPaginator}
     RequestConfig(request, paginate=paging).configure(table)
+    table.page_sizes = PAGE_SIZES if not prefix else ()  # its template sees the table and the request alone
     return table
 
 
@@ -144,7 +145,6 @@ def list_page(
         "table": bound_table(request, table_class, found.qs),
         "filter": found,
         "selected": selected_filters(request, found),
-        "page_sizes": PAGE_SIZES,
         "actions": actions,
         "create_url": reverse(create[0]) if create else "",
         "create_label": create[1] if create else "",

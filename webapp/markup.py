@@ -80,6 +80,15 @@ def share(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else 100 * part / whole
 
 
+@register.filter
+def as_bytes(size: float) -> str:
+    """Bytes with their decimal unit: 5 MB is 5,000,000 bytes."""
+    for unit_size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit_size:
+            return f"{size / unit_size:,.3g} {unit}"
+    return f"{size:,.0f} B"
+
+
 @register.simple_tag(takes_context=True)
 def trail(context: template.Context) -> list[tuple[str, str]]:
     """[(label, url)] of the pages above this one, the farthest first.

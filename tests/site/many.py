@@ -16,8 +16,8 @@ from django.utils import timezone
 
 from tests.site.access import ACCESS
 from tests.site.world import World
-from webapp.accounts.models import AuditEntry, Membership, Role, Team, User
-from webapp.inventory.models import DataCenter, Device, GpuPool, Node, WanLink
+from webapp.accounts.models import AuditEntry, Invitation, Membership, Role, Team, User
+from webapp.inventory.models import DataCenter, Device, GpuPool, LinkMeasurement, Node, WanLink
 from webapp.jobs.models import TERMINAL, Desired, Job, MarkLevel, RankState, Run, RunEvent, Status
 from webapp.live import liveness
 from webapp.live.models import Beat, IterationStat, LogLine, SpanBatch
@@ -64,6 +64,7 @@ def _ago(i: int, minutes: float = 7) -> datetime:
 def datacenters(world: World, numbers: range) -> None:
     for dc, (_, place, latitude, longitude) in zip(world.dcs, PLACES, strict=False):
         DataCenter.objects.filter(pk=dc.pk).update(place=place, latitude=latitude, longitude=longitude)
+        GpuPool.objects.filter(dc=dc).update(price_per_gpu_hour="2.10")
     made = DataCenter.objects.bulk_create(
         DataCenter(
             team=world.team,
@@ -214,6 +215,47 @@ def people(world: World, numbers: range) -> None:
     )
 
 
+def teams(world: World, numbers: range) -> None:
+    """The world's admin administers them all."""
+    made = Team.objects.bulk_create(Team(name=f"Team {i:04}") for i in numbers)
+    Membership.objects.bulk_create(
+        Membership(user=world.users["admin"], team=team, role=Role.ADMIN) for team in made
+    )
+
+
+def invitations(world: World, numbers: range) -> None:
+    """A third open, a third accepted, a third expired."""
+    now = timezone.now()
+    Invitation.objects.bulk_create(
+        Invitation(
+            team=world.team,
+            email=f"{_name(PEOPLE, i)}.{i}@research.example",
+            role=Role.VIEWER,
+            token_sha256=f"{i:064x}",
+            invited_by=world.users["admin"],
+            expires_at=now + timedelta(days=7 if i % 3 else -1),
+            accepted_at=now if i % 3 == 1 else None,
+            accepted_by=world.users["viewer"] if i % 3 == 1 else None,
+        )
+        for i in numbers
+    )
+
+
+def measurements(world: World, numbers: range) -> None:
+    """Of the world's link, an hour apart."""
+    LinkMeasurement.objects.bulk_create(
+        LinkMeasurement(
+            link=world.link,
+            at=_ago(i, 60),
+            latency_ms=10 + math.sin(i / 5),
+            bandwidth_gbps=1 - 0.1 * math.cos(i / 7),
+            connections=24,
+            source=("probe", "run")[i % 2],
+        )
+        for i in numbers
+    )
+
+
 def audit(world: World, numbers: range) -> None:
     made = AuditEntry.objects.bulk_create(
         AuditEntry(
@@ -249,6 +291,7 @@ def watched(world: World, numbers: range) -> None:
         run.epoch = time.time() - n * length_s
     Run.objects.filter(pk=run.pk).update(
         status=Status.RUNNING,
+        steps=20_000,
         iteration=n - 1,
         epoch=run.epoch,
         started_at=datetime.fromtimestamp(run.epoch, tz=UTC),
@@ -346,6 +389,8 @@ FILLERS: tuple[Callable[[World, range], None], ...] = (
     plans,
     runs,
     people,
+    invitations,
+    measurements,
     audit,
     watched,
 )
@@ -389,6 +434,6 @@ def addresses(world: World) -> dict[str, str]:
 
 
 def fill(world: World, numbers: range) -> None:
-    """A row of everything that a page lists, for each of `numbers`."""
+    """A row of everything that a page lists, for each of `numbers`; `teams` is for whoever wants them too."""
     for filler in FILLERS:
         filler(world, numbers)

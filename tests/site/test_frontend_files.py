@@ -20,6 +20,12 @@ def test_nothing_is_inline_in_a_template(path: Path) -> None:
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=", text)
 
 
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda p: p.name)
+def test_a_comment_of_a_template_is_one_line(path: Path) -> None:
+    opened = [line for line in path.read_text().splitlines() if "{#" in line and "#}" not in line]
+    assert not opened, "Django shows a comment of two lines to everybody"
+
+
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.name)
 def test_imports_of_a_module_exist(path: Path) -> None:
     for name, source in re.findall(r"import \{([^}]*)\} from \"([^\"]+)\"", path.read_text()):
