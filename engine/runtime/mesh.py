@@ -129,7 +129,7 @@ class Mesh:
         return any(dcs[s] == dcs[s + 1] == dc for s in range(self.job.stages - 1))
 
     def _gloo(self, name: str, ranks: list[int]) -> Any:
-        # torch keeps a record of the latest 2,000 collectives, about 2 kB each; ours are in the spans already.
+        # torch keeps a record of the latest 2,000 collectives, 2 kB each; ours are in the spans already.
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=self.me.host)]
