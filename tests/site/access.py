@@ -14,6 +14,7 @@ from tests.site.telemetry import measure
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Role
 from webapp.accounts.services import invite
+from webapp.inventory.services import record_measurement
 
 PERSONS = (
     "anonymous",
@@ -75,6 +76,17 @@ def link(world: World) -> Args:
     return {"pk": world.link.pk}
 
 
+def pool(world: World) -> Args:
+    return {"pk": world.dcs[0].pools.get().pk}
+
+
+def measurement(world: World) -> Args:
+    row = record_measurement(
+        world.link, latency_ms=11.0, bandwidth_gbps=None, connections=None, source="probe", actor=None
+    )
+    return {"pk": world.link.pk, "measurement": row.pk}
+
+
 def plan(world: World) -> Args:
     return {"pk": world.plan.pk}
 
@@ -101,7 +113,7 @@ def invitation(world: World) -> Args:
 
 
 def invitation_token(world: World) -> Args:
-    _, token = invite(world.users["admin"], world.team, email="new@example.org", role=Role.VIEWER)
+    _, token = invite(world.users["admin"], world.team, email="newer@example.org", role=Role.VIEWER)
     return {"token": token}
 
 
@@ -180,6 +192,18 @@ ACCESS: dict[str, Access] = {
     "inventory:link-probe": Access(post=TEAM_OPERATORS, args=link),
     "inventory:node-join": Access(post=PUBLIC),  # the token is the right; without one 422
     "inventory:link-list": Access(get=READERS, post=READERS),
+    "inventory:pool-create": Access(
+        get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=lambda w: {"dc": w.dcs[0].pk}
+    ),
+    "inventory:pool-edit": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=pool),
+    "inventory:pool-delete": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=pool),
+    "inventory:map": Access(get=READERS),
+    "inventory:gputype-list": Access(get=READERS),
+    "inventory:gputype-detail": Access(get=READERS, args=lambda w: {"name": "h100"}),
+    "inventory:region-list": Access(get=READERS),
+    "inventory:link-matrix": Access(get=READERS),
+    "inventory:link-suggestion": Access(get=READERS),
+    "inventory:measurement-use": Access(post=TEAM_OPERATORS, args=measurement),
     "inventory:link-create": Access(get=OPERATORS, post=OPERATORS),
     "inventory:link-detail": Access(get=TEAM, post=TEAM, args=link),
     "inventory:link-edit": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=link),

@@ -62,6 +62,8 @@ def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[d
         ("datacenters", "Data centres", "inventory:datacenter-list", DataCenter.objects.visible_to(user)),
         ("nodes", "Nodes", "inventory:node-list", Node.objects.visible_to(user)),
         ("links", "Links", "inventory:link-list", WanLink.objects.visible_to(user)),
+        ("map", "Map", "inventory:map", None),
+        ("gpu-types", "GPU types", "inventory:gputype-list", None),
     ]
     if Role.ADMIN in roles:
         entries += [

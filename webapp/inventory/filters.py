@@ -3,11 +3,13 @@
 from typing import Any
 
 import django_filters as filters
+from django import forms
 from django.db.models import Q, QuerySet
-from django.utils import timezone
 
 from engine.cluster.gpus import catalogue
-from webapp.inventory.models import DataCenter, Device, Node, NodeState, WanLink, silence
+from engine.cluster.regions import countries, regions
+from webapp.inventory.catalogue import RegionRow
+from webapp.inventory.models import DataCenter, LinkSource, Node, WanLink
 
 
 def _visible_dcs(request: Any) -> QuerySet[DataCenter]:
@@ -21,41 +23,83 @@ class DataCenterFilterSet(filters.FilterSet):
         label="GPU type",
     )  # fmt: skip
 
+    country = filters.ChoiceFilter(
+        choices=lambda: sorted(countries().items(), key=lambda pair: pair[1]),
+    )  # fmt: skip
+    state = filters.ChoiceFilter(
+        choices=[("silent", "With silent nodes"), ("answering", "All nodes answer"), ("empty", "No nodes")],
+        method="in_state",
+    )  # fmt: skip
+
     class Meta:
         model = DataCenter
-        fields = ["q", "gpu_type"]
+        fields = ["q", "country", "gpu_type", "state"]
+
+    def in_state(self, queryset: Any, name: str, value: str) -> Any:
+        silent = DataCenter.objects.with_silent_nodes().values("pk")
+        if value == "silent":
+            return queryset.filter(pk__in=silent)
+        if value == "empty":
+            return queryset.filter(nodes__isnull=True)
+        return queryset.filter(pk__in=Node.objects.values("dc")).exclude(pk__in=silent)
 
     def find(self, queryset: Any, name: str, value: str) -> Any:
         return queryset.filter(Q(name__icontains=value) | Q(place__icontains=value))
-
-
-class NodeFilterSet(filters.FilterSet):
-    q = filters.CharFilter(field_name="name", lookup_expr="icontains", label="Find")
-    dc = filters.ModelChoiceFilter(queryset=_visible_dcs, label="Data centre")
-    device = filters.ChoiceFilter(choices=Device.choices, label="Device")
-    state = filters.ChoiceFilter(choices=NodeState.choices, method="in_state", label="State")
-
-    class Meta:
-        model = Node
-        fields = ["q", "dc", "device", "state"]
-
-    def in_state(self, queryset: Any, name: str, value: str) -> Any:
-        if value == NodeState.NEVER:
-            return queryset.filter(last_seen__isnull=True)
-        edge = timezone.now() - silence()
-        return queryset.filter(**{"last_seen__gte" if value == NodeState.ONLINE else "last_seen__lt": edge})
 
 
 class LinkFilterSet(filters.FilterSet):
     q = filters.CharFilter(method="find", label="Find")
     dc = filters.ModelChoiceFilter(queryset=_visible_dcs, method="of_dc", label="Data centre")
 
+    source = filters.ChoiceFilter(choices=LinkSource.choices, method="from_source", label="Values from")
+
     class Meta:
         model = WanLink
-        fields = ["q", "dc"]
+        fields = ["q", "dc", "source"]
+
+    def from_source(self, queryset: Any, name: str, value: str) -> Any:
+        either = Q(latency_from__source=value) | Q(bandwidth_from__source=value)
+        if value == LinkSource.DECLARED:
+            either |= Q(latency_from__isnull=True) | Q(bandwidth_from__isnull=True)
+        return queryset.filter(either)
 
     def find(self, queryset: Any, name: str, value: str) -> Any:
         return queryset.filter(Q(a__name__icontains=value) | Q(b__name__icontains=value))
 
     def of_dc(self, queryset: Any, name: str, value: DataCenter) -> Any:
         return queryset.filter(Q(a=value) | Q(b=value))
+
+
+class RegionForm(forms.Form):
+    q = forms.CharField(label="Find", required=False)
+    cloud = forms.ChoiceField(required=False, choices=lambda: [("", "Any"), *_clouds()])
+    gpu_type = forms.ChoiceField(
+        label="GPU type", required=False,
+        choices=lambda: [("", "Any"), *((name, name) for name in sorted(catalogue()))],
+    )  # fmt: skip
+
+
+class RegionFilter:
+    """Filters the catalogue's regions, which are no table of the database, as a FilterSet filters rows."""
+
+    def __init__(self, data: Any, queryset: list[RegionRow], request: Any) -> None:
+        self.form = RegionForm(data)
+        self.rows = queryset
+
+    @property
+    def qs(self) -> list[RegionRow]:
+        if not self.form.is_valid():
+            return self.rows
+        wanted = self.form.cleaned_data
+        text = wanted["q"].strip().lower()
+        return [
+            row
+            for row in self.rows
+            if text in f"{row.name} {row.place} {row.country}".lower()
+            and wanted["cloud"] in ("", row.cloud)
+            and (not wanted["gpu_type"] or wanted["gpu_type"] in {price.gpu_type for price in row.prices})
+        ]
+
+
+def _clouds() -> list[tuple[str, str]]:
+    return [(cloud, cloud) for cloud in sorted({region.cloud for region in regions().values()})]

@@ -3,12 +3,20 @@
 from typing import Any
 
 from django import forms
+from django.http import HttpRequest
 
 from engine.cluster.gpus import catalogue
+from engine.cluster.regions import countries
 from webapp.accounts.models import OPERATORS, Team
 from webapp.formkit import Sectioned, limit, team_field
 from webapp.inventory import services
-from webapp.inventory.models import DataCenter, GpuPool, Node, WanLink
+from webapp.inventory.catalogue import region_notes, region_values
+from webapp.inventory.models import DataCenter, GpuPool, WanLink
+from webapp.inventory.models.limits import time_zones
+
+
+def _by_name(names: dict[str, str]) -> list[tuple[str, str]]:
+    return sorted(names.items(), key=lambda pair: pair[1])
 
 
 def gpu_types() -> list[tuple[str, str]]:
@@ -19,6 +27,15 @@ def gpu_types() -> list[tuple[str, str]]:
 class InventoryForm(Sectioned, forms.ModelForm):
     """Base of the inventory's forms."""
 
+    @classmethod
+    def given(cls, request: HttpRequest) -> dict[str, Any]:
+        """What the address of the form for a new thing fills in."""
+        return {name: request.GET[name] for name in cls.base_fields if name in request.GET}
+
+    def notes(self) -> list[str]:
+        """Where values that nobody has typed in are from."""
+        return []
+
     def save_as(self, user: Any) -> Any:
         """Create or change the thing in the name of `user`; raises as `services.save` does."""
         return services.save(user, self.instance)
@@ -27,6 +44,14 @@ class InventoryForm(Sectioned, forms.ModelForm):
 class DataCenterForm(InventoryForm):
     """A data centre; a new one with its first GPU pool, further ones have their own form."""
 
+    country = forms.ChoiceField(
+        choices=lambda: [("", "–"), *((code, f"{name} ({code})") for code, name in _by_name(countries()))],
+        required=False, help_text="Its law holds for data that is kept or processed there.",
+    )  # fmt: skip
+    time_zone = forms.ChoiceField(
+        label="Time zone", choices=lambda: [("", "–"), *((zone, zone) for zone in time_zones())],
+        required=False,
+    )  # fmt: skip
     gpu_type = forms.ChoiceField(label="GPU type", choices=gpu_types)
     price_per_gpu_hour = forms.DecimalField(
         label="Price, $/GPU h", min_value=0, max_digits=10, decimal_places=4, initial=0
@@ -41,7 +66,6 @@ class DataCenterForm(InventoryForm):
         model = DataCenter
         fields = ["name", "place", "country", "time_zone", "intra_gbps", "latitude", "longitude"]
         labels = {
-            "time_zone": "Time zone",
             "intra_gbps": "Bandwidth inside, Gbit/s",
             "latitude": "Latitude, °",
             "longitude": "Longitude, °",
@@ -57,6 +81,14 @@ class DataCenterForm(InventoryForm):
             team_field(self, user)
         else:
             del self.fields["gpu_type"], self.fields["price_per_gpu_hour"]
+
+    @classmethod
+    def given(cls, request: HttpRequest) -> dict[str, Any]:
+        """`?region=aws:eu-north-1&gpu_type=h100` fills in what the catalogue knows of that region."""
+        return region_values(request.GET.get("region", ""), request.GET.get("gpu_type", ""))
+
+    def notes(self) -> list[str]:
+        return region_notes(self.initial)
 
     def save_as(self, user: Any) -> DataCenter:
         """Create or change the data centre in the name of `user`."""
@@ -74,31 +106,6 @@ class DataCenterForm(InventoryForm):
         if (cleaned.get("latitude") is None) != (cleaned.get("longitude") is None):
             self.add_error("longitude", "Give both latitude and longitude, or neither.")
         return cleaned
-
-
-class NodeForm(InventoryForm):
-    layout = [
-        ("Node", "", ["name", "pool"]),
-        ("Hardware", "", ["gpus", "device"]),
-        ("Network", "", ["host"]),
-    ]
-
-    class Meta:
-        model = Node
-        fields = ["name", "pool", "gpus", "device", "host"]
-        labels = {"host": "Address"}
-        help_texts = {
-            "name": "Its broker user and queue carry this name; it cannot be changed later.",
-            "host": "Host name or IP address under which other nodes reach it.",
-        }
-
-    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        pools = GpuPool.objects.select_related("dc")
-        limit(self, ["pool"], pools.filter(dc__team__in=Team.objects.with_role(user, OPERATORS)))
-        if self.instance.pk is not None:
-            self.fields["name"].disabled = True
-            limit(self, ["pool"], pools.filter(dc__team=self.instance.dc.team))
 
 
 class PoolForm(InventoryForm):

@@ -4,70 +4,83 @@ from typing import Any
 
 import django_tables2 as tables
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.timesince import timesince
 
-from webapp.inventory.models import DataCenter, GpuPool, Node, NodeState, WanLink
-from webapp.tables import DASH, NumberColumn, StateColumn, Table
+from engine.cluster.regions import countries
+from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, WanLink
+from webapp.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
 
 
 class DataCenterTable(Table):
     name = tables.LinkColumn("inventory:datacenter-detail", args=[tables.A("pk")])
+    state = StateColumn(accessor="node_count", order_by=("online_count",))
+    country = tables.Column(visible=True)
     pools = tables.Column("GPU types", accessor="pools", orderable=False)
     node_count = NumberColumn("Nodes")
     gpu_count = NumberColumn("GPUs")
-    price = NumberColumn("Price", unit="$/GPU h", decimals=2, accessor="pools", orderable=False)
+    price = NumberColumn("Price", unit="$/GPU h", decimals=2, accessor="least_price")
     intra_gbps = NumberColumn("Inside", unit="Gbit/s", decimals=1)
 
     class Meta(Table.Meta):
         model = DataCenter
-        fields = ("name", "place", "pools", "node_count", "gpu_count", "price", "intra_gbps")
+        fields = (
+            "name",
+            "state",
+            "place",
+            "country",
+            "pools",
+            "node_count",
+            "gpu_count",
+            "price",
+            "intra_gbps",
+        )
         order_by = "name"
 
     def render_pools(self, value: Any) -> str:
         return ", ".join(pool.gpu_type for pool in value.all()) or DASH
 
-    def render_price(self, value: Any) -> str:
-        prices = sorted({pool.price_per_gpu_hour for pool in value.all()})
+    def render_country(self, value: str) -> str:
+        return countries().get(value, value)
+
+    def render_state(self, record: Any) -> str:
+        return state(*datacenter_state(record))
+
+    def render_price(self, record: Any) -> str:
+        prices = sorted({pool.price_per_gpu_hour for pool in record.pools.all()})
         ends = dict.fromkeys((*prices[:1], *prices[-1:]))
         return " – ".join(f"{price:,.2f}" for price in ends) or DASH
 
 
+def datacenter_state(dc: Any) -> tuple[str, str]:
+    """(code, words) of a data centre that comes with its counts: what its nodes say, whether it drains."""
+    if getattr(dc, "draining_since", None):
+        return "stopping", "Draining"
+    if not dc.node_count:
+        return "never", "No nodes"
+    away = dc.node_count - dc.online_count
+    if not away:
+        return "online", "Online"
+    return ("silent" if away == dc.node_count else "warn"), f"{away} of {dc.node_count} nodes silent"
+
+
 class PoolTable(Table):
-    gpu_type = tables.Column("GPU type")
+    gpu_type = tables.LinkColumn(
+        "inventory:gputype-detail", args=[tables.A("gpu_type")], verbose_name="GPU type"
+    )
+    actions = tables.TemplateColumn(
+        template_name="inventory/pool_actions.html",
+        verbose_name="",
+        orderable=False,
+        attrs={"td": {"class": "num"}},
+    )
     node_count = NumberColumn("Nodes")
     gpu_count = NumberColumn("GPUs")
     price_per_gpu_hour = NumberColumn("Price", unit="$/GPU h", decimals=2)
 
     class Meta(Table.Meta):
         model = GpuPool
-        fields = ("gpu_type", "node_count", "gpu_count", "price_per_gpu_hour")
+        fields = ("gpu_type", "node_count", "gpu_count", "price_per_gpu_hour", "actions")
         order_by = "gpu_type"
-
-
-class NodeTable(Table):
-    name = tables.LinkColumn("inventory:node-detail", args=[tables.A("pk")])
-    state = StateColumn(order_by=("last_seen",))
-    dc = tables.LinkColumn(
-        "inventory:datacenter-detail", args=[tables.A("dc_id")], verbose_name="Data centre"
-    )
-    gpus = NumberColumn("GPUs")
-    host = tables.Column("Address")
-    last_seen = tables.Column("Last heard")
-    version = tables.Column("Agent")
-
-    class Meta(Table.Meta):
-        model = Node
-        fields = ("name", "state", "dc", "gpus", "device", "host", "last_seen", "version")
-        order_by = "name"
-
-    def render_last_seen(self, record: Node) -> str:
-        if record.last_seen is None:
-            return DASH
-        if record.state == NodeState.ONLINE:
-            return "now"
-        return format_html("{} ago", timesince(record.last_seen, timezone.now()))
 
 
 class LinkTable(Table):
@@ -76,11 +89,89 @@ class LinkTable(Table):
     bandwidth_gbps = NumberColumn("Bandwidth", unit="Gbit/s a node pair", decimals=2)
     connections = NumberColumn("Connections", default="auto")
     egress_price_per_gb = NumberColumn("Egress", unit="$/GB", decimals=3)
+    source = tables.Column("Values from", accessor="pk", orderable=False)
 
     class Meta(Table.Meta):
         model = WanLink
-        fields = ("pair", "latency_ms", "bandwidth_gbps", "connections", "egress_price_per_gb")
+        fields = ("pair", "latency_ms", "bandwidth_gbps", "connections", "egress_price_per_gb", "source")
         order_by = "pair"
+
+    def render_source(self, record: WanLink) -> str:
+        rows = (record.latency_from, record.bandwidth_from)
+        words = dict.fromkeys(row.get_source_display() if row else "Declared" for row in rows)
+        return " and ".join(words).capitalize()
 
     def render_pair(self, record: WanLink) -> str:
         return format_html('<a href="{}">{}</a>', reverse("inventory:link-detail", args=[record.pk]), record)
+
+
+class MeasurementTable(Table):
+    at = TimeColumn()
+    source = tables.Column()
+    latency_ms = NumberColumn("One way", unit="ms", decimals=2)
+    bandwidth_gbps = NumberColumn("Bandwidth", unit="Gbit/s a node pair", decimals=3)
+    connections = NumberColumn("Connections")
+    actor = tables.Column("By", default="Meridian")
+    use = tables.TemplateColumn(
+        template_name="inventory/measurement_use.html", verbose_name="", orderable=False,
+        attrs={"td": {"class": "num"}},
+    )  # fmt: skip
+    narrow = ("at", "source", "latency_ms", "bandwidth_gbps", "use")
+
+    class Meta(Table.Meta):
+        model = LinkMeasurement
+        fields = ("at", "source", "latency_ms", "bandwidth_gbps", "connections", "actor", "use")
+        order_by = "-at"
+
+
+class GpuTypeTable(Table):
+    name = tables.LinkColumn("inventory:gputype-detail", args=[tables.A("name")], verbose_name="GPU type")
+    label = tables.Column("What it is")
+    have = NumberColumn("Registered", unit="GPUs")
+    fp8 = NumberColumn("FP8", unit="TFLOP/s", decimals=0)
+    bf16 = NumberColumn("BF16", unit="TFLOP/s", decimals=0)
+    tf32 = NumberColumn("TF32", unit="TFLOP/s", decimals=0)
+    fp32 = NumberColumn("FP32", unit="TFLOP/s", decimals=1)
+    memory_gib = NumberColumn("Memory", unit="GiB")
+    hbm_gb_s = NumberColumn("Memory", unit="GB/s")
+    host_gb_s = NumberColumn("Host", unit="GB/s", decimals=1)
+    link_gb_s = NumberColumn("In a node", unit="GB/s", decimals=1)
+    nic_gb_s = NumberColumn("Network", unit="GB/s", decimals=1)
+    narrow = ("name", "bf16", "memory_gib", "have")
+
+    class Meta(Table.Meta):
+        order_by = "name"
+
+
+class RegionTable(Table):
+    name = tables.Column("Region")
+    place = tables.Column()
+    country = tables.Column()
+    time_zone = tables.Column("Time zone")
+    prices = tables.Column("GPUs with a list price", orderable=False)
+    least_price = NumberColumn("from", unit="$/GPU h", decimals=2)
+    use = tables.TemplateColumn(
+        template_name="inventory/region_use.html", verbose_name="", orderable=False,
+        attrs={"td": {"class": "num"}},
+    )  # fmt: skip
+    narrow = ("name", "place", "use")
+
+    class Meta(Table.Meta):
+        order_by = "name"
+
+    def render_prices(self, value: Any) -> str:
+        return ", ".join(price.gpu_type for price in value) or DASH
+
+
+class PoolsOfTypeTable(Table):
+    dc = tables.LinkColumn(
+        "inventory:datacenter-detail", args=[tables.A("dc_id")], verbose_name="Data centre"
+    )
+    node_count = NumberColumn("Nodes")
+    gpu_count = NumberColumn("GPUs")
+    price_per_gpu_hour = NumberColumn("Price", unit="$/GPU h", decimals=2)
+
+    class Meta(Table.Meta):
+        model = GpuPool
+        fields = ("dc", "node_count", "gpu_count", "price_per_gpu_hour")
+        order_by = "dc"

@@ -36,9 +36,9 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('latency_ms', models.FloatField(null=True, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(10000)])),
-                ('bandwidth_gbps', models.FloatField(null=True, validators=[django.core.validators.MinValueValidator(0.001), django.core.validators.MaxValueValidator(100000.0)])),
-                ('connections', models.PositiveIntegerField(null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(256)])),
+                ('latency_ms', models.FloatField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(0), django.core.validators.MaxValueValidator(10000)])),
+                ('bandwidth_gbps', models.FloatField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(0.001), django.core.validators.MaxValueValidator(100000.0)])),
+                ('connections', models.PositiveIntegerField(blank=True, null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(256)])),
                 ('source', models.CharField(choices=[('declared', 'Declared'), ('probe', 'Probe'), ('run', 'Run')], max_length=10)),
                 ('actor', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('link', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='measurements', to='inventory.wanlink')),

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Aggregate, Count, OuterRef, Q, Subquery, Sum
+from django.db.models import Aggregate, Count, Exists, OuterRef, Q, Subquery, Sum
 from django.db.models.functions import Coalesce
 
 from webapp.accounts.models import Team
@@ -24,13 +24,29 @@ class DataCenterQuerySet(models.QuerySet["DataCenter"]):
         return self.filter(team__in=Team.objects.visible_to(user))
 
     def with_counts(self) -> DataCenterQuerySet:
-        """Adds `node_count` and `gpu_count`; each counts by itself: a filter may join others."""
-        from webapp.inventory.models.node import Node  # nodes know their data centre, not the other way round
+        """Adds `node_count`, `online_count` (nodes that answer), `gpu_count`, `least_price` (of a GPU hour).
 
-        counts = Node.objects.filter(dc=OuterRef("pk")).order_by().values("dc")
+        Each counts by itself: a filter may join other tables.
+        """
+        from webapp.inventory.models.node import Node  # nodes know their data centre, not the other way round
+        from webapp.inventory.models.pool import GpuPool
+
+        here = Node.objects.filter(dc=OuterRef("pk")).order_by().values("dc")
+        online = Node.objects.online().filter(dc=OuterRef("pk")).order_by().values("dc")
+        prices = GpuPool.objects.filter(dc=OuterRef("pk")).order_by("price_per_gpu_hour")
         return self.annotate(
-            node_count=_counted(counts, Count("pk")), gpu_count=_counted(counts, Sum("gpus"))
+            node_count=_counted(here, Count("pk")),
+            online_count=_counted(online, Count("pk")),
+            gpu_count=_counted(here, Sum("gpus")),
+            least_price=Subquery(prices.values("price_per_gpu_hour")[:1]),
         )
+
+    def with_silent_nodes(self) -> DataCenterQuerySet:
+        """Those of which a node does not answer."""
+        from webapp.inventory.models.node import Node
+
+        quiet = Node.objects.exclude(pk__in=Node.objects.online().values("pk"))
+        return self.filter(Exists(quiet.filter(dc=OuterRef("pk"))))
 
 
 class DataCenter(models.Model):

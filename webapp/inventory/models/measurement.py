@@ -33,11 +33,11 @@ class LinkMeasurement(models.Model):
 
     link = models.ForeignKey(WanLink, on_delete=models.CASCADE, related_name="measurements")
     at = models.DateTimeField(default=timezone.now)
-    latency_ms = models.FloatField(null=True, validators=LATENCY)  # one way
-    bandwidth_gbps = models.FloatField(null=True, validators=BANDWIDTH)  # one node pair, over `connections`
+    latency_ms = models.FloatField(null=True, blank=True, validators=LATENCY)  # one way
+    bandwidth_gbps = models.FloatField(null=True, blank=True, validators=BANDWIDTH)  # one node pair
     connections = models.PositiveIntegerField(
-        null=True, validators=[MinValueValidator(1), MaxValueValidator(256)]
-    )
+        null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(256)]
+    )  # over which the bandwidth was measured
     source = models.CharField(max_length=10, choices=LinkSource.choices)
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"

@@ -2,32 +2,45 @@
 
 import math
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.db.models import Q
 from django.http import HttpRequest
+from django.utils import timezone
 
 from engine.cluster import tcp
+from engine.cluster.regions import countries, distance_km, least_latency_ms
 from webapp.accounts.permissions import may
-from webapp.inventory.models import DataCenter, GpuPool, Node, WanLink
+from webapp.inventory.catalogue import position
+from webapp.inventory.models import DataCenter, GpuPool, WanLink
+from webapp.inventory.node_tables import NodeTable
+from webapp.inventory.selectors.history import link_charts, values_in_use
+from webapp.inventory.selectors.nodes import nodes_for_lists
+from webapp.inventory.selectors.worldmap import gpu_use
 from webapp.inventory.services import team_of
-from webapp.inventory.tables import LinkTable, NodeTable, PoolTable
+from webapp.inventory.tables import LinkTable, MeasurementTable, PoolTable
 from webapp.lists import bound_table
 
 
-def detail_context(request: HttpRequest, thing: DataCenter | Node | WanLink) -> dict[str, Any]:
+def detail_context(request: HttpRequest, thing: DataCenter | WanLink) -> dict[str, Any]:
     """The context of the detail page of `thing`."""
     context: dict[str, Any] = {"may_operate": may(request.user, team_of(thing))}
     if isinstance(thing, DataCenter):
         return context | _datacenter(request, thing)
-    return context | (_node(thing) if isinstance(thing, Node) else _link(request, thing))
+    return context | _link(request, thing)
 
 
 def _datacenter(request: HttpRequest, dc: DataCenter) -> dict[str, Any]:
-    links = WanLink.objects.visible_to(request.user).filter(Q(a=dc) | Q(b=dc)).select_related("a", "b")
-    nodes = Node.objects.visible_to(request.user).filter(dc=dc).select_related("dc").defer("seen_ranks")
-    pools = GpuPool.objects.visible_to(request.user).filter(dc=dc).with_counts()
+    links = WanLink.objects.visible_to(request.user).filter(Q(a=dc) | Q(b=dc))
+    links = links.select_related("a", "b", "latency_from", "bandwidth_from")
+    nodes = nodes_for_lists().visible_to(request.user).filter(dc=dc)
+    pools = GpuPool.objects.visible_to(request.user).filter(dc=dc).select_related("dc").with_counts()
+    use = gpu_use([dc.pk])[dc.pk]
     return {
         "datacenter": dc,
+        "country": countries().get(dc.country, dc.country),
+        "local_time": timezone.now().astimezone(ZoneInfo(dc.time_zone)) if dc.time_zone else None,
+        "use": use,
         "pools": bound_table(request, PoolTable, pools, prefix="pools-"),
         "nodes": bound_table(request, NodeTable, nodes, prefix="nodes-", exclude=("dc",)),
         "links": bound_table(request, LinkTable, links, prefix="links-"),
@@ -35,16 +48,21 @@ def _datacenter(request: HttpRequest, dc: DataCenter) -> dict[str, Any]:
     }
 
 
-def _node(node: Node) -> dict[str, Any]:
-    from webapp.jobs.models import HOLDING
-
-    ranks = node.ranks.filter(run__status__in=HOLDING).select_related("run__job").order_by("gpu")
-    return {"node": node, "ranks": ranks, "credentials": None}
-
-
 def _link(request: HttpRequest, link: WanLink) -> dict[str, Any]:
-    both = Q(ranks__dc=link.a_id) & Q(pk__in=_run_ids(link.b_id))
-    return {"link": link, "tcp": tcp_figures(link), "runs": _runs(request, both)}
+    here, there = position(link.a), position(link.b)
+    least_ms = least_latency_ms(here, there) if here and there else None
+    history = link.measurements.select_related("actor")
+    return {
+        "link": link,
+        "tcp": tcp_figures(link),
+        "in_use": values_in_use(link),
+        "least_ms": least_ms,
+        "too_fast": least_ms is not None and link.latency_ms < least_ms,
+        "distance_km": distance_km(here, there) if here and there else None,
+        "charts": link_charts(link),
+        "history": bound_table(request, MeasurementTable, history, prefix="history-"),
+        "runs": _runs(request, Q(ranks__dc=link.a_id) & Q(pk__in=_run_ids(link.b_id))),
+    }
 
 
 def tcp_figures(link: WanLink) -> dict[str, Any]:

@@ -1,0 +1,203 @@
+"""Where things stand on the map of data centres: places by longitude and latitude, plates that do not hide
+each other, curves that do not run behind plates, labels where there is room. Lengths are of the drawing."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+WIDE, HIGH = 1040.0, 430.0
+EDGE = 14.0  # kept free at the frame
+GAP = 12.0  # kept free between plates
+STRIP = 96.0  # at the foot, for places that nobody knows
+LEAST_DEGREES = 8.0  # of longitude and latitude shown, however near the places are to each other
+ROUNDS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A rectangle by its centre."""
+
+    x: float
+    y: float
+    wide: float
+    high: float
+
+    @property
+    def left(self) -> float:
+        return self.x - self.wide / 2
+
+    @property
+    def top(self) -> float:
+        return self.y - self.high / 2
+
+    def overlaps(self, other: "Box", gap: float = 0.0) -> bool:
+        """Whether less than `gap` is between the two."""
+        return (
+            abs(self.x - other.x) < (self.wide + other.wide) / 2 + gap
+            and abs(self.y - other.y) < (self.high + other.high) / 2 + gap
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A plain map (degrees are squares) of the part of the world from `west` and `north` on."""
+
+    west: float
+    north: float
+    per_degree: float
+    wide: float = WIDE
+    high: float = HIGH
+
+    def place(self, latitude: float, longitude: float) -> tuple[float, float]:
+        """Where a place stands in the drawing."""
+        return (longitude - self.west) * self.per_degree, (self.north - latitude) * self.per_degree
+
+    def graticule(self) -> tuple[list[tuple[float, str]], list[tuple[float, str]]]:
+        """Meridians (x, name) and parallels (y, name) at round degrees, five to ten of them across."""
+        step = next(s for s in (1, 2, 5, 10, 15, 30, 60) if self.wide / self.per_degree / s <= 10)
+        east, south = self.west + self.wide / self.per_degree, self.north - self.high / self.per_degree
+        meridians = _multiples(step, self.west, east)
+        parallels = _multiples(step, max(south, -90), min(self.north, 90))
+        return (
+            [
+                (round(self.place(0, at)[0], 1), _degrees((at + 180) % 360 - 180, "E", "W"))
+                for at in meridians
+            ],
+            [(round(self.place(at, 0)[1], 1), _degrees(at, "N", "S")) for at in parallels],
+        )
+
+
+def frame_of(places: Sequence[tuple[float, float]], *, high: float = HIGH, margin: float = 70.0) -> Frame:
+    """The frame that shows all `places` (latitude, longitude), `margin` from its edges."""
+    if not places:
+        return Frame(west=-180, north=90, per_degree=WIDE / 360, high=high)
+    south, north = min(p[0] for p in places), max(p[0] for p in places)
+    west, east = min(p[1] for p in places), max(p[1] for p in places)
+    across, down = max(east - west, LEAST_DEGREES), max(north - south, LEAST_DEGREES / 2)
+    per_degree = min((WIDE - 2 * margin) / across, (high - 2 * margin) / down)
+    return Frame(
+        west=(west + east) / 2 - WIDE / per_degree / 2,
+        north=(south + north) / 2 + high / per_degree / 2,
+        per_degree=per_degree,
+        high=high,
+    )
+
+
+def spread(boxes: Sequence[Box], *, wide: float = WIDE, high: float = HIGH) -> list[Box]:
+    """`boxes` moved apart until none is nearer than GAP to another, as far as the frame has room.
+
+    Each round moves both boxes of every pair that is too near by half of what they lack, along the axis on
+    which they lack less; ties go by their order.
+    """
+    made = [_inside(box, wide, high) for box in boxes]
+    for _ in range(ROUNDS):
+        moved = False
+        for i in range(len(made)):
+            for j in range(i):
+                if made[i].overlaps(made[j], GAP):
+                    made[i], made[j] = _apart(made[i], made[j], wide, high)
+                    moved = True
+        if not moved:
+            break
+    return made
+
+
+def row(sizes: Sequence[tuple[float, float]], *, top: float, wide: float = WIDE) -> list[Box]:
+    """Boxes of `sizes` side by side, evenly, from `top` down: by hand, where no place is known."""
+    share = wide / max(len(sizes), 1)
+    return [
+        Box(x=share * (i + 0.5), y=top + high / 2, wide=across, high=high)
+        for i, (across, high) in enumerate(sizes)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A quadratic curve between the centres of two boxes; `bend` is how far it bows to its left."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    bend: float
+
+    @property
+    def control(self) -> tuple[float, float]:
+        length = math.hypot(self.x2 - self.x1, self.y2 - self.y1) or 1.0
+        return (
+            (self.x1 + self.x2) / 2 - 2 * self.bend * (self.y2 - self.y1) / length,
+            (self.y1 + self.y2) / 2 + 2 * self.bend * (self.x2 - self.x1) / length,
+        )
+
+    def at(self, share: float) -> tuple[float, float]:
+        """The point at `share` (0 to 1) of the curve's parameter."""
+        cx, cy = self.control
+        near, far = (1 - share) ** 2, share**2
+        middle = 2 * share * (1 - share)
+        return near * self.x1 + middle * cx + far * self.x2, near * self.y1 + middle * cy + far * self.y2
+
+    @property
+    def path(self) -> str:
+        """As the `d` of an SVG path."""
+        cx, cy = self.control
+        return f"M{self.x1:.1f} {self.y1:.1f}Q{cx:.1f} {cy:.1f} {self.x2:.1f} {self.y2:.1f}"
+
+
+def curve(boxes: Sequence[Box], a: int, b: int) -> Curve:
+    """A curve from box `a` to box `b` past the others: the least bow that runs behind the fewest of them."""
+    straight = Curve(x1=boxes[a].x, y1=boxes[a].y, x2=boxes[b].x, y2=boxes[b].y, bend=0.0)
+    others = [box for i, box in enumerate(boxes) if i not in (a, b)]
+    bends = (side * bend for bend in (0.0, 24.0, 48.0, 72.0, 96.0, 128.0) for side in (1, -1))
+    tried = [replace(straight, bend=bend) for bend in bends]
+    return min(tried, key=lambda each: (_hidden(each, others), abs(each.bend), -each.bend))
+
+
+def label_of(bow: Curve, size: tuple[float, float], taken: Iterable[Box]) -> Box | None:
+    """Where on `bow` a label of `size` hides nothing of `taken`; None where there is no such spot."""
+    taken = list(taken)
+    for share in (0.5, 0.42, 0.58, 0.34, 0.66):
+        x, y = bow.at(share)
+        box = Box(x=x, y=y, wide=size[0], high=size[1])
+        if not any(box.overlaps(other, 2.0) for other in taken):
+            return box
+    return None
+
+
+def _hidden(bow: Curve, boxes: Sequence[Box]) -> int:
+    """How many of 24 points of `bow` lie behind boxes."""
+    points = [bow.at(i / 25) for i in range(1, 25)]
+    return sum(
+        abs(x - box.x) < box.wide / 2 + 4 and abs(y - box.y) < box.high / 2 + 4
+        for x, y in points
+        for box in boxes
+    )
+
+
+def _inside(box: Box, wide: float, high: float) -> Box:
+    x = min(max(box.x, EDGE + box.wide / 2), max(wide - EDGE - box.wide / 2, wide / 2))
+    y = min(max(box.y, EDGE + box.high / 2), max(high - EDGE - box.high / 2, high / 2))
+    return replace(box, x=x, y=y)
+
+
+def _apart(first: Box, second: Box, wide: float, high: float) -> tuple[Box, Box]:
+    lack_x = (first.wide + second.wide) / 2 + GAP - abs(first.x - second.x)
+    lack_y = (first.high + second.high) / 2 + GAP - abs(first.y - second.y)
+    side_x = 1 if first.x >= second.x else -1
+    side_y = 1 if first.y >= second.y else -1
+    if lack_x <= lack_y:
+        step = side_x * (lack_x / 2 + 0.1)
+        pair = replace(first, x=first.x + step), replace(second, x=second.x - step)
+    else:
+        step = side_y * (lack_y / 2 + 0.1)
+        pair = replace(first, y=first.y + step), replace(second, y=second.y - step)
+    return _inside(pair[0], wide, high), _inside(pair[1], wide, high)
+
+
+def _multiples(step: int, low: float, high: float) -> list[int]:
+    return list(range(math.ceil(low / step) * step, math.floor(high / step) * step + 1, step))
+
+
+def _degrees(value: float, positive: str, negative: str) -> str:
+    if value == 0:
+        return "0°"
+    return f"{abs(value):g}° {positive if value > 0 else negative}"

@@ -1,0 +1,124 @@
+"""The history of a link as a chart: what was measured and declared over time, and what is in use."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from webapp.inventory.models import LinkMeasurement, WanLink
+
+MOST_POINTS = 400
+WIDE, HIGH, LEFT, FOOT, HEAD = (
+    520,
+    150,
+    44,
+    20,
+    8,
+)  # of a chart, in its own units: axis at left, times at foot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One measurement: its place in the chart, and what it says."""
+
+    x: float
+    y: float
+    source: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One figure over time. Levels start at 0; `in_use` is the height of the value that plans reckon with."""
+
+    label: str
+    unit: str
+    points: list[Point]
+    line: str
+    ticks: list[tuple[float, str]]
+    in_use: float
+    in_use_text: str
+    first: datetime
+    last: datetime
+    wide: int = WIDE
+    high: int = HIGH
+    left: int = LEFT
+    right: int = WIDE - 8
+    foot: int = HIGH - FOOT
+
+
+def link_charts(link: WanLink) -> list[Chart]:
+    """Latency and bandwidth of `link` over its last MOST_POINTS measurements, as far as there are any."""
+    rows = list(link.measurements.order_by("-at", "-pk")[:MOST_POINTS])[::-1]
+    asked = (("Latency, one way", "ms", "latency_ms"), ("Bandwidth a node pair", "Gbit/s", "bandwidth_gbps"))
+    charts = [_chart(label, unit, field, rows, getattr(link, field)) for label, unit, field in asked]
+    return [chart for chart in charts if chart]
+
+
+def _chart(label: str, unit: str, field: str, rows: Sequence[LinkMeasurement], in_use: float) -> Chart | None:
+    known = [row for row in rows if getattr(row, field) is not None]
+    if not known:
+        return None
+    step = _step(max(in_use, *(getattr(row, field) for row in known)))
+    top = step * _ticks_to(max(in_use, *(getattr(row, field) for row in known)), step)
+    first, last = known[0].at, known[-1].at
+    span = (last - first).total_seconds()
+
+    def x(at: datetime) -> float:
+        share = (at - first).total_seconds() / span if span > 0 else 0.5
+        return round(LEFT + share * (WIDE - 8 - LEFT), 1)
+
+    def y(value: float) -> float:
+        return round(HIGH - FOOT - value / top * (HIGH - FOOT - HEAD), 1)
+
+    points = [_point(row, field, unit, x(row.at), y(getattr(row, field))) for row in known]
+    return Chart(
+        label=label,
+        unit=unit,
+        points=points,
+        line=" ".join(f"{point.x},{point.y}" for point in points),
+        ticks=[(y(i * step), f"{i * step:g}") for i in range(round(top / step) + 1)],
+        in_use=y(in_use),
+        in_use_text=f"in use {in_use:g} {unit}",
+        first=first,
+        last=last,
+    )
+
+
+def _point(row: LinkMeasurement, field: str, unit: str, x: float, y: float) -> Point:
+    text = (
+        f"{row.at:%Y-%m-%d %H:%M:%S} UTC: {getattr(row, field):g} {unit}, {row.get_source_display().lower()}"
+    )
+    return Point(x=x, y=y, source=row.source, title=text)
+
+
+def _step(most: float) -> float:
+    """A round step that parts 0 to `most` into three to five."""
+    if most <= 0:
+        return 1.0
+    size = 1.0
+    while size * 10 <= most:
+        size *= 10
+    while size > most:
+        size /= 10
+    return next(size * part for part in (0.25, 0.5, 1, 2, 2.5) if most / (size * part) <= 5)
+
+
+def _ticks_to(most: float, step: float) -> int:
+    count = 1
+    while count * step < most * (1 - 1e-9):
+        count += 1
+    return count
+
+
+def values_in_use(link: WanLink) -> list[dict[str, Any]]:
+    """Latency and bandwidth as plans reckon with them, each with the row of the history that it is from."""
+    return [
+        {"label": "Latency, one way", "value": link.latency_ms, "unit": "ms", "from": link.latency_from},
+        {
+            "label": "Bandwidth",
+            "value": link.bandwidth_gbps,
+            "unit": "Gbit/s per node pair and direction",
+            "from": link.bandwidth_from,
+        },
+    ]

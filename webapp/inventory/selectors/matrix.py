@@ -1,0 +1,100 @@
+"""The matrix of links: data centre by data centre, latency or bandwidth, shaded by size."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import reverse
+
+from webapp.inventory.models import DataCenter, WanLink
+
+MOST_SHOWN = 40  # data centres: 1,600 cells
+LEVELS = 5  # tokens of the heat ramp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """What the cells show. `better` says which end of the scale is the good one."""
+
+    name: str
+    label: str
+    unit: str
+    field: str
+    decimals: int
+    better: str
+
+
+MEASURES = {
+    "latency": Measure(
+        name="latency", label="Latency, one way", unit="ms", field="latency_ms", decimals=1, better="lower"
+    ),
+    "bandwidth": Measure(
+        name="bandwidth", label="Bandwidth a node pair", unit="Gbit/s", field="bandwidth_gbps", decimals=2,
+        better="higher",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One pair of data centres: `text` is its figure, empty without a link; `level` the shade, 0 to 4."""
+
+    text: str
+    level: int | None
+    url: str
+    title: str
+    same: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """Rows and columns are the same data centres in the same order."""
+
+    measure: Measure
+    dcs: list[DataCenter]
+    rows: list[tuple[DataCenter, list[Cell]]]
+    least: float | None
+    most: float | None
+    links: int
+    pairs: int
+    of: int  # data centres in all
+
+
+def link_matrix(user: Any, measure: Measure, dcs: Any, *, may_add: bool) -> Matrix:
+    """The matrix of the first MOST_SHOWN of the data centres `dcs` (a queryset of what `user` may see)."""
+    shown = list(dcs[:MOST_SHOWN])
+    ids = [dc.pk for dc in shown]
+    found = WanLink.objects.visible_to(user).filter(a__in=ids, b__in=ids)
+    links = {frozenset((link.a_id, link.b_id)): link for link in found}
+    values = [getattr(link, measure.field) for link in links.values()]
+    most = max(values, default=None)
+    rows = [(row, [_cell(measure, links, row, column, most, may_add) for column in shown]) for row in shown]
+    return Matrix(
+        measure=measure, dcs=shown, rows=rows, least=min(values, default=None), most=most, links=len(links),
+        pairs=len(shown) * (len(shown) - 1) // 2, of=dcs.count() if len(shown) == MOST_SHOWN else len(shown),
+    )  # fmt: skip
+
+
+def _cell(
+    measure: Measure, links: dict[frozenset[int], WanLink], row: DataCenter, column: DataCenter,
+    most: float | None, may_add: bool,
+) -> Cell:  # fmt: skip
+    pair = f"{row.name} – {column.name}"
+    if row.pk == column.pk:
+        return Cell(text="", level=None, url="", title=row.name, same=True)
+    link = links.get(frozenset((row.pk, column.pk)))
+    if link is None:
+        new = f"{reverse('inventory:link-create')}?a={row.pk}&b={column.pk}"
+        return Cell(text="", level=None, url=new if may_add else "", title=f"{pair}: no link")
+    value = getattr(link, measure.field)
+    text = f"{value:,.{measure.decimals}f}"
+    return Cell(
+        text=text,
+        level=_level(value, most or 0.0),
+        url=reverse("inventory:link-detail", args=[link.pk]),
+        title=f"{pair}: {text} {measure.unit}",
+    )
+
+
+def _level(value: float, most: float) -> int:
+    """The shade of `value` on a ramp from 0 to `most`: more is stronger."""
+    return min(LEVELS - 1, int(value / most * LEVELS)) if most > 0 else 0
