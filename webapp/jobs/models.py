@@ -119,6 +119,7 @@ class Run(models.Model):
     finished_at = models.DateTimeField(null=True)
     live_seq = models.PositiveBigIntegerField(default=0)  # of the last message to browsers
     mark_seq = models.PositiveBigIntegerField(default=0)  # of the last mark
+    marks_told = models.PositiveBigIntegerField(default=0)  # of the last mark that browsers have heard of
     # Given by whoever asked for the run: the same key from the same user is answered with this run.
     idempotency_key = models.CharField(max_length=64, blank=True, editable=False)
     # What it waits for does not go away by itself: somebody has to act.

@@ -50,7 +50,6 @@ def take_in(events: list[tuple[str, str, Event]], changed: set[int]) -> list[tup
     """
     intake = Intake()
     _load_runs(intake, events, changed)
-    marks_before = {pk: run.mark_seq for pk, run in intake.runs.items()}
     _take_spans(intake, events)
     for node, entry, event in events:
         _take_other(intake, node, entry, event)
@@ -58,7 +57,7 @@ def take_in(events: list[tuple[str, str, Event]], changed: set[int]) -> list[tup
     if intake.refused:
         log.warning("events refused", count=intake.refused)
     told = intake.touched | (changed & set(intake.runs))
-    return [(pk, _message(intake, intake.runs[pk], marks_before[pk])) for pk in sorted(told)]
+    return [(pk, _message(intake, intake.runs[pk])) for pk in sorted(told)]
 
 
 def _load_runs(intake: Intake, events: list[tuple[str, str, Event]], changed: set[int]) -> None:
@@ -111,7 +110,7 @@ def _take_spans(intake: Intake, events: list[tuple[str, str, Event]]) -> None:
     known = SpanBatch.objects.filter(
         run__in={key[0] for key in found}, iteration__in={key[1] for key in found}
     ).values_list("run_id", "iteration", "rank")
-    for key in found.keys() - set(known):
+    for key in sorted(found.keys() - set(known)):  # the first to come gives the run its epoch
         _take_batch(intake, intake.runs[key[0]], found[key])
 
 
@@ -299,11 +298,12 @@ def _write(intake: Intake) -> None:
         jobs.record_last_line(intake.runs[pk], rank, lines[-1].text)
 
 
-def _message(intake: Intake, run: Run, marks_before: int) -> dict[str, Any]:
+def _message(intake: Intake, run: Run) -> dict[str, Any]:
     """What the browsers of `run` are to hear of this batch; numbered in its transaction."""
-    Run.objects.filter(pk=run.pk).update(live_seq=F("live_seq") + 1)
+    told = run.marks_told
+    Run.objects.filter(pk=run.pk).update(live_seq=F("live_seq") + 1, marks_told=F("mark_seq"))
     run = Run.objects.select_related("job").get(pk=run.pk)
-    marks = RunEvent.objects.filter(run=run, seq__gt=marks_before)
+    marks = RunEvent.objects.filter(run=run, seq__gt=told).order_by("seq")
     stats = [stat for (pk, _), stat in sorted(intake.stats.items()) if pk == run.pk]
     message = {
         "type": "events",

@@ -1,0 +1,171 @@
+"""The whole run for charts, spans looked back at, traces, CSV; and what is left of an old iteration."""
+
+import csv
+import io
+import json
+from statistics import fmean
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from tests.site.telemetry import events, placed, spans_event, step_event
+from tests.site.world import World
+from webapp.jobs.models import Run
+from webapp.live.codes import code_of, span_of
+from webapp.live.history import history
+from webapp.live.models import IterationStat, SpanBatch
+from webapp.live.selectors import snapshot
+from webapp.live.services import compact_iterations, forget_old_spans, take_in
+
+
+@pytest.fixture
+def run(world: World) -> Run:
+    return placed(world)
+
+
+def test_every_iteration_is_a_point_while_they_are_few(world: World, run: Run) -> None:
+    take_in(events(run, 5), set())
+    found = world.client("viewer").get(f"/runs/{run.pk}/history.json").json()
+    assert found["every"] == 1
+    assert [point["iteration"] for point in found["iterations"]] == [0, 1, 2, 3, 4]
+    assert [point["loss"] for point in found["iterations"]] == [5, 4, 3, 2, 1]
+    assert {point["tokens_per_s"] for point in found["iterations"]} == {10.0}
+    assert {point["utilization"] for point in found["iterations"]} == {0.5}
+    assert found["iterations"][1]["start"] == 1000.0
+    assert [dc["name"] for dc in found["dcs"]] == ["east", "mid", "west"]
+    assert [dc["utilization"] for dc in found["dcs"]] == [[0.5] * 5] * 3
+    east_to_mid = next(link for link in found["links"] if (link["from"], link["to"]) == (0, 1))
+    assert east_to_mid["gbps"] == [1.0] * 5  # 5 MB in 20 ms over both pairs of the cell at once
+    back = next(link for link in found["links"] if (link["from"], link["to"]) == (1, 0))
+    assert back["gbps"] == [None] * 5
+
+
+@pytest.mark.parametrize(("count", "most"), [(7, 7), (8, 7), (20, 7), (21, 7), (50, 3)])
+def test_thinned_points_are_means_and_leave_nothing_out(run: Run, count: int, most: int) -> None:
+    for iteration in range(count):
+        take_in([("west-1", "1-0", step_event(run, iteration, loss=float(iteration**2)))], set())
+    run.refresh_from_db()
+    found = history(run, most)
+    every, points = found["every"], found["iterations"]
+    assert len(points) <= most
+    chunks = [range(count)[i : i + every] for i in range(0, count, every)]
+    assert [point["iteration"] for point in points] == [chunk[-1] for chunk in chunks]
+    assert [point["loss"] for point in points] == pytest.approx([fmean(i**2 for i in c) for c in chunks])
+
+
+def test_a_run_that_has_not_begun_has_an_empty_history(run: Run) -> None:
+    found = history(run)
+    assert found["iterations"] == []
+    assert [dc["utilization"] for dc in found["dcs"]] == [[], [], []]
+
+
+def test_an_iteration_that_lacks_ranks_has_no_utilization_yet(run: Run) -> None:
+    take_in(events(run, 1)[:7], set())
+    run.refresh_from_db()
+    assert history(run)["iterations"][0]["utilization"] is None
+    take_in(events(run, 1)[7:], set())
+    assert history(run)["iterations"][0]["utilization"] == 0.5
+
+
+def test_old_iterations_keep_their_numbers_and_lose_their_details(run: Run) -> None:
+    take_in(events(run, 6), set())
+    run.refresh_from_db()
+    before = history(run)
+    assert forget_old_spans(2) == 4 * 12
+    assert compact_iterations(2) == 4
+    assert history(run) == before
+    old = IterationStat.objects.filter(run=run, is_compact=True)
+    assert [stat.iteration for stat in old] == [0, 1, 2, 3]
+    assert all(stat.busy_s == stat.sync_s == stat.traffic == {} for stat in old)
+    assert compact_iterations(2) == 0
+
+
+def test_what_comes_again_after_it_was_compacted_changes_nothing(run: Run) -> None:
+    take_in(events(run, 6), set())
+    run.refresh_from_db()
+    before = history(run)
+    forget_old_spans(2)
+    compact_iterations(2)
+    take_in(events(run, 6), set())
+    assert history(run) == before
+    assert SpanBatch.objects.filter(run=run).count() == 2 * 12
+
+
+def test_an_iteration_that_lacks_a_rank_waits_for_it_an_hour(run: Run) -> None:
+    missing = ("east-1", "1-0", spans_event(run, 0, 0))
+    take_in([item for item in events(run, 6) if item != missing], set())
+    compact_iterations(2)
+    assert not IterationStat.objects.get(run=run, iteration=0).is_compact
+    take_in([missing], set())
+    assert IterationStat.objects.get(run=run, iteration=0).utilization == 0.5
+    take_in([item for item in events(run, 1, first=6) if item[2].get("rank") != 0], set())
+    ended = timezone.now() - timezone.timedelta(hours=2)
+    Run.objects.filter(pk=run.pk).update(status="failed", finished_at=ended, iteration=20)
+    compact_iterations(2)
+    assert not IterationStat.objects.filter(run=run, is_compact=False).exists()
+
+
+def test_spans_looked_back_at_are_those_of_the_snapshot(world: World, run: Run) -> None:
+    take_in(events(run, 4), set())
+    client, whole = world.client("viewer"), snapshot(run.pk)
+    found = client.get(f"/runs/{run.pk}/spans.json", {"from": 1, "to": 2}).json()
+    assert found["iterations"] == [it for it in whole["iterations"] if it["iteration"] in (1, 2)]
+    assert found["spans"] == [entry for entry in whole["spans"] if entry["iteration"] in (1, 2)]
+    assert client.get(f"/runs/{run.pk}/spans.json", {"from": "x"}).status_code == 400
+    assert client.get(f"/runs/{run.pk}/spans.json", {"from": 90, "to": 99}).json()["spans"] == []
+
+
+def spans_of(run: Run) -> list[dict[str, Any]]:
+    return [span for _, _, event in events(run, 1) if event["kind"] == "spans" for span in event["spans"]]
+
+
+def test_a_code_is_the_span_that_it_came_from(run: Run) -> None:
+    for span in spans_of(run):
+        code = code_of(span, origin=span["start"])
+        again = span_of(code, pipeline=span["pipeline"], stage=span.get("stage", 0), wan=True).as_dict()
+        assert again["track"] == span["track"]
+        same = {"op", "microbatch", "pipeline", "stage", "from_stage", "to_stage", "payload", "bytes"} & set(
+            span
+        )
+        assert {name: again[name] for name in same} == {name: span[name] for name in same}
+        assert again["end"] - again["start"] == pytest.approx((span["end"] - span["start"]) * 1e3, abs=2e-3)
+
+
+def test_the_trace_holds_every_span_of_its_range(world: World, run: Run) -> None:
+    client, url = world.client("viewer"), f"/runs/{run.pk}/trace.json"
+    assert client.get(url).status_code == 404
+    take_in(events(run, 4), set())
+    response = client.get(url, {"from": 1, "to": 2})
+    assert f'filename="run-{run.pk}.trace.json"' in response["Content-Disposition"]
+    trace = json.loads(response.content)
+    work = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert len(work) == 2 * len(spans_of(run))
+    assert {event["args"]["iteration"] for event in work} == {1, 2}
+    ops = [event for event in work if event["cat"] == "gpu"]
+    assert {event["dur"] for event in ops} == {500_000.0}
+    assert min(event["ts"] for event in work) == 0
+    assert {event["cat"] for event in work} == {"gpu", "wan"}
+    assert any("east-1" in event["args"]["gpu"] for event in ops)
+    assert trace["otherData"]["run"] == run.pk
+    assert len([e for e in json.loads(client.get(url).content)["traceEvents"] if e["ph"] == "X"]) == 4 * 14
+    for query in ({"from": 3, "to": 1}, {"from": "x"}, {"to": "-1"}):
+        assert client.get(url, query).status_code == 400
+
+
+def test_metrics_as_a_table_and_as_csv(world: World, run: Run) -> None:
+    client = world.client("viewer")
+    page = client.get(f"/runs/{run.pk}/metrics/")
+    assert "No iteration has ended yet" in page.content.decode()
+    take_in(events(run, 3), set())
+    page = client.get(f"/runs/{run.pk}/metrics/")
+    first = page.context["table"].rows[0]
+    assert (first.get_cell("iteration"), first.get_cell("loss"), first.get_cell("took")) == (
+        "3",
+        "3.0000",
+        "1,000.0",
+    )
+    text = b"".join(client.get(f"/runs/{run.pk}/metrics.csv").streaming_content).decode()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["iteration"] for row in rows] == ["1", "2", "3"]
+    assert [float(row["loss"]) for row in rows] == [5, 4, 3]
