@@ -6,6 +6,13 @@ import pytest
 
 
 @pytest.fixture
+def house(db: Any) -> Any:
+    from tests.site.house import make_house
+
+    return make_house()
+
+
+@pytest.fixture
 def world(db: Any) -> Any:
     from tests.site.world import make_world
 

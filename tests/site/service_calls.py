@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from django.contrib.sessions.backends.db import SessionStore
 from django.utils import timezone
 
 from engine import __version__
@@ -154,7 +155,7 @@ CALLS: dict[str, Prepare] = {
         accounts.join_with_new_account, invited(w)[1], username="new", password="a long passphrase"
     ),
     "accounts.note_login": lambda w: partial(
-        accounts.note_login, operator(w), "key", address="192.0.2.1", browser="Lynx"
+        accounts.note_login, operator(w), SessionStore(), address="192.0.2.1", browser="Lynx"
     ),
     "accounts.note_logout": lambda w: partial(accounts.note_logout, operator(w), "key"),
     "accounts.note_failed_login": lambda w: partial(

@@ -105,13 +105,14 @@ class InvitationTable(Table):
 
 
 class AuditTable(Table):
-    at = TimeColumn("When")
-    actor = tables.Column("Who", order_by="actor__username", default="Meridian")
-    verb = tables.Column("Did what")
-    object_type = tables.Column("To a")
-    object_label = tables.Column("Called")
+    # Each order ends at the id: rows that are alike else would change places between pages and exports.
+    at = TimeColumn("When", order_by=("at", "id"))
+    actor = tables.Column("Who", order_by=("actor__username", "id"), default="Meridian")
+    verb = tables.Column("Did what", order_by=("verb", "id"))
+    object_type = tables.Column("To a", order_by=("object_type", "id"))
+    object_label = tables.Column("Called", order_by=("object_label", "id"))
     change = tables.Column("What changed", empty_values=(), orderable=False, attrs={"td": {"class": "wrap"}})
-    team = tables.Column(order_by="team__name")
+    team = tables.Column(order_by=("team__name", "id"))
     narrow = ("at", "verb", "object_label")
 
     class Meta(Table.Meta):

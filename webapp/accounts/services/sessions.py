@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from django.conf import settings
+from django.contrib.sessions.backends.base import SessionBase
 from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.utils import timezone
@@ -16,10 +17,12 @@ QUIET_LOCK = settings.AXES_COOLOFF_TIME  # one row for a lock, however often its
 
 
 @transaction.atomic
-def note_login(user: User, session_key: str, *, address: str | None, browser: str) -> LoginSession:
-    """A login began the session `session_key`."""
+def note_login(user: User, session: SessionBase, *, address: str | None, browser: str) -> LoginSession:
+    """A login began `session`."""
+    if session.session_key is None:
+        session.create()
     known = {"user": user, "address": address, "browser": browser[:200], "since": timezone.now()}
-    began, _ = LoginSession.objects.update_or_create(session_key=session_key, defaults=known)
+    began, _ = LoginSession.objects.update_or_create(session_key=session.session_key, defaults=known)
     record(user, "login", user, team=None, message=f"From {address}.")
     return began
 
@@ -33,18 +36,21 @@ def note_logout(user: User, session_key: str | None) -> None:
 
 @transaction.atomic
 def note_failed_login(username: str, *, address: str | None, locked: bool) -> AuditEntry | None:
-    """A wrong password for `username`; `locked` where it was one too many."""
+    """A wrong password for `username`; `locked` where it was one too many, or came after that.
+
+    Returns None where a row says it already: what tries a locked door for hours must not fill the audit.
+    """
     user = User.objects.filter(username=username).first()
     verb = "lock" if locked else "login-failed"
     message = f"Too many wrong passwords from {address}." if locked else f"From {address}."
-    if user is not None:
-        return record(None, verb, user, team=None, message=message)
-    recent = AuditEntry.objects.filter(
-        at__gt=timezone.now() - QUIET, verb=verb, object_id="", message=message
+    thing = user or User(username=UNKNOWN)
+    same = AuditEntry.objects.filter(
+        verb=verb, object_type="user", object_id=str(thing.pk or ""), message=message
     )
-    if recent.exists():
+    quiet = QUIET_LOCK if locked else QUIET
+    if (locked or user is None) and same.filter(at__gt=timezone.now() - quiet).exists():
         return None
-    return record(None, verb, User(username=UNKNOWN), team=None, message=message)
+    return record(None, verb, thing, team=None, message=message)
 
 
 @transaction.atomic

@@ -45,11 +45,9 @@ class LoginView(DjangoLoginView):
 
 def began(request: HttpRequest, user: Any) -> None:
     """Note the session that a login just began."""
-    if request.session.session_key is None:
-        request.session.create()
     services.note_login(
         user,
-        request.session.session_key or "",
+        request.session,
         address=get_client_ip_address(request),
         browser=request.headers.get("User-Agent", ""),
     )
