@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.exceptions import NoPermissionError
 
 from engine import __version__
 from engine.errors import InputError
@@ -246,7 +247,7 @@ def _rights(client: "redis.Redis", config: AgentConfig) -> Line:
     try:
         client.xlen(config.stream)
         client.llen(f"{config.prefix}{config.queue}")
-    except redis.NoPermissionError as error:
+    except NoPermissionError as error:
         return _line("broker rights", "fail", f"this node lacks rights on its own keys ({error})", todo)
     for forbidden in (("CONFIG", "GET", "maxmemory"), ("XLEN", "control:changes"), ("KEYS", "node:*")):
         try:
@@ -277,7 +278,7 @@ def _version(client: "redis.Redis", config: AgentConfig) -> Line:
 def _clock(client: "redis.Redis") -> Line:
     try:
         reading = clock.measure(client)
-    except redis.NoPermissionError:
+    except NoPermissionError:
         return _line(
             "clock", "warn", "the broker does not tell the time", "on the site: manage.py sync_node_acl"
         )

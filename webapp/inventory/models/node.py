@@ -155,6 +155,11 @@ class Node(models.Model):
             return False
         return abs(self.clock_offset_ms) > max(CLOCK_WARN_MS, (self.clock_rtt_ms or 0.0) / 2)
 
+    def needs_other_ports(self) -> bool:
+        """Whether its range is too small for it, or another node on its host has a part of it."""
+        too_few = self.port_to - self.port_from + 1 < ports_needed(self.gpus)
+        return too_few or sharing_ports(self.host, self.port_from, self.port_to).exclude(pk=self.pk).exists()
+
     def clean(self) -> None:
         """Refuse a range that is too small, or that another node on the same host has a part of."""
         super().clean()

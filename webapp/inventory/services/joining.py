@@ -150,11 +150,11 @@ def _take_over(node: Node, asked: JoinRequest) -> None:
     node.device = asked.device or node.device
     cuda = len(hardware.get("gpus", ())) if node.device == "cuda" else 0
     node.gpus = asked.gpus or cuda or node.gpus
-    moved, node.host = node.host != asked.host, asked.host
+    node.host = asked.host
     try:
         if asked.ports:
             node.port_from, node.port_to = map(int, asked.ports.split("-"))
-        elif moved:
+        elif node.needs_other_ports():
             node.port_from, node.port_to = free_ports(node.host, node.gpus, but=node.pk)
         node.version, node.seen_hardware = asked.version, hardware
         node.full_clean()
