@@ -1,0 +1,211 @@
+"""The timeline's arithmetic in the browser against plain Python: bubbles, shares, addresses, gaps."""
+
+import json
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from playwright.sync_api import Page
+
+from tests.demo.browser import chromium, launched
+
+PATH = chromium()
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(PATH is None, reason="NO BROWSER TESTED: no Chromium found"),
+]
+QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ROOT = Path(__file__).resolve().parents[2]
+LEAST_SHARE = 0.004  # of an iteration: what is shorter is a pause between two ops, no bubble
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    """An empty page that can import the site's modules."""
+    assert PATH
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(ROOT)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with launched(PATH) as browser:
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{server.server_port}/static/img/meridian.svg")
+        yield page
+    server.shutdown()
+
+
+def js(page: Page, body: str, value: Any) -> Any:
+    """What `body`, a function of `v` with `load(name)` for modules below static/js, returns."""
+    return page.evaluate(f"async v => {{ const load = name => import('/static/js/' + name); {body} }}", value)
+
+
+@st.composite
+def lanes_of_ops(draw: st.DrawFn) -> list[list[tuple[float, float]]]:
+    """Ops (start, end) of some lanes over one iteration of 1,000 ms, in order, none overlapping."""
+    lanes = []
+    for _ in range(draw(st.integers(1, 3))):
+        cuts = draw(st.lists(st.integers(0, 10_000), min_size=2, max_size=16, unique=True))
+        times = [cut / 10 for cut in sorted(cuts)]
+        lanes.append(list(zip(times[::2], times[1::2], strict=False)))
+    return lanes
+
+
+MODEL = """
+const { TimelineModel } = await load('timeline/model.js');
+const model = new TimelineModel();
+const lanes = v.lanes.map((_, rank) => ({ rank, pipeline: rank, stage: 0, dc: 0 }));
+model.reset({ dcs: [{ name: 'a' }], lanes });
+const whole = k => ({ iteration: k, start: 1000 * k, end: 1000 * (k + 1), utilization: 0.5 });
+model.addIterations([0, 1].map(whole));
+model.addSpans([0, 1].flatMap(k => v.lanes.map((ops, rank) => ({ rank, iteration: k,
+    spans: ops.map(([s, e], m) => ['F', m, s + 1000 * k, e + 1000 * k]) }))));
+"""
+
+
+def bubbles(ops: list[tuple[float, float]], low: float, high: float) -> tuple[int, float]:
+    """Count and length inside [low, high] of the idle times of two equal iterations."""
+    twice = ops + [(start + 1000, end + 1000) for start, end in ops]
+    edges = [0.0, *[t for op in twice for t in op], 2000.0]
+    idle = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a > 1000 * LEAST_SHARE]
+    inside = [(max(a, low), min(b, high)) for a, b in idle if b > low and a < high]
+    return len(inside), sum(b - a for a, b in inside)
+
+
+@QUICK
+@given(lanes=lanes_of_ops(), low=st.integers(0, 1900), length=st.integers(5, 2000))
+def test_bubbles_are_the_times_without_ops(page: Page, lanes: Any, low: int, length: int) -> None:
+    high = min(low + length, 2000)
+    body = (
+        MODEL
+        + """
+        const { bubblesIn } = await load('timeline/gaps.js');
+        return model.lanes.map((_, i) => bubblesIn({ model, mode: 'both' }, i, v.low, v.high));"""
+    )
+    found = js(page, body, {"lanes": lanes, "low": low, "high": high})
+    for ops, told in zip(lanes, found, strict=True):
+        count, ms = bubbles(ops, low, high)
+        assert told["count"] == count
+        assert told["ms"] == pytest.approx(ms, abs=1e-6)
+        assert told["known"] == pytest.approx(high - low, abs=1e-6)
+
+
+@QUICK
+@given(lanes=lanes_of_ops(), first=st.integers(0, 900), steps=st.integers(1, 40))
+def test_coverage_is_the_share_of_time_that_was_busy(page: Page, lanes: Any, first: int, steps: int) -> None:
+    body = (
+        MODEL
+        + """
+        const { CoverageCache } = await load('timeline/coverage.js');
+        const all = v.lanes.map((_, i) => i), out = new Float32Array(v.steps);
+        const coverage = new CoverageCache().get(model, 'row', all, { iteration: 0, start: 0, end: 1000 });
+        coverage.shares(out, v.steps, v.first, 100 / v.steps);
+        return [...out];"""
+    )
+    found = js(page, body, {"lanes": lanes, "first": first, "steps": steps})
+    ops = [op for lane in lanes for op in lane]
+    high = first + 100
+    busy = sum(max(0.0, min(end, high) - max(start, first)) for start, end in ops) / len(lanes)
+    # A bin is about 1 ms: what the ends of the range cut through is known to one bin each.
+    assert sum(found) / steps * 100 == pytest.approx(busy, abs=2.1)
+
+
+@QUICK
+@given(
+    start=st.floats(-1e7, 1e9), length=st.floats(1, 1e6), by=st.sampled_from(["dc", "pipeline", "stage"]),
+    mode=st.sampled_from(["both", "measured", "predicted"]), live=st.booleans(), pinned=st.booleans(),
+    op=st.tuples(st.integers(0, 1023), st.integers(0, 10**6), st.sampled_from("FRBWAO"), st.integers(-1, 99)),
+)  # fmt: skip
+def test_an_address_says_all_that_is_shown(
+    page: Page, start: float, length: float, by: str, mode: str, live: bool, pinned: bool, op: Any
+) -> None:
+    rank, iteration, kind, microbatch = op
+    shown = {"from": start, "to": start + length, "by": by, "mode": mode, "live": live, "pinned": pinned,
+             "rank": rank, "iteration": iteration, "kind": kind, "microbatch": microbatch}  # fmt: skip
+    body = """
+        const { viewParams, parseView } = await load('timeline/permalink.js');
+        const timeline = { view: { live: v.live, from: v.from, to: v.to }, by: v.by, mode: v.mode,
+            options: {}, open: new Set(), pinned: v.pinned, frame: { anchors: [] },
+            model: { lanes: [{ rank: v.rank }] },
+            focus: { type: 'op', lane: 0, iteration: v.iteration, kind: v.kind, microbatch: v.microbatch } };
+        return parseView('#' + viewParams(timeline).toString());"""
+    read = js(page, body, shown) or dict.fromkeys(("from", "to", "by", "mode", "op"))
+    assert (read["by"] or "dc", read["mode"] or "both") == (by, mode)
+    if live:
+        assert read["from"] is None
+    else:
+        assert (read["from"], read["to"]) == pytest.approx((start, start + length), abs=1e-3)
+    named = {"rank": rank, "iteration": iteration, "kind": kind, "microbatch": microbatch}
+    assert read["op"] == (named if pinned else None)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "#events", "#from=1", "#from=9&to=2", "#op=1.2.F", "#by=colour", "#from=a&to=b"]
+)
+def test_a_wrong_address_asks_for_nothing(page: Page, text: str) -> None:
+    assert js(page, "return (await load('timeline/permalink.js')).parseView(v);", text) is None
+
+
+EPOCH = 1_790_000_000_000.0  # 2026-09-21 14:13:20 UTC, in ms
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("12", {"iteration": 11}), ("1,842", {"iteration": 1841}), ("iteration 3", {"iteration": 2}),
+        ("#7", {"iteration": 6}), ("0", None), ("-1", None), ("1.5", None), ("soon", None), ("", None),
+        ("350 ms", {"time": 350}), ("12.5 s", {"time": 12_500}), ("2min", {"time": 120_000}), ("25:00", None),
+        ("14:13:30", {"time": 10_000}), ("14:14", {"time": 40_000}), ("14:13:30 UTC", {"time": 10_000}),
+        ("14:13:19", {"time": -1_000}),
+    ],
+)  # fmt: skip
+def test_a_place_is_an_iteration_a_time_or_a_clock_time(page: Page, text: str, place: Any) -> None:
+    body = "return (await load('timeline/goto.js')).parsePlace(v.text, { epoch: v.epoch, until: 60000 });"
+    assert js(page, body, {"text": text, "epoch": EPOCH}) == place
+
+
+SERVER = """
+const sent = [];
+class FakeSocket extends EventTarget {
+  static OPEN = 1; static CONNECTING = 0;
+  constructor() { super(); this.readyState = 1; FakeSocket.last = this; }
+  send(text) { sent.push(JSON.parse(text)); }
+  close() {}
+  say(message) { this.dispatchEvent(new MessageEvent('message', { data: JSON.stringify(message) })); }
+}
+globalThis.WebSocket = FakeSocket;
+let clock = 1e6; Date.now = () => (clock += 2000);
+const { Connection } = await load('run/connection.js');
+const connection = new Connection({ path: '/', liveUrl: '/' }), applied = [];
+connection.addEventListener('message', ({ detail }) => applied.push(detail.seq));
+connection.begin(v.known); connection.open();
+const socket = FakeSocket.last; socket.dispatchEvent(new Event('open'));
+for (const seq of v.messages) {
+  socket.say({ type: 'events', seq });
+  // The server answers a question with everything after the seq that it names.
+  for (let ask; (ask = sent.shift());) {
+    for (let n = ask.seq + 1; n <= seq; n++) socket.say({ type: 'events', seq: n });
+  }
+}
+clearInterval(connection.watch);
+return applied;
+"""
+
+
+@QUICK
+@given(known=st.integers(0, 50), steps=st.lists(st.sampled_from([0, 1, 1, 1, 2, 5]), max_size=30))
+def test_every_message_is_applied_once_and_in_order(page: Page, known: int, steps: list[int]) -> None:
+    """Messages come twice (step 0) or are lost (steps over 1): what is applied has no gap and no double."""
+    messages, seq = [], known
+    for step in steps:
+        seq += step
+        messages.append(seq)
+    applied = js(page, SERVER, {"known": known, "messages": messages})
+    assert applied == list(range(known + 1, seq + 1)), json.dumps(messages)
