@@ -10,7 +10,8 @@ from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from channels.generic.websocket import AsyncJsonWebsocketConsumer  # type: ignore[import-untyped]
 
 from webapp.live.ingest import group_of
-from webapp.live.selectors import may_still_watch, messages_since, snapshot, visible_run
+from webapp.live.selectors import may_still_watch, messages_since, visible_run
+from webapp.live.sharing import picture
 
 log = structlog.get_logger(__name__)
 PING_S = 20.0
@@ -105,9 +106,9 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
             await self.send_json(message)
 
     async def _send_snapshot(self) -> None:
-        whole = await database_sync_to_async(snapshot)(self.run_id)
-        self.seq, self.epoch, self.sent_at = whole["seq"], whole["epoch"], time.monotonic()
-        await self.send_json(whole)
+        whole = await picture(self.run_id)
+        self.seq, self.epoch, self.sent_at = whole.seq, whole.epoch, time.monotonic()
+        await self.send(text_data=whole.text)
         await self._let_go()
 
     async def _let_go(self) -> None:
