@@ -4,8 +4,8 @@
 
 Each stage of docker/Dockerfile becomes a folder that stands for its file system (scripts/docker_room.py);
 COPY obeys .dockerignore. Then the images are run as the compose files say, against a PostgreSQL and a Valkey
-of this machine, until each health check passes, and stopped with SIGTERM. No image is built, and nothing is said
-about the base images. Exit status: 0 every line worked, 1 one did not.
+of this machine, until each health check passes, and stopped with SIGTERM. No image is built, and nothing is
+said about the base images. Exit status: 0 every line worked, 1 one did not.
 """
 
 import argparse

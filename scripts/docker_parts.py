@@ -52,40 +52,39 @@ def compose(path: str, values: Mapping[str, str]) -> dict[str, Any]:
 @contextlib.contextmanager
 def part(
     name: str, image: Image, env: Mapping[str, str], argv: list[str], probe: list[str], grace_s: float
-) -> Iterator[None]:
-    """One container: started, soon well by its health check, and stopped by SIGTERM within its grace."""
+) -> Iterator[Callable[[], None]]:
+    """One container: started, and stopped by SIGTERM within its grace; yields what waits until it is well."""
     whole = {**image.env, **env, "HOME": "/var/lib/meridian"}
     began = time.monotonic()
     process = image.room.start([*image.entrypoint, *argv], env=whole, folder=image.folder, user=image.user)
     output: list[str] = []
-    assert process.stdout
     reader = threading.Thread(target=lambda: output.extend(process.stdout or ()), daemon=True)
     reader.start()
-    try:
+
+    def well() -> None:
         _until_well(name, image, whole, probe, process, output)
-        say(
-            f"{name}: {' '.join([*image.entrypoint, *argv])}; health: {' '.join(probe)}",
-            0,
-            time.monotonic() - began,
-        )
-        yield
-        process.send_signal(signal.SIGTERM)
-        began = time.monotonic()
-        try:
-            status = process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            status = 124
-        # 143 and -15: ended by the signal itself, as uvicorn does once it is done.
-        say(
-            f"{name}: SIGTERM",
-            0 if status in (0, 143, -15) else status,
-            time.monotonic() - began,
-            "".join(output),
-        )
+        line = f"{name}: {' '.join([*image.entrypoint, *argv])}; health: {' '.join(probe)}"
+        say(line, 0, time.monotonic() - began)
+
+    try:
+        yield well
+        _stop(name, process, grace_s, output)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _stop(name: str, process: "subprocess.Popen[str]", grace_s: float, output: list[str]) -> None:
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    try:
+        status = process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        status = 124
+    # 143 and -15: ended by the signal itself, as uvicorn does once it is done.
+    took_s = time.monotonic() - began
+    say(f"{name}: SIGTERM", 0 if status in (0, 143, -15) else status, took_s, "".join(output))
 
 
 def _until_well(
@@ -128,11 +127,14 @@ def site(image: Image, place: Path) -> None:
         env = {**services["web"]["environment"], **here}
         _migrate(image, env, services["migrate"]["command"])
         with contextlib.ExitStack() as parts:
+            waits = []
             for name in ("web", "control", "beat", "ingest"):
                 one = services[name]
                 probe = one["healthcheck"]["test"][1:] if "healthcheck" in one else list(image.probe)
                 grace_s = float(one["stop_grace_period"].removesuffix("s"))
-                parts.enter_context(part(name, image, env, one["command"], probe, grace_s))
+                waits.append(parts.enter_context(part(name, image, env, one["command"], probe, grace_s)))
+            for well in waits:  # control and beat are well together only
+                well()
             _ask(port)
 
 
@@ -267,7 +269,8 @@ def node(image: Image, place: Path) -> None:
         subprocess.run(["chown", "-R", image.user, env_file.parent], check=True)
         service = compose("docker/node/compose.yaml", {"MERIDIAN_NODE": NODE})["services"]["node"]
         grace_s = float(service["stop_grace_period"].removesuffix("s"))
-        with part("node", image, {}, service["command"], list(image.probe), grace_s):
+        with part("node", image, {}, service["command"], list(image.probe), grace_s) as well:
+            well()
             _heartbeat(client)
 
 

@@ -248,3 +248,36 @@ def test_a_killed_supervisor_leaves_nothing_and_starts_again_with_everything() -
         status, alive = demo.interrupt()
         assert status in (0, 130)
         assert not alive
+
+
+def test_a_broker_that_stays_away_for_a_minute(shared: Demo, client: Client, run: str) -> None:
+    broker = psutil.Process(server_pid(shared, "valkey"))
+    with Watcher(client, run) as watcher:
+        wait_for("the watcher's first picture", lambda: watcher.newest >= 0, 60)
+        broker.suspend()  # it takes connections and never answers: worse than one that is gone
+        away_from = time.time()
+        try:
+            wait_for("the line on every page", lambda: "broker does not answer" in client.get("/runs/"), 30)
+            wait_for("/readyz to say so", lambda: not _ready(client), 30)
+            while time.time() < away_from + 60:
+                assert state_of(client, run)["status"] == "running"
+                time.sleep(2)
+        finally:
+            away_to = time.time()
+            broker.resume()
+        wait_for("no such line any more", lambda: "broker does not answer" not in client.get("/runs/"), 60)
+        trains_on(client, run)
+        reached = progress(client, run)
+        wait_for(f"the watcher at iteration {reached}", lambda: watcher.newest >= reached, 60)
+        assert watcher.faults == []
+    complete(shared, run, seconds=120)
+    trained = query(
+        shared,
+        "select count(*) from live_iterationstat where run_id = %s and start between %s and %s",
+        int(run), away_from, away_to,
+    )  # fmt: skip
+    assert trained[0][0] >= 10, "training went on meanwhile"
+    wait_for("the site ready", lambda: _ready(client), 60)
+    client.post(f"/runs/{run}/cancel/")
+    assert ended(client, run, 60)["status"] == "cancelled"
+    all_free(shared)
