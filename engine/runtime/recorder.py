@@ -18,7 +18,7 @@ from engine.simulate.spans import Payload, Span, SpanOp, Track
 
 WARM_UP = 2  # iterations left out of the statistics
 LONGEST_WINDOW = 10_000  # iterations over which medians are taken
-LATEST_OPS = 500  # of a kind, over which medians are taken: a rank that runs for weeks stays small
+LATEST_OPS = 200  # of a kind, over which medians are taken: a rank that runs for weeks stays small
 
 
 class Clock:
