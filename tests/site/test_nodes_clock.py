@@ -1,0 +1,81 @@
+"""Clocks of nodes: what heartbeats say of them, and spans that are moved to the common clock."""
+
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.site.test_ingest import events
+from webapp.inventory import services
+from webapp.inventory.models import Node
+from webapp.inventory.selectors import clock_offset_s
+from webapp.jobs.allocate import allocate
+from webapp.live.models import SpanBatch
+from webapp.live.services import take_in
+
+
+def told(world: Any, clock: Any) -> Node:
+    seen = timezone.now()
+    services.record_heartbeat(
+        "east-1", seen, gpus=4, device="emulated", version="0.1.0", ranks=[], clock=clock
+    )
+    return Node.objects.get(name="east-1")
+
+
+def test_heartbeats_tell_the_offset(world: Any) -> None:
+    node = told(world, {"offset_ms": 12.5, "rtt_ms": 0.8})
+    assert (node.clock_offset_ms, node.clock_rtt_ms, node.clock_is_off) == (12.5, 0.8, True)
+    assert clock_offset_s(node) == pytest.approx(0.0125)
+    page = world.client("viewer").get(f"/nodes/{node.pk}/").content.decode()
+    assert "more than 5 ms off" in page
+    assert "+12.50" in world.client("viewer").get("/nodes/").content.decode()
+
+
+IMPOSSIBLE = (
+    None, 3, {}, {"offset_ms": "1", "rtt_ms": 1}, {"offset_ms": float("nan"), "rtt_ms": 1},
+    {"offset_ms": 1.0, "rtt_ms": -1}, {"offset_ms": 1e300, "rtt_ms": 1},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("clock", IMPOSSIBLE)
+def test_what_cannot_be_true_is_not_kept(world: Any, clock: Any) -> None:
+    assert told(world, clock).clock_offset_ms is None
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 1e3))
+def test_a_difference_within_its_own_error_is_none(offset_ms: float, rtt_ms: float) -> None:
+    found = clock_offset_s(Node(clock_offset_ms=offset_ms, clock_rtt_ms=rtt_ms))
+    assert found in (0.0, offset_ms / 1e3)
+    assert (found == 0.0) == (abs(offset_ms) <= rtt_ms / 2 or offset_ms == 0)
+
+
+def test_spans_of_a_fast_clock_are_moved_back(world: Any) -> None:
+    """East's clock is 40 ms ahead: moved back, its spans are as if it had been right."""
+    world.hear()
+    right, wrong = world.launch(), None
+    assert allocate(right)
+    take_in(events(right, 2), set())
+    spans = {(b.rank, b.iteration): (b.start, b.end, b.spans) for b in SpanBatch.objects.filter(run=right)}
+    SpanBatch.objects.all().delete()
+    type(right).objects.filter(pk=right.pk).update(epoch=None)
+    wrong = events(right, 2)
+    for node, _, event in wrong:
+        if node == "east-1" and event["kind"] == "spans":
+            event["start"] += 0.04
+            event["end"] += 0.04
+            for span in event["spans"]:
+                for name in ("start", "end", "arrives"):
+                    if name in span:
+                        span[name] += 0.04
+    told(world, {"offset_ms": 40.0, "rtt_ms": 0.2})
+    take_in(wrong, set())
+    moved = {(b.rank, b.iteration): (b.start, b.end, b.spans) for b in SpanBatch.objects.filter(run=right)}
+    assert moved.keys() == spans.keys()
+    for key, (start, end, codes) in spans.items():
+        assert moved[key][0] == pytest.approx(start, abs=1e-6)
+        assert moved[key][1] == pytest.approx(end, abs=1e-6)
+        for code, other in zip(codes, moved[key][2], strict=True):
+            numbers = [(a, b) for a, b in zip(code, other, strict=True) if isinstance(a, float)]
+            assert all(b == pytest.approx(a, abs=2e-3) for a, b in numbers)

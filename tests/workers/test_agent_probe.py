@@ -1,0 +1,92 @@
+"""Nodes probe each other over real sockets."""
+
+import contextlib
+import queue
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine.errors import InputError
+from workers.probe import ASKED, Listener, PeerAddress, Prober, ask
+
+SECRET = "0123456789abcdef" * 2
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    made = Listener("127.0.0.1", 0, SECRET.encode(), 10)
+    yield made
+    made.close()
+
+
+def peer(port: int, host: str = "127.0.0.1") -> PeerAddress:
+    return PeerAddress(node="b", host=host, port=port)
+
+
+def test_a_listening_node_is_measured(listener: Listener) -> None:
+    found = ask(peer(listener.port), SECRET.encode(), 1.0)
+    assert found["ok"], found
+    assert 0 < found["rtt_ms"] < 1000
+    # One clock on both sides: the estimate is off by at most its round trip.
+    assert abs(found["offset_ms"]) <= found["rtt_ms"] * ASKED
+
+
+def test_who_does_not_know_the_secret_learns_nothing(listener: Listener) -> None:
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=5) as stranger:
+        stranger.sendall(b"x" * 32 + b"?")
+        with contextlib.suppress(ConnectionResetError):  # closed with our question unread: as good
+            assert stranger.recv(8) == b""
+    found = ask(peer(listener.port), b"y" * 32, 0.3)
+    assert not found["ok"]
+
+
+def test_nobody_listening_is_said_and_waited_for_only_so_long() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    found = ask(peer(port), SECRET.encode(), 0.3)
+    assert (found["ok"], found["rtt_ms"]) == (False, None)
+    assert found["error"] == f"127.0.0.1:{port}: refused: nothing listens there"
+    assert not ask(peer(port, "no-such-host.invalid"), SECRET.encode(), 0.3)["ok"]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_agents_that_are_asked_one_after_the_other_find_each_other() -> None:
+    events: queue.Queue[dict[str, Any]] = queue.Queue()
+    ports = {"a": free_port(), "b": free_port()}
+    probers = {name: Prober(host="127.0.0.1", publish=events.put) for name in ports}
+    for name, other in (("a", "b"), ("b", "a")):
+        peers = [{"node": other, "host": "127.0.0.1", "port": ports[other]}]
+        probers[name].start("p1", SECRET, ports[name], peers, 4.0)
+    found = [events.get(timeout=20) for _ in range(2)]
+    assert {event["probe"] for event in found} == {"p1"}
+    assert {event["results"][0]["node"] for event in found} == {"a", "b"}
+    assert all(event["results"][0]["ok"] for event in found), found
+    assert probers["a"].start("p1", SECRET, ports["a"], [], 1.0) == "known already"
+
+
+def test_a_port_in_use_keeps_a_node_from_listening_not_from_asking(listener: Listener) -> None:
+    events: queue.Queue[dict[str, Any]] = queue.Queue()
+    prober = Prober(host="127.0.0.1", publish=events.put)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        peers = [{"node": "b", "host": "127.0.0.1", "port": listener.port}]
+        said = prober.start("p2", SECRET, taken.getsockname()[1], peers, 1.0)
+    assert "cannot listen" in said
+    assert events.get(timeout=20)["results"][0]["ok"]
+
+
+@pytest.mark.parametrize(
+    ("field", "secret", "peers"),
+    [("secret", "short", []), ("peers", SECRET, [{}]),
+     ("peers", SECRET, [{"node": "a", "host": "h", "port": "x"}]),
+     ("peers", SECRET, [{"node": "a", "host": "h", "port": 1}] * 300)],
+)  # fmt: skip
+def test_wrong_orders_are_refused(field: str, secret: str, peers: list[dict[str, Any]]) -> None:
+    with pytest.raises(InputError) as caught:
+        Prober(host="127.0.0.1", publish=print).start("p", secret, 1, peers, 1.0)
+    assert caught.value.field == field
