@@ -13,7 +13,6 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.functional import cached_property
-from django_tables2 import RequestConfig
 
 PAGE_SIZES = (25, 50, 100, 200)
 PER_PAGE = 50
@@ -57,9 +56,12 @@ def _planned_rows(rows: QuerySet) -> int:
 def bound_table(request: HttpRequest, table_class: Any, rows: Any, *, prefix: str = "", **kwargs: Any) -> Any:
     """`rows` as a table that is sorted and paged as the request asks."""
     table = table_class(rows, prefix=prefix, **kwargs)
-    per_page = page_size(request.GET.get(f"{prefix}per_page", ""))
-    paging = {"per_page": per_page, "silent": True, "paginator_class": ListPaginator}
-    RequestConfig(request, paginate=paging).configure(table)
+    ordered = request.GET.getlist(table.prefixed_order_by_field)
+    if ordered:
+        table.order_by = ordered
+    # Not django_tables2's RequestConfig: it lets an address ask for any number of rows.
+    table.paginator = ListPaginator(table.rows, page_size(request.GET.get(table.prefixed_per_page_field, "")))
+    table.page = table.paginator.get_page(request.GET.get(table.prefixed_page_field))
     table.page_sizes = PAGE_SIZES if not prefix else ()  # its template sees the table and the request alone
     return table
 
