@@ -155,9 +155,10 @@ class RankSupervisor:
     def _launch(self, spec: LaunchSpec) -> None:
         _prune(self._logs, keep=KEPT_LOGS - 1)
         group = self._make_group(spec, self._on_event)
+        # Started under the lock: a heartbeat in between would take it for one that has ended, and forget it.
         with self._lock:
+            group.start()
             self._groups[spec.run] = (spec.generation, group)
-        group.start()
 
     def _stop_group(self, run: str, below: int, grace_s: float) -> None:
         with self._lock:

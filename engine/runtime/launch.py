@@ -170,6 +170,8 @@ class RankGroup:
         self._host: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._commands = threading.Lock()
+        self._heard = False  # whether the host has said anything: before that it has started no rank
+        self._stopped = False
 
     def start(self) -> None:
         """Start the host process, which starts the ranks; returns at once. Raises OSError."""
@@ -205,6 +207,9 @@ class RankGroup:
         """Ask the ranks to end (SIGTERM), kill what is left after `grace_s`, and return when all are gone."""
         if self._host is None:
             return
+        self._stopped = True
+        if not self._heard:  # it imports for seconds and reads no command meanwhile; nothing is lost with it
+            self._kill_all()
         self._command(f"stop {grace_s}")
         if not self.wait(grace_s + 5.0):
             self._kill_all()
@@ -242,6 +247,7 @@ class RankGroup:
             event = self._decoded(line)
             if event is None:
                 continue
+            self._heard = True
             if event["kind"] == "rank" and event["state"] in ("finished", "failed", "stopped"):
                 ended.add(event["rank"])
             self._deliver(event)
@@ -261,10 +267,13 @@ class RankGroup:
 
     def _lost(self, rank: int, code: int) -> Event:
         """The event of a rank whose host ended without saying what became of it."""
+        state, detail = "stopped", "stopped before it started"
+        if not self._stopped or self._heard:
+            state = "failed"
+            detail = f"the host process of the ranks ended with status {code}: {self._last_host_line()}"
         return {
             "kind": "rank", "run": self.spec.run, "generation": self.spec.generation, "rank": rank,
-            "state": "failed", "detail": f"the host process of the ranks ended with status {code}: "
-            f"{self._last_host_line()}", "exit_code": code, "pid": None, "t": time.time(),
+            "state": state, "detail": detail, "exit_code": code, "pid": None, "t": time.time(),
         }  # fmt: skip
 
     def _last_host_line(self) -> str:

@@ -102,3 +102,10 @@ def test_launch_spec_survives_json() -> None:
     assert LaunchSpec.from_json(spec.to_json()) == spec
     with pytest.raises(InputError, match="launch spec"):
         LaunchSpec.from_json("{}")
+
+
+def test_stopped_before_the_ranks_exist_ends_at_once(tmp_path: Path) -> None:
+    run = Run(job(**ENDLESS), str(tmp_path))
+    run.group.stop(grace_s=30)  # its host imports for a second or more
+    assert not run.group.running()
+    assert {(e["rank"], e["state"]) for e in run.of_kind("rank")} == {(rank, "stopped") for rank in range(6)}

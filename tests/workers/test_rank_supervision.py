@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -179,3 +180,21 @@ def test_no_order_of_tasks_starts_a_generation_twice_or_out_of_order(
             assert not group.running()
     node.ranks.stop_all(1)
     assert not any(group.running() for group in node.groups)
+
+
+class SlowStart(FakeGroup):
+    """Takes a moment to start a process, and runs from then on."""
+
+    def start(self) -> None:
+        time.sleep(0.3)
+        super().start()
+
+
+def test_a_heartbeat_during_a_start_does_not_lose_the_ranks(tmp_path: Path) -> None:
+    node = Node(tmp_path, SlowStart)
+    starting = threading.Thread(target=node.ranks.start, args=(spec().to_json(),))
+    starting.start()
+    while starting.is_alive():
+        node.ranks.states()
+        time.sleep(0.01)
+    assert node.ranks.stop("r1", 1, 1.0).startswith("stopping")
