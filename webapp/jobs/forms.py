@@ -54,10 +54,10 @@ class CloneForm(Sectioned, forms.Form):
         "memory_limit",
     )
 
-    def __init__(self, *args: Any, run: Run, initial: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    def __init__(self, data: Any = None, *, run: Run, initial: dict[str, Any] | None = None) -> None:
         old = parse(TrainJob, run.job.document)
         values = {name: getattr(old, name) for name in self.CHANGED}
-        super().__init__(*args, initial={"name": _free_name(run.job), **values, **(initial or {})}, **kwargs)
+        super().__init__(data, initial={"name": _free_name(run.job), **values, **(initial or {})})
         self.run = run
 
     def clean(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The whole run for charts: one point per iteration, or per so many that there are at most 2,000."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.db.models import Avg, F, Max, Min, Q, QuerySet, Sum
@@ -44,25 +45,20 @@ def history(run: Run, most: int = MOST_POINTS) -> dict[str, Any]:
     }
 
 
-def _points(stats: QuerySet[IterationStat], shape: Shape, every: int) -> QuerySet[IterationStat, Row]:
+def _points(stats: QuerySet[IterationStat], shape: Shape, every: int) -> Iterable[Row]:
     """One row per point, by iteration."""
     timed = Q(tokens__isnull=False, start__isnull=False, end__isnull=False)
-    return (
-        stats.order_by()
-        .annotate(point=F("iteration") / every)
-        .values("point")
-        .annotate(
-            last=Max("iteration"),
-            first_start=Min("start"),
-            last_end=Max("end"),
-            all_tokens=Sum("tokens", filter=timed),
-            seconds=Sum(F("end") - F("start"), filter=timed),
-            **{f"mean_{name}": Avg(name) for name in MEANS},
-            **{f"dc_{i}": Avg(F(f"dc_utilization__{i}")) for i in range(len(shape.dcs))},
-            **{f"link_{i}": Avg(F(f"link_gbps__{i}")) for i in range(len(shape.links))},
-        )
-        .order_by("point")
-    )
+    rows: Any = stats.order_by().annotate(point=F("iteration") / every).values("point")
+    return rows.annotate(
+        last=Max("iteration"),
+        first_start=Min("start"),
+        last_end=Max("end"),
+        all_tokens=Sum("tokens", filter=timed),
+        seconds=Sum(F("end") - F("start"), filter=timed),
+        **{f"mean_{name}": Avg(name) for name in MEANS},
+        **{f"dc_{i}": Avg(F(f"dc_utilization__{i}")) for i in range(len(shape.dcs))},
+        **{f"link_{i}": Avg(F(f"link_gbps__{i}")) for i in range(len(shape.links))},
+    ).order_by("point")
 
 
 def _entry(run: Run, row: Row) -> Row:
