@@ -41,12 +41,13 @@ app.conf.update(
     timezone="UTC",
     beat_max_loop_interval=2,
     beat_schedule={
+        "sessions": {"task": "accounts.upkeep", "schedule": 3600.0, "options": {"expires": 3600}},
         # A reconcile that could not start before the next one is due is worth nothing: it expires.
         "reconcile": {"task": "jobs.reconcile", "schedule": 2.0, "options": {"expires": 2}},
         "retention": {"task": "live.retention", "schedule": 30.0, "options": {"expires": 30}},
     },
 )
-app.autodiscover_tasks(["webapp.jobs", "webapp.live"])
+app.autodiscover_tasks(["webapp.accounts", "webapp.jobs", "webapp.live"])
 
 
 @task_prerun.connect

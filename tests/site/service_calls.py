@@ -212,6 +212,10 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         lambda w: partial(accounts.drop_sessions, operator(w)),
         "a step of other services, which write the row",
     ),
+    "accounts.forget_expired": (
+        lambda w: partial(accounts.forget_expired),
+        "keeps house: sessions that have run out",
+    ),
     "accounts.move_session": (
         lambda w: partial(accounts.move_session, operator(w), "old", "new"),
         "the change of the password is in the audit; its session goes on under another key",

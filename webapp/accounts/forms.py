@@ -4,7 +4,12 @@ from typing import Any
 from zoneinfo import available_timezones
 
 from django import forms
-from django.contrib.auth.forms import BaseUserCreationForm, PasswordResetForm, SetPasswordForm
+from django.contrib.auth.forms import (
+    BaseUserCreationForm,
+    PasswordChangeForm,
+    PasswordResetForm,
+    SetPasswordForm,
+)
 
 from webapp.accounts import selectors, services
 from webapp.accounts.models import Role, Team, User
@@ -14,6 +19,8 @@ ROLE_HELP = (
     "Viewers read; operators also change inventory, plans and runs; admins also manage people and read the "
     "audit; tenants have their account page alone."
 )
+
+PASSWORD_HELP = "At least 8 characters; no common password, not digits alone, not like your name."
 
 
 class ProfileForm(Sectioned, forms.ModelForm):
@@ -52,20 +59,36 @@ class InvitationForm(Sectioned, forms.Form):
         self.fields["team"].queryset = Team.objects.administered_by(user)  # type: ignore[attr-defined]
 
 
+class PasswordWords(forms.BaseForm):
+    """Says in one sentence what AUTH_PASSWORD_VALIDATORS want, where Django has a list."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for first, second in (("password1", "password2"), ("new_password1", "new_password2")):
+            if first in self.fields:
+                self.fields[first].help_text = PASSWORD_HELP
+                self.fields[second].label, self.fields[second].help_text = "The same again", ""
+
+
+class ChangePasswordForm(PasswordWords, Sectioned, PasswordChangeForm):
+    """The old password, and twice the new one."""
+
+
 class RoleForm(forms.Form):
     role = forms.ChoiceField(choices=Role.choices)
 
 
-class JoinForm(Sectioned, BaseUserCreationForm):
+class JoinForm(PasswordWords, Sectioned, BaseUserCreationForm):
     """The new account of somebody who was invited."""
 
     class Meta(BaseUserCreationForm.Meta):
         model = User
         fields = ("username", "first_name", "last_name")
         labels = {"username": "User name"}
+        help_texts = {"username": "Letters, digits and @ . + - _"}
 
 
-class NewPasswordForm(SetPasswordForm):
+class NewPasswordForm(PasswordWords, SetPasswordForm):
     """A password chosen over a one-time link."""
 
     def save(self, commit: bool = True) -> Any:

@@ -19,6 +19,7 @@ from webapp.accounts.services.people import activate, change_profile, deactivate
 from webapp.accounts.services.sessions import (
     drop_sessions,
     end_other_sessions,
+    forget_expired,
     move_session,
     note_failed_login,
     note_login,
@@ -36,8 +37,8 @@ from webapp.accounts.services.teams import (
 
 __all__ = [
     "LastAdmin", "accept_invitation", "activate", "change_password", "change_profile", "create_team",
-    "deactivate", "drop_sessions", "end_other_sessions", "ensure_team", "ensure_user", "invite",
-    "join_with_new_account", "keep_an_admin", "make_reset_link", "move_session", "note_failed_login",
-    "note_login", "note_logout", "note_reset_mail", "open_invitation", "record", "remove_member",
+    "deactivate", "drop_sessions", "end_other_sessions", "ensure_team", "ensure_user", "forget_expired",
+    "invite", "join_with_new_account", "keep_an_admin", "make_reset_link", "move_session",
+    "note_failed_login", "note_login", "note_logout", "note_reset_mail", "open_invitation", "record", "remove_member",
     "rename_team", "request_id", "reset_password", "revoke_invitation", "set_role", "token_hash", "unlock",
 ]  # fmt: skip

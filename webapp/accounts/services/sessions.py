@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from axes.models import AccessAttempt
 from django.conf import settings
 from django.contrib.sessions.backends.base import SessionBase
 from django.contrib.sessions.models import Session
@@ -67,6 +68,16 @@ def drop_sessions(user: User, *, keep: str | None = None) -> int:
     keys = list(others.values_list("session_key", flat=True))
     ended, _ = Session.objects.filter(session_key__in=keys).delete()
     others.delete()
+    return ended
+
+
+@transaction.atomic
+def forget_expired() -> int:
+    """Delete sessions that have run out, what is known of their logins, and wrong passwords that no longer
+    lock anybody out; returns how many sessions."""
+    ended, _ = Session.objects.filter(expire_date__lte=timezone.now()).delete()
+    LoginSession.objects.exclude(session_key__in=Session.objects.values("session_key")).delete()
+    AccessAttempt.objects.filter(attempt_time__lte=timezone.now() - QUIET_LOCK).delete()
     return ended
 
 

@@ -2,7 +2,6 @@
 
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
-from django.contrib.auth.forms import PasswordChangeForm
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -12,7 +11,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST
 
 from webapp.accounts import selectors, services
-from webapp.accounts.forms import ProfileForm
+from webapp.accounts.forms import ChangePasswordForm, ProfileForm
 from webapp.accounts.middleware import for_everyone
 from webapp.accounts.models import Role, User
 
@@ -60,7 +59,7 @@ def edit(request: HttpRequest) -> HttpResponse:
 def password(request: HttpRequest) -> HttpResponse:
     """Choose a new password; every other session ends."""
     user = _user(request)
-    form = PasswordChangeForm(user, request.POST or None)
+    form = ChangePasswordForm(user, request.POST or None)
     if request.method == "POST" and form.is_valid():
         key = request.session.session_key
         services.change_password(user, form.cleaned_data["new_password1"], keep_session=key)

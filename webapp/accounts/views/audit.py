@@ -11,7 +11,7 @@ from django.utils import timezone
 from webapp.accounts import export, selectors
 from webapp.accounts.diff import differences
 from webapp.accounts.filters import AuditFilterSet
-from webapp.accounts.models import ADMINS, AuditEntry, Team, User
+from webapp.accounts.models import ADMINS, AuditEntry, Membership, Team, User
 from webapp.accounts.permissions import require_somewhere, visible_or_404
 from webapp.accounts.tables import AuditTable
 from webapp.lists import bound_table, list_page
@@ -81,6 +81,9 @@ def audit_export(request: HttpRequest, kind: str) -> StreamingHttpResponse:
 
 def object_url(entry: AuditEntry, user: Any) -> str:
     """The page of the object of `entry`, where it still exists and `user` may see it; else empty."""
+    if entry.object_type == "membership":  # has no page of its own: that of its person
+        found = Membership.objects.visible_to(user).filter(pk=entry.object_id).first()
+        return reverse("accounts:person-detail", args=[found.user_id]) if found else ""
     model = next((m for m in apps.get_models() if m._meta.model_name == entry.object_type), None)
     if model is None or not entry.object_id.isdigit():
         return ""

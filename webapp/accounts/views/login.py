@@ -60,22 +60,23 @@ class LogoutView(DjangoLogoutView):
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # type: ignore[override]
         user, key = request.user, request.session.session_key
         response = super().post(request, *args, **kwargs)
-        services.note_logout(user, key)  # type: ignore[arg-type]  # LoginRequiredMiddleware let a User through
+        services.note_logout(user, key)  # a User: LoginRequiredMiddleware let nobody else through
         return response
 
 
 def locked_out(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
     """The login page after too many wrong passwords: says so, and for how much longer."""
     name = request.POST.get("username", "")
+    minutes = minutes_left(name, get_client_ip_address(request))
     context = {
         "form": AuthenticationForm(request),
         "typed_name": name[:150],
         "next": request.POST.get("next", ""),
         "locked_out": True,
-        "locked_minutes": minutes_left(name, get_client_ip_address(request)),
+        "locked_minutes": minutes,
     }
     response = render(request, "registration/login.html", context, status=429)
-    response["Retry-After"] = str(60 * context["locked_minutes"])
+    response["Retry-After"] = str(60 * minutes)
     return response
 
 
