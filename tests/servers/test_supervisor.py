@@ -151,3 +151,46 @@ def test_a_broken_line_of_an_agents_settings_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.env").write_text("MERIDIAN_NODE=a\nnonsense\n")
     with pytest.raises(ServersError, match=r"a\.env, line 2: must be NAME=value"):
         read_env(tmp_path / "a.env")
+
+
+class ServersOnAFullDisk:
+    """Stands for the embedded servers: no room until `room_mb` says so."""
+
+    var = Path("/var/example")
+
+    def __init__(self) -> None:
+        self.room_mb = 5
+        self.servers: list[object] = []
+
+    def free_mb(self) -> int:
+        return self.room_mb
+
+    def stop(self) -> None: ...
+
+
+def test_what_dies_on_a_full_disk_waits_for_room_and_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("webapp.supervisor.supervisor.MOST_DEATHS", 2)
+    monkeypatch.setattr("webapp.supervisor.supervisor.LOOK_AT_DISK_S", 0.0)
+    out = io.StringIO()
+    disk = ServersOnAFullDisk()
+    supervisor = Supervisor(Console(out), disk)  # type: ignore[arg-type]
+    supervisor.start([service("frail", "raise SystemExit(7)")])
+    rounds = iter(range(10_000))
+
+    def room_comes_late() -> bool:
+        if next(rounds) == 25:
+            assert out.getvalue().count("frail") == 1  # named once, and not started again
+            disk.room_mb = 150
+        return False
+
+    try:
+        with pytest.raises(Failed):  # with room it is a death like any other
+            supervisor.watch(until=room_comes_late)
+    finally:
+        supervisor.stop()
+    lines = [line.split("| ")[1] for line in out.getvalue().splitlines()]
+    assert lines[0].startswith(
+        "disk full: 5 MB free under /var/example; frail died and will start again when 100 MB"
+    )
+    assert lines[1] == "150 MB free again: going on"
+    assert any("died 2 times in a row" in line for line in lines[2:])

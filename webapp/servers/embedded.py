@@ -124,6 +124,11 @@ class EmbeddedServers:
                     server.start()
                     self._write_state()
 
+    def free_mb(self) -> int:
+        """Megabytes free where the servers keep their data and the site its files, whichever has less."""
+        places = (self.var, (self.var / "servers").resolve())
+        return min(shutil.disk_usage(place).free for place in places if place.exists()) // 1_000_000
+
     def _start_one(self, server: Postgres | Valkey) -> None:
         self.servers.append(server)
         server.start()

@@ -20,6 +20,9 @@ from webapp.supervisor.services import Service
 NAME = "meridian"
 TICK_S = 0.2
 BAD_INPUT = 2
+LOOK_AT_DISK_S = 1.0
+LEAST_ROOM_MB = 20  # with less, PostgreSQL (a WAL segment has 16 MB) and Valkey end at their next write
+ROOM_AGAIN_MB = 100  # to start again, and to take in what has waited
 
 
 class Interrupted(Exception):
@@ -47,6 +50,8 @@ class Supervisor:
         self._servers = servers
         self._children: list[Child] = []
         self._server_deaths: dict[str, list[float]] = {}
+        self._waits_for_space = False
+        self._look_at_disk = 0.0
         self._signals = 0
 
     def install_signals(self) -> None:
@@ -107,6 +112,8 @@ class Supervisor:
         while not until():
             self._pump(self._children)
             self._check_interrupted()
+            if self._disk_is_full():
+                continue
             self._mend_servers()
             for child in self._children:
                 self._mend(child)
@@ -156,6 +163,38 @@ class Supervisor:
                 self.say(f"{server.name} keeps dying: stopping everything")
                 raise Failed
             self._restart_server(server.name, pause_s=0.5 * 2 ** len(recent))
+
+    def _disk_is_full(self) -> bool:
+        """Whether something died for want of space: nothing is started again before there is some.
+
+        A death on a full disk is nobody's fault and counts for nothing: the ranks train on, and their agents
+        keep what they report, until somebody has made room.
+        """
+        if self._servers is None or time.monotonic() < self._look_at_disk:
+            return self._waits_for_space
+        self._look_at_disk = time.monotonic() + LOOK_AT_DISK_S
+        free_mb = self._servers.free_mb()
+        least_mb = ROOM_AGAIN_MB if self._waits_for_space else LEAST_ROOM_MB
+        if free_mb >= least_mb:
+            if self._waits_for_space:
+                self.say(f"{free_mb} MB free again: going on")
+            self._waits_for_space = False
+        elif not self._waits_for_space and (down := self._down()):
+            self._waits_for_space = True
+            self.say(
+                f"disk full: {free_mb} MB free under {self._servers.var}; {', '.join(down)} died and "
+                f"will start again when {ROOM_AGAIN_MB} MB are free"
+            )
+            self._server_deaths.clear()
+            for child in self._children:
+                child.deaths = 0
+        return self._waits_for_space
+
+    def _down(self) -> list[str]:
+        """Names of the servers and children that do not live."""
+        assert self._servers is not None
+        servers = [one.name for one in self._servers.servers if one.child and one.child.poll() is not None]
+        return servers + [child.service.name for child in self._children if not child.alive]
 
     def _restart_server(self, name: str, pause_s: float) -> None:
         assert self._servers is not None
