@@ -71,6 +71,7 @@ class Publisher:
         self._failures = 0
         self._down_since: float | None = None
         self._next_try = 0.0
+        self._disk_refuses = False
         self._unread = 0  # length of the stream after the last batch
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
 
@@ -234,9 +235,15 @@ class Publisher:
         try:
             self._spool.append(vital, bulk)
         except OSError as error:
-            log.error("events cannot be kept on disk (%s): holding them in memory", error.strerror)
+            if not self._disk_refuses:  # once: ten lines a second would help nobody, a full disk least
+                log.error("events cannot be kept on disk (%s): holding them in memory", error.strerror)
+            self._disk_refuses = True
             with self._changed:
                 self._hold(batch)
+        else:
+            if self._disk_refuses and batch:
+                log.warning("events can be kept on disk again; %d were dropped", self.lost)
+                self._disk_refuses = False
 
     def _spill(self) -> None:
         """Move what waits in memory to disk (the lock is held)."""
