@@ -9,6 +9,7 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
+from webapp import health
 from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
 from webapp.inventory.selectors import datacenter_name
 from webapp.jobs.allocate import dc_names
@@ -33,7 +34,7 @@ def context(user: Any) -> dict[str, Any]:
         "dcs": dcs,
         "links": links,
         "runs": [_run(run, usages.get(run.pk)) for run in runs],
-        "attention": [*_silent(nodes), *_stuck(user), *_failed(runs)],
+        "attention": [*_disk(), *_silent(nodes), *_stuck(user), *_failed(runs)],
         "totals": _totals(dcs, links, nodes, usages),
         "now": timezone.now(),
         "overview_json": {"dcs": dcs, "links": links},
@@ -152,6 +153,18 @@ def _run(run: Run, usage: dict[str, Any] | None) -> dict[str, Any]:
         "left_s": left,
         "history": stats[::-1],
     }
+
+
+def _disk() -> Iterable[dict[str, Any]]:
+    """Said while pages can still be read: a full disk stops the servers."""
+    check = health.disk()
+    if not check.ok:
+        yield {
+            "level": "error",
+            "title": f"Disk nearly full: {check.detail}",
+            "text": "Full, it stops PostgreSQL and Valkey. Ranks train on; their reports wait for room.",
+            "url": "",
+        }
 
 
 def _silent(nodes: list[Node]) -> Iterable[dict[str, Any]]:
