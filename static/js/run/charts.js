@@ -1,4 +1,5 @@
 // Loss by iteration, link throughput and utilization over the whole run, by plotly with the site's tokens.
+import { el, svg } from "../lib/dom.js";
 import { clock } from "../lib/format.js";
 import { readTokens } from "../lib/tokens.js";
 import { thinned } from "./history.js";
@@ -78,10 +79,19 @@ export class Charts {
     const caps = [...new Set(links.map((link) => link.cap_gbps))].filter(Number.isFinite), most = Math.max(...caps, 0);
     const shapes = [...caps.map((cap) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: cap, y1: cap, line: { color: t.ink3, width: 1, dash: "3px,3px" } })), ...this.#faultLines(t)];
     const notes = caps.map((cap) => note(t, 1, cap, `cap ${cap.toFixed(2)}`, { xref: "paper" }));
-    links.slice(0, 6).forEach((link, i, all) => notes.push(note(t, 1, 0, `${this.#name(link)} ${now[i] === null ? "–" : now[i].toFixed(2)}`, { xref: "paper", yref: "paper", yshift: 4 + 14 * (all.length - 1 - i), bgcolor: t.bg })));
+    this.#legend(links, now);
     const made = layout(t, { yZero: true, notes, lines: shapes, xTitle: " s" });
     if (most) made.yaxis.range = [0, most * 1.15];
     this.#plot(this.links, traces, made, `${t.bg} ${lines[0].x.length} ${lines[0].x.at(-1)} ${this.model.marks.length}`);
+  }
+
+  // Names under the lines, each with its stroke: inside they would hide what they name.
+  #legend(links, now) {
+    const items = links.map((link, i) => {
+      const stroke = svg("line", { x1: 0, x2: 18, y1: 4, y2: 4, class: `stroke-${i % 2} dash-${DASHES[i % DASHES.length]}` });
+      return el("li", {}, svg("svg", { width: 18, height: 8, "aria-hidden": "true" }, stroke), `${this.#name(link)} ${now[i] === null ? "–" : now[i].toFixed(2)}`);
+    });
+    this.links.nextElementSibling.replaceChildren(...items);
   }
 
   #utilization(t) {

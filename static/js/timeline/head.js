@@ -67,8 +67,8 @@ function nearNow(scene, x, half) {
   const end = scene.end === null ? null : scene.x(scene.end);
   if (end !== null && x + half > end - 62 && x - half < end + 8) return true;
   if (!scene.reached) return false;
-  const at = scene.x(scene.reached);
-  return x + half > at - 2 && x - half < at + scene.nowWidth + 8;
+  const at = scene.x(scene.reached), wide = scene.nowWidth + 8, right = scene.right - at > wide;
+  return x + half > (right ? at - 2 : at - wide) && x - half < (right ? at + wide : at + 2);
 }
 
 export function label(context, style, text, x, y, colour, size = 11, weight = 400) {

@@ -8,7 +8,7 @@ import { paintMarks } from "./marks.js";
 import { RectBatch } from "./paint.js";
 import { rowsBetween } from "./rows.js";
 import { usageFor } from "./usage.js";
-import { count, duration } from "../lib/format.js";
+import { count, duration, span } from "../lib/format.js";
 
 const GUTTER = 172, GUTTER_NARROW = 74, NARROW_BELOW = 560;
 
@@ -36,8 +36,15 @@ export class Painter {
       usage: usageFor(model, this.options.still ? "predicted" : mode),
       scale, snap: (x) => Math.round(x * style.ratio) / style.ratio, x: (time) => left + (time - view.from) * scale, time: (x) => view.from + (x - left) / scale,
       batch: new RectBatch(), patterns: new RectBatch(), edges: new RectBatch(), bubbles: new RectBatch(), shades: new RectBatch(), strips: new RectBatch(),
-      labels: [], chevrons: [], ticks: [], nowWidth: 24, textWidth: (text) => this.#textWidth(text, style),
+      labels: [], chevrons: [], ticks: [], textWidth: (text) => this.#textWidth(text, style), ...this.#nowText(now - reached, style),
     };
+  }
+
+  // What stands at the last measured span, and how wide it is in its bolder type.
+  #nowText(lateMs, style) {
+    const { model } = this, calm = Math.max(2_000, 2 * (model.predictedMs || model.typicalMs));
+    const nowText = this.options.ended ? "end" : lateMs <= calm ? "now" : `last span, ${span(lateMs / 1_000)} ago`;
+    return { nowText, nowWidth: this.#textWidth(nowText.replace(/\d/g, "0"), style) * 1.1 };
   }
 
   #textWidth(text, style) {
@@ -163,8 +170,7 @@ function nowLine(context, scene) {
   const colour = scene.ended ? style.t.ink2 : style.t.ok;
   context.fillStyle = colour;
   context.fillRect(x - 0.5, head - AXIS + 2, 1.5, scene.height - head + AXIS);
-  const late = scene.now - scene.reached, text = scene.ended ? "end" : late <= Math.max(2000, 2 * scene.longest) ? "now" : `last span, ${Math.round(late / 1000)} s ago`;
-  const room = scene.right - x > text.length * 6 + 8;
+  const text = scene.nowText, room = scene.right - x > scene.nowWidth + 8;
   context.textAlign = room ? "left" : "right";
   label(context, style, text, x + (room ? 5 : -5), head - AXIS + 15, colour, 11, 620);
   context.textAlign = "left";
