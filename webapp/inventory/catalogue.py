@@ -97,8 +97,9 @@ class GpuRow:
         return self.tflops("fp8")
 
     @property
-    def bf16(self) -> float | None:
-        return self.tflops("bf16")
+    def half(self) -> float | None:
+        """In 16 bits: bf16 where it has that, else fp16."""
+        return self.tflops("bf16") or self.tflops("fp16")
 
     @property
     def tf32(self) -> float | None:
@@ -228,3 +229,13 @@ def position(dc: DataCenter) -> tuple[float, float] | None:
 def known_countries(codes: Iterable[str]) -> list[tuple[str, str]]:
     """(code, name) of `codes` by name, for a filter."""
     return sorted(((code, countries()[code]) for code in codes if code), key=lambda pair: pair[1])
+
+
+def position_text(dc: DataCenter) -> str:
+    """Latitude and longitude as people write them; empty where they are not known."""
+    place = position(dc)
+    if place is None:
+        return ""
+    (latitude, longitude) = place
+    south, west = latitude < 0, longitude < 0
+    return f"{abs(latitude):.2f}° {'S' if south else 'N'}, {abs(longitude):.2f}° {'W' if west else 'E'}"

@@ -7,8 +7,8 @@ from django import forms
 from django.db.models import Q, QuerySet
 
 from engine.cluster.gpus import catalogue
-from engine.cluster.regions import countries, regions
-from webapp.inventory.catalogue import RegionRow
+from engine.cluster.regions import regions
+from webapp.inventory.catalogue import RegionRow, known_countries
 from webapp.inventory.models import DataCenter, LinkSource, Node, WanLink
 
 
@@ -23,17 +23,20 @@ class DataCenterFilterSet(filters.FilterSet):
         label="GPU type",
     )  # fmt: skip
 
-    country = filters.ChoiceFilter(
-        choices=lambda: sorted(countries().items(), key=lambda pair: pair[1]),
-    )  # fmt: skip
+    country = filters.ChoiceFilter(label="Country")
     state = filters.ChoiceFilter(
         choices=[("silent", "With silent nodes"), ("answering", "All nodes answer"), ("empty", "No nodes")],
-        method="in_state",
+        method="in_state", label="State",
     )  # fmt: skip
 
     class Meta:
         model = DataCenter
         fields = ["q", "country", "gpu_type", "state"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        codes = _visible_dcs(self.request).order_by().values_list("country", flat=True).distinct()
+        self.filters["country"].extra["choices"] = known_countries(codes)
 
     def in_state(self, queryset: Any, name: str, value: str) -> Any:
         silent = DataCenter.objects.with_silent_nodes().values("pk")

@@ -10,7 +10,6 @@ EDGE = 14.0  # kept free at the frame
 GAP = 12.0  # kept free between plates
 STRIP = 96.0  # at the foot, for places that nobody knows
 LEAST_DEGREES = 8.0  # of longitude and latitude shown, however near the places are to each other
-ROUNDS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,21 +83,18 @@ def frame_of(places: Sequence[tuple[float, float]], *, high: float = HIGH, margi
 
 
 def spread(boxes: Sequence[Box], *, wide: float = WIDE, high: float = HIGH) -> list[Box]:
-    """`boxes` moved apart until none is nearer than GAP to another, as far as the frame has room.
+    """`boxes`, one after the other, each at the free spot nearest to where it wants to be.
 
-    Each round moves both boxes of every pair that is too near by half of what they lack, along the axis on
-    which they lack less; ties go by their order.
+    Free is what is GAP from those before it and inside the frame. Only spots beside a box or the frame are
+    tried, for the nearest free one is the wanted one or such a spot. Where no room is left, a box stays where
+    it wants to be.
     """
-    made = [_inside(box, wide, high) for box in boxes]
-    for _ in range(ROUNDS):
-        moved = False
-        for i in range(len(made)):
-            for j in range(i):
-                if made[i].overlaps(made[j], GAP):
-                    made[i], made[j] = _apart(made[i], made[j], wide, high)
-                    moved = True
-        if not moved:
-            break
+    made: list[Box] = []
+    for box in boxes:
+        wanted = _inside(box, wide, high)
+        near = sorted(_spots(wanted, made, wide, high), key=lambda at: math.dist(at, (wanted.x, wanted.y)))
+        x, y = next((at for at in near if _is_free(at, wanted, made)), (wanted.x, wanted.y))
+        made.append(replace(wanted, x=x, y=y))
     return made
 
 
@@ -179,18 +175,26 @@ def _inside(box: Box, wide: float, high: float) -> Box:
     return replace(box, x=x, y=y)
 
 
-def _apart(first: Box, second: Box, wide: float, high: float) -> tuple[Box, Box]:
-    lack_x = (first.wide + second.wide) / 2 + GAP - abs(first.x - second.x)
-    lack_y = (first.high + second.high) / 2 + GAP - abs(first.y - second.y)
-    side_x = 1 if first.x >= second.x else -1
-    side_y = 1 if first.y >= second.y else -1
-    if lack_x <= lack_y:
-        step = side_x * (lack_x / 2 + 0.1)
-        pair = replace(first, x=first.x + step), replace(second, x=second.x - step)
-    else:
-        step = side_y * (lack_y / 2 + 0.1)
-        pair = replace(first, y=first.y + step), replace(second, y=second.y - step)
-    return _inside(pair[0], wide, high), _inside(pair[1], wide, high)
+def _spots(box: Box, others: Sequence[Box], wide: float, high: float) -> list[tuple[float, float]]:
+    """Where `box` stands as it wants to, or beside others or the frame on either axis; all in the frame."""
+    left, right = EDGE + box.wide / 2, wide - EDGE - box.wide / 2
+    top, foot = EDGE + box.high / 2, high - EDGE - box.high / 2
+    xs, ys = {box.x, left, right}, {box.y, top, foot}
+    for other in others:
+        across, down = (box.wide + other.wide) / 2 + GAP, (box.high + other.high) / 2 + GAP
+        xs |= {other.x - across, other.x + across}
+        ys |= {other.y - down, other.y + down}
+    inside_x = [x for x in sorted(xs) if left <= x <= right or x == box.x]
+    inside_y = [y for y in sorted(ys) if top <= y <= foot or y == box.y]
+    return [(x, y) for x in inside_x for y in inside_y]
+
+
+def _is_free(at: tuple[float, float], box: Box, others: Sequence[Box]) -> bool:
+    return not any(
+        abs(at[0] - other.x) < (box.wide + other.wide) / 2 + GAP - 0.01
+        and abs(at[1] - other.y) < (box.high + other.high) / 2 + GAP - 0.01
+        for other in others
+    )
 
 
 def _multiples(step: int, low: float, high: float) -> list[int]:

@@ -116,7 +116,7 @@ class MeasurementTable(Table):
         template_name="inventory/measurement_use.html", verbose_name="", orderable=False,
         attrs={"td": {"class": "num"}},
     )  # fmt: skip
-    narrow = ("at", "source", "latency_ms", "bandwidth_gbps", "use")
+    narrow = ("at", "latency_ms", "use")
 
     class Meta(Table.Meta):
         model = LinkMeasurement
@@ -129,15 +129,15 @@ class GpuTypeTable(Table):
     label = tables.Column("What it is")
     have = NumberColumn("Registered", unit="GPUs")
     fp8 = NumberColumn("FP8", unit="TFLOP/s", decimals=0)
-    bf16 = NumberColumn("BF16", unit="TFLOP/s", decimals=0)
+    half = NumberColumn("BF16 or FP16", unit="TFLOP/s", decimals=0)
     tf32 = NumberColumn("TF32", unit="TFLOP/s", decimals=0)
     fp32 = NumberColumn("FP32", unit="TFLOP/s", decimals=1)
     memory_gib = NumberColumn("Memory", unit="GiB")
     hbm_gb_s = NumberColumn("Memory", unit="GB/s")
-    host_gb_s = NumberColumn("Host", unit="GB/s", decimals=1)
-    link_gb_s = NumberColumn("In a node", unit="GB/s", decimals=1)
-    nic_gb_s = NumberColumn("Network", unit="GB/s", decimals=1)
-    narrow = ("name", "bf16", "memory_gib", "have")
+    host_gb_s = NumberColumn("Host", unit="GB/s", decimals=2)
+    link_gb_s = NumberColumn("In a node", unit="GB/s", decimals=2)
+    nic_gb_s = NumberColumn("Network", unit="GB/s", decimals=2)
+    narrow = ("name", "half", "memory_gib", "have")
 
     class Meta(Table.Meta):
         order_by = "name"

@@ -11,7 +11,7 @@ from django.utils import timezone
 from engine.cluster import tcp
 from engine.cluster.regions import countries, distance_km, least_latency_ms
 from webapp.accounts.permissions import may
-from webapp.inventory.catalogue import position
+from webapp.inventory.catalogue import position, position_text
 from webapp.inventory.models import DataCenter, GpuPool, WanLink
 from webapp.inventory.node_tables import NodeTable
 from webapp.inventory.selectors.history import link_charts, values_in_use
@@ -41,6 +41,7 @@ def _datacenter(request: HttpRequest, dc: DataCenter) -> dict[str, Any]:
         "country": countries().get(dc.country, dc.country),
         "local_time": timezone.now().astimezone(ZoneInfo(dc.time_zone)) if dc.time_zone else None,
         "use": use,
+        "position": position_text(dc),
         "pools": bound_table(request, PoolTable, pools, prefix="pools-"),
         "nodes": bound_table(request, NodeTable, nodes, prefix="nodes-", exclude=("dc",)),
         "links": bound_table(request, LinkTable, links, prefix="links-"),

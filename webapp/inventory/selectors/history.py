@@ -79,7 +79,7 @@ def _chart(label: str, unit: str, field: str, rows: Sequence[LinkMeasurement], i
         line=" ".join(f"{point.x},{point.y}" for point in points),
         ticks=[(y(i * step), f"{i * step:g}") for i in range(round(top / step) + 1)],
         in_use=y(in_use),
-        in_use_text=f"in use {in_use:g} {unit}",
+        in_use_text=f"in use {in_use:.4g} {unit}",
         first=first,
         last=last,
     )

@@ -12,7 +12,7 @@ from webapp.inventory.layout import HIGH, STRIP, Box, Curve, Frame, curve, frame
 from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
 
 SQUARE, PITCH, ACROSS, MOST_SQUARES = 7, 9, 8, 64
-MOST_PLATES = 24  # data centres with squares and figures; more are a dot with a name where there is room
+MOST_PLATES = 18  # data centres with squares and figures; more are a dot with a name where there is room
 MOST_DCS = 200
 MOST_LABELS = 30  # links with their figures in the drawing; all have them in a title
 
@@ -36,18 +36,11 @@ class Plate:
     gpus: int
     busy: int
     silent: int
+    said: str
     squares: list[Square]
     gpus_a_square: int
     named: bool
     anchor: tuple[float, float] | None
-
-    @property
-    def said(self) -> str:
-        """Its figures in words."""
-        if not self.gpus:
-            return "no GPUs yet"
-        silent = f", {self.silent} silent" if self.silent else ""
-        return f"{self.busy} of {self.gpus:,} busy{silent}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +96,14 @@ class Use:
     busy: int = 0
     silent: int = 0
 
+    @property
+    def said(self) -> str:
+        """In words."""
+        if not self.gpus:
+            return "no GPUs yet"
+        silent = f", {self.silent:,} silent" if self.silent else ""
+        return f"{self.busy:,} of {self.gpus:,} busy{silent}"
+
 
 def world_map(user: Any) -> WorldMap:
     """The map of what `user` sees: the first MOST_DCS data centres by name, and the links between them."""
@@ -153,7 +154,7 @@ def gpu_use(dc_ids: list[int]) -> dict[int, Use]:
 def _size(dc: DataCenter, use: Use, dots: bool) -> tuple[float, float]:
     if dots:
         return 9.0, 9.0
-    text = max(len(dc.name) * 7.2, 13 * 6.0)
+    text = max(len(dc.name) * 7.6, len(use.said) * 6.3)
     rows = math.ceil(min(use.gpus, MOST_SQUARES) / ACROSS)
     return max(text, ACROSS * PITCH) + 12, 38 + rows * PITCH + (13 if use.gpus > MOST_SQUARES else 0)
 
@@ -163,7 +164,7 @@ def _plate(dc: DataCenter, box: Box, use: Use, true: tuple[float, float] | None,
     moved = true is not None and math.hypot(box.x - true[0], box.y - true[1]) > 14
     return Plate(
         dc=dc, box=box, url=reverse("inventory:datacenter-detail", args=[dc.pk]), gpus=use.gpus,
-        busy=use.busy, silent=use.silent, squares=[] if dots else _squares(use, shares),
+        busy=use.busy, said=use.said, silent=use.silent, squares=[] if dots else _squares(use, shares),
         gpus_a_square=shares, named=not dots, anchor=true if moved else None,
     )  # fmt: skip
 

@@ -1,0 +1,117 @@
+"""The map's geometry: plates that do not hide each other, curves past plates, round degrees."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webapp.inventory.layout import (
+    EDGE,
+    HIGH,
+    WIDE,
+    Box,
+    Curve,
+    curve,
+    frame_of,
+    label_of,
+    row,
+    spread,
+)  # fmt: skip
+from webapp.inventory.selectors.history import _step, _ticks_to
+from webapp.inventory.selectors.worldmap import line_width
+
+PLACES = st.lists(st.tuples(st.floats(-80, 80), st.floats(-180, 180)), min_size=1, max_size=24)
+BOXES = st.lists(
+    st.builds(
+        Box, x=st.floats(-50, WIDE + 50), y=st.floats(-50, HIGH + 50), wide=st.just(90.0), high=st.just(60.0)
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(PLACES)
+def test_every_place_is_in_the_frame_and_east_is_right_of_west(places: list[tuple[float, float]]) -> None:
+    frame = frame_of(places)
+    drawn = [frame.place(*place) for place in places]
+    for (x, y), (latitude, longitude) in zip(drawn, places, strict=True):
+        assert -1e-6 <= x <= WIDE + 1e-6
+        assert -1e-6 <= y <= HIGH + 1e-6
+        for (other_x, other_y), (other_latitude, other_longitude) in zip(drawn, places, strict=True):
+            assert longitude <= other_longitude or x > other_x - 1e-6
+            assert latitude <= other_latitude or y < other_y + 1e-6
+
+
+@given(PLACES)
+def test_the_graticule_is_drawn_where_its_degrees_are(places: list[tuple[float, float]]) -> None:
+    frame = frame_of(places)
+    meridians, parallels = frame.graticule()
+    assert len(meridians) <= 11
+    for x, name in meridians:
+        degrees = float(name.split("°")[0]) * (-1 if name.endswith("W") else 1)
+        away = (frame.west + x / frame.per_degree - degrees) % 360
+        assert min(away, 360 - away) < 0.1 / frame.per_degree + 1e-6
+    for y, name in parallels:
+        degrees = float(name.split("°")[0]) * (-1 if name.endswith("S") else 1)
+        assert abs(frame.place(degrees, 0)[1] - y) < 0.1
+
+
+@given(BOXES)
+def test_plates_are_moved_apart_and_stay_in_the_frame(boxes: list[Box]) -> None:
+    made = spread(boxes)
+    for box in made:
+        assert box.left >= EDGE - 1e-6
+        assert box.left + box.wide <= WIDE - EDGE + 1e-6
+        assert box.top >= EDGE - 1e-6
+        assert box.top + box.high <= HIGH - EDGE + 1e-6
+    assert not any(
+        a.overlaps(b) for a, b in itertools.combinations(made, 2)
+    )  # a fifth of the frame: room for all
+
+
+@given(BOXES)
+def test_plates_that_are_apart_already_stay_where_they_are(boxes: list[Box]) -> None:
+    once = spread(boxes)
+    assert spread(once) == once
+
+
+def test_a_link_bows_past_the_plate_between_its_ends() -> None:
+    ends = [Box(x=100, y=200, wide=80, high=60), Box(x=900, y=200, wide=80, high=60)]
+    assert curve(ends, 0, 1).bend == 0
+    between = Box(x=500, y=200, wide=80, high=60)
+    bow = curve([*ends, between], 0, 1)
+    for i in range(1, 25):
+        x, y = bow.at(i / 25)
+        assert not (abs(x - between.x) < between.wide / 2 and abs(y - between.y) < between.high / 2)
+    assert bow.at(0) == (100, 200)
+    assert bow.at(1) == (900, 200)
+
+
+def test_a_label_that_has_no_room_is_left_out() -> None:
+    bow = Curve(x1=0, y1=100, x2=400, y2=100, bend=0)
+    free = label_of(bow, (60, 20), [])
+    assert free
+    assert (free.x, free.y) == (200, 100)
+    assert label_of(bow, (60, 20), [Box(x=200, y=100, wide=400, high=40)]) is None
+
+
+@given(st.integers(1, 30))
+def test_what_has_no_place_stands_side_by_side(count: int) -> None:
+    made = row([(WIDE / 40, 50.0)] * count, top=400)
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(made, 2))
+    assert {box.top for box in made} == {400.0}
+
+
+@given(st.floats(0.001, 1e5), st.floats(0.001, 1e5))
+def test_a_wider_link_is_no_thinner(a: float, b: float) -> None:
+    assert a > b or line_width(a) <= line_width(b)
+    assert 1 <= line_width(a) <= 6
+
+
+@given(st.floats(1e-3, 1e5))
+def test_an_axis_has_three_to_six_ticks_and_reaches_the_highest_value(most: float) -> None:
+    step = _step(most)
+    count = _ticks_to(most, step)
+    assert 2 <= count <= 5
+    assert step * count >= most * (1 - 1e-9)
+    assert step * (count - 1) < most
