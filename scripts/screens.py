@@ -138,10 +138,11 @@ def shoot(page: Page) -> bytes:
     high = min(TALLEST, int(page.evaluate("document.documentElement.scrollHeight")))
     width = page.viewport_size["width"] if page.viewport_size else WIDTHS[0]
     picture = page.screenshot(full_page=True, clip={"x": 0, "y": 0, "width": width, "height": max(high, 500)})
+    # The octree keeps the few green and red pixels of a state, which a median cut would give up.
+    octree = Image.Quantize.FASTOCTREE
+    few = Image.open(io.BytesIO(picture)).convert("RGB").quantize(128, octree, dither=Image.Dither.NONE)
     small = io.BytesIO()
-    Image.open(io.BytesIO(picture)).convert("RGB").quantize(48, dither=Image.Dither.NONE).convert("RGB").save(
-        small, "WEBP", lossless=True, method=4
-    )
+    few.convert("RGB").save(small, "WEBP", lossless=True, method=2)
     return small.getvalue()
 
 

@@ -22,7 +22,11 @@ from tests.site.world import World
 BASELINES = Path(__file__).with_name("list_baselines.json")
 ROWS = 1000
 # Lists that hold what cannot be made in any number, with the reason.
-SHORT: dict[str, str] = {}
+SHORT = {
+    "inventory:gputype-list": "the catalogue that ships",
+    "inventory:gputype-detail": "a quarter of the data centres have its GPUs",
+    "inventory:region-list": "the catalogue that ships",
+}
 
 
 def tables_of(response: Any) -> list[tables.Table]:
