@@ -21,6 +21,8 @@ class RunTable(Table):
     created_at = tables.DateTimeColumn(format="Y-m-d H:i:s", verbose_name="Launched")
     finished_at = tables.DateTimeColumn(format="Y-m-d H:i:s", verbose_name="Ended")
 
+    narrow = ("name", "status", "iteration")
+
     class Meta(Table.Meta):
         model = Run
         fields = (

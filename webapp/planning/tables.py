@@ -20,6 +20,8 @@ class PlanTable(Table):
     )
     created_at = tables.DateTimeColumn(format="Y-m-d H:i:s", verbose_name="Made")
 
+    narrow = ("name", "iteration", "cost")
+
     class Meta(Table.Meta):
         model = Plan
         fields = ("name", "policy", "stages", "cells", "iteration", "cost", "created_by", "created_at")
