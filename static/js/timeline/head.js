@@ -3,7 +3,6 @@ import { fixed } from "../lib/format.js";
 import { paintMinimapMarks } from "./marks.js";
 import { AXIS, MINIMAP } from "./sizes.js";
 
-export { AXIS, MINIMAP };
 const RECENT_MS = 60_000;
 
 /** A round step of time so that ticks stand at least `least` px apart. */

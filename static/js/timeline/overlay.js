@@ -1,7 +1,7 @@
 // What follows the pointer and the focus: cursor line with its time, outlines, the line to what an op waited for.
 import { instant } from "../lib/format.js";
 import { hopOf, rowPlace } from "./links.js";
-import { AXIS } from "./head.js";
+import { AXIS } from "./sizes.js";
 
 export function paintOverlay(context, scene, { cursorX, item, need }) {
   const { style, width, height } = scene;

@@ -1,12 +1,13 @@
 // One frame of the timeline: builds the scene, lets each part paint itself, and says what it drew.
 import { CoverageCache } from "./coverage.js";
 import { paintGutter } from "./gutter.js";
-import { AXIS, MINIMAP, label, paintAxis, paintMinimap } from "./head.js";
+import { label, paintAxis, paintMinimap } from "./head.js";
 import { levelOf, paintAhead, paintHeat, paintOps, paintShares, paintStrip } from "./lanes.js";
 import { paintLink, strokeChevrons } from "./links.js";
 import { paintMarks } from "./marks.js";
 import { RectBatch } from "./paint.js";
 import { rowsBetween } from "./rows.js";
+import { AXIS, MINIMAP } from "./sizes.js";
 import { usageFor } from "./usage.js";
 import { count, duration, span } from "../lib/format.js";
 

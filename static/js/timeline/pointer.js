@@ -1,5 +1,6 @@
 // Pointer and wheel: hover, drag to pan, pinch and ctrl-wheel to zoom, click to pin, the minimap.
-import { MINIMAP, recent } from "./head.js";
+import { recent } from "./head.js";
+import { MINIMAP } from "./sizes.js";
 
 const DRAG_FROM_PX = 4;
 
