@@ -20,7 +20,7 @@ from tests.demo.harness import Client, Demo
 PATH = chromium()
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         PATH is None, reason="NO BROWSER TESTED: no Chromium found (or set CHROMIUM to its path)"
     ),
