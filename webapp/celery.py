@@ -6,9 +6,9 @@ No task runs longer than seconds, and no result is kept: state is in our tables.
 
 import os
 
-from celery import Celery
 import structlog
-from celery.signals import setup_logging, task_postrun, task_prerun
+from celery import Celery
+from celery.signals import setup_logging, task_postrun, task_prerun, worker_ready
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
@@ -64,3 +64,19 @@ def _forget_task(**kwargs: object) -> None:
 @setup_logging.connect
 def _own_logging(**kwargs: object) -> None:
     """Keep Django's LOGGING: connecting to this signal stops Celery from configuring its own."""
+
+
+@worker_ready.connect
+def _tell_nodes(**kwargs: object) -> None:
+    """Give the broker what it may have lost while the site was down, and nodes our version."""
+    import structlog
+    from django.db import DatabaseError
+    from redis import RedisError
+
+    from webapp.broker import client
+    from webapp.inventory.services import sync_acl
+
+    try:
+        sync_acl(client())
+    except (DatabaseError, RedisError, OSError) as error:
+        structlog.get_logger(__name__).warning("nodes not told of the site's start", error=str(error))

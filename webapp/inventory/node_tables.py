@@ -44,13 +44,14 @@ class NodeTable(Table):
         shown = state(str(record.state), record.state.label)
         return format_html("{} {}", shown, draining_mark()) if record.is_draining else shown
 
-    def render_free(self, record: Node) -> str:
+    def render_free(self, record: Any) -> str:
         """GPUs that a run could have now; none where the node is given no work."""
         usable = record.state == NodeState.ONLINE and not record.is_draining and not record.is_skewed
         return f"{max(0, record.gpus - record.busy) if usable and record.is_enrolled else 0}"
 
     def render_clock_offset_ms(self, record: Node) -> str:
-        text = f"{record.clock_offset_ms:+.2f}".replace("-", "−")
+        offset_ms = round(record.clock_offset_ms or 0.0, 2)
+        text = f"{offset_ms:+.2f}".replace("-", "−") if offset_ms else "0.00"
         return (
             format_html('<span class="breaks" title="more than 5 ms off">{}</span>', text)
             if record.clock_is_off

@@ -96,8 +96,9 @@ def node_waiting(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _waiting(node: Node) -> dict[str, Any]:
     token = node.join_tokens.first()
-    joined = bool(token and token.used_at)
-    heard = bool(joined and token and node.last_seen and node.last_seen > token.used_at)
+    used_at = token.used_at if token else None
+    joined = used_at is not None
+    heard = used_at is not None and node.last_seen is not None and node.last_seen > used_at
     return {
         "node": node,
         "token": token,

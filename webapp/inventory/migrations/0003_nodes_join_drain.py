@@ -11,7 +11,7 @@ FIRST, LAST, RANGE = 29_500, 32_767, 100
 
 def ports_of_their_own(apps, schema_editor):
     """Nodes of one host get ranges that do not overlap, as far as there are such."""
-    begin = {}
+    begin: dict[str, int] = {}
     for node in apps.get_model("inventory", "Node").objects.order_by("pk"):
         size = max(RANGE, -(-(2 * node.gpus + 1) // RANGE) * RANGE)
         first = begin.get(node.host, FIRST)

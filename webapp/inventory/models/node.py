@@ -196,7 +196,10 @@ def free_ports(host: str, gpus: int, *, but: int | None = None) -> tuple[int, in
     """
     size = max(RANGE, -(-ports_needed(gpus) // RANGE) * RANGE)
     starts = [*range(FIRST_PORT, 32_768 - size, RANGE), *range(10_000, FIRST_PORT - size + 1, RANGE)]
-    taken = Node.objects.filter(host=host).exclude(pk=but).values_list("port_from", "port_to")
+    others = Node.objects.filter(host=host)
+    if but is not None:
+        others = others.exclude(pk=but)
+    taken = list(others.values_list("port_from", "port_to"))
     for first in starts:
         if all(last < first or begin > first + size - 1 for begin, last in taken):
             return first, first + size - 1

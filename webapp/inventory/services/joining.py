@@ -126,21 +126,17 @@ def _good_token(text: str) -> JoinToken:
         .filter(token_sha256=_hash(text))
         .first()
     )
-    again = "make a new one on the node's page"
+    again, shown = "make a new one on the node's page", f"{text[:7]}…"
     if found is None:
-        raise JoinRefused(
-            status=403,
-            field="token",
-            reason="is not known: mistyped, or replaced by a newer one",
-            remedy=again,
-        )
+        reason = "is not known: mistyped, or replaced by a newer one"
+        raise JoinRefused(status=403, field="token", value=shown, reason=reason, remedy=again)
     if found.used_at:
         when = found.used_at.strftime("%H:%M:%S UTC")
         reason = f"was used at {when} from {found.used_from or 'an unknown address'}, and is good once"
-        raise JoinRefused(status=403, field="token", reason=reason, remedy=again)
+        raise JoinRefused(status=403, field="token", value=shown, reason=reason, remedy=again)
     if found.expires_at < timezone.now():
         when = found.expires_at.strftime("%Y-%m-%d %H:%M UTC")
-        raise JoinRefused(status=403, field="token", reason=f"expired at {when}", remedy=again)
+        raise JoinRefused(status=403, field="token", value=shown, reason=f"expired at {when}", remedy=again)
     return found
 
 
@@ -148,6 +144,8 @@ def _take_over(node: Node, asked: JoinRequest) -> None:
     """What the machine says of itself becomes what the node is."""
     hardware = checked_hardware(asked.hardware)
     node.device = asked.device or node.device
+    if hardware and node.device != "cuda":
+        hardware["error"] = ""  # it looked for CUDA devices before it knew that none were meant
     cuda = len(hardware.get("gpus", ())) if node.device == "cuda" else 0
     node.gpus = asked.gpus or cuda or node.gpus
     node.host = asked.host

@@ -108,19 +108,20 @@ def record_heartbeat(
 
 def _clock(clock: Any) -> tuple[float | None, float | None]:
     """Offset and round trip in ms, where both are numbers that can be true."""
-    values = (clock.get("offset_ms"), clock.get("rtt_ms")) if isinstance(clock, dict) else ()
-    if len(values) == 2 and all(isinstance(v, int | float) and math.isfinite(v) for v in values):
-        offset_ms, rtt_ms = values
-        if abs(offset_ms) < 1e12 and 0 <= rtt_ms < 1e6:
-            return float(offset_ms), float(rtt_ms)
-    return None, None
+    if not isinstance(clock, dict):
+        return None, None
+    offset_ms, rtt_ms = (_number(clock.get(name)) for name in ("offset_ms", "rtt_ms"))
+    if offset_ms is None or rtt_ms is None or abs(offset_ms) >= 1e12 or not 0 <= rtt_ms < 1e6:
+        return None, None
+    return offset_ms, rtt_ms
 
 
 def checked_hardware(found: Any) -> dict[str, Any]:
     """What an agent says of its machine (workers/hardware.py), as far as it has the shape; {} where not."""
     if not isinstance(found, dict) or len(json.dumps(found)) > LARGEST_HARDWARE:
         return {}
-    devices = found.get("gpus") if isinstance(found.get("gpus"), list) else []
+    listed = found.get("gpus")
+    devices = listed if isinstance(listed, list) else []
     return {
         "gpus": [
             {"name": str(gpu.get("name"))[:80], "memory_bytes": _whole(gpu.get("memory_bytes"))}
@@ -131,6 +132,10 @@ def checked_hardware(found: Any) -> dict[str, Any]:
         "memory_bytes": _whole(found.get("memory_bytes")),
         **{name: str(found.get(name) or "")[:120] for name in ("python", "platform", "torch", "error")},
     }
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _whole(value: Any) -> int | None:
