@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
@@ -66,6 +68,12 @@ class LinkMeasurement(models.Model):
                 name="measurement_bandwidth_positive",
             ),
         ]
+
+    def clean(self) -> None:
+        """Refuse what is no number: it is neither below nor above any limit."""
+        for name in ("latency_ms", "bandwidth_gbps"):
+            if not math.isfinite(getattr(self, name) or 0):
+                raise ValidationError({name: "Must be a finite number."})
 
     def __str__(self) -> str:
         said = [
