@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -15,6 +15,8 @@ FLAGS = (
 )  # fmt: skip
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PASSWORD = "meridian-demo"
+WITHIN_MS = 30_000  # for a busy machine: what is there at once is not waited for
+expect.set_options(timeout=WITHIN_MS)
 
 
 def chromium() -> str | None:
@@ -36,16 +38,20 @@ def launched(path: str) -> Iterator[Browser]:
 class Visitor:
     """One page of one user, which remembers every complaint of the browser.
 
+    state : what a context remembers of a login (`context.storage_state()`), None: nobody is logged in.
     expected : texts whose appearance in a complaint is what the test provoked.
     """
 
-    def __init__(self, browser: Browser, url: str, *, width: int = 1440, theme: Any = "light") -> None:
+    def __init__(
+        self, browser: Browser, url: str, *, width: int = 1440, theme: Any = "light", state: Any = None
+    ) -> None:
         self.url = url
         self.complaints: list[str] = []
         self.expected: tuple[str, ...] = ()
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        view: Any = {"width": width, "height": 900}
+        self.context = browser.new_context(viewport=view, color_scheme=theme, storage_state=state)
         self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(WITHIN_MS)
         self.page.on("console", self._hear)
         self.page.on("pageerror", lambda error: self.complaints.append(f"{self.page.url}: {error}"))
 

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -32,11 +33,21 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
-@pytest.fixture
-def visitor(browser: Browser, demo: Demo) -> Iterator[Visitor]:
-    """The operator, logged in, in a wide window; what the console says fails the test."""
+@pytest.fixture(scope="module")
+def state(browser: Browser, demo: Demo) -> Any:
+    """The operator's login, made once."""
     someone = Visitor(browser, demo.url)
     someone.login()
+    try:
+        return someone.context.storage_state()
+    finally:
+        someone.close()
+
+
+@pytest.fixture
+def visitor(browser: Browser, demo: Demo, state: Any) -> Iterator[Visitor]:
+    """The operator, logged in, in a wide window; what the console says fails the test."""
+    someone = Visitor(browser, demo.url, state=state)
     yield someone
     someone.close()
     assert not someone.complaints
@@ -148,13 +159,169 @@ def test_predicted_mode_draws_and_the_table_has_rows(visitor: Visitor, run_path:
 
 
 def test_a_cut_connection_says_so_and_heals(visitor: Visitor, run_path: str) -> None:
+    """What came meanwhile is asked for by its seq: no second snapshot is sent."""
     visitor.expected = ("ERR_INTERNET_DISCONNECTED", "ERR_CONNECTION", "WebSocket")
+    said: list[str] = []
+    visitor.page.on("websocket", lambda socket: socket.on("framesent", lambda text: said.append(str(text))))
     visitor.go(run_path)
     _badge(visitor.page, "^Live$")
     visitor.context.set_offline(True)
     _badge(visitor.page, "^Offline, retry")
+    before, asked = visitor.page.locator("[data-run-iteration]").inner_text(), len(said)
     visitor.context.set_offline(False)
     _badge(visitor.page, "^Live$", 40)
+    expect(visitor.page.locator("[data-run-iteration]")).not_to_have_text(before, timeout=20_000)
+    assert '"since"' in said[asked]
+
+
+def _frozen(visitor: Visitor, run_path: str) -> Page:
+    """The run page, standing at the second iteration."""
+    visitor.go(run_path)
+    page = visitor.page
+    _badge(page, "^Live$")
+    page.fill("[data-goto] input", "2")
+    page.press("[data-goto] input", "Enter")
+    _badge(page, "^Frozen at 2$")
+    page.wait_for_url(re.compile("#.*from="))
+    return page
+
+
+def test_go_to_refuses_in_place(visitor: Visitor, run_path: str) -> None:
+    page = _frozen(visitor, run_path)
+    field, problem = page.locator("[data-goto] input"), page.locator("[data-goto-problem]")
+    for text, answer in (("soon", "An iteration such as"), ("19999", "The run has reached iteration")):
+        field.fill(text)
+        field.press("Enter")
+        expect(problem).to_contain_text(answer)
+        expect(field).to_have_attribute("aria-invalid", "true")
+    field.press("Escape")
+    expect(problem).to_be_hidden()
+    page.keyboard.press("l")
+    _badge(page, "^Live$")
+
+
+def test_a_link_shows_the_same_again(visitor: Visitor, run_path: str) -> None:
+    page = _frozen(visitor, run_path)
+    page.get_by_role("button", name="By stage").click()
+    page.get_by_role("button", name="Measured", exact=True).click()
+    page.locator(APPLICATION).focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_url(re.compile("op="))
+    told = page.locator(".tl-tooltip").inner_text()
+    other = visitor.context.new_page()
+    other.goto(page.url)
+    expect(other.locator(".tl-tooltip")).to_have_text(re.compile("took"))
+    assert other.locator(".tl-tooltip").inner_text() == told
+    _badge(other, "^Frozen at 2$")
+    other.wait_for_url(re.compile("op="))
+    for name in ("By stage", "Measured"):
+        expect(other.get_by_role("button", name=name, exact=True)).to_have_attribute("aria-pressed", "true")
+    assert other.url == page.url
+    assert other.locator(CANVAS).evaluate(WINDOW) == page.locator(CANVAS).evaluate(WINDOW)
+
+
+# The drawing without minimap and head, where the run goes on.
+WINDOW = """canvas => {
+    const ratio = devicePixelRatio, part = new OffscreenCanvas(canvas.width - 180 * ratio, 60 * ratio);
+    part.getContext("2d").drawImage(canvas, -180 * ratio, -70 * ratio);
+    const { data } = part.getContext("2d").getImageData(0, 0, part.width, part.height);
+    return data.reduce((sum, byte, i) => (sum * 31 + byte * (i % 97)) % 1000003, 7);
+}"""
+
+
+def test_bubbles_in_the_shown_range_add_up(visitor: Visitor, run_path: str, operator: Client) -> None:
+    """What the page counts is what plain arithmetic over the stored spans gives."""
+    page = _frozen(visitor, run_path)
+    expect(page.locator("[data-totals-line]")).to_contain_text("idle in all")
+    low, high = (float(x) for x in re.findall(r"(?:from|to)=(-?[\d.]+)", page.url))
+    found = operator.json(run_path + "spans.json?from=0&to=4")
+    least = operator.json(run_path + "live.json")["predicted"]["iteration_ms"] * 0.004
+    low = max(low, 0.0)
+    count, idle = 0, 0.0
+    for rank in range(12):
+        busy = sorted(
+            (code[2], code[3])
+            for batch in found["spans"]
+            if batch["rank"] == rank
+            for code in batch["spans"]
+            if code[0] != "T"
+        )
+        ends = [0.0, *(end for _, end in busy)]
+        gaps = [(a, b) for a, (b, _) in zip(ends, busy, strict=False) if b - a > least]
+        inside = [(max(a, low), min(b, high)) for a, b in gaps if b > low and a < high]
+        count += len(inside)
+        idle += sum(b - a for a, b in inside)
+    told = page.locator("[data-totals-line]").inner_text().replace(",", "")
+    match = re.search(r": (\d+) on 12 GPUs (\d+) ms idle", told)
+    assert match, told
+    assert int(match[1]) == count
+    assert int(match[2]) == pytest.approx(idle, abs=2)
+    page.get_by_role("button", name="Per GPU").click()
+    expect(page.locator("[data-totals-table] tbody tr")).to_have_count(1 + 3 + 12)
+
+
+def test_the_guide_explains_and_is_remembered(visitor: Visitor, run_path: str) -> None:
+    visitor.go(run_path)
+    guide = visitor.page.locator("[data-guide]")
+    expect(guide).to_contain_text("2 pipelines of 6 stages: 12 GPUs in 3 data centres")
+    visitor.page.keyboard.press("?")
+    expect(guide).to_be_hidden()
+    visitor.page.reload()
+    expect(guide).to_be_hidden()
+    visitor.page.get_by_role("button", name="What am I looking at?").click()
+    expect(guide).to_contain_text("predicted")
+    expect(visitor.page.locator("#help")).to_be_hidden()
+
+
+def test_marks_are_told_and_shown(visitor: Visitor, run_path: str) -> None:
+    visitor.go(run_path)
+    page = visitor.page
+    page.locator(APPLICATION).focus()
+    page.keyboard.press("e")
+    expect(page.locator("[data-timeline] [data-live]")).to_have_text(re.compile("All 12 ranks run|Launched"))
+    page.get_by_role("tab", name="Events").click()
+    page.locator("[data-marks] li", has_text="All 12 ranks run").get_by_role("button").click()
+    expect(page.locator("#panel-watch")).to_be_visible()
+    _badge(page, "^Frozen")
+
+
+def test_the_trace_holds_the_shown_iterations(visitor: Visitor, run_path: str, operator: Client) -> None:
+    page = _frozen(visitor, run_path)
+    page.keyboard.press("Escape")
+    address = page.locator("[data-trace]").get_attribute("href")
+    assert address
+    trace = operator.json(address[address.index("/runs/") :])
+    numbers = {
+        event["args"]["iteration"] for event in trace["traceEvents"] if "iteration" in event.get("args", {})
+    }
+    assert 1 in numbers  # the second, counted from 0
+    assert numbers <= {0, 1, 2}
+
+
+def test_the_head_links_to_all_there_is_of_a_run(visitor: Visitor, run_path: str) -> None:
+    visitor.go(run_path)
+    page = visitor.page
+    for name in ("Metrics", "Logs"):
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.locator("h1")).to_be_visible()
+        page.go_back()
+    page.get_by_text("Copy as command").click()
+    expect(page.locator("#command-line")).to_have_text(re.compile(r"^meridian train run-\d+\.json$"))
+    expect(page.get_by_role("button", name="Retry")).to_be_hidden()
+    expect(page.get_by_role("link", name="Clone…")).to_be_visible()
+    expect(page.locator("#utilization-chart .main-svg").first).to_be_visible()
+    expect(page.locator("#links-chart .main-svg").first).to_be_visible()
+
+
+def test_a_blocked_socket_is_polled(visitor: Visitor, run_path: str) -> None:
+    visitor.expected = ("WebSocket",)
+    visitor.page.route_web_socket(re.compile("/ws/runs/"), lambda socket: socket.close(code=1011))
+    visitor.go(run_path)
+    _badge(visitor.page, "^Every 5 s$", 30)
+    before = visitor.page.locator("[data-run-iteration]").inner_text()
+    expect(visitor.page.locator("[data-run-iteration]")).not_to_have_text(before, timeout=30_000)
+    _drawn(visitor.page)
 
 
 def test_plan_and_its_page(visitor: Visitor) -> None:

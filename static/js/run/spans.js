@@ -1,9 +1,9 @@
 // Spans of iterations that the page does not hold: fetched when the frozen window shows them.
-const AFTER_MS = 350, MOST_AT_ONCE = 40;
+const AFTER_MS = 350, MOST_AT_ONCE = 40, AGAIN_MS = 5_000;
 
 export class Spans {
   constructor(timeline, url) {
-    Object.assign(this, { timeline, url, asked: new Set() });
+    Object.assign(this, { timeline, url, asked: new Map() });
     timeline.addEventListener("moved", () => {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.#fill(), AFTER_MS);
@@ -13,25 +13,34 @@ export class Spans {
   #fill() {
     const { view, model } = this.timeline;
     const range = view.live ? null : model.missing(view.from, view.to);
+    if (!range || this.asked.has(`${range[0]}-${this.#lastOf(range)}`)) return;
     // One answer may hold fewer than were asked for: what is still missing is asked for next.
-    if (range) this.fetch(range[0], Math.min(range[1], range[0] + MOST_AT_ONCE - 1)).then((came) => { if (came) this.#fill(); });
+    this.fetch(range[0], this.#lastOf(range)).then((came) => { if (came) this.#fill(); });
   }
 
+  #lastOf([first, last]) { return Math.min(last, first + MOST_AT_ONCE - 1); }
+
   /** Brings iterations `first` to `last` (from 0, both inside) as far as the server keeps them; true where any came. */
-  async fetch(first, last) {
+  fetch(first, last) {
     const key = `${first}-${last}`;
-    if (!this.url || this.asked.has(key)) return false;
-    this.asked.add(key);
+    if (!this.url) return Promise.resolve(false);
+    if (!this.asked.has(key)) this.asked.set(key, this.#bring(first, last, key));
+    return this.asked.get(key);
+  }
+
+  async #bring(first, last, key) {
     try {
       const response = await fetch(`${this.url}?from=${first}&to=${last}`, { headers: { Accept: "application/json" } });
       if (!response.ok) throw new Error(String(response.status));
-      const { iterations, spans } = await response.json();
+      const { iterations, spans } = await response.json(), before = this.timeline.model.told;
       this.timeline.model.held = [first, last];
       this.timeline.add({ iterations, spans });
-      return spans.length > 0;
+      return this.timeline.model.told > before;
     } catch {
-      this.asked.delete(key);
       return false;
+    } finally {
+      // What is dropped for newer spans meanwhile may be asked for again.
+      setTimeout(() => this.asked.delete(key), AGAIN_MS);
     }
   }
 }

@@ -232,7 +232,7 @@ export class Timeline extends EventTarget {
     const item = itemOf(this.frame, lane, op);
     if (!item) return false;
     [this.focus, this.pinned, this.pointer] = [item, true, null];
-    this.requestOverlay();
+    this.#moved();
     return true;
   }
 
