@@ -341,6 +341,7 @@ def _ranks(world: World, run: Run) -> None:
 def _stats(run: Run, numbers: range, length_s: float) -> Iterator[IterationStat]:
     assert run.epoch is not None
     utilization = run.predicted["utilization"]
+    busy, sent = _busy(run), _sent(run)
     for i in numbers:
         wave = math.sin(i / 9) / 50
         yield IterationStat(
@@ -354,8 +355,38 @@ def _stats(run: Run, numbers: range, length_s: float) -> Iterator[IterationStat]
             tokens=8192,
             ranks=12,
             utilization=utilization + wave,
+            busy_s=busy,
+            sync_s=dict.fromkeys(busy, 0.0),
+            traffic={
+                rank: [
+                    [a, b, size, x + i * length_s * 1e3, y + i * length_s * 1e3] for a, b, size, x, y in rows
+                ]
+                for rank, rows in sent.items()
+            },
             dc_utilization=[utilization + wave * k for k in range(3)],
         )
+
+
+def _busy(run: Run) -> dict[str, float]:
+    """Seconds of an iteration that each rank computes."""
+    return {
+        str(rank): sum(code[3] - code[2] for code in codes if code[0] in "FRBW") / 1e3
+        for rank, *codes in run.predicted["spans"]
+    }
+
+
+def _sent(run: Run) -> dict[str, list[list[float]]]:
+    """[from data centre, to data centre, bytes, start, end] of what each rank sends over the WAN."""
+    dc = run.job.document["dc_of_stage"]
+    size = run.job.document["activation_bytes"]
+    return {
+        str(rank): [
+            [dc[code[5]], dc[code[6]], size, code[2] * 1.06, code[3] * 1.06]
+            for code in codes
+            if code[0] == "T" and dc[code[5]] != dc[code[6]]
+        ]
+        for rank, *codes in run.predicted["spans"]
+    }
 
 
 def _spans(run: Run, numbers: range, length_s: float) -> Iterator[SpanBatch]:
@@ -379,7 +410,7 @@ def _moved(code: list[Any], by_ms: float) -> list[Any]:
     moved = list(code)
     for place in (2, 3, 4) if code[0] == "T" else (2, 3):
         moved[place] = round(code[place] * 1.06 + by_ms, 3)
-    return moved
+    return [*moved, 5_000_000] if code[0] == "T" and len(code) == 8 else moved
 
 
 FILLERS: tuple[Callable[[World, range], None], ...] = (
@@ -425,11 +456,12 @@ def addresses(world: World) -> dict[str, str]:
             continue
         try:
             made[name] = reverse(name, kwargs=access.args(world))
-        except AssertionError:  # it wants to train what trains already
-            made[name] = reverse(name, kwargs={"pk": world.launch().pk})
-        except (IndexError, AttributeError, TypeError):  # without data centres there is no page of one
-            if world.dcs:
+        except Exception as error:
+            if not world.dcs:  # without data centres there is no page of one, nor of what needs one
+                continue
+            if not isinstance(error, AssertionError):
                 raise
+            made[name] = reverse(name, kwargs={"pk": world.launch().pk})  # it trains already
     return made
 
 
