@@ -91,7 +91,9 @@ class RunQuerySet(models.QuerySet["Run"]):
 
     def for_lists(self) -> RunQuerySet:
         """Without the large columns."""
-        return self.select_related("job").defer("predicted", "result", "job__document", "job__plan_copy")
+        return self.select_related("job", "created_by").defer(
+            "predicted", "result", "job__document", "job__plan_copy"
+        )
 
 
 class Run(models.Model):

@@ -4,7 +4,7 @@ import django_tables2 as tables
 
 from webapp.jobs.models import Run
 from webapp.live.models import IterationStat
-from webapp.tables import DASH, NumberColumn, StateColumn, Table
+from webapp.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn
 
 NUMBER = {"td": {"class": "num"}, "th": {"class": "num"}}
 
@@ -18,8 +18,11 @@ class RunTable(Table):
     generation = NumberColumn("Attempt")
     iteration = NumberColumn("Iteration")
     steps = NumberColumn("of")
-    created_at = tables.DateTimeColumn(format="Y-m-d H:i:s", verbose_name="Launched")
-    finished_at = tables.DateTimeColumn(format="Y-m-d H:i:s", verbose_name="Ended")
+    created_by = tables.Column(verbose_name="By")
+    created_at = TimeColumn(verbose_name="Launched")
+    finished_at = TimeColumn(verbose_name="Ended")
+
+    narrow = ("name", "status", "iteration")
 
     narrow = ("name", "status", "iteration")
 
@@ -32,6 +35,7 @@ class RunTable(Table):
             "generation",
             "iteration",
             "steps",
+            "created_by",
             "created_at",
             "finished_at",
         )
@@ -57,6 +61,8 @@ class IterationTable(Table):
     tokens_per_s = NumberColumn("Throughput", unit="tokens/s", empty_values=(), orderable=False)
     took = NumberColumn("Took", unit="ms", decimals=1, empty_values=(), orderable=False)
     utilization = NumberColumn("Utilization", unit="%", decimals=1)
+
+    narrow = ("iteration", "loss", "tokens_per_s", "took")
 
     class Meta(Table.Meta):
         model = IterationStat

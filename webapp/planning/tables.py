@@ -4,7 +4,7 @@ import django_filters as filters
 import django_tables2 as tables
 
 from webapp.planning.models import Plan
-from webapp.tables import DASH, NumberColumn, Table
+from webapp.tables import DASH, NumberColumn, Table, TimeColumn
 
 
 class PlanTable(Table):
@@ -18,7 +18,7 @@ class PlanTable(Table):
     cost = NumberColumn(
         "Cost", accessor="best__cost_per_iteration", unit="$/iteration", decimals=5, orderable=False
     )
-    created_at = tables.DateTimeColumn(format="Y-m-d H:i:s", verbose_name="Made")
+    created_at = TimeColumn(verbose_name="Made")
 
     narrow = ("name", "iteration", "cost")
 
