@@ -202,6 +202,6 @@ def _multiples(step: int, low: float, high: float) -> list[int]:
 
 
 def _degrees(value: float, positive: str, negative: str) -> str:
-    if value == 0:
-        return "0°"
+    if value in (0, -180, 180):
+        return f"{abs(value):g}°"
     return f"{abs(value):g}° {positive if value > 0 else negative}"
