@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.site.telemetry import NODES, log_event, placed
 from tests.site.world import World
-from webapp.jobs.models import RankState, Run
+from webapp.jobs.models import RankState, Run, RunEvent
 from webapp.live.models import LogLine
 from webapp.live.services import forget_old_lines, logs, take_in
 
@@ -174,3 +174,19 @@ def test_the_page_costs_the_same_with_many_lines(world: World, run: Run) -> None
     few = queries()
     take_in(lines(run, 150, rank=1), set())
     assert queries() == few
+
+
+def test_what_an_agent_dropped_is_a_mark_on_its_runs_told_once(world: World, run: Run) -> None:
+    def beat(lost: Any) -> list[str]:
+        take_in([("mid-1", "1790000000000-0", {"kind": "heartbeat", "lost": lost})], set())
+        marks = RunEvent.objects.filter(run=run, level="warn").order_by("seq")
+        return [mark.text.split(":")[0] for mark in marks]
+
+    first, more, again = (f"Node mid-1 dropped {n} spans and log lines" for n in ("7", "1,000", "3"))
+    assert beat(0) == []
+    assert beat(7) == [first]
+    assert beat(7) == [first]
+    assert beat(1007) == [first, more]
+    assert beat("many") == [first, more]
+    assert beat(3) == [first, more, again], "a new agent counts from its own start"
+    assert Run.objects.get(pk=run.pk).mark_seq == RunEvent.objects.filter(run=run).count()

@@ -4,6 +4,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
+from webapp.inventory.models import Node
 from webapp.jobs.models import Run
 
 
@@ -86,6 +87,16 @@ class LogLine(models.Model):
 
     def __str__(self) -> str:
         return self.text
+
+
+class AgentLoss(models.Model):
+    """How many spans and log lines the agent of a node has dropped since its start, as far as was told."""
+
+    node = models.OneToOneField(Node, on_delete=models.CASCADE, related_name="+")
+    lost = models.PositiveBigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.lost} lost on {self.node_id}"
 
 
 class Beat(models.Model):

@@ -202,6 +202,7 @@ def _take_other(intake: Intake, node: str, entry: str, event: Event) -> None:
     if kind == "spans":
         return
     if kind == "heartbeat":
+        logs.record_loss(node, event.get("lost"))
         record_heartbeat(
             node,
             _entry_time(entry),

@@ -9,8 +9,11 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Count
 
-from webapp.jobs.models import Run
-from webapp.live.models import LogLine
+from webapp.inventory.models import Node
+from webapp.jobs import notify
+from webapp.jobs.models import MarkLevel, Run
+from webapp.jobs.services import add_mark
+from webapp.live.models import AgentLoss, LogLine
 
 MOST_IN_A_BATCH = 200  # lines of one rank in one batch (100 ms); of more, the first and the last are kept
 LONGEST_LINE = 4_000
@@ -63,6 +66,29 @@ def store(lines: Mapping[tuple[int, int], Sequence[LogLine]]) -> None:
 def _in_order(lines: Sequence[LogLine]) -> list[LogLine]:
     """By `seq`, each once."""
     return [line for _, line in sorted({line.seq: line for line in lines}.items())]
+
+
+@transaction.atomic
+def record_loss(node_name: str, lost: Any) -> None:
+    """Tell the runs on a node how many spans and log lines its agent has dropped since it last said so.
+
+    `lost` counts from the agent's start, so a smaller number than before is that of a new agent.
+    """
+    if not isinstance(lost, int) or not 0 <= lost < 2**62:
+        return
+    known = AgentLoss.objects.filter(node__name=node_name).first()
+    before = known.lost if known else 0
+    if lost == before:
+        return
+    node = Node.objects.filter(name=node_name).first()
+    if node is None:
+        return
+    AgentLoss.objects.update_or_create(node=node, defaults={"lost": lost})
+    new = lost - before if lost > before else lost
+    for run in Run.objects.open().filter(ranks__node=node).distinct() if new else ():
+        text = f"Node {node.name} dropped {new:,} spans and log lines: it could not keep more of them."
+        add_mark(run, MarkLevel.WARN, text)
+        notify.run_changed(run.pk)
 
 
 @transaction.atomic
