@@ -1,0 +1,112 @@
+"""A disk that fills while a run trains: it is said, nothing is given up, and nothing is missing later."""
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.demo.harness import Client, Demo, wait_for
+from tests.demo.long import (
+    all_free,
+    complete,
+    ended,
+    first_run,
+    operator_of,
+    progress,
+    query,
+    state_of,
+    trains_on,
+)
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+FULL_S = 30
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of 700 MB, where this account may mount one; open to the servers' account."""
+    place = Path(tempfile.mkdtemp(prefix="meridian-disk-"))
+    mount = ["mount", "-t", "tmpfs", "-o", "size=700m", "meridian-test", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        place.rmdir()
+        pytest.skip("this account may not mount a file system: A FULL DISK IS NOT TESTED")
+    place.chmod(0o711)
+    yield place
+    for _ in range(50):
+        if subprocess.run(["umount", str(place)], capture_output=True, check=False).returncode == 0:
+            place.rmdir()
+            break
+        time.sleep(0.2)
+
+
+def fill(path: Path) -> None:
+    """Write until not one more byte is taken."""
+    with path.open("wb", buffering=0) as file:
+        for size in (65536, 256):
+            try:
+                while True:
+                    file.write(b"\0" * size)
+            except OSError:
+                continue
+
+
+def readiness(client: Client) -> dict[str, Any]:
+    try:
+        found = client.get("/readyz")
+    except urllib.error.HTTPError as answer:
+        found = answer.read().decode()
+    checks: dict[str, Any] = json.loads(found)["checks"]
+    return checks
+
+
+def test_a_disk_that_fills_while_a_run_trains(small_disk: Path) -> None:
+    demo = Demo(small_disk / "var")
+    big = small_disk / "big"
+    try:
+        demo.start()
+        client = operator_of(demo)
+        run = first_run(demo, client)
+        acknowledged = query(demo, "select iteration, loss from live_iterationstat where loss is not null")
+        fill(big)
+        full_from = time.time()
+        wait_for(
+            "the supervisor's line", lambda: any("disk full: 0 MB free" in one for one in demo.lines), 60
+        )
+        assert not readiness(client)["disk"]["ok"]
+        while time.time() < full_from + FULL_S:
+            assert demo.process
+            assert demo.process.poll() is None
+            time.sleep(1)
+        full_to = time.time()
+        big.unlink()
+        wait_for(
+            "the supervisor to go on", lambda: any("free again: going on" in one for one in demo.lines), 30
+        )
+        wait_for("the run", lambda: progress(client, run) > 0, 60)
+        trains_on(client, run)
+        complete(demo, run, seconds=120)
+        kept = query(demo, "select iteration, loss from live_iterationstat where loss is not null")
+        assert set(acknowledged) <= set(kept)
+        trained = query(
+            demo,
+            "select count(*) from live_iterationstat where run_id = %s and start between %s and %s",
+            int(run), full_from, full_to,
+        )  # fmt: skip
+        assert trained[0][0] >= 5, "the ranks trained on meanwhile"
+        assert state_of(client, run)["status"] == "running"
+        # An agent that cannot write says so once, not at every event.
+        assert sum("events cannot be kept on disk" in one for one in demo.lines) <= 10
+        client.post(f"/runs/{run}/cancel/")
+        assert ended(client, run, 60)["status"] == "cancelled"
+        all_free(demo)
+    finally:
+        big.unlink(missing_ok=True)
+        demo.stop()
