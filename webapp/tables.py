@@ -1,5 +1,6 @@
 """What our tables share: numeric columns with units, states with shape and word, times."""
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -79,6 +80,24 @@ class Table(tables.Table):
         if bound_column.name not in self.kept:
             classes_set.add("wide-only")
         return classes_set
+
+    def lines(self) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+        """Of each row on the page: its attributes, and attributes and content of its cells.
+
+        A column's attributes are made once, not per cell as `column.attrs` in a template would, unless the
+        column computes them from the row.
+        """
+        same: dict[str, str] = {}
+        for row in self.paginated_rows:
+            cells = []
+            for column, content in row.items():
+                attributes = same.get(column.name)
+                if attributes is None:
+                    attributes = column.attrs["td"].as_html()
+                    if not any(callable(value) for value in column.column.attrs.get("td", {}).values()):
+                        same[column.name] = attributes
+                cells.append((attributes, content))
+            yield row.attrs.as_html(), cells
 
     @property
     def kept(self) -> tuple[str, ...]:
