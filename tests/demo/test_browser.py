@@ -15,7 +15,7 @@ from tests.demo.harness import Client, Demo, run_ids, wait_for
 PATH = chromium()
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),  # the first one starts the demo
     pytest.mark.skipif(
         PATH is None, reason="NO BROWSER TESTED: no Chromium found (install one, or set CHROMIUM to its path)"
     ),

@@ -15,7 +15,8 @@ export function showRun(run, model) {
   setText($("[data-run-iteration]"), run.steps ? `Iteration ${count(made)} of ${count(run.steps)}` : "");
   setText($("[data-run-left]"), run.status === "running" && made > 2 ? `${span(left / 1000)} left` : "");
   document.title = `${run.status_label} · ${run.name} · Meridian`;
-  const given = run.waits_for || run.reason || "", reason = given.charAt(0).toUpperCase() + given.slice(1);
+  // A run that has begun waits for nothing, whatever was said last.
+  const waits = ["queued", "starting"].includes(run.status), given = waits ? run.waits_for || run.reason || "" : run.reason === run.waits_for ? "" : run.reason || "", reason = given.charAt(0).toUpperCase() + given.slice(1);
   const line = $("[data-run-reason]");
   line.hidden = !reason;
   line.querySelector(".mark").dataset.level = run.status === "failed" ? "error" : run.status === "running" ? "info" : "warn";
