@@ -71,14 +71,16 @@ def quiet_site(state: str, port: int) -> Iterator[str]:
 
 @contextmanager
 def demo_site(port: int) -> Iterator[str]:
-    """The whole product with its demo, training for half a minute."""
+    """The whole product with its demo, training for some twenty seconds."""
     var = Path(tempfile.mkdtemp(prefix="meridian-demo-"))
     var.chmod(0o711)
     demo = Demo(var, port)
     try:
         demo.start()
+        for given in ("DATABASE_URL", "VALKEY_URL"):  # of the site before
+            os.environ.pop(given, None)
         os.environ.update(environment(var), DJANGO_SETTINGS_MODULE="webapp.settings")
-        time.sleep(30)
+        time.sleep(20)
         yield demo.url
     finally:
         demo.stop()
