@@ -69,7 +69,7 @@ class PoolTable(Table):
     )
     actions = tables.TemplateColumn(
         template_name="inventory/pool_actions.html",
-        verbose_name="",
+        verbose_name="Actions",
         orderable=False,
         attrs={"td": {"class": "num"}},
     )
@@ -113,7 +113,7 @@ class MeasurementTable(Table):
     connections = NumberColumn("Connections")
     actor = tables.Column("By", default="Meridian")
     use = tables.TemplateColumn(
-        template_name="inventory/measurement_use.html", verbose_name="", orderable=False,
+        template_name="inventory/measurement_use.html", verbose_name="Use", orderable=False,
         attrs={"td": {"class": "num"}},
     )  # fmt: skip
     narrow = ("at", "latency_ms", "use")
@@ -151,7 +151,7 @@ class RegionTable(Table):
     prices = tables.Column("GPUs with a list price", orderable=False)
     least_price = NumberColumn("from", unit="$/GPU h", decimals=2)
     use = tables.TemplateColumn(
-        template_name="inventory/region_use.html", verbose_name="", orderable=False,
+        template_name="inventory/region_use.html", verbose_name="Use", orderable=False,
         attrs={"td": {"class": "num"}},
     )  # fmt: skip
     narrow = ("name", "place", "use")

@@ -154,7 +154,7 @@ def gpu_use(dc_ids: list[int]) -> dict[int, Use]:
 def _size(dc: DataCenter, use: Use, dots: bool) -> tuple[float, float]:
     if dots:
         return 9.0, 9.0
-    text = max(len(dc.name) * 7.6, len(use.said) * 6.3)
+    text = max(len(dc.name) * 7.6, len(use.said) * 6.0)
     rows = math.ceil(min(use.gpus, MOST_SQUARES) / ACROSS)
     return max(text, ACROSS * PITCH) + 12, 38 + rows * PITCH + (13 if use.gpus > MOST_SQUARES else 0)
 
