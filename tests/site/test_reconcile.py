@@ -248,3 +248,11 @@ def test_generations_grow_and_fence(world: Any) -> None:
     first = world.launch()
     second = services.launch_run(world.users["operator"], first.job)
     assert (first.generation, second.generation) == (1, 2)
+
+
+def test_a_run_that_began_meanwhile_waits_for_nothing(world: Any) -> None:
+    run = world.launch()
+    seen = Run.objects.get(pk=run.pk)  # as the reconciler read it
+    Run.objects.filter(pk=run.pk).update(status=Status.RUNNING)
+    services.wait_for(seen, "Waits for 11 of 12 ranks to get ready")
+    assert Run.objects.get(pk=run.pk).waits_for == ""

@@ -80,7 +80,8 @@ def wait_for(run: Run, what: str, *, needs_action: bool = False) -> None:
     `needs_action` where it does not come by itself.
     """
     said = {"waits_for": what[:300], "needs_action": needs_action}
-    if Run.objects.open().filter(pk=run.pk).exclude(**said).update(**said):
+    # Only while it is as the caller knows it: what has begun to run meanwhile waits for nothing.
+    if Run.objects.open().filter(pk=run.pk, status=run.status).exclude(**said).update(**said):
         notify.run_changed(run.pk)
 
 
