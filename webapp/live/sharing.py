@@ -45,7 +45,7 @@ async def _read(run_id: int) -> Picture:
     task = _next.pop(run_id)
     _now[run_id] = task
     try:
-        return await database_sync_to_async(_encoded)(run_id)  # type: ignore[no-any-return]
+        return await database_sync_to_async(_encoded)(run_id)
     finally:
         if _now.get(run_id) is task:
             del _now[run_id]
