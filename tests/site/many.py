@@ -457,7 +457,8 @@ def addresses(world: World) -> dict[str, str]:
         try:
             made[name] = reverse(name, kwargs=access.args(world))
         except Exception as error:
-            if not world.dcs:  # without data centres there is no page of one, nor of what needs one
+            # Without data centres there is no page of one, and without a viewer no page of theirs.
+            if not world.dcs or isinstance(error, KeyError):
                 continue
             if not isinstance(error, AssertionError):
                 raise
