@@ -24,10 +24,14 @@ from webapp.accounts import services as accounts
 from webapp.accounts.models import Role
 from webapp.inventory import services as inventory
 from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, Node
+from webapp.inventory.services.nodes import give_credentials
 from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import MarkLevel, Run, Status
+from webapp.jobs.services import boundary
+from webapp.jobs.services.boundary import finish, go_on_elsewhere
 from webapp.live import services as live
+from webapp.live.services.logs import record_loss, store
 from webapp.planning import services as planning
 
 Prepare = Callable[[World], Callable[[], Any]]
@@ -52,6 +56,12 @@ def placed(w: World) -> Run:
     run = w.launch()
     assert allocate(run)
     run.refresh_from_db()
+    return run
+
+
+def to_be_moved(w: World) -> Run:
+    run = placed(w)
+    run.again = True
     return run
 
 
@@ -118,7 +128,14 @@ def training(w: World) -> Run:
     run = placed(w)
     for rank in range(12):
         jobs.record_rank_event(run, {"rank": rank, "state": "running"})
+    run.refresh_from_db()
     return run
+
+
+def moving(w: World) -> Callable[[], Any]:
+    run = training(w)
+    run.again = True
+    return partial(boundary.go_on_elsewhere, run)
 
 
 CALLS: dict[str, Prepare] = {
@@ -173,9 +190,11 @@ CALLS: dict[str, Prepare] = {
     ),
     "inventory.use_measurement": lambda w: partial(inventory.use_measurement, operator(w), measured_link(w)),
     "inventory.enrol_node": lambda w: partial(inventory.enrol_node, admin(w), w.nodes[0]),
+    "inventory.give_credentials": lambda w: partial(give_credentials, operator(w), w.nodes[0]),
     "inventory.revoke_node": lambda w: partial(inventory.revoke_node, admin(w), w.nodes[0]),
     "inventory.offer_join": lambda w: partial(inventory.offer_join, admin(w), w.nodes[0]),
     "inventory.join_node": joining,
+    "inventory.give_credentials": lambda w: partial(give_credentials, admin(w), w.nodes[0]),
     "inventory.drain": lambda w: partial(inventory.drain, operator(w), w.nodes[0]),
     "inventory.resume": resuming,
     "inventory.probe_nodes": probing,
@@ -193,9 +212,13 @@ CALLS: dict[str, Prepare] = {
     "jobs.launch_run": lambda w: partial(jobs.launch_run, operator(w), w.launch().job),
     "jobs.retry_run": lambda w: partial(jobs.retry_run, operator(w), over(w)),
     "jobs.clone_run": lambda w: clone(w, w.launch()),
+    "jobs.finish": lambda w: partial(finish, placed(w)),
     "jobs.finish_stopped": lambda w: partial(jobs.finish_stopped, stopping(w)),
     "jobs.set_status": lambda w: partial(jobs.set_status, w.launch(), Status.STARTING, ""),
+    "jobs.go_on_elsewhere": lambda w: partial(go_on_elsewhere, to_be_moved(w)),
     "jobs.cancel_run": lambda w: partial(jobs.cancel_run, operator(w), w.launch()),
+    "jobs.finish": lambda w: partial(boundary.finish, training(w)),
+    "jobs.go_on_elsewhere": moving,
     "jobs.stop_at_boundary": lambda w: partial(
         jobs.stop_at_boundary, operator(w), training(w), why="east-1 is draining", again=True
     ),
@@ -271,6 +294,8 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     ),
     # live
     "live.take_in": (lambda w: partial(live.take_in, [], {w.launch().pk}), REPORTED),
+    "live.record_loss": (lambda w: partial(record_loss, w.nodes[0].name, 3), REPORTED),
+    "live.store": (lambda w: partial(store, {}), REPORTED),
     "live.forget_old_spans": (lambda w: partial(live.forget_old_spans, 10), HOUSE),
     "live.compact_iterations": (lambda w: partial(live.compact_iterations, 10), HOUSE),
     "live.forget_old_lines": (lambda w: partial(live.forget_old_lines, 10), HOUSE),
@@ -281,12 +306,16 @@ READS: dict[str, str] = {
     "accounts.token_hash": "a hash",
     "accounts.open_invitation": "the invitation of a token",
     "accounts.keep_an_admin": "refuses what would leave a team without an admin",
+    "inventory.checked_hardware": "what an agent says, as far as it has the shape",
     "inventory.team_of": "whose a thing is",
+    "inventory.checked_hardware": "checks what an agent says",
     "inventory.blocked_by": "why a thing cannot be deleted",
     "inventory.set_broker_user": "tells the broker what the database says",
     "inventory.drop_broker_user": "tells the broker what the database says",
     "inventory.sync_acl": "tells the broker what the database says",
     "inventory.node_broker_url": "a URL",
+    "live.line_of": "builds a row",
+    "live.thinned": "leaves lines of a flood out",
     "jobs.is_cause": "judges a rank",
     "jobs.rank_failure": "a sentence",
     "jobs.place": "words for a rank",

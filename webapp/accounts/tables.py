@@ -75,7 +75,7 @@ class InvitationTable(Table):
     invited_by = tables.Column("By", order_by="invited_by__username")
     expires_at = TimeColumn("Until", style="minute")
     accepted_by = tables.Column("Accepted by", order_by="accepted_by__username")
-    revoke = tables.Column("", empty_values=(), orderable=False)
+    revoke = tables.Column("Action", empty_values=(), orderable=False)
     narrow = ("email", "state", "revoke")
 
     class Meta(Table.Meta):
@@ -110,7 +110,9 @@ class AuditTable(Table):
     actor = tables.Column("Who", order_by=("actor__username", "id"), default="Meridian")
     verb = tables.Column("Did what", order_by=("verb", "id"))
     object_type = tables.Column("To a", order_by=("object_type", "id"))
-    object_label = tables.Column("Called", order_by=("object_label", "id"))
+    object_label = tables.Column(
+        "Called", order_by=("object_label", "id"), attrs={"td": {"class": "wrap path"}}
+    )
     change = tables.Column("What changed", empty_values=(), orderable=False, attrs={"td": {"class": "wrap"}})
     team = tables.Column(order_by=("team__name", "id"))
     narrow = ("at", "verb", "object_label")
