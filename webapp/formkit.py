@@ -5,6 +5,9 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.forms.utils import flatatt
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 
 from engine.errors import InputError
 from webapp.accounts.models import OPERATORS, Team
@@ -61,3 +64,27 @@ def limit(form: forms.BaseForm, names: Iterable[str], queryset: Any) -> None:
     """Let the choice fields `names` offer `queryset` only: dropdowns leak what pages hide."""
     for name in names:
         form.fields[name].queryset = queryset  # type: ignore[attr-defined]
+
+
+class PlainSelect(forms.Select):
+    """A select whose options are written in one go: Django renders a template for each of a thousand."""
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        chosen, mark = set(self.format_value(value)), SafeString(" selected")
+        rows = (("" if key is None else str(key), label) for key, label in self.choices)
+        options = format_html_join(
+            "",
+            '<option value="{}"{}>{}</option>',
+            ((key, mark if key in chosen else "", label) for key, label in rows),
+        )
+        given = flatatt(self.build_attrs(self.attrs, {**(attrs or {}), "name": name}))
+        return format_html("<select{}>{}</select>", given, options)
+
+
+def plain_selects(form: forms.BaseForm) -> None:
+    """Give the selects of `form` whose options may be many the cheap widget."""
+    for field in form.fields.values():
+        if isinstance(field, forms.ModelChoiceField) and type(field.widget) is forms.Select:
+            cheap = PlainSelect(attrs=field.widget.attrs)
+            cheap.choices, cheap.is_required = field.widget.choices, field.widget.is_required
+            field.widget = cheap

@@ -14,6 +14,8 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.functional import cached_property
 
+from webapp.formkit import plain_selects
+
 PAGE_SIZES = (25, 50, 100, 200)
 PER_PAGE = 50
 COUNT_EXACTLY_TO = 10_000
@@ -141,6 +143,7 @@ def list_page(
     context : what else the template wants.
     """
     found = filter_class(request.GET, queryset=rows, request=request)
+    plain_selects(found.form)
     page = {
         "title": title,
         "note": note,

@@ -74,6 +74,18 @@ def test_what_is_found_stays_found_over_sorting_and_paging(world: Any) -> None:
     assert {"50", "100", "200"} <= set(sizes)
 
 
+def test_a_select_of_things_has_them_all_and_marks_the_chosen(world: Any) -> None:
+    dc = world.dcs[1]
+    text = world.client("viewer").get(f"/nodes/?dc={dc.pk}").content.decode()
+    found = re.search(r'<select[^>]*name="dc"[^>]*>(.*?)</select>', text, re.S)
+    assert found
+    options = re.findall(r'<option value="([^"]*)"( selected)?>([^<]*)<', found[1])
+    assert {(value, name) for value, _, name in options} == {
+        ("", "Any"), *((str(each.pk), each.name) for each in world.dcs),
+    }  # fmt: skip
+    assert [value for value, selected, _ in options if selected] == [str(dc.pk)]
+
+
 def test_nothing_found_says_so_and_offers_the_way_back(world: Any) -> None:
     text = world.client("viewer").get(f"{URL}?q=nowhere").content.decode()
     assert "Nothing matches this filter." in text
