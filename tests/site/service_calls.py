@@ -29,7 +29,6 @@ from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import MarkLevel, Run, Status
 from webapp.jobs.services import boundary
-from webapp.jobs.services.boundary import finish, go_on_elsewhere
 from webapp.live import services as live
 from webapp.live.services.logs import record_loss, store
 from webapp.planning import services as planning
@@ -56,12 +55,6 @@ def placed(w: World) -> Run:
     run = w.launch()
     assert allocate(run)
     run.refresh_from_db()
-    return run
-
-
-def to_be_moved(w: World) -> Run:
-    run = placed(w)
-    run.again = True
     return run
 
 
@@ -190,7 +183,6 @@ CALLS: dict[str, Prepare] = {
     ),
     "inventory.use_measurement": lambda w: partial(inventory.use_measurement, operator(w), measured_link(w)),
     "inventory.enrol_node": lambda w: partial(inventory.enrol_node, admin(w), w.nodes[0]),
-    "inventory.give_credentials": lambda w: partial(give_credentials, operator(w), w.nodes[0]),
     "inventory.revoke_node": lambda w: partial(inventory.revoke_node, admin(w), w.nodes[0]),
     "inventory.offer_join": lambda w: partial(inventory.offer_join, admin(w), w.nodes[0]),
     "inventory.join_node": joining,
@@ -212,10 +204,8 @@ CALLS: dict[str, Prepare] = {
     "jobs.launch_run": lambda w: partial(jobs.launch_run, operator(w), w.launch().job),
     "jobs.retry_run": lambda w: partial(jobs.retry_run, operator(w), over(w)),
     "jobs.clone_run": lambda w: clone(w, w.launch()),
-    "jobs.finish": lambda w: partial(finish, placed(w)),
     "jobs.finish_stopped": lambda w: partial(jobs.finish_stopped, stopping(w)),
     "jobs.set_status": lambda w: partial(jobs.set_status, w.launch(), Status.STARTING, ""),
-    "jobs.go_on_elsewhere": lambda w: partial(go_on_elsewhere, to_be_moved(w)),
     "jobs.cancel_run": lambda w: partial(jobs.cancel_run, operator(w), w.launch()),
     "jobs.finish": lambda w: partial(boundary.finish, training(w)),
     "jobs.go_on_elsewhere": moving,
@@ -306,7 +296,6 @@ READS: dict[str, str] = {
     "accounts.token_hash": "a hash",
     "accounts.open_invitation": "the invitation of a token",
     "accounts.keep_an_admin": "refuses what would leave a team without an admin",
-    "inventory.checked_hardware": "what an agent says, as far as it has the shape",
     "inventory.team_of": "whose a thing is",
     "inventory.checked_hardware": "checks what an agent says",
     "inventory.blocked_by": "why a thing cannot be deleted",
