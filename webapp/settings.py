@@ -142,7 +142,6 @@ LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
 PASSWORD_RESET_TIMEOUT = 24 * 3600  # links for a new password, seconds
-PASSWORD_RESET_TIMEOUT = 24 * 3600  # links for a new password, seconds
 
 AXES_FAILURE_LIMIT = 8
 AXES_COOLOFF_TIME = timedelta(minutes=10)
@@ -150,20 +149,9 @@ AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]  # one person's typing lo
 AXES_RESET_ON_SUCCESS = True
 AXES_LOCKOUT_CALLABLE = "webapp.accounts.views.locked_out"
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # the wait that the page names is the wait
-AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # the wait that the page names is the wait
 AXES_ENABLE_ACCESS_FAILURE_LOG = False
 AXES_DISABLE_ACCESS_LOG = True  # logins are rows of the audit
-AXES_DISABLE_ACCESS_LOG = True  # logins are rows of the audit
 AXES_VERBOSE = False
-
-# Without a mail server nothing is sent: invitations and new passwords go by links that admins hand on.
-EMAIL_HOST = os.environ.get("MERIDIAN_EMAIL_HOST", "")
-EMAIL_PORT = int(env.number("MERIDIAN_EMAIL_PORT", 587, least=1))
-EMAIL_HOST_USER = os.environ.get("MERIDIAN_EMAIL_USER", "")
-EMAIL_HOST_PASSWORD = os.environ.get("MERIDIAN_EMAIL_PASSWORD", "")
-EMAIL_USE_TLS = env.flag("MERIDIAN_EMAIL_TLS", True)
-EMAIL_TIMEOUT = 10  # seconds
-DEFAULT_FROM_EMAIL = os.environ.get("MERIDIAN_EMAIL_FROM") or f"meridian@{ALLOWED_HOSTS[0]}"
 
 # Without a mail server nothing is sent: invitations and new passwords go by links that admins hand on.
 EMAIL_HOST = os.environ.get("MERIDIAN_EMAIL_HOST", "")
