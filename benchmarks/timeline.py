@@ -1,7 +1,7 @@
 """Frame times of the canvas timeline with 960 GPUs, in headless Chromium: prints one JSON object.
 
-The aim is a frame under 8 ms (design/look), painted in software. On a machine that does other things too, look
-at `cpu_ms` (CPU time of the page's process per frame) and `least_ms`.
+The aim is a frame under 8 ms (design/look), painted in software. On a machine that does other things too,
+look at `cpu_ms` (CPU time of the page's process per frame) and `least_ms`.
 Usage: python benchmarks/timeline.py [chromium]
 """
 

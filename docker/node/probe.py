@@ -1,4 +1,4 @@
-"""Exit status 0 where this container's agent lives: it holds the lock of its node's folder as long as it does."""
+"""Exit status 0 where this container's agent lives: it holds the lock of its node's folder for as long."""
 
 import fcntl
 import os

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import combinations, islice
 from typing import Any
 
+from django.db import connection
 from django.urls import reverse
 from django.utils import timezone
 
@@ -470,3 +471,7 @@ def fill(world: World, numbers: range) -> None:
     """A row of everything that a page lists, for each of `numbers`; `teams` is for whoever wants them too."""
     for filler in FILLERS:
         filler(world, numbers)
+    # As autovacuum does within a minute; it cannot see rows of a transaction that is open, and plans made
+    # for empty tables take minutes on full ones.
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")

@@ -16,6 +16,7 @@ from django.utils.decorators import method_decorator
 
 from webapp.accounts import services
 from webapp.accounts.middleware import for_everyone
+from webapp.accounts.models import User
 
 
 @method_decorator(login_not_required, name="dispatch")
@@ -57,10 +58,11 @@ def began(request: HttpRequest, user: Any) -> None:
 class LogoutView(DjangoLogoutView):
     """Ends the session; POST only."""
 
-    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # type: ignore[override]
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         user, key = request.user, request.session.session_key
         response = super().post(request, *args, **kwargs)
-        services.note_logout(user, key)  # a User: LoginRequiredMiddleware let nobody else through
+        if isinstance(user, User):  # LoginRequiredMiddleware lets nobody else through
+            services.note_logout(user, key)
         return response
 
 
