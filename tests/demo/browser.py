@@ -72,8 +72,13 @@ class Visitor:
         self.page.wait_for_load_state()
 
     def scrolls_sideways(self) -> bool:
+        """Whether the page, once it is laid out, is wider than its window."""
         root = "document.scrollingElement"
-        return bool(self.page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"))
+        for _ in range(50):  # while it is being laid out it may be
+            if not self.page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"):
+                return False
+            self.page.wait_for_timeout(100)
+        return True
 
     def violations(self) -> list[str]:
         """What axe finds of serious and critical weight, each with the first element that it names."""
