@@ -81,8 +81,8 @@ class _Loader(yaml.SafeLoader):
     """YAML in which, as in JSON here, no field may be given twice (merge keys `<<` may be overridden)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        own = [(self.construct_object(key, deep=True), value) for key, value in node.value]
-        _once_each([(key, value.start_mark.line + 1) for key, value in own if isinstance(key, str | int)])
+        plain = [(key, value) for key, value in node.value if key.tag == "tag:yaml.org,2002:str"]
+        _once_each([(key.value, value.start_mark.line + 1) for key, value in plain])
         return super().construct_mapping(node, deep)
 
 

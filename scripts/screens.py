@@ -181,7 +181,7 @@ def _shots(visitor: Visitor, name: str, path: str, out: Path, wrong: list[str]) 
             page.emulate_media(color_scheme=theme)
             page.wait_for_timeout(200)
             (out / file_name(name, width, theme)).write_bytes(shoot(page))
-        if visitor.scrolls_sideways():
+        if visitor.sticks_out():
             wrong.append(f"{path} scrolls sideways at {width} px")
     page.set_viewport_size({"width": WIDTHS[0], "height": 900})
     page.emulate_media(color_scheme=THEMES[0])

@@ -17,6 +17,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 PASSWORD = "meridian-demo"
 WITHIN_MS = 30_000  # for a busy machine: what is there at once is not waited for
 expect.set_options(timeout=WITHIN_MS)
+STICKS_OUT = """[...document.querySelectorAll("body *")]
+    .filter((e) => e.getBoundingClientRect().right > document.scrollingElement.clientWidth)
+    .slice(0, 8).map((e) => e.outerHTML.slice(0, 160))"""
 
 
 def chromium() -> str | None:
@@ -71,14 +74,14 @@ class Visitor:
         self.page.press("[name=password]", "Enter")
         self.page.wait_for_load_state()
 
-    def scrolls_sideways(self) -> bool:
-        """Whether the page, once it is laid out, is wider than its window."""
+    def sticks_out(self) -> list[str]:
+        """What makes the page wider than its window once it is laid out; nothing where it is not wider."""
         root = "document.scrollingElement"
         for _ in range(50):  # while it is being laid out it may be
             if not self.page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"):
-                return False
+                return []
             self.page.wait_for_timeout(100)
-        return True
+        return list(self.page.evaluate(STICKS_OUT)) or ["something"]
 
     def violations(self) -> list[str]:
         """What axe finds of serious and critical weight, each with the first element that it names."""

@@ -372,7 +372,7 @@ def test_a_narrow_window_never_scrolls_sideways(browser: Browser, demo: Demo, ru
     plan = "/plans/1/"
     for path in (*LISTS, *FORMS, plan, run_path):
         visitor.go(path)
-        assert not visitor.scrolls_sideways(), path
+        assert not visitor.sticks_out(), path
     _drawn(visitor.page)
     visitor.page.get_by_role("button", name="Menu").click()
     expect(visitor.page.get_by_role("link", name="Data centres").first).to_be_visible()
