@@ -218,7 +218,11 @@ def test_a_link_shows_the_same_again(visitor: Visitor, run_path: str) -> None:
     for name in ("By stage", "Measured"):
         expect(other.get_by_role("button", name=name, exact=True)).to_have_attribute("aria-pressed", "true")
     assert other.url == page.url
-    assert other.locator(CANVAS).evaluate(WINDOW) == page.locator(CANVAS).evaluate(WINDOW)
+    wait_for(
+        "the same picture",
+        lambda: other.locator(CANVAS).evaluate(WINDOW) == page.locator(CANVAS).evaluate(WINDOW),
+        15,
+    )
 
 
 # The drawing without minimap and head, where the run goes on.

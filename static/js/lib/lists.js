@@ -10,9 +10,12 @@ function initFilters() {
   });
 }
 
-// A head can only stay at the top of the window where its table does not scroll by itself.
+// A head can only stay at the top of the window where its table does not scroll by itself. Cells that scripts
+// fill, and figures that grow, widen a table later.
+const widths = new ResizeObserver(fit);
 function fit() {
   for (const wrap of $$("[data-table-wrap], .table-wrap")) {
+    widths.observe(wrap.firstElementChild);
     wrap.classList.add("fits");
     wrap.classList.toggle("fits", wrap.firstElementChild.scrollWidth <= wrap.clientWidth + 1);
   }
