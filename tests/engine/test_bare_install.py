@@ -11,15 +11,7 @@ from pathlib import Path
 
 import pytest
 
-FIG6 = {
-    "stages": 6,
-    "dc_of_stage": [0, 0, 1, 1, 2, 2],
-    "pipelines": 2,
-    "microbatches": 4,
-    "times": {"forward": 1, "recompute": 1, "backward": 2},
-    "wan": {"latency": 0, "transfer": 2},
-    "policy": "atlas",
-}
+from tests.engine.fig6 import FIG6
 
 
 def _bare_requirements() -> set[str]:

@@ -10,16 +10,7 @@ from hypothesis import strategies as st
 from engine.errors import InputError
 from engine.inputs import load_document, parse
 from engine.schedule.scenario import Scenario
-
-FIG6: dict[str, Any] = {
-    "stages": 6,
-    "dc_of_stage": [0, 0, 1, 1, 2, 2],
-    "pipelines": 2,
-    "microbatches": 4,
-    "times": {"forward": 1, "recompute": 1, "backward": 2},
-    "wan": {"latency": 0, "transfer": 2},
-    "policy": "atlas",
-}
+from tests.engine.fig6 import FIG6
 
 
 def _refusal(data: Any) -> InputError:

@@ -12,6 +12,7 @@ from engine.inputs import parse
 from engine.schedule import Scenario
 from engine.simulate import simulate
 from tests.checker import check
+from tests.engine import fig6
 
 DURATIONS = st.one_of(st.integers(1, 6), st.sampled_from([0.5, 1.25, 0.1, 17.9, 3.333]))
 DELAYS = st.one_of(st.just(0), st.integers(0, 6), st.sampled_from([0.3, 2.5, 9.99]))
@@ -96,17 +97,7 @@ def test_same_input_same_answer(document: dict) -> None:
     assert answer(document) == answer(document)
 
 
-FIG6 = {
-    "stages": 6,
-    "dc_of_stage": [0, 0, 1, 1, 2, 2],
-    "pipelines": 2,
-    "microbatches": 4,
-    "times": {"forward": 1, "recompute": 1, "backward": 2},
-    "wan": {"latency": 0, "transfer": 2},
-    "policy": "atlas",
-    "memory_limit": 4,
-    "full_limit": 1,
-}
+FIG6 = {**fig6.FIG6, "memory_limit": 4, "full_limit": 1}
 
 
 def _span(output: dict, **fields: object) -> dict:
