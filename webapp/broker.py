@@ -8,7 +8,6 @@ from functools import cache
 
 import redis
 from django.conf import settings
-from django.db import DatabaseError, connection
 
 CHANGES = "control:changes"  # stream of run ids whose state a service has changed; ingest tells the browsers
 
@@ -61,16 +60,6 @@ def _ask() -> Health:
 
 def _sentence(error: Exception) -> str:
     return f"The broker does not answer ({type(error).__name__}). Runs go on; their reports come later."
-
-
-def database_health() -> Health:
-    """Whether the database answers."""
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-    except DatabaseError as error:
-        return Health(ok=False, text=f"The database does not answer ({type(error).__name__}).")
-    return Health(ok=True)
 
 
 def announce(run_id: int) -> None:
