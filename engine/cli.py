@@ -14,12 +14,16 @@ from engine.inputs import nearest
 # name of the sub-command → module of engine.commands that holds it as `command`
 COMMANDS = {
     "simulate": "simulate",
+    "sweep": "sweep",
     "plan": "plan",
+    "place": "place",
+    "network": "network",
     "train": "train",
     "reproduce": "reproduce",
+    "swap": "swap",
 }
 # sub-commands of contracts.md that later versions bring
-LATER_COMMANDS = ("sweep", "place", "network", "swap", "prefill", "profile")
+LATER_COMMANDS = ("prefill", "profile")
 
 
 # Commands from outside the engine: name → click command. The engine knows no more of them than that.

@@ -2,6 +2,7 @@
 
 import reprlib
 from dataclasses import dataclass
+from typing import Literal
 
 
 class InputError(ValueError):
@@ -19,9 +20,13 @@ class InputError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
-    """A result, not an error: no answer exists, and `reason` says which limit stands against it."""
+    """A result, not an error: no answer exists, and `reason` says which limit stands against it.
+
+    stopped_by : why a search ended without an answer; None where nothing was searched.
+    """
 
     reason: str
+    stopped_by: Literal["proven", "time", "cancelled"] | None = None
 
 
 # Bounded in depth and width: YAML's aliases can make a small file a value too large to write out.

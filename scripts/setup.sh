@@ -38,6 +38,6 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 .venv/bin/python -m pip install --quiet --progress-bar off -r requirements.lock
 .venv/bin/python -m pip install --quiet --no-deps --editable .
 # numba keeps what it compiles beside the sources; without this the first plan of a newcomer would wait for it.
-echo "Compiling the schedule and simulation kernels (once, about 10 s)."
-.venv/bin/meridian simulate --json examples/fig6.json >/dev/null 2>&1
+echo "Compiling the schedule and simulation kernels (once, about a minute)."
+.venv/bin/python scripts/compile_kernels.py
 echo "Set-up is complete."

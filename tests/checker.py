@@ -2,6 +2,8 @@
 
 Takes the documents alone (the scenario as the user wrote it, the answer as printed) and shares no code with
 the engine. `check` raises AssertionError at the first broken rule.
+
+A *place* is a (stage, chunk) of the printed traversal; crossing v joins places v and v + 1.
 """
 
 from collections import defaultdict
@@ -12,15 +14,23 @@ Doc = dict[str, Any]
 CLOSE = 1e-6
 OWN_SHARING = {"atlas": "temporal"}
 OWN_RULE = {"gpipe": "late", "1f1b": "late", "varuna": "jit", "atlas": "idle"}
+OWN_CHUNKS = {"interleaved": 2, "zb-v": 2, "crosspipe-loop": 2, "crosspipe-wave": 2, "crosspipe-udsub": 2}
+OWN_TRAVERSAL = {
+    "interleaved": "loop", "crosspipe-loop": "loop", "zb-v": "wave", "crosspipe-wave": "wave",
+}  # fmt: skip
+NEVER_SPLIT = ("gpipe", "1f1b", "varuna", "atlas", "interleaved")
+FREE = ("auto", "optimal")  # policies that choose traversal, chunks, sharing and rules themselves
 
 
 def check(scenario: Doc, output: Doc) -> None:
     """Assert every rule that applies to the answer `output` for `scenario`."""
+    assert output["policy"] == scenario["policy"], "policy"
     if not output["feasible"]:
         assert output["reason"], "infeasible without a reason"
         assert not output.get("spans"), "infeasible, but with spans"
         return
     facts = _Facts(scenario, output)
+    check_choice(facts)
     check_ops(facts)
     check_transfers(facts)
     check_links(facts)
@@ -36,27 +46,38 @@ class _Facts:
         self.scenario, self.output = scenario, output
         self.stages, self.micro = scenario["stages"], scenario["microbatches"]
         self.pipes = scenario.get("pipelines", 1)
-        dcs = scenario.get("dc_of_stage") or [0] * self.stages
-        self.wan_hops = [s for s in range(self.stages - 1) if dcs[s] != dcs[s + 1]]
-        policy = scenario["policy"]
-        self.sharing = scenario.get("sharing") or OWN_SHARING.get(policy, "spatial")
-        self.rule = scenario.get("recompute_rule") or OWN_RULE[policy]
+        self.dcs = scenario.get("dc_of_stage") or [0] * self.stages
+        self.wan_hops = [s for s in range(self.stages - 1) if self.dcs[s] != self.dcs[s + 1]]
+        self.chosen = output["chosen"]
+        self.sharing = self.chosen["sharing"]
+        self.places = [tuple(place) for place in output["traversal"]]
+        self.place_at = {place: v for v, place in enumerate(self.places)}
+        self.chunks = len(self.places) // self.stages
         self.gpu: dict[tuple[int, int], list[Doc]] = defaultdict(list)
-        self.op: dict[tuple[int, int, str, int], Doc] = {}
-        self.crossing: dict[tuple[int, int, int, int], Doc] = {}
+        self.op: dict[tuple[int, int, str, int], Doc] = {}  # pipeline, place, kind, microbatch
+        self.crossing: dict[tuple[int, str, int, int], Doc] = {}  # pipeline, payload, v, microbatch
         for span in output["spans"]:
             self._add(span)
         for spans in self.gpu.values():
             spans.sort(key=lambda span: (span["start"], span["end"]))
+        self.split = any(span["op"] == "W" for spans in self.gpu.values() for span in spans)
 
     def _add(self, span: Doc) -> None:
         if span["track"] == "gpu":
-            key = (span["pipeline"], span["stage"], span["op"], span["microbatch"])
+            place = self.place_at.get((span["stage"], span["chunk"]))
+            assert place is not None, f"no such place: {span}"
+            key = (span["pipeline"], place, span["op"], span["microbatch"])
             assert key not in self.op, f"twice: {key}"
             self.op[key] = span
-            self.gpu[key[:2]].append(span)
+            self.gpu[span["pipeline"], span["stage"]].append(span)
             return
-        where = (span["pipeline"], span["from_stage"], span["to_stage"], span["microbatch"])
+        place = self.place_at.get((span["from_stage"], span["chunk"]))
+        assert place is not None, f"sent from no such place: {span}"
+        v = place if span["payload"] == "activation" else place - 1
+        assert 0 <= v < len(self.places) - 1, f"crosses nothing: {span}"
+        other = self.places[v + 1 if span["payload"] == "activation" else v]
+        assert span["to_stage"] == other[0], f"sent to the wrong stage: {span}"
+        where = (span["pipeline"], span["payload"], v, span["microbatch"])
         assert where not in self.crossing, f"sent twice: {where}"
         self.crossing[where] = span
 
@@ -65,88 +86,138 @@ class _Facts:
         return value[stage] if isinstance(value, list) else value
 
     def duration(self, op: str, stage: int) -> float:
-        if op == "B":
-            return self.time("backward", stage) + self.time("weight", stage)
-        return self.time({"F": "forward", "R": "recompute"}[op], stage)
+        if op == "B" and not self.split:
+            return (self.time("backward", stage) + self.time("weight", stage)) / self.chunks
+        name = {"F": "forward", "R": "recompute", "B": "backward", "W": "weight"}[op]
+        return self.time(name, stage) / self.chunks
+
+    def hop(self, v: int) -> int | None:
+        """The hop of crossing v: s between s and s + 1, P - 1 between the last stage and the first."""
+        here, there = self.places[v][0], self.places[v + 1][0]
+        if here == there:
+            return None
+        if self.chosen["traversal"] == "loop" and there < here:
+            return self.stages - 1
+        return min(here, there)
+
+    def is_wan(self, hop: int) -> bool:
+        return self.dcs[hop] != self.dcs[(hop + 1) % self.stages]
 
     def link(self, hop: int) -> tuple[float, float]:
         """(transfer, latency) of one transfer over a hop."""
         link = self.scenario.get("lan", {})
         share = 1
-        if hop in self.wan_hops:
+        if self.is_wan(hop):
             link = self.scenario.get("wan", {})
             if isinstance(link, list):
-                link = link[self.wan_hops.index(hop)]
+                link = link[-1 if hop == self.stages - 1 else self.wan_hops.index(hop)]
             share = self.pipes if self.sharing == "temporal" else 1
         return link.get("transfer", 0) / share, link.get("latency", 0)
+
+    def lasting(self, pipe: int, place: int, m: int) -> Doc:
+        """The op whose end frees the activations of a microbatch."""
+        return self.op[pipe, place, "W" if self.split else "B", m]
 
     @property
     def tolerance(self) -> float:
         return CLOSE * max(1.0, self.output["makespan"])
 
 
+def way_of(name: str, stages: int, chunks: int) -> list[tuple[int, int]]:
+    """The forward order of (stage, chunk) as contracts.md has it."""
+    if name == "straight":
+        return [(s, c) for s in range(stages) for c in range(chunks)]
+    back = name == "wave"
+    return [
+        (stages - 1 - s if back and c % 2 else s, c) for c in range(chunks) for s in range(stages)
+    ]  # fmt: skip
+
+
+def check_choice(facts: _Facts) -> None:
+    """What was chosen is what was asked for, or the policy's own."""
+    chosen, scenario, policy = facts.chosen, facts.scenario, facts.scenario["policy"]
+    assert facts.places == way_of(chosen["traversal"], facts.stages, chosen["chunks"]), "traversal"
+    for field in ("sharing", "chunks", "traversal"):
+        asked = scenario.get(field)
+        assert asked is None or chosen[field] == asked, f"{field}: {chosen[field]}, asked {asked}"
+    assert not facts.split or max(facts.time("weight", s) for s in range(facts.stages)) > 0, "split"
+    if policy in FREE:
+        return
+    assert chosen["sharing"] == (scenario.get("sharing") or OWN_SHARING.get(policy, "spatial")), "sharing"
+    assert chosen["chunks"] == (scenario.get("chunks") or OWN_CHUNKS.get(policy, 1)), "chunks"
+    assert chosen["traversal"] == OWN_TRAVERSAL.get(policy, "straight"), "traversal of the policy"
+    rule = scenario.get("recompute_rule") or OWN_RULE.get(policy) or chosen["recompute_rule"]
+    assert chosen["recompute_rule"] == rule, "recompute_rule"
+    assert not (facts.split and policy in NEVER_SPLIT), f"{policy} splits"
+
+
 def check_ops(facts: _Facts) -> None:
-    """One op at a time; every F and B once; R where it must be; the right durations."""
+    """One op at a time; every F, B (and W) once; R where it must be; the right durations."""
     eps = facts.tolerance
     assert set(facts.gpu) == {(p, s) for p in range(facts.pipes) for s in range(facts.stages)}
-    for (pipe, stage), spans in facts.gpu.items():
+    for (_, stage), spans in facts.gpu.items():
         for span in spans:
             assert span["start"] >= -eps, f"before 0: {span}"
-            assert abs(span["end"] - span["start"] - facts.duration(span["op"], stage)) <= eps, (
-                f"length: {span}"
-            )
-            assert span["op"] in ("F", "R", "B"), f"unexpected op: {span}"
+            length = span["end"] - span["start"]
+            assert span["op"] in ("F", "R", "B", "W"), f"unexpected op: {span}"
+            assert abs(length - facts.duration(span["op"], stage)) <= eps, f"length: {span}"
             assert 0 <= span["microbatch"] < facts.micro, f"no such microbatch: {span}"
         for before, after in pairwise(spans):
             assert after["start"] >= before["end"] - eps, f"overlap: {before} {after}"
-        for m in range(facts.micro):
-            _check_microbatch(facts, pipe, stage, m, spans)
+    for pipe in range(facts.pipes):
+        for place in range(len(facts.places)):
+            for m in range(facts.micro):
+                _check_microbatch(facts, pipe, place, m)
 
 
-def _check_microbatch(facts: _Facts, pipe: int, stage: int, m: int, spans: list[Doc]) -> None:
-    eps = facts.tolerance
-    forward, backward = facts.op.get((pipe, stage, "F", m)), facts.op.get((pipe, stage, "B", m))
-    again = facts.op.get((pipe, stage, "R", m))
-    assert forward, f"F{m} missing at {pipe}, {stage}"
-    assert backward, f"B{m} missing at {pipe}, {stage}"
-    assert backward["start"] >= forward["end"] - eps, f"B{m} before F{m} at {pipe}, {stage}"
+def _check_microbatch(facts: _Facts, pipe: int, place: int, m: int) -> None:
+    eps, stage = facts.tolerance, facts.places[place][0]
+    forward, again, backward, weight = (facts.op.get((pipe, place, kind, m)) for kind in "FRBW")
+    where = f"{m} at pipeline {pipe}, place {facts.places[place]}"
+    assert forward, f"missing: F{where}"
+    assert backward, f"missing: B{where}"
+    assert backward["start"] >= forward["end"] - eps, f"before its F: B{where}"
+    assert facts.split == (weight is not None), f"not all B are split: W{where}"
+    assert weight is None or weight["start"] >= backward["end"] - eps, f"before its B: W{where}"
     if facts.time("recompute", stage) == 0:
-        assert again is None, f"R{m} without recompute at {pipe}, {stage}"
+        assert again is None, f"without recompute: R{where}"
     elif again is None:
-        assert spans[spans.index(forward) + 1] is backward, f"R{m} missing at {pipe}, {stage}"
+        order = facts.gpu[pipe, stage]
+        assert order[order.index(forward) + 1] is backward, f"missing: R{where}"
     else:
-        assert again["start"] >= forward["end"] - eps, f"R{m} before F{m} at {pipe}, {stage}"
-        assert again["end"] <= backward["start"] + eps, f"R{m} after B{m} at {pipe}, {stage}"
+        assert again["start"] >= forward["end"] - eps, f"before its F: R{where}"
+        assert again["end"] <= backward["start"] + eps, f"after its B: R{where}"
 
 
 def check_transfers(facts: _Facts) -> None:
     """Exactly one transfer per crossing, after its op and in time for the op that needs it."""
-    eps = facts.tolerance
-    lan = facts.scenario.get("lan", {})
-    lan_free = not lan.get("transfer", 0) and not lan.get("latency", 0)
     expected = set()
     for pipe in range(facts.pipes):
-        for hop in range(facts.stages - 1):
+        for v in range(len(facts.places) - 1):
             for m in range(facts.micro):
-                for here, there, op in ((hop, hop + 1, "F"), (hop + 1, hop, "B")):
-                    key = (pipe, here, there, m)
-                    expected.add(key)
-                    made, needed = facts.op[pipe, here, op, m], facts.op[pipe, there, op, m]
-                    span = facts.crossing.get(key)
-                    if span is None:
-                        assert hop not in facts.wan_hops, f"transfer missing: {key}"
-                        assert lan_free, f"transfer missing: {key}"
-                        assert needed["start"] >= made["end"] - eps, f"too early: {needed}"
-                        continue
-                    _check_transfer(facts, hop, op, span, made, needed)
-    assert set(facts.crossing) <= expected, "a transfer that crosses no hop"
+                for payload, kind, here, there in (
+                    ("activation", "F", v, v + 1),
+                    ("gradient", "B", v + 1, v),
+                ):
+                    made, needed = facts.op[pipe, here, kind, m], facts.op[pipe, there, kind, m]
+                    expected.add((pipe, payload, v, m))
+                    _check_crossing(facts, v, facts.crossing.get((pipe, payload, v, m)), made, needed)
+    assert set(facts.crossing) <= expected, "a transfer that crosses nothing"
 
 
-def _check_transfer(facts: _Facts, hop: int, op: str, span: Doc, made: Doc, needed: Doc) -> None:
-    eps = facts.tolerance
+def _check_crossing(facts: _Facts, v: int, span: Doc | None, made: Doc, needed: Doc) -> None:
+    eps, hop = facts.tolerance, facts.hop(v)
+    if hop is None:
+        assert span is None, f"sent within a stage: {span}"
+    if span is None:
+        if hop is not None:
+            assert not facts.is_wan(hop), f"transfer missing: {made} {needed}"
+            assert facts.link(hop) == (0, 0), f"transfer missing: {made} {needed}"
+        assert needed["start"] >= made["end"] - eps, f"too early: {needed}"
+        return
+    assert hop is not None
     transfer, latency = facts.link(hop)
-    assert span["track"] == ("wan" if hop in facts.wan_hops else "lan"), f"track: {span}"
-    assert span["payload"] == ("activation" if op == "F" else "gradient"), f"payload: {span}"
+    assert span["track"] == ("wan" if facts.is_wan(hop) else "lan"), f"track: {span}"
     assert abs(span["end"] - span["start"] - transfer) <= eps, f"length: {span}"
     assert abs(span["arrives"] - span["end"] - latency) <= eps, f"latency: {span}"
     assert span["start"] >= made["end"] - eps, f"sent before it was made: {span} {made}"
@@ -154,11 +225,17 @@ def _check_transfer(facts: _Facts, hop: int, op: str, span: Doc, made: Doc, need
 
 
 def check_links(facts: _Facts) -> None:
-    """One transfer at a time per link; temporal: per WAN hop and direction of the whole cell."""
+    """One transfer at a time per link and direction; temporal: per WAN hop of the whole cell.
+
+    Between two stages everything that goes one way shares a link; a loop's hop from last to first is another.
+    """
     links = defaultdict(list)
-    for (pipe, here, there, _), span in facts.crossing.items():
-        shared = facts.sharing == "temporal" and min(here, there) in facts.wan_hops
-        links[0 if shared else pipe, here, there].append(span)
+    for (pipe, payload, v, _), span in facts.crossing.items():
+        hop = facts.hop(v)
+        assert hop is not None
+        shared = facts.sharing == "temporal" and facts.is_wan(hop)
+        upwards = (facts.places[v][0] < facts.places[v + 1][0]) == (payload == "activation")
+        links[0 if shared else pipe, hop, upwards].append(span)
     for spans in links.values():
         spans.sort(key=lambda span: (span["start"], span["end"]))
         for before, after in pairwise(spans):
@@ -175,48 +252,48 @@ def _most(intervals: list[tuple[float, float]], eps: float) -> int:
     return most
 
 
-def _held(facts: _Facts, pipe: int, stage: int) -> list[tuple[float, float]]:
-    op = facts.op
-    return [(op[pipe, stage, "F", m]["start"], op[pipe, stage, "B", m]["end"]) for m in range(facts.micro)]
-
-
 def check_limits(facts: _Facts) -> None:
-    """memory_limit, full_limit, and the reported peak of microbatches in flight."""
+    """memory_limit, full_limit, and the reported peak of microbatches in flight; a chunk counts 1/chunks."""
     eps = facts.tolerance
+    limits = {name: facts.scenario.get(name) for name in ("memory_limit", "full_limit")}
     for pipe, stage in facts.gpu:
-        peak = _most(_held(facts, pipe, stage), eps)
-        assert facts.output["peak_in_flight"][pipe][stage] == peak, (
-            f"peak_in_flight at {pipe}, {stage}: {peak}"
-        )
-        limit = facts.scenario.get("memory_limit")
-        assert limit is None or peak <= limit, f"memory_limit {limit}: {peak} at {pipe}, {stage}"
-        limit = facts.scenario.get("full_limit")
-        if limit is None or facts.time("recompute", stage) == 0:
-            continue
-        full = []
-        for m in range(facts.micro):
-            begin = facts.op.get((pipe, stage, "R", m)) or facts.op[pipe, stage, "F", m]
-            full.append((begin["start"], facts.op[pipe, stage, "B", m]["end"]))
-        assert _most(full, eps) <= limit, f"full_limit {limit} at {pipe}, {stage}"
+        held, full = [], []
+        for place, (at, _) in enumerate(facts.places):
+            for m in range(facts.micro) if at == stage else ():
+                end = facts.lasting(pipe, place, m)["end"]
+                begin = facts.op[pipe, place, "F", m]
+                held.append((begin["start"], end))
+                full.append((facts.op.get((pipe, place, "R", m), begin)["start"], end))
+        peak = _most(held, eps) / facts.chunks
+        said = facts.output["peak_in_flight"][pipe][stage]
+        assert abs(said - peak) <= CLOSE, f"peak_in_flight {said} at {pipe}, {stage}: {peak}"
+        limit = limits["memory_limit"]
+        assert limit is None or peak <= limit + CLOSE, f"memory_limit {limit}: {peak} at {pipe}, {stage}"
+        limit = limits["full_limit"]
+        if limit is not None and facts.time("recompute", stage) > 0:
+            peak = _most(full, eps) / facts.chunks
+            assert peak <= limit + CLOSE, f"full_limit {limit}: {peak} at {pipe}, {stage}"
 
 
 def check_recompute_rule(facts: _Facts) -> None:
     """When each R may start, and what follows it under ``blocking``."""
-    eps = facts.tolerance
-    for (pipe, stage, kind, m), span in facts.op.items():
+    eps, rule = facts.tolerance, facts.chosen["recompute_rule"]
+    for (pipe, place, kind, m), span in facts.op.items():
         if kind != "R":
             continue
-        if facts.rule in ("jit", "blocking") and stage + 1 < facts.stages:
-            opened = facts.op[pipe, stage + 1, "B", m]["start"]
-            assert span["start"] >= opened - eps, f"{facts.rule}: R before B downstream: {span}"
-        if facts.rule == "late" and stage + 1 < facts.stages:
-            sent = facts.crossing.get((pipe, stage + 1, stage, m))
-            there = sent["arrives"] if sent else facts.op[pipe, stage + 1, "B", m]["end"]
-            assert span["start"] >= there - eps, f"late: R before its gradient: {span}"
-        if facts.rule == "blocking":
-            order = facts.gpu[pipe, stage]
+        if rule == "blocking":
+            order = facts.gpu[pipe, facts.places[place][0]]
             after = order[order.index(span) + 1]
-            assert (after["op"], after["microbatch"]) == ("B", m), f"blocking: {span} then {after}"
+            assert after is facts.op[pipe, place, "B", m], f"blocking: {span} then {after}"
+        if place + 1 == len(facts.places):
+            continue
+        downstream = facts.op[pipe, place + 1, "B", m]
+        if rule in ("jit", "blocking"):
+            assert span["start"] >= downstream["start"] - eps, f"{rule}: R before B downstream: {span}"
+        if rule == "late":
+            sent = facts.crossing.get((pipe, "gradient", place, m))
+            there = sent["arrives"] if sent else downstream["end"]
+            assert span["start"] >= there - eps, f"late: R before its gradient: {span}"
 
 
 def check_figures(facts: _Facts) -> None:

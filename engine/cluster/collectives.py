@@ -1,4 +1,29 @@
-"""Time of collective operations."""
+"""Time and traffic of collective operations, by bandwidth alone: start-up latency is left out.
+
+Hierarchical ones run on a grid of x·y GPUs: x in each high-bandwidth (HB) domain, y such domains, joined by
+rails (Rail-only, §III-B and §IV-B). Every function takes numbers or numpy arrays of one shape.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+Operation = Literal["allgather", "reduce_scatter", "allreduce", "all_to_all"]
+Values = Any  # a number or an array of numbers: what numpy computes with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Bytes/s per GPU and direction, inside an HB domain (C_F) and through its NIC (C_S)."""
+
+    hb_bytes_per_s: float
+    nic_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("hb_bytes_per_s", "nic_bytes_per_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} {getattr(self, name)}: must be greater than 0")
 
 
 def ring_all_reduce_s(parameters: float, ranks: int, bytes_per_s: float) -> float:
@@ -14,3 +39,44 @@ def ring_all_reduce_s(parameters: float, ranks: int, bytes_per_s: float) -> floa
     bytes_per_s : BW, per direction and rank, of the slowest place in the ring.
     """
     return 4 * parameters * (ranks - 1) / (ranks * bytes_per_s)
+
+
+def sent_bytes(op: Operation, size: Values, x: Values, y: Values, *, forwarded: bool = True) -> Values:
+    """Bytes that one GPU sends in one collective: (inside its HB domain, through its NIC).
+
+    Parameters
+    ----------
+    size : D. Of all-gather, reduce-scatter and all-reduce the whole buffer; of all-to-all what each GPU has
+        for each other one.
+    x, y : the grid.
+    forwarded : all-to-all over rails alone, where what leaves the rail is forwarded inside HB domains
+        (Rail-only, Eq. 3); False: straight to its receiver, over spines (Eq. 2).
+    """
+    if op == "all_to_all":
+        inside = y * (x - 1) if forwarded else (x - 1)
+        return inside * size, x * (y - 1) * size
+    passes = 2 if op == "allreduce" else 1  # an all-reduce is a reduce-scatter and an all-gather
+    return passes * (x - 1) * size / x, passes * (y - 1) * size / (x * y)
+
+
+def hierarchical_s(op: Operation, size: Values, x: Values, y: Values, rates: Rates) -> Values:
+    """Seconds of a collective on rails: the rail phase, then the phase in the HB domains (Rail-only, Eqs.
+    1, 3).
+
+    AG(D, x, y) = (y−1)·D/(x·y·C_S) + (x−1)·D/(x·C_F); a reduce-scatter takes as long, an all-reduce both. An
+    all-to-all takes y·(x−1)·D/C_F + x·(y−1)·D/C_S.
+    """
+    inside, outside = sent_bytes(op, size, x, y)
+    return inside / rates.hb_bytes_per_s + outside / rates.nic_bytes_per_s
+
+
+def full_bisection_s(op: Operation, size: Values, x: Values, y: Values, rates: Rates) -> Values:
+    """Seconds of a collective where spines join the rails (rail-optimised; Rail-only, Eq. 2).
+
+    An all-to-all goes straight through both networks at once: max((x−1)·D/C_F, x·(y−1)·D/C_S). The other
+    collectives never leave their rail, so they take what they take on rails.
+    """
+    if op != "all_to_all":
+        return hierarchical_s(op, size, x, y, rates)
+    inside, outside = sent_bytes(op, size, x, y, forwarded=False)
+    return np.maximum(inside / rates.hb_bytes_per_s, outside / rates.nic_bytes_per_s)

@@ -8,11 +8,20 @@ import click
 
 def announce_compilation() -> None:
     """One line on stderr where the scheduling and timing kernels are not in numba's cache on disk."""
-    from engine.schedule import greedy_kernel
-    from engine.simulate import timing_kernel
+    from engine.schedule import greedy_kernel, timing_kernel
 
     if not all(_cached(module.run, module.__file__) for module in (greedy_kernel, timing_kernel)):
         click.echo("meridian: first run: compiling the scheduling kernels (seconds; kept on disk)", err=True)
+
+
+def announce_placement_compilation() -> None:
+    """The same for the kernels of placement."""
+    from engine.plan.placement import kernel_search as kernels
+
+    if not all(
+        _cached(kernel, kernels.__file__) for kernel in (kernels.score, kernels.circles, kernels.walk)
+    ):
+        click.echo("meridian: first run: compiling the placement kernels (seconds; kept on disk)", err=True)
 
 
 def _cached(kernel: Any, source: str | None) -> bool:

@@ -23,7 +23,8 @@ LONGEST_RUN = 3
 def command(file: str, as_json: bool) -> None:
     """Choose data centres and the number of DP-cells for a training job.
 
-    FILE (JSON or YAML, - for standard input) lists data centres, links and the job; method: algorithm1.
+    FILE (JSON or YAML, - for standard input) lists data centres, links and the job; method: search (default)
+    or algorithm1.
     """
     request = parse(PlanRequest, load_document(file))
     result = _planned(request)
@@ -55,6 +56,8 @@ def lines(request: PlanRequest, result: PlanResult) -> Iterator[str]:
     yield from _options(request, result)
     yield ""
     yield _verdict(result)
+    if result.stopped_by:
+        yield f"search: {_COMPLETE[result.stopped_by]}"
     for dc in result.excluded:
         yield f"not used: {dc.dc}: {dc.reason}"
 
@@ -134,4 +137,14 @@ def _verdict(result: PlanResult) -> str:
     best = result.options[result.best]
     placed = ", ".join(f"{part.stages} stages in {part.dc}" for part in best.partitions)
     objective = result.objective.replace("_", " ")
-    return f"best for {objective}: D = {best.dp_cells}: {placed}; {sum(best.gpus_used.values()):,} GPUs"
+    gpus = f"{sum(best.gpus_used.values()):,} GPUs"
+    schedule = "" if best.policy == result.policy else f", schedule {best.policy}"
+    return f"best for {objective}: D = {best.dp_cells}: {placed}; {gpus}{schedule}"
+
+
+_COMPLETE = {
+    "proven": "no route, split or number of DP-cells is better with the schedules tried",
+    "candidates": "not every route or split was tried",
+    "sampled": "not every number of DP-cells was tried",
+    "budget": "there are candidates left that could be better",
+}

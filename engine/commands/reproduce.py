@@ -58,7 +58,9 @@ def select(names: tuple[str, ...]) -> dict[str, Experiment]:
     return {
         name: experiment
         for name, experiment in known.items()
-        if not wanted or name in wanted or name.split("-")[0] in wanted
+        if not wanted
+        or name in wanted
+        or any(name.startswith(f"{paper}-") for paper in wanted & PAPERS.keys())
     }
 
 

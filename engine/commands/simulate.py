@@ -1,55 +1,102 @@
-"""`meridian simulate FILE`: what one schedule of one scenario would do, and how good that is."""
+"""`meridian simulate FILE`: what schedules of one scenario would do, and how good that is."""
 
 import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
 
+from engine.commands.compared import comparison, write_all
 from engine.commands.compiled import announce_compilation
+from engine.commands.reports import folder, write_result
 from engine.errors import InputError
 from engine.inputs import load_document, parse
-from engine.schedule.scenario import Scenario
-from engine.simulate import SimulationResult, simulate
+from engine.schedule import Schedule
+from engine.schedule.scenario import POLICIES, Scenario
+from engine.simulate import SimulationResult, compare, simulate, simulate_schedule
 from engine.simulate.grid import time_grid
 from engine.simulate.timeline import Timeline
-from engine.simulate.trace import chrome_trace
 
 
-@click.command("simulate")
+@click.command("simulate", epilog="Policies: " + ", ".join(POLICIES) + ".")
 @click.argument("file")
+@click.option("--compare", "policies", metavar="P1,P2,…", help="Several policies side by side, or 'all'.")
+@click.option(
+    "--schedule", "schedule_file", metavar="TEXT", help="Time the schedule in this file (see --out)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for result.json and trace.json.")
-def command(file: str, as_json: bool, out: Path | None) -> None:
-    """Simulate one pipeline schedule on one DP-cell.
+@click.option(
+    "--out", type=click.Path(path_type=Path),
+    help="Folder for result.json, spans.csv, schedule.txt and a trace that Perfetto opens.",
+)  # fmt: skip
+def command(
+    file: str, policies: str | None, schedule_file: str | None, as_json: bool, out: Path | None
+) -> None:
+    """Simulate pipeline schedules on one DP-cell.
 
     FILE (JSON or YAML, - for standard input) is a scenario in abstract time units: stages, dc_of_stage,
     pipelines, microbatches, times {forward, backward, recompute, weight}, wan and lan {latency, transfer},
-    sharing, memory_limit, full_limit, contention, recompute_rule, and policy: gpipe, 1f1b, varuna or atlas.
-
-    --out writes the answer and a trace that Perfetto and chrome://tracing open.
+    sharing, memory_limit, full_limit, contention, recompute_rule, chunks, traversal, jitter, seed,
+    time_limit_s and policy.
     """
-    scenario = parse(Scenario, load_document(file))
+    document = load_document(file)
+    if policies is not None and schedule_file is not None:
+        raise InputError("--schedule", schedule_file, "not together with --compare")
     announce_compilation()
-    result = simulate(scenario)
+    if policies is not None:
+        _compare(document, policies, as_json, out)
+        return
+    result = _simulate(document, schedule_file)
     if out is not None:
-        _write(result, out)
+        write_result(result, folder(out))
     if as_json:
         click.echo(json.dumps(result.as_dict(), allow_nan=False))
     else:
         click.echo("\n".join(lines(result, shutil.get_terminal_size().columns)))
 
 
+def _simulate(document: Any, schedule_file: str | None) -> SimulationResult:
+    if schedule_file is None:
+        return simulate(parse(Scenario, document))
+    if isinstance(document, dict):  # the schedule is given: no policy is asked
+        document = {**document, "policy": document.get("policy", POLICIES[0])}
+    return simulate_schedule(parse(Scenario, document), _schedule(schedule_file))
+
+
+def _schedule(file: str) -> Schedule:
+    try:
+        return Schedule.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        raise InputError("--schedule", file, "cannot be read") from None
+    except ValueError as error:
+        raise InputError("--schedule", file, str(error)) from None
+
+
+def _compare(document: Any, policies: str, as_json: bool, out: Path | None) -> None:
+    if not isinstance(document, dict):
+        raise InputError("document", document, "must be an object with named fields")
+    names = POLICIES if policies == "all" else tuple(filter(None, map(str.strip, policies.split(","))))
+    compared = list(compare(document, names))
+    if out is not None:
+        write_all(compared, folder(out))
+    if as_json:
+        click.echo(json.dumps({"results": [row.as_dict() for row in compared]}, allow_nan=False))
+    else:
+        click.echo("\n".join(comparison(compared)))
+
+
 def lines(result: SimulationResult, width: int) -> Iterator[str]:
     """The readable answer, line by line, with a grid of the schedule where it fits into `width` columns."""
     scenario, timeline = result.scenario, result.timeline
     dcs = len(set(scenario.dcs))
+    policy = result.chosen.policy if result.chosen and scenario.policy != "auto" else scenario.policy
     yield (
-        f"{scenario.policy} on {scenario.stages} stages in {dcs} DC{'s' if dcs > 1 else ''}, "
+        f"{policy} on {scenario.stages} stages in {dcs} DC{'s' if dcs > 1 else ''}, "
         f"{scenario.pipelines} pipeline{'s' if scenario.pipelines > 1 else ''}, "
-        f"{scenario.microbatches} microbatches; {result.rules.sharing} WAN sharing, "
-        f"recompute {result.rules.recompute}"
+        f"{scenario.microbatches} microbatches{_choices(result)}"
     )
     if timeline is None:
         yield f"infeasible: {result.reason}"
@@ -59,37 +106,42 @@ def lines(result: SimulationResult, width: int) -> Iterator[str]:
     grid = time_grid(timeline, width)
     if grid:
         yield ""
-        yield "One column per time unit: F, R, B begin an op, digits are its microbatch, · is idle."
+        yield "One column per time unit: F, R, B, W begin an op, digits are its microbatch, · is idle."
         yield grid
+
+
+def _choices(result: SimulationResult) -> str:
+    chosen = result.chosen
+    if chosen is None:
+        return ""
+    parts = [f"{chosen.sharing} WAN sharing"]
+    if chosen.chunks > 1:
+        parts.insert(0, f"{chosen.traversal} of {chosen.chunks} chunks a stage")
+    if chosen.recompute_rule and np.any(result.scenario.times.recompute):
+        parts.append(f"recompute {chosen.recompute_rule}")
+    return "; " + ", ".join(parts)
 
 
 def _figures(result: SimulationResult, timeline: Timeline) -> Iterator[str]:
     count, mean = timeline.bubbles()
     idle = float((count * mean).sum() / max(1, count.sum()))
-    peak = timeline.peak_in_flight()
     above = f"at most {100 * (result.gap or 0):.1f} % above the best possible"
     verdict = "proven optimal" if result.optimal else above
     yield f"makespan            {timeline.makespan:.6g}"
     yield f"proven lower bound  {result.lower_bound:.6g}  ({verdict})"
+    if result.stopped_by:
+        idea = f"; {result.chosen.idea}" if result.chosen and result.chosen.idea else ""
+        yield f"search              {result.search_s:.2f} s, stopped: {result.stopped_by}{idea}"
     yield f"utilization         {100 * timeline.utilization():.1f} %"
     bubbles = 100 - 100 * timeline.utilization()
     yield f"bubbles             {bubbles:.1f} %, {count.sum()} of mean length {idle:.4g}"
     yield f"largest stage span  {timeline.stage_spans().max():.6g}"
-    yield f"peak in flight      {peak.max()} microbatches a stage"
-
-
-def _write(result: SimulationResult, out: Path) -> None:
-    """Writes the answer and its trace.
-
-    Raises
-    ------
-    InputError
-        The folder cannot be made or written.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "result.json").write_text(json.dumps(result.as_dict(), allow_nan=False), encoding="utf-8")
-        trace = chrome_trace(result.spans(), unit="slot")
-        (out / "trace.json").write_text(json.dumps(trace, allow_nan=False), encoding="utf-8")
-    except OSError as error:
-        raise InputError("--out", str(out), f"cannot be written ({error.strerror})") from None
+    yield f"peak in flight      {timeline.peak_in_flight().max():g} microbatches a stage"
+    if result.planned_makespan is not None:
+        yield f"without jitter      {result.planned_makespan:.6g}"
+    if result.robustness:
+        drawn = result.robustness
+        yield (
+            f"over {drawn.draws} draws      mean {drawn.mean:.6g}, 95 % within {drawn.p95:.6g}, "
+            f"worst {drawn.worst:.6g}"
+        )

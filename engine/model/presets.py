@@ -8,7 +8,9 @@ matrix in it, a stage computes with all of them, as here.) They get one layer pe
 the number of layers to fit"), and no vocabulary on top.
 
 Llama 3: table 3 of "The Llama 3 Herd of Models" (2024), vocabulary 128,256, sequences of 8,192.
-``tiny`` is for trials on a laptop: bytes as vocabulary.
+``gpt-22b`` to ``gpt-1t`` are those of Korthikanti et al. (2022, table 3), ``gpt-146b`` of Narayanan et al.
+(2021, table 1): sequences of 2,048, vocabulary 51,200. ``tiny`` is for trials on a laptop: bytes as
+vocabulary.
 """
 
 from dataclasses import replace
@@ -16,6 +18,13 @@ from dataclasses import replace
 from engine.errors import InputError
 from engine.inputs import nearest
 from engine.model.transformer import Transformer
+
+
+def _gpt(layers: int, hidden: int, heads: int) -> Transformer:
+    return Transformer(
+        layers=layers, hidden=hidden, heads=heads, kv_heads=heads, ffn=4 * hidden, vocab=51_200, seq=2048
+    )
+
 
 PRESETS = {
     "gpt-a": Transformer(layers=1, hidden=4096, heads=32, kv_heads=32, ffn=42_112, vocab=0, seq=4096),
@@ -29,6 +38,11 @@ PRESETS = {
     "llama-3-405b": Transformer(
         layers=126, hidden=16_384, heads=128, kv_heads=8, ffn=53_248, vocab=128_256, seq=8192, family="llama"
     ),
+    "gpt-22b": _gpt(48, 6144, 64),
+    "gpt-146b": _gpt(80, 12_288, 96),
+    "gpt-175b": _gpt(96, 12_288, 96),
+    "gpt-530b": _gpt(105, 20_480, 128),
+    "gpt-1t": _gpt(128, 25_600, 160),
     "tiny": Transformer(layers=6, hidden=64, heads=4, kv_heads=4, ffn=256, vocab=256, seq=64),
 }
 # Sized to the pipeline that runs them: one layer a stage.

@@ -2,11 +2,12 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from pydantic import ValidationError
 
-from engine.cluster.cluster import Cluster
+from engine.cluster.cluster import Cluster, WanLink
 from engine.errors import Infeasible, InputError
 from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import KINDS, PlanRequest
@@ -23,22 +24,32 @@ def scenario_of(request: PlanRequest, option: Option) -> Scenario:
         The option has no place for every stage, or lacks a link.
     """
     cluster = cluster_of(request)
-    scenario = cell_scenario(request, cluster, job_of(request, cluster), option.partitions)
+    job = replace(job_of(request, cluster), cell=option.pipelines // option.dp_cells)
+    scenario = cell_scenario(request, cluster, job, option.partitions, policy=option.policy)
     if isinstance(scenario, Infeasible):
         raise ValueError(scenario.reason)
     return scenario
 
 
 def cell_scenario(
-    request: PlanRequest, cluster: Cluster, job: Job, partitions: Sequence[Partition]
+    request: PlanRequest,
+    cluster: Cluster,
+    job: Job,
+    partitions: Sequence[Partition],
+    policy: str | None = None,
 ) -> Scenario | Infeasible:
-    """The scenario of one DP-cell whose stages are placed as `partitions`, or why there is none."""
+    """The scenario of one DP-cell whose stages are placed as `partitions`, or why there is none.
+
+    policy : by default that of the request.
+    """
     placed = sum(part.stages for part in partitions)
     if placed != job.partitions:
         return Infeasible(reason=f"only {placed} of {job.partitions} stages have a place")
     try:
-        hops = wan_links(cluster, job, partitions)
-        return hops if isinstance(hops, Infeasible) else _scenario(request, cluster, job, partitions, hops)
+        hops = wan_links(request, cluster, job, partitions)
+        if isinstance(hops, Infeasible):
+            return hops
+        return _scenario(request, cluster, job, partitions, hops, policy or request.policy)
     except ValidationError as error:
         problem = error.errors()[0]
         field = ".".join(str(part) for part in problem["loc"])
@@ -47,7 +58,12 @@ def cell_scenario(
 
 
 def _scenario(
-    request: PlanRequest, cluster: Cluster, job: Job, partitions: Sequence[Partition], hops: list[Link]
+    request: PlanRequest,
+    cluster: Cluster,
+    job: Job,
+    partitions: Sequence[Partition],
+    hops: list[Link],
+    policy: str,
 ) -> Scenario:
     _refuse_too_large(job)
     return Scenario(
@@ -57,7 +73,7 @@ def _scenario(
         microbatches=job.microbatches,
         times=_times(cluster, job, partitions),
         wan=hops,
-        policy=request.policy,
+        policy=policy,
         recompute_rule=request.recompute_rule,
         contention=request.contention,
         memory_limit=request.memory_limit,
@@ -65,15 +81,29 @@ def _scenario(
     )
 
 
-def wan_links(cluster: Cluster, job: Job, partitions: Sequence[Partition]) -> list[Link] | Infeasible:
+def wan_links(
+    request: PlanRequest, cluster: Cluster, job: Job, partitions: Sequence[Partition]
+) -> list[Link] | Infeasible:
     """The WAN hops between neighbouring data centres, in ms, or which link is missing."""
     hops = []
     for left, right in itertools.pairwise(partitions):
         link = cluster.link(left.dc, right.dc)
         if link is None:
             return Infeasible(reason=f"no link between {left.dc} and {right.dc}, neighbours in the pipeline")
-        hops.append(Link(latency=link.latency_s * 1e3, transfer=job.transfer_s * 1e3))
+        hops.append(hop_ms(request, job, link))
     return hops
+
+
+def hop_ms(request: PlanRequest, job: Job, link: WanLink) -> Link:
+    """A hop over `link`, in ms.
+
+    Algorithm 1 has one transfer time for all links, C × forward; the search takes each link's own rate where
+    a model says how large an activation is.
+    """
+    transfer_s = job.transfer_s
+    if request.method == "search" and job.model is not None and job.activation_bytes is not None:
+        transfer_s = job.activation_bytes / link.bytes_per_s
+    return Link(latency=link.latency_s * 1e3, transfer=transfer_s * 1e3)
 
 
 def _dc_of_stage(request: PlanRequest, partitions: Sequence[Partition]) -> list[int]:

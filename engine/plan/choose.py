@@ -23,7 +23,7 @@ def best(options: Sequence[Option], objective: Objective) -> int | None:
     """Index of the best feasible option: of equals the first, which has the fewest DP-cells."""
     chosen: int | None = None
     for i, option in enumerate(options):
-        if option.feasible and (chosen is None or _better(option, options[chosen], objective)):
+        if option.feasible and (chosen is None or better(option, options[chosen], objective)):
             chosen = i
     return chosen
 
@@ -75,7 +75,7 @@ def _why_excluded(
     using = [option for option in options if name in option.gpus_used]
     feasible = [option for option in using if option.feasible]
     if feasible:
-        return _worse(chosen, feasible, request.objective)
+        return worse(chosen, feasible, request.objective)
     if using:
         return f"the options that use it are infeasible; with {using[0].dp_cells} DP-cells: {using[0].reason}"
     if gpus < needs:
@@ -83,12 +83,13 @@ def _why_excluded(
     return "the data centres before it in the order hold every stage"
 
 
-def _worse(chosen: Option, using: Sequence[Option], objective: Objective) -> str:
+def worse(chosen: Option, using: Sequence[Option], objective: Objective) -> str:
+    """What the best of the options `using` a data centre is worth beside the chosen one, in words."""
     nearest = using[0]
     for option in using[1:]:
-        if _better(option, nearest, objective):
+        if better(option, nearest, objective):
             nearest = option
-    ours, theirs = _score(chosen, objective), _score(nearest, objective)
+    ours, theirs = score(chosen, objective), score(nearest, objective)
     name, unit = _NAMES[objective]
     with_it = f"using it ({nearest.dp_cells} DP-cells) gives {name} {abs(theirs):.4g}{unit}"
     return f"{with_it}, without it {abs(ours):.4g}{unit}"
@@ -101,13 +102,14 @@ _NAMES = {
 }
 
 
-def _better(option: Option, other: Option, objective: Objective) -> bool:
-    ours, theirs = _score(option, objective), _score(other, objective)
+def better(option: Option, other: Option, objective: Objective) -> bool:
+    """Whether `option` is better than `other`, by more than rounding."""
+    ours, theirs = score(option, objective), score(other, objective)
     return ours > theirs + EQUAL * abs(theirs)
 
 
-def _score(option: Option, objective: Objective) -> float:
-    """More is better."""
+def score(option: Option, objective: Objective) -> float:
+    """How good a feasible option is; more is better."""
     value = {
         "throughput": option.throughput,
         "cost": option.cost_per_iteration,

@@ -6,7 +6,7 @@ all-reduce over the D·C replicas of a stage is added. Equal cells are simulated
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from engine.cluster.cluster import Cluster
 from engine.cluster.collectives import ring_all_reduce_s
@@ -17,7 +17,7 @@ from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, Partition, PlanResult
 from engine.schedule.scenario import Scenario
-from engine.simulate import SimulationResult, Timeline, simulate
+from engine.simulate import SimulationResult, simulate
 
 
 def plan(request: PlanRequest) -> PlanResult:
@@ -28,6 +28,10 @@ def plan(request: PlanRequest) -> PlanResult:
     InputError
         The job does not fit its model (more partitions than layers), or a cell is too large to simulate.
     """
+    if request.method == "search":
+        from engine.plan.search.solve import plan_search  # it uses what is below
+
+        return plan_search(request)
     cluster = cluster_of(request)
     job = job_of(request, cluster)
     order = datacenter_order(request)
@@ -124,7 +128,7 @@ def _option(
     option = Option(dp_cells=dp_cells, pipelines=pipelines, policy=request.policy)
     placed = sum(part.stages for part in partitions)
     if placed < job.partitions:
-        return replace(option, reason=_short(placed, job.partitions, gpus_per_stage))
+        return replace(option, reason=short_of_gpus(placed, job.partitions, gpus_per_stage))
     option = replace(
         option,
         partitions=partitions,
@@ -136,28 +140,40 @@ def _option(
     result = cells.simulate(partitions, scenario)
     if result.timeline is None:
         return replace(option, reason=result.reason)
-    return cost.priced(
-        request, cluster, job, _timed(request, cluster, job, option, result.timeline, result.lower_bound)
+    figures = Figures(
+        makespan_ms=result.timeline.makespan,
+        lower_bound_ms=result.lower_bound,
+        utilization=result.timeline.utilization(),
     )
+    return cost.priced(request, cluster, job, timed_option(request, cluster, job, option, figures))
 
 
-def _timed(
-    request: PlanRequest, cluster: Cluster, job: Job, option: Option, timeline: Timeline, bound: float
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What simulating one cell gave."""
+
+    makespan_ms: float
+    lower_bound_ms: float
+    utilization: float
+
+
+def timed_option(
+    request: PlanRequest, cluster: Cluster, job: Job, option: Option, figures: Figures
 ) -> Option:
     """Lines 14–17, and the throughput D·C / total time."""
     allreduce_ms = 0.0
     if request.allreduce and job.parameters_per_stage is not None:
         bandwidth = min(cluster.datacenter(part.dc).intra_bytes_per_s for part in option.partitions)
         allreduce_ms = 1e3 * ring_all_reduce_s(job.parameters_per_stage, option.pipelines, bandwidth)
-    iteration_ms = timeline.makespan + allreduce_ms
+    iteration_ms = figures.makespan_ms + allreduce_ms
     throughput = option.pipelines / (iteration_ms / 1e3)
     tokens = job.tokens_per_microbatch
     return replace(
         option,
         feasible=True,
-        pp_time_ms=timeline.makespan,
-        lower_bound_ms=bound,
-        utilization=timeline.utilization(),
+        pp_time_ms=figures.makespan_ms,
+        lower_bound_ms=figures.lower_bound_ms,
+        utilization=figures.utilization,
         allreduce_ms=allreduce_ms,
         iteration_ms=iteration_ms,
         throughput=throughput,
@@ -165,7 +181,8 @@ def _timed(
     )
 
 
-def _short(placed: int, stages: int, gpus_per_stage: int) -> str:
+def short_of_gpus(placed: int, stages: int, gpus_per_stage: int) -> str:
+    """How many GPUs are missing, in words."""
     missing = stages - placed
     return (
         f"{gpus_per_stage} GPUs a stage: only {placed} of {stages} stages fit; "

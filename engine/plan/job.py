@@ -28,6 +28,7 @@ class Job:
     activation_bytes, tokens_per_microbatch : of one microbatch; None where not given.
     tensor_parallel : GPUs per stage of a pipeline.
     model, compute : None where the document gives times.
+    cell : pipelines in a DP-cell where the search chose another number than C says.
     """
 
     partitions: int
@@ -42,11 +43,12 @@ class Job:
     tensor_parallel: int = 1
     model: Transformer | None = None
     compute: Compute | None = None
+    cell: int | None = None
 
     @property
     def cell_pipelines(self) -> int:
         """Pipelines in a DP-cell: C rounded half up, at least 1 (Atlas §4.4, rule 1)."""
-        return max(1, math.floor(self.comm_to_compute + 0.5))
+        return self.cell or max(1, math.floor(self.comm_to_compute + 0.5))
 
     @property
     def transfer_s(self) -> float:
@@ -159,8 +161,11 @@ def _modelled(given: JobInput, model: Transformer, compute: Compute, slowest: Gp
 
 
 def _shape(given: str | ModelInput, stages: int) -> Transformer:
-    if isinstance(given, str):
-        return preset(given, stages=stages)
+    return preset(given, stages=stages) if isinstance(given, str) else shape_of(given)
+
+
+def shape_of(given: ModelInput) -> Transformer:
+    """The shape that a document gives in place of a preset's name, with what it leaves out filled in."""
     kv_heads = given.kv_heads or given.heads
     ffn = given.ffn or 4 * given.hidden
     looks_like_llama = ffn != 4 * given.hidden or kv_heads < given.heads

@@ -147,8 +147,8 @@ class PlanRequest(Document):
     links: list[LinkInput] = Field(default_factory=list)
     job: JobInput
     order: Literal["gpus", "price"] | list[str] = "gpus"
-    method: Literal["algorithm1"]
-    policy: str = "atlas"
+    method: Literal["algorithm1", "search"] = "search"
+    policy: str
     recompute_rule: RecomputeRule | None = None
     contention: Contention | None = None
     memory_limit: Count | None = None
@@ -163,10 +163,10 @@ class PlanRequest(Document):
 
     @model_validator(mode="before")
     @classmethod
-    def _method_known(cls, data: object) -> object:
-        if isinstance(data, dict) and data.get("method", "search") == "search":
-            allowed = "the search does not exist yet; give method: algorithm1"
-            raise InputError("method", data.get("method"), allowed)
+    def _default_policy(cls, data: object) -> object:
+        """Algorithm 1 is printed with Atlas's schedule; the search takes the best there is."""
+        if isinstance(data, dict) and data.get("policy") is None:
+            return {**data, "policy": "atlas" if data.get("method") == "algorithm1" else "auto"}
         return data
 
     @field_validator("policy")

@@ -57,6 +57,8 @@ class PlanResult:
     best : index of the best option for the objective, or None where none is feasible (`reason` says why).
     pareto : indexes of the feasible options that no other beats in both iteration time and cost.
     comm_to_compute, forward_ms … : the job's figures as used, given or computed.
+    stopped_by : of a search: proven (no candidate that was left out can be better), sampled (so many DP-cells
+        have room that only some numbers of them were looked at), or budget (of simulation time).
     """
 
     method: str
@@ -76,6 +78,7 @@ class PlanResult:
     pareto: tuple[int, ...]
     excluded: tuple[Excluded, ...]
     reason: str | None = None
+    stopped_by: str | None = None
 
     @property
     def feasible(self) -> bool:

@@ -13,6 +13,10 @@ from typing import Any, Literal
 # paper → module with its EXPERIMENTS
 PAPERS = {
     "atlas": "engine.reproduce.atlas",
+    "crosspipe": "engine.reproduce.crosspipe",
+    "atom": "engine.reproduce.atom",
+    "rail-only": "engine.reproduce.rail_only",
+    "dtfm": "engine.reproduce.dtfm",
 }
 
 

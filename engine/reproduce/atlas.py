@@ -4,6 +4,14 @@ from engine.cluster import tcp
 from engine.reproduce import Experiment, Outcome, Plot, Row, Series
 from engine.reproduce.atlas_clusters import cross_dc_gpus, dc_balance
 from engine.reproduce.atlas_testbed import multiple_tcp, single_tcp
+from engine.reproduce.atlas_wan import (
+    bandwidth_by_distance,
+    dp_slow_down,
+    iteration_by_latency,
+    iteration_by_microbatches,
+    jitter,
+    pp_slow_down,
+)
 from engine.schedule.scenario import Link, Scenario, Times
 from engine.simulate import simulate
 
@@ -69,8 +77,18 @@ def table1() -> Outcome:
 
 
 EXPERIMENTS = (
+    Experiment(name="atlas-fig2", title="Fig. 2: DP over the WAN, by latency", run=dp_slow_down),
+    Experiment(name="atlas-fig3", title="Fig. 3: PP over the WAN, by latency", run=pp_slow_down),
+    Experiment(
+        name="atlas-fig5", title="Fig. 5: one and many connections, by distance", run=bandwidth_by_distance
+    ),
     Experiment(name="atlas-fig6", title="Fig. 6: Varuna and Atlas on one DP-cell", run=fig6),
     Experiment(name="atlas-table1", title="Table 1: one TCP connection over the WAN", run=table1),
+    Experiment(name="atlas-fig7", title="Fig. 7: variation of WAN bandwidth", run=jitter),
+    Experiment(name="atlas-fig9", title="Fig. 9: iteration time by latency", run=iteration_by_latency),
+    Experiment(
+        name="atlas-fig10", title="Fig. 10: iteration time by microbatches", run=iteration_by_microbatches
+    ),
     Experiment(name="atlas-single-tcp", title="§6.2: gain over baselines on one connection", run=single_tcp),
     Experiment(
         name="atlas-multi-tcp", title="§6.2: gain over baselines on many connections", run=multiple_tcp

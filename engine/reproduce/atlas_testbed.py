@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from engine.cluster import tcp
 from engine.model.presets import preset
-from engine.reproduce import Outcome, Plot, Row, Series
+from engine.reproduce import Outcome, Row
 from engine.schedule.scenario import Link, RecomputeRule, Scenario, Times
 from engine.simulate import SimulationResult, simulate
 
@@ -89,7 +89,7 @@ def single_tcp() -> Outcome:
         for over in BASELINES
     ]
     rows = (*ratios, _atlas_busy(), *busy, _at_10_ms())
-    return Outcome(rows=rows, plots=tuple(_by_latency(microbatches) for microbatches in MICROBATCHES))
+    return Outcome(rows=rows)
 
 
 def multiple_tcp() -> Outcome:
@@ -123,24 +123,6 @@ def _at_10_ms() -> Row:
         unit="x",
         note="2.68 cannot be the largest at 10 ms if 17 is at 40 ms: one connection is only "
         f"{rates[0.010] / rates[0.040]:.2f} times slower there (Table 1)",
-    )
-
-
-def _by_latency(microbatches: int) -> Plot:
-    rates = tcp.measured_single_connection()
-    lines = {
-        over.label: tuple(_seconds(cell(over, microbatches, rate)) for rate in rates.values())
-        for over in BASELINES
-    }
-    # Atlas fills the same 5 Gbps at every latency.
-    lines[ATLAS.label] = (_seconds(cell(ATLAS, microbatches, FIVE_GBPS)),) * len(rates)
-    milliseconds = tuple(latency * 1e3 for latency in rates)
-    return Plot(
-        name=f"fig9-gpt-a-m{microbatches}",
-        title=f"Iteration time, GPT-A, M = {microbatches} (as Fig. 9 a)",
-        x_label="one-way latency, ms",
-        y_label="s",
-        series=tuple(Series(label=label, x=milliseconds, y=seconds) for label, seconds in lines.items()),
     )
 
 

@@ -12,10 +12,13 @@ from pydantic import Field, field_validator, model_validator
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, NonNegative, Number, Positive, nearest
 from engine.runtime.network import HopNetwork, hop_network
-from engine.schedule.scenario import Contention, Link, RecomputeRule, Scenario, Sharing, Times
+from engine.schedule.ir import Sharing
+from engine.schedule.scenario import POLICIES, Contention, Link, RecomputeRule, Scenario, Times
 
 BYTES_OF_DTYPE = {"fp32": 4, "fp64": 8}
 BYTE_VOCABULARY = 256
+# What the executor runs today: every stage once, B whole, links in the order of their producing ops.
+RUNNABLE = ("gpipe", "1f1b", "varuna", "atlas")
 SHORTEST_EMULATED_MS = 5.0  # below it the overshoot of sleeping (0.1–0.4 ms) is no longer small
 MOST_PARAMETERS = 2_000_000_000
 MOST_RANKS = 1024
@@ -112,6 +115,13 @@ class TrainJob(Document):
         if strategy != "pipeline":
             raise ValueError("unknown strategy, " + nearest(strategy, ["pipeline"]))
         return strategy
+
+    @field_validator("policy")
+    @classmethod
+    def _runs(cls, policy: str) -> str:
+        if policy in POLICIES and policy not in RUNNABLE:
+            raise ValueError(f"can be simulated, not run in this version; allowed: {', '.join(RUNNABLE)}")
+        return policy
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainJob":

@@ -177,7 +177,7 @@ class Mesh:
         )  # fmt: skip
 
     def _shared(self, hop: int) -> bool:
-        return (hop, hop + 1) in self._schedule.link_order
+        return self._schedule.shares(hop)
 
     def _incoming(self, hop: int, peer: int, payload: int) -> Incoming:
         if hop not in self.job.hops:

@@ -47,10 +47,10 @@ class Prediction:
 
 def schedule_of(job: TrainJob) -> Schedule:
     """The schedule that the job runs. Raises InputError where its limits leave none."""
-    schedule = build(job.scenario)
-    if isinstance(schedule, Infeasible):
-        raise InputError("policy", job.policy, f"infeasible: {schedule.reason}")
-    return schedule
+    built = build(job.scenario)
+    if isinstance(built, Infeasible):
+        raise InputError("policy", job.policy, f"infeasible: {built.reason}")
+    return built.schedule
 
 
 def predict(
@@ -119,7 +119,7 @@ def _optimizer_starts(job: TrainJob, reduced: NDArray[np.float64]) -> NDArray[np
     """With a clip the norm of all stages goes up the pipeline and comes back before any may step."""
     if job.clip is None:
         return reduced
-    latency = job.scenario.hop_latency / 1e3
+    latency = job.scenario.hop_latency[:-1] / 1e3
     way_up = np.concatenate([[0.0], np.cumsum(latency)])
     known = float(np.max(reduced + way_up))
     return known + way_up

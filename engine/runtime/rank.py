@@ -19,6 +19,7 @@ from engine.runtime.exchange import PeerLost
 from engine.runtime.executor import Executor, work_of
 from engine.runtime.gradients import Gradients
 from engine.runtime.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
+from engine.runtime.memory import give_back
 from engine.runtime.mesh import Mesh
 from engine.runtime.model import DTYPES, Stage, params_sha256
 from engine.runtime.recorder import Recorder
@@ -137,6 +138,7 @@ class _Training:
         end = time.monotonic()
         recorder.op("optimizer", None, start, end)
         recorder.finish(end)
+        give_back(iteration)
 
     def _clip_or_report(self, iteration: int, square_sum: float, loss: float) -> None:
         clip = self._job.clip

@@ -6,6 +6,7 @@ without overlapping another of the cell. Rule 4: backward first. Recomputes when
 (``idle``).
 """
 
+from engine.schedule.greedy import Greedy
 from engine.schedule.rules import Rules, in_flight_limits
 from engine.schedule.scenario import Scenario
 
@@ -19,3 +20,6 @@ def rules(scenario: Scenario) -> Rules:
         in_flight=in_flight_limits(scenario),
         hold_for_link=True,
     )
+
+
+policy = Greedy(rules)

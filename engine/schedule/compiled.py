@@ -3,14 +3,61 @@
 Kernels here pass many arrays around in named tuples and allocate nothing. Numba would count references to
 each array at each call, which costs twenty times what the kernels themselves do; `_nrt=False` leaves that
 out, and makes numba refuse a kernel that allocates.
+
+Numba keeps machine code by the source file of a kernel, and does not see when another file changes whose
+kernels or named tuples it uses: after an upgrade it would run what was compiled before. So the folder that
+keeps it is named by a digest of all files that hold kernels.
 """
 
-from collections.abc import Callable
+import hashlib
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
-from numba import njit
+from numba import config, njit
+
+ENGINE = Path(__file__).parents[1]
+# Folders whose files hold kernels, or named tuples that kernels take.
+HOLD_KERNELS = ("schedule", "schedule/searching", "simulate", "plan/placement")
+
+
+def digest(files: Iterable[Path]) -> str:
+    """Of the names and contents of `files`, whatever their order."""
+    found = hashlib.blake2b(digest_size=8)
+    for file in sorted(files):
+        found.update(file.name.encode())
+        found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+def _kept_in() -> Path | None:
+    """The folder for machine code of these sources; those of other sources go. None: numba chooses."""
+    files = [file for folder in HOLD_KERNELS for file in (ENGINE / folder).glob("*.py")]
+    above = ENGINE / "__pycache__" / "kernels"
+    folder = above / digest(files)
+    if not folder.is_dir():
+        try:
+            shutil.rmtree(above, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:  # installed where we may not write
+            return None
+    return folder
+
+
+if not config.CACHE_DIR and (kept_in := _kept_in()):  # type: ignore[attr-defined]
+    config.CACHE_DIR = str(kept_in)  # type: ignore[attr-defined]
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Decorator: compile `function` at its first call, for good (the machine code is kept on disk)."""
     return njit(cache=True, _nrt=False)(function)  # type: ignore[call-overload]
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Decorator: a part of compiled kernels, written into each of its callers.
+
+    Named tuples of many arrays are passed by value: a call that LLVM does not inline by itself copies
+    kilobytes, which made one event loop forty times slower. Each use is compiled anew: keep them few.
+    """
+    return njit(inline="always", _nrt=False)(function)  # type: ignore[call-overload]

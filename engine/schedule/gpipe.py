@@ -1,18 +1,30 @@
-"""GPipe: every forward of a stage, then every backward, both in microbatch order.
+"""GPipe: every forward of a stage in microbatch order, then every backward in reverse order.
 
-Source: Huang et al., "GPipe" (NeurIPS 2019). Recomputes when the gradient has arrived (``late``).
+Source: Huang et al., "GPipe" (NeurIPS 2019), Fig. 2c: the last microbatch's backward comes first, so that on
+the last stage it directly follows its forward and needs no R. Recomputes when the gradient has arrived
+(``late``).
 """
 
-from engine.schedule.rules import Rules, in_flight_limits
+import numpy as np
+
+from engine.errors import Infeasible
+from engine.schedule.ir import OpKind
 from engine.schedule.scenario import Scenario
+from engine.schedule.static import Codes, Static
+from engine.schedule.traversal import Traversal
 
 
-def rules(scenario: Scenario) -> Rules:
-    """GPipe's rules; a `memory_limit` below the number of microbatches makes it infeasible."""
-    return Rules(
-        recompute=scenario.recompute_rule or "late",
-        sharing=scenario.sharing or "spatial",
-        contention=scenario.contention or "rank",
-        in_flight=in_flight_limits(scenario),
-        forwards_first=True,
-    )
+def orders(scenario: Scenario, traversal: Traversal) -> Codes | Infeasible:
+    """GPipe's order of each stage; a `memory_limit` below the number of microbatches makes it infeasible."""
+    held, most = scenario.microbatches, scenario.memory_limit
+    if most is not None and most < held:
+        return Infeasible(
+            reason=f"memory_limit: every forward runs before the first backward, so a stage holds all {held} "
+            f"microbatches at once; {most} allowed"
+        )
+    microbatches = np.arange(held, dtype=np.int32) * 4
+    order = np.concatenate([microbatches + OpKind.F, microbatches[::-1] + OpKind.B])
+    return np.broadcast_to(order, (scenario.stages, len(order))).copy()
+
+
+policy = Static(orders=orders)

@@ -1,24 +1,52 @@
 """From rules and a scenario to a Schedule: prepares the compiled event loop and reads its result."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
-from engine.errors import Infeasible
+from engine.errors import InputError
 from engine.schedule import greedy_kernel as kernel
 from engine.schedule.ir import NO_OP, RecomputeGate, Schedule
 from engine.schedule.rules import Gate, Rules, Tie
 from engine.schedule.scenario import RecomputeRule, Scenario
+from engine.schedule.search import Built, Chosen, Frame, Search
+from engine.schedule.traversal import straight
+from engine.schedule.wake_tree import set_wake, sleeping
 
 GATES: dict[RecomputeRule, RecomputeGate] = {"jit": "jit", "blocking": "jit", "late": "late", "idle": "none"}
 
 
-def list_schedule(scenario: Scenario, rules: Rules) -> Schedule | Infeasible:
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """A policy that is a set of rules for the event loop, one op at a time; it never looks ahead."""
+
+    rules: Callable[[Scenario], Rules]
+
+    def frames(self, scenario: Scenario) -> tuple[Frame, ...]:
+        """Straight, and one way of sharing.
+
+        Raises InputError where the scenario asks for chunks or another traversal.
+        """
+        if scenario.chunks not in (None, 1):
+            raise InputError("chunks", scenario.chunks, f"{scenario.policy} runs every stage whole: 1")
+        if scenario.traversal not in (None, "straight"):
+            raise InputError("traversal", scenario.traversal, f"{scenario.policy} goes straight")
+        return (Frame(traversal=straight(scenario.stages), sharing=self.rules(scenario).sharing),)
+
+    def build(self, scenario: Scenario, search: Search) -> Built:
+        """The schedule that the rules lead to."""
+        rules = self.rules(scenario)
+        schedule = list_schedule(scenario, rules)
+        chosen = Chosen(
+            policy=scenario.policy, traversal="straight", sharing=rules.sharing,
+            contention=rules.contention, recompute_rule=rules.recompute,
+        )  # fmt: skip
+        return Built(schedule=schedule, chosen=chosen)
+
+
+def list_schedule(scenario: Scenario, rules: Rules) -> Schedule:
     """Return the order of ops and transfers that `rules` lead to on `scenario`."""
-    if rules.forwards_first and min(rules.in_flight) < scenario.microbatches:
-        held, most = scenario.microbatches, scenario.memory_limit
-        return Infeasible(
-            reason=f"memory_limit: every forward runs before the first backward, so a stage holds all {held} "
-            f"microbatches at once; {most} allowed"
-        )
     cell = _cell(scenario, rules)
     state = _state(cell)
     kernel.run(cell, state)
@@ -26,12 +54,8 @@ def list_schedule(scenario: Scenario, rules: Rules) -> Schedule | Infeasible:
 
 
 def _cell(scenario: Scenario, rules: Rules) -> kernel.Cell:
-    shared = np.zeros(scenario.stages - 1, dtype=np.bool_)
-    wan = np.array(scenario.wan_hops, dtype=np.int64)
-    if rules.sharing == "temporal" and scenario.pipelines > 1:
-        shared[wan] = True
-    held = np.zeros_like(shared)
-    held[wan] = rules.hold_for_link
+    wan = scenario.hop_is_wan[:-1]
+    shared = wan & (rules.sharing == "temporal" and scenario.pipelines > 1)
     forward = scenario.per_stage("forward")
     backward = scenario.per_stage("backward") + scenario.per_stage("weight")
     recompute = scenario.per_stage("recompute")
@@ -41,14 +65,13 @@ def _cell(scenario: Scenario, rules: Rules) -> kernel.Cell:
         forward=forward,
         recompute=recompute,
         backward=backward,
-        transfer=scenario.hop_transfer / np.where(shared, scenario.pipelines, 1),
-        latency=scenario.hop_latency,
+        transfer=scenario.hop_times(rules.sharing)[:-1],
+        latency=scenario.hop_latency[:-1],
         shared=shared,
-        held=held,
+        held=wan & rules.hold_for_link,
         in_flight=np.array(rules.in_flight, dtype=np.int64),
         rule=int(Gate[rules.recompute.upper()]),
         tie=int(Tie[rules.contention.replace("-", "_").upper()]),
-        forwards_first=rules.forwards_first,
         instant=kernel.SAME_INSTANT * float(max(forward.max(), backward.max(), recompute.max())),
     )
 
@@ -59,8 +82,8 @@ def _state(cell: kernel.Cell) -> kernel.State:
     hops = stages - 1
     activation = np.full((n, stages, microbatches), np.inf)
     activation[:, 0] = 0.0
-    wake = np.full(stages, np.inf)
-    wake[0] = 0.0
+    wake = sleeping(stages)
+    set_wake(wake, 0, 0.0)
     return kernel.State(
         started=np.zeros((3, n, stages), dtype=np.int64),
         last=np.full((n, stages), NO_OP, dtype=np.int64),
@@ -88,8 +111,9 @@ def _schedule(scenario: Scenario, rules: Rules, state: kernel.State) -> Schedule
         link_order[hop + 1, hop] = state.sent[1, hop]
     return Schedule(
         microbatches=scenario.microbatches,
-        chunks=1,
+        traversal=straight(scenario.stages),
         ops=order,
+        sharing=rules.sharing,
         link_order=link_order,
         recompute_gate=GATES[rules.recompute],
     )

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.schedule.compiled import compiled
+from engine.schedule.compiled import compiled, inlined
+from engine.schedule.wake_tree import latest_up_to, set_wake, wakes_at
 
 F, R, B = 0, 1, 2
 JIT, IDLE, LATE, BLOCKING = 0, 1, 2, 3
@@ -42,7 +43,6 @@ class Cell(NamedTuple):
     in_flight: Ints  # (stages,)
     rule: int
     tie: int
-    forwards_first: bool
     instant: float
 
 
@@ -56,14 +56,14 @@ class State(NamedTuple):
     gradient: Floats
     link_free: Floats  # (2, pipelines, stages - 1); shared links use pipeline 0
     link_last: Ints  # (2, stages - 1), who used a shared link last
-    wake: Floats  # (stages,)
+    wake: Floats  # a tree of stages, see `wake_tree`
     order: NDArray[np.int32]  # (pipelines, stages, longest), op codes
     length: Ints  # (pipelines, stages)
     sent: NDArray[np.int32]  # (2, stages - 1, pipelines · microbatches), senders in order
     sent_length: Ints  # (2, stages - 1)
 
 
-@compiled
+@inlined
 def _hold(cell, state, direction, k, hop, duration):
     """Earliest start of an op of `duration` whose transfer over `hop` is to follow at once."""
     if not cell.held[hop]:
@@ -72,11 +72,11 @@ def _hold(cell, state, direction, k, hop, duration):
     return state.link_free[direction, owner, hop] - duration
 
 
-@compiled
+@inlined
 def _earliest_backward(cell, state, k, s):
     m = state.started[B, k, s]
     forwards = state.started[F, k, s]
-    if m >= forwards or (cell.forwards_first and forwards < cell.microbatches):
+    if m >= forwards:
         return np.inf
     fresh = state.last[k, s] == F and m == forwards - 1
     if cell.recompute[s] > 0 and state.started[R, k, s] <= m and not fresh:
@@ -87,13 +87,11 @@ def _earliest_backward(cell, state, k, s):
     return ready
 
 
-@compiled
+@inlined
 def _earliest_recompute(cell, state, k, s):
     m = state.started[B, k, s]
     forwards = state.started[F, k, s]
     if cell.recompute[s] == 0 or m >= forwards or state.started[R, k, s] > m:
-        return np.inf
-    if cell.forwards_first and forwards < cell.microbatches:
         return np.inf
     if cell.rule == IDLE:
         return 0.0
@@ -102,7 +100,7 @@ def _earliest_recompute(cell, state, k, s):
     return 0.0 if state.started[B, k, s + 1] > m else np.inf
 
 
-@compiled
+@inlined
 def _earliest_forward(cell, state, k, s):
     m = state.started[F, k, s]
     if m >= cell.microbatches or m - state.started[B, k, s] >= cell.in_flight[s]:
@@ -115,7 +113,7 @@ def _earliest_forward(cell, state, k, s):
     return ready
 
 
-@compiled
+@inlined
 def _choose(cell, state, k, s, now):
     """The op that the idle GPU (k, s) starts now, or (-1, the time at which to ask again)."""
     backward = _earliest_backward(cell, state, k, s)
@@ -133,7 +131,7 @@ def _choose(cell, state, k, s, now):
     return -1, min(backward, recompute, forward)
 
 
-@compiled
+@inlined
 def _send(cell, state, direction, k, hop, m, end):
     """Books the transfer on its link; returns its arrival."""
     owner = 0 if cell.shared[hop] else k
@@ -147,7 +145,13 @@ def _send(cell, state, direction, k, hop, m, end):
     return start + cell.transfer[hop] + cell.latency[hop]
 
 
-@compiled
+@inlined
+def _wake(state, s, time):
+    if time < wakes_at(state.wake, s):
+        set_wake(state.wake, s, time)
+
+
+@inlined
 def _start(cell, state, kind, k, s, now):
     m = state.started[kind, k, s] if kind != R else state.started[B, k, s]
     duration = cell.forward[s] if kind == F else cell.backward[s] if kind == B else cell.recompute[s]
@@ -160,7 +164,7 @@ def _start(cell, state, kind, k, s, now):
     if kind == F and s + 1 < len(cell.forward):
         arrival = _send(cell, state, 0, k, s, m, end)
         state.activation[k, s + 1, m] = arrival
-        state.wake[s + 1] = min(state.wake[s + 1], max(arrival, state.free[k, s + 1]))
+        _wake(state, s + 1, max(arrival, state.free[k, s + 1]))
     elif kind == F:
         state.gradient[k, s, m] = end
     elif kind == B and s > 0:
@@ -168,10 +172,10 @@ def _start(cell, state, kind, k, s, now):
         state.gradient[k, s - 1, m] = arrival
         # Under jit the start of B matters upstream, not only the arrival of its gradient.
         opens = now if cell.rule == JIT or cell.rule == BLOCKING else arrival
-        state.wake[s - 1] = min(state.wake[s - 1], max(opens, state.free[k, s - 1]))
+        _wake(state, s - 1, max(opens, state.free[k, s - 1]))
 
 
-@compiled
+@inlined
 def _turn(cell, state, kind, k, s):
     """The smaller, the sooner pipeline k may start its op."""
     if cell.tie == FIFO and kind != R:
@@ -184,7 +188,7 @@ def _turn(cell, state, kind, k, s):
     return float((k - state.link_last[direction, hop] - 1) % cell.pipelines)
 
 
-@compiled
+@inlined
 def _by_rank(cell, state, s, now, horizon):
     """Lets the idle GPUs of stage s start in order of rank: one pass, as no start helps another's."""
     wake = np.inf
@@ -199,12 +203,12 @@ def _by_rank(cell, state, s, now, horizon):
     return wake
 
 
-@compiled
+@inlined
 def _decide(cell, state, s, now):
     """Starts what the idle GPUs of stage s can start now, and sets when to come back."""
     horizon = now + cell.instant
     if cell.pipelines == 1 or cell.tie == RANK:
-        state.wake[s] = _by_rank(cell, state, s, now, horizon)
+        set_wake(state.wake, s, _by_rank(cell, state, s, now, horizon))
         return
     while True:
         chosen, op, turn = -1, -1, np.inf
@@ -221,26 +225,16 @@ def _decide(cell, state, s, now):
             if mine < turn:
                 chosen, op, turn = k, kind, mine
         if chosen < 0:
-            state.wake[s] = wake
+            set_wake(state.wake, s, wake)
             return
         _start(cell, state, op, chosen, s, now)
-
-
-@compiled
-def _next(wake, instant):
-    """The stage that has something to decide first; of several at one instant, the last."""
-    s, now = -1, np.inf
-    for i in range(len(wake) - 1, -1, -1):
-        if wake[i] < now - instant:
-            s, now = i, wake[i]
-    return s, now
 
 
 @compiled
 def run(cell, state):
     """Fills `state` until nothing is left to decide; returns the number of ops started."""
     while True:
-        s, now = _next(state.wake, cell.instant)
-        if s < 0:
+        if state.wake[1] == np.inf:
             return state.length.sum()
-        _decide(cell, state, s, now)
+        s = latest_up_to(state.wake, state.wake[1] + cell.instant)
+        _decide(cell, state, s, wakes_at(state.wake, s))

@@ -13,10 +13,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.schedule.traversal import Traversal
+
 # When an R may start, beyond its place in the order.
 # none: at once; jit: once B of its microbatch has started on the next stage; late: once its gradient is
 # there.
 RecomputeGate = Literal["none", "jit", "late"]
+Sharing = Literal["spatial", "temporal"]
 
 
 class OpKind(IntEnum):
@@ -57,17 +60,23 @@ NO_OP = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Schedule:
-    """Order of ops on every GPU, and of transfers on every shared link.
+    """Order of ops on every GPU, and of transfers on links.
 
     ops : int32, shape (pipelines, stages, longest); ``(chunk · M + microbatch) · 4 + kind``, padded with −1.
-    link_order : for each shared link (from_stage, to_stage), int32 codes
-        ``pipeline · (chunks · M) + chunk · M + microbatch`` in sending order; empty where no link is shared.
-        A link that is not listed belongs to one pipeline and sends in the order of its producing ops.
+    sharing : of WAN hops: ``temporal`` lets the pipelines of the cell take turns on one link that is n times
+        as fast.
+    link_order : for a link (from_stage, to_stage), int32 codes ``pipeline · (chunks · M) + chunk · M +
+        microbatch`` of what it sends (chunk of the producing op), in sending order. Every shared link (WAN
+        hops under temporal sharing with several pipelines) is listed. Where a listed link is not shared, each
+        pipeline's own link sends its own part of the list in that order. A link that is not listed sends in
+        the order of its producing ops. The hop of a loop from the last stage to the first is written
+        (P − 1, P), its other direction (P, P − 1).
     """
 
     microbatches: int
-    chunks: int
+    traversal: Traversal
     ops: NDArray[np.int32]
+    sharing: Sharing
     link_order: dict[tuple[int, int], NDArray[np.int32]]
     recompute_gate: RecomputeGate
 
@@ -79,6 +88,14 @@ class Schedule:
     def stages(self) -> int:
         return int(self.ops.shape[1])
 
+    @property
+    def chunks(self) -> int:
+        return self.traversal.chunks
+
+    def shares(self, wan_hop: int) -> bool:
+        """Whether the cell's pipelines take turns on the links of this WAN hop."""
+        return self.sharing == "temporal" and (wan_hop, wan_hop + 1) in self.link_order
+
     def has(self, kind: OpKind) -> bool:
         """Whether any GPU runs an op of `kind`."""
         return bool(np.any((self.ops != NO_OP) & ((self.ops & 3) == kind)))
@@ -89,7 +106,7 @@ class Schedule:
         return tuple(self.decode(int(code)) for code in codes if code != NO_OP)
 
     def transfers(self, from_stage: int, to_stage: int) -> tuple[Transfer, ...]:
-        """The order on one shared link; empty where the link is not shared."""
+        """The order on one link; empty where it is not listed."""
         return tuple(self._transfers(from_stage, to_stage))
 
     def decode(self, code: int) -> Op:
@@ -104,7 +121,10 @@ class Schedule:
             yield Transfer(pipeline=pipeline, microbatch=microbatch, chunk=chunk)
 
     def __str__(self) -> str:
-        rows = [f"microbatches {self.microbatches}, chunks {self.chunks}, gate {self.recompute_gate}"]
+        rows = [
+            f"microbatches {self.microbatches}, chunks {self.chunks}, traversal {self.traversal.name}, "
+            f"sharing {self.sharing}, gate {self.recompute_gate}"
+        ]
         for pipeline in range(self.pipelines):
             for stage in range(self.stages):
                 rows.append(f"P{pipeline} S{stage}: " + " ".join(map(str, self.order(pipeline, stage))))

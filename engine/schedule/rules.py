@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from engine.schedule.scenario import Contention, RecomputeRule, Scenario, Sharing
+from engine.schedule.ir import Sharing
+from engine.schedule.scenario import Contention, RecomputeRule, Scenario
 
 
 class Gate(IntEnum):
@@ -32,7 +33,6 @@ class Rules:
     activations must be held until then.
 
     in_flight : most microbatches held per stage, one number per stage.
-    forwards_first : no B before every F of the stage has run (GPipe).
     hold_for_link : an op whose output crosses a WAN hop starts only when the link is free right after it.
     """
 
@@ -40,7 +40,6 @@ class Rules:
     sharing: Sharing
     in_flight: tuple[int, ...]
     contention: Contention = "rank"
-    forwards_first: bool = False
     hold_for_link: bool = False
 
 

@@ -4,21 +4,19 @@ Abstract time units. Field meanings and defaults are those of contracts.md.
 """
 
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
 from engine.errors import InputError
-from engine.inputs import Count, Document, Flag, Index, NonNegative, nearest
+from engine.inputs import Count, Document, Flag, Index, NonNegative, Positive, nearest
+from engine.schedule.ir import Sharing
+from engine.schedule.registry import MODULES
+from engine.schedule.traversal import TraversalName
 
-POLICIES = ("gpipe", "1f1b", "varuna", "atlas")
-LATER_POLICIES = (
-    "interleaved", "zb-h1", "zb-v", "crosspipe-ud", "crosspipe-udsub", "crosspipe-loop", "crosspipe-wave",
-    "optimal", "auto",
-)  # fmt: skip
-Sharing = Literal["spatial", "temporal"]
+POLICIES = tuple(MODULES)
 Contention = Literal["rank", "round-robin", "fifo"]
 RecomputeRule = Literal["jit", "idle", "late", "blocking"]
 
@@ -26,6 +24,9 @@ RecomputeRule = Literal["jit", "idle", "late", "blocking"]
 MOST_OPS = 5_000_000
 MOST_STAGES = 2_000
 MOST_SPANS = 1_000_000
+MOST_CHUNKS = 64
+MOST_JITTER = 10.0
+MOST_SECONDS = 24 * 3600.0
 
 
 class Link(Document):
@@ -47,8 +48,6 @@ class Times(Document):
 class Scenario(Document):
     """A validated scenario. Per-stage and per-hop arrays hang off it as cached properties."""
 
-    later_fields: ClassVar[tuple[str, ...]] = ("chunks", "traversal", "jitter", "seed", "time_limit_s")
-
     stages: Annotated[Count, Field(le=MOST_STAGES)]
     dc_of_stage: list[Index] = Field(default_factory=list)
     pipelines: Count = 1
@@ -62,22 +61,27 @@ class Scenario(Document):
     policy: str
     contention: Contention | None = None
     recompute_rule: RecomputeRule | None = None
+    chunks: Annotated[Count, Field(le=MOST_CHUNKS)] | None = None
+    traversal: TraversalName | None = None
+    jitter: Annotated[NonNegative, Field(le=MOST_JITTER)] = 0.0
+    seed: Index = 0
+    time_limit_s: Annotated[Positive, Field(le=MOST_SECONDS)] = 60.0
     spans: Flag = True
 
     @field_validator("policy")
     @classmethod
     def _known_policy(cls, policy: str) -> str:
-        if policy in LATER_POLICIES:
-            raise ValueError(f"not available in this version; allowed: {', '.join(POLICIES)}")
         if policy not in POLICIES:
             raise ValueError("unknown policy, " + nearest(policy, POLICIES))
         return policy
 
     @model_validator(mode="after")
     def _consistent(self) -> "Scenario":
-        ops = self.stages * self.pipelines * self.microbatches * 3
+        kinds = 2 + bool(np.any(self.times.recompute)) + bool(np.any(self.times.weight))
+        ops = self.stages * self.pipelines * self.microbatches * kinds * (self.chunks or 1)
         if ops > MOST_OPS:
-            allowed = f"stages x pipelines x microbatches x 3 is {ops}; at most {MOST_OPS}"
+            factors = f"stages x pipelines x microbatches x chunks x {kinds} kinds of op"
+            allowed = f"{factors} is {ops}; at most {MOST_OPS}"
             raise InputError("microbatches", self.microbatches, allowed)
         if self.spans and ops > MOST_SPANS:
             raise InputError("spans", True, f"up to {ops} spans; at most {MOST_SPANS}: set spans to false")
@@ -112,19 +116,42 @@ class Scenario(Document):
         return np.broadcast_to(np.asarray(getattr(self.times, kind), dtype=np.float64), (self.stages,)).copy()
 
     @cached_property
+    def wraps_over_wan(self) -> bool:
+        """Whether a loop's hop from the last stage to the first crosses from one DC to another."""
+        return self.dcs[-1] != self.dcs[0]
+
+    @cached_property
+    def hop_links(self) -> tuple[Link, ...]:
+        """The link of each hop s → s+1, WAN or LAN, and last that from the last stage to the first."""
+        links = [self.lan] * self.stages
+        for i, hop in enumerate(self.wan_hops):
+            links[hop] = self.wan[i] if isinstance(self.wan, list) else self.wan
+        if self.wraps_over_wan:
+            links[-1] = self.wan[-1] if isinstance(self.wan, list) else self.wan
+        return tuple(links)
+
+    @cached_property
+    def hop_is_wan(self) -> NDArray[np.bool_]:
+        """Which hops are WAN hops, shape (stages,), the last one from the last stage to the first."""
+        is_wan = np.zeros(self.stages, dtype=np.bool_)
+        is_wan[list(self.wan_hops)] = True
+        is_wan[-1] = self.wraps_over_wan
+        return is_wan
+
+    @cached_property
     def hop_latency(self) -> NDArray[np.float64]:
-        """One-way latency of each hop s → s+1, shape (stages − 1,)."""
+        """One-way latency of each hop, shape (stages,) as `hop_links`."""
         return np.array([link.latency for link in self.hop_links], dtype=np.float64)
 
     @cached_property
     def hop_transfer(self) -> NDArray[np.float64]:
-        """Transfer time over one pipeline's own share of each hop, shape (stages − 1,)."""
+        """Transfer time over one pipeline's own share of each hop, shape (stages,) as `hop_links`."""
         return np.array([link.transfer for link in self.hop_links], dtype=np.float64)
 
-    @cached_property
-    def hop_links(self) -> tuple[Link, ...]:
-        """The link of each hop s → s+1, WAN or LAN."""
-        links = [self.lan] * (self.stages - 1)
-        for i, hop in enumerate(self.wan_hops):
-            links[hop] = self.wan[i] if isinstance(self.wan, list) else self.wan
-        return tuple(links)
+    def hop_times(self, sharing: Sharing) -> NDArray[np.float64]:
+        """Time for which one transfer holds its link on each hop, shape (stages,)."""
+        return np.where(self.shared_hops(sharing), self.hop_transfer / self.pipelines, self.hop_transfer)
+
+    def shared_hops(self, sharing: Sharing) -> NDArray[np.bool_]:
+        """Hops whose links all pipelines of the cell share, shape (stages,)."""
+        return self.hop_is_wan & (sharing == "temporal" and self.pipelines > 1)

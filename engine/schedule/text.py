@@ -5,8 +5,15 @@ import re
 import numpy as np
 
 from engine.schedule.ir import NO_OP, OpKind, Schedule
+from engine.schedule.traversal import Traversal
 
-_HEAD = re.compile(r"microbatches (\d+), chunks (\d+), gate (none|jit|late)")
+_HEAD = re.compile(
+    r"microbatches (\d+), chunks (\d+), traversal (straight|loop|wave), sharing (spatial|temporal), "
+    r"gate (none|jit|late)"
+)
+_HEAD_READS = (
+    "microbatches M, chunks C, traversal straight|loop|wave, sharing spatial|temporal, gate none|jit|late"
+)
 _GPU = re.compile(r"P(\d+) S(\d+):(.*)")
 _LINK = re.compile(r"link (\d+)>(\d+):(.*)")
 _OP = re.compile(r"([FRBW])(\d+)(?:\.(\d+))?")
@@ -24,7 +31,7 @@ def parse_schedule(text: str) -> Schedule:
     head, *lines = [line.strip() for line in text.strip().splitlines()] or [""]
     found = _HEAD.fullmatch(head)
     if not found:
-        raise ValueError(f"{head!r}: must read 'microbatches M, chunks C, gate none|jit|late'")
+        raise ValueError(f"{head!r}: must read '{_HEAD_READS}'")
     microbatches, chunks = int(found[1]), int(found[2])
     gpus: dict[tuple[int, int], list[int]] = {}
     links: dict[tuple[int, int], np.ndarray] = {}
@@ -39,12 +46,14 @@ def parse_schedule(text: str) -> Schedule:
             links[int(link[1]), int(link[2])] = np.array(codes, dtype=np.int32)
         else:
             raise ValueError(f"{line!r}: must begin with 'P<pipeline> S<stage>:' or 'link <from>><to>:'")
+    ops = _table(gpus)
     return Schedule(
         microbatches=microbatches,
-        chunks=chunks,
-        ops=_table(gpus),
+        traversal=Traversal(name=found[3], stages=ops.shape[1], chunks=chunks),  # type: ignore[arg-type]
+        ops=ops,
+        sharing=found[4],  # type: ignore[arg-type]
         link_order=links,
-        recompute_gate=found[3],  # type: ignore[arg-type]
+        recompute_gate=found[5],  # type: ignore[arg-type]
     )
 
 

@@ -4,6 +4,7 @@ Source: Athlur et al., "Varuna" (EuroSys 2022), as the Atlas paper runs it (§4.
 coordinate, each has its own share of the WAN, and R(m) may start once B(m) has started on the next stage.
 """
 
+from engine.schedule.greedy import Greedy
 from engine.schedule.rules import Rules, in_flight_limits
 from engine.schedule.scenario import Scenario
 
@@ -16,3 +17,6 @@ def rules(scenario: Scenario) -> Rules:
         contention=scenario.contention or "rank",
         in_flight=in_flight_limits(scenario),
     )
+
+
+policy = Greedy(rules)

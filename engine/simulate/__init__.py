@@ -1,17 +1,25 @@
 """What would happen? Times schedules, and says how good they are and how good they could be."""
 
+from engine.schedule.timing import DeadlockError
 from engine.simulate.bounds import lower_bound
-from engine.simulate.result import SimulationResult, simulate
+from engine.simulate.compare import Compared, SweepDocument, SweepRow, compare, sweep
+from engine.simulate.result import SimulationResult, simulate, simulate_schedule
 from engine.simulate.spans import Span
 from engine.simulate.timeline import Timeline
-from engine.simulate.timing import DeadlockError, time_schedule
+from engine.simulate.timing import time_schedule
 
 __all__ = [
+    "Compared",
     "DeadlockError",
     "SimulationResult",
     "Span",
+    "SweepDocument",
+    "SweepRow",
     "Timeline",
+    "compare",
     "lower_bound",
     "simulate",
+    "simulate_schedule",
+    "sweep",
     "time_schedule",
 ]

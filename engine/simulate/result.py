@@ -1,34 +1,49 @@
 """What `meridian simulate` answers: a schedule's figures, its bound, and its spans."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from engine.errors import Infeasible
-from engine.schedule import Rules, build, rules_of
+from engine.schedule import Built, Chosen, Frame, Schedule, Search, Traversal, build, policy_of
+from engine.schedule.check import fault_of, fits
 from engine.schedule.scenario import Scenario
+from engine.schedule.search import StoppedBy
+from engine.schedule.timing import DeadlockError
 from engine.simulate.bounds import lower_bound
+from engine.simulate.jitter import Robustness, draw, drawn_bound, robustness
 from engine.simulate.spans import Span
 from engine.simulate.timeline import Timeline
 from engine.simulate.timing import time_schedule
 
 # Makespan and bound are sums of the same durations in different orders.
 SAME = 1e-9
+# Which draw of a scenario with jitter is shown.
+ONE_DRAW = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
     """One policy on one scenario: a timeline, or the reason why there is none.
 
-    lower_bound : proven for every schedule of the scenario under the same sharing, whatever its policy.
-    search_s : 0 for policies that do not search.
+    chosen : what the policy settled on; None where infeasible.
+    lower_bound : proven for every schedule with the same traversal and sharing, or with any that the policy
+        could choose from.
+    search_s : seconds that a search took; 0 for policies that do not search.
+    planned_makespan : with jitter, what the schedule takes without it; the timeline is that of one draw, and
+        `lower_bound` holds for every order of what was drawn.
+    robustness : with jitter, makespans over many draws.
     """
 
     scenario: Scenario
-    rules: Rules
+    chosen: Chosen | None
+    traversal: Traversal
     timeline: Timeline | None
     reason: str | None
     lower_bound: float
+    stopped_by: StoppedBy | None = None
     search_s: float = 0.0
+    planned_makespan: float | None = None
+    robustness: Robustness | None = None
 
     @property
     def feasible(self) -> bool:
@@ -57,47 +72,85 @@ class SimulationResult:
             "feasible": self.feasible,
             "reason": self.reason,
             "policy": self.scenario.policy,
-            "chosen": self._chosen(),
-            "traversal": [[stage, 0] for stage in range(self.scenario.stages)],
+            "chosen": asdict(self.chosen) if self.chosen else None,
+            "traversal": [list(place) for place in self.traversal.places],
             "makespan": self.makespan,
             "lower_bound": self.lower_bound,
             "gap": self.gap,
             "optimal": self.optimal,
-            "stopped_by": None,
+            "stopped_by": self.stopped_by,
             "search_s": self.search_s,
+            **self._varied(),
             **_figures(self.timeline),
         }
         if self.scenario.spans:
             fields["spans"] = [span.as_dict() for span in self.spans()]
         return fields
 
-    def _chosen(self) -> dict[str, Any]:
-        return {
-            "policy": self.scenario.policy,
-            "traversal": "straight",
-            "sharing": self.rules.sharing,
-            "chunks": 1,
-            "contention": self.rules.contention,
-            "recompute_rule": self.rules.recompute,
-            "idea": None,
-        }
+    def _varied(self) -> dict[str, Any]:
+        if self.scenario.jitter == 0:
+            return {}
+        drawn = asdict(self.robustness) if self.robustness else None
+        return {"planned_makespan": self.planned_makespan, "robustness": drawn}
 
 
-def simulate(scenario: Scenario) -> SimulationResult:
-    """Build the schedule of the scenario's policy, time it, and bound what any schedule could reach."""
-    rules = rules_of(scenario)
-    schedule = build(scenario)
-    timeline, reason = None, None
-    if isinstance(schedule, Infeasible):
-        reason = schedule.reason
-    else:
-        timeline = time_schedule(scenario, schedule)
-    bound = lower_bound(scenario, rules.sharing)
-    if timeline and timeline.makespan < bound <= timeline.makespan * (1 + SAME):
+def simulate(scenario: Scenario, search: Search | None = None) -> SimulationResult:
+    """Build the schedule of the scenario's policy, time it, and bound what any schedule could reach.
+
+    search : limits and wires of a search; by default the scenario's own time limit and seed.
+    """
+    frames = policy_of(scenario.policy).frames(scenario)
+    bound = min(lower_bound(scenario, frame) for frame in frames)
+    search = replace(search or Search(seconds=scenario.time_limit_s, seed=scenario.seed), bound=bound)
+    built = build(scenario, search)
+    if isinstance(built, Infeasible):
+        return SimulationResult(
+            scenario=scenario, chosen=None, traversal=frames[0].traversal, timeline=None,
+            reason=built.reason, lower_bound=bound, stopped_by=built.stopped_by,
+        )  # fmt: skip
+    return _result(scenario, built, bound, search.elapsed_s)
+
+
+def simulate_schedule(scenario: Scenario, schedule: Schedule) -> SimulationResult:
+    """Time a schedule that somebody wrote; infeasible, with a grid in the reason, where it is none.
+
+    The scenario's policy is not asked.
+    """
+    frame = Frame(traversal=schedule.traversal, sharing=schedule.sharing)
+    bound = lower_bound(scenario, frame) if fits(scenario, schedule) else 0.0
+    reason = fault_of(scenario, schedule)
+    if reason is None:
+        chosen = Chosen(
+            policy="custom", traversal=schedule.traversal.name, sharing=schedule.sharing,
+            chunks=schedule.chunks,
+        )  # fmt: skip
+        try:
+            return _result(scenario, Built(schedule=schedule, chosen=chosen), bound, 0.0)
+        except DeadlockError as error:
+            reason = f"schedule: {error}"
+    return SimulationResult(
+        scenario=scenario, chosen=None, traversal=schedule.traversal, timeline=None, reason=reason,
+        lower_bound=bound,
+    )  # fmt: skip
+
+
+def _result(scenario: Scenario, built: Built, bound: float, elapsed_s: float) -> SimulationResult:
+    schedule = built.schedule
+    timeline = time_schedule(scenario, schedule)
+    planned, bound = timeline.makespan, max(bound, built.lower_bound)
+    if scenario.jitter > 0:
+        drawn = draw(scenario, schedule, ONE_DRAW)
+        timeline = time_schedule(scenario, schedule, drawn)
+        bound = drawn_bound(scenario, schedule, drawn)
+    if timeline.makespan < bound <= timeline.makespan * (1 + SAME):
         bound = timeline.makespan
     return SimulationResult(
-        scenario=scenario, rules=rules, timeline=timeline, reason=reason, lower_bound=bound
-    )
+        scenario=scenario, chosen=built.chosen, traversal=schedule.traversal, timeline=timeline,
+        reason=None, lower_bound=bound, stopped_by=built.stopped_by,
+        search_s=elapsed_s if built.searched else 0.0,
+        planned_makespan=planned if scenario.jitter > 0 else None,
+        robustness=robustness(scenario, schedule),
+    )  # fmt: skip
 
 
 def _figures(timeline: Timeline | None) -> dict[str, Any]:

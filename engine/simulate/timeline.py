@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.schedule.ir import NO_OP, OpKind, Schedule
+from engine.schedule.scenario import Scenario
+from engine.schedule.timing import Timing
 from engine.simulate.spans import Span
 
 Floats = NDArray[np.float64]
@@ -19,9 +21,10 @@ class Timeline:
     """Start and end of everything in a Schedule, in the scenario's time unit; NaN where there is nothing.
 
     op_start, op_end : as `schedule.ops`, shape (pipelines, stages, longest).
-    transfer_start, transfer_end : shape (2, pipelines, stages − 1, microbatches); index 0 the activations
-        that cross hop s → s+1, 1 the gradients that cross it back. They arrive `latency[hop]` after their
-        end.
+    transfer_start, transfer_end : shape (2, L − 1, pipelines, microbatches); [0, v] the activations that
+        cross edge v of the traversal (without chunks: hop v → v+1), [1, v] the gradients that cross it back.
+        They arrive `hop_latency[hop]` after their end.
+    hop_latency, hop_is_wan : of each hop, shape (stages,), the last one from the last stage to the first.
     """
 
     schedule: Schedule
@@ -29,9 +32,23 @@ class Timeline:
     op_end: Floats
     transfer_start: Floats
     transfer_end: Floats
-    latency: Floats
-    wan_hops: tuple[int, ...]
+    hop_latency: Floats
+    hop_is_wan: NDArray[np.bool_]
     lan_is_free: bool
+
+    @classmethod
+    def of(cls, scenario: Scenario, schedule: Schedule, timing: Timing) -> "Timeline":
+        """The timeline of a schedule that has been timed on its scenario."""
+        return cls(
+            schedule=schedule,
+            op_start=timing.op_start,
+            op_end=timing.op_end,
+            transfer_start=timing.transfer_start,
+            transfer_end=timing.transfer_end,
+            hop_latency=scenario.hop_latency,
+            hop_is_wan=scenario.hop_is_wan,
+            lan_is_free=scenario.lan.latency == 0 and scenario.lan.transfer == 0,
+        )
 
     @property
     def makespan(self) -> float:
@@ -63,13 +80,17 @@ class Timeline:
         total = np.where(is_gap, gaps, 0.0).sum(axis=2)
         return count, total / np.maximum(count, 1)
 
-    def peak_in_flight(self) -> NDArray[np.int64]:
-        """Most microbatches held at once, start of F to end of B (or W), shape (pipelines, stages)."""
+    def peak_in_flight(self) -> NDArray[np.int64] | Floats:
+        """Most microbatches held at once, start of F to end of B (or W), shape (pipelines, stages).
+
+        Counted in whole stages: a chunk is 1/chunks of one.
+        """
         kinds = np.where(self.schedule.ops == NO_OP, NO_OP, self.schedule.ops & 3)
         last = OpKind.W if self.schedule.has(OpKind.W) else OpKind.B
         begun = np.cumsum(kinds == OpKind.F, axis=2)
         done = np.cumsum(kinds == last, axis=2)
-        return np.max(begun - done, axis=2)
+        peak = np.max(begun - done, axis=2)
+        return peak if self.schedule.chunks == 1 else peak / self.schedule.chunks
 
     def spans(self) -> Iterator[Span]:
         """Every op, then every transfer, as spans; transfers inside a DC only where they take time."""
@@ -91,19 +112,24 @@ class Timeline:
             )
 
     def _transfer_spans(self) -> Iterator[Span]:
-        shown = set(self.wan_hops) if self.lan_is_free else set(range(self.schedule.stages - 1))
-        for direction, pipeline, hop, microbatch in np.argwhere(~np.isnan(self.transfer_end)).tolist():
-            if hop not in shown:
+        traversal = self.schedule.traversal
+        for payload, edge, pipeline, microbatch in np.argwhere(~np.isnan(self.transfer_end)).tolist():
+            hop = int(traversal.hop_of[edge])
+            is_wan = bool(self.hop_is_wan[hop])
+            if self.lan_is_free and not is_wan:
                 continue
-            end = float(self.transfer_end[direction, pipeline, hop, microbatch])
+            ends = traversal.places[edge], traversal.places[edge + 1]
+            (from_stage, chunk), (to_stage, _) = ends[::-1] if payload else ends
+            end = float(self.transfer_end[payload, edge, pipeline, microbatch])
             yield Span(
-                track="wan" if hop in self.wan_hops else "lan",
+                track="wan" if is_wan else "lan",
                 pipeline=pipeline,
-                from_stage=hop + direction,
-                to_stage=hop + 1 - direction,
+                from_stage=from_stage,
+                to_stage=to_stage,
                 microbatch=microbatch,
-                payload="gradient" if direction else "activation",
-                start=float(self.transfer_start[direction, pipeline, hop, microbatch]),
+                chunk=chunk,
+                payload="gradient" if payload else "activation",
+                start=float(self.transfer_start[payload, edge, pipeline, microbatch]),
                 end=end,
-                arrives=end + float(self.latency[hop]),
+                arrives=end + float(self.hop_latency[hop]),
             )

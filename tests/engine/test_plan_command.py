@@ -50,8 +50,6 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 BAD = [
-    ("method", ..., "method", "algorithm1"),
-    ("method", "search", "method", "algorithm1"),
     ("method", "magic", "method", "algorithm1"),
     ("datacenters", [], "datacenters", "at least 1"),
     ("datacenters.1.name", "east", "datacenters[1].name", "datacenters[0]"),
@@ -80,7 +78,7 @@ BAD = [
     ("allowed", ["north"], "allowed[0]", "unknown data centre"),
     ("allowed", [], "allowed", "at least one"),
     ("policy", "varune", "policy", "did you mean 'varuna'?"),
-    ("policy", "auto", "policy", "not available"),
+    ("policy", "autos", "policy", "'auto'"),
     ("objective", "speed", "objective", "'throughput'"),
     ("bill", "half", "bill", "'used' or 'whole'"),
     ("max_dp_cells", 0, "max_dp_cells", "greater than or equal to 1"),

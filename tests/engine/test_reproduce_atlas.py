@@ -45,7 +45,7 @@ def test_a_row_past_its_tolerance_makes_the_status_1(
 def test_the_cheap_experiments_hold(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    names = ["atlas-fig6", "atlas-table1", "atlas-single-tcp"]
+    names = ["atlas-fig6", "atlas-table1", "atlas-single-tcp", "atlas-fig3", "atlas-fig9"]
     status, out, err = run(monkeypatch, capsys, *names, "--json", "--out", str(tmp_path / "report"))
     assert status == 0, out
     rows = json.loads(out)["rows"]

@@ -8,10 +8,12 @@ from click.testing import CliRunner
 from engine.cli import cli
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.schedule import Scenario, Schedule, build
+from engine.schedule import Frame, Scenario, Schedule, Traversal, build
 from engine.simulate import DeadlockError, Span, lower_bound, simulate, time_schedule
 from engine.simulate.trace import chrome_trace
-from tests.engine.test_simulate_properties import FIG6
+from tests.engine import fig6
+
+FIG6 = {**fig6.FIG6, "memory_limit": 4, "full_limit": 1}
 
 TINY = {
     "stages": 2,
@@ -24,7 +26,9 @@ TINY = {
 
 
 def schedule_of(*rows: str) -> Schedule:
-    return Schedule.parse("\n".join(["microbatches 2, chunks 1, gate none", *rows]))
+    return Schedule.parse(
+        "\n".join(["microbatches 2, chunks 1, traversal straight, sharing spatial, gate none", *rows])
+    )
 
 
 def test_times_by_hand() -> None:
@@ -74,7 +78,8 @@ def test_a_schedule_of_another_shape_is_refused() -> None:
     ],
 )
 def test_bounds_of_figure_6(fields: dict, sharing: str, bound: float) -> None:
-    assert lower_bound(parse(Scenario, {**FIG6, **fields}), sharing) == bound
+    frame = Frame(traversal=Traversal(name="straight", stages=6), sharing=sharing)
+    assert lower_bound(parse(Scenario, {**FIG6, **fields}), frame) == bound
 
 
 def test_the_trace_has_every_span_once() -> None:
@@ -119,13 +124,14 @@ def test_the_command_draws_what_fits() -> None:
     ("change", "field"),
     [
         ({"policy": "atls"}, "policy"),
-        ({"policy": "optimal"}, "policy"),
         ({"dc_of_stage": [0, 1]}, "dc_of_stage"),
         ({"times": {"forward": [1, 2], "backward": 1}}, "times.forward"),
         ({"times": {"forward": 0, "backward": 1}}, "times.forward"),
         ({"wan": [{"transfer": 1}]}, "wan"),
         ({"memory_limit": 0}, "memory_limit"),
-        ({"jitter": 0.1}, "jitter"),
+        ({"jitter": -0.1}, "jitter"),
+        ({"chunks": 2}, "chunks"),
+        ({"traversal": "wave"}, "traversal"),
         ({"stages": 10**9, "dc_of_stage": []}, "stages"),
         ({"stages": 2000, "dc_of_stage": [], "microbatches": 10**9}, "microbatches"),
         ({"microbatches": 40_000}, "spans"),

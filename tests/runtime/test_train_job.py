@@ -41,7 +41,7 @@ REFUSED = [
     ({"model": {"layers": 3, "hidden": 32, "heads": 3, "seq": 16}}, "model.heads"),
     ({"model": {"layers": 3, "hidden": 900000, "heads": 2, "seq": 16}}, "model.hidden"),
     ({"policy": "atlos"}, "did you mean 'atlas'"),
-    ({"policy": "zb-h1"}, "not available in this version"),
+    ({"policy": "zb-h1"}, "not run in this version"),
     ({"resume": "x"}, "resume.*not available"),
     ({"checkpoint": {"dir": "x"}}, "checkpoint.*not available"),
     ({"devices": {}}, "devices.*not available"),

@@ -138,7 +138,11 @@ def test_the_probe_of_a_part_that_beats(
     url = urlunsplit(parts._replace(path="/" + str(connection.settings_dict["NAME"])))
     monkeypatch.setenv("DATABASE_URL", url)
     # The names of the beats are the site's: the probe knows them without Django.
-    assert {name for name, _ in probe.BEATS.values()} == {liveness.INGEST, liveness.RECONCILER}
+    assert {name for name, _ in probe.BEATS.values()} == {
+        liveness.INGEST,
+        liveness.RECONCILER,
+        liveness.SEARCH,
+    }
     assert probe.main(["ingest"]) == 1
     assert "not started" in capsys.readouterr().out
     liveness.beat(liveness.INGEST)

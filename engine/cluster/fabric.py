@@ -1,0 +1,88 @@
+"""Rail fabrics: switches, transceivers, what they cost and what power they draw (Rail-only, §V-E, Table II).
+
+Both are folded Clos networks of full bisection with the fewest tiers that reach every GPU: of
+rail-optimised all GPUs, of rail-only the GPUs of one rail, each rail by itself. Of n tiers of switches with
+r ports the upper half of a switch's ports leads up, except in the last tier, so 2·(r/2)ⁿ GPUs fit and each
+takes 2n − 1 switch ports. Every link, the one to the NIC included, has a transceiver at both ends. Small
+rails share switches, so switches are counted over the whole fabric.
+"""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Dollars and watts of a switch port and of a transceiver (400 Gbit/s; Rail-only, footnote 1)."""
+
+    port_usd: float = 694.0
+    transceiver_usd: float = 199.0
+    port_w: float = 18.0
+    transceiver_w: float = 9.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """A fabric: its tiers and equipment. Dollars to buy, watts at peak."""
+
+    tiers: int
+    switches: int
+    ports: int
+    transceivers: int
+    cost_usd: float
+    power_w: float
+
+
+def clos_tiers(gpus: int, radix: int) -> int:
+    """Fewest tiers of a folded Clos of full bisection that joins `gpus` GPUs; 0 for a single one.
+
+    Raises
+    ------
+    ValueError
+        A radix below 3: two ports carry a GPU and its uplink, however many tiers there are.
+    """
+    if gpus <= 1:
+        return 0
+    if radix < 4 and gpus > radix:
+        raise ValueError(f"radix {radix}: more than {radix} GPUs need at least 4 ports a switch")
+    tiers = 1
+    while clos_capacity(tiers, radix) < gpus:
+        tiers += 1
+    return tiers
+
+
+def clos_capacity(tiers: int, radix: int) -> int:
+    """GPUs that `tiers` tiers of switches with `radix` ports join at full bisection: 2·(r/2)ⁿ."""
+    return radix if tiers == 1 else 2 * (radix // 2) ** tiers
+
+
+def rail_optimised(gpus: int, radix: int, prices: Prices) -> Fabric:
+    """The fabric in which any GPU reaches any other at line rate."""
+    return _fabric(gpus, gpus, radix, prices)
+
+
+def rail_only(gpus: int, hb_domain: int, radix: int, prices: Prices) -> Fabric:
+    """The fabric that joins only GPUs of equal rank in their HB domains: one Clos a rail."""
+    return _fabric(gpus, gpus // hb_domain, radix, prices)
+
+
+def leaf_ports(joined: int, radix: int) -> int:
+    """Ports that lead down to GPUs on a switch of the lowest tier, in a fabric that joins `joined` GPUs."""
+    return radix if clos_tiers(joined, radix) <= 1 else radix // 2
+
+
+def _fabric(gpus: int, joined: int, radix: int, prices: Prices) -> Fabric:
+    tiers = clos_tiers(joined, radix)
+    ports = gpus * max(0, 2 * tiers - 1)
+    # An odd port of a switch stays empty where half of the ports lead up.
+    used = radix if tiers <= 1 else 2 * (radix // 2)
+    switches = math.ceil(ports / used)
+    transceivers = 2 * tiers * gpus
+    return Fabric(
+        tiers=tiers,
+        switches=switches,
+        ports=switches * radix,
+        transceivers=transceivers,
+        cost_usd=switches * radix * prices.port_usd + transceivers * prices.transceiver_usd,
+        power_w=switches * radix * prices.port_w + transceivers * prices.transceiver_w,
+    )

@@ -1,0 +1,148 @@
+"""`meridian network FILE`: collectives, iteration times, fabrics, traffic and failures of a rail network."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from engine.commands.tables import number, render
+from engine.errors import InputError
+from engine.inputs import load_document, parse
+from engine.plan.network.design import PARTS, design
+from engine.plan.network.matrix import write_matrix
+from engine.plan.network.request import NetworkRequest
+from engine.plan.network.result import FabricPair, IterationRow, NetworkResult
+
+
+@click.command("network")
+@click.argument("file")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@click.option(
+    "--matrix",
+    type=click.Path(path_type=Path),
+    help="Write the traffic of every GPU pair as CSV to this file.",
+)
+def command(file: str, as_json: bool, matrix: Path | None) -> None:
+    """Design the network inside a data centre: rail-only beside rail-optimised.
+
+    FILE (JSON or YAML, - for standard input) names GPUs, HB domains and switches, and optionally a model to
+    train and collectives to time.
+    """
+    request = parse(NetworkRequest, load_document(file))
+    result = design(request)
+    if matrix is not None:
+        if result.job is None or result.traffic is None:
+            raise InputError("--matrix", str(matrix), "needs a model that fits the first hb_domain")
+        write_matrix(result.job, matrix, sum(n for kind, n in result.traffic.pairs.items() if kind != "none"))
+    if as_json:
+        click.echo(json.dumps(result.as_dict(), allow_nan=False))
+    else:
+        click.echo("\n".join(lines(request, result)))
+
+
+def lines(request: NetworkRequest, result: NetworkResult) -> Iterator[str]:
+    """The readable answer, line by line."""
+    if result.collectives:
+        yield from _collectives(result)
+        yield ""
+    if result.iterations:
+        yield from _iterations(result)
+        yield ""
+    yield from _fabrics(result)
+    if result.traffic is not None:
+        yield ""
+        yield from _traffic(request, result)
+    if result.failures:
+        yield ""
+        yield from _failures(request, result)
+
+
+def _collectives(result: NetworkResult) -> list[str]:
+    rows = [
+        (
+            each.op, number(each.bytes / 1e6, 3), str(each.x), str(each.y),
+            number(each.rail_only_s * 1e3, 4), number(each.rail_optimised_s * 1e3, 4),
+        )
+        for each in result.collectives
+    ]  # fmt: skip
+    head = ("collective", "size\nMB", "x", "y", "rail-only\nms", "rail-optimised\nms")
+    return render(head, rows, left=(0,))
+
+
+def _iterations(result: NetworkResult) -> Iterator[str]:
+    """The table, with a sentence in place of each size of HB domain for which nothing fits."""
+    head = [
+        "HB\ndomain", "TP", "PP", "DP", "v", "b", "GPUs\nused", "iteration\ns", "with spines\ns", "ideal\ns",
+        *(f"{part}\ns" for part in PARTS), "MFU\n%", "HFU\n%", "memory\nGB",
+    ]  # fmt: skip
+    yield from render(head, [_iteration(row) for row in result.iterations if row.feasible])
+    for row in result.iterations:
+        if not row.feasible:
+            yield f"HB domain {row.hb_domain}: infeasible: {row.reason}"
+
+
+def _iteration(row: IterationRow) -> list[str | None]:
+    parts = row.parts_s or {}
+    whole = (row.hb_domain, row.tp, row.pp, row.dp, row.interleave, row.micro_batch, row.gpus_used)
+    return [
+        *(str(value) for value in whole),
+        *(number(value, 3) for value in (row.iteration_s, row.rail_optimised_s, row.ideal_s)),
+        *(number(parts.get(part), 3) for part in PARTS),
+        *(number(None if value is None else 100 * value, 1) for value in (row.mfu, row.hfu)),
+        number(row.memory_gb_per_gpu, 1),
+    ]
+
+
+def _fabrics(result: NetworkResult) -> list[str]:
+    head = (
+        "HB\ndomain", "fabric", "tiers", "switches", "transceivers", "cost\nM$", "power\nMW", "saves\n% cost",
+        "saves\n% power",
+    )  # fmt: skip
+    rows = [row for pair in result.fabrics for row in _fabric(pair)]
+    return render(head, rows, left=(1,))
+
+
+def _fabric(pair: FabricPair) -> Iterator[list[str | None]]:
+    for name, fabric in (("rail-optimised", pair.rail_optimised), ("rail-only", pair.rail_only)):
+        saved = (pair.cost_saving, pair.power_saving) if name == "rail-only" else (None, None)
+        yield [
+            str(pair.hb_domain), name, str(fabric.tiers), f"{fabric.switches:,}", f"{fabric.transceivers:,}",
+            number(fabric.cost_usd / 1e6, 2), number(fabric.power_w / 1e6, 3),
+            *(number(None if share is None else 100 * share, 1) for share in saved),
+        ]  # fmt: skip
+
+
+def _traffic(request: NetworkRequest, result: NetworkResult) -> Iterator[str]:
+    assert result.traffic is not None
+    traffic, total = result.traffic, result.traffic.total_bytes or 1.0
+    yield f"traffic of one iteration, HB domain {request.hb_domains[0]}"
+    every = max(1, traffic.gpus * (traffic.gpus - 1))
+    rows = [
+        (
+            kind.upper(),
+            number(traffic.hb_bytes[kind] / 1e9, 2), number(traffic.nic_bytes[kind] / 1e9, 2),
+            number(100 * (traffic.hb_bytes[kind] + traffic.nic_bytes[kind]) / total, 2),
+            number(100 * traffic.pairs[kind] / every, 4) if kind in traffic.pairs else None,
+        )
+        for kind in traffic.hb_bytes
+    ]  # fmt: skip
+    yield from render(("", "HB\nGB", "NIC\nGB", "of bytes\n%", "of pairs\n%"), rows, left=(0,))
+    yield f"{100 * traffic.pairs['none'] / every:.4f} % of the ordered GPU pairs carry none"
+
+
+def _failures(request: NetworkRequest, result: NetworkResult) -> Iterator[str]:
+    yield f"after a failure, HB domain {request.hb_domains[0]}"
+    rows = [
+        (
+            each.case, each.design.replace("_", "-"), str(each.gpus_lost), number(each.iteration_s, 3),
+            number(each.slowdown, 3),
+            str(each.spares), number(each.spared_iteration_s, 3), each.recovery,
+        )
+        for each in result.failures
+    ]  # fmt: skip
+    head = (
+        "failure of", "design", "GPUs\nlost", "iteration\nwithout spares, s", "slow-down", "spares\nneeded",
+        "iteration\nwith them, s", "recovery",
+    )  # fmt: skip
+    yield from render(head, rows, left=(0, 1, 7))

@@ -1,0 +1,125 @@
+"""`meridian place FILE`: which device computes which stage of which pipeline, where links differ."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from engine.commands.tables import number, render
+from engine.errors import InputError
+from engine.inputs import load_document, parse
+from engine.plan.placement.request import PlacementRequest
+from engine.plan.placement.result import Placement
+
+# A list of devices longer than this is cut in the table.
+LONGEST_LIST = 16
+
+
+@click.command("place")
+@click.argument("file")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@click.option(
+    "--baselines",
+    is_flag=True,
+    help="Also random, Kernighan-Lin and a plain genetic algorithm, as scored here.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for result.json and history.csv.")
+def command(file: str, as_json: bool, baselines: bool, out: Path | None) -> None:
+    """Place the stages of pipelines on devices whose links differ.
+
+    FILE (JSON or YAML, - for standard input): latency_ms and bandwidth_gbps (N x N), stages, data_parallel,
+    dp_bytes, pp_bytes, seed, evaluations, seconds; or scenario: on-demand, spot, multi-dc, regional or
+    worldwide.
+    """
+    request = parse(PlacementRequest, load_document(file))
+    placement = _placed(request, baselines)
+    if out is not None:
+        _write(placement, out)
+    if as_json:
+        click.echo(json.dumps(placement.as_dict(), allow_nan=False))
+    else:
+        click.echo("\n".join(lines(placement)))
+
+
+def _placed(request: PlacementRequest, with_baselines: bool) -> Placement:
+    from engine.commands.compiled import announce_placement_compilation
+    from engine.plan.placement.place import place  # compiled kernels: not loaded for a document that is wrong
+
+    announce_placement_compilation()
+    return place(request, with_baselines=with_baselines)
+
+
+def lines(placement: Placement) -> Iterator[str]:
+    """The readable answer, line by line."""
+    stages, pipelines = len(placement.groups), len(placement.pipelines)
+    yield f"{stages * pipelines:,} devices: {stages} stages × {pipelines} pipelines, seed {placement.seed}"
+    yield _search_line(placement)
+    yield ""
+    head = ["stage", "devices", "data-parallel\ns", "to the next\ns"]
+    hops: list[float | None] = [*placement.hop_cost_s, None]
+    rows = [
+        (str(i), _devices(group), number(cost, 4), number(hop, 4))
+        for i, (group, cost, hop) in enumerate(
+            zip(placement.groups, placement.group_cost_s, hops, strict=True)
+        )
+    ]
+    yield from render(head, rows, left=(1,))
+    yield ""
+    yield from _totals(placement)
+
+
+def _search_line(placement: Placement) -> str:
+    looked = f"{placement.evaluations:,} of {placement.limit:,} evaluations in {placement.search_s:.2f} s"
+    ended = {
+        "evaluations": "all that were allowed",
+        "bounds": "bounds ruled out all else that was drawn",
+        "proven": "every partition: this is the optimum",
+        "seconds": "stopped by the clock",
+        "cancelled": "cancelled",
+    }[placement.stopped_by]
+    return f"{looked} ({ended}){'; links averaged over both directions' if placement.symmetrised else ''}"
+
+
+def _devices(group: tuple[int, ...]) -> str:
+    shown = " ".join(str(device) for device in group[:LONGEST_LIST])
+    return shown if len(group) <= LONGEST_LIST else f"{shown} … ({len(group)})"
+
+
+def _totals(placement: Placement) -> Iterator[str]:
+    exact = "shortest order" if placement.exact_order else "order by 2-opt and or-opt"
+    yield f"data parallel   {number(placement.dp_cost_s, 4)} s"
+    yield f"pipeline        {number(placement.pp_cost_s, 4)} s  ({exact})"
+    yield f"communication   {number(placement.cost_s, 4)} s an iteration"
+    compared = [*placement.starts, *placement.baselines]
+    if compared:
+        yield ""
+        yield from render(
+            ["the same inner solve on", "s", "against ours"],
+            [(one.name, number(one.cost_s, 4), _times(one.cost_s, placement.cost_s)) for one in compared],
+            left=(0,),
+        )
+
+
+def _times(cost_s: float, ours_s: float) -> str | None:
+    return f"{cost_s / ours_s:.2f} ×" if ours_s > 0 else None
+
+
+def _write(placement: Placement, out: Path) -> None:
+    """Writes the answer and the cost over evaluations.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be made or written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "result.json").write_text(json.dumps(placement.as_dict(), allow_nan=False), encoding="utf-8")
+        with (out / "history.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["evaluations", "cost_s"])
+            writer.writerows(placement.history)
+    except OSError as error:
+        raise InputError("--out", str(out), f"cannot be written ({error.strerror})") from None

@@ -1,0 +1,54 @@
+"""`meridian sweep FILE`: one parameter of a scenario over several values, under several policies."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from engine.commands.compiled import announce_compilation
+from engine.commands.tables import render
+from engine.inputs import load_document, parse
+from engine.simulate import SweepDocument, SweepRow, sweep
+
+
+@click.command("sweep")
+@click.argument("file")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def command(file: str, as_json: bool) -> None:
+    """Sweep one parameter of a scenario over values and policies.
+
+    FILE (JSON or YAML, - for standard input): scenario (as for `meridian simulate`, without policy),
+    parameter (a path such as wan.latency or times.forward[2]), values, policies.
+    """
+    document = parse(SweepDocument, load_document(file))
+    announce_compilation()
+    rows = list(sweep(document))
+    if as_json:
+        click.echo(json.dumps({"rows": [row.as_dict() for row in rows]}, allow_nan=False))
+    else:
+        click.echo("\n".join(lines(document, rows)))
+
+
+def lines(document: SweepDocument, rows: Sequence[SweepRow]) -> Iterator[str]:
+    """A line per value and policy, the best policy of each value marked."""
+    best: dict[str, float] = {}
+    for row in rows:
+        if row.makespan is not None:
+            best[str(row.value)] = min(best.get(str(row.value), row.makespan), row.makespan)
+    head = [document.parameter, "policy", "makespan", "", "lower\nbound", "utilization", "note"]
+    yield from render(head, [_cells(row, best.get(str(row.value))) for row in rows], left=(1, 3, 6))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _cells(row: SweepRow, best: float | None) -> list[str | None]:
+    if row.makespan is None or row.lower_bound is None or row.utilization is None:
+        return [_shown(row.value), row.policy, None, "", None, None, (row.reason or "").splitlines()[0]]
+    mark = "best" if best is not None and row.makespan <= best * (1 + 1e-9) else ""
+    return [
+        _shown(row.value), row.policy, f"{row.makespan:.6g}", mark, f"{row.lower_bound:.6g}",
+        f"{100 * row.utilization:.1f} %", "",
+    ]  # fmt: skip

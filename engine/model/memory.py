@@ -1,0 +1,176 @@
+"""Bytes that one GPU holds: weights, gradients, optimizer and activations in training; weights and KV in
+serving.
+
+Activations per block follow Korthikanti et al. (2022, §4, table 2): s·b·h·(10 + 24/t + 5·a·s/(h·t)) with
+nothing computed again, s·b·h·(34 + 5·a·s/h)/t with sequence parallelism, 34·s·b·h/t with selective
+recomputation on top, 2·s·b·h where only inputs are kept. Mixed precision with Adam keeps 16 bytes a
+parameter: weight and gradient of two, fp32 master weight and two moments (Rajbhandari et al. 2020, §3.1).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.model.kernels import WIDTH, How
+from engine.model.layout import Strategies, expert_parallel, fullest_stage, last_stage
+from engine.model.transformer import Transformer
+
+Values = Any  # a number or an array of numbers: what numpy computes with
+
+WEIGHT_BYTES = 2
+GRADIENT_BYTES = 2
+OPTIMIZER_STATE_BYTES = 12
+LOGIT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingMemory:
+    """Bytes on one GPU of the fullest stage."""
+
+    weights: Values
+    gradients: Values
+    optimizer: Values
+    activations: Values
+
+    @property
+    def total(self) -> Values:
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def block_activations(model: Transformer, how: How, micro_batch: Values, tp: Values) -> Values:
+    """Bytes that one dense block keeps of one microbatch until its backward pass, on one of `tp` GPUs."""
+    numbers = 1.0 * micro_batch * model.seq * model.hidden
+    whole = numbers / (tp if how.sequence_parallel else 1)
+    if how.recompute == "full":
+        return WIDTH * whole
+    masks = 2 if model.family == "gpt" else 0
+    # Inputs of both norms, of the attention and of the MLP; masks of the two dropouts.
+    kept = (4 * WIDTH + masks) * whole
+    # Queries and the input of the output product, keys and values; what the MLP keeps.
+    kept += WIDTH * (2 + 2 * model.kv_width / model.hidden) * numbers / tp
+    kept += WIDTH * (3 if model.family == "llama" else 2) * model.ffn / model.hidden * numbers / tp
+    if how.recompute == "selective" or how.fused_attention:
+        return kept
+    return kept + _scores(model, micro_batch, tp)
+
+
+def more_of_experts(model: Transformer, how: How, micro_batch: Values, tp: Values) -> Values:
+    """Bytes that a block with experts keeps beyond a dense one: the MLP's numbers for every further expert
+    of a
+    token, and the token as it was sent and as it came back."""
+    if model.moe is None or how.recompute == "full":
+        return 0.0 * micro_batch
+    numbers = 1.0 * WIDTH * micro_batch * model.seq / tp
+    further = (3 if model.family == "llama" else 2) * model.ffn * (model.moe.top_k - 1)
+    return numbers * (further + 2 * model.hidden * model.moe.top_k)
+
+
+def _scores(model: Transformer, micro_batch: Values, tp: Values) -> Values:
+    """Softmax output; for a gpt also the dropout's mask and output."""
+    each = WIDTH + (1 + WIDTH if model.family == "gpt" else 0)
+    return float(each * model.heads * model.seq**2) * micro_batch / tp
+
+
+def working_set(model: Transformer, how: How, micro_batch: Values, tp: Values) -> Values:
+    """Bytes of one block that are there only while it is computed again, beyond what is kept anyway."""
+    if how.recompute == "none":
+        return 0.0 * micro_batch
+    with_all = How(
+        recompute="none",
+        sequence_parallel=how.sequence_parallel,
+        fused_attention=how.fused_attention,
+    )
+    return block_activations(model, with_all, micro_batch, tp) - block_activations(
+        model, how, micro_batch, tp
+    )
+
+
+def blocks_in_flight(model: Transformer, strategies: Strategies, batch: int) -> Values:
+    """Block activations that the first stage holds at most: 1F1B keeps min(M, P) microbatches there.
+
+    Interleaving keeps P + (P−1)/v of them (Korthikanti et al. 2022, §4.2.3).
+    """
+    pp, chunks = strategies.pp, strategies.interleave
+    deep = np.where(chunks > 1, pp + (pp - 1) / chunks, pp)
+    return fullest_stage(model.layers, pp) * np.minimum(deep, strategies.microbatches(batch))
+
+
+def stage_parameters(model: Transformer, strategies: Strategies) -> tuple[Values, Values]:
+    """Parameters on one GPU of the first and of the last stage; experts spread over their group.
+
+    Norms and the biases that every tensor-parallel peer holds are counted as if they were split too.
+    """
+    embedding, head = model.embedding_parameters, model.head_parameters
+    pp, tp = strategies.pp, strategies.tp
+    first = fullest_stage(model.layers, pp) * model.layer_parameters + embedding
+    last = last_stage(model.layers, pp) * model.layer_parameters + head
+    alone = np.equal(pp, 1)
+    own = stage_experts(model, strategies)
+    first = first + np.where(alone, head, 0) + own
+    last = last + np.where(alone, embedding, 0) + own
+    return first / tp, last / tp
+
+
+def stage_experts(model: Transformer, strategies: Strategies) -> Values:
+    """Parameters of routers and experts, beyond one MLP a block, on all `tp` GPUs of the fullest stage."""
+    if model.moe is None:
+        return 0
+    here = moe_blocks(model, strategies.pp)
+    experts = model.moe.experts / expert_parallel(model, strategies.dp)
+    return here * ((experts - 1) * model.expert_parameters + model.router_weights)
+
+
+def moe_blocks(model: Transformer, pp: Values) -> Values:
+    """Blocks with experts in the stage that has most."""
+    if model.moe is None:
+        return 0 * pp
+    return np.minimum(-(-fullest_stage(model.layers, pp) // model.moe.every), model.moe_layers)
+
+
+def training_memory(
+    model: Transformer, how: How, strategies: Strategies, batch: int, *, shard_optimizer: bool = False
+) -> TrainingMemory:
+    """Bytes on one GPU of the stage that needs most.
+
+    shard_optimizer : each data-parallel peer keeps its share of the optimizer's state (ZeRO, stage 1).
+    """
+    first, last = stage_parameters(model, strategies)
+    parameters = np.maximum(first, last)
+    tp, micro_batch = strategies.tp, strategies.micro_batch
+    kept = blocks_in_flight(model, strategies, batch) * block_activations(model, how, micro_batch, tp)
+    share = moe_blocks(model, strategies.pp) / fullest_stage(model.layers, strategies.pp)
+    in_flight = blocks_in_flight(model, strategies, batch)
+    kept = kept + in_flight * share * more_of_experts(model, how, micro_batch, tp)
+    kept = kept + working_set(model, how, micro_batch, tp)
+    # The last stage has one microbatch in flight, and its logits in fp32.
+    logits = (
+        np.where(np.equal(strategies.pp, 1), float(LOGIT_BYTES), 0.0)
+        * micro_batch
+        * model.seq
+        * model.vocab
+        / tp
+    )
+    return TrainingMemory(
+        weights=WEIGHT_BYTES * parameters,
+        gradients=GRADIENT_BYTES * parameters,
+        optimizer=OPTIMIZER_STATE_BYTES * parameters / (strategies.dp if shard_optimizer else 1),
+        activations=kept + logits,
+    )
+
+
+def kv_bytes_per_token(model: Transformer, dtype_bytes: int = WIDTH) -> int:
+    """Keys and values of one token in every block."""
+    return 2 * model.layers * model.kv_width * dtype_bytes
+
+
+def serving_memory(
+    model: Transformer, *, tokens: int, tp: int = 1, pp: int = 1, dtype_bytes: int = WIDTH
+) -> float:
+    """Bytes on one GPU of the fullest stage that serves `model`: its weights and the keys and values of
+    `tokens`.
+    """
+    parameters, last = stage_parameters(model, Strategies(tp=tp, pp=pp, dp=1, interleave=1, micro_batch=1))
+    share = fullest_stage(model.layers, pp) / model.layers / min(tp, model.kv_heads)
+    kv = kv_bytes_per_token(model, dtype_bytes) * tokens * share
+    return float(max(parameters, last) * dtype_bytes + kv)

@@ -1,0 +1,176 @@
+"""Stage profiles from the bottom up: rooflines, collectives of the stage's own GPUs, measured times where
+there are.
+
+Beside engine.model.profile, which knows one utilization for all: here each stage may stand on other GPUs,
+and tensor and expert parallelism are charged. Hand-overs between stages are the schedule's and not in it.
+"""
+
+from collections.abc import Sequence
+
+from pydantic import ConfigDict, Field
+
+from engine.errors import InputError
+from engine.inputs import Count, Document, Index, NonNegative, Positive
+from engine.model import kernels
+from engine.model.charges import Charge, microbatch_charges
+from engine.model.iteration import Machine, charge_s
+from engine.model.kernels import How, Pass
+from engine.model.layout import Strategies, expert_parallel, place
+from engine.model.profile import StageProfile, layers_per_stage
+from engine.model.transformer import Transformer
+
+
+class MeasuredRow(Document):
+    """What `meridian profile` measured of one stage with `tokens` tokens a microbatch; it may say more."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    stage: Index
+    tokens: Count
+    forward_ms: Positive
+    backward_ms: Positive
+    recompute_ms: NonNegative = 0.0
+
+
+class MeasuredProfile(Document):
+    """The document that `meridian profile` writes."""
+
+    device: str
+    model: object = None
+    rows: list[MeasuredRow] = Field(min_length=1)
+
+
+def roofline_profiles(
+    model: Transformer, how: How, machines: Sequence[Machine], *, tp: int, micro_batch: int, dp: int = 1
+) -> tuple[StageProfile, ...]:
+    """The profile of each stage of a pipeline, stage i on `machines[i]`.
+
+    Parameters
+    ----------
+    tp : GPUs of one stage; dp : replicas, over which experts are spread.
+
+    Raises
+    ------
+    InputError
+        More stages than layers.
+    """
+    blocks = layers_per_stage(model, len(machines))
+    layout = Strategies(tp=tp, pp=len(machines), dp=dp, interleave=1, micro_batch=micro_batch)
+    starts = [sum(blocks[:stage]) for stage in range(len(blocks))]
+    return tuple(
+        _stage(model, how, machine, layout, stage, starts[stage], blocks[stage])
+        for stage, machine in enumerate(machines)
+    )
+
+
+def measured_profiles(
+    profiles: Sequence[StageProfile], measured: MeasuredProfile, tokens: int
+) -> tuple[StageProfile, ...]:
+    """`profiles` with the times that were measured at `tokens` tokens a microbatch; stages without stay as
+    they are.
+
+    Between two measured numbers of tokens, times are interpolated on a straight line.
+
+    Raises
+    ------
+    InputError
+        A stage that there is not, one measured twice alike, or `tokens` outside of what was measured.
+    """
+    times = _by_stage(profiles, measured)
+    return tuple(
+        _overridden(profile, times[stage], tokens) if stage in times else profile
+        for stage, profile in enumerate(profiles)
+    )
+
+
+def _stage(
+    model: Transformer, how: How, machine: Machine, layout: Strategies, stage: int, start: int, blocks: int
+) -> StageProfile:
+    is_first, is_last = stage == 0, stage == layout.pp - 1
+    moe = (start + blocks) // model.moe.every - start // model.moe.every if model.moe else 0
+    own = _own_pass(model, how, machine, layout, blocks - moe, moe, is_last)
+    placement = place(model, layout, machine.hb_domain or layout.gpus)
+    counts = {
+        "block": (blocks, blocks),
+        "moe_block": (moe, moe),
+        "first": (int(is_first), int(is_first)),
+        "last": (int(is_last), int(is_last)),
+        "arrival": (int(not is_first), int(not is_last)),
+    }
+    sent = [0.0, 0.0, 0.0]
+    for charge in microbatch_charges(model, how, layout, placement):
+        if charge.op is not None:
+            calls, seconds = _calls(charge, counts[charge.per]), float(charge_s(charge, machine))
+            sent = [before + n * seconds for before, n in zip(sent, calls, strict=True)]
+    return StageProfile(
+        layers=blocks,
+        parameters=_parameters(model, stage, layout.pp, blocks, moe),
+        forward_s=float(own.forward_s) + sent[0],
+        backward_s=float(own.backward_s) + sent[1],
+        recompute_s=float(own.recompute_s) + sent[2],
+    )
+
+
+def _own_pass(
+    model: Transformer, how: How, machine: Machine, layout: Strategies, dense: int, moe: int, is_last: bool
+) -> Pass:
+    """What one GPU of the stage computes for one microbatch."""
+    parts = [(dense, kernels.block(model, how, machine.device, layout.micro_batch, layout.tp))]
+    if model.moe is not None:
+        local = model.moe.experts // int(expert_parallel(model, layout.dp))
+        each = kernels.moe_block(model, how, machine.device, layout.micro_batch, layout.tp, local)
+        parts.append((moe, each))
+    if is_last:
+        parts.append((1, kernels.head(model, machine.device, layout.micro_batch, layout.tp)))
+    return Pass(
+        forward_s=sum(n * part.forward_s for n, part in parts),
+        backward_s=sum(n * part.backward_s for n, part in parts),
+        recompute_s=sum(n * part.recompute_s for n, part in parts),
+    )
+
+
+def _calls(charge: Charge, counts: tuple[int, ...]) -> tuple[int, int, int]:
+    forward, backward = counts
+    return forward * charge.forward, backward * charge.backward, forward * charge.again
+
+
+def _parameters(model: Transformer, stage: int, stages: int, blocks: int, moe: int) -> int:
+    parameters = blocks * model.layer_parameters
+    if model.moe is not None:
+        parameters += moe * ((model.moe.experts - 1) * model.expert_parameters + model.router_weights)
+    parameters += model.embedding_parameters if stage == 0 else 0
+    return parameters + (model.head_parameters if stage == stages - 1 else 0)
+
+
+def _by_stage(
+    profiles: Sequence[StageProfile], measured: MeasuredProfile
+) -> dict[int, dict[int, MeasuredRow]]:
+    times: dict[int, dict[int, MeasuredRow]] = {}
+    for i, row in enumerate(measured.rows):
+        if row.stage >= len(profiles):
+            allowed = f"the pipeline has {len(profiles)} stages, from 0"
+            raise InputError(f"rows[{i}].stage", row.stage, allowed)
+        if row.tokens in times.setdefault(row.stage, {}):
+            raise InputError(f"rows[{i}].tokens", row.tokens, f"stage {row.stage} has that row already")
+        times[row.stage][row.tokens] = row
+    return times
+
+
+def _overridden(profile: StageProfile, rows: dict[int, MeasuredRow], tokens: int) -> StageProfile:
+    below = max((n for n in rows if n <= tokens), default=None)
+    above = min((n for n in rows if n >= tokens), default=None)
+    if below is None or above is None:
+        raise InputError("tokens", tokens, f"measured from {min(rows)} to {max(rows)}")
+    share = (tokens - below) / (above - below) if above > below else 0.0
+
+    def seconds(name: str) -> float:
+        low, high = (getattr(rows[n], name) for n in (below, above))
+        return float(low + share * (high - low)) / 1e3
+
+    return StageProfile(
+        layers=profile.layers,
+        parameters=profile.parameters,
+        forward_s=seconds("forward_ms"),
+        backward_s=seconds("backward_ms"),
+        recompute_s=seconds("recompute_ms"),
+    )

@@ -1,0 +1,79 @@
+"""The answer of `meridian network`, as contracts.md names its fields."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine.cluster.fabric import Fabric
+from engine.plan.network.failures import Failure
+from engine.plan.network.traffic import Job, Traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTime:
+    """Seconds of one collective at nominal rates, on rails and with spines."""
+
+    op: str
+    bytes: float
+    x: int
+    y: int
+    rail_only_s: float
+    rail_optimised_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationRow:
+    """The fastest strategy for one size of HB domain; figures are None where none fits.
+
+    ideal_s : the fastest where all GPUs share one HB domain. rail_optimised_s : this strategy with spines.
+    """
+
+    hb_domain: int
+    feasible: bool
+    reason: str | None = None
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    interleave: int | None = None
+    micro_batch: int | None = None
+    gpus_used: int | None = None
+    iteration_s: float | None = None
+    rail_optimised_s: float | None = None
+    ideal_s: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    memory_gb_per_gpu: float | None = None
+    parts_s: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricPair:
+    """Both fabrics for one size of HB domain; savings are None where rail-optimised costs nothing."""
+
+    hb_domain: int
+    rail_optimised: Fabric
+    rail_only: Fabric
+    cost_saving: float | None
+    power_saving: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkResult:
+    """Everything that was asked about. `fabric`, `traffic` and `failures` are of the first HB domain size."""
+
+    collectives: tuple[CollectiveTime, ...]
+    iterations: tuple[IterationRow, ...]
+    fabrics: tuple[FabricPair, ...]
+    traffic: Traffic | None
+    failures: tuple[Failure, ...]
+    job: Job | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object of `meridian network --json`."""
+        return {
+            "collectives": [asdict(collective) for collective in self.collectives],
+            "iterations": [asdict(row) for row in self.iterations],
+            "fabric": asdict(self.fabrics[0]),
+            "fabrics": [asdict(pair) for pair in self.fabrics],
+            "traffic": None if self.traffic is None else self.traffic.as_dict(),
+            "failures": [failure.as_dict() for failure in self.failures],
+        }

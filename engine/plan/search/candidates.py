@@ -1,0 +1,120 @@
+"""Candidates of one class of D: routes and splits with their bounds, and how good each could be at best."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from engine.cluster.collectives import ring_all_reduce_s
+from engine.plan.dc_selection import assign, datacenter_order
+from engine.plan.search.bound import least_ms
+from engine.plan.search.problem import Floats, Problem, Shape, shape_of
+from engine.plan.search.routes import Route, routes
+from engine.plan.search.splits import Split, are_all, splits
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: bounds are computed once, when they are asked for
+class Candidates:
+    """What a number of DP-cells allows: routes with splits, and arrays as long as these.
+
+    complete : whether these are all routes with all their splits.
+    """
+
+    problem: Problem
+    placed: tuple[tuple[Route, Split], ...]
+    complete: bool
+
+    def __len__(self) -> int:
+        return len(self.placed)
+
+    @cached_property
+    def least_ms(self) -> Floats:
+        bounds: dict[Shape, float] = {}
+        found = []
+        for route, split in self.placed:
+            shape = shape_of(self.problem, route, split)
+            if shape not in bounds:
+                bounds[shape] = least_ms(self.problem, route, split)
+            found.append(bounds[shape])
+        return np.array(found)
+
+    def best_scores(self, pipelines: int) -> Floats:
+        """The score of each for the request's objective, were it as fast as its bound: more is better."""
+        iteration_ms = self.least_ms + self._allreduce_ms(pipelines)
+        if self.problem.request.objective == "throughput":
+            return pipelines / iteration_ms * 1e3
+        dollars = iteration_ms / 3.6e6 * self._rate(pipelines) + self._egress(pipelines)
+        if self.problem.request.objective == "cost":
+            return -dollars
+        job = self.problem.job
+        tokens = pipelines * job.microbatches * (job.tokens_per_microbatch or 1)
+        return -dollars / tokens * 1e6
+
+    def _allreduce_ms(self, pipelines: int) -> Floats:
+        problem = self.problem
+        parameters = problem.job.parameters_per_stage
+        if not problem.request.allreduce or parameters is None:
+            return np.zeros(len(self))
+        slowest = np.array(
+            [
+                min(problem.cluster.datacenters[dc].intra_bytes_per_s for dc in route)
+                for route, _ in self.placed
+            ]
+        )
+        return 1e3 * ring_all_reduce_s(parameters, pipelines, slowest)  # type: ignore[arg-type, return-value]
+
+    def _rate(self, pipelines: int) -> Floats:
+        """Dollars an hour."""
+        datacenters, per_stage = (
+            self.problem.cluster.datacenters,
+            pipelines * self.problem.job.tensor_parallel,
+        )
+        whole = self.problem.request.bill == "whole"
+        return np.array(
+            [
+                sum(
+                    datacenters[dc].price_per_gpu_hour * (datacenters[dc].gpus if whole else n * per_stage)
+                    for dc, n in zip(route, split, strict=True)
+                )
+                for route, split in self.placed
+            ]
+        )
+
+    def _egress(self, pipelines: int) -> Floats:
+        """Dollars an iteration."""
+        job = self.problem.job
+        gb = 2 * job.microbatches * (job.activation_bytes or 0.0) * pipelines / 1e9
+        prices = self.problem.egress_price
+        return np.array(
+            [gb * sum(prices[pair] for pair in itertools.pairwise(route)) for route, _ in self.placed]
+        )
+
+
+def candidates(problem: Problem, capacities: Sequence[int]) -> Candidates:
+    """Routes that hold all stages, each with its splits."""
+    stages = problem.job.partitions
+    found, complete = routes(problem, capacities)
+    placed: list[tuple[Route, Split]] = []
+    for route in found:
+        held = [capacities[dc] for dc in route]
+        some = splits(held, stages)
+        placed += [(route, split) for split in some]
+        complete = complete and are_all(held, stages)
+    filled = _filled_in_order(problem, capacities)
+    if filled and filled not in placed:
+        placed.append(filled)
+    return Candidates(problem=problem, placed=tuple(placed), complete=complete)
+
+
+def _filled_in_order(problem: Problem, capacities: Sequence[int]) -> tuple[Route, Split] | None:
+    """What Algorithm 1 would take: the search is never worse. None where links or room are missing."""
+    index = {dc.name: i for i, dc in enumerate(problem.cluster.datacenters)}
+    held = [(name, capacities[index[name]]) for name in datacenter_order(problem.request)]
+    parts = assign(held, problem.job.partitions, 1)
+    route = tuple(index[part.dc] for part in parts)
+    linked = all(pair in problem.hops for pair in itertools.pairwise(route))
+    if not linked or sum(part.stages for part in parts) < problem.job.partitions:
+        return None
+    return route, tuple(part.stages for part in parts)

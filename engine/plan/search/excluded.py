@@ -1,0 +1,44 @@
+"""Why the search's best option leaves out a data centre."""
+
+from collections.abc import Iterable, Sequence, Set
+
+from engine.plan import choose
+from engine.plan.result import Excluded, Option
+from engine.plan.search.candidates import Candidates
+from engine.plan.search.problem import Problem
+
+
+def excluded(
+    problem: Problem, made: Iterable[Candidates], options: Sequence[Option], best: int | None
+) -> tuple[Excluded, ...]:
+    """The data centres that the best option does not use (all, where there is none), each with its reason."""
+    linked = {problem.twins[dc] for found in made for route, _ in found.placed for dc in route}
+    used = options[best].gpus_used if best is not None else {}
+    return tuple(
+        Excluded(dc=dc.name, reason=_why(problem, linked, options, best, i))
+        for i, dc in enumerate(problem.cluster.datacenters)
+        if dc.name not in used
+    )
+
+
+def _why(
+    problem: Problem,
+    linked: Set[int],
+    options: Sequence[Option],
+    best: int | None,
+    dc: int,
+) -> str:
+    name, gpus = problem.cluster.datacenters[dc].name, problem.cluster.datacenters[dc].gpus
+    per_cell = problem.job.cell_pipelines * problem.job.tensor_parallel
+    if name not in problem.request.allowed_names:
+        return "not among the allowed data centres"
+    if gpus < per_cell:
+        return f"has {gpus} GPUs; one stage of one DP-cell needs {per_cell}"
+    if best is None:
+        return "no option is feasible"
+    timed = [option for option in options if name in option.gpus_used and option.feasible]
+    if timed:
+        return choose.worse(options[best], timed, problem.request.objective)
+    if problem.twins[dc] in linked:
+        return "no option that uses it can be better, however it is scheduled"
+    return "no data centres that are linked one after the other hold every stage together with it"

@@ -1,0 +1,104 @@
+"""Numbers of DP-cells: which are looked at, and how good each could be before its routes are known."""
+
+from collections.abc import Sequence
+
+from engine.plan.dc_selection import most_dp_cells
+from engine.plan.search.problem import Problem
+from engine.plan.search.routes import Route
+from engine.plan.search.splits import Split
+
+# More than this and only some are looked at, in even ratios.
+MOST_EXACT = 256
+SAMPLED = 48
+
+
+class Numbers:
+    """Every D for which a cell's stages have room somewhere, or, of very many, some of them."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._capacities: dict[int, tuple[int, ...]] = {}
+        most = self._most(most_dp_cells(problem.request, problem.job))
+        self.is_sampled = most > MOST_EXACT
+        self.all = _evenly(most, SAMPLED) if self.is_sampled else list(range(1, most + 1))
+
+    def capacities(self, number: int) -> tuple[int, ...]:
+        """Stages that each data centre holds."""
+        if number not in self._capacities:
+            self._capacities[number] = self.problem.capacities(number * self.problem.job.cell_pipelines)
+        return self._capacities[number]
+
+    def grown(self, number: int, route: Route, split: Split) -> int:
+        """`number`, or, where only some are looked at and more are better, as many as have room like this."""
+        if not self.is_sampled or self.problem.request.objective != "throughput":
+            return number
+        job, datacenters = self.problem.job, self.problem.cluster.datacenters
+        per_cell = job.cell_pipelines * job.tensor_parallel
+        room = min(datacenters[dc].gpus // (n * per_cell) for dc, n in zip(route, split, strict=True))
+        limit = self.problem.request.max_dp_cells
+        return room if limit is None else min(room, limit)
+
+    def spread(self, count: int) -> list[int]:
+        """Some of them, in even ratios."""
+        if len(self.all) <= count:
+            return self.all
+        wanted = _evenly(self.all[-1], count)
+        return sorted({min(self.all, key=lambda n: abs(n - want)) for want in wanted})
+
+    def potential(self, number: int) -> float:
+        """A score that no option of this D can exceed; of few that are looked at, roughly."""
+        problem = self.problem
+        objective, cell = problem.request.objective, problem.job.cell_pipelines
+        least_ms = self._least_ms(self.capacities(number))
+        if objective == "throughput":
+            most = problem.most_anywhere(number) if self.is_sampled else number
+            return most * cell / least_ms * 1e3
+        gpus = number * cell * problem.job.tensor_parallel * problem.job.partitions
+        price = min(problem.cluster.datacenters[dc].price_per_gpu_hour for dc in problem.usable)
+        dollars = least_ms / 3.6e6 * gpus * price
+        if objective == "cost":
+            return -dollars
+        tokens = number * cell * problem.job.microbatches * (problem.job.tokens_per_microbatch or 1)
+        return -dollars / tokens * 1e6
+
+    def _least_ms(self, capacities: Sequence[int]) -> float:
+        """The bound of a cell on the fastest GPUs over the best link, in as few data centres as hold it."""
+        job, times = self.problem.job, list(self.problem.times.values())
+        work = [min(float(t.forward[s] + t.backward[s]) for t in times) for s in range(job.partitions)]
+        hops = _fewest(capacities, job.partitions) - 1
+        links = self.problem.hops.values()
+        one_way = min((hop.transfer / job.cell_pipelines + hop.latency for hop in links), default=0.0)
+        transfer = min((hop.transfer for hop in links), default=0.0) if hops else 0.0
+        alone = sum(work) + 2 * hops * one_way
+        last = alone + (job.microbatches - 1) * work[-1]
+        return max(
+            last, job.microbatches * max(work), alone + (job.microbatches - 1 / job.cell_pipelines) * transfer
+        )
+
+    def _most(self, limit: int) -> int:
+        """The largest D with room for every stage, by halving: what D has, D − 1 has."""
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = (
+                sum(self.problem.capacities(middle * self.problem.job.cell_pipelines))
+                >= self.problem.job.partitions
+            )
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+
+
+def _fewest(capacities: Sequence[int], stages: int) -> int:
+    held = 0
+    for i, capacity in enumerate(sorted(capacities, reverse=True), start=1):
+        held += capacity
+        if held >= stages:
+            return i
+    return len(capacities)
+
+
+def _evenly(most: int, count: int) -> list[int]:
+    """About `count` whole numbers from 1 to `most`, in even ratios, both ends with them."""
+    if most < 1:
+        return []
+    return sorted({round(most ** (i / (count - 1))) for i in range(count)} | {1, most})

@@ -1,0 +1,188 @@
+"""A plan request as the search sees it: data centres by index, stage times by GPU type, hops by pair."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.cluster.cluster import Cluster
+from engine.plan.cell import hop_ms
+from engine.plan.job import Job, cluster_of, job_of
+from engine.plan.request import PlanRequest
+from engine.plan.result import Partition
+from engine.schedule.scenario import Link
+
+Floats = NDArray[np.float64]
+
+# Tried whatever C is.
+SMALL_CELLS = (1, 2, 3, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """Milliseconds of each stage, were it on one type of GPU, with their running sums; shape (stages,)."""
+
+    forward: Floats
+    backward: Floats
+    recompute: Floats
+    forward_sum: Floats
+    backward_sum: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """The request in SI units and indexes.
+
+    usable : data centres that may be used and hold at least one stage of one DP-cell.
+    hops : by pair of indexes, both ways; a pair without a link is not in it.
+    twins : of each data centre the first one that is like it in everything but its name.
+    nearest : of each usable data centre those it has links to, the fastest first.
+    """
+
+    request: PlanRequest
+    cluster: Cluster
+    job: Job
+    usable: tuple[int, ...]
+    hops: dict[tuple[int, int], Link]
+    egress_price: dict[tuple[int, int], float]
+    times: dict[str, StageTimes]
+    twins: tuple[int, ...]
+    nearest: dict[int, tuple[int, ...]]
+
+    def times_at(self, dc: int) -> StageTimes:
+        return self.times[self.cluster.datacenters[dc].gpu.name]
+
+    def capacities(self, pipelines: int) -> tuple[int, ...]:
+        """Stages that each data centre holds of `pipelines` pipelines; 0 where it may not be used."""
+        per_stage = pipelines * self.job.tensor_parallel
+        held = [0] * len(self.cluster.datacenters)
+        for dc in self.usable:
+            held[dc] = min(self.job.partitions, self.cluster.datacenters[dc].gpus // per_stage)
+        return tuple(held)
+
+    def most_anywhere(self, number: int) -> int:
+        """The most DP-cells for which the data centres hold as many stages as they do for `number`."""
+        cell = self.job.cell_pipelines * self.job.tensor_parallel
+        held = zip(self.cluster.datacenters, self.capacities(number * self.job.cell_pipelines), strict=True)
+        return max((dc.gpus // (n * cell) for dc, n in held if n), default=number)
+
+    def partitions(self, route: Sequence[int], split: Sequence[int]) -> tuple[Partition, ...]:
+        names = [self.cluster.datacenters[dc].name for dc in route]
+        return tuple(Partition(dc=name, stages=n) for name, n in zip(names, split, strict=True))
+
+
+Shape = tuple[object, ...]
+
+
+def shape_of(problem: Problem, route: Sequence[int], split: Sequence[int]) -> Shape:
+    """All that the time of a cell depends on: GPUs and stages of each place, and the hops between them."""
+    gpus = tuple(problem.cluster.datacenters[dc].gpu.name for dc in route)
+    hops = (problem.hops[pair] for pair in itertools.pairwise(route))
+    return gpus, tuple(split), tuple((link.transfer, link.latency) for link in hops)
+
+
+def cell_sizes(request: PlanRequest) -> tuple[int, ...]:
+    """Pipelines in a DP-cell to try: what C says for the slowest listed link, as Algorithm 1, and a few small
+    numbers. A slow link that nobody uses must not make cells large, nor a faster one take a size away."""
+    job = job_of(request, cluster_of(request))
+    return tuple(dict.fromkeys([job.cell_pipelines, *SMALL_CELLS]))
+
+
+def problem_of(request: PlanRequest, cell: int | None = None) -> Problem:
+    """The problem of a request with `cell` pipelines in a DP-cell (by default as C says).
+
+    Raises InputError where the job does not fit its model.
+    """
+    cluster = cluster_of(request)
+    job = replace(job_of(request, cluster), cell=cell)
+    per_cell = job.cell_pipelines * job.tensor_parallel
+    usable = tuple(
+        i
+        for i, dc in enumerate(cluster.datacenters)
+        if dc.name in request.allowed_names and dc.gpus >= per_cell
+    )
+    index = {dc.name: i for i, dc in enumerate(cluster.datacenters)}
+    hops: dict[tuple[int, int], Link] = {}
+    prices: dict[tuple[int, int], float] = {}
+    for ends, link in cluster.links.items():
+        a, b = (index[name] for name in sorted(ends))
+        for pair in ((a, b), (b, a)):
+            hops[pair] = hop_ms(request, job, link)
+            prices[pair] = link.egress_price_per_gb
+    types = {cluster.datacenters[i].gpu.name: cluster.datacenters[i].gpu for i in usable}
+    return Problem(
+        request=request,
+        cluster=cluster,
+        job=job,
+        usable=usable,
+        hops=hops,
+        egress_price=prices,
+        times={name: _stage_times(job, (gpu,) * job.partitions) for name, gpu in types.items()},
+        twins=_twins(cluster, usable, hops, prices),
+        nearest=_nearest(_links_of(usable, hops, prices)),
+    )
+
+
+def _stage_times(job: Job, gpus: tuple) -> StageTimes:
+    profiles = job.profiles(gpus)
+    forward = np.array([1e3 * profile.forward_s for profile in profiles])
+    backward = np.array([1e3 * profile.backward_s for profile in profiles])
+    return StageTimes(
+        forward=forward,
+        backward=backward,
+        recompute=np.array([1e3 * profile.recompute_s for profile in profiles]),
+        forward_sum=np.concatenate([[0.0], np.cumsum(forward)]),
+        backward_sum=np.concatenate([[0.0], np.cumsum(backward)]),
+    )
+
+
+def _twins(
+    cluster: Cluster,
+    usable: Sequence[int],
+    hops: dict[tuple[int, int], Link],
+    prices: dict[tuple[int, int], float],
+) -> tuple[int, ...]:
+    """First data centre that each could change places with: same GPUs, prices, and links to all others."""
+    first = list(range(len(cluster.datacenters)))
+    links = _links_of(usable, hops, prices)
+    alike: dict[object, list[int]] = {}
+    for i in usable:
+        dc = cluster.datacenters[i]
+        same = alike.setdefault((dc.gpus, dc.gpu.name, dc.price_per_gpu_hour, dc.intra_bytes_per_s), [])
+        twin = next((j for j in same if _same_links(links[i], links[j], i, j)), i)
+        first[i] = twin
+        if twin == i:
+            same.append(i)
+    return tuple(first)
+
+
+Links = dict[int, tuple[Link, float]]
+
+
+def _nearest(links: dict[int, Links]) -> dict[int, tuple[int, ...]]:
+    """The other ends of each data centre's links, the fastest first."""
+    found = {}
+    for dc, others in links.items():
+        seconds = {other: link.transfer + link.latency for other, (link, _) in others.items()}
+        found[dc] = tuple(other for _, other in sorted((ms, other) for other, ms in seconds.items()))
+    return found
+
+
+def _links_of(
+    usable: Sequence[int], hops: dict[tuple[int, int], Link], prices: dict[tuple[int, int], float]
+) -> dict[int, Links]:
+    """The links of each data centre, by the other end."""
+    links: dict[int, Links] = {i: {} for i in usable}
+    for (a, b), hop in hops.items():
+        if a in links and b in links:
+            links[a][b] = hop, prices[a, b]
+    return links
+
+
+def _same_links(ours: Links, theirs: Links, i: int, j: int) -> bool:
+    """Whether both have the same links to everybody but each other."""
+    if len(ours) - (j in ours) != len(theirs) - (i in theirs):
+        return False
+    return all(other == j or theirs.get(other) == link for other, link in ours.items())

@@ -1,0 +1,83 @@
+"""Routes: data centres in pipeline order that together hold every stage.
+
+With few data centres all of them; with many, partial routes are extended side by side and the most
+promising kept. Of data centres that are alike only the first unused one extends a route: permuting them
+changes nothing.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from engine.plan.search.problem import Problem
+
+Route = tuple[int, ...]
+
+# All routes of so many data centres are at most 1,956; of more, the best partial ones are extended.
+MOST_EXACT = 6
+BEAM = 48
+NEIGHBOURS = 12
+
+
+def routes(problem: Problem, capacities: Sequence[int]) -> tuple[list[Route], bool]:
+    """Routes whose data centres hold every stage, and whether these are all that end where they do."""
+    candidates = [dc for dc in problem.usable if capacities[dc]]
+    if len(candidates) <= MOST_EXACT:
+        return list(_all(problem, capacities, candidates, (), 0)), True
+    return _beam(problem, capacities, candidates), False
+
+
+def _all(
+    problem: Problem, capacities: Sequence[int], candidates: Sequence[int], route: Route, held: int
+) -> Iterator[Route]:
+    """Every route that begins with `route`, up to where it holds all stages: what comes after is not needed.
+    A data centre that is not needed may still stand between two that have only a slow link."""
+    if held >= problem.job.partitions:
+        yield route
+        return
+    if len(route) < problem.job.partitions:
+        for dc in _extensions(problem, candidates, route):
+            yield from _all(problem, capacities, candidates, (*route, dc), held + capacities[dc])
+
+
+def _extensions(problem: Problem, among: Sequence[int], route: Route) -> Iterator[int]:
+    """Data centres that may follow: linked, unused, and the first of those that are alike."""
+    tried = set()
+    for dc in among:
+        twin = problem.twins[dc]
+        if dc in route or twin in tried:
+            continue
+        if route and (route[-1], dc) not in problem.hops:
+            continue
+        tried.add(twin)
+        yield dc
+
+
+def _beam(problem: Problem, capacities: Sequence[int], candidates: Sequence[int]) -> list[Route]:
+    """Routes by extending the most promising partial ones: those that hold most, then short ways.
+
+    A route is extended by the data centres that are nearest to its last one and by those with most room.
+    """
+    stages = problem.job.partitions
+    roomy = sorted(candidates, key=lambda dc: (-capacities[dc], dc))[:NEIGHBOURS]
+    near = {dc: _nearest(problem, capacities, dc) + roomy for dc in candidates}
+    found: list[Route] = []
+    partial: list[tuple[int, float, Route]] = [
+        (-min(stages, capacities[dc]), 0.0, (dc,)) for dc in candidates if problem.twins[dc] == dc
+    ]
+    while partial and len(found) < BEAM:
+        longer: set[tuple[int, float, Route]] = set()
+        for held, way_ms, route in sorted(partial)[:BEAM]:
+            if -held >= stages:
+                found.append(route)
+                continue
+            for dc in _extensions(problem, near[route[-1]], route):
+                hop = problem.hops[route[-1], dc]
+                now = -min(stages, capacities[dc] - held)
+                longer.add((now, way_ms + hop.transfer + hop.latency, (*route, dc)))
+        partial = list(longer)
+    return found
+
+
+def _nearest(problem: Problem, capacities: Sequence[int], dc: int) -> list[int]:
+    """The data centres with room that have the fastest links to `dc`."""
+    return list(itertools.islice((n for n in problem.nearest[dc] if capacities[n]), NEIGHBOURS))

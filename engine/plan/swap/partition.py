@@ -1,0 +1,180 @@
+"""The search for sub-models: fewest, then least bytes on the cut edges, then earliest cuts; exact.
+
+Every constraint joins two neighbouring sub-models only (ATOM §III-D, Fig. 13), so the best way to cut what
+is left depends on nothing but the sub-model before it: a dynamic programme over sub-models [i, j], from the
+last layer back. All quantities are sums of non-negative terms, hence the sub-models that may follow [i, j]
+end in one interval of layers, and the best of them is a range minimum: O(l² log l) for l layers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.plan.swap.layers import Layer
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MOST_LAYERS = 2_000
+MOST_CUT_BYTES = 10**12  # MOST_LAYERS of these, and the count of sub-models above them, fit into 63 bits
+MOST_ACCUMULATION = 1_000_000
+
+# Sums of seconds that are equal but for rounding count as equal.
+ROUNDING = 1e-9
+_SUB_MODEL = np.int64(1) << np.int64(51)
+_NONE = np.int64(1) << np.int64(62)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """What a partition must keep.
+
+    capacity_bytes : of the device, less what stays on it all the time.
+    resident : sub-models that must fit together: 2, the running and the loading one; 1 as ATOM prints it.
+    accumulation : C; None leaves the overlap of running and loading out.
+    """
+
+    capacity_bytes: float
+    resident: int
+    accumulation: int | None
+
+
+class Chain:
+    """The layers as prefix sums: what layers [i, j) have together is ``x[j] − x[i]``."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = tuple(layers)
+        self.memory = _prefix([layer.memory_bytes for layer in layers])
+        self.forward = _prefix([layer.forward_s for layer in layers])
+        self.backward = _prefix([layer.backward_s for layer in layers])
+        self.load = _prefix([layer.load_s for layer in layers])
+        self.cut: Ints = np.array([layer.cut_bytes for layer in layers], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    @cached_property
+    def whole_bytes(self) -> float:
+        """Memory of all layers."""
+        return float(self.memory[-1])
+
+
+def partition(chain: Chain, constraints: Constraints) -> tuple[int, ...] | None:
+    """First layers of the sub-models, or None where no partition keeps the constraints."""
+    best = _table(chain, constraints)
+    return _walk(chain, constraints, best) if best[0].min() < _NONE else None
+
+
+def smallest_accumulation(chain: Chain, constraints: Constraints) -> int | None:
+    """Least C up to `MOST_ACCUMULATION` for which a partition exists; None where there is none.
+
+    What C covers, C + 1 covers: doubled until it is enough, then halved down.
+    """
+    if not _exists(chain, constraints, MOST_ACCUMULATION):
+        return None
+    enough = 1
+    while not _exists(chain, constraints, min(enough, MOST_ACCUMULATION)):
+        enough *= 2
+    low, high = enough // 2, min(enough, MOST_ACCUMULATION)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _exists(chain, constraints, middle) else (middle, high)
+    return high
+
+
+def _exists(chain: Chain, constraints: Constraints, accumulation: int) -> bool:
+    tried = Constraints(
+        capacity_bytes=constraints.capacity_bytes, resident=constraints.resident, accumulation=accumulation
+    )
+    return bool(_table(chain, tried)[0].min() < _NONE)
+
+
+def _table(chain: Chain, constraints: Constraints) -> Ints:
+    """Cost of the best partition of layers i… whose first sub-model is [i, j]; shape (layers, layers).
+
+    A cost is one number: sub-models · 2^51 + cut bytes; `_NONE` where there is no such partition.
+    """
+    n = len(chain)
+    best = np.full((n, n), _NONE, dtype=np.int64)
+    alone = np.flatnonzero(chain.memory[-1] - chain.memory[:-1] <= constraints.capacity_bytes)
+    best[alone, n - 1] = _SUB_MODEL
+    for cut in range(n - 1, 0, -1):  # [i, cut) before, [cut, k] after it
+        first = np.searchsorted(chain.memory, chain.memory[cut] - constraints.capacity_bytes, "left")
+        before = np.arange(min(int(first), cut), cut)
+        if before.size == 0:
+            continue
+        low, high = _followers(chain, constraints, before, cut)
+        after = _range_minimum(best[cut], low, high)
+        best[before, cut - 1] = np.minimum(after + _SUB_MODEL + chain.cut[cut - 1], _NONE)
+    return best
+
+
+def _followers(chain: Chain, constraints: Constraints, before: Ints, cut: int) -> tuple[Ints, Ints]:
+    """The least and the greatest k for which [cut, k] may follow [i, cut), for each i of `before`.
+
+    Both fit (memory); C·t^f of [i, cut) covers loading [cut, k] in the forward pass; C·t^b of [cut, k]
+    covers loading [i, cut) in the backward pass (ATOM §III-D).
+    """
+    memory = chain.memory
+    beside = memory[cut] - memory[before] if constraints.resident == 2 else np.zeros(len(before))
+    high = _greatest(memory, memory[cut] + constraints.capacity_bytes - beside)
+    low = np.full(len(before), cut, dtype=np.int64)
+    if constraints.accumulation is not None:
+        c = constraints.accumulation
+        covered = c * (chain.forward[cut] - chain.forward[before]) * (1 + ROUNDING)
+        high = np.minimum(high, _greatest(chain.load, chain.load[cut] + covered + _noise(chain.load)))
+        needed = (chain.load[cut] - chain.load[before]) / c * (1 - ROUNDING)
+        reached = chain.backward[cut] + needed - _noise(chain.backward)
+        low = np.maximum(low, np.searchsorted(chain.backward, reached, "left").astype(np.int64) - 1)
+    return low, high
+
+
+def _greatest(sums: Floats, most: Floats) -> Ints:
+    """The greatest k with ``sums[k + 1] <= most``, for each of `most`."""
+    return np.searchsorted(sums, most, "right").astype(np.int64) - 2
+
+
+def _noise(sums: Floats) -> float:
+    """Bound on the rounding of a difference of two prefix sums."""
+    return float(4 * np.finfo(np.float64).eps * sums[-1])
+
+
+def _range_minimum(row: Ints, low: Ints, high: Ints) -> Ints:
+    """Least of ``row[low…high]`` for each pair; `_NONE` where the range is empty."""
+    found = np.full(len(low), _NONE, dtype=np.int64)
+    at = np.flatnonzero(low <= high)
+    if at.size == 0:
+        return found
+    start = int(low[at].min())
+    low, high = low[at] - start, high[at] - start
+    level = np.frexp((high - low + 1).astype(np.float64))[1] - 1  # floor of the binary logarithm
+    table = [row[start : start + int(high.max()) + 1]]
+    for exponent in range(int(level.max())):
+        half = 1 << exponent
+        table.append(np.minimum(table[-1][:-half], table[-1][half:]))
+    for exponent in np.unique(level):
+        of = level == exponent
+        spans = table[exponent]
+        found[at[of]] = np.minimum(spans[low[of]], spans[high[of] - (1 << int(exponent)) + 1])
+    return found
+
+
+def _walk(chain: Chain, constraints: Constraints, best: Ints) -> tuple[int, ...]:
+    """The partition of least cost with the earliest cuts: each time the first end that still reaches it."""
+    firsts, start = [0], 0
+    end = int(np.argmin(best[0]))
+    while end < len(chain) - 1:
+        left = best[start, end] - _SUB_MODEL - chain.cut[end]
+        low, high = _followers(chain, constraints, np.array([start], dtype=np.int64), end + 1)
+        start = end + 1
+        choices = best[start, low[0] : high[0] + 1]
+        end = int(low[0] + np.flatnonzero(choices == left)[0])
+        firsts.append(start)
+    return tuple(firsts)
+
+
+def _prefix(values: Sequence[float]) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(np.asarray(values, dtype=np.float64))])

@@ -1,0 +1,108 @@
+"""What a swap plan is compared with: pipelines over several GPUs, and the naive order of swaps.
+
+In ATOM's metric (§V-A): GPU seconds per mini-batch, wall time × GPUs / mini-batches, all-reduce and optimizer
+left out. A pipeline's stages are cut for the shortest beat of stage and hop, then for least bytes on the
+cuts; GPipe flushes after `microbatches`; PipeDream never does, so its beat in the steady state counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.plan.swap.events import Step
+from engine.plan.swap.layers import SubModel, sub_models
+from engine.plan.swap.partition import Chain
+from engine.plan.swap.pipeline_events import gpipe_wall_s, pipedream_wall_s
+from engine.plan.swap.stage_cuts import StageCuts
+
+# Times the network's own rate, for which cuts are tried.
+OTHER_NETWORKS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Between the GPUs of a pipeline; `shared`: one for all hops and directions, not one per hop."""
+
+    name: str
+    bytes_per_s: float
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One way of training beside the swap plan; `speedup` is its GPU time per mini-batch over the plan's."""
+
+    policy: str
+    link: str | None
+    seconds_per_minibatch_gpu: float
+    utilization: float
+    speedup: float
+    stages: tuple[tuple[int, int], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as contracts.md names its fields; `stages` are first and last layers."""
+        return {
+            "policy": self.policy,
+            "link": self.link,
+            "seconds_per_minibatch_gpu": self.seconds_per_minibatch_gpu,
+            "utilization": self.utilization,
+            "speedup": self.speedup,
+            "stages": [list(stage) for stage in self.stages],
+        }
+
+
+def naive(step: Step, ours: Step) -> Comparison:
+    """The naive order, which has neither links nor stages."""
+    return Comparison(
+        policy="zero-offload",
+        link=None,
+        seconds_per_minibatch_gpu=step.seconds_per_minibatch,
+        utilization=step.utilization,
+        speedup=step.seconds_per_minibatch / ours.seconds_per_minibatch,
+    )
+
+
+def pipelines(chain: Chain, network: Network, stages: int, microbatches: int, ours: Step) -> list[Comparison]:
+    """GPipe and PipeDream of `stages` GPUs on one network, each on the cuts that suit it best.
+
+    The shortest beat says nothing of fill and drain, so cuts for slower and faster networks are tried too: no
+    network makes a pipeline slower than a slower one would.
+    """
+    stage_cuts = StageCuts(chain, stages)
+    cuts = {stage_cuts.firsts(network.bytes_per_s * factor) for factor in OTHER_NETWORKS}
+    rows = []
+    for policy in ("gpipe", "pipedream"):
+        wall_s, parts = min(
+            (_wall_on(chain, firsts, policy, network, microbatches) for firsts in sorted(cuts)),
+            key=lambda found: found[0],
+        )
+        seconds = wall_s * stages
+        busy = sum(part.forward_s + part.backward_s for part in parts)
+        rows.append(
+            Comparison(
+                policy=policy,
+                link=network.name,
+                seconds_per_minibatch_gpu=seconds,
+                utilization=min(1.0, busy / seconds),
+                speedup=seconds / ours.seconds_per_minibatch,
+                stages=tuple((part.first, part.last) for part in parts),
+            )
+        )
+    return rows
+
+
+def _wall_on(
+    chain: Chain, firsts: tuple[int, ...], policy: str, network: Network, microbatches: int
+) -> tuple[float, tuple[SubModel, ...]]:
+    parts = sub_models(chain.layers, firsts)
+    hops_s = [chain.layers[part.last].cut_bytes / network.bytes_per_s for part in parts[:-1]]
+    return _wall_s(policy, parts, hops_s, microbatches, network.shared), tuple(parts)
+
+
+def _wall_s(
+    policy: str, parts: Sequence[SubModel], hops_s: Sequence[float], microbatches: int, shared: bool
+) -> float:
+    """Wall seconds per mini-batch."""
+    if policy == "gpipe":
+        return gpipe_wall_s(parts, hops_s, microbatches, shared=shared)
+    return pipedream_wall_s(parts, hops_s, shared=shared)

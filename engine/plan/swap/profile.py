@@ -1,0 +1,156 @@
+"""The layer profile of a transformer on one GPU: what ATOM measures operator by operator (§III-B), computed.
+
+Five layers a block, between which the chain can be cut: query/key/value, attention, its projection, the
+MLP's widening and narrowing; before them the embedding, after them the output matrix. FLOPs are those of
+:class:`Transformer`; backward is twice the forward pass, and with recomputation the forward pass again.
+Working memory is what the backward pass of one mini-batch needs kept (Korthikanti et al. 2022, §4.1, layer
+by layer): with recomputation it exists for one mini-batch and one sub-model at a time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.errors import InputError
+from engine.model.profile import BACKWARD_OVER_FORWARD
+from engine.model.transformer import Transformer
+from engine.plan.swap.layers import Layer
+
+LAYERS_PER_BLOCK = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """How a mini-batch of `sequences` runs: FLOP/s reached, bytes/s from the host, bytes a number takes.
+
+    recompute : the backward pass runs the forward pass again.
+    gradients_in_layer : a layer's gradients are part of its memory (they leave the device with it).
+    """
+
+    flops_per_s: float
+    host_bytes_per_s: float
+    dtype_bytes: int
+    sequences: int
+    recompute: bool
+    gradients_in_layer: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """Counts of one layer for one sequence: parameters, forward FLOPs, numbers and mask bytes that it keeps
+    for the backward pass, and numbers on the edge after it."""
+
+    name: str
+    parameters: int
+    flops: float
+    kept: int
+    mask_bytes: int
+    edge: int
+
+
+def layers_of(model: Transformer, rates: Rates) -> list[Layer]:
+    """The chain of layers of `model`, from the embedding to the output matrix."""
+    return [_layer(operator, rates) for operator in operators(model)]
+
+
+def kept_bytes(model: Transformer, rates: Rates) -> float:
+    """What one mini-batch keeps for the backward pass in all layers."""
+    return sum(_kept(operator, rates) for operator in operators(model))
+
+
+def operators(model: Transformer) -> Iterator[Operator]:
+    """Every layer of the chain with its counts. Raises InputError for a model with experts."""
+    if model.moe:
+        raise InputError("model.moe", model.moe.experts, "swap plans are for dense models")
+    tokens, width = model.seq, model.hidden
+    if model.vocab:
+        yield Operator(
+            name="embedding",
+            parameters=model.embedding_parameters,
+            flops=0.0,
+            kept=0,
+            mask_bytes=0,
+            edge=tokens * width,
+        )
+    for block in range(model.layers):
+        yield from _block(model, f"block {block}")
+    if model.vocab:
+        # kept: the norm's input and output, and the probabilities over the vocabulary
+        yield Operator(
+            name="head",
+            parameters=model.head_parameters,
+            flops=model.head_forward_flops(1),
+            kept=2 * tokens * width + tokens * model.vocab,
+            mask_bytes=0,
+            edge=0,
+        )
+
+
+def _block(model: Transformer, name: str) -> Iterator[Operator]:
+    tokens, width, ffn = model.seq, model.hidden, model.ffn
+    stream = tokens * width
+    gpt = model.family == "gpt"
+    norm = 2 * width if gpt else width
+    bias = 1 if gpt else 0
+    wide = width + 2 * model.kv_width
+    yield Operator(
+        name=f"{name}: query, key, value",
+        parameters=width * wide + bias * wide + norm,
+        flops=2.0 * width * wide * tokens,
+        kept=2 * stream,
+        mask_bytes=0,
+        edge=stream + tokens * wide,
+    )
+    # gpt, as ATOM ran it: softmax and dropout of the scores are kept; llama: a fused kernel keeps none
+    scores = model.heads * tokens**2 if gpt else 0
+    yield Operator(
+        name=f"{name}: attention",
+        parameters=0,
+        flops=model.attention_core_flops(1),
+        kept=tokens * wide + 2 * scores,
+        mask_bytes=scores,
+        edge=2 * stream,
+    )
+    yield Operator(
+        name=f"{name}: projection",
+        parameters=width * width + bias * width,
+        flops=2.0 * width * width * tokens,
+        kept=stream,
+        mask_bytes=bias * stream,
+        edge=stream,
+    )
+    inner = 1 if gpt else 2  # a gated MLP has two matrices and keeps both products
+    yield Operator(
+        name=f"{name}: widening",
+        parameters=inner * width * ffn + bias * ffn + norm,
+        flops=2.0 * inner * width * ffn * tokens,
+        kept=2 * stream + inner * tokens * ffn,
+        mask_bytes=0,
+        edge=stream + tokens * ffn,
+    )
+    yield Operator(
+        name=f"{name}: narrowing",
+        parameters=width * ffn + bias * width,
+        flops=2.0 * width * ffn * tokens,
+        kept=tokens * ffn,
+        mask_bytes=bias * stream,
+        edge=stream,
+    )
+
+
+def _layer(operator: Operator, rates: Rates) -> Layer:
+    parameter_bytes = operator.parameters * rates.dtype_bytes
+    forward_s = operator.flops * rates.sequences / rates.flops_per_s
+    copies = 2 if rates.gradients_in_layer else 1
+    return Layer(
+        name=operator.name,
+        memory_bytes=copies * parameter_bytes + (_kept(operator, rates) if rates.recompute else 0.0),
+        forward_s=forward_s,
+        backward_s=(BACKWARD_OVER_FORWARD + rates.recompute) * forward_s,
+        load_s=parameter_bytes / rates.host_bytes_per_s,
+        cut_bytes=operator.edge * rates.sequences * rates.dtype_bytes,
+        parameter_bytes=parameter_bytes,
+    )
+
+
+def _kept(operator: Operator, rates: Rates) -> float:
+    return rates.sequences * (operator.kept * rates.dtype_bytes + operator.mask_bytes)

@@ -1,0 +1,92 @@
+"""What a swap plan answers, as contracts.md names it. Units are in the names."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine.plan.swap.events import Step
+from engine.plan.swap.fleet import Fleet
+from engine.plan.swap.layers import Layer, SubModel
+from engine.plan.swap.pipelines import Comparison
+from engine.simulate.spans import Span
+
+# A parameter, its gradient, and its two moments.
+NUMBERS_PER_PARAMETER = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapResult:
+    """One swap plan. Without a partition the figures are None; where only the overlap of running and loading
+    fails they are there, with the stalls that follow, and `reason` says what is too little.
+
+    capacity_bytes : of the GPU;  reserved_bytes : of them, what stays there all the time.
+    """
+
+    layers: tuple[Layer, ...]
+    capacity_bytes: float
+    reserved_bytes: float
+    host_bytes_per_s: float
+    resident: int
+    gradients: str
+    reason: str | None = None
+    subs: tuple[SubModel, ...] = ()
+    cut_bytes: int | None = None
+    accumulation: int | None = None
+    step: Step | None = None
+    fleet: Fleet | None = None
+    compare: tuple[Comparison, ...] = ()
+    with_spans: bool = True
+
+    @property
+    def feasible(self) -> bool:
+        return self.reason is None
+
+    @property
+    def loads_per_step(self) -> int | None:
+        """2(n − 1) for n sub-models (ATOM §IV)."""
+        return 2 * (len(self.subs) - 1) if self.subs else None
+
+    @property
+    def edge_bytes(self) -> int | None:
+        """Inputs of all sub-models but the first, of all mini-batches of a step: what the backward pass needs
+        again, and nothing else here counts (a mini-batch at a time is part of a layer's memory)."""
+        if self.cut_bytes is None or self.accumulation is None:
+            return None
+        return self.accumulation * self.cut_bytes
+
+    @property
+    def host_bytes(self) -> float:
+        """Host memory for parameters, gradients and the two moments of Adam (ATOM §II-B)."""
+        return NUMBERS_PER_PARAMETER * math.fsum(layer.parameter_bytes for layer in self.layers)
+
+    def spans(self) -> list[Span]:
+        """One step, in seconds from its start; empty where there is no partition."""
+        return self.step.spans(self.subs) if self.step else []
+
+    def as_dict(self) -> dict[str, Any]:
+        """The output of `meridian swap`."""
+        step, fleet = self.step, self.fleet
+        fields = {
+            "feasible": self.feasible,
+            "reason": self.reason,
+            "sub_models": [asdict(sub) for sub in self.subs],
+            "cut_bytes": self.cut_bytes,
+            "edge_bytes": self.edge_bytes,
+            "host_bytes": self.host_bytes,
+            "resident": self.resident,
+            "gradients": self.gradients,
+            "memory_bytes": self.capacity_bytes,
+            "reserved_bytes": self.reserved_bytes,
+            "accumulation": self.accumulation,
+            "loads_per_step": self.loads_per_step,
+            "step_s": step and step.step_s,
+            "stall_s": None if step is None else step.stall_s,
+            "seconds_per_minibatch_gpu": step and step.seconds_per_minibatch,
+            "utilization": step and step.utilization,
+            "allreduce_s": None if fleet is None else fleet.allreduce_s,
+            "fleet": None if fleet is None else fleet.as_dict(),
+            "compare": [row.as_dict() for row in self.compare],
+        }
+        if self.with_spans:
+            fields["spans"] = [span.as_dict() for span in self.spans()]
+        return fields

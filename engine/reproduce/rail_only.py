@@ -1,0 +1,331 @@
+"""The Rail-only paper (Wang et al., 2023): fabrics, collectives, and the runs that its model is tested on.
+
+Sweeps and traffic (Figs. 2–5 and 8–10) are in rail_only_figures. The runs are those of Korthikanti et al.
+(2022).
+"""
+
+import csv
+from dataclasses import dataclass, replace
+from importlib.resources import files
+
+from engine.cluster.collectives import Rates, full_bisection_s, hierarchical_s
+from engine.cluster.fabric import Prices, rail_only, rail_optimised
+from engine.cluster.gpus import gpu
+from engine.model.efficiency import Efficiency, PublishedRun, published_runs, shipped
+from engine.model.flops import hardware_flops, model_flops, printed_hardware_flops
+from engine.model.iteration import Machine, iteration
+from engine.model.kernels import Device, How
+from engine.model.layout import Strategies
+from engine.model.presets import preset
+from engine.model.transformer import Transformer
+from engine.reproduce import Experiment, Outcome, Row
+from engine.reproduce.rail_only_figures import FIGURES
+
+VOCAB, SEQ = 51_200, 2048
+A100_PEAK_FLOPS = gpu("a100-80g").flops(2)
+FULL = How(recompute="full", sequence_parallel=False, fused_attention=False)
+SELECTIVE = How(recompute="selective", sequence_parallel=True, fused_attention=False)
+HB_DOMAIN = 256
+
+# Table II: GPUs, switch radix, cost and power saved in percent.
+TABLE_2 = (
+    (32_768, 64, 38, 37), (32_768, 128, 77, 75), (32_768, 256, 62, 60),
+    (65_536, 64, 38, 37), (65_536, 128, 38, 37), (65_536, 256, 77, 75),
+)  # fmt: skip
+
+
+def gpt(layers: int, hidden: int, heads: int) -> Transformer:
+    """A GPT as the published runs have it."""
+    return Transformer(
+        layers=layers, hidden=hidden, heads=heads, kv_heads=heads, ffn=4 * hidden, vocab=VOCAB, seq=SEQ
+    )
+
+
+def machines(gpu_type: str, efficiency: Efficiency) -> Machine:
+    """Machines of 8 GPUs, with the links of the catalogue: A100s 300 and 25 GB/s, H100s 450 and 50."""
+    kind = gpu(gpu_type)
+    assert kind.nic_bytes_per_s is not None  # the catalogue names it
+    return Machine(
+        device=Device.of(kind, efficiency),
+        hb_domain=8,
+        rates=Rates(
+            hb_bytes_per_s=kind.link_bytes_per_s * efficiency.hb,
+            nic_bytes_per_s=kind.nic_bytes_per_s * efficiency.nic,
+        ),
+    )
+
+
+def run_s(run: PublishedRun, how: How, efficiency: Efficiency) -> float:
+    """Seconds of an iteration of a published run."""
+    strategies = Strategies(
+        tp=run.tp, pp=run.pp, dp=run.dp, interleave=run.interleave, micro_batch=run.micro_batch
+    )
+    model = gpt(run.layers, run.hidden, run.heads)
+    return float(iteration(model, how, strategies, run.batch, machines("a100-80g", efficiency)).total)
+
+
+def fit_error(efficiency: Efficiency) -> float:
+    """Largest relative error over the eight measured times."""
+    return max(
+        abs(run_s(run, how, efficiency) / measured - 1)
+        for run in published_runs()
+        for how, measured in ((FULL, run.full_s), (SELECTIVE, run.selective_s))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """A measurement that the efficiencies were not fitted to."""
+
+    name: str
+    measured: float
+    ours: float
+    unit: str
+
+
+def held_out() -> tuple[HeldOut, ...]:
+    """Megatron-LM's table 1 from 18 billion parameters on, the 530B run on eight replicas, Llama 3 on
+    H100s.
+    """
+    return (*map(_megatron, _table("megatron")), _eight_replicas(), *map(_llama_3, _table("llama3")))
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    text = files("engine").joinpath(f"data/korthikanti/{name}.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _megatron(row: dict[str, str]) -> HeldOut:
+    model = gpt(int(row["layers"]), int(row["hidden"]), int(row["heads"]))
+    gpus, batch, tp, pp = (int(row[name]) for name in ("gpus", "batch", "tp", "pp"))
+    strategies = Strategies(tp=tp, pp=pp, dp=gpus // (tp * pp), interleave=1, micro_batch=1)
+    seconds = float(iteration(model, FULL, strategies, batch, machines("a100-80g", shipped())).total)
+    flops = hardware_flops(model, batch, "full")
+    return HeldOut(
+        name=f"Megatron-LM {row['parameters_billion']}B on {gpus} GPUs",
+        measured=float(row["tflops_per_gpu"]),
+        ours=flops / gpus / seconds / 1e12,
+        unit="TFLOP/s per GPU",
+    )
+
+
+def _eight_replicas() -> HeldOut:
+    run = next(run for run in published_runs() if run.name == "530B")
+    strategies = Strategies(tp=run.tp, pp=run.pp, dp=8, interleave=run.interleave, micro_batch=1)
+    model = gpt(run.layers, run.hidden, run.heads)
+    seconds = float(
+        iteration(model, SELECTIVE, strategies, 8 * run.batch, machines("a100-80g", shipped())).total
+    )
+    return HeldOut(name="530B on 2,240 GPUs, selective", measured=39.15, ours=seconds, unit="s")
+
+
+def _llama_3(row: dict[str, str]) -> HeldOut:
+    """The 405B: chunks of one layer, so 8 a stage; first and last stage have a layer less than the others."""
+    gpus, batch, tp, pp, dp = (int(row[name]) for name in ("gpus", "batch", "tp", "pp", "dp"))
+    model = preset("llama-3-405b")
+    places = -(-model.layers // pp)
+    how = How(recompute="none", sequence_parallel=True, fused_attention=True)
+    strategies = Strategies(tp=tp, pp=pp, dp=dp, interleave=places, micro_batch=1)
+    full = replace(model, layers=places * pp)
+    seconds = float(iteration(full, how, strategies, batch, machines("h100", shipped())).total)
+    return HeldOut(
+        name=f"Llama 3 405B on {gpus} H100s",
+        measured=float(row["tflops_per_gpu"]),
+        ours=model_flops(model, batch) / gpus / seconds / 1e12,
+        unit="TFLOP/s per GPU",
+    )
+
+
+def table_2() -> Outcome:
+    """Table II, and what the text makes of it."""
+    rows = [row for case in TABLE_2 for row in _savings(*case)]
+    return Outcome(rows=(*rows, *_ranges(), *_claims()))
+
+
+def _savings(gpus: int, radix: int, cost: float, power: float) -> tuple[Row, ...]:
+    full = rail_optimised(gpus, radix, Prices())
+    rails = rail_only(gpus, HB_DOMAIN, radix, Prices())
+    name = f"{gpus:,} GPUs, radix {radix}"
+    note = (
+        f"{full.tiers} tiers to {rails.tiers}; switches {full.switches:,} to {rails.switches:,}, "
+        f"transceivers {full.transceivers:,} to {rails.transceivers:,}"
+    )
+    saved = {
+        "cost": (cost, 100 * (1 - rails.cost_usd / full.cost_usd), note),
+        "power": (
+            power,
+            100 * (1 - rails.power_w / full.power_w),
+            "37 is 37.5, cut off" if power == 37 else "",
+        ),
+    }
+    return tuple(
+        Row(name=f"table2 {name}: {what} saved", paper=paper, ours=ours, unit="%", tolerance=0.014, note=why)
+        for what, (paper, ours, why) in saved.items()
+    )
+
+
+def _saved_range(what: str, gpus: int) -> tuple[float, float]:
+    """Least and most that rail-only saves over Table II's switches for `gpus` GPUs."""
+    saved = [
+        getattr(rail_optimised(n, radix, Prices()), what)
+        - getattr(rail_only(n, HB_DOMAIN, radix, Prices()), what)
+        for n, radix, _, _ in TABLE_2
+        if n == gpus
+    ]
+    return min(saved), max(saved)
+
+
+def _ranges() -> tuple[Row, ...]:
+    dollars = _saved_range("cost_usd", 65_536)
+    watts = (_saved_range("power_w", 32_768)[0], _saved_range("power_w", 65_536)[1])
+    at_32k = _saved_range("cost_usd", 32_768)[0]
+    money = f"at 65,536 GPUs; at 32,768 the least is {at_32k / 1e6:.1f}"
+    return (
+        Row(name="least cost saved", paper=117, ours=dollars[0] / 1e6, unit="M$", tolerance=0.01, note=money),
+        Row(name="most cost saved", paper=234, ours=dollars[1] / 1e6, unit="M$", tolerance=0.01),
+        Row(name="least power saved", paper=1.7, ours=watts[0] / 1e6, unit="MW", tolerance=0.05),
+        Row(name="most power saved", paper=6.9, ours=watts[1] / 1e6, unit="MW", tolerance=0.05),
+    )
+
+
+def _claims() -> tuple[Row, ...]:
+    """Two figures of the text that Table II's own rules do not give."""
+    full = rail_optimised(32_768, 64, Prices())
+    rails = rail_only(32_768, HB_DOMAIN, 64, Prices())
+    exact = rail_optimised(30_000, 64, Prices())
+    return (
+        Row(
+            name="a full fabric for 30,000 GPUs",
+            paper=200,
+            ours=exact.cost_usd / 1e6,
+            unit="M$",
+            note=f"not reproducible with Table II's prices; at 32,768 GPUs {full.cost_usd / 1e6:.1f}",
+        ),
+        Row(
+            name="its power", paper=4.6, ours=full.power_w / 1e6, unit="MW",
+            note=f"of 32,768 GPUs; of 30,000 {exact.power_w / 1e6:.2f}",
+        ),
+        Row(
+            name="switches of rail-only at radix 64",
+            paper=75,
+            ours=100 * rails.switches / full.switches,
+            unit="%",
+            note="“three-quarters” is not what two tiers instead of three leave: 3 of 5 ports a GPU",
+        ),
+    )  # fmt: skip
+
+
+def all_to_all() -> Outcome:
+    """§IV-B: what forwarding costs an all-to-all, by Eqs. 2 and 3 with the links' nominal rates."""
+    rows = []
+    for name, paper, kind in (("DGX A100", 8.2, "a100-80g"), ("DGX H100", 11.2, "h100")):
+        known = gpu(kind)
+        assert known.nic_bytes_per_s is not None  # the catalogue names it
+        rates = Rates(hb_bytes_per_s=known.link_bytes_per_s, nic_bytes_per_s=known.nic_bytes_per_s)
+        note = "y·(x−1) = x·(y−1), so C_S/C_F; " + "; ".join(
+            f"with {y} domains {_slower(8, y, rates):.2f}" for y in (16, 128)
+        )
+        ours = _slower(8, 8, rates)
+        rows.append(
+            Row(name=f"all-to-all, {name}", paper=paper, ours=ours, unit="%", tolerance=0.02, note=note)
+        )
+    return Outcome(rows=tuple(rows))
+
+
+def _slower(x: int, y: int, rates: Rates) -> float:
+    ratio = hierarchical_s("all_to_all", 1.0, x, y, rates) / full_bisection_s("all_to_all", 1.0, x, y, rates)
+    return 100 * (float(ratio) - 1)
+
+
+def runs() -> Outcome:
+    """The four runs: parameters and FLOPs exactly, MFU and HFU from measured times, times by the cost
+    model.
+    """
+    parts = (_counts, _utilizations, _times)
+    return Outcome(rows=tuple(row for part in parts for run in published_runs() for row in part(run)))
+
+
+def _counts(run: PublishedRun) -> tuple[Row, ...]:
+    model = gpt(run.layers, run.hidden, run.heads)
+    layers, h, batch = run.layers, run.hidden, run.batch
+    parameters = 12 * layers * h**2 * (1 + 13 / (12 * h) + (VOCAB + SEQ) / (12 * layers * h))
+    flops = 72 * batch * SEQ * layers * h**2 * (1 + SEQ / (6 * h) + VOCAB / (12 * layers * h))
+    ours = model.parameters - 2 * h
+    return (
+        Row(
+            name=f"{run.name}: parameters", paper=parameters / 1e9, ours=ours / 1e9, unit="billion",
+            tolerance=1e-12,
+            note="paper: the formula, which leaves out the final norm (2h); so does ours here",
+        ),
+        Row(
+            name=f"{run.name}: model FLOPs", paper=flops / 1e15, ours=model_flops(model, batch) / 1e15,
+            unit="PFLOP", tolerance=1e-12, note="paper: the formula; ours is counted product by product",
+        ),
+    )  # fmt: skip
+
+
+def _utilizations(run: PublishedRun) -> tuple[Row, ...]:
+    model = gpt(run.layers, run.hidden, run.heads)
+    whole = run.selective_s * run.tp * run.pp * run.dp * A100_PEAK_FLOPS
+    exact = 100 * hardware_flops(model, run.batch, "selective") / whole
+    mfu = 100 * model_flops(model, run.batch) / whole
+    hfu = 100 * printed_hardware_flops(model, run.batch) / whole
+    note = f"s/(3h) as printed; counted exactly, 2s/(9h), it is {exact:.1f}"
+    return (
+        Row(
+            name=f"{run.name}: MFU of the measured time", paper=run.mfu, ours=mfu, unit="%",
+            tolerance=0.2 / run.mfu,
+        ),
+        Row(
+            name=f"{run.name}: HFU of the measured time", paper=run.hfu, ours=hfu, unit="%",
+            tolerance=0.2 / run.hfu, note=note,
+        ),
+    )  # fmt: skip
+
+
+def _times(run: PublishedRun) -> tuple[Row, ...]:
+    cases = (("full", FULL, run.full_s), ("selective", SELECTIVE, run.selective_s))
+    rows = []
+    for name, how, measured in cases:
+        ours = run_s(run, how, shipped())
+        note = f"{100 * (ours / measured - 1):+.1f} %"
+        if name == "selective" and run.name in _RAIL_ONLY_ERRORS:
+            note += f"; the Rail-only paper's own model is {_RAIL_ONLY_ERRORS[run.name]} % off in HFU"
+        rows.append(
+            Row(
+                name=f"{run.name}: iteration, {name}",
+                paper=measured,
+                ours=ours,
+                unit="s",
+                tolerance=0.12,
+                note=note,
+            )
+        )
+    return tuple(rows)
+
+
+# Rail-only, §V-A.
+_RAIL_ONLY_ERRORS = {"22B": 10.8, "1T": 1.8}
+
+
+def unfitted() -> Outcome:
+    """Runs that the efficiencies were not fitted to."""
+    rows = [
+        Row(
+            name=run.name, paper=run.measured, ours=run.ours, unit=run.unit,
+            note=f"held out; {100 * (run.ours / run.measured - 1):+.1f} %",
+        )
+        for run in held_out()
+    ]  # fmt: skip
+    return Outcome(rows=tuple(rows))
+
+
+EXPERIMENTS = (
+    Experiment(name="rail-only-table2", title="Rail-only, Table II: cost and power of fabrics", run=table_2),
+    Experiment(name="rail-only-all-to-all", title="Rail-only, §IV-B: forwarded all-to-all", run=all_to_all),
+    Experiment(name="rail-only-runs", title="Rail-only, §V-A: four published runs", run=runs),
+    Experiment(
+        name="rail-only-held-out", title="Runs that the efficiencies were not fitted to", run=unfitted
+    ),
+    *FIGURES,
+)

@@ -1,0 +1,156 @@
+"""Is a schedule that somebody wrote one at all? Every op once, in an order that can be, within the limits."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from engine.schedule.grid import order_grid
+from engine.schedule.ir import Op, OpKind, Schedule, Transfer
+from engine.schedule.scenario import Scenario
+from engine.schedule.traversal import WITHIN_STAGE
+
+
+def fault_of(scenario: Scenario, schedule: Schedule) -> str | None:
+    """What is wrong with `schedule`, its first line the fault, then a grid with the spot in brackets.
+
+    None where it has every op and transfer exactly once, in an order that each GPU can keep and within both
+    limits. Whether GPUs wait for each other in a circle is found by timing it.
+    """
+    return (
+        _shape_fault(scenario, schedule)
+        or _op_fault(scenario, schedule)
+        or _link_fault(schedule)
+        or _unlisted(scenario, schedule)
+    )
+
+
+def fits(scenario: Scenario, schedule: Schedule) -> bool:
+    """Whether the schedule is for this many pipelines, stages and microbatches."""
+    return _shape_fault(scenario, schedule) is None
+
+
+def _shape_fault(scenario: Scenario, schedule: Schedule) -> str | None:
+    asked = (scenario.pipelines, scenario.stages, scenario.microbatches)
+    given = (schedule.pipelines, schedule.stages, schedule.microbatches)
+    if asked == given:
+        return None
+    return f"schedule: pipelines, stages, microbatches are {given}; the scenario has {asked}"
+
+
+def _op_fault(scenario: Scenario, schedule: Schedule) -> str | None:
+    split = schedule.has(OpKind.W)
+    if split and not np.any(scenario.times.weight):
+        return "schedule: has W, but times.weight is 0: B cannot be split"
+    recomputes = scenario.per_stage("recompute") > 0
+    for pipeline, stage in np.ndindex(schedule.pipelines, schedule.stages):
+        order = schedule.order(pipeline, stage)
+        for at, fault in _faults(order, schedule, split, bool(recomputes[stage])):
+            return _marked(schedule, pipeline, stage, at, fault)
+        for at, fault in _limit_faults(order, scenario, schedule.chunks, bool(recomputes[stage])):
+            return _marked(schedule, pipeline, stage, at, fault)
+    return None
+
+
+def _faults(
+    order: tuple[Op, ...], schedule: Schedule, split: bool, recomputes: bool
+) -> Iterator[tuple[int, str]]:
+    """Positions and what is wrong there: an op twice, too early, without need, or missing."""
+    place: dict[Op, int] = {}
+    for at, op in enumerate(order):
+        if op in place:
+            yield at, f"{op} is there twice"
+        if op.kind == OpKind.R and not recomputes:
+            yield at, f"{op}, but this stage has no recompute time"
+        missing = _needs(op, order[at - 1] if at else None, recomputes)
+        if missing is not None and missing not in place:
+            yield at, f"{op} before {missing}"
+        place[op] = at
+    last = OpKind.W if split else OpKind.B
+    for kind in (OpKind.F, OpKind.B, last):
+        for chunk in range(schedule.chunks):
+            for microbatch in range(schedule.microbatches):
+                if Op(kind, microbatch, chunk) not in place:
+                    yield len(order) - 1, f"{Op(kind, microbatch, chunk)} is missing"
+
+
+def _needs(op: Op, before: Op | None, recomputes: bool) -> Op | None:
+    """The op that must stand before `op` on its GPU."""
+    forward = Op(OpKind.F, op.microbatch, op.chunk)
+    if op.kind == OpKind.B and recomputes and before != forward:
+        return Op(OpKind.R, op.microbatch, op.chunk)
+    if op.kind == OpKind.W:
+        return Op(OpKind.B, op.microbatch, op.chunk)
+    return forward if op.kind in (OpKind.B, OpKind.R) else None
+
+
+def _limit_faults(
+    order: tuple[Op, ...], scenario: Scenario, chunks: int, recomputes: bool
+) -> Iterator[tuple[int, str]]:
+    split = any(op.kind == OpKind.W for op in order)
+    done = OpKind.W if split else OpKind.B
+    again = {(op.microbatch, op.chunk) for op in order if op.kind == OpKind.R}
+    held = full = 0
+    for at, op in enumerate(order):
+        key = (op.microbatch, op.chunk)
+        held += (op.kind == OpKind.F) - (op.kind == done)
+        opens = op.kind == OpKind.R or (op.kind == OpKind.F and key not in again)
+        full += int(opens) - (op.kind == done)
+        if scenario.memory_limit is not None and held > scenario.memory_limit * chunks:
+            allowed = f"{scenario.memory_limit} allowed"
+            yield at, f"memory_limit: {held / chunks:g} microbatches held at {op}; {allowed}"
+        if recomputes and scenario.full_limit is not None and full > scenario.full_limit * chunks:
+            yield at, f"full_limit: {full / chunks:g} full sets held at {op}; {scenario.full_limit} allowed"
+
+
+def _link_fault(schedule: Schedule) -> str | None:
+    traversal, per_pipeline = schedule.traversal, schedule.chunks * schedule.microbatches
+    for (sender, receiver), codes in schedule.link_order.items():
+        name = f"link {sender}>{receiver}"
+        hop, direction = min(sender, receiver), int(sender > receiver)
+        if abs(sender - receiver) != 1 or hop >= schedule.stages or not np.any(traversal.hop_of == hop):
+            return f"{name}: the schedule's traversal has no such hop"
+        producing = [c for c, way in enumerate(traversal.crossings[direction, hop].tolist()) if way >= 0]
+        wanted = {
+            p * per_pipeline + c * schedule.microbatches + m
+            for p in range(schedule.pipelines)
+            for c in producing
+            for m in range(schedule.microbatches)
+        }
+        fault = _odd_one(Counter(codes.tolist()), wanted)
+        if fault is not None:
+            code, what = fault
+            return f"{name}: {_transfer(schedule, code)} {what}"
+    return None
+
+
+def _odd_one(sent: Counter[int], wanted: set[int]) -> tuple[int, str] | None:
+    for code, times in sent.items():
+        if code not in wanted:
+            return code, "does not cross here"
+        if times > 1:
+            return code, "is sent twice"
+    missing = min(wanted - set(sent), default=None)
+    return None if missing is None else (missing, "is missing")
+
+
+def _unlisted(scenario: Scenario, schedule: Schedule) -> str | None:
+    crossed = {int(hop) for hop in schedule.traversal.hop_of if hop != WITHIN_STAGE}
+    for hop in np.flatnonzero(scenario.shared_hops(schedule.sharing)).tolist():
+        for link in ((hop, hop + 1), (hop + 1, hop)):
+            if hop in crossed and link not in schedule.link_order:
+                return f"link {link[0]}>{link[1]}: is shared by the pipelines, so its order must be listed"
+    return None
+
+
+def _transfer(schedule: Schedule, code: int) -> Transfer:
+    pipeline, rest = divmod(code, schedule.chunks * schedule.microbatches)
+    chunk, microbatch = divmod(rest, schedule.microbatches)
+    return Transfer(pipeline=pipeline, microbatch=microbatch, chunk=chunk)
+
+
+def _marked(schedule: Schedule, pipeline: int, stage: int, at: int, fault: str) -> str:
+    """The fault, and the row of its GPU with the op in brackets; the others are shown as they are."""
+    places = np.full((schedule.pipelines, schedule.stages), np.iinfo(np.int64).max)
+    places[pipeline, stage] = at
+    return f"schedule: P{pipeline} S{stage}: {fault}\n{order_grid(schedule, places)}"

@@ -1,0 +1,236 @@
+"""CrossPipe's greedy: list scheduling that knows latency, transfer times and both limits.
+
+Source: Chen et al., "CrossPipe" (ATC 2025), greedy schedules for the traversals UD, UDSub, Loop and Wave. The
+text leaves the rules open; here every op has a key, and a GPU that is free starts the op with the smallest
+key among those that can run, a link sends the message whose receiver has the smallest (`places_kernel`). The
+key of an op of microbatch m is the time at which it would run if microbatches followed each other at an even
+tempo and none ever waited: a short tempo prefers what comes early on the way, a long one old microbatches
+(backward first). How fast microbatches may enter, and other settings, are in `crosspipe_ideas`.
+
+Each run is then justified, as in project scheduling with limited resources (Valls, Ballestín and Quintanilla,
+EJOR 2005): the latest start of each op that would not delay the end becomes its key, and the loop runs again,
+as long as that gains something. So are the static orders of the same traversal. From the best settings on,
+one setting is changed at a time. Work is counted in ops, not in seconds: same input, same answer.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine.errors import Infeasible, InputError
+from engine.schedule import interleaved, one_f_one_b, places_kernel, zb_h1, zb_v
+from engine.schedule.crosspipe_ideas import Idea, neighbours, starts
+from engine.schedule.ir import NO_OP, OpKind
+from engine.schedule.latest_kernel import latest
+from engine.schedule.places import Loop
+from engine.schedule.places_state import Cell, State
+from engine.schedule.scenario import MOST_CHUNKS, RecomputeRule, Scenario
+from engine.schedule.search import Built, Chosen, Frame, Progress, Search
+from engine.schedule.static import Codes, in_sub_blocks, with_recompute
+from engine.schedule.traversal import Traversal, TraversalName, straight
+
+Orders = Callable[[Scenario, Traversal], Codes | Infeasible]
+# Ops started in all runs together, beyond which no further run is made (0.2 to 0.4 s).
+MOST_STARTED = 2_000_000
+MOST_ROUNDS = 12
+FOLLOWED = 2  # of the first settings, how many are followed to their neighbours
+SAME = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossPipe:
+    """The greedy on one traversal.
+
+    static : orders of the same traversal that are justified too.
+    """
+
+    traversal: TraversalName
+    chunks: int
+    chunks_from: int
+    chunks_to: int = MOST_CHUNKS
+    static: tuple[Orders, ...] = ()
+
+    def frames(self, scenario: Scenario) -> tuple[Frame, ...]:
+        """One traversal, one way of sharing. Raises InputError where the scenario asks for others."""
+        if scenario.traversal not in (None, self.traversal):
+            raise InputError("traversal", scenario.traversal, f"{scenario.policy} goes {self.traversal}")
+        chunks = self.chunks if scenario.chunks is None else scenario.chunks
+        if not self.chunks_from <= chunks <= self.chunks_to:
+            most = "" if self.chunks_to == self.chunks_from else f" to {self.chunks_to}"
+            raise InputError("chunks", chunks, f"{scenario.policy} has {self.chunks_from}{most} per stage")
+        traversal = Traversal(name=self.traversal, stages=scenario.stages, chunks=chunks)
+        return (Frame(traversal=traversal, sharing=scenario.sharing or "spatial"),)
+
+    def build(self, scenario: Scenario, search: Search) -> Built:
+        """The best schedule found. There always is one: the limits hold at least one microbatch."""
+        (frame,) = self.frames(scenario)
+        attempts = _Attempts(scenario=scenario, frame=frame, search=search)
+        attempts.make(self.static)
+        best = attempts.best
+        chosen = Chosen(
+            policy=scenario.policy, traversal=self.traversal, sharing=frame.sharing,
+            chunks=frame.traversal.chunks, recompute_rule=best.loop.rule, idea=best.idea,
+        )  # fmt: skip
+        return Built(schedule=best.loop.schedule(best.state), chosen=chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Best:
+    makespan: float
+    loop: Loop
+    state: State
+    idea: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempts:
+    """Runs of the loop on one scenario; keeps the best."""
+
+    scenario: Scenario
+    frame: Frame
+    search: Search
+    started: int = 0
+    found: _Best | None = None
+    loops: dict[RecomputeRule, Loop] = field(default_factory=dict)
+    tried: dict[Idea, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> _Best:
+        assert self.found is not None
+        return self.found
+
+    @property
+    def ended(self) -> bool:
+        """Whether the search must end: proven best, out of time, or cancelled."""
+        if self.found is None:
+            return False
+        reached = self.best.makespan <= self.search.bound * (1 + SAME)
+        return reached or self.search.stopped_by() is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be tried: ended, or enough work done."""
+        return self.ended or self.started > MOST_STARTED
+
+    @property
+    def rules(self) -> tuple[RecomputeRule, ...]:
+        """Recompute rules that may be tried."""
+        if self.scenario.recompute_rule is not None:
+            return (self.scenario.recompute_rule,)
+        return ("idle", "late") if self.scenario.per_stage("recompute").any() else ("idle",)
+
+    def make(self, static: tuple[Orders, ...]) -> None:
+        """One setting; static orders, however large the cell; far settings; neighbours of the best."""
+        first, *further = starts(self.rules)
+        self.attempt(first)
+        for orders in static:
+            self.repair(orders)
+        for idea in further:
+            self.attempt(idea)
+        if self.frame.traversal.name == "straight" and self.frame.traversal.chunks > 1:
+            self.repair(self.whole_stages)
+        for idea in sorted(self.tried, key=self.tried.__getitem__)[:FOLLOWED]:
+            self.follow(idea)
+
+    def follow(self, idea: Idea) -> None:
+        """Changes one setting at a time, as long as that gains something."""
+        cell = self.loop(idea.rule).cell
+        least = self.tried[idea]
+        gained = True
+        while gained:
+            gained = False
+            for other in neighbours(idea, cell, self.rules):
+                if self.over:
+                    return
+                if other not in self.tried and self.attempt(other) < least * (1 - SAME):
+                    idea, least, gained = other, self.tried[other], True
+
+    def loop(self, rule: RecomputeRule) -> Loop:
+        """The event loop under one recompute rule."""
+        if rule not in self.loops:
+            self.loops[rule] = Loop.of(
+                self.scenario, self.frame, split=bool(np.any(self.scenario.per_stage("weight") > 0)),
+                rule=rule, contention=self.scenario.contention or "rank",
+            )  # fmt: skip
+        return self.loops[rule]
+
+    def attempt(self, idea: Idea) -> float:
+        """One run, then justification; returns the best makespan of these."""
+        if self.over:
+            return np.inf
+        loop = self.loop(idea.rule)
+        cell = idea.applied(loop.cell)
+        state = self.run(loop, cell, str(idea))
+        makespan = self.justify(loop, cell, state, str(idea))
+        if idea.pace:
+            free = cell._replace(release=np.zeros(cell.microbatches))
+            makespan = min(makespan, self.justify(loop, free, state, str(idea)))
+        self.tried[idea] = makespan
+        return makespan
+
+    def run(self, loop: Loop, cell: Cell, idea: str, given: Codes | None = None) -> State:
+        """One run of the event loop; remembered if it is the best so far."""
+        state = loop.state(given, log=True)
+        self.started += int(places_kernel.run(cell, state))
+        makespan = float(state.free.max())
+        if self.found is None or makespan < self.found.makespan * (1 - SAME):
+            self.found = _Best(makespan=makespan, loop=loop, state=state, idea=idea)
+            self.report()
+        return state
+
+    def report(self) -> None:
+        """Says how good the best is."""
+        self.search.report(
+            Progress(
+                elapsed_s=self.search.elapsed_s, makespan=self.best.makespan,
+                lower_bound=self.search.bound, idea=self.best.idea,
+            )
+        )  # fmt: skip
+
+    def justify(self, loop: Loop, cell: Cell, state: State, idea: str) -> float:
+        """Runs again with the latest starts of the run before as keys, as long as that helps."""
+        after = np.empty((cell.pipelines, 3 * len(cell.place_of) + len(cell.link_of) * cell.microbatches))
+        keys = np.zeros((3, cell.pipelines, len(cell.stage_of), cell.microbatches))
+        makespan = float(state.free.max())
+        for _ in range(MOST_ROUNDS):
+            if self.over:
+                break
+            latest(cell, state, keys, after)
+            state = self.run(loop, cell._replace(keys=keys), f"{idea}, justified")
+            if float(state.free.max()) >= makespan * (1 - SAME):
+                break
+            makespan = float(state.free.max())
+        return makespan
+
+    def whole_stages(self, scenario: Scenario, traversal: Traversal) -> Codes:
+        """The greedy's order of whole stages, each op cut into its sub-blocks: as fast, no more held."""
+        frame = Frame(traversal=straight(traversal.stages), sharing=self.frame.sharing)
+        whole = _Attempts(scenario=scenario, frame=frame, search=self.search)
+        whole.make(UD.static)
+        self.started += whole.started
+        return in_sub_blocks(whole.best.state.order[0], traversal.chunks, scenario.microbatches)
+
+    def repair(self, orders: Orders) -> None:
+        """Runs and justifies a static order of the same traversal."""
+        if self.ended:
+            return
+        given = orders(self.scenario, self.frame.traversal)
+        loop = self.loop(self.rules[0])
+        if isinstance(given, Infeasible) or _is_split(given) != loop.cell.split:
+            return
+        given = with_recompute(given, self.scenario.per_stage("recompute") > 0)
+        state = self.run(loop, loop.cell._replace(fixed=True), "static order", given)
+        self.justify(loop, loop.cell, state, "static order")
+
+
+def _is_split(orders: Codes) -> bool:
+    return bool(np.any((orders != NO_OP) & ((orders & 3) == OpKind.W)))
+
+
+UD = CrossPipe(
+    traversal="straight", chunks=1, chunks_from=1, chunks_to=1, static=(one_f_one_b.orders, zb_h1.orders)
+)
+UDSUB = CrossPipe(traversal="straight", chunks=2, chunks_from=1)
+LOOP = CrossPipe(traversal="loop", chunks=2, chunks_from=2, static=(interleaved.orders,))
+WAVE = CrossPipe(traversal="wave", chunks=2, chunks_from=2, static=(zb_v.orders,))

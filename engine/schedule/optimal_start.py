@@ -1,0 +1,79 @@
+"""Where the solver starts: the best schedule that any other policy makes in the same frame."""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from engine.errors import Infeasible, InputError
+from engine.schedule import registry
+from engine.schedule.ir import Schedule
+from engine.schedule.optimal_answer import one_by_one, schedule_of
+from engine.schedule.optimal_problem import Problem
+from engine.schedule.scenario import Scenario
+from engine.schedule.search import Frame, Progress, Search
+from engine.schedule.timing import DeadlockError, time_ops
+
+# Of the time of the search, what policies that search themselves may take together.
+SHARE = 0.2
+SAME = 1e-9
+NO_STARTS = ("optimal", "auto")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A schedule in the frame, its makespan, and where it comes from."""
+
+    schedule: Schedule
+    makespan: float
+    idea: str
+
+
+def best_known(scenario: Scenario, frame: Frame, problem: Problem, search: Search) -> Known:
+    """The best of one microbatch at a time and of what the other policies make in this frame."""
+    serial = schedule_of(problem, scenario, one_by_one(problem))
+    best = Known(
+        schedule=serial, makespan=time_ops(scenario, serial).makespan, idea="one microbatch at a time"
+    )
+    search = replace(search, seconds=search.elapsed_s + SHARE * search.left_s, report=_unheard)
+    for variant in _variants(scenario, frame):
+        if search.stopped_by() is not None or best.makespan <= search.bound * (1 + SAME):
+            break
+        known = _made_by(variant, frame, search)
+        if known is not None and known.makespan < best.makespan * (1 - SAME):
+            best = known
+    return best
+
+
+def _unheard(progress: Progress) -> None:
+    """What a start finds on its way is not the search's own progress."""
+
+
+def _variants(scenario: Scenario, frame: Frame) -> Iterator[Scenario]:
+    """The scenario for every other policy, with each recompute rule where that matters."""
+    chunks = frame.traversal.chunks if frame.traversal.chunks > 1 else None
+    rules = (None, "jit", "idle", "late") if scenario.per_stage("recompute").any() else (None,)
+    asked = {"sharing": frame.sharing, "traversal": None, "chunks": chunks}
+    for name in registry.MODULES:
+        if name not in NO_STARTS:
+            for rule in rules:
+                yield scenario.model_copy(update={**asked, "policy": name, "recompute_rule": rule})
+
+
+def _made_by(scenario: Scenario, frame: Frame, search: Search) -> Known | None:
+    """What the scenario's policy makes; None where it cannot, or only in another frame."""
+    policy = importlib.import_module(f"engine.schedule.{registry.MODULES[scenario.policy]}").policy
+    try:
+        if frame not in policy.frames(scenario):
+            return None
+        built = policy.build(scenario, search)
+        if isinstance(built, Infeasible) or not _fits(built.schedule, frame):
+            return None
+        makespan = time_ops(scenario, built.schedule).makespan
+    except (InputError, DeadlockError):
+        return None
+    return Known(schedule=built.schedule, makespan=makespan, idea=f"as {scenario.policy}")
+
+
+def _fits(schedule: Schedule, frame: Frame) -> bool:
+    alone = schedule.pipelines == 1
+    return schedule.traversal == frame.traversal and (alone or schedule.sharing == frame.sharing)

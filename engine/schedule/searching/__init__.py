@@ -1,0 +1,1 @@
+"""What `auto` searches with: a scenario as a job shop, kernels that build and improve its schedules."""

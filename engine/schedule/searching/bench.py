@@ -1,0 +1,147 @@
+"""One shop under search: what it has built, the best of it, and its moves."""
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from engine.schedule.search import Chosen
+from engine.schedule.searching import swaps
+from engine.schedule.searching.incumbent import SAME, Incumbent, Seed
+from engine.schedule.searching.orders import keys_of, limits_hold, schedule_of
+from engine.schedule.searching.shop import Ints
+from engine.schedule.searching.starts import Start
+from engine.schedule.searching.swaps import Floor, floor_of, take_orders
+from engine.schedule.searching.workshop import Workshop
+
+JUSTIFY_ROUNDS = 6
+DISTURBED_ROUNDS = 3
+# Operations that one call of a kernel may visit: it cannot be cancelled meanwhile.
+SLICE = 1_000_000
+# Moves without anything better until the orders are disturbed.
+PATIENCE = 2_000
+MOVED = "; moves along the longest path"
+DISTURBED = "; order disturbed"
+
+
+@dataclass(slots=True, kw_only=True)
+class Bench:
+    """A workshop and the best that it has made.
+
+    makespan, starts : of that best, in ticks.
+    idea : where it came from.
+    work : operations visited, over all passes.
+    """
+
+    best: Incumbent
+    workshop: Workshop
+    makespan: float = inf
+    starts: Ints | None = None
+    idea: str = ""
+    stale: int = 0
+    moved: int = 0
+    floor: Floor | None = None
+
+    @property
+    def length(self) -> float:
+        """The best makespan in the scenario's unit."""
+        return self.makespan * self.workshop.shop.tick
+
+    @property
+    def work(self) -> int:
+        return self.workshop.work + self.moved
+
+    def build(self, start: Start) -> None:
+        """Builds from nothing and justifies."""
+        makespan = start.build(self.workshop)
+        if makespan is not None:
+            self._keep(self.workshop.justify(makespan, JUSTIFY_ROUNDS), self.workshop.starts(), start.idea)
+
+    def plant(self, seed: Seed) -> None:
+        """Starts from a policy's schedule: from its own order, and from its order placed into gaps."""
+        keys = keys_of(self.workshop.shop, seed.schedule, seed.timing)
+        self.workshop.in_order(keys)
+        self._set_orders(self.workshop.starts(), f"order of {seed.policy}")
+        makespan = self.workshop.justify(self.workshop.place(keys), JUSTIFY_ROUNDS)
+        self._keep(makespan, self.workshop.starts(), f"order of {seed.policy}, justified")
+
+    def go_on(self, random: np.random.Generator) -> None:
+        """A slice of moves; or, when they have led nowhere for long, a new place to move from."""
+        if self.floor is None:
+            self._set_orders(self.starts, self.idea)
+        elif self.stale > PATIENCE:
+            self.stale = 0
+            self._disturb(random)
+        else:
+            self._move()
+
+    def _set_orders(self, starts: Ints | None, idea: str) -> None:
+        """Lets the moves begin at `starts`."""
+        assert starts is not None
+        if self.floor is None:
+            self.floor = floor_of(self.workshop.plan, self.best.search.seed)
+        take_orders(self.floor, starts)
+        makespan = swaps.improve(self.workshop.plan, self.floor, swaps.FAR, 0, 1)
+        self.moved += self.workshop.operations
+        found = self.floor.best.reshape(starts.shape)
+        shop = self.workshop.shop
+        if makespan < self.makespan and limits_hold(shop.scenario, schedule_of(shop, found)):
+            self._keep(makespan, found, idea)
+
+    def _move(self) -> None:
+        assert self.floor is not None
+        assert self.starts is not None
+        steps = max(1, SLICE // self.workshop.operations)
+        enough = int(self.best.search.bound * (1 + SAME) / self.workshop.shop.tick)
+        makespan = swaps.improve(self.workshop.plan, self.floor, int(self.makespan), enough, steps)
+        self.moved += steps * self.workshop.operations
+        self.stale += steps
+        if makespan < self.makespan:
+            self.stale = 0
+            self._keep(makespan, self.floor.best.reshape(self.starts.shape), _with(self.idea, MOVED))
+
+    def _disturb(self, random: np.random.Generator) -> None:
+        """Places the best anew after shifting some operations' turns; the moves go on from there."""
+        assert self.starts is not None
+        assert self.floor is not None
+        if random.random() < 0.3:
+            take_orders(self.floor, self.starts)
+            return
+        shape = self.starts.shape
+        reach = int(self.makespan * random.choice([0.01, 0.03, 0.1, 0.3])) + 1
+        pattern = [(1, 1, 1), (shape[0], 1, 1), (1, *shape[1:]), shape][random.integers(4)]
+        shift = random.integers(-reach, reach + 1, size=pattern)
+        shift = np.where(random.random(shape) < random.choice([0.05, 0.3, 1.0]), shift, 0)
+        makespan = self.workshop.justify(self.workshop.place(self.starts + shift), DISTURBED_ROUNDS)
+        starts = self.workshop.starts()
+        self._keep(makespan, starts, _with(self.idea, DISTURBED))
+        take_orders(self.floor, starts)
+
+    def _keep(self, makespan: int, starts: Ints, idea: str) -> None:
+        """Remembers what is not worse, and offers what beats everything."""
+        if makespan > self.makespan:
+            return
+        if makespan < self.makespan:
+            self.idea = idea
+        self.makespan, self.starts = makespan, starts.copy()
+        if self.length < self.best.makespan * (1 - SAME):
+            self._offer()
+
+    def _offer(self) -> None:
+        shop = self.workshop.shop
+        chosen = Chosen(
+            policy="auto",
+            traversal=shop.traversal.name,
+            sharing=shop.frame.sharing,
+            chunks=shop.traversal.chunks,
+            idea=self.idea + ("; backward split" if shop.split else ""),
+        )
+        assert self.starts is not None
+        self.workshop.delay_forwards(self.starts, int(self.makespan))
+        self.best.offer(self.workshop.schedule(), chosen)
+
+
+def _with(idea: str, suffix: str) -> str:
+    return (
+        idea.removesuffix(MOVED).removesuffix(DISTURBED).removesuffix(MOVED).removesuffix(DISTURBED) + suffix
+    )

@@ -1,0 +1,76 @@
+"""The best schedule that a search has so far, and when the search is over."""
+
+from dataclasses import dataclass, field
+from math import inf
+
+from engine.schedule.ir import OpKind, Schedule
+from engine.schedule.scenario import Scenario
+from engine.schedule.search import Chosen, Frame, Progress, Search, StoppedBy
+from engine.schedule.searching.orders import limits_hold
+from engine.schedule.timing import Timing, time_ops
+
+# Makespan and bound are sums of the same durations in different orders.
+SAME = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Seed:
+    """A policy's schedule to search from."""
+
+    schedule: Schedule
+    timing: Timing
+    policy: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Incumbent:
+    """What counts is the makespan that `time_ops` gives; nothing is kept that it has not timed."""
+
+    scenario: Scenario
+    search: Search
+    makespan: float = inf
+    schedule: Schedule | None = None
+    chosen: Chosen | None = None
+    seeds: dict[tuple[Frame, bool], Seed] = field(default_factory=dict)
+
+    def offer(self, schedule: Schedule, chosen: Chosen) -> float:
+        """Times `schedule` and keeps it where it is better; returns its makespan, infinite past a limit."""
+        if not limits_hold(self.scenario, schedule):
+            return inf
+        makespan = time_ops(self.scenario, schedule).makespan
+        self._keep(schedule, chosen, makespan)
+        return makespan
+
+    def offer_seed(self, schedule: Schedule, chosen: Chosen) -> None:
+        """The same; and the best in its frame, whole or split, is kept to search from."""
+        if not limits_hold(self.scenario, schedule):
+            return
+        timing = time_ops(self.scenario, schedule)
+        self._keep(schedule, chosen, timing.makespan)
+        where = Frame(traversal=schedule.traversal, sharing=schedule.sharing), schedule.has(OpKind.W)
+        if where not in self.seeds or timing.makespan < self.seeds[where].timing.makespan:
+            self.seeds[where] = Seed(schedule=schedule, timing=timing, policy=chosen.policy)
+
+    def _keep(self, schedule: Schedule, chosen: Chosen, makespan: float) -> None:
+        if makespan < self.makespan * (1 - SAME):
+            self.makespan, self.schedule, self.chosen = makespan, schedule, chosen
+            self._report()
+
+    def _report(self) -> None:
+        self.search.report(
+            Progress(
+                elapsed_s=self.search.elapsed_s,
+                makespan=self.makespan,
+                lower_bound=self.search.bound,
+                idea=self.chosen.idea if self.chosen else None,
+            )
+        )
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing can be better."""
+        return self.makespan <= self.search.bound * (1 + SAME)
+
+    def over(self) -> StoppedBy | None:
+        """Why the search must end now; None: it may go on."""
+        return "proven" if self.proven else self.search.stopped_by()

@@ -1,0 +1,138 @@
+"""From starts of a shop's operations to a Schedule, and back."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.schedule.ir import NO_OP, OpKind, Schedule
+from engine.schedule.scenario import Scenario
+from engine.schedule.searching.board import UNPLACED
+from engine.schedule.searching.shop import Ints, Shop
+from engine.schedule.timing import Timing
+from engine.schedule.traversal import WITHIN_STAGE
+
+Codes = NDArray[np.int32]
+
+
+def schedule_of(shop: Shop, start: Ints) -> Schedule:
+    """The order of ops and transfers in which the operations start; shape of `start` as in `Board`.
+
+    Raises
+    ------
+    ValueError
+        An operation has not been placed.
+    """
+    if np.any(start[shop.exists] == UNPLACED):
+        raise ValueError("not every operation has been placed")
+    copies = shop.scenario.pipelines if shop.pipelines == 1 else 1
+    ops = np.stack([_gpu_orders(shop, start, k) for k in range(shop.pipelines)])
+    return Schedule(
+        microbatches=shop.scenario.microbatches,
+        traversal=shop.traversal,
+        ops=np.repeat(ops, copies, axis=0),
+        sharing=shop.frame.sharing,
+        link_order=_link_orders(shop, start),
+        recompute_gate="none",
+    )
+
+
+def _gpu_orders(shop: Shop, start: Ints, k: int) -> Codes:
+    """Op codes of one pipeline, shape (stages, longest)."""
+    m = np.arange(shop.scenario.microbatches)
+    last = shop.rows.places - 1
+    when: list[list[Ints]] = [[] for _ in range(shop.scenario.stages)]
+    codes: list[list[Ints]] = [[] for _ in range(shop.scenario.stages)]
+    for row in np.flatnonzero(shop.exists[: shop.rows.crossing]).tolist():
+        kind, v = divmod(row, shop.rows.places)
+        stage, chunk = shop.traversal.places[v]
+        code = (chunk * len(m) + m) * 4
+        kinds = (OpKind.F, OpKind.B) if row == shop.rows.backward + last else (OpKind(kind),)
+        for part in kinds:
+            # A W that takes no time comes before what starts with it.
+            when[stage].append(2 * start[row, k] + (shop.plan.duration[row] > 0))
+            codes[stage].append(code + part)
+    longest = max(sum(map(len, parts)) for parts in codes)
+    table = np.full((shop.scenario.stages, longest), NO_OP, dtype=np.int32)
+    for stage, parts in enumerate(codes):
+        order = np.argsort(np.concatenate(when[stage]), kind="stable")
+        table[stage, : len(order)] = np.concatenate(parts)[order]
+    return table
+
+
+def _link_orders(shop: Shop, start: Ints) -> dict[tuple[int, int], Codes]:
+    """Order on every link that is shared, and on every other where a list may say it.
+
+    Under temporal sharing a listed link is a shared one, so there the others send in the order of their ops.
+    """
+    traversal, n = shop.traversal, shop.scenario.pipelines
+    of = np.arange(n) % shop.pipelines
+    m = np.arange(shop.scenario.microbatches)
+    when: dict[tuple[int, int], list[Ints]] = {}
+    codes: dict[tuple[int, int], list[Ints]] = {}
+    for edge in np.flatnonzero(traversal.hop_of != WITHIN_STAGE).tolist():
+        hop, direction = int(traversal.hop_of[edge]), int(traversal.direction_of[edge])
+        if not shop.shared[hop] and shop.frame.sharing == "temporal":
+            continue
+        for payload, way in enumerate((direction, 1 - direction)):
+            link = (hop, hop + 1) if way == 0 else (hop + 1, hop)
+            sent = (np.arange(n)[:, None] * traversal.chunks + traversal.places[edge + payload][1]) * len(
+                m
+            ) + m
+            when.setdefault(link, []).append(_sent(shop, start, edge, payload)[of].ravel())
+            codes.setdefault(link, []).append(sent.ravel())
+    return {
+        link: np.concatenate(parts)[np.argsort(np.concatenate(when[link]), kind="stable")].astype(np.int32)
+        for link, parts in codes.items()
+    }
+
+
+def _sent(shop: Shop, start: Ints, edge: int, payload: int) -> Ints:
+    """When crossings of an edge begin, shape (pipelines, microbatches); at once where they take no time."""
+    rows = shop.rows
+    row = rows.crossing + payload * (rows.places - 1) + edge
+    if shop.exists[row]:
+        return start[row]
+    made = rows.backward + edge + 1 if payload else edge
+    return start[made] + shop.plan.duration[made]
+
+
+def keys_of(shop: Shop, schedule: Schedule, timing: Timing) -> Ints:
+    """The starts of a timed Schedule's operations in ticks, to place the shop's in their order.
+
+    An R that the schedule leaves out has none.
+    """
+    plan, rows = shop.plan, shop.rows
+    start = np.full((len(plan.duration), plan.pipelines, plan.microbatches), UNPLACED, dtype=np.int64)
+    k, s, i = np.nonzero(schedule.ops[: shop.pipelines] != NO_OP)
+    code = schedule.ops[k, s, i]
+    chunk, m = np.divmod(code >> 2, schedule.microbatches)
+    start[(code & 3) * rows.places + schedule.traversal.place_of[s, chunk], k, m] = shop.ticks(
+        timing.op_start[k, s, i]
+    )
+    # F and B of the last place are one operation.
+    both = rows.backward + rows.places - 1
+    start[both] = np.maximum(0, start[both] - shop.ticks(shop.row_times[rows.places - 1 : rows.places]))
+    sent = timing.transfer_start[:, :, : shop.pipelines].reshape(-1, *start.shape[1:])
+    crosses = shop.exists[rows.crossing :]
+    start[rows.crossing :][crosses] = shop.ticks(sent[crosses])
+    return start
+
+
+def limits_hold(scenario: Scenario, schedule: Schedule) -> bool:
+    """Whether every GPU keeps within both limits, counted in chunks, and runs R where it must."""
+    release = OpKind.W if schedule.has(OpKind.W) else OpKind.B
+    most = (scenario.memory_limit or scenario.microbatches) * schedule.chunks
+    most_full = (scenario.full_limit or scenario.microbatches) * schedule.chunks
+    recomputes = scenario.per_stage("recompute") > 0
+    for k, s in np.ndindex(*schedule.ops.shape[:2]):
+        codes = schedule.ops[k, s][schedule.ops[k, s] != NO_OP]
+        kind, own = codes & 3, codes >> 2
+        has_again = np.isin(own, own[kind == OpKind.R])
+        taken = np.cumsum(kind == OpKind.F) - np.cumsum(kind == release)
+        begins = (kind == OpKind.R) | ((kind == OpKind.F) & ~has_again)
+        full = np.cumsum(begins) - np.cumsum(kind == release)
+        alone = np.flatnonzero((kind == OpKind.F) & ~has_again)
+        if recomputes[s] and np.any((kind[alone + 1] != OpKind.B) | (own[alone + 1] != own[alone])):
+            return False
+        if taken.max() > most or (recomputes[s] and full.max() > most_full):
+            return False
+    return True

@@ -1,0 +1,115 @@
+"""Every policy of the registry under every rule that the scenario leaves open."""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+from engine.errors import Infeasible, InputError
+from engine.schedule.registry import MODULES
+from engine.schedule.scenario import Contention, RecomputeRule, Scenario
+from engine.schedule.search import Built, Chosen, Frame, Policy, Search
+from engine.schedule.searching.incumbent import Incumbent
+
+# They search themselves.
+NOT_TRIED = ("auto", "optimal")
+# Policies that search take a second a variant beyond this many microbatches on stages: there they get few.
+MOST_PLACES_FOR_VARIANTS = 4_000
+
+
+def policies(scenario: Scenario) -> Iterator[tuple[Scenario, Policy]]:
+    """The policies that fit the scenario's chunks and traversal, each with the scenario under its name."""
+    for name, module in MODULES.items():
+        if name in NOT_TRIED:
+            continue
+        asked = scenario.model_copy(update={"policy": name})
+        policy: Policy = importlib.import_module(f"engine.schedule.{module}").policy
+        try:
+            frames = policy.frames(asked)
+        except InputError:
+            continue
+        if any(fits(scenario, frame) for frame in frames):
+            yield asked, policy
+
+
+def fits(scenario: Scenario, frame: Frame) -> bool:
+    """Whether a schedule in this frame is one that the scenario allows."""
+    return (
+        scenario.sharing in (None, frame.sharing)
+        and scenario.chunks in (None, frame.traversal.chunks)
+        and scenario.traversal in (None, frame.traversal.name)
+    )
+
+
+def variants(scenario: Scenario, own: Chosen, *, small: bool) -> Iterator[dict[str, Any]]:
+    """Rules other than a policy's `own`, in ways that the scenario leaves open and the policy looks at."""
+    shares = scenario.pipelines > 1 and bool(scenario.hop_is_wan.any())
+    sharing = ("temporal", "spatial") if shares and not scenario.sharing else (own.sharing,)
+    rules: tuple[RecomputeRule | None, ...] = (own.recompute_rule,)
+    ties: tuple[Contention | None, ...] = (own.contention,)
+    if small and own.recompute_rule and not scenario.recompute_rule:
+        rules = ("jit", "idle", "late")
+    if own.contention and not scenario.contention:
+        ties = ("rank", "round-robin", "fifo")
+    for share, rule, tie in product(sharing, rules, ties):
+        if (share != "spatial" or tie == ties[0]) and (share, rule, tie) != _rules(own):
+            yield {"sharing": share, "recompute_rule": rule, "contention": tie}
+
+
+def _rules(chosen: Chosen) -> tuple[Any, ...]:
+    return chosen.sharing, chosen.recompute_rule, chosen.contention
+
+
+@dataclass(slots=True, kw_only=True)
+class Portfolio:
+    """The policies tried on one scenario, and the variants of them that wait.
+
+    reason : why the last one that could not hold the limits could not.
+    """
+
+    best: Incumbent
+    waiting: list[tuple[Scenario, Policy, dict[str, Any]]] = field(default_factory=list)
+    reason: str | None = None
+
+    def try_own(self) -> None:
+        """Offers what every policy makes of the scenario by its own rules."""
+        scenario = self.best.scenario
+        small = scenario.pipelines * scenario.stages * scenario.microbatches <= MOST_PLACES_FOR_VARIANTS
+        for asked, policy in policies(scenario):
+            built = _try(self.best, asked, policy)
+            if isinstance(built, Built):
+                rules = variants(scenario, built.chosen, small=small or built.chosen.contention is not None)
+                self.waiting += [(asked, policy, each) for each in rules]
+            elif isinstance(built, Infeasible):
+                self.reason = built.reason
+
+    def try_variants(self) -> None:
+        """Offers what they make of it by other rules."""
+        for asked, policy, rules in self.waiting:
+            _try(self.best, asked.model_copy(update=rules), policy)
+        self.waiting.clear()
+
+
+def _try(best: Incumbent, asked: Scenario, policy: Policy) -> Built | Infeasible | None:
+    """Lets one policy build, unless the search is over and there is something to return."""
+    if best.schedule is not None and best.over():
+        return None
+    built = policy.build(asked, _part_of(best.search))
+    if isinstance(built, Built) and fits(best.scenario, _frame(built)):
+        best.offer_seed(built.schedule, replace(built.chosen, idea=_idea(built)))
+    return built
+
+
+def _part_of(search: Search) -> Search:
+    return Search(seconds=search.left_s, seed=search.seed, bound=search.bound, cancelled=search.cancelled)
+
+
+def _frame(built: Built) -> Frame:
+    return Frame(traversal=built.schedule.traversal, sharing=built.schedule.sharing)
+
+
+def _idea(built: Built) -> str:
+    chosen = built.chosen
+    rules = [str(rule) for rule in (chosen.recompute_rule, chosen.contention) if rule]
+    return f"policy {chosen.policy}" + (f" ({', '.join(rules)})" if rules else "")

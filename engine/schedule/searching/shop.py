@@ -1,0 +1,334 @@
+"""A scenario in one frame as a job shop: operations, the machines that they share, what must precede what.
+
+Machines are GPUs, and links whose transfers take time. An operation is a node (row, pipeline, microbatch); a
+row is one op of one place (`Rows`) or one crossing. Four facts keep the shop small and lose nothing:
+
+- Microbatches of one pipeline are alike, so each row runs in microbatch order. Limits become precedence then:
+  with at most h microbatches held at a place, F(m) follows what releases m − h there.
+- F at the last place serves only its own B: the two are one operation, and no R is needed between.
+- Pipelines with links of their own never meet: one of them is scheduled, the others do the same.
+- Times are whole ticks of a unit that all durations share; where there is none, of a very fine one.
+
+With several chunks on a stage, `memory_limit` is dealt out to its places, more to those that hold longer.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.schedule.scenario import Scenario
+from engine.schedule.search import Frame
+from engine.schedule.timing import durations
+from engine.schedule.traversal import WITHIN_STAGE, Traversal
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+NONE = -1
+FINEST_UNIT = 120  # parts of one time unit that are tried as a common tick
+MOST_UNITS = 1e12
+WHOLE = 1e-9
+# Where durations share no unit, the longest one counts this many ticks.
+FINE_TICKS = 1e8
+
+
+class Rows(NamedTuple):
+    """Numbers of the rows: place v has F at v, R, B and W behind; edge v its two crossings."""
+
+    places: int
+
+    @property
+    def recompute(self) -> int:
+        return self.places
+
+    @property
+    def backward(self) -> int:
+        return 2 * self.places
+
+    @property
+    def weight(self) -> int:
+        return 3 * self.places
+
+    @property
+    def crossing(self) -> int:
+        return 4 * self.places
+
+    @property
+    def total(self) -> int:
+        return 6 * self.places - 2
+
+
+class Plan(NamedTuple):
+    """The shop as kernels see it. A row that does not exist has machine −1."""
+
+    pipelines: int
+    microbatches: int
+    places: int
+    machines: int
+    longest: int  # most operations on one machine
+    duration: Ints  # (rows,) ticks
+    machine: Ints  # (rows, pipelines)
+    before: Ints  # (rows, 2), rows of the same microbatch that must have ended, −1: none
+    before_lag: Ints  # (rows, 2), ticks from their end
+    after: Ints  # (rows, 2), the inverse of `before`
+    after_lag: Ints
+    gate: Ints  # (rows,), the row whose microbatch m − behind must have ended, −1: none
+    behind: Ints  # (rows,)
+    opens: Ints  # (rows, 2), the inverse of `gate`: rows of microbatch m + behind that wait for it
+    opens_behind: Ints
+    stage: Ints  # (rows,), −1 for crossings
+    takes: Ints  # (rows,), chunks that the stage holds from the start of this op
+    frees: Ints  # (rows,), chunks that the stage no longer holds from the end of this op
+    full_takes: Ints  # the same of full activations
+    full_frees: Ints
+    room: Ints  # (stages,), most chunks held
+    full_room: Ints  # (stages,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shop:
+    """A scenario in one frame; B whole or split.
+
+    injection : lowers `memory_limit` further for the precedences (not for the room that a search may use).
+    """
+
+    scenario: Scenario
+    frame: Frame
+    split: bool
+    injection: int | None = None
+
+    @property
+    def traversal(self) -> Traversal:
+        return self.frame.traversal
+
+    @cached_property
+    def shared(self) -> NDArray[np.bool_]:
+        """Which hops the pipelines share, shape (stages,)."""
+        is_shared = self.frame.sharing == "temporal" and self.scenario.pipelines > 1
+        return self.scenario.hop_is_wan & is_shared
+
+    @cached_property
+    def pipelines(self) -> int:
+        """Pipelines that must be scheduled: 1 where they do not meet."""
+        hops = self.traversal.hop_of
+        meet = np.any(
+            self.shared[hops[hops != WITHIN_STAGE]] & (self._crossing_time()[hops != WITHIN_STAGE] > 0)
+        )
+        return self.scenario.pipelines if meet else 1
+
+    def _crossing_time(self) -> Floats:
+        """Duration of a transfer over each edge, shape (L − 1,); 0 within a stage."""
+        hops = self.traversal.hop_of
+        times = self.scenario.hop_times("temporal" if self.shared.any() else "spatial")
+        return np.where(hops == WITHIN_STAGE, 0.0, times[hops])
+
+    def _crossing_lag(self) -> Floats:
+        hops = self.traversal.hop_of
+        return np.where(hops == WITHIN_STAGE, 0.0, self.scenario.hop_latency[hops])
+
+    @cached_property
+    def rows(self) -> Rows:
+        return Rows(len(self.traversal.places))
+
+    @cached_property
+    def row_times(self) -> Floats:
+        """Duration of each row in the scenario's unit, shape (rows,)."""
+        stage = self.traversal.stage_of
+        per_op = durations(self.scenario, self.traversal.chunks, split=self.split)[:, stage]
+        per_op[2, -1] += per_op[0, -1]
+        crossing = self._crossing_time()
+        return np.concatenate([per_op.ravel(), crossing, crossing])
+
+    @cached_property
+    def tick(self) -> float:
+        """Length of a tick in the scenario's unit."""
+        return common_unit(np.concatenate([self.row_times, self._crossing_lag()]))
+
+    def ticks(self, times: Floats) -> Ints:
+        return np.round(times / self.tick).astype(np.int64)
+
+    @cached_property
+    def exists(self) -> NDArray[np.bool_]:
+        """Which rows are operations, shape (rows,)."""
+        places = self.rows.places
+        recomputes = self.row_times[places : 2 * places] > 0
+        recomputes[-1] = False
+        forward = np.ones(places, dtype=np.bool_)
+        forward[-1] = False
+        backward = np.ones(places, dtype=np.bool_)
+        weight = np.full(places, self.split)
+        crosses = np.tile(self._crossing_time() > 0, 2)
+        return np.concatenate([forward, recomputes, backward, weight, crosses])
+
+    @cached_property
+    def machine_count(self) -> int:
+        return self.pipelines * self.scenario.stages * 3
+
+    def _machines(self) -> Ints:
+        """GPUs are k · P + s; links follow, one per direction, hop and pipeline (shared: pipeline 0)."""
+        n, stages = self.pipelines, self.scenario.stages
+        k = np.arange(n)
+        gpus = k * stages + np.tile(self.traversal.stage_of, 4)[:, None]
+        hop, direction = self.traversal.hop_of, self.traversal.direction_of
+        owner = np.where(self.shared[hop][:, None], 0, k)
+        there = (stages * n) + (direction * stages + hop)[:, None] * n + owner
+        back = (stages * n) + ((1 - direction) * stages + hop)[:, None] * n + owner
+        machine = np.concatenate([gpus, there, back]) if len(hop) else gpus
+        machine[~self.exists] = NONE
+        return machine
+
+    @cached_property
+    def held(self) -> Ints:
+        """Most microbatches held at each place, shape (L,)."""
+        limit = self.scenario.memory_limit
+        if self.injection is not None:
+            limit = min(limit or self.injection, self.injection)
+        return self._dealt(limit)
+
+    @cached_property
+    def full(self) -> Ints:
+        """Most microbatches whose full activations are held at each place, shape (L,)."""
+        limit = self.scenario.full_limit
+        recomputes = self.row_times[self.rows.places : 2 * self.rows.places] > 0
+        return np.where(recomputes, limit or self.scenario.microbatches, self.scenario.microbatches)
+
+    def _dealt(self, limit: int | None) -> Ints:
+        """`limit` whole stages dealt out to the places of each stage, by how long each holds a microbatch."""
+        places, m = self.rows.places, self.scenario.microbatches
+        held = np.full(places, m, dtype=np.int64)
+        if limit is None or limit >= m:
+            return held
+        chunks = self.traversal.chunks
+        for own in self.traversal.place_of:
+            lives = (2 * places - 2 * own + 1).astype(np.float64)
+            shares = limit * chunks * lives / lives.sum()
+            dealt = np.maximum(1, np.floor(shares).astype(np.int64))
+            for at in np.argsort(dealt - shares, kind="stable")[: max(0, limit * chunks - int(dealt.sum()))]:
+                dealt[at] += 1
+            while dealt.sum() > limit * chunks:
+                dealt[np.argmax(dealt)] -= 1
+            held[own] = np.minimum(dealt, m)
+        return held
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The arrays for the kernels."""
+        rows, exists = self.rows, self.exists
+        before, lag = self._before()
+        after, after_lag = _inverse(before, lag)
+        gate, behind = self._gates()
+        opens, opens_behind = _inverse(gate[:, None], behind[:, None])
+        machine = self._machines()
+        per_machine = np.bincount(machine[exists].ravel(), minlength=self.machine_count)
+        stage = np.concatenate([np.tile(self.traversal.stage_of, 4), np.full(2 * rows.places - 2, NONE)])
+        takes, frees, full_takes, full_frees = self._changes()
+        chunks, m = self.traversal.chunks, self.scenario.microbatches
+        stages = self.scenario.stages
+        return Plan(
+            pipelines=self.pipelines,
+            microbatches=m,
+            places=rows.places,
+            machines=self.machine_count,
+            longest=int(per_machine.max()) * m,
+            duration=self.ticks(self.row_times),
+            machine=machine,
+            before=before,
+            before_lag=lag,
+            after=after,
+            after_lag=after_lag,
+            gate=gate,
+            behind=behind,
+            opens=opens,
+            opens_behind=opens_behind,
+            stage=stage,
+            takes=takes,
+            frees=frees,
+            full_takes=full_takes,
+            full_frees=full_frees,
+            room=np.full(stages, chunks * min(self.scenario.memory_limit or m, m), dtype=np.int64),
+            full_room=np.full(stages, chunks * min(self.scenario.full_limit or m, m), dtype=np.int64),
+        )
+
+    def _before(self) -> tuple[Ints, Ints]:
+        rows, exists = self.rows, self.exists
+        before = np.full((rows.total, 2), NONE, dtype=np.int64)
+        lag = np.zeros((rows.total, 2), dtype=np.int64)
+        delay = self.ticks(self._crossing_lag())
+        last = rows.places - 1
+        for v in range(rows.places):
+            own, forward = rows.backward + v, v if v < last else rows.backward + v
+            if v > 0:
+                crossing = rows.crossing + v - 1
+                before[forward, 0] = crossing if exists[crossing] else v - 1
+                lag[forward, 0] = delay[v - 1]
+                if exists[crossing]:
+                    before[crossing, 0] = v - 1
+            if v < last:
+                crossing = rows.crossing + last + v
+                before[own, 0] = crossing if exists[crossing] else own + 1
+                lag[own, 0] = delay[v]
+                if exists[crossing]:
+                    before[crossing, 0] = own + 1
+            if exists[rows.recompute + v]:
+                before[rows.recompute + v, 0] = v
+                before[own, 1] = rows.recompute + v
+            before[rows.weight + v, 0] = own if self.split else NONE
+        return before, lag
+
+    def _gates(self) -> tuple[Ints, Ints]:
+        rows, m = self.rows, self.scenario.microbatches
+        gate = np.full(rows.total, NONE, dtype=np.int64)
+        behind = np.full(rows.total, m, dtype=np.int64)
+        release = rows.weight if self.split else rows.backward
+        last = rows.places - 1
+        for v in range(rows.places):
+            row, limit = (
+                (v, self.held[v]) if v < last else (rows.backward + v, min(self.held[v], self.full[v]))
+            )
+            wants = [(row, limit)]
+            if self.exists[rows.recompute + v]:
+                wants.append((rows.recompute + v, self.full[v]))
+            for which, most in wants:
+                if most < m and which != release + v:
+                    gate[which], behind[which] = release + v, most
+        return gate, behind
+
+    def _changes(self) -> Ints:
+        rows = self.rows
+        changes = np.zeros((4, rows.total), dtype=np.int64)
+        takes, frees, full_takes, full_frees = changes
+        release = rows.weight if self.split else rows.backward
+        last = rows.places - 1
+        for v in range(rows.places):
+            takes[v if v < last else rows.backward + v] = 1
+            frees[release + v] = 1
+            if self.row_times[rows.recompute + v] > 0:
+                full_takes[rows.recompute + v if v < last else rows.backward + v] = 1
+                full_frees[release + v] = 1
+        return changes
+
+
+def _inverse(of: Ints, value: Ints) -> tuple[Ints, Ints]:
+    inverse = np.full((len(of), 2), NONE, dtype=np.int64)
+    values = np.zeros((len(of), 2), dtype=np.int64)
+    used = np.zeros(len(of), dtype=np.int64)
+    for row, slot in np.argwhere(of != NONE).tolist():
+        to = int(of[row, slot])
+        inverse[to, used[to]] = row
+        values[to, used[to]] = value[row, slot]
+        used[to] += 1
+    return inverse, values
+
+
+def common_unit(times: Floats) -> float:
+    """The largest unit (a part of 1, up to 1/120) of which all times are whole multiples; else a fine one."""
+    times = np.unique(times[times > 0])
+    for parts in range(1, FINEST_UNIT + 1):
+        units = np.round(times * parts)
+        if units.max() > MOST_UNITS:
+            break
+        if np.all(units > 0) and np.all(np.abs(times * parts - units) <= WHOLE * units):
+            return float(np.gcd.reduce(units.astype(np.int64))) / parts
+    return float(times.max()) / FINE_TICKS

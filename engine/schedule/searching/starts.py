@@ -1,0 +1,89 @@
+"""Where a search begins: ways to build a schedule from nothing, each one an idea with a name."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.schedule.searching.shop import Ints
+from engine.schedule.searching.workshop import Workshop
+
+# How much later each pipeline starts than the one before, and each microbatch, in cycles.
+STAGGERS = (0.0, 0.25, 0.5, 1.0)
+PACES = (0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One way to build a schedule; `build` leaves it on the workshop's board."""
+
+    idea: str
+    build: Callable[[Workshop], int | None]
+
+
+def starts(workshop: Workshop) -> Iterator[Start]:
+    """All of them, the most promising first."""
+    for stagger in STAGGERS:
+        for pace in PACES:
+            for late in (False, True):
+                yield _chains(workshop, round_robin(workshop), "in turn", stagger, pace, late=late)
+    for late in (False, True):
+        yield _chains(workshop, one_by_one(workshop), "pipeline by pipeline", 0.0, 0.0, late=late)
+    for stagger in STAGGERS:
+        for late in (False, True):
+            yield _periodic(workshop, stagger, late=late)
+
+
+def round_robin(workshop: Workshop) -> Ints:
+    """Microbatch by microbatch, the pipelines in turn."""
+    n, m = workshop.plan.pipelines, workshop.plan.microbatches
+    return np.arange(n * m).reshape(n, m).T.ravel().copy()
+
+
+def one_by_one(workshop: Workshop) -> Ints:
+    """All microbatches of a pipeline, then the next pipeline."""
+    return np.arange(workshop.plan.pipelines * workshop.plan.microbatches)
+
+
+def cycle(workshop: Workshop) -> int:
+    """Most work that one microbatch of each pipeline brings to any machine, in ticks."""
+    rows = np.flatnonzero(workshop.shop.exists)
+    machine = workshop.plan.machine[rows]
+    work = np.broadcast_to(workshop.plan.duration[rows][:, None], machine.shape)
+    return round(np.bincount(machine.ravel(), weights=work.ravel()).max())
+
+
+def _release(workshop: Workshop, stagger: float, pace: float) -> Ints:
+    n, m = workshop.plan.pipelines, workshop.plan.microbatches
+    turn = cycle(workshop)
+    return (np.arange(n) * round(stagger * turn))[:, None] + np.arange(m) * round(pace * turn)
+
+
+def _chains(workshop: Workshop, order: Ints, way: str, stagger: float, pace: float, *, late: bool) -> Start:
+    idea = f"whole chains in the earliest gaps, {way}" + _how(stagger, pace, late=late)
+    release = _release(workshop, stagger, pace)
+    return Start(idea=idea, build=lambda shop: shop.insert(order, release, late=late))
+
+
+def _periodic(workshop: Workshop, stagger: float, *, late: bool) -> Start:
+    n = workshop.plan.pipelines
+    turn = cycle(workshop)
+    release = np.arange(n) * round(stagger * turn)
+
+    def build(shop: Workshop) -> int | None:
+        order = np.arange(n)
+        # The machine with most work sets the period; where phases do not fit it, a longer one may.
+        for period in (turn, turn + turn // 8 + 1, turn + turn // 4 + 2):
+            makespan = shop.insert_periodic(order, release, period, late=late)
+            if makespan is not None:
+                return makespan
+        return None
+
+    return Start(idea="phases" + _how(stagger, 0.0, late=late), build=build)
+
+
+def _how(stagger: float, pace: float, *, late: bool) -> str:
+    parts = ["recompute late"] if late else []
+    parts += ["staggered starts"] if stagger else []
+    parts += ["paced injection"] if pace else []
+    return "".join(f", {part}" for part in parts)

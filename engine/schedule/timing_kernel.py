@@ -1,0 +1,222 @@
+"""Times a Schedule, compiled: each op and transfer once, in an order in which causes come first.
+
+A stack holds the GPUs and link queues that may be able to go on. Popped, a GPU runs ops off its list until
+one lacks an input whose time is not known yet; what it finishes puts back on the stack whoever waits for
+it. Work is linear in ops and transfers. If the stack runs empty with ops left, they wait for each other.
+
+A crossing is ``payload · (L − 1) + edge``: payload 0 an activation over edge v, 1 a gradient back over it
+(`engine.schedule.traversal`). A link is ``direction · P + hop``.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.schedule.compiled import compiled
+
+F, R, B, W = 0, 1, 2, 3
+GATE_NONE, GATE_JIT, GATE_LATE = 0, 1, 2
+UNKNOWN = np.nan
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Case(NamedTuple):
+    """What is to be timed."""
+
+    microbatches: int
+    chunks: int
+    durations: Floats  # (4 kinds, stages) of one chunk
+    jitter: Floats  # as ops, factor of each op's duration; (0, 0, 0) where there is none
+    transfer: Floats  # (hops,)
+    latency: Floats
+    transfer_jitter: Floats  # as Clock.sent_start, or (0, 0, 0)
+    stage_of: Ints  # (places,)
+    place_of: Ints  # (stages, chunks)
+    link_of: Ints  # (2 · edges,) link of each crossing, -1 within a stage
+    crossings: Ints  # (2, hops, chunks), see Traversal.crossings
+    ops: NDArray[np.int32]  # (pipelines, stages, longest), -1 after the last
+    queue_of: Ints  # (2 · hops, pipelines), the queue that orders a link's transfers, -1 where none does
+    queue_link: Ints  # (queues,)
+    queue_owner: Ints  # (queues,), the pipeline whose link it is; pipeline 0 for a shared one
+    queue_begin: Ints  # (queues + 1,), where each queue starts in `sent`
+    sent: NDArray[np.int32]  # codes of transfers in sending order, queue after queue
+    gate: int
+
+
+class Clock(NamedTuple):
+    """Times found so far (NaN: not yet), and where each GPU and link stands."""
+
+    op_start: Floats  # as ops
+    op_end: Floats
+    sent_start: Floats  # (2 · edges, pipelines, microbatches), by crossing
+    sent_end: Floats
+    made: Floats  # as sent_start: when the producing op ended
+    backward_start: Floats  # (pipelines, places, microbatches)
+    backward_end: Floats
+    forward_end: Floats
+    at: Ints  # (pipelines, stages), the next op
+    free: Floats
+    queue_at: Ints  # (queues,), the next transfer of a queue
+    link_free: Floats  # (2 · hops, pipelines); a shared link uses pipeline 0
+    stack: Ints
+    top: Ints  # (1,)
+    stacked: NDArray[np.bool_]  # GPUs, then queues
+
+
+@compiled
+def _push(clock, actor):
+    if not clock.stacked[actor]:
+        clock.stacked[actor] = True
+        clock.stack[clock.top[0]] = actor
+        clock.top[0] += 1
+
+
+@compiled
+def _arrival(case, clock, crossing, k, m):
+    hop = case.link_of[crossing] % len(case.transfer)
+    return clock.sent_end[crossing, k, m] + case.latency[hop]
+
+
+@compiled
+def _activation(case, clock, k, v, m):
+    """When the input of F at place v is there; NaN if not known yet."""
+    if v == 0:
+        return 0.0
+    if case.link_of[v - 1] < 0:
+        return clock.forward_end[k, v - 1, m]
+    return _arrival(case, clock, v - 1, k, m)
+
+
+@compiled
+def _gradient(case, clock, k, v, m):
+    """When the gradient of what F at place v made is there; NaN if not known yet."""
+    edges = len(case.stage_of) - 1
+    if v == edges:
+        return clock.forward_end[k, v, m]
+    if case.link_of[v] < 0:
+        return clock.backward_end[k, v + 1, m]
+    return _arrival(case, clock, edges + v, k, m)
+
+
+@compiled
+def _ready(case, clock, kind, k, v, m):
+    """When the inputs of an op are there and its gate is open; NaN if not known yet."""
+    if kind == F:
+        return _activation(case, clock, k, v, m)
+    if kind == W:
+        return clock.backward_start[k, v, m]
+    if kind == B or case.gate == GATE_LATE:
+        return _gradient(case, clock, k, v, m)
+    if case.gate == GATE_JIT and v + 1 < len(case.stage_of):
+        return clock.backward_start[k, v + 1, m]
+    return 0.0
+
+
+@compiled
+def _time_transfer(case, clock, crossing, k, m, owner, made):
+    """Sends it as soon as its link is free, and wakes the receiver."""
+    link = case.link_of[crossing]
+    duration = case.transfer[link % len(case.transfer)]
+    if case.transfer_jitter.size:
+        duration *= case.transfer_jitter[crossing, k, m]
+    start = max(made, clock.link_free[link, owner])
+    clock.sent_start[crossing, k, m] = start
+    clock.sent_end[crossing, k, m] = start + duration
+    clock.link_free[link, owner] = start + duration
+    edges = len(case.stage_of) - 1
+    place = crossing + 1 if crossing < edges else crossing - edges
+    _push(clock, k * case.ops.shape[1] + case.stage_of[place])
+
+
+@compiled
+def _deliver(case, clock, crossing, k, m, end):
+    """Hands the output of an op to its link, or to the next chunk on the same GPU."""
+    link = case.link_of[crossing]
+    if link < 0:
+        return
+    queue = case.queue_of[link, k]
+    if queue < 0:
+        _time_transfer(case, clock, crossing, k, m, k, end)
+        return
+    clock.made[crossing, k, m] = end
+    _push(clock, len(case.ops) * case.ops.shape[1] + queue)
+
+
+@compiled
+def _finish(case, clock, kind, k, v, m, start, end):
+    edges = len(case.stage_of) - 1
+    if kind == F:
+        clock.forward_end[k, v, m] = end
+        if v < edges:
+            _deliver(case, clock, v, k, m, end)
+    elif kind == B:
+        clock.backward_start[k, v, m] = start
+        clock.backward_end[k, v, m] = end
+        if v > 0:
+            _deliver(case, clock, edges + v - 1, k, m, end)
+            if case.gate == GATE_JIT:
+                _push(clock, k * case.ops.shape[1] + case.stage_of[v - 1])
+
+
+@compiled
+def _run_gpu(case, clock, k, s):
+    longest = case.ops.shape[2]
+    while clock.at[k, s] < longest:
+        i = clock.at[k, s]
+        code = case.ops[k, s, i]
+        if code < 0:
+            return
+        kind, rest = code & 3, code >> 2
+        chunk, m = rest // case.microbatches, rest % case.microbatches
+        v = case.place_of[s, chunk]
+        ready = _ready(case, clock, kind, k, v, m)
+        if np.isnan(ready):
+            return
+        duration = case.durations[kind, s]
+        if case.jitter.size:
+            duration *= case.jitter[k, s, i]
+        start = max(ready, clock.free[k, s])
+        end = start + duration
+        clock.op_start[k, s, i] = start
+        clock.op_end[k, s, i] = end
+        clock.free[k, s] = end
+        clock.at[k, s] = i + 1
+        _finish(case, clock, kind, k, v, m, start, end)
+
+
+@compiled
+def _run_queue(case, clock, queue):
+    link, owner = case.queue_link[queue], case.queue_owner[queue]
+    hops = len(case.transfer)
+    per_pipeline = case.chunks * case.microbatches
+    while clock.queue_at[queue] < case.queue_begin[queue + 1]:
+        code = case.sent[clock.queue_at[queue]]
+        k, rest = code // per_pipeline, code % per_pipeline
+        chunk, m = rest // case.microbatches, rest % case.microbatches
+        crossing = case.crossings[link // hops, link % hops, chunk]
+        made = clock.made[crossing, k, m]
+        if np.isnan(made):
+            return
+        _time_transfer(case, clock, crossing, k, m, owner, made)
+        clock.queue_at[queue] += 1
+
+
+@compiled
+def run(case, clock):
+    """Fills `clock`; returns the number of ops that could be timed."""
+    pipelines, stages = case.ops.shape[0], case.ops.shape[1]
+    gpus = pipelines * stages
+    for actor in range(gpus - 1, -1, -1):
+        _push(clock, actor)
+    while clock.top[0] > 0:
+        clock.top[0] -= 1
+        actor = clock.stack[clock.top[0]]
+        clock.stacked[actor] = False
+        if actor < gpus:
+            _run_gpu(case, clock, actor // stages, actor % stages)
+        else:
+            _run_queue(case, clock, actor - gpus)
+    return clock.at.sum()

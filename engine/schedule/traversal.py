@@ -1,0 +1,106 @@
+"""The way of a microbatch through stages and model chunks, and the links that it crosses.
+
+A *place* is a model chunk on a stage. Forward, a microbatch visits the places in order 0 … L−1; backward, in
+reverse. The *edge* v joins places v and v + 1: it lies within a stage (free of charge), or crosses a *hop*.
+Hop s joins stages s and s + 1; hop P − 1, where a traversal has it, joins the last stage to the first.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+TraversalName = Literal["straight", "loop", "wave"]
+WITHIN_STAGE = -1
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traversal:
+    """The forward order of (stage, chunk) (contracts.md, `traversal`).
+
+    straight : every stage once; with several chunks these are sub-blocks that stay on their stage.
+    loop : stages 0 … P−1 for chunk 0, then again for chunk 1, and so on.
+    wave : 0 … P−1 for even chunks, back from P−1 to 0 for odd ones.
+    """
+
+    name: TraversalName
+    stages: int
+    chunks: int = 1
+
+    @cached_property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """(stage, chunk) in forward order, L = stages · chunks of them."""
+        if self.name == "straight":
+            return tuple((stage, chunk) for stage in range(self.stages) for chunk in range(self.chunks))
+        ways = [range(self.stages)] * self.chunks
+        if self.name == "wave":
+            ways = [way if chunk % 2 == 0 else way[::-1] for chunk, way in enumerate(ways)]
+        return tuple((stage, chunk) for chunk, way in enumerate(ways) for stage in way)
+
+    @cached_property
+    def stage_of(self) -> Ints:
+        """Stage of each place, shape (L,)."""
+        return np.array([stage for stage, _ in self.places], dtype=np.int64)
+
+    @cached_property
+    def chunk_of(self) -> Ints:
+        """Chunk of each place, shape (L,)."""
+        return np.array([chunk for _, chunk in self.places], dtype=np.int64)
+
+    @cached_property
+    def place_of(self) -> Ints:
+        """The place of each (stage, chunk), shape (stages, chunks)."""
+        place = np.empty((self.stages, self.chunks), dtype=np.int64)
+        place[self.stage_of, self.chunk_of] = np.arange(len(self.places))
+        return place
+
+    @cached_property
+    def hop_of(self) -> Ints:
+        """The hop that each edge crosses, shape (L − 1,); −1 within a stage."""
+        here, there = self.stage_of[:-1], self.stage_of[1:]
+        hop = np.minimum(here, there)
+        if self.name == "loop":
+            hop = np.where(there < here, self.stages - 1, hop)
+        return np.where(here == there, WITHIN_STAGE, hop)
+
+    @cached_property
+    def direction_of(self) -> Ints:
+        """Direction in which an activation crosses each edge's hop, shape (L − 1,).
+
+        0 from stage s to s + 1 (over the last hop: from P − 1 to 0), 1 the other way. Gradients go against
+        it.
+        """
+        if self.name == "loop":
+            return np.zeros(len(self.places) - 1, dtype=np.int64)
+        return (self.stage_of[1:] < self.stage_of[:-1]).astype(np.int64)
+
+    @cached_property
+    def crossings(self) -> Ints:
+        """Which crossing an output makes, shape (2 directions, stages hops, chunks of the producing op).
+
+        ``payload · (L − 1) + edge`` with payload 0 an activation, 1 a gradient; −1 where nothing is sent.
+        """
+        edges = len(self.places) - 1
+        found = np.full((2, self.stages, self.chunks), -1, dtype=np.int64)
+        for edge in range(edges):
+            hop = int(self.hop_of[edge])
+            if hop == WITHIN_STAGE:
+                continue
+            direction = int(self.direction_of[edge])
+            found[direction, hop, self.places[edge][1]] = edge
+            found[1 - direction, hop, self.places[edge + 1][1]] = edges + edge
+        return found
+
+    @property
+    def wraps(self) -> bool:
+        """Whether it uses the hop from the last stage to the first."""
+        return self.name == "loop" and self.chunks > 1 and self.stages > 1
+
+
+def straight(stages: int) -> Traversal:
+    """Every stage once, in order: what a policy does that knows no chunks."""
+    return Traversal(name="straight", stages=stages)

@@ -1,0 +1,99 @@
+"""Shortest ways of one microbatch through the places of a traversal, for lower bounds.
+
+A place is a chunk on a stage (`engine.schedule.traversal`). Everything here counts the work of one microbatch
+and crossings without any waiting, so no schedule can be shorter. Where B can be split, its input part is
+`backward` and its weight part `weight`: to run W right after B does all that a whole B does and sends the
+gradient sooner, so a bound for split schedules holds for whole ones.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.schedule.scenario import Scenario
+from engine.schedule.search import Frame
+from engine.schedule.timing import durations
+from engine.schedule.traversal import WITHIN_STAGE, Traversal
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """Times around each of L places, shape (L,), and on each of L − 1 edges.
+
+    forward, backward, weight : durations of one op.
+    again : what recomputation takes of the GPU at least: R, or the wait between F and a B that is the very
+        next op, which is `trip`; never the latter where a later place of the microbatch is on the same GPU.
+    recompute : duration of R; 0 where there is none.
+    held, latency : time of a transfer on its link and after it, 0 within a stage.
+    head : earliest start of F.  trip : from the end of F to the arrival of its gradient.
+    tail : from the end of B to the end of all that must follow, its W included.
+    back : from the end of B to the end of W at place 0, by way of every place between.
+    shared : which edges cross a link that all pipelines share.
+    """
+
+    traversal: Traversal
+    forward: Floats
+    again: Floats
+    backward: Floats
+    weight: Floats
+    recompute: Floats
+    held: Floats
+    latency: Floats
+    shared: NDArray[np.bool_]
+    head: Floats
+    trip: Floats
+    tail: Floats
+    back: Floats
+
+    @classmethod
+    def of(cls, scenario: Scenario, frame: Frame) -> "Paths":
+        """The ways in one frame."""
+        traversal = frame.traversal
+        stage, hop = traversal.stage_of, traversal.hop_of
+        split = bool(np.any(scenario.times.weight))
+        forward, recompute, backward, weight = durations(scenario, traversal.chunks, split=split)[:, stage]
+        if not split:
+            weight = np.zeros_like(backward)
+        crosses = hop != WITHIN_STAGE
+        temporal = frame.sharing == "temporal" and scenario.pipelines > 1
+        held = np.where(crosses, scenario.hop_times("temporal" if temporal else "spatial")[hop], 0.0)
+        latency = np.where(crosses, scenario.hop_latency[hop], 0.0)
+        cross = held + latency
+        way = np.concatenate([[0.0], np.cumsum(cross + backward[:-1])])
+        trip = _trip(cross, forward, backward)
+        return cls(
+            traversal=traversal,
+            forward=forward,
+            again=np.where(_highest(traversal), np.minimum(recompute, trip), recompute),
+            backward=backward,
+            weight=weight,
+            recompute=recompute,
+            held=held,
+            latency=latency,
+            shared=crosses & scenario.hop_is_wan[hop] & temporal & (held > 0),
+            head=np.concatenate([[0.0], np.cumsum(forward[:-1] + cross)]),
+            trip=trip,
+            # way[v] − way[u] leads from the end of B(v) to the end of B(u); then W(u).
+            tail=way + np.maximum.accumulate(weight - way),
+            back=way + weight[0],
+        )
+
+    @property
+    def work(self) -> Floats:
+        """What one microbatch takes of the GPU at each place, without W."""
+        return self.forward + self.again + self.backward
+
+
+def _trip(cross: Floats, forward: Floats, backward: Floats) -> Floats:
+    there_and_back = np.append(2 * cross + forward[1:] + backward[1:], 0.0)
+    return np.cumsum(there_and_back[::-1])[::-1]
+
+
+def _highest(traversal: Traversal) -> NDArray[np.bool_]:
+    """Which places have no later place on their GPU."""
+    highest = np.zeros(len(traversal.places), dtype=np.bool_)
+    highest[traversal.place_of.max(axis=1)] = True
+    return highest

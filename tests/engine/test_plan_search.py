@@ -1,0 +1,265 @@
+"""`method: search` against trying all routes, splits, cells and policies; its bound; what must not be."""
+
+import copy
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import Infeasible
+from engine.inputs import parse
+from engine.plan import choose
+from engine.plan.cell import scenario_of
+from engine.plan.dc_selection import plan
+from engine.plan.job import Job
+from engine.plan.request import PlanRequest
+from engine.plan.result import Option, Partition, PlanResult
+from engine.plan.search.bound import least_ms
+from engine.plan.search.cells import FAST, Cells
+from engine.plan.search.problem import cell_sizes, problem_of
+from engine.plan.search.splits import splits
+from engine.simulate import simulate
+
+# at 2 % of a GPU a layer takes 38 ms: 1 Gbps needs 1.8 times as long for what it hands on
+SHAPE = {"layers": 4, "hidden": 2048, "heads": 16, "seq": 2048}
+SETTINGS = settings(max_examples=12, deadline=None)
+
+
+def document(
+    gpus: list[int],
+    joined: list[tuple[int, int, float, float]],
+    job: dict[str, Any] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    names = [f"dc{i}" for i in range(len(gpus))]
+    return {
+        "datacenters": [
+            {"name": name, "gpus": n, "gpu_type": "a100-80g", "price_per_gpu_hour": 1 + 0.5 * i}
+            for i, (name, n) in enumerate(zip(names, gpus, strict=True))
+        ],
+        "links": [
+            {"between": [names[a], names[b]], "latency_ms": latency, "bandwidth_gbps": gbps}
+            for a, b, latency, gbps in joined
+        ],
+        "job": job or {"partitions": 4, "microbatches": 3, "model": SHAPE, "mfu": 0.02},
+        "method": "search",
+        "max_dp_cells": 3,
+        **more,
+    }
+
+
+@st.composite
+def clusters(draw: st.DrawFn, most: int = 4) -> dict[str, Any]:
+    n = draw(st.integers(1, most))
+    gpus = draw(st.lists(st.integers(0, 20), min_size=n, max_size=n))
+    pairs = list(itertools.combinations(range(n), 2))
+    joined = [
+        (a, b, draw(st.sampled_from([0.0, 5.0, 20.0])), draw(st.sampled_from([1.0, 2.0, 5.0])))
+        for a, b in pairs
+        if draw(st.integers(0, 4))
+    ]
+    objective = draw(st.sampled_from(["throughput", "cost", "cost_per_token"]))
+    return document(gpus, joined, objective=objective)
+
+
+def asked(data: dict[str, Any]) -> PlanResult:
+    return plan(parse(PlanRequest, data))
+
+
+def score(result: PlanResult) -> float:
+    return -1e300 if result.best is None else choose.score(result.options[result.best], result.objective)
+
+
+def trying_all(data: dict[str, Any]) -> float:
+    """The best score over all orders of all subsets, all splits, every D and c, and each fast policy."""
+    request = parse(PlanRequest, data)
+    problem = problem_of(request)
+    best = -1e300
+    for size in range(1, len(request.datacenters) + 1):
+        for route in itertools.permutations(range(len(request.datacenters)), size):
+            if not all(pair in problem.hops for pair in itertools.pairwise(route)):
+                continue
+            for split in itertools.product(range(1, 5), repeat=size):
+                ways = itertools.product(cell_sizes(request), FAST) if sum(split) == 4 else ()
+                best = max([best, *(one(request, problem.job, route, split, *way) for way in ways)])
+    return best
+
+
+def one(
+    request: PlanRequest, job: Job, route: tuple[int, ...], split: tuple[int, ...], cell: int, policy: str
+) -> float:
+    """The best score of one way of doing it over D, from a simulation and the formulas of the contract."""
+    dcs = [request.datacenters[dc] for dc in route]
+    most = min(dc.gpus // (n * cell) for dc, n in zip(dcs, split, strict=True))
+    if most == 0:
+        return -1e300
+    partitions = tuple(Partition(dc=dc.name, stages=n) for dc, n in zip(dcs, split, strict=True))
+    option = Option(dp_cells=1, pipelines=cell, policy=policy, partitions=partitions)
+    pp_ms = simulate(scenario_of(request, option)).makespan
+    scores = []
+    for pipelines in range(cell, cell * min(most, 3) + 1, cell):
+        iteration_ms = pp_ms + 1e3 * 4 * job.parameters_per_stage * (pipelines - 1) / (pipelines * 12.5e9)
+        hourly = sum(dc.price_per_gpu_hour * n * pipelines for dc, n in zip(dcs, split, strict=True))
+        dollars = iteration_ms / 3.6e6 * hourly
+        tokens = pipelines * job.microbatches * job.tokens_per_microbatch
+        by_objective = {
+            "throughput": pipelines / iteration_ms * 1e3,
+            "cost": -dollars,
+            "cost_per_token": -dollars / tokens * 1e6,
+        }
+        scores.append(by_objective[request.objective])
+    return max(scores)
+
+
+@settings(max_examples=6, deadline=None)
+@given(data=clusters(most=3))
+def test_the_best_option_is_the_one_that_trying_all_gives(data: dict[str, Any]) -> None:
+    result = asked(data)
+    assert score(result) == pytest.approx(trying_all(data), rel=1e-9)
+    if result.best is None:
+        assert result.reason
+    else:
+        assert result.stopped_by == "proven"
+
+
+@SETTINGS
+@given(data=clusters())
+def test_no_option_is_worse_than_algorithm_1_and_each_says_what_it_is(data: dict[str, Any]) -> None:
+    found = asked(data)
+    theirs = asked({**data, "method": "algorithm1"})
+    assert score(found) >= score(theirs) * (1 + 1e-9 * (-1 if score(theirs) > 0 else 1))
+    for option in found.options:
+        assert sum(part.stages for part in option.partitions) == 4
+        assert option.pp_time_ms is not None
+        assert option.lower_bound_ms is not None
+        assert option.lower_bound_ms <= option.pp_time_ms * (1 + 1e-9)
+        request = parse(PlanRequest, data)
+        assert simulate(scenario_of(request, option)).makespan == pytest.approx(option.pp_time_ms)
+        for part in option.partitions:
+            held = next(dc.gpus for dc in request.datacenters if dc.name == part.dc)
+            assert option.gpus_used[part.dc] == part.stages * option.pipelines <= held
+    used = set(found.options[found.best].gpus_used) if found.best is not None else set()
+    assert {dc.dc for dc in found.excluded} == {dc["name"] for dc in data["datacenters"]} - used
+    assert all(dc.reason for dc in found.excluded)
+
+
+@SETTINGS
+@given(data=clusters(), which=st.integers(0, 3), more=st.integers(1, 12))
+def test_more_gpus_never_make_it_worse(data: dict[str, Any], which: int, more: int) -> None:
+    richer = copy.deepcopy(data)
+    richer["datacenters"][which % len(data["datacenters"])]["gpus"] += more
+    assert score(asked(richer)) >= score(asked(data)) - 1e-9 * abs(score(asked(data)))
+
+
+@SETTINGS
+@given(data=clusters(), budget=st.floats(1e-6, 1e-2), more=st.floats(1, 3))
+def test_more_budget_never_makes_it_worse(data: dict[str, Any], budget: float, more: float) -> None:
+    tight = asked({**data, "budget_per_iteration": budget})
+    loose = asked({**data, "budget_per_iteration": budget * more})
+    assert score(loose) >= score(tight) - 1e-9 * abs(score(tight))
+    for option in tight.options:
+        assert not option.feasible or option.cost_per_iteration <= budget
+
+
+@SETTINGS
+@given(data=clusters(), which=st.integers(0, 5), faster=st.floats(1.05, 8))
+def test_more_bandwidth_never_makes_it_worse(data: dict[str, Any], which: int, faster: float) -> None:
+    if not data["links"]:
+        return
+    del data["max_dp_cells"]  # of cells that C makes large or small
+    richer = copy.deepcopy(data)
+    richer["links"][which % len(data["links"])]["bandwidth_gbps"] *= faster
+    before, after = score(asked(data)), score(asked(richer))
+    assert after >= before - 1e-9 * abs(before)
+
+
+@SETTINGS
+@given(data=clusters(), seed=st.randoms(use_true_random=False))
+def test_the_order_of_the_list_changes_nothing(data: dict[str, Any], seed: Any) -> None:
+    shuffled = copy.deepcopy(data)
+    seed.shuffle(shuffled["datacenters"])
+    seed.shuffle(shuffled["links"])
+    assert score(asked(shuffled)) == pytest.approx(score(asked(data)), rel=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    data=clusters(), policy=st.sampled_from(["gpipe", "1f1b", "varuna", "atlas"]), pick=st.integers(0, 10**6)
+)
+def test_no_schedule_is_faster_than_the_bound(data: dict[str, Any], policy: str, pick: int) -> None:
+    problem = problem_of(parse(PlanRequest, data))
+    routes = [
+        route
+        for size in range(1, len(data["datacenters"]) + 1)
+        for route in itertools.permutations(problem.usable, size)
+        if all(pair in problem.hops for pair in itertools.pairwise(route))
+    ]
+    if not routes:
+        return
+    route = routes[pick % len(routes)]
+    split = splits([4] * len(route), 4)[pick % len(splits([4] * len(route), 4))]
+    cells = Cells(problem)
+    cells.policies = (policy,)
+    timed = cells.timed(route, split)
+    assert not isinstance(timed, Infeasible)
+    assert least_ms(problem, route, split) <= timed.makespan_ms * (1 + 1e-9)
+
+
+@given(capacities=st.lists(st.integers(1, 9), min_size=1, max_size=4), stages=st.integers(1, 12))
+def test_splits_keep_capacities_and_are_all_where_they_are_few(capacities: list[int], stages: int) -> None:
+    if not len(capacities) <= stages <= sum(capacities):
+        return
+    found = splits(capacities, stages)
+    every = [
+        split for split in itertools.product(*(range(1, n + 1) for n in capacities)) if sum(split) == stages
+    ]
+    assert found
+    assert set(found) <= set(every)
+    assert len(set(found)) == len(found)
+    if len(every) <= 16:
+        assert sorted(found) == sorted(every)
+
+
+@settings(max_examples=2, deadline=None)
+@given(
+    gpus=st.lists(st.integers(1, 4), min_size=8, max_size=8),
+    objective=st.sampled_from(["throughput", "cost"]),
+)
+def test_of_many_data_centres_it_is_not_worse_either(gpus: list[int], objective: str) -> None:
+    joined = [(a, b, 5.0 * (a % 3), 1.0 + b % 4) for a, b in itertools.combinations(range(8), 2)]
+    data = document(gpus, joined, objective=objective)
+    found, theirs = asked(data), asked({**data, "method": "algorithm1"})
+    assert score(found) >= score(theirs) - 1e-9 * abs(score(theirs))
+    assert found.stopped_by in ("proven", "candidates")
+
+
+def test_a_data_centre_between_two_that_are_far_apart_is_gone_through() -> None:
+    """dc0 and dc2 hold everything together, but dc1 has fast links to both."""
+    data = document([2, 2, 2], [(0, 2, 100.0, 0.1), (0, 1, 1.0, 10.0), (1, 2, 1.0, 10.0)])
+    data["datacenters"][1]["gpus"] = 1
+    result = asked(data)
+    assert result.best is not None
+    names = [part.dc for part in result.options[result.best].partitions]
+    assert ("dc0", "dc2") not in itertools.pairwise(names)
+    assert ("dc2", "dc0") not in itertools.pairwise(names)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "joined", "reason"),
+    [
+        ([0], [], "not even one DP-cell fits"),
+        ([2], [], "not even one DP-cell fits"),
+        ([3, 3], [], "no data centres that are linked one after the other"),
+    ],
+)
+def test_what_cannot_be_says_why(gpus: list[int], joined: list[Any], reason: str) -> None:
+    job = {
+        "partitions": 4, "microbatches": 2, "forward_ms": 1, "backward_ms": 2, "recompute_ms": 1,
+        "comm_to_compute": 1, "parameters_per_stage": 1e6, "activation_bytes": 1e6,
+    }  # fmt: skip
+    result = asked(document(gpus, joined, job))
+    assert result.best is None
+    assert reason in str(result.reason)
+    assert {dc.dc for dc in result.excluded} == {f"dc{i}" for i in range(len(gpus))}
