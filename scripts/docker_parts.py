@@ -128,7 +128,7 @@ def site(image: Image, place: Path) -> None:
         _migrate(image, env, services["migrate"]["command"])
         with contextlib.ExitStack() as parts:
             waits = []
-            for name in ("web", "control", "beat", "ingest"):
+            for name in ("web", "control", "search", "beat", "ingest"):
                 one = services[name]
                 probe = one["healthcheck"]["test"][1:] if "healthcheck" in one else list(image.probe)
                 grace_s = float(one["stop_grace_period"].removesuffix("s"))

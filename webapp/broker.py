@@ -9,7 +9,8 @@ from functools import cache
 import redis
 from django.conf import settings
 
-CHANGES = "control:changes"  # stream of run ids whose state a service has changed; ingest tells the browsers
+# What services have changed and ingest tells the browsers: {run: id}, or {person: id} of somebody's rights.
+CHANGES = "control:changes"
 
 
 @cache
@@ -64,7 +65,25 @@ def _sentence(error: Exception) -> str:
 
 def announce(run_id: int) -> None:
     """Tell ingest that the state of a run has changed. Best effort: a lost one is seen a little later."""
+    _tell({"run": run_id})
+
+
+def announce_rights(user_id: int) -> None:
+    """Tell ingest that a person may see less than before: their open sockets ask again what they may."""
+    _tell({"person": user_id})
+
+
+def _tell(change: dict[str, int]) -> None:
     try:
-        client().xadd(CHANGES, {"run": run_id}, maxlen=10_000, approximate=True)
+        client().xadd(CHANGES, change, maxlen=10_000, approximate=True)  # type: ignore[arg-type]
     except (redis.RedisError, OSError):
         health(max_age_s=0)
+
+
+def uses(key: str, seconds: int) -> int:
+    """Count one more use of `key`, over all processes of the site; how many there were since the first,
+    which is forgotten after `seconds`. Raises RedisError where the broker does not answer."""
+    with client().pipeline(transaction=True) as pipe:
+        pipe.set(f"control:uses:{key}", 0, ex=seconds, nx=True)
+        pipe.incr(f"control:uses:{key}")
+        return int(pipe.execute()[1])

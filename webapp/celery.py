@@ -1,7 +1,8 @@
 """The control plane's Celery app: reconcile and upkeep on beat, queue ``control``, keys under ``control:``.
 
 Nodes have an app of their own with their own key prefix (workers/); this one never shares keys with them.
-No task runs longer than seconds, and no result is kept: state is in our tables.
+No task on queue ``control`` runs longer than seconds; searches have queue ``search`` and a worker of
+their own. No result is kept: state is in our tables.
 """
 
 import os
@@ -44,10 +45,11 @@ app.conf.update(
         "sessions": {"task": "accounts.upkeep", "schedule": 3600.0, "options": {"expires": 3600}},
         # A reconcile that could not start before the next one is due is worth nothing: it expires.
         "reconcile": {"task": "jobs.reconcile", "schedule": 2.0, "options": {"expires": 2}},
+        "computations": {"task": "planning.requeue_lost", "schedule": 10.0, "options": {"expires": 10}},
         "retention": {"task": "live.retention", "schedule": 30.0, "options": {"expires": 30}},
     },
 )
-app.autodiscover_tasks(["webapp.accounts", "webapp.jobs", "webapp.live"])
+app.autodiscover_tasks(["webapp.accounts", "webapp.jobs", "webapp.live", "webapp.planning"])
 
 
 @task_prerun.connect

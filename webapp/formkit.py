@@ -1,12 +1,14 @@
 """What our forms share: sections for the page, and errors of services and engine at their fields."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from html import escape
 from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.forms.utils import flatatt
-from django.utils.html import format_html, format_html_join
+from django.utils.choices import BaseChoiceIterator
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from engine.errors import InputError
@@ -63,22 +65,45 @@ def team_field(form: forms.BaseForm, user: Any) -> None:
 def limit(form: forms.BaseForm, names: Iterable[str], queryset: Any) -> None:
     """Let the choice fields `names` offer `queryset` only: dropdowns leak what pages hide."""
     for name in names:
-        form.fields[name].queryset = queryset  # type: ignore[attr-defined]
+        field: Any = form.fields[name]
+        field.queryset = queryset
+        if field.empty_label:
+            field.empty_label = "Choose…"
 
 
 class PlainSelect(forms.Select):
     """A select whose options are written in one go: Django renders a template for each of a thousand."""
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        chosen, mark = set(self.format_value(value)), SafeString(" selected")
-        rows = (("" if key is None else str(key), label) for key, label in self.choices)
-        options = format_html_join(
-            "",
-            '<option value="{}"{}>{}</option>',
-            ((key, mark if key in chosen else "", label) for key, label in rows),
-        )
+        chosen = set(self.format_value(value))
+        options = []
+        for key, label in self.choices:
+            key = "" if key is None else str(key)
+            selected = " selected" if key in chosen else ""
+            options.append(f'<option value="{escape(key)}"{selected}>{escape(str(label))}</option>')
         given = flatatt(self.build_attrs(self.attrs, {**(attrs or {}), "name": name}))
-        return format_html("<select{}>{}</select>", given, options)
+        return format_html("<select{}>{}</select>", given, SafeString("".join(options)))
+
+
+# The column that `str` of a row is: options are read without making an object of each.
+LABELS = {"user": "username", "team": "name", "plan": "name", "datacenter": "name"}
+
+
+class RowChoices(BaseChoiceIterator):
+    """The choices of a ModelChoiceField, read anew each time they are asked for."""
+
+    def __init__(self, field: forms.ModelChoiceField) -> None:
+        self.field = field
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        rows = self.field.queryset
+        label = LABELS.get(rows.model._meta.model_name or "") if rows is not None else None
+        if rows is None or label is None:
+            yield from self.field.iterator(self.field)
+            return
+        if self.field.empty_label is not None:
+            yield "", self.field.empty_label
+        yield from rows.values_list(self.field.to_field_name or "pk", label).iterator()
 
 
 def plain_selects(form: forms.BaseForm) -> None:
@@ -86,5 +111,6 @@ def plain_selects(form: forms.BaseForm) -> None:
     for field in form.fields.values():
         if isinstance(field, forms.ModelChoiceField) and type(field.widget) is forms.Select:
             cheap = PlainSelect(attrs=field.widget.attrs)
-            cheap.choices, cheap.is_required = field.widget.choices, field.widget.is_required
+            cheap.is_required = field.widget.is_required
+            cheap.choices = RowChoices(field)
             field.widget = cheap

@@ -18,6 +18,7 @@ from webapp.formkit import plain_selects
 
 PAGE_SIZES = (25, 50, 100, 200)
 PER_PAGE = 50
+PER_PAGE_OF_SEVERAL = 25  # where a page shows several tables
 COUNT_EXACTLY_TO = 10_000
 Action = tuple[str, str]  # URL, label
 
@@ -62,15 +63,17 @@ def bound_table(request: HttpRequest, table_class: Any, rows: Any, *, prefix: st
     if ordered:
         table.order_by = ordered
     # Not django_tables2's RequestConfig: it lets an address ask for any number of rows.
-    table.paginator = ListPaginator(table.rows, page_size(request.GET.get(table.prefixed_per_page_field, "")))
+    asked = request.GET.get(table.prefixed_per_page_field, "")
+    usual = PER_PAGE_OF_SEVERAL if prefix else PER_PAGE
+    table.paginator = ListPaginator(table.rows, page_size(asked, usual))
     table.page = table.paginator.get_page(request.GET.get(table.prefixed_page_field))
     table.page_sizes = PAGE_SIZES if not prefix else ()  # its template sees the table and the request alone
     return table
 
 
-def page_size(text: str) -> int:
-    """Rows of a page as the address asks for them; what is not offered is the default."""
-    return int(text) if text.isdigit() and int(text) in PAGE_SIZES else PER_PAGE
+def page_size(text: str, usual: int = PER_PAGE) -> int:
+    """Rows of a page as the address asks for them; what is not offered is the usual number."""
+    return int(text) if text.isdigit() and int(text) in PAGE_SIZES else usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Logs: structlog over the standard library's logging, request and run ids in every line."""
 
 import logging
+import re
 from typing import Any
 
 import structlog
@@ -28,6 +29,19 @@ class NoProbes(logging.Filter):
             request = request or record.msg.get("request")
         path = request.rpartition(" ")[2] if isinstance(request, str) else getattr(request, "path", "")
         return path not in self.PATHS
+
+
+# Addresses whose last part is the right to do something; encoded where they stand in another's query.
+_SLASH = "(?:/|%2F)"
+_WORD = r"[^/%?&\s'\"]+"
+_TOKEN = re.compile(rf"({_SLASH}(?:join|password{_SLASH}set{_SLASH}{_WORD}){_SLASH}){_WORD}", re.IGNORECASE)
+
+
+def without_tokens(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """A processor: what stands in the log of a link for joining or for a new password does not open it."""
+    return {
+        key: _TOKEN.sub(r"\1…", value) if isinstance(value, str) else value for key, value in event.items()
+    }
 
 
 def configure_structlog() -> None:
@@ -61,7 +75,11 @@ def logging_config(*, json_lines: bool, level: str) -> dict[str, Any]:
         "formatters": {
             "line": {
                 "()": structlog.stdlib.ProcessorFormatter,
-                "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+                "processors": [
+                    structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                    without_tokens,
+                    renderer,
+                ],
                 "foreign_pre_chain": SHARED,
             }
         },

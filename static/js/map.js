@@ -1,5 +1,6 @@
-// The map of data centres: whoever points at one, or tabs to it, sees its links alone.
-import { $, $$ } from "./lib/dom.js";
+// The map of data centres: whoever points at one, or tabs to it, sees its links alone. The overview puts a new
+// drawing into its page every few seconds, so the page listens, not the drawing.
+import { $$ } from "./lib/dom.js";
 
 function near(map, id) {
   map.classList.toggle("is-focused", id !== null);
@@ -8,9 +9,9 @@ function near(map, id) {
   }
 }
 
-const map = $("[data-map]");
-for (const dc of map ? $$("[data-dc]", map) : []) {
-  for (const [type, id] of [["mouseenter", dc.dataset.dc], ["focusin", dc.dataset.dc], ["mouseleave", null], ["focusout", null]]) {
-    dc.addEventListener(type, () => near(map, id));
-  }
+for (const [type, enters] of [["mouseover", true], ["focusin", true], ["mouseout", false], ["focusout", false]]) {
+  document.addEventListener(type, (event) => {
+    const dc = event.target.closest?.("[data-map] [data-dc]");
+    if (dc) near(dc.closest("[data-map]"), enters ? dc.dataset.dc : null);
+  });
 }

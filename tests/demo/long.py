@@ -46,14 +46,14 @@ def server_pid(demo: Demo, name: str) -> int:
 
 
 def family_of(demo: Demo, process: psutil.Process) -> str:
-    """web, control, beat, ingest, servers, rank or the node's name, from the command line alone."""
+    """web, control, search, beat, ingest, servers, rank or the node's name, from the command line alone."""
     try:
         line = " ".join(process.cmdline())
         if "workers.agent" in line:
             return "agent"
-        for name in ("uvicorn", "celery.*worker", "beat", "ingest", "supervisor"):
+        for name in ("uvicorn", "search@", "celery.*worker", "beat", "ingest", "supervisor"):
             if all(part in line for part in name.split(".*")):
-                return {"uvicorn": "web", "celery.*worker": "control"}.get(name, name)
+                return {"uvicorn": "web", "celery.*worker": "control", "search@": "search"}.get(name, name)
         if "postgres" in line or "valkey" in line:
             return "servers"
         return "ranks"

@@ -353,6 +353,24 @@ def test_plan_and_its_page(visitor: Visitor) -> None:
     expect(page.locator("[name=partitions]")).to_have_value("6")
 
 
+def test_a_comparison_shows_its_timelines_on_one_axis(visitor: Visitor) -> None:
+    page = visitor.page
+    visitor.go("/schedules/new/")
+    page.fill("[name=name]", f"browser-{uuid4().hex[:6]}")
+    for policy in ("1f1b", "gpipe"):
+        page.locator(f"[name=policies][value='{policy}']").set_checked(policy == "gpipe")
+    page.get_by_role("button", name="Compare").click()
+    sides = page.locator("[data-timeline-list] > section")
+    expect(sides).to_have_count(3, timeout=30_000)  # gpipe, varuna, atlas
+    expect(page.locator(".options tbody tr")).to_have_count(3)
+    expect(page.locator(".options .is-selected").first).to_contain_text("atlas")
+    expect(sides.nth(2).locator("[data-totals-line]")).to_contain_text("12 GPUs", timeout=10_000)
+    before = sides.nth(2).locator("[data-totals-line]").inner_text()
+    page.locator("[data-timelines] > .section-head [data-zoom=in]").click()
+    expect(sides.nth(2).locator("[data-totals-line]")).not_to_have_text(before, timeout=10_000)
+    assert not visitor.violations()
+
+
 @pytest.mark.parametrize(
     ("theme", "paths"), [("light", (*LISTS, "/plans/new/", "/nodes/new/")), ("dark", ("/", "/plans/new/"))]
 )

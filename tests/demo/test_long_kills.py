@@ -151,6 +151,25 @@ def test_a_part_killed_right_after_a_launch_does_not_lose_or_double_it(
     complete(shared, again)
 
 
+def test_a_killed_search_worker_is_replaced_and_its_comparison_answered(shared: Demo, client: Client) -> None:
+    """Ten sweeps of a solver keep the worker busy when it is killed; the next begins anew and ends."""
+    form = {
+        "name": "killed in between", "policies": "optimal", "stages_per_dc": "4, 4", "pipelines": 1,
+        "microbatches": 16, "unit": "slot", "forward": 1, "backward": 1, "weight": 1, "wan_latency": 2,
+        "wan_transfer": 1, "time_limit_s": 3, "parameter": "wan.latency", "values": "0, 1, 2, 3, 4",
+    }  # fmt: skip
+    ((team,),) = query(shared, "select id from accounts_team limit 1")
+    client.post("/schedules/new/", {**form, "team": team})
+    state = "select state from planning_computation where name = 'killed in between'"
+    wait_for("the search to run", lambda: query(shared, state) == [("running",)], 30)
+    killed(shared, "search")
+    wait_for("the answer", lambda: query(shared, state) == [("done",)], 120)
+    ((rows,),) = query(
+        shared, "select jsonb_array_length(answer->'rows') from planning_computation where state = 'done'"
+    )
+    assert rows == 5
+
+
 def test_a_killed_rank_fails_its_run_in_its_own_words_and_frees_the_gpus(
     shared: Demo, client: Client, run: str
 ) -> None:

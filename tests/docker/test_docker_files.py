@@ -104,9 +104,6 @@ def test_the_context_ignores_the_secrets_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COMPOSE)
 def test_a_compose_file_fits_the_specification(name: str) -> None:
-    pytest.importorskip(
-        "check_jsonschema", reason="pip install check-jsonschema: it ships the compose schema"
-    )
     done = subprocess.run(
         [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", DOCKER / name],
         capture_output=True, text=True, check=False, timeout=60,
@@ -198,3 +195,15 @@ def test_every_variable_has_a_default_or_is_in_the_example() -> None:
     for name in COMPOSE[:2]:
         for variable, operator in re.findall(r"(?<!\$)\$\{(\w+)(:[-?])?", (DOCKER / name).read_text()):
             assert operator == ":-" or variable in example, f"{name}: {variable}"
+
+
+def test_a_compose_file_with_a_mistake_does_not_fit(tmp_path: Path) -> None:
+    """The check above can fail: it knows the words of a service."""
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text((DOCKER / "compose.yaml").read_text().replace("restart:", "restarts:", 1))
+    done = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", wrong],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "restarts" in done.stdout

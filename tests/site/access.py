@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.site.computations import comparison
 from tests.site.telemetry import measure
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Role
@@ -66,6 +67,18 @@ class Access:
 
 def dc(world: World) -> Args:
     return {"pk": world.dcs[0].pk}
+
+
+def compared(world: World) -> Args:
+    return {"pk": comparison(world).pk}
+
+
+def compared_policy(world: World) -> Args:
+    return {**compared(world), "policy": "atlas"}
+
+
+def compared_file(world: World) -> Args:
+    return {**compared_policy(world), "form": "schedule"}
 
 
 def node(world: World) -> Args:
@@ -213,6 +226,17 @@ ACCESS: dict[str, Access] = {
     "planning:plan-create": Access(get=OPERATORS, post=OPERATORS),
     "planning:plan-detail": Access(get=TEAM, post=TEAM, args=plan),
     "planning:plan-document": Access(get=TEAM, post=TEAM, args=plan),
+    "design:network": Access(get=READERS, post=READERS),
+    "design:swap": Access(get=READERS, post=READERS),
+    "schedules:schedule-list": Access(get=READERS, post=READERS),
+    "schedules:schedule-create": Access(get=OPERATORS, post=OPERATORS),
+    "schedules:schedule-detail": Access(get=TEAM, post=TEAM, args=compared),
+    "schedules:schedule-document": Access(get=TEAM, post=TEAM, args=compared),
+    "schedules:schedule-table": Access(get=TEAM, post=TEAM, args=compared),
+    "schedules:schedule-timeline": Access(get=TEAM, post=TEAM, args=compared_policy),
+    "schedules:schedule-download": Access(get=TEAM, post=TEAM, args=compared_file),
+    "schedules:schedule-cancel": Access(post=TEAM_OPERATORS, args=compared),
+    "schedules:schedule-delete": Access(post=TEAM_OPERATORS, args=compared),
     "planning:plan-launch": Access(post=TEAM_OPERATORS, args=plan, data={"option": 0}),
     # jobs
     "jobs:run-list": Access(get=READERS, post=READERS),

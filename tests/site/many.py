@@ -16,13 +16,14 @@ from django.urls import reverse
 from django.utils import timezone
 
 from tests.site.access import ACCESS
+from tests.site.computations import comparison
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Invitation, Membership, Role, Team, User
 from webapp.inventory.models import DataCenter, Device, GpuPool, LinkMeasurement, Node, WanLink
 from webapp.jobs.models import TERMINAL, Desired, Job, MarkLevel, RankState, Run, RunEvent, Status
 from webapp.live import liveness
 from webapp.live.models import Beat, IterationStat, LogLine, SpanBatch
-from webapp.planning.models import Plan
+from webapp.planning.models import Computation, ComputationState, Plan
 
 PLACES = (
     ("us-east", "Ashburn, Virginia", 39.04, -77.49),
@@ -139,6 +140,18 @@ def plans(world: World, numbers: range) -> None:
     for i, plan in zip(numbers, made, strict=True):
         plan.created_at = _ago(i, 31)
     Plan.objects.bulk_update(made, ["created_at"], batch_size=500)
+
+
+def computations(world: World, numbers: range) -> None:
+    kept = comparison(world)
+    Computation.objects.bulk_create(
+        Computation(
+            team=world.team, kind=kept.kind, name=f"{_name(WORDS, i)} compared", request=kept.request,
+            answer=kept.answer, state=(ComputationState.DONE, ComputationState.CANCELLED)[i % 7 == 0],
+            created_by=world.users["operator"], started_at=_ago(i), finished_at=_ago(i),
+        )
+        for i in numbers
+    )  # fmt: skip
 
 
 def runs(world: World, numbers: range) -> None:
@@ -285,10 +298,15 @@ def _first_run(world: World) -> Run:
 
 def watched(world: World, numbers: range) -> None:
     """The first run, training: its ranks, an iteration a number, log lines and marks, the last spans."""
-    run, n = _first_run(world), numbers.stop
+    train(world, _first_run(world), numbers)
+
+
+def train(world: World, run: Run, numbers: range, *, kept: int = 12) -> None:
+    """Let `run` have made an iteration a number, with the spans of the last `kept`."""
+    n = numbers.stop
     length_s = run.predicted["iteration_ms"] / 1e3 * 1.06
     if run.epoch is None:
-        _ranks(world, run)
+        place_ranks(world, run)
         run.epoch = time.time() - n * length_s
     Run.objects.filter(pk=run.pk).update(
         status=Status.RUNNING,
@@ -300,7 +318,7 @@ def watched(world: World, numbers: range) -> None:
         waits_for="",
     )
     IterationStat.objects.bulk_create(_stats(run, numbers, length_s))
-    SpanBatch.objects.bulk_create(_spans(run, numbers, length_s))
+    SpanBatch.objects.bulk_create(_spans(run, numbers[-kept:], length_s), batch_size=1000)
     LogLine.objects.bulk_create(
         LogLine(run=run, rank=i % 12, seq=i, at=_ago(n - i, length_s / 60), text=f"iteration {i}: trained")
         for i in numbers
@@ -314,7 +332,7 @@ def watched(world: World, numbers: range) -> None:
     )
 
 
-def _ranks(world: World, run: Run) -> None:
+def place_ranks(world: World, run: Run) -> None:
     dc_of_stage = run.job.document["dc_of_stage"]
     stages = len(dc_of_stage)
     used = dict.fromkeys(range(len(world.dcs)), 0)
@@ -393,7 +411,7 @@ def _sent(run: Run) -> dict[str, list[list[float]]]:
 def _spans(run: Run, numbers: range, length_s: float) -> Iterator[SpanBatch]:
     """The predicted spans of the last iterations, as if they had been measured."""
     assert run.epoch is not None
-    for i in numbers[-12:]:
+    for i in numbers:
         for rank, *codes in run.predicted["spans"]:
             start = run.epoch + i * length_s
             yield SpanBatch(
@@ -419,6 +437,7 @@ FILLERS: tuple[Callable[[World, range], None], ...] = (
     nodes,
     links,
     plans,
+    computations,
     runs,
     people,
     invitations,

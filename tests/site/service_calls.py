@@ -19,6 +19,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.utils import timezone
 
 from engine import __version__
+from tests.site.computations import QUESTION, claimed, queued
 from tests.site.world import World, make_dc
 from webapp.accounts import services as accounts
 from webapp.accounts.models import Role
@@ -91,7 +92,7 @@ def measured_link(w: World) -> LinkMeasurement:
 
 
 def waiting_work(w: World) -> Callable[[], Any]:
-    w.launch()
+    placed(w)
     return partial(jobs.forget_stopped_work, "Down.")
 
 
@@ -191,6 +192,13 @@ CALLS: dict[str, Prepare] = {
     "inventory.resume": resuming,
     "inventory.probe_nodes": probing,
     # planning
+    "planning.start": lambda w: partial(
+        planning.start, operator(w), team=w.team, kind="schedules", name="new", request=QUESTION
+    ),
+    "planning.ask_to_cancel": lambda w: partial(planning.ask_to_cancel, operator(w), queued(w)),
+    "planning.remove": lambda w: partial(planning.remove, operator(w), queued(w)),
+    "planning.finish": lambda w: partial(planning.finish, claimed(w), {"results": []}),
+    "planning.give_up": lambda w: partial(planning.give_up, claimed(w), "no such policy"),
     "planning.create_plan": lambda w: partial(
         planning.create_plan,
         operator(w),
@@ -220,6 +228,21 @@ REPORTED = "notes what a node or rank reports; nobody decided anything"
 HOUSE = "keeps house; the setting says how much is kept"
 
 NOTES: dict[str, tuple[Prepare, str]] = {
+    # planning
+    "planning.claim": (
+        lambda w: partial(planning.claim, queued(w).pk),
+        "the search worker begins what a person started, which is in the audit",
+    ),
+    "planning.note_progress": (
+        lambda w: partial(planning.note_progress, claimed(w), {"done": 1, "of": 2}, None),
+        "how far a worker is",
+    ),
+    "planning.put_back": (
+        lambda w: partial(planning.put_back, claimed(w)),
+        "a worker that shuts down leaves the question to the next",
+    ),
+    "planning.requeue_lost": (lambda w: partial(planning.requeue_lost), "keeps house: lost messages"),
+    "planning.say_alive": (lambda w: partial(planning.say_alive, claimed(w)), "a worker's heartbeat"),
     # accounts
     "accounts.drop_sessions": (
         lambda w: partial(accounts.drop_sessions, operator(w)),
@@ -265,6 +288,10 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     # jobs
     "jobs.record_boundary": (lambda w: partial(jobs.record_boundary, w.launch(), 3), REPORTED),
     "jobs.wait_for": (lambda w: partial(jobs.wait_for, w.launch(), "GPUs"), "the run's page says it"),
+    "jobs.wait_in_queue": (
+        lambda w: partial(jobs.wait_in_queue, [jobs.Waiting(run=w.launch(), what="GPUs")]),
+        "the run's page says it",
+    ),
     "jobs.record_rank_event": (rank_event, REPORTED),
     "jobs.record_dispatch": (
         lambda w: partial(jobs.record_dispatch, placed(w), w.nodes[0]),
@@ -292,6 +319,7 @@ NOTES: dict[str, tuple[Prepare, str]] = {
 }
 
 READS: dict[str, str] = {
+    "accounts.close_sockets": "has ingest tell open sockets what another service has decided",
     "accounts.request_id": "the id of the request or task",
     "accounts.token_hash": "a hash",
     "accounts.open_invitation": "the invitation of a token",

@@ -157,3 +157,13 @@ def test_two_admins_who_remove_each_other_lock_the_team(house: Any) -> None:
     count = next(i for i, sql in enumerate(statements) if "accounts_membership" in sql and "is_active" in sql)
     assert lock < count
     assert Team.objects.count() == 2
+
+
+def test_createsuperuser_writes_a_row(db: Any) -> None:
+    from django.core.management import call_command
+
+    call_command("createsuperuser", username="root", email="", interactive=False, verbosity=0)
+    entry = AuditEntry.objects.get(verb="create", object_type="user")
+    assert (entry.object_label, entry.actor, entry.after) == (
+        "root", None, {"username": "root", "is_superuser": True},
+    )  # fmt: skip

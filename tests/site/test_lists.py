@@ -165,3 +165,45 @@ def _columns() -> tuple[Any, ...]:
     import django_tables2 as tables
 
     return tables.Column(), tables.Column(), NumberColumn(), StateColumn(), NumberColumn()
+
+
+def test_selects_offer_what_django_would_offer(world: Any) -> None:
+    """Options are read as columns: they must be the rows' own names, and nothing in them may act as HTML."""
+    from django import forms
+
+    from webapp.accounts.models import Team, User
+    from webapp.formkit import LABELS, plain_selects
+    from webapp.planning.models import Plan
+
+    type(world.plan).objects.create(
+        team=world.team,
+        name='a <b> & "c"',
+        request={},
+        result={},
+        computed_ms=1,
+        created_by=world.users["operator"],
+    )
+    models = (Plan, DataCenter, Team, User)
+    assert {model._meta.model_name for model in models} == set(LABELS)
+    for model in models:
+        for key in (None, "pk" if model is Plan else LABELS[str(model._meta.model_name)]):
+            field = forms.ModelChoiceField(model._default_manager.all(), to_field_name=key, empty_label="Any")
+            first = model._default_manager.latest("pk")
+            chosen = getattr(first, key or "pk")
+            theirs = field.widget.render("x", chosen)
+            form = type("Form", (forms.Form,), {"x": field})()
+            plain_selects(form)
+            ours = form.fields["x"].widget.render("x", chosen)
+            assert _options(ours) == _options(theirs)
+            assert len(_options(ours)) == model._default_manager.count() + 1
+
+
+def _options(html: str) -> list[tuple[str, str]]:
+    return re.findall(r"<option ([^>]*)>([^<]*)</option>", html)
+
+
+def test_cells_of_a_table_are_escaped(world: Any) -> None:
+    DataCenter.objects.create(team=world.team, name="x", place="<script>alert(1)</script> & co")
+    page = world.client("viewer").get("/datacenters/").content.decode()
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; co" in page

@@ -300,3 +300,47 @@ async def test_an_open_socket_ends_when_its_person_may_no_longer_watch(
         while (last := await browser.hear()).get("type") == "ping":
             pass
     assert (last["type"], last["code"]) == ("websocket.close", NOT_FOUND)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("how", ["deactivated", "role", "removed", "sessions"])
+async def test_an_open_socket_ends_at_once_when_a_service_takes_the_right_away(how: str) -> None:
+    """Long before its next ping: the service tells ingest, ingest tells all sockets of that person."""
+    from django.contrib.sessions.backends.db import SessionStore
+
+    from webapp.accounts import services
+    from webapp.accounts.models import Membership, Role
+    from webapp.live.ingest import Ingest
+
+    world = await sync_to_async(make_world)()
+    run = await sync_to_async(placed)(world)
+    admin, viewer = world.users["admin"], world.users["viewer"]
+    session = SessionStore()
+    await sync_to_async(services.note_login)(viewer, session, address=None, browser="")
+    client = AsyncRedis.from_url(settings.VALKEY_URL, decode_responses=True)
+    ingest = Ingest(client)
+    while await ingest.round():
+        pass
+    watching, other = Browser(run, viewer), Browser(run, world.users["operator"])
+    watching.line.scope["session"] = session
+    for browser in (watching, other):
+        assert (await (await browser.open()).hear())["type"] == "snapshot"
+
+    def take_away() -> None:
+        membership = Membership.objects.get(user=viewer)
+        if how == "deactivated":
+            services.deactivate(admin, viewer)
+        elif how == "role":
+            services.set_role(viewer, world.team, Role.TENANT, actor=admin)
+        elif how == "removed":
+            services.remove_member(admin, membership)
+        else:
+            services.end_other_sessions(viewer, None)
+
+    await sync_to_async(take_away)()
+    await ingest.round()
+    last = await watching.hear()
+    assert (last["type"], last["code"]) == ("websocket.close", NOT_FOUND)
+    assert await other.line.receive_nothing(0.2), "nobody else's socket is closed"
+    await other.close()
+    await client.aclose()

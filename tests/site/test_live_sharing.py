@@ -5,6 +5,7 @@ import itertools
 import time
 
 import pytest
+from asgiref.sync import sync_to_async
 
 from webapp.live import sharing
 from webapp.live.sharing import Picture, picture
@@ -25,6 +26,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
         return Picture(seq=number, epoch=None, text=str(len(begun)))
 
     monkeypatch.setattr(sharing, "_encoded", read)
+    # No database is read here; a connection that another test left in the thread would be looked at.
+    monkeypatch.setattr(sharing, "database_sync_to_async", sync_to_async)
     return begun
 
 

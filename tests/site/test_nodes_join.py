@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import redis
 from django.conf import settings
-from django.core.cache import cache
 from django.core.exceptions import ValidationError
 from django.test import Client
 from django.utils import timezone
@@ -17,6 +16,7 @@ from hypothesis.extra.django import TestCase
 
 from engine import __version__
 from tests.site.world import make_node, make_world
+from webapp import broker
 from webapp.accounts.models import AuditEntry
 from webapp.inventory import services
 from webapp.inventory.models import JoinToken, Node, free_ports
@@ -27,7 +27,8 @@ JOIN = "/api/v1/nodes/join/"
 
 @pytest.fixture(autouse=True)
 def _no_throttle() -> None:
-    cache.clear()
+    for key in broker.client().scan_iter("control:uses:*"):
+        broker.client().delete(key)
 
 
 def join(token: str, **changes: Any) -> Any:
@@ -129,6 +130,23 @@ def test_too_many_tries_are_refused(world: Any) -> None:
     codes = [join("mj-x").status_code for _ in range(25)]
     assert codes[:20] == [403] * 20
     assert set(codes[20:]) == {429}
+
+
+def test_tries_are_counted_over_all_processes(world: Any) -> None:
+    """What another process of the site has answered counts here too, each address by itself, for a minute."""
+    assert [broker.uses("join:10.9.9.9", 60) for _ in range(3)] == [1, 2, 3]
+    other = redis.Redis.from_url(settings.VALKEY_URL)
+    other.incrby("control:uses:join:127.0.0.1", 20)
+    assert join("mj-x").status_code == 429
+    assert 0 < other.ttl("control:uses:join:10.9.9.9") <= 60
+    assert broker.uses("join:10.9.9.8", 60) == 1
+
+
+def test_nobody_joins_while_the_broker_is_silent(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = redis.Redis.from_url("redis://127.0.0.1:1/0", socket_connect_timeout=0.2)
+    monkeypatch.setattr(broker, "client", lambda: dead)
+    answer = join("mj-x")
+    assert (answer.status_code, answer.json()["field"]) == (503, "broker")
 
 
 def test_ports_that_another_node_of_the_host_has_are_refused(world: Any, apart: Node) -> None:

@@ -58,6 +58,9 @@ def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[d
     entries = [
         ("overview", "Overview", "overview", None),
         ("plans", "Plans", "planning:plan-list", Plan.objects.visible_to(user)),
+        ("schedules", "Schedules", "schedules:schedule-list", None),
+        ("network", "Network design", "design:network", None),
+        ("swap", "Swap plan", "design:swap", None),
         ("runs", "Runs", "jobs:run-list", Run.objects.visible_to(user).open()),
         ("datacenters", "Data centres", "inventory:datacenter-list", DataCenter.objects.visible_to(user)),
         ("nodes", "Nodes", "inventory:node-list", Node.objects.visible_to(user)),

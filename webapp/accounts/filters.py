@@ -113,8 +113,7 @@ class AuditFilterSet(filters.FilterSet):
         fields = ["q", "actor", "verb", "object_type", "team", "since", "until", "object_id"]
 
     def find(self, queryset: Any, name: str, value: str) -> Any:
-        found = Q(object_label__icontains=value) | Q(message__icontains=value) | Q(request_id=value)
-        return queryset.filter(found)
+        return queryset.search(value)
 
     def from_day(self, queryset: Any, name: str, value: Any) -> Any:
         return queryset.filter(at__gte=self._midnight(value))

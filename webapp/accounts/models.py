@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from django.contrib.auth.models import AbstractUser
-from django.db import models
-from django.db.models import Q
+from django.contrib.auth.models import AbstractUser, UserManager
+from django.contrib.postgres.fields import ArrayField
+from django.db import models, transaction
+from django.db.models import Func, Q, Value
 from django.db.models.functions import Cast
 from django.utils import timezone
 
@@ -24,10 +25,28 @@ OPERATORS = (Role.OPERATOR, Role.ADMIN)
 ADMINS = (Role.ADMIN,)
 
 
+class PeopleManager(UserManager["User"]):
+    """Makes users; what `manage.py createsuperuser` makes stands in the audit like everything else."""
+
+    use_in_migrations = False
+
+    @transaction.atomic(savepoint=False)
+    def create_superuser(self, *args: Any, **kwargs: Any) -> User:
+        """A user who may do everything, with their row in the audit."""
+        from webapp.accounts.services import record  # services know the models, not the other way round
+
+        user = super().create_superuser(*args, **kwargs)
+        after = {"username": user.username, "is_superuser": True}
+        record(None, "create", user, team=None, after=after, message="From the command line.")
+        return user
+
+
 class User(AbstractUser):
     """A person. What they may do hangs on their memberships; a superuser may do everything."""
 
     time_zone = models.CharField(max_length=40, blank=True)  # IANA name; empty: the browser's
+
+    objects: ClassVar[PeopleManager] = PeopleManager()
 
     class Meta(AbstractUser.Meta):
         pass
@@ -167,6 +186,19 @@ class LoginSession(models.Model):
         return f"{self.user} from {self.address or 'somewhere'}"
 
 
+MOST_CANDIDATES = 2000  # rows that the index of the audit may offer and that are then read one by one
+
+
+class Trigrams(Func):
+    """All that is three characters long in one of two texts, in capitals: a function of migration 0004.
+
+    It does what the extension pg_trgm does, which not every PostgreSQL comes with.
+    """
+
+    function = "accounts_trigrams"
+    output_field = ArrayField(models.TextField())
+
+
 class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
     def visible_to(self, user: Any) -> AuditEntryQuerySet:
         """Entries of the teams that `user` is an admin of, of their members' accounts, and `user`'s own."""
@@ -178,6 +210,21 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
         members = Membership.objects.filter(team__in=teams).annotate(key=Cast("user_id", models.CharField()))
         accounts = Q(team=None, object_type="user", object_id__in=members.values("key"))
         return self.filter(Q(team__in=teams) | accounts | Q(actor=user))
+
+    def search(self, text: str) -> AuditEntryQuerySet:
+        """Entries with `text` in the object's name or the message, or of the request with that id.
+
+        An index tells which rows hold all trigrams of `text`. Where they are many, any order of reading finds
+        enough of them soon, and the index would only add its own work.
+        """
+        found = Q(object_label__icontains=text) | Q(message__icontains=text)
+        if len(text) >= 3:
+            rows = self.model._default_manager.alias(trigrams=Trigrams("object_label", "message"))
+            held = rows.filter(trigrams__contains=Trigrams(Value(text), Value(""))).order_by()
+            few = list(held.values_list("pk", flat=True)[: MOST_CANDIDATES + 1])
+            if len(few) <= MOST_CANDIDATES:
+                found &= Q(pk__in=few)
+        return self.filter(found | Q(request_id=text))
 
 
 class AuditEntry(models.Model):
@@ -207,6 +254,8 @@ class AuditEntry(models.Model):
             models.Index(fields=["actor", "-at"]),
             models.Index(fields=["verb", "-at"]),
             models.Index(fields=["-at", "-id"]),
+            models.Index(fields=["request_id"]),
+            # And one of trigrams over object_label and message, which migration 0004 makes: see `search`.
         ]
 
     def __str__(self) -> str:

@@ -66,18 +66,21 @@ class Frame:
         )
 
 
-def frame_of(places: Sequence[tuple[float, float]], *, high: float = HIGH, margin: float = 70.0) -> Frame:
+def frame_of(
+    places: Sequence[tuple[float, float]], *, wide: float = WIDE, high: float = HIGH, margin: float = 70.0
+) -> Frame:
     """The frame that shows all `places` (latitude, longitude), `margin` from its edges."""
     if not places:
-        return Frame(west=-180, north=90, per_degree=WIDE / 360, high=high)
+        return Frame(west=-180, north=90, per_degree=wide / 360, wide=wide, high=high)
     south, north = min(p[0] for p in places), max(p[0] for p in places)
     west, east = min(p[1] for p in places), max(p[1] for p in places)
     across, down = max(east - west, LEAST_DEGREES), max(north - south, LEAST_DEGREES / 2)
-    per_degree = min((WIDE - 2 * margin) / across, (high - 2 * margin) / down)
+    per_degree = min((wide - 2 * margin) / across, (high - 2 * margin) / down)
     return Frame(
-        west=(west + east) / 2 - WIDE / per_degree / 2,
+        west=(west + east) / 2 - wide / per_degree / 2,
         north=(south + north) / 2 + high / per_degree / 2,
         per_degree=per_degree,
+        wide=wide,
         high=high,
     )
 
@@ -143,6 +146,8 @@ def curve(boxes: Sequence[Box], a: int, b: int) -> Curve:
     """A curve from box `a` to box `b` past the others: the least bow that runs behind the fewest of them."""
     straight = Curve(x1=boxes[a].x, y1=boxes[a].y, x2=boxes[b].x, y2=boxes[b].y, bend=0.0)
     others = [box for i, box in enumerate(boxes) if i not in (a, b)]
+    if not others:
+        return straight
     bends = (side * bend for bend in (0.0, 24.0, 48.0, 72.0, 96.0, 128.0) for side in (1, -1))
     tried = [replace(straight, bend=bend) for bend in bends]
     return min(tried, key=lambda each: (_hidden(each, others), abs(each.bend), -each.bend))

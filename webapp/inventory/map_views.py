@@ -15,12 +15,13 @@ from webapp.inventory.filters import DataCenterFilterSet
 from webapp.inventory.models import DataCenter, LinkMeasurement, WanLink
 from webapp.inventory.selectors.matrix import MEASURES, link_matrix
 from webapp.inventory.selectors.worldmap import world_map
+from webapp.live.flows import flows_now
 
 
 @require_GET
 def datacenter_map(request: HttpRequest) -> HttpResponse:
     """Data centres by longitude and latitude, and the links between them."""
-    return render(request, "inventory/map.html", {"map": world_map(request.user)})
+    return render(request, "inventory/map.html", {"map": world_map(request.user, flows_now(request.user))})
 
 
 @require_GET

@@ -6,7 +6,6 @@ from typing import Any
 import redis
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
-from django.core.cache import cache
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
@@ -16,6 +15,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from engine.errors import InputError
+from webapp import broker
 from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import require, require_somewhere, visible_or_404
 from webapp.inventory import services
@@ -26,6 +26,7 @@ from webapp.inventory.pages import Pages
 from webapp.inventory.selectors.nodes import node_page, nodes_for_lists, reach_matrix, runs_on
 
 JOINS_PER_MINUTE = 20  # of one address
+BROKER_SILENT = ("broker", "does not answer, so nobody can join now", "try again soon")
 LARGEST_JOIN = 256 * 1024  # bytes
 MOST_SHOWN = 40  # nodes in the matrix
 BROKER_AWAY = "the broker does not answer. Nothing has changed."
@@ -115,9 +116,13 @@ def _waiting(node: Node) -> dict[str, Any]:
 def node_join(request: HttpRequest) -> JsonResponse:
     """POST /api/v1/nodes/join/: a machine with a token becomes the node for which that was made."""
     address = request.META.get("REMOTE_ADDR")
-    if not _within_limit(f"join-{address}"):
+    try:
+        tries = broker.uses(f"join:{address}", 60)
+    except (redis.RedisError, OSError):
+        return _refused(*BROKER_SILENT, status=503)
+    if tries > JOINS_PER_MINUTE:
         answer = _refused("address", "too many tries within a minute", "wait a minute, then try again")
-        answer.status_code, answer["Retry-After"] = 429, "60"
+        answer["Retry-After"] = "60"
         return answer
     if int(request.META.get("CONTENT_LENGTH") or 0) > LARGEST_JOIN:
         return _refused("body", f"is larger than {LARGEST_JOIN} bytes", status=413)
@@ -128,7 +133,7 @@ def node_join(request: HttpRequest) -> JsonResponse:
     except services.JoinRefused as error:
         return _refused(error.field, error.reason, error.remedy, value=error.value, status=error.status)
     except (redis.RedisError, OSError):
-        return _refused("broker", "does not answer, so nobody can join now", "try again soon", status=503)
+        return _refused(*BROKER_SILENT, status=503)
 
 
 def _refused(
@@ -136,15 +141,6 @@ def _refused(
 ) -> JsonResponse:
     body = {"field": field, "value": value, "reason": reason, "remedy": remedy}
     return JsonResponse(body, status=status)
-
-
-def _within_limit(key: str) -> bool:
-    """Count one more use of `key` in this minute, and say whether that is still within the limit."""
-    cache.add(key, 0, timeout=60)
-    try:
-        return cache.incr(key) <= JOINS_PER_MINUTE
-    except ValueError:  # it has just run out
-        return True
 
 
 @require_POST

@@ -71,8 +71,9 @@ class PoolTable(Table):
         template_name="inventory/pool_actions.html",
         verbose_name="Actions",
         orderable=False,
-        attrs={"td": {"class": "num"}},
+        attrs={"td": {"class": "num"}, "th": {"class": "num"}},
     )
+    narrow = ("gpu_type", "price_per_gpu_hour", "actions")
     node_count = NumberColumn("Nodes")
     gpu_count = NumberColumn("GPUs")
     price_per_gpu_hour = NumberColumn("Price", unit="$/GPU h", decimals=2)
@@ -114,7 +115,7 @@ class MeasurementTable(Table):
     actor = tables.Column("By", default="Meridian")
     use = tables.TemplateColumn(
         template_name="inventory/measurement_use.html", verbose_name="Use", orderable=False,
-        attrs={"td": {"class": "num"}},
+        attrs={"td": {"class": "num"}, "th": {"class": "num"}},
     )  # fmt: skip
     narrow = ("at", "latency_ms", "use")
 

@@ -64,7 +64,7 @@ def seed(var: Path) -> Run:
             return running
     for node in nodes:
         write_node_environment(var, inventory.enrol_node(None, node))
-    forget_stopped_work("Meridian was stopped while this ran, and its ranks with it.")
+    forget_stopped_work("Meridian ended without being shut down while this ran, and its ranks with it.")
     return _launch(team, list(dcs.values()), admin)
 
 

@@ -6,8 +6,7 @@ from django import forms
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.schedule.scenario import POLICIES
+from engine.runtime.job import RUNNABLE, TrainJob
 from webapp.formkit import Sectioned
 from webapp.jobs.models import Job, Run
 
@@ -24,7 +23,7 @@ class CloneForm(Sectioned, forms.Form):
         label="Clip gradients at", min_value=1e-9, max_value=1e15, required=False, help_text="Empty: do not."
     )
     seed = forms.IntegerField(min_value=0, max_value=2**31 - 1)
-    policy = forms.ChoiceField(choices=[(name, name) for name in POLICIES])
+    policy = forms.ChoiceField(choices=[(name, name) for name in RUNNABLE])
     sharing = forms.ChoiceField(
         label="WAN links", required=False,
         choices=[("", "The policy's own"), ("temporal", "Temporal"), ("spatial", "Spatial")],

@@ -16,9 +16,9 @@ from engine.runtime.job import TrainJob
 from engine.runtime.launch import LaunchSpec, RankAssignment
 from webapp.inventory.models import Node, NodeState, silence
 from webapp.jobs import services
-from webapp.jobs.allocate import allocate
 from webapp.jobs.dispatch import BrokerDown
 from webapp.jobs.models import RANK_OVER, RankState, RankStatus, Run, Status
+from webapp.jobs.queue import Queue
 from webapp.live import liveness
 from webapp.live.shape import shape_of
 
@@ -34,7 +34,8 @@ class Send(Protocol):
 
 def reconcile(send: Send) -> None:
     """One round over all runs that are open, and over ranks that outlived theirs."""
-    for run in Run.objects.open().for_lists().order_by("pk"):
+    _guarded(_advance_queue)
+    for run in Run.objects.open().exclude(status=Status.QUEUED).for_lists().order_by("pk"):
         with structlog.contextvars.bound_contextvars(run=run.pk):
             _guarded(_advance, run, send)
     _guarded(_clean_up, send)
@@ -50,9 +51,15 @@ def _guarded(step: Callable[..., None], *args: Any) -> None:
         log.exception("reconcile failed", step=step.__name__)
 
 
+def _advance_queue() -> None:
+    queue = Queue()
+    for run in queue.runs:
+        with structlog.contextvars.bound_contextvars(run=run.pk):
+            _guarded(queue.advance, run)
+    queue.tell()
+
+
 def _advance(run: Run, send: Send) -> None:
-    if run.status == Status.QUEUED and not allocate(run):
-        return
     fields = ["status", "status_since", "rendezvous_port", "desired_state", "boundary_why", "stop_after"]
     run.refresh_from_db(fields=fields)
     if run.status in (Status.STARTING, Status.RUNNING) and (_watch_nodes(run) or _watch_ranks(run)):

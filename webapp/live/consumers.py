@@ -9,7 +9,7 @@ import structlog
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from channels.generic.websocket import AsyncJsonWebsocketConsumer  # type: ignore[import-untyped]
 
-from webapp.live.ingest import group_of
+from webapp.live.ingest import group_of, group_of_person
 from webapp.live.selectors import may_still_watch, messages_since, visible_run
 from webapp.live.sharing import picture
 
@@ -39,7 +39,8 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
             await self.close(code=NOT_FOUND)
             return
         # Joined first, read then: what is committed in between comes as an event too.
-        await self.channel_layer.group_add(group_of(self.run_id), self.channel_name)
+        for group in self._groups():
+            await self.channel_layer.group_add(group, self.channel_name)
         self.pinger = asyncio.create_task(self._ping())
         self.opener = asyncio.create_task(self._open())
 
@@ -49,7 +50,11 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
                 task.cancel()
         if hasattr(self, "run_id"):
             with contextlib.suppress(Exception):  # the broker may be what went away
-                await self.channel_layer.group_discard(group_of(self.run_id), self.channel_name)
+                for group in self._groups():
+                    await self.channel_layer.group_discard(group, self.channel_name)
+
+    def _groups(self) -> tuple[str, str]:
+        return group_of(self.run_id), group_of_person(self.scope["user"].pk)
 
     async def receive_json(self, content: Any, **kwargs: Any) -> None:
         kind = content.get("type") if isinstance(content, dict) else None
@@ -98,6 +103,16 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
         else:
             self.held.append(event["message"])
 
+    async def rights_changed(self, event: dict[str, Any]) -> None:
+        """A message to all sockets of a person: what they may see may be less now."""
+        await self._close_if_forbidden()
+
+    async def _close_if_forbidden(self) -> bool:
+        if await database_sync_to_async(may_still_watch)(self.scope, self.run_id):
+            return False
+        await self.close(code=NOT_FOUND)
+        return True
+
     async def _tell(self, message: dict[str, Any]) -> None:
         """Send a message, unless the client has it already."""
         if message["seq"] > self.seq:
@@ -119,8 +134,7 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(PING_S)
-            if not await database_sync_to_async(may_still_watch)(self.scope, self.run_id):
-                await self.close(code=NOT_FOUND)
+            if await self._close_if_forbidden():
                 return
             now = 0.0 if self.epoch is None else round(time.time() * 1e3 - self.epoch, 3)
             await self.send_json({"type": "ping", "now": now})

@@ -31,6 +31,7 @@ PERIOD_S = 0.1
 BLOCK_MS = 500
 NODES_AGAIN_S = 2.0
 RETRY_S = 1.0
+FINISH_S = 2.0
 
 Entries = dict[str, list[tuple[str, dict[str, str]]]]  # stream → entries
 
@@ -38,6 +39,11 @@ Entries = dict[str, list[tuple[str, dict[str, str]]]]  # stream → entries
 def group_of(run_id: int) -> str:
     """The channel group of a run's browsers."""
     return f"run.{run_id}"
+
+
+def group_of_person(user_id: int) -> str:
+    """The channel group of all sockets of a person."""
+    return f"person.{user_id}"
 
 
 def stream_of(node: str) -> str:
@@ -68,16 +74,31 @@ class Ingest:
                 await sync_to_async(close_old_connections)()
                 await asyncio.sleep(RETRY_S)
             await asyncio.sleep(max(0.0, PERIOD_S - (time.monotonic() - began)))
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """Take in what agents said that ended before: how their runs ended is not left to the next start.
+
+        Agents elsewhere go on talking; they are not waited for.
+        """
+        until = time.monotonic() + FINISH_S
+        try:
+            while await self.round() and time.monotonic() < until:
+                pass
+        except (RedisError, OSError, OperationalError) as error:
+            log.warning("the last events stay in their streams", error=str(error))
 
     async def round(self) -> int:
         """One batch; returns the number of entries."""
         await self._look_for_nodes()
         entries = await self._read()
         await self._beat()
-        events, changed = self._decoded(entries)
+        events, changed, people = self._decoded(entries)
         messages = await sync_to_async(take_in_or_refuse)(events, changed) if events or changed else []
         await self._acknowledge(entries)
         await self._notify(messages)
+        for person in people:
+            await self._say(group_of_person(person), {"type": "rights.changed"})
         return sum(map(len, entries.values()))
 
     async def _look_for_nodes(self) -> None:
@@ -126,20 +147,22 @@ class Ingest:
             await sync_to_async(liveness.beat)()
             self._beaten = time.monotonic()
 
-    def _decoded(self, entries: Entries) -> tuple[list[tuple[str, str, Event]], set[int]]:
+    def _decoded(self, entries: Entries) -> tuple[list[tuple[str, str, Event]], set[int], set[int]]:
+        """Events of nodes, runs that were changed, and people whose rights were."""
         events: list[tuple[str, str, Event]] = []
-        changed: set[int] = set()
+        changed: dict[str, set[int]] = {"run": set(), "person": set()}
         for stream, found in entries.items():
             for entry, fields in found:
                 if stream == CHANGES:
-                    changed.add(int(fields["run"]))
+                    for kind in changed.keys() & fields.keys():
+                        changed[kind].add(int(fields[kind]))
                     continue
                 event = _event(fields)
                 if event is None:
                     log.warning("entry refused: no JSON object", stream=stream, entry=entry)
                 else:
                     events.append((self._nodes[stream], entry, event))
-        return events, changed
+        return events, changed["run"], changed["person"]
 
     async def _acknowledge(self, entries: Entries) -> None:
         if not entries:
@@ -157,12 +180,14 @@ class Ingest:
                 await recent.keep(self._client, messages)
             except (RedisError, OSError) as error:  # who asks for them gets a snapshot
                 log.warning("recent messages not kept", error=str(error))
-        layer = get_channel_layer()
         for run_id, message in messages:
-            try:
-                await layer.group_send(group_of(run_id), {"type": "run.events", "message": message})
-            except (RedisError, OSError) as error:  # browsers find the gap in seq and ask again
-                log.warning("browsers not told", run=run_id, error=str(error))
+            await self._say(group_of(run_id), {"type": "run.events", "message": message})
+
+    async def _say(self, group: str, message: dict[str, Any]) -> None:
+        try:
+            await get_channel_layer().group_send(group, message)
+        except (RedisError, OSError) as error:  # browsers find the gap in seq, or ask again with their ping
+            log.warning("browsers not told", group=group, error=str(error))
 
 
 def take_in_or_refuse(

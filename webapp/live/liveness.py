@@ -8,6 +8,7 @@ from webapp.live.models import Beat
 
 INGEST = "ingest"
 RECONCILER = "reconciler"
+SEARCH = "search"
 STALE = timedelta(seconds=6)
 
 

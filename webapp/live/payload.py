@@ -18,6 +18,15 @@ def now_ms(run: Run, seconds: float) -> float:
     return 0.0 if run.epoch is None else round((seconds - run.epoch) * 1e3, 3)
 
 
+def ending(run: Run) -> str:
+    """Why and after which iteration a run is about to end; empty where it is not."""
+    if run.is_over or not run.boundary_why:
+        return ""
+    when = f"iteration {run.stop_ordinal:,}" if run.stop_ordinal else "a whole iteration"
+    again = "; its job then starts again elsewhere, from the first iteration" if run.again else ""
+    return f"{run.boundary_why}: it ends after {when}{again}."
+
+
 def run_entry(run: Run) -> dict[str, Any]:
     """The `run` object."""
     stopping = run.desired_state == Desired.CANCELLED
@@ -28,6 +37,7 @@ def run_entry(run: Run) -> dict[str, Any]:
         "status_label": run.status_label,
         "reason": run.waits_for or run.status_reason,
         "waits_for": run.waits_for,
+        "ending": ending(run),
         "since": unix(run.status_since),
         "generation": run.generation,
         "iteration": run.iteration,

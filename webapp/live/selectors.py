@@ -1,6 +1,8 @@
 """What a page, a socket or the polling fallback reads of a run."""
 
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import connection, transaction
@@ -91,8 +93,25 @@ def spans_between(run: Run, first: int, last: int) -> dict[str, Any]:
 
 def run_usage(run: Run, shape: Shape) -> dict[str, Any] | None:
     """The `usage` of a run over its last whole iterations."""
+    return _usage(run, shape, list(_whole_iterations(run, shape)))
+
+
+def usages(runs: Sequence[Run]) -> dict[int, dict[str, Any] | None]:
+    """The `usage` of each of `runs` by id, in one query; runs come with `job`."""
+    shapes = {run.pk: shape_of(run.job.document) for run in runs}
+    asked = [_whole_iterations(run, shapes[run.pk]) for run in runs]
+    found: dict[int, list[IterationStat]] = defaultdict(list)
+    for stat in asked[0].union(*asked[1:], all=True) if asked else ():
+        found[stat.run_id].append(stat)
+    return {run.pk: _usage(run, shapes[run.pk], found[run.pk]) for run in runs}
+
+
+def _whole_iterations(run: Run, shape: Shape) -> Any:
     whole = IterationStat.objects.filter(run=run, ranks=shape.ranks)
-    stats = list(whole.order_by("-iteration")[:USAGE_ITERATIONS])
+    return whole.order_by("-iteration")[:USAGE_ITERATIONS]
+
+
+def _usage(run: Run, shape: Shape, stats: list[IterationStat]) -> dict[str, Any] | None:
     predicted = run.predicted.get("utilization")
     return usage.total(
         stats, dc_of_rank=shape.dc_of_rank, pairs=shape.pairs, links=shape.links, predicted=predicted

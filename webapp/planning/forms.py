@@ -8,8 +8,7 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.model.presets import PRESETS
 from engine.plan.request import PlanRequest
-from engine.runtime.job import TrainModel
-from engine.schedule.scenario import POLICIES
+from engine.runtime.job import RUNNABLE, TrainModel
 from webapp.formkit import Sectioned, team_field
 from webapp.inventory.models import DataCenter
 from webapp.planning import compose
@@ -58,7 +57,7 @@ class PlanForm(Sectioned, forms.Form):
     )
     partitions = forms.IntegerField(label="Stages", min_value=1, max_value=1000, initial=6)
     microbatches = forms.IntegerField(label="Microbatches", min_value=1, max_value=10_000, initial=4)
-    policy = forms.ChoiceField(choices=[(name, name) for name in POLICIES], initial="atlas")
+    policy = forms.ChoiceField(choices=[(name, name) for name in RUNNABLE], initial="atlas")
     max_dp_cells = forms.IntegerField(label="Most DP cells", min_value=1, max_value=100_000, required=False)
     order = forms.ChoiceField(
         choices=[("gpus", "Most GPUs first"), ("price", "Cheapest first")], label="Fill"

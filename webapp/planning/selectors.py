@@ -113,7 +113,7 @@ def timeline(plan: Plan, option: dict[str, Any] | None) -> dict[str, Any] | None
     """Lanes, links and predicted spans of one cell of `option`; None where there is none to draw."""
     if option is None or not option.get("feasible"):
         return None
-    scenario = scenario_of(parse(PlanRequest, plan.request), _engine_option(option))
+    scenario = scenario_of(parse(PlanRequest, plan.request), engine_option(option))
     if scenario.stages * scenario.pipelines * scenario.microbatches * 3 > MOST_TIMELINE_SPANS:
         return None
     result = simulate(scenario.model_copy(update={"spans": True})).as_dict()
@@ -144,7 +144,7 @@ def timeline(plan: Plan, option: dict[str, Any] | None) -> dict[str, Any] | None
     }
 
 
-def _engine_option(option: dict[str, Any]) -> Option:
+def engine_option(option: dict[str, Any]) -> Option:
     """An option as kept, as the engine's own."""
     values = {name: option[name] for name in Option.__slots__ if name in option}
     return Option(**{**values, "partitions": tuple(Partition(**part) for part in option["partitions"])})

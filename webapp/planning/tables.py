@@ -1,10 +1,10 @@
-"""Table and filter of plans."""
+"""Tables and filters of plans and computations."""
 
 import django_filters as filters
 import django_tables2 as tables
 
-from webapp.planning.models import Plan
-from webapp.tables import DASH, NumberColumn, Table, TimeColumn
+from webapp.planning.models import Computation, ComputationState, Plan
+from webapp.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
 
 
 class PlanTable(Table):
@@ -34,3 +34,33 @@ class PlanFilterSet(filters.FilterSet):
     class Meta:
         model = Plan
         fields = ["q"]
+
+
+class ComputationTable(Table):
+    name = tables.LinkColumn("schedules:schedule-detail", args=[tables.A("pk")], verbose_name="Comparison")
+    kind = tables.Column(accessor="get_kind_display", order_by="kind")
+    state = StateColumn()
+    policies = tables.Column(accessor="request__policies", orderable=False)
+    created_at = TimeColumn(verbose_name="Made")
+
+    narrow = ("name", "state")
+
+    class Meta(Table.Meta):
+        model = Computation
+        fields = ("name", "kind", "state", "policies", "created_by", "created_at")
+        order_by = "-created_at"
+
+    def render_policies(self, value: list[str]) -> str:
+        return ", ".join(value)
+
+    def render_state(self, record: Computation) -> str:
+        return state(record.state, record.get_state_display())
+
+
+class ComputationFilterSet(filters.FilterSet):
+    q = filters.CharFilter(field_name="name", lookup_expr="icontains", label="Find")
+    state = filters.MultipleChoiceFilter(choices=ComputationState.choices)
+
+    class Meta:
+        model = Computation
+        fields = ["q", "state"]

@@ -1,7 +1,7 @@
 """`python -m webapp.supervisor.probe [PART]`: exit status 0 where that part of the site lives, else 1.
 
-For health checks of containers. `web` (the default) is asked over HTTP on this machine; `ingest`, and
-`control` and `beat` together, leave a beat in the database while they work. No Django: it runs every few
+For health checks of containers. `web` (the default) is asked over HTTP on this machine; `ingest`, `search`,
+and `control` and `beat` together, leave a beat in the database while they work. No Django: it runs every few
 seconds for ever.
 """
 
@@ -17,7 +17,12 @@ from engine.errors import InputError
 from webapp.supervisor.given_files import with_files_read
 
 # Name of the beat (webapp.live.liveness), and the most seconds since it.
-BEATS = {"ingest": ("ingest", 30), "control": ("reconciler", 60), "beat": ("reconciler", 60)}
+BEATS = {
+    "ingest": ("ingest", 30),
+    "control": ("reconciler", 60),
+    "beat": ("reconciler", 60),
+    "search": ("search", 60),
+}
 ANSWER_WITHIN_S = 4
 
 

@@ -35,7 +35,7 @@ AGENTS, BACKGROUND, WEB = range(3)
 
 
 def site_services(port: int, var: Path, *, host: str = "127.0.0.1") -> list[Service]:
-    """The processes of the site itself: web (which listens on `host`), control worker, beat, ingest."""
+    """The processes of the site itself: web (listens on `host`), control and search workers, beat, ingest."""
     env = site_environment(var)
     # Celery tells of each task, every 2 s, and warns root, who runs this demo on purpose, in five lines.
     quiet = {"MERIDIAN_LOG": "WARNING", "PYTHONWARNINGS": "ignore:You're running the worker", **env}
@@ -54,6 +54,27 @@ def site_services(port: int, var: Path, *, host: str = "127.0.0.1") -> list[Serv
             name="control",
             # Threads: one process, and its tasks wait for the database, not for the processor.
             argv=(*celery, "worker", "-Q", "control", "-P", "threads", "-c", "2", "-l", "WARNING", *_QUIET),
+            env=quiet,
+            stage=BACKGROUND,
+        ),
+        Service(
+            name="search",
+            # What computes for minutes has a process of its own, or the reconciler would wait for it.
+            argv=(
+                *celery,
+                "worker",
+                "-Q",
+                "search",
+                "-n",
+                "search@%h",
+                "-P",
+                "threads",
+                "-c",
+                "1",
+                "-l",
+                "WARNING",
+                *_QUIET,
+            ),
             env=quiet,
             stage=BACKGROUND,
         ),

@@ -22,8 +22,10 @@ function marked(text) {
   return span;
 }
 
+const stages = Number(root.dataset.stages) || 1, lane = (rank) => `P${Math.floor(rank / stages) + 1} S${(rank % stages) + 1}`;
+
 function row({ t, rank, text, dropped }) {
-  return el("p", { className: dropped ? "dropped" : "" }, timeElement(t, "clock cell"), " ", el("b", {}, String(rank)), " ", marked(text));
+  return el("p", { className: dropped ? "dropped" : "" }, timeElement(t, "clock cell"), " ", el("b", {}, lane(rank)), " ", marked(text));
 }
 
 function tell(state, text) {

@@ -5,6 +5,7 @@ import { readTokens } from "../lib/tokens.js";
 
 const CONFIG = { displaylogo: false, showSendToCloud: false, responsive: true, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 const FORMATS = { loss: ".3f", grad_norm: ".3f", learning_rate: ".2e", tokens_per_s: ",.0f" };
+const WRITE = { loss: (x) => x.toFixed(3), grad_norm: (x) => x.toFixed(3), learning_rate: (x) => x.toExponential(2), tokens_per_s: (x) => count(Math.round(x)) };
 const AGAIN_MS = 5_000;
 const page = $("[data-metrics]");
 let points = [];
@@ -26,7 +27,8 @@ function draw() {
     if (!known.length) continue;
     if (!root.classList.contains("js-plotly-plot")) root.replaceChildren();
     const trace = { x: known.map((p) => p.iteration + 1), y: known.map((p) => p[name]), type: "scatter", mode: known.length < 2 ? "markers" : "lines", line: { color: t.ink, width: 1.4 }, marker: { color: t.ink }, hovertemplate: `%{y:${FORMATS[name]}} at %{x:,}<extra></extra>` };
-    window.Plotly.react(root, [trace], layout(t, name), { ...CONFIG });
+    const last = known.at(-1), label = { x: 1, y: 1, xref: "paper", yref: "paper", xanchor: "right", yanchor: "top", showarrow: false, bgcolor: t.bg, font: { color: t.ink2, size: 11 }, text: `${WRITE[name](last[name])} at ${count(last.iteration + 1)}` };
+    window.Plotly.react(root, [trace], { ...layout(t, name), annotations: [label] }, { ...CONFIG });
   }
 }
 

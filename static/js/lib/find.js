@@ -8,7 +8,7 @@ function candidates() {
   for (const link of $$("[data-go]")) found.set(link.href, [link.firstChild.textContent.trim(), "page"]);
   for (const link of $$("main a[href]")) {
     const text = link.textContent.trim();
-    if (text && !link.closest("thead, .pages") && !found.has(link.href)) found.set(link.href, [text, "on this page"]);
+    if (text && !link.closest("thead, .pages, svg") && !found.has(link.href)) found.set(link.href, [text, "on this page"]);
   }
   return found;
 }

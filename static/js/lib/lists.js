@@ -17,7 +17,11 @@ function fit() {
   for (const wrap of $$("[data-table-wrap], .table-wrap")) {
     widths.observe(wrap.firstElementChild);
     wrap.classList.add("fits");
-    wrap.classList.toggle("fits", wrap.firstElementChild.scrollWidth <= wrap.clientWidth + 1);
+    const fits = wrap.firstElementChild.scrollWidth <= wrap.clientWidth + 1;
+    wrap.classList.toggle("fits", fits);
+    // What scrolls and has nothing to stop at must itself be reachable by keyboard.
+    if (fits || $("a, button, input, summary", wrap)) wrap.removeAttribute("tabindex");
+    else wrap.tabIndex = 0;
   }
 }
 

@@ -28,11 +28,11 @@ export function ago(date) {
   return seconds < 0 ? `in ${amount}` : `${amount} ago`;
 }
 
-/** `date` in the reader's zone; styles as in webapp/markup.py, "minute cell" leaves the zone to the column's head. */
+/** `date` in the reader's zone; styles as in webapp/markup.py, "minute cell" leaves the zone to the column's head; "recent" is the clock of today, else day and minute. */
 export function written(date, style = "second") {
-  const [name, rest] = style.split(" ");
-  if (name === "ago") return ago(date);
-  const p = parts(date);
+  const [asked, rest] = style.split(" ");
+  if (asked === "ago") return ago(date);
+  const p = parts(date), name = asked === "recent" ? (WRITE.day(p) === WRITE.day(parts(new Date())) ? "clock" : "minute") : asked;
   return WRITE[name](p) + (rest === "cell" || name === "day" ? "" : ` ${p.timeZoneName}`);
 }
 

@@ -1,6 +1,6 @@
 // Loss by iteration, link throughput and utilization over the whole run, by plotly with the site's tokens.
 import { el, svg } from "../lib/dom.js";
-import { clock } from "../lib/format.js";
+import { timeElement } from "../lib/times.js";
 import { readTokens } from "../lib/tokens.js";
 import { thinned } from "./history.js";
 
@@ -74,7 +74,7 @@ export class Charts {
 
   #links(t) {
     const { links } = this.model, lines = links.map((link) => thinned(this.history.throughput(link.from, link.to), 80)), now = lines.map((line) => line.y.findLast((y) => y !== null) ?? null);
-    if (!this.#show(this.links, now.some((gbps) => gbps !== null))) return;
+    if (!this.#show(this.links, now.some((gbps) => gbps !== null))) { this.links.nextElementSibling.replaceChildren(); return; }
     const traces = links.map((link, i) => series(t, i, lines[i], this.#name(link), " Gbit/s", 2));
     const caps = [...new Set(links.map((link) => link.cap_gbps))].filter(Number.isFinite), most = Math.max(...caps, 0);
     const shapes = [...caps.map((cap) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: cap, y1: cap, line: { color: t.ink3, width: 1, dash: "3px,3px" } })), ...this.#faultLines(t)];
@@ -123,6 +123,6 @@ export class Charts {
   #faults() {
     const fault = this.model.marks.findLast((mark) => mark.level === "error");
     this.faultNote.hidden = !fault;
-    if (fault) this.faultNote.replaceChildren(Object.assign(document.createElement("span"), { className: "err", textContent: `${clock(fault.t)} UTC` }), ` ${fault.text}`);
+    if (fault) this.faultNote.replaceChildren(el("span", { className: "err" }, timeElement(fault.t, "recent")), ` ${fault.text}`);
   }
 }

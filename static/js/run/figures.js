@@ -1,6 +1,6 @@
 // The six key figures of a run, each with its reference.
 import { $, setText, svg } from "../lib/dom.js";
-import { count, difference, duration, fixed, percent } from "../lib/format.js";
+import { count, difference, duration, durationText, fixed, percent } from "../lib/format.js";
 
 import { isWhole } from "../timeline/model.js";
 
@@ -58,12 +58,12 @@ export function showFigures(model, run) {
   const usage = model.usage, whole = usage?.run, measured = usage?.iteration_ms ?? null, done = model.iterations;
   const predicted = model.predictedMs || null;
   const [value, unit] = duration(measured);
-  spark(put("iteration", value, unit, `predicted ${predicted ? duration(predicted)[0] : "–"}, ${difference(measured, predicted)}`),
+  spark(put("iteration", value, unit, measured === null ? `predicted ${durationText(predicted)}` : `predicted ${predicted ? duration(predicted)[0] : "–"}, ${difference(measured, predicted)}`),
     done.map((it) => (isWhole(it) ? it.end - it.start : null)), predicted);
   const shares = kindShares(model);
   bar(put("utilization", whole ? fixed(whole.utilization * 100, 1) : "–", "%", `predicted ${percent(whole?.predicted ?? model.predictedUtilization)}`),
     shares ? [[shares[0], "op-f"], [shares[1], "op-r"], [shares[2], "op-b"], [shares[3], "op-w"]] : [[whole?.utilization, "main"]]);
-  bar(put("bubbles", whole ? fixed(whole.bubbles * 100, 1) : "–", "%", `all-reduce + opt. ${percent(whole?.sync)}`), [[whole?.bubbles, "main"], [whole?.sync, "op-a"]]);
+  bar(put("bubbles", whole ? fixed(whole.bubbles * 100, 1) : "–", "%", whole ? `all-reduce + opt. ${percent(whole.sync)}` : "no whole iteration yet"), [[whole?.bubbles, "main"], [whole?.sync, "op-a"]]);
   showWan(usage);
   const losses = done.filter((it) => it.loss != null), last = losses.at(-1)?.loss ?? null, first = losses[0];
   spark(put("loss", fixed(last, 3), "", first && losses.length > 1 ? `${fixed(first.loss, 3)} at ${count(first.iteration + 1)}, ${difference(last, first.loss)}` : "first value yet to come"), losses.map((it) => it.loss));

@@ -16,16 +16,26 @@ export function showRun(run, model) {
   setText($("[data-run-left]"), run.status === "running" && made > 2 ? `${span(left / 1000)} left` : "");
   document.title = `${run.status_label} · ${run.name} · Meridian`;
   // A run that has begun waits for nothing, whatever was said last.
-  const waits = ["queued", "starting"].includes(run.status), given = waits ? run.waits_for || run.reason || "" : run.reason === run.waits_for ? "" : run.reason || "", reason = given.charAt(0).toUpperCase() + given.slice(1);
+  const waits = ["queued", "starting"].includes(run.status), over = isOver(run);
+  const given = waits ? run.waits_for || run.reason || "" : run.ending || (run.reason === run.waits_for ? "" : run.reason || ""), reason = sentence(given);
   const line = $("[data-run-reason]");
   line.hidden = !reason;
-  line.querySelector(".mark").dataset.level = run.status === "failed" ? "error" : run.status === "running" ? "info" : "warn";
+  line.querySelector(".mark").dataset.level = run.status === "failed" ? "error" : over || (run.status === "running" && !run.ending) ? "info" : "warn";
   setText($("[data-reason-text]", line), reason);
-  setText($("[data-reason-since]", line), run.since ? `since ${written(new Date(run.since * 1_000), "clock")}` : "");
+  setText($("[data-reason-since]", line), run.since && !run.ending ? sinceWhen(run, over) : "");
   const cancel = $("[data-cancel-open]");
   if (cancel) cancel.hidden = !run.can_cancel;
   const retry = $("[data-retry]");
   if (retry) retry.hidden = !isOver(run);
+}
+
+/** With a capital, unless it begins with a name: those stay as they are. */
+const sentence = (text) => (/^[a-z]+(?=[ :])/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text);
+
+/** When an ended run ended; how long another has been as it is. */
+function sinceWhen(run, over) {
+  const when = written(new Date(run.since * 1_000), "recent");
+  return over ? when : `since ${when}, ${span(Date.now() / 1_000 - run.since)}`;
 }
 
 /** Live / Behind 3 s / Offline, retry in 5 s / Frozen at 1,842. */
@@ -56,7 +66,7 @@ export function addMarks(list, marks, showOn, model) {
   for (const mark of marks ?? []) {
     if (list.querySelector(`[data-seq="${mark.seq}"]`)) continue;
     const button = el("button", { type: "button", className: "link-button", onclick: () => showOn(mark) }, "Show on the timeline");
-    list.prepend(el("li", { dataset: { level: mark.level, seq: String(mark.seq) } }, timeElement(mark.t, "clock"), el("span", {}, mark.text), button));
+    list.prepend(el("li", { dataset: { level: mark.level, seq: String(mark.seq) } }, timeElement(mark.t, "recent"), el("span", {}, mark.text), button));
   }
   for (const button of list.querySelectorAll(".link-button")) button.hidden = model.epoch === null;
   while (list.children.length > MOST_MARKS) list.lastElementChild.remove();

@@ -1,6 +1,6 @@
 // How much of the shown range was bubbles: for the run, each data centre and each GPU.
 import { $, el, setText } from "../lib/dom.js";
-import { count, fixed, instant, percent } from "../lib/format.js";
+import { count, durationText, fixed, instant, percent, span } from "../lib/format.js";
 import { bubblesIn } from "./gaps.js";
 import { laneName } from "./gutter.js";
 
@@ -35,9 +35,11 @@ function sentence(scene, { from, to, run }) {
   const gpus = scene.model.lanes.length, what = scene.mode === "predicted" ? "Predicted bubbles" : "Bubbles";
   const of = scene.shown === null || scene.end !== null ? "" : ` of iteration ${count(scene.shown + 1)}`;
   return `${what} from ${instant(from - scene.zero)} to ${instant(to - scene.zero)}${of}: ${count(run.count)} on ${count(gpus)} GPU${gpus === 1 ? "" : "s"}, ${
-    fixed(run.ms, 0)} ms idle in all, ${percent(share(run))} of GPU time, the longest ${fixed(run.longest, 1)} ms.`;
+    amount(run.ms)} idle in all, ${percent(share(run))} of GPU time, the longest ${instant(run.longest)}.`;
 }
 
+// GPU time adds up to hours on many GPUs.
+const amount = (ms) => (ms < 60_000 ? durationText(ms) : span(ms / 1_000));
 const share = (entry) => (entry.known > 0 ? entry.ms / entry.known : null);
 
 /** Keeps the line of totals and its table true to what the timeline shows. */
@@ -56,8 +58,9 @@ export class Totals {
   show() {
     const scene = this.timeline.frame, totals = scene ? totalsOf(scene) : null;
     this.timeline.totals = totals;
-    this.root.hidden = !totals;
-    if (!totals) return;
+    // Before the first iteration nothing was measured: there is nothing that could have been forgotten.
+    this.root.hidden = !totals || (!totals.run.known && !scene.model.iterations.length);
+    if (this.root.hidden) return;
     setText(this.line, totals.run.known ? sentence(scene, totals) : "The spans of this range are no longer kept; the charts below hold the whole run.");
     this.button.hidden = !totals.run.known;
     if (!this.table.hidden) this.#fill(scene, totals);

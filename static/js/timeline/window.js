@@ -13,6 +13,8 @@ export class TimeWindow {
     this.base = 0;
     this.from = 0;
     this.to = 1;
+    /** What a still timeline shows at first, ms, where that is more than its own iteration: a shared axis. */
+    this.whole = 0;
   }
 
   get span() { return this.to - this.from; }
@@ -34,7 +36,7 @@ export class TimeWindow {
   }
 
   #whole() {
-    const length = (this.model.predictedMs || this.base) * this.iterations;
+    const length = (this.whole || this.model.predictedMs || this.base) * this.iterations;
     return [0, length * 1.02];
   }
 

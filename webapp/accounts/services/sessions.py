@@ -1,6 +1,7 @@
 """Logins and the sessions that they begin; what was tried and refused."""
 
 from datetime import timedelta
+from functools import partial
 
 from axes.models import AccessAttempt
 from django.conf import settings
@@ -9,6 +10,7 @@ from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.utils import timezone
 
+from webapp import broker
 from webapp.accounts.models import AuditEntry, LoginSession, User
 from webapp.accounts.services.audit import record
 
@@ -68,7 +70,14 @@ def drop_sessions(user: User, *, keep: str | None = None) -> int:
     keys = list(others.values_list("session_key", flat=True))
     ended, _ = Session.objects.filter(session_key__in=keys).delete()
     others.delete()
+    close_sockets(user)
     return ended
+
+
+def close_sockets(user: User) -> None:
+    """Once the transaction is committed, have the open sockets of `user` ask again what they may see; part of
+    services that take something away."""
+    transaction.on_commit(partial(broker.announce_rights, user.pk))
 
 
 @transaction.atomic

@@ -8,6 +8,7 @@ from django.db import transaction
 from webapp.accounts.models import ADMINS, Membership, Role, Team, User
 from webapp.accounts.permissions import require, require_somewhere
 from webapp.accounts.services.audit import record
+from webapp.accounts.services.sessions import close_sockets
 
 
 class LastAdmin(ValidationError):
@@ -95,6 +96,7 @@ def _give(user: User, team: Team, role: Role, actor: Any) -> Membership:
         membership.role = role
         membership.save(update_fields=["role"])
         record(actor, "set-role", membership, team=team, before=before, after={"role": str(role)})
+        close_sockets(user)
     return membership
 
 
@@ -116,6 +118,7 @@ def remove_member(actor: Any, membership: Membership) -> None:
     membership = Membership.objects.select_for_update().get(pk=membership.pk)
     record(actor, "remove", membership, team=team, before={"role": membership.role})
     membership.delete()
+    close_sockets(user)
 
 
 def keep_an_admin(user: User, team: Team) -> None:

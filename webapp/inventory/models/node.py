@@ -129,6 +129,12 @@ class Node(models.Model):
         return bool(self.version) and series(self.version) != series()
 
     @property
+    def is_placeable(self) -> bool:
+        """Whether it may be given work now, as `NodeQuerySet.placeable` says of many."""
+        may = self.is_enrolled and not self.is_draining and not self.is_skewed
+        return may and self.state == NodeState.ONLINE
+
+    @property
     def probe_port(self) -> int:
         """Where it listens while it is probed: the last port of its range."""
         return self.port_to

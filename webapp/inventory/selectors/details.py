@@ -16,7 +16,7 @@ from webapp.inventory.models import DataCenter, GpuPool, WanLink
 from webapp.inventory.node_tables import NodeTable
 from webapp.inventory.selectors.history import link_charts, values_in_use
 from webapp.inventory.selectors.nodes import nodes_for_lists
-from webapp.inventory.selectors.worldmap import gpu_use
+from webapp.inventory.selectors.use import Use, gpu_use
 from webapp.inventory.services import team_of
 from webapp.inventory.tables import LinkTable, MeasurementTable, PoolTable
 from webapp.lists import bound_table
@@ -35,7 +35,7 @@ def _datacenter(request: HttpRequest, dc: DataCenter) -> dict[str, Any]:
     links = links.select_related("a", "b", "latency_from", "bandwidth_from")
     nodes = nodes_for_lists().visible_to(request.user).filter(dc=dc)
     pools = GpuPool.objects.visible_to(request.user).filter(dc=dc).select_related("dc").with_counts()
-    use = gpu_use([dc.pk])[dc.pk]
+    use = gpu_use([dc.pk]).get(dc.pk, Use())
     return {
         "datacenter": dc,
         "country": countries().get(dc.country, dc.country),

@@ -1,19 +1,37 @@
 """The map of data centres and the links between them, laid out: what templates/inventory/map.html draws."""
 
 import math
-from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from django.urls import reverse
 
 from webapp.inventory.catalogue import position
-from webapp.inventory.layout import HIGH, STRIP, Box, Curve, Frame, curve, frame_of, label_of, row, spread
-from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
+from webapp.inventory.layout import (
+    HIGH,
+    STRIP,
+    WIDE,
+    Box,
+    Curve,
+    Frame,
+    curve,
+    frame_of,
+    label_of,
+    row,
+    spread,
+)  # fmt: skip
+from webapp.inventory.models import DataCenter, WanLink
+from webapp.inventory.selectors.matrix import most_linked
+from webapp.inventory.selectors.use import Use, gpu_use
+
+# Gbit/s that go over links now, by team and the names of their two data centres (webapp/live/flows.py).
+Flows = Mapping[tuple[int, frozenset[str]], float]
 
 SQUARE, PITCH, ACROSS, MOST_SQUARES = 7, 9, 8, 64
 MOST_PLATES = 18  # data centres with squares and figures; more are a dot with a name where there is room
 MOST_DCS = 200
+LABEL_WIDE = 84.0
 MOST_LABELS = 30  # links with their figures in the drawing; all have them in a title
 
 
@@ -45,7 +63,7 @@ class Plate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A link in the drawing; `width` grows with the logarithm of its cap."""
+    """A link in the drawing; `width` grows with the logarithm of its cap, `gbps` goes over it now."""
 
     link: WanLink
     url: str
@@ -53,12 +71,14 @@ class Line:
     width: float
     label: Box | None
     ends: tuple[int, int]  # ids of its data centres
+    gbps: float | None
 
     @property
     def title(self) -> str:
         """Its figures in words."""
         link = self.link
-        return f"{link}: {link.bandwidth_gbps:g} Gbit/s a node pair, {link.latency_ms:g} ms one way"
+        now = f"; {self.gbps:,.2f} Gbit/s now" if self.gbps else ""
+        return f"{link}: {link.bandwidth_gbps:g} Gbit/s a node pair, {link.latency_ms:g} ms one way{now}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,67 +108,42 @@ class WorldMap:
         return self.frame.graticule()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """GPUs of one data centre."""
-
-    gpus: int = 0
-    busy: int = 0
-    silent: int = 0
-
-    @property
-    def said(self) -> str:
-        """In words."""
-        if not self.gpus:
-            return "no GPUs yet"
-        silent = f", {self.silent:,} silent" if self.silent else ""
-        return f"{self.busy:,} of {self.gpus:,} busy{silent}"
+def world_map(user: Any, flows: Flows) -> WorldMap:
+    """The map of what `user` sees: the MOST_DCS most linked data centres, and the links between them."""
+    visible = DataCenter.objects.visible_to(user)
+    dcs, of = most_linked(user, visible, MOST_DCS)
+    links = WanLink.objects.visible_to(user).filter(a__in=dcs, b__in=dcs).select_related("a", "b")
+    return drawing(dcs, list(links.order_by("pk")), gpu_use([dc.pk for dc in dcs]), of=of, flows=flows)
 
 
-def world_map(user: Any) -> WorldMap:
-    """The map of what `user` sees: the first MOST_DCS data centres by name, and the links between them."""
-    dcs = list(DataCenter.objects.visible_to(user)[:MOST_DCS])
-    ids = [dc.pk for dc in dcs]
-    links = list(
-        WanLink.objects.visible_to(user).filter(a__in=ids, b__in=ids).select_related("a", "b").order_by("pk")
-    )
-    uses = gpu_use(ids)
+def drawing(
+    dcs: Sequence[DataCenter], links: Sequence[WanLink], uses: Mapping[int, Use], *, of: int,
+    flows: Flows, wide: float = WIDE, high: float = HIGH,
+) -> WorldMap:  # fmt: skip
+    """`dcs` and the `links` between them, laid out in `wide` × `high` (and a strip for what has no place).
+
+    Parameters
+    ----------
+    uses : by id of the data centre; absent where it has no GPUs.
+    of : how many data centres there are, of which these are drawn.
+    flows : what goes over links.
+    """
     dots = len(dcs) > MOST_PLATES
-    sizes = {dc.pk: _size(dc, uses[dc.pk], dots) for dc in dcs}
-    placed = [dc for dc in dcs if position(dc)]
-    loose = [dc for dc in dcs if not position(dc)]
-    frame = frame_of([place for dc in placed if (place := position(dc))])
-    true = {dc.pk: frame.place(*place) for dc in placed if (place := position(dc))}
+    sizes = {dc.pk: _size(dc, uses.get(dc.pk, Use()), dots) for dc in dcs}
+    true_places = {dc.pk: place for dc in dcs if (place := position(dc))}
+    loose = [dc.pk for dc in dcs if dc.pk not in true_places]
+    frame = frame_of(list(true_places.values()), wide=wide, high=high)
+    true = {pk: frame.place(*place) for pk, place in true_places.items()}
     wanted = [Box(x=x, y=y, wide=sizes[pk][0], high=sizes[pk][1]) for pk, (x, y) in true.items()]
-    boxes = dict(zip(true, wanted if dots else spread(wanted), strict=True))
-    high = HIGH if placed else 0.0
-    boxes |= dict(
-        zip((dc.pk for dc in loose), row([sizes[dc.pk] for dc in loose], top=high + 24), strict=True)
-    )
-    plates = [_plate(dc, boxes[dc.pk], uses[dc.pk], true.get(dc.pk), dots) for dc in dcs]
+    boxes = dict(zip(true, wanted if dots else spread(wanted, wide=wide, high=high), strict=True))
+    foot = high if true else 0.0
+    beside = row([sizes[pk] for pk in loose], top=foot + 24, wide=wide)
+    boxes |= dict(zip(loose, beside, strict=True))
+    plates = [_plate(dc, boxes[dc.pk], uses.get(dc.pk, Use()), true.get(dc.pk), dots) for dc in dcs]
     return WorldMap(
-        frame=frame, high=high + (STRIP + 24 if loose else 0), plates=_named(plates) if dots else plates,
-        lines=_lines(links, dcs, boxes), unplaced=len(loose), dots=dots,
-        of=DataCenter.objects.visible_to(user).count() if len(dcs) == MOST_DCS else len(dcs),
+        frame=frame, high=foot + (STRIP + 24 if loose else 0), plates=_named(plates) if dots else plates,
+        lines=_lines(links, dcs, boxes, flows), unplaced=len(loose), dots=dots, of=of,
     )  # fmt: skip
-
-
-def gpu_use(dc_ids: list[int]) -> dict[int, Use]:
-    """GPUs of each data centre: how many there are, train, and stand on nodes that do not answer."""
-    from webapp.jobs.models import RANK_OVER, RankState  # jobs know the inventory, not the other way round
-
-    counts: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
-    for node in Node.objects.filter(dc__in=dc_ids).only("dc_id", "gpus", "last_seen"):
-        counts[node.dc_id][0] += node.gpus
-        counts[node.dc_id][2] += node.gpus * (node.state != NodeState.ONLINE)
-    held = RankState.objects.filter(dc__in=dc_ids).exclude(state__in=RANK_OVER)
-    for dc_id in held.values_list("dc_id", flat=True):
-        counts[dc_id][1] += 1
-    return {
-        pk: Use(gpus=gpus, busy=min(busy, gpus), silent=silent)
-        for pk in dc_ids
-        for gpus, busy, silent in [counts[pk]]
-    }
 
 
 def _size(dc: DataCenter, use: Use, dots: bool) -> tuple[float, float]:
@@ -194,26 +189,32 @@ def _named(plates: list[Plate]) -> list[Plate]:
     return made
 
 
-def _lines(links: list[WanLink], dcs: list[DataCenter], boxes: dict[int, Box]) -> list[Line]:
-    index = {dc.pk: i for i, dc in enumerate(dcs)}
-    shapes = [boxes[dc.pk] for dc in dcs]
-    taken = list(shapes)
+def _lines(
+    links: Sequence[WanLink], dcs: Sequence[DataCenter], boxes: dict[int, Box], flows: Flows
+) -> list[Line]:
+    taken = [boxes[dc.pk] for dc in dcs]
     made = []
     for link in links:
-        ends = index[link.a_id], index[link.b_id]
-        bow = curve(shapes if len(shapes) <= MOST_PLATES else [shapes[i] for i in ends], *(
-            ends if len(shapes) <= MOST_PLATES else (0, 1)
-        ))  # fmt: skip
-        label = label_of(bow, (66.0, 26.0), taken) if len(links) <= MOST_LABELS else None
+        bow = _bow(link, dcs, boxes)
+        label = label_of(bow, (LABEL_WIDE, 26.0), taken) if len(links) <= MOST_LABELS else None
         if label:
             taken.append(label)
         made.append(
             Line(
                 link=link, url=reverse("inventory:link-detail", args=[link.pk]), bow=bow, label=label,
                 width=line_width(link.bandwidth_gbps), ends=(link.a_id, link.b_id),
+                gbps=flows.get((link.a.team_id, frozenset((link.a.name, link.b.name)))),
             )
         )  # fmt: skip
     return made
+
+
+def _bow(link: WanLink, dcs: Sequence[DataCenter], boxes: dict[int, Box]) -> Curve:
+    """Past the other plates where there are any; a thousand lines between dots are straight."""
+    if len(dcs) > MOST_PLATES:
+        return curve([boxes[link.a_id], boxes[link.b_id]], 0, 1)
+    place = {dc.pk: index for index, dc in enumerate(dcs)}
+    return curve([boxes[dc.pk] for dc in dcs], place[link.a_id], place[link.b_id])
 
 
 def line_width(bandwidth_gbps: float) -> float:

@@ -20,7 +20,7 @@ from webapp.jobs.models import (
     Run,
     Status,
 )
-from webapp.jobs.services.boundary import finish
+from webapp.jobs.services.boundary import finish, go_on_elsewhere
 from webapp.jobs.services.status import add_mark, fail_run, finish_stopped, lock, set_status
 
 
@@ -67,8 +67,26 @@ def _follow(run: Run, rank: RankState) -> None:
         finish(run)
     elif run.status == Status.STOPPING and states <= set(RANK_OVER):
         finish_stopped(run)
+    elif RankStatus.STOPPED in states and states <= {RankStatus.STOPPED, RankStatus.FINISHED}:
+        _end_with_agents(run)
     else:
         notify.run_changed(run.pk)
+
+
+def _end_with_agents(run: Run) -> None:
+    """End a locked `run` all of whose ranks were stopped by their agents, which nobody here asked for.
+
+    The agents were shut down, as Ctrl-C does with the whole of a site on one machine.
+    """
+    nodes = sorted(set(run.ranks.values_list("node__name", flat=True)))
+    one = len(nodes) == 1
+    agents = f"the agent of {nodes[0]} was" if one else f"the agents of its {len(nodes)} nodes were"
+    done = f"after iteration {run.done:,} of {run.steps:,}" if run.done else "before its first iteration"
+    run.desired_state = Desired.CANCELLED
+    run.save(update_fields=["desired_state"])
+    set_status(run, Status.CANCELLED, f"Stopped {done}: {agents} shut down, and its ranks with it.")
+    add_mark(run, MarkLevel.WARN, f"T{agents[1:]} shut down: all ranks ended.")
+    go_on_elsewhere(run)
 
 
 def is_cause(rank: RankState) -> bool:

@@ -1,11 +1,13 @@
 """The state of a run: the verbs that move it, and the marks that tell of it."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F
+from django.db.models import Case, F, Value, When
 from django.utils import timezone
 
 from webapp import broker
@@ -85,10 +87,42 @@ def wait_for(run: Run, what: str, *, needs_action: bool = False) -> None:
         notify.run_changed(run.pk)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What a queued run waits for; see `wait_for`."""
+
+    run: Run
+    what: str
+    needs_action: bool = False
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the run as it was read says something else."""
+        return (self.run.waits_for, self.run.needs_action) != (self.what[:300], self.needs_action)
+
+
+@transaction.atomic
+def wait_in_queue(waiting: Iterable[Waiting]) -> None:
+    """Say what queued runs wait for, as `wait_for` does, in one statement for all of which it is news."""
+    news = [each for each in waiting if each.is_news]
+    if not news:
+        return
+    said = [When(pk=each.run.pk, then=Value(each.what[:300])) for each in news]
+    acting = When(pk__in=[each.run.pk for each in news if each.needs_action], then=Value(True))
+    Run.objects.filter(pk__in=[each.run.pk for each in news], status=Status.QUEUED).update(
+        waits_for=Case(*said), needs_action=Case(acting, default=Value(False))
+    )
+    for each in news:
+        notify.run_changed(each.run.pk)
+
+
 @transaction.atomic
 def forget_stopped_work(reason: str) -> list[Run]:
-    """Fail every open run: the whole installation was down and with it their ranks. Returns them."""
-    return [fail_run(run, reason) for run in Run.objects.open()]
+    """Fail every run that has ranks: the whole installation was down and they with it. Returns those runs.
+
+    What was shut down in order has ended before by what they reported; what is queued stays so.
+    """
+    return [fail_run(run, reason) for run in Run.objects.open().exclude(status=Status.QUEUED)]
 
 
 def lock(run_id: int) -> Run:

@@ -1,0 +1,144 @@
+"""The fourth site: a team of three data centres with a run in every state, and nodes and people in theirs.
+
+`stage` fills the database; `paths` says where each thing stands: "run-failed" → "/runs/7/".
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils import timezone
+
+from engine import __version__
+from scripts.screens import staged_runs
+from tests.site import many
+from tests.site.world import World, make_dc, make_node, make_user
+from webapp.accounts.models import Invitation, Role, Team, User
+from webapp.accounts.services import deactivate, invite, make_reset_link
+from webapp.inventory.models import DataCenter, GpuPool, JoinToken, Node, NodeProbe
+from webapp.inventory.services import drain, offer_join
+from webapp.jobs.models import Run
+from webapp.planning.models import Plan
+
+MEASURED = 40  # of the link
+GPUS = 32  # of a node: several runs train on each
+
+
+def stage(world: World) -> None:
+    """Everything there is to look at."""
+    many.datacenters(world, range(0))
+    many.measurements(world, range(MEASURED))
+    Node.objects.update(gpus=GPUS, seen_gpus=GPUS, version=__version__, enrolled_at=timezone.now())
+    GpuPool.objects.update(price_per_gpu_hour="2.10")
+    world.hear()
+    many.beat_on(world)
+    people(world)
+    nodes(world)
+    probes(world)
+    staged_runs.runs(world)
+
+
+def people(world: World) -> None:
+    """One who has left, one who is locked out, and an invitation."""
+    make_user("left", world.team, Role.VIEWER)
+    deactivate(world.users["admin"], User.objects.get(username="left"))
+    make_user("locked", world.team, Role.OPERATOR)
+    invite(world.users["admin"], world.team, email="new@research.example", role=Role.OPERATOR)
+
+
+def nodes(world: World) -> None:
+    """One in each state in which a node gets no work."""
+    north = make_dc(world.team, "north", place="Luleå", country="SE", time_zone="Europe/Stockholm")
+    hear: dict[str, Any] = {
+        "enrolled_at": timezone.now(),
+        "acl_sha256": "0" * 64,
+        "version": __version__,
+        "gpus": 8,
+        "seen_gpus": 8,
+    }
+    make_node(north, "never-joined", gpus=8)
+    make_node(north, "silent", **hear, last_seen=timezone.now() - timedelta(days=2))
+    make_node(north, "old-version", **hear | {"version": "0.0.9"}, last_seen=timezone.now())
+    away = make_node(north, "draining", **hear, last_seen=timezone.now())
+    drain(world.users["operator"], away)
+    slow = make_node(north, "wrong-clock", **hear, last_seen=timezone.now())
+    Node.objects.filter(pk=slow.pk).update(clock_offset_ms=41.7, clock_rtt_ms=0.8)
+    gone = make_dc(world.team, "leaving")
+    drain(world.users["operator"], gone)
+
+
+def probes(world: World) -> None:
+    """Between the world's nodes: one way not reached, one not answered."""
+    east, mid, west = world.nodes
+    answers: list[tuple[Node, Node, dict[str, Any]]] = [
+        (east, mid, {"ok": True, "rtt_ms": 20.41, "offset_ms": 0.12}),
+        (mid, east, {"ok": True, "rtt_ms": 20.38, "offset_ms": -0.11}),
+        (east, west, {"ok": False, "error": "connect to 10.2.0.4:29400: connection refused"}),
+        (west, east, {}),
+    ]
+    for source, target, answer in answers:
+        asked = timezone.now() - timedelta(minutes=3)
+        NodeProbe.objects.create(
+            probe="p1", source=source, target=target, asked_at=asked, asked_by=world.users["operator"],
+            at=timezone.now() if answer else None, **answer,
+        )  # fmt: skip
+
+
+def paths() -> dict[str, str]:
+    """Name → address of all that `stage` made; secrets of links are made anew."""
+    found = {f"run-{run.job.name}": run_path("detail", run) for run in Run.objects.select_related("job")}
+    for part in ("logs", "metrics", "clone"):
+        long = Run.objects.get(job__name=staged_runs.LONG)
+        found[f"run-{part}"] = run_path(part, long)
+    found |= {
+        f"node-{node.name}": reverse("inventory:node-detail", args=[node.pk]) for node in Node.objects.all()
+    }
+    found |= {
+        f"dc-{dc.name}": reverse("inventory:datacenter-detail", args=[dc.pk])
+        for dc in DataCenter.objects.all()
+    }
+    found |= {
+        f"plan-{plan.name}": reverse("planning:plan-detail", args=[plan.pk]) for plan in Plan.objects.all()
+    }
+    found |= {
+        f"user-{user.username}": reverse("accounts:person-detail", args=[user.pk])
+        for user in User.objects.all()
+    }
+    return found | _secrets() | _forms()
+
+
+def run_path(part: str, run: Run) -> str:
+    return reverse(f"jobs:run-{part}", args=[run.pk])
+
+
+def _secrets() -> dict[str, str]:
+    """Addresses that hold a one-time token."""
+    admin, team = User.objects.get(username="admin"), Team.objects.get(name="Research")
+    uid, token = make_reset_link(admin, User.objects.get(username="operator"))
+    _, welcome = invite(admin, team, email="newer@research.example", role=Role.OPERATOR)
+    JoinToken.objects.all().delete()
+    offer_join(admin, Node.objects.get(name="never-joined"))
+    assert Invitation.objects.exists()
+    return {
+        "html-500": render_to_string("500.html"),
+        "html-400": render_to_string("400.html"),
+        "password-set": reverse("accounts:password-set", args=[uid, token]),
+        "invitation": reverse("accounts:invitation-accept", args=[welcome]),
+        "invitation-over": reverse("accounts:invitation-accept", args=["gone"]),
+    }
+
+
+def _forms() -> dict[str, str]:
+    """Addresses of forms about a thing."""
+    dc, link = DataCenter.objects.get(name="east"), many.world_of_database().link
+    pool = dc.pools.get()
+    return {
+        "pool-create": reverse("inventory:pool-create", args=[dc.pk]),
+        "pool-edit": reverse("inventory:pool-edit", args=[pool.pk]),
+        "dc-edit": reverse("inventory:datacenter-edit", args=[dc.pk]),
+        "dc-drain": reverse("inventory:datacenter-drain", args=[dc.pk]),
+        "dc-delete": reverse("inventory:datacenter-delete", args=[dc.pk]),
+        "link": reverse("inventory:link-detail", args=[link.pk]),
+        "link-edit": reverse("inventory:link-edit", args=[link.pk]),
+    }

@@ -1,0 +1,64 @@
+// Charts of pages that answer at once: stacked parts of an iteration, one step of a swap plan; the numbers stand in the tables.
+import { $, el, jsonScript, svg } from "./lib/dom.js";
+import { fixed } from "./lib/format.js";
+import { tickStep } from "./timeline/head.js";
+
+const root = $("[data-charts]"), charts = jsonScript("charts");
+const words = (x, y, text, anchor = "start") => svg("text", { x, y, "text-anchor": anchor }, text);
+
+if (root && charts?.stacks) stacks(root, charts.stacks);
+if (root && charts?.gantt) gantt(root, charts.gantt);
+
+function head(root, title) {
+  root.append(el("div", { className: "section-head" }, el("h2", {}, title)));
+}
+
+/** Horizontal bars, each the sum of its parts. */
+function stacks(root, { title, parts, bars }) {
+  head(root, title);
+  const wide = 720, left = 64, right = 56, row = 26, high = bars.length * row + 24;
+  const totals = bars.map(({ values }) => values.reduce((a, b) => a + b, 0)), most = Math.max(...totals);
+  const x = (value) => left + (value / most) * (wide - left - right);
+  const plot = svg("svg", { viewBox: `0 0 ${wide} ${high}`, class: "plot stack-bar", role: "img", "aria-label": `${title}; the table below holds the figures` });
+  bars.forEach(({ label, values }, i) => {
+    let at = 0;
+    plot.append(words(left - 8, i * row + 16, label, "end"));
+    values.forEach((value, part) => {
+      if (value <= 0) return;
+      const bar = svg("rect", { x: x(at), y: i * row + 4, width: x(at + value) - x(at), height: 16, class: `part-${part}` });
+      bar.append(svg("title", {}, `${parts[part]} ${fixed(value, 3)}`));
+      plot.append(bar);
+      at += value;
+    });
+    plot.append(words(x(at) + 6, i * row + 16, fixed(totals[i], 2)));
+  });
+  axis(plot, x, most, high);
+  root.append(plot, el("ul", { className: "chart-key" }, ...parts.map((part, i) => el("li", {}, key(`part-${i}`), part))));
+}
+
+function key(kind) {
+  const swatch = svg("svg", { width: 14, height: 10, "aria-hidden": "true", class: "stack-bar" });
+  swatch.append(svg("rect", { width: 14, height: 10, class: kind }));
+  return swatch;
+}
+
+function axis(plot, x, most, high) {
+  const step = tickStep(most / 600, 80);
+  for (let t = 0; t <= most; t += step) plot.append(words(x(t), high - 4, fixed(t, step < 1 ? 2 : 0), "middle"));
+}
+
+/** What runs and what loads, row by row. */
+function gantt(root, { title, length, rows, spans }) {
+  head(root, title);
+  const wide = 720, left = 64, right = 16, row = 26, high = rows.length * row + 24;
+  const x = (value) => left + (value / length) * (wide - left - right);
+  const plot = svg("svg", { viewBox: `0 0 ${wide} ${high}`, class: "plot gantt stack-bar", role: "img", "aria-label": `${title}: computing and loading` });
+  rows.forEach((name, i) => plot.append(words(left - 8, i * row + 16, name, "end")));
+  for (const span of spans) {
+    const bar = svg("rect", { x: x(span.start), y: span.row * row + 4, width: Math.max(0.5, x(span.end) - x(span.start)), height: 16, class: span.kind });
+    bar.append(svg("title", {}, `${span.label}: ${fixed(span.start, 3)} to ${fixed(span.end, 3)} s`));
+    plot.append(bar);
+  }
+  axis(plot, x, length, high);
+  root.append(plot);
+}

@@ -1,0 +1,47 @@
+"""Computations for tests: asked for, claimed, and answered without a worker."""
+
+from typing import Any
+
+from tests.engine import fig6
+from tests.site.world import World
+from webapp.planning import services
+from webapp.planning.computing import work_at
+from webapp.planning.models import Computation, ComputationKind
+
+SCENARIO: dict[str, Any] = {name: value for name, value in fig6.FIG6.items() if name != "policy"}
+QUESTION: dict[str, Any] = {"scenario": SCENARIO, "policies": ["gpipe", "atlas"], "unit": "slot"}
+SWEEP: dict[str, Any] = {
+    "scenario": SCENARIO, "policies": ["varuna", "atlas"], "parameter": "wan.latency", "values": [0, 1, 2],
+}  # fmt: skip
+
+
+def queued(
+    world: World, request: dict[str, Any] = QUESTION, kind: str = ComputationKind.SCHEDULES
+) -> Computation:
+    """A computation that waits for its worker."""
+    return services.start(
+        world.users["operator"], team=world.team, kind=kind, name="Figure 6", request=request
+    )
+
+
+def claimed(world: World) -> Computation:
+    """A computation that a worker has begun."""
+    computation = services.claim(queued(world).pk)
+    assert computation is not None
+    return computation
+
+
+def answered(
+    world: World, request: dict[str, Any] = QUESTION, kind: str = ComputationKind.SCHEDULES
+) -> Computation:
+    """A computation with its answer."""
+    computation = queued(world, request, kind)
+    work_at(computation.pk)
+    computation.refresh_from_db()
+    return computation
+
+
+def comparison(world: World) -> Computation:
+    """The world's one answered comparison."""
+    kept = Computation.objects.filter(team=world.team, name="Figure 6", state="done").first()
+    return kept or answered(world)

@@ -1,0 +1,92 @@
+"""Network design and swap plan: pages show what the commands answer, addresses are permalinks."""
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from engine.inputs import parse
+from engine.plan.network.design import design
+from engine.plan.network.request import NetworkRequest
+from engine.plan.swap.plan import plan_swap
+from engine.plan.swap.request import SwapRequest
+from tests.site.world import World
+from webapp.planning import network_page, swap_page
+from webapp.planning.design import first_values
+
+pytestmark = pytest.mark.django_db
+PAGES = {"network": network_page, "swap": swap_page}
+ENGINE: dict[str, Any] = {
+    "network": lambda document: design(parse(NetworkRequest, document)).as_dict(),
+    "swap": lambda document: plan_swap(parse(SwapRequest, document)).as_dict(),
+}
+
+
+@pytest.fixture
+def viewer(world: World, client: Client) -> Client:
+    client.force_login(world.users["viewer"])
+    return client
+
+
+def first(name: str) -> dict[str, Any]:
+    return first_values(PAGES[name].page.form)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_shows_what_the_command_answers_to_its_document(viewer: Client, name: str) -> None:
+    document = json.loads(viewer.get(f"/{name}/", {**first(name), "as": "document"}).content)
+    page = viewer.get(f"/{name}/", first(name))
+    assert page.status_code == 200
+    assert page.context["answer"] == ENGINE[name](document)
+    assert viewer.get(f"/{name}/").context["answer"] == page.context["answer"]
+
+
+@pytest.mark.parametrize(("name", "key"), [("network", "iterations"), ("swap", "sub-models")])
+def test_every_table_is_there_as_csv_in_full(viewer: Client, name: str, key: str) -> None:
+    tables = viewer.get(f"/{name}/").context["tables"]
+    assert key in {table.name for table in tables}
+    for table in tables:
+        text = viewer.get(f"/{name}/", {**first(name), "as": "csv", "table": table.name}).content.decode()
+        rows = list(csv.reader(io.StringIO(text)))
+        assert len(rows) == len(table.rows) + 1
+        assert all(len(row) == len(table.columns) for row in rows)
+    assert viewer.get(f"/{name}/", {**first(name), "as": "csv", "table": "nothing"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "field"),
+    [
+        ("network", {"gpus": 0}, "gpus"),
+        ("network", {"gpus": 10**9}, "gpus"),
+        ("network", {"hb_domain": "7"}, "hb_domain"),
+        ("network", {"hb_domain": "8, x"}, "hb_domain"),
+        ("network", {"hb_domain": ""}, "hb_domain"),
+        ("network", {"port_usd": -1}, "port_usd"),
+        ("network", {"model": "gpt-9"}, "model"),
+        ("network", {"batch": ""}, "batch"),
+        ("network", {"experts": 2, "top_k": 3}, "top_k"),
+        ("swap", {"memory_gib": -1}, "memory_gib"),
+        ("swap", {"gpu": "v900"}, "gpu"),
+        ("swap", {"mfu": 2}, "mfu"),
+        ("swap", {"mbps": "400, fast"}, "mbps"),
+        ("swap", {"mbps": "0"}, "mbps"),
+        ("swap", {"host_to_device_gb_s": 0}, "host_to_device_gb_s"),
+    ],
+)
+def test_bad_input_stands_at_its_field(viewer: Client, name: str, change: dict[str, Any], field: str) -> None:
+    page = viewer.get(f"/{name}/", {**first(name), **change})
+    assert page.status_code == 422
+    assert field in page.context["form"].errors
+    assert not page.context["answer"]
+
+
+def test_what_does_not_fit_is_said(viewer: Client) -> None:
+    page = viewer.get("/swap/", {**first("swap"), "memory_gib": 0.2})
+    assert page.status_code == 200
+    assert page.context["answer"]["feasible"] is False
+    assert page.context["answer"]["reason"] in page.content.decode()
+    fabric = viewer.get("/network/", {**first("network"), "model": ""})
+    assert {table.name for table in fabric.context["tables"] if table.rows} == {"fabrics"}

@@ -1,0 +1,86 @@
+"""How the GPUs of data centres are used, counted by the database."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Count, F, Q, QuerySet, Sum
+from django.utils import timezone
+
+from webapp.inventory.models import Node, silence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """GPUs and nodes of one data centre, or of several together.
+
+    Attributes
+    ----------
+    silent : GPUs of nodes that do not answer, or never did.
+    cost_per_hour : of the busy GPUs, in $; `whole_cost_per_hour` if all were busy.
+    """
+
+    gpus: int = 0
+    busy: int = 0
+    silent: int = 0
+    nodes: int = 0
+    nodes_silent: int = 0
+    nodes_never: int = 0
+    cost_per_hour: float = 0.0
+    whole_cost_per_hour: float = 0.0
+
+    @property
+    def idle(self) -> int:
+        """GPUs that answer and train nothing."""
+        return max(0, self.gpus - self.busy - self.silent)
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        if not self.gpus:
+            return "no GPUs yet"
+        silent = f", {self.silent:,} silent" if self.silent else ""
+        return f"{self.busy:,} of {self.gpus:,} busy{silent}"
+
+
+def gpu_use(dcs: Iterable[int] | QuerySet[Any, Any]) -> dict[int, Use]:
+    """The use of each data centre of `dcs` (ids, or their query) that has nodes."""
+    from webapp.jobs.models import RANK_OVER, RankState  # jobs know the inventory, not the other way round
+
+    answers = Q(last_seen__gte=timezone.now() - silence())
+    held = RankState.objects.filter(dc__in=dcs).exclude(state__in=RANK_OVER).order_by()
+    busy: dict[int, tuple[int, Any]] = {
+        pk: (count, cost)
+        for pk, count, cost in held.values_list("dc").annotate(
+            Count("pk"), Sum("node__pool__price_per_gpu_hour")
+        )
+    }
+    counted = (
+        Node.objects.filter(dc__in=dcs)
+        .order_by()
+        .values("dc")
+        .annotate(
+            all_gpus=Sum("gpus"),
+            answering=Sum("gpus", filter=answers, default=0),
+            count=Count("pk"),
+            online=Count("pk", filter=answers),
+            never=Count("pk", filter=Q(last_seen=None)),
+            whole=Sum(F("gpus") * F("pool__price_per_gpu_hour")),
+        )
+        .values_list("dc", "all_gpus", "answering", "count", "online", "never", "whole")
+    )
+    made = {}
+    for pk, gpus, answering, count, online, never, whole in counted:
+        held_gpus, cost = busy.get(pk, (0, 0))
+        made[pk] = Use(
+            gpus=gpus, busy=min(held_gpus, gpus), silent=gpus - answering, nodes=count,
+            nodes_silent=count - online - never, nodes_never=never, cost_per_hour=float(cost),
+            whole_cost_per_hour=float(whole),
+        )  # fmt: skip
+    return made
+
+
+def together(uses: Iterable[Use]) -> Use:
+    """The use of several data centres as one."""
+    rows = list(uses)
+    return Use(**{name: sum(getattr(use, name) for use in rows) for name in Use.__dataclass_fields__})

@@ -1,0 +1,50 @@
+"""One look through the queue: what can start starts, and the others say what they wait for.
+
+The look costs the same number of queries however many runs wait; only a run that starts costs its own.
+"""
+
+from collections import Counter
+
+from webapp.jobs import services
+from webapp.jobs.allocate import allocate
+from webapp.jobs.models import Run, Status
+from webapp.jobs.stock import Stock
+
+
+class Queue:
+    """The runs that are queued, the oldest first, and the GPUs that they ask for.
+
+    Attributes
+    ----------
+    runs : to be handed to `advance` one by one, then `tell`.
+    """
+
+    def __init__(self) -> None:
+        queued = Run.objects.filter(status=Status.QUEUED).select_related("job__team").order_by("pk")
+        self.runs = list(queued.defer("predicted", "result", "job__plan_copy"))
+        self._left: Counter[int] = Counter()  # runs that stay queued, by team
+        self._news: list[services.Waiting] = []
+        self._stock = self._look() if self.runs else None
+
+    def advance(self, run: Run) -> None:
+        """Start `run` if its GPUs are idle, fail it if they will never be, else note what it waits for."""
+        team = run.job.team_id
+        assert self._stock
+        shortage = self._stock.shortage(team, run.job.document)
+        if shortage is None:
+            started = allocate(run)
+            self._stock = self._look()  # as it is now
+            self._left[team] += not started
+        elif shortage.for_good:
+            services.fail_run(run, f"{shortage.text}.")
+        else:
+            said = shortage.said(self._left[team])
+            self._news.append(services.Waiting(run=run, what=said, needs_action=shortage.needs_action))
+            self._left[team] += 1
+
+    def tell(self) -> None:
+        """Write down what is news of what runs wait for."""
+        services.wait_in_queue(self._news)
+
+    def _look(self) -> Stock:
+        return Stock((run.job.team_id, run.job.document) for run in self.runs)

@@ -1,0 +1,139 @@
+"""The GPUs that jobs ask for: how many there are in each pool, and which of them are idle.
+
+A `Stock` is read in three queries, whatever the number of jobs that it is read for: the reconciler looks
+through the whole queue with one.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from webapp.inventory.models import GpuPool, Node, NodeState
+from webapp.inventory.selectors.pools import pools_of_teams
+from webapp.jobs.models import RANK_OVER, RankState
+
+Gpu = tuple[Node, int]
+Document = dict[str, Any]  # of `meridian train`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """Why a job cannot start now.
+
+    for_good : waiting will not help.
+    needs_action : it goes on only when somebody does something: GPUs are too few, silent or not enrolled.
+    """
+
+    text: str
+    for_good: bool = False
+    needs_action: bool = False
+
+    def said(self, ahead: int) -> str:
+        """With how many runs of the team stand before it in the queue."""
+        return f"{self.text}; {ahead} ahead in the queue" if ahead else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """GPUs of one pool for one job: how many it needs, and what there is of its device."""
+
+    needed: int
+    idle: int
+    online: int  # idle or busy, on nodes that may be given work
+    total: int  # of the device, on nodes that answer or not
+    gone: bool = False
+    resting: int = 0  # on nodes that answer, but drain or are of another version
+
+    def shortage(self, name: str) -> Shortage | None:
+        """Why the pool called `name` cannot give what is needed; None where it can."""
+        if self.gone:
+            return Shortage(text=f"{name} has no GPU pool any more", for_good=True)
+        if self.idle >= self.needed:
+            return None
+        gpus = f"{self.needed} GPU" if self.needed == 1 else f"{self.needed} GPUs"
+        text = f"Waits for {gpus} in {name}, {self.idle} {'is' if self.idle == 1 else 'are'} idle"
+        if self.total < self.needed:
+            return Shortage(text=f"{text}: there are {self.total} in all", needs_action=True)
+        if self.online < self.needed:
+            away = self.total - self.online - self.resting
+            why = [f"{away} do not answer"] if away else []
+            why += [f"{self.resting} on nodes that drain or run another version"] if self.resting else []
+            return Shortage(text=f"{text}: {', '.join(why)}", needs_action=True)
+        return Shortage(text=text)
+
+
+class Stock:
+    """Pools, nodes and idle GPUs that the jobs of some documents may use, as they were when it was made.
+
+    Parameters
+    ----------
+    jobs : (id of the team, document) of each.
+    """
+
+    def __init__(self, jobs: Iterable[tuple[int, Document]]) -> None:
+        wanted = ((team, dc["name"]) for team, document in jobs for dc in document["datacenters"])
+        self._pools = pools_of_teams(wanted)
+        self._nodes: dict[tuple[int, str], list[Node]] = defaultdict(list)  # by pool and device
+        nodes = Node.objects.filter(pool__in={pool.pk for pool in self._pools.values()})
+        light = nodes.exclude(acl_sha256="").select_related("dc").defer("seen_ranks", "seen_hardware")
+        for node in light.order_by("name"):
+            self._nodes[node.pool_id, node.device].append(node)
+        held = RankState.objects.filter(node__in=nodes.order_by().values("pk")).exclude(state__in=RANK_OVER)
+        self._held = set(held.order_by().values_list("node_id", "gpu"))
+
+    def pools(self, team: int, document: Document) -> dict[str, GpuPool]:
+        """The pools that the document names, by name; what is gone is left out."""
+        names = [dc["name"] for dc in document["datacenters"]]
+        return {name: self._pools[team, name] for name in names if (team, name) in self._pools}
+
+    def idle(self, team: int, document: Document) -> dict[str, list[Gpu]]:
+        """Idle GPUs of the job's device on nodes that may be given work, by the name of their pool."""
+        return {
+            name: self._idle(pool, document["device"]) for name, pool in self.pools(team, document).items()
+        }
+
+    def supply(self, team: int, document: Document) -> dict[str, Supply]:
+        """What each pool of the job can give it, by name."""
+        named = self.pools(team, document)
+        return {
+            name: self._supply(named.get(name), document["device"], needed)
+            for name, needed in gpus_needed(document).items()
+        }
+
+    def shortage(self, team: int, document: Document) -> Shortage | None:
+        """What is said first: what will not come, then what needs somebody, then what only takes time."""
+        supply = self.supply(team, document).items()
+        found = [shortage for name, pool in supply if (shortage := pool.shortage(name))]
+        return max(found, key=lambda each: (each.for_good, each.needs_action), default=None)
+
+    def _idle(self, pool: GpuPool, device: str) -> list[Gpu]:
+        nodes = [node for node in self._nodes[pool.pk, device] if node.is_placeable]
+        return [(node, gpu) for node in nodes for gpu in range(node.gpus) if (node.pk, gpu) not in self._held]
+
+    def _supply(self, pool: GpuPool | None, device: str, needed: int) -> Supply:
+        if pool is None:
+            return Supply(needed=needed, idle=0, online=0, total=0, gone=True)
+        nodes = self._nodes[pool.pk, device]
+        online = sum(node.gpus for node in nodes if node.is_placeable)
+        return Supply(
+            needed=needed,
+            idle=len(self._idle(pool, device)),
+            online=online,
+            resting=sum(node.gpus for node in nodes if node.state == NodeState.ONLINE) - online,
+            total=sum(node.gpus for node in nodes),
+        )
+
+
+def gpus_needed(document: Document) -> dict[str, int]:
+    """GPUs per pool, by name."""
+    needed: dict[str, int] = defaultdict(int)
+    for dc in dc_names(document):
+        needed[dc] += document["pipelines"]
+    return needed
+
+
+def dc_names(document: dict[str, Any]) -> list[str]:
+    """The pool of each stage, by name."""
+    dc_of_stage = document.get("dc_of_stage") or [0] * document["stages"]
+    return [document["datacenters"][dc]["name"] for dc in dc_of_stage]

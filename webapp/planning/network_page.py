@@ -1,0 +1,231 @@
+"""Network design: rail-only beside rail-optimised fabrics, and what a model does on them."""
+
+from typing import Any
+
+from django import forms
+
+from engine.cluster.gpus import catalogue
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.model.presets import PER_STAGE, PRESETS
+from engine.plan.network.design import design
+from engine.plan.network.request import NetworkRequest
+from webapp.planning.design import Column, DesignForm, DesignPage, Figures
+
+# What a page may compute while somebody waits; the command line has no such limits.
+MOST_GPUS = 200_000
+MOST_DOMAINS = 8
+RATED = [name for name, gpu in catalogue().items() if gpu.nic_bytes_per_s]
+MODELS = [name for name in PRESETS if name not in PER_STAGE]
+
+
+class NetworkForm(DesignForm):
+    gpus = forms.IntegerField(label="GPUs", min_value=1, max_value=MOST_GPUS, initial=32_768)
+    gpu_type = forms.ChoiceField(label="GPU type", choices=[(n, n) for n in RATED], initial="h100")
+    hb_domain = forms.CharField(
+        label="HB domains",
+        initial="8, 64, 256",
+        help_text="GPUs that one high-bandwidth domain joins; several.",
+    )
+    switch_radix = forms.IntegerField(label="Ports a switch", min_value=2, max_value=100_000, initial=64)
+    model = forms.ChoiceField(
+        choices=[("", "fabric only"), *((n, n) for n in MODELS)], required=False, initial="gpt-1t"
+    )
+    batch = forms.IntegerField(
+        label="Batch", min_value=1, max_value=10_000_000, required=False, initial=4096, help_text="Sequences."
+    )
+    recompute = forms.ChoiceField(
+        choices=[(n, n) for n in ("selective", "full", "none")], initial="selective"
+    )
+    tp = forms.IntegerField(
+        label="TP", min_value=1, required=False, help_text="Empty: the fastest that fits."
+    )
+    pp = forms.IntegerField(label="PP", min_value=1, required=False)
+    interleave = forms.IntegerField(min_value=1, required=False)
+    experts = forms.IntegerField(
+        min_value=1, max_value=100_000, required=False, help_text="Empty: a dense model."
+    )
+    top_k = forms.IntegerField(label="Experts a token", min_value=1, required=False, initial=2)
+    every = forms.IntegerField(label="in every n-th block", min_value=1, required=False, initial=1)
+    hb_gb_s = forms.FloatField(
+        label="HB, GB/s",
+        min_value=0.001,
+        required=False,
+        help_text="A GPU and direction. Empty: the catalogue's.",
+    )
+    nic_gb_s = forms.FloatField(label="NIC, GB/s", min_value=0.001, required=False)
+    port_usd = forms.FloatField(label="Port, $", min_value=0, initial=694)
+    transceiver_usd = forms.FloatField(label="Transceiver, $", min_value=0, initial=199)
+    port_w = forms.FloatField(label="Port, W", min_value=0, initial=18)
+    transceiver_w = forms.FloatField(label="Transceiver, W", min_value=0, initial=9)
+
+    layout = [
+        ("Fabric", "", ["gpus", "gpu_type", "hb_domain", "switch_radix", "hb_gb_s", "nic_gb_s"]),
+        ("Model", "", ["model", "batch", "recompute"]),
+        ("Parallelism", "", ["tp", "pp", "interleave"]),
+        ("Mixture of experts", "", ["experts", "top_k", "every"]),
+        ("Prices", "", ["port_usd", "transceiver_usd", "port_w", "transceiver_w"]),
+    ]
+
+    def compose(self, values: dict[str, Any]) -> dict[str, Any]:
+        prices = {name: values[name] for name in ("port_usd", "transceiver_usd", "port_w", "transceiver_w")}
+        document: dict[str, Any] = {
+            "gpus": values["gpus"], "hb_domain": _domains(values["hb_domain"]), "prices": prices,
+            "switch_radix": values["switch_radix"], "gpu_type": values["gpu_type"],
+        }  # fmt: skip
+        document |= {name: values[name] for name in ("hb_gb_s", "nic_gb_s") if values[name] is not None}
+        if not values["model"]:
+            return document
+        trained = ("model", "batch", "recompute", "tp", "pp", "interleave")
+        document |= {name: values[name] for name in trained if values[name] is not None}
+        if values["experts"]:
+            document["moe"] = {
+                "experts": values["experts"], "top_k": values["top_k"] or 1, "every": values["every"] or 1,
+            }  # fmt: skip
+        return document
+
+    def check(self, document: dict[str, Any]) -> None:
+        parse(NetworkRequest, document)
+
+
+def _domains(text: str) -> list[int]:
+    try:
+        sizes = [int(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise InputError("hb_domain", text, "whole numbers separated by commas, such as 8, 64, 256") from None
+    if not 0 < len(sizes) <= MOST_DOMAINS:
+        raise InputError("hb_domain", text, f"one to {MOST_DOMAINS} sizes")
+    return sizes
+
+
+def _answer(document: dict[str, Any]) -> dict[str, Any]:
+    return design(parse(NetworkRequest, document)).as_dict()
+
+
+def _facts(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    traffic = answer.get("traffic")
+    if not traffic:
+        return []
+    return [
+        ("Bytes an iteration", f"{traffic['total_bytes'] / 1e12:,.1f} TB"),
+        ("of them TP", f"{100 * traffic['bytes']['tp'] / traffic['total_bytes']:.1f} %"),
+        ("GPU pairs that carry none", f"{100 * traffic['pairs']['none']:.4f} %"),
+    ]
+
+
+def _tables(answer: dict[str, Any]) -> list[Figures]:
+    made = []
+    if answer.get("iterations"):
+        made.append(_iterations(answer["iterations"]))
+    made.append(_fabrics(answer["fabrics"]))
+    if answer.get("traffic"):
+        made.append(_traffic(answer["traffic"]))
+    if answer.get("failures"):
+        made.append(_failures(answer["failures"]))
+    return made
+
+
+def _iterations(rows: list[dict[str, Any]]) -> Figures:
+    parts = [
+        Column(label=label, key=f"parts_s.{part}", unit="s", decimals=3, wide=True)
+        for part, label in PARTS.items()
+    ]
+    return Figures(
+        name="iterations", title="Iteration time by HB domain", note="the fastest parallelism that fits",
+        rows=rows,
+        columns=[
+            Column(label="HB", key="hb_domain", decimals=0),
+            Column(label="TP", key="tp", decimals=0), Column(label="PP", key="pp", decimals=0),
+            Column(label="DP", key="dp", decimals=0),
+            Column(label="Interleave", key="interleave", decimals=0, wide=True),
+            Column(label="Iteration", key="iteration_s", unit="s", decimals=3),
+            Column(label="With spines", key="rail_optimised_s", unit="s", decimals=3, wide=True),
+            Column(label="Ideal", key="ideal_s", unit="s", decimals=3, wide=True), *parts,
+            Column(label="MFU", key="mfu", unit="%", decimals=1, scale=100, wide=True),
+            Column(label="Memory", key="memory_gb_per_gpu", unit="GB", decimals=1, wide=True),
+            *([Column(label="", key="reason")] if any(row["reason"] for row in rows) else []),
+        ],
+    )  # fmt: skip
+
+
+def _fabrics(fabrics: list[dict[str, Any]]) -> Figures:
+    rows = []
+    for fabric in fabrics:
+        for kind, label in (("rail_optimised", "rail-optimised"), ("rail_only", "rail-only")):
+            saving = {n: fabric[n] for n in ("cost_saving", "power_saving")} if kind == "rail_only" else {}
+            rows.append({"hb_domain": fabric["hb_domain"], "design": label, **fabric[kind], **saving})
+    return Figures(
+        name="fabrics", title="Fabrics", note="Clos of the fewest tiers; prices as given", rows=rows,
+        columns=[
+            Column(label="HB", key="hb_domain", decimals=0), Column(label="Fabric", key="design"),
+            Column(label="Tiers", key="tiers", decimals=0, wide=True),
+            Column(label="Switches", key="switches", decimals=0),
+            Column(label="Transceivers", key="transceivers", decimals=0, wide=True),
+            Column(label="Cost", key="cost_usd", unit="M$", decimals=2, scale=1e-6),
+            Column(label="Power", key="power_w", unit="MW", decimals=3, scale=1e-6, wide=True),
+            Column(label="Saves", key="cost_saving", unit="% cost", decimals=1, scale=100),
+            Column(label="Saves", key="power_saving", unit="% power", decimals=1, scale=100, wide=True),
+        ],
+    )  # fmt: skip
+
+
+def _traffic(traffic: dict[str, Any]) -> Figures:
+    kinds = {
+        "tp": "TP", "dp_hb": "DP in the HB domain", "dp_nic": "DP on NICs", "pp": "PP", "ep": "EP",
+    }  # fmt: skip
+    rows = [
+        {
+            "kind": label,
+            "bytes": traffic["bytes"][kind],
+            "share": traffic["bytes"][kind] / traffic["total_bytes"],
+        }
+        for kind, label in kinds.items()
+    ]
+    return Figures(
+        name="traffic", title="Traffic of one iteration", note="summed from the collectives", rows=rows,
+        columns=[
+            Column(label="", key="kind"),
+            Column(label="Bytes", key="bytes", unit="TB", decimals=2, scale=1e-12),
+            Column(label="Share", key="share", unit="%", decimals=2, scale=100),
+        ],
+    )  # fmt: skip
+
+
+def _failures(failures: list[dict[str, Any]]) -> Figures:
+    rows = [{**row, "design": row["design"].replace("_", "-")} for row in failures]
+    return Figures(
+        name="failures", title="After a failure", note="of the first HB domain above", rows=rows,
+        columns=[
+            Column(label="Failure of", key="case"), Column(label="Fabric", key="design"),
+            Column(label="GPUs lost", key="gpus_lost", decimals=0),
+            Column(label="Iteration", key="iteration_s", unit="s, no spares", decimals=3),
+            Column(label="Slow-down", key="slowdown", unit="×", decimals=3, wide=True),
+            Column(label="Spares", key="spares", decimals=0, wide=True),
+            Column(label="Iteration", key="spared_iteration_s", unit="s, with spares", decimals=3, wide=True),
+            Column(label="Recovery", key="recovery", wide=True),
+        ],
+    )  # fmt: skip
+
+
+PARTS = {"compute": "Compute", "tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "bubble": "Bubble"}
+
+
+def _charts(answer: dict[str, Any]) -> dict[str, Any]:
+    rows = [row for row in answer.get("iterations") or [] if row["feasible"]]
+    return {
+        "stacks": {
+            "title": "Parts of an iteration, s", "parts": list(PARTS.values()),
+            "bars": [
+                {"label": f"HB {row['hb_domain']}", "values": [row["parts_s"][part] for part in PARTS]}
+                for row in rows
+            ],
+        }
+    } if rows else {}  # fmt: skip
+
+
+page = DesignPage(
+    title="Network design",
+    lead="Rail-only beside rail-optimised: cost, power, iteration time by HB domain, traffic, failures.",
+    command="network", script="js/design.js", form=NetworkForm, answer=_answer, facts=_facts, tables=_tables,
+    charts=_charts,
+)  # fmt: skip

@@ -1,0 +1,177 @@
+"""Computations: asked for by people, worked at by the search worker, one claim at a time."""
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from django.db import transaction
+from django.utils import timezone
+from kombu.exceptions import OperationalError
+from redis import RedisError
+
+from webapp.accounts.models import Team
+from webapp.accounts.permissions import require
+from webapp.accounts.services import record
+from webapp.planning.models import OPEN, Computation, ComputationState
+
+log = structlog.get_logger(__name__)
+# A worker says every 3 s that it lives; one that is silent for longer is gone.
+SILENT_S = 20
+# A queued computation whose message was lost is sent again after this.
+UNHEARD_S = 60
+_SET_LATER = {
+    "request", "created_by", "progress", "answer", "claim", "started_at", "heard_at", "finished_at",
+}  # fmt: skip
+
+
+def start(actor: Any, *, team: Team, kind: str, name: str, request: dict[str, Any]) -> Computation:
+    """Keep a question and send it to the search worker once it is committed.
+
+    Raises
+    ------
+    PermissionDenied
+        `actor` is no operator of `team`.
+    ValidationError
+        The name is too long or missing.
+    """
+    require(actor, team)
+    computation = Computation(team=team, kind=kind, name=name, request=request, created_by=actor)
+    with transaction.atomic():
+        computation.clean_fields(exclude=_SET_LATER)
+        computation.save()
+        record(actor, "start", computation, team=team, after={"name": name, "kind": kind})
+        transaction.on_commit(lambda: _send(computation.pk))
+    return computation
+
+
+def ask_to_cancel(actor: Any, computation: Computation) -> bool:
+    """End a queued computation at once, a running one within a second; what it has found is kept.
+
+    Returns False where it has ended already.
+
+    Raises PermissionDenied where `actor` is no operator of its team.
+    """
+    require(actor, computation.team)
+    with transaction.atomic():
+        locked = Computation.objects.select_for_update().get(pk=computation.pk)
+        if not locked.is_open:
+            return False
+        locked.cancel_asked = True
+        if locked.state == ComputationState.QUEUED:
+            locked.state, locked.finished_at = ComputationState.CANCELLED, timezone.now()
+        locked.save(update_fields=["cancel_asked", "state", "finished_at"])
+        record(actor, "cancel", locked, team=locked.team, after={"state": locked.state})
+    return True
+
+
+def remove(actor: Any, computation: Computation) -> None:
+    """Delete a computation; an open one is no longer worked at.
+
+    Raises PermissionDenied where `actor` is no operator of its team.
+    """
+    require(actor, computation.team)
+    with transaction.atomic():
+        record(actor, "delete", computation, team=computation.team, before={"name": computation.name})
+        computation.delete()
+
+
+def claim(pk: uuid.UUID) -> Computation | None:
+    """Take a queued computation to work at it; None where it is not queued any more."""
+    with transaction.atomic():
+        found = Computation.objects.select_for_update(skip_locked=True).filter(
+            pk=pk, state=ComputationState.QUEUED
+        )
+        computation = found.first()
+        if computation is None:
+            return None
+        now = timezone.now()
+        computation.state, computation.claim = ComputationState.RUNNING, uuid.uuid4()
+        computation.started_at = computation.heard_at = now
+        computation.save(update_fields=["state", "claim", "started_at", "heard_at"])
+    return computation
+
+
+def note_progress(computation: Computation, progress: dict[str, Any], answer: Any) -> bool:
+    """Say how far the work is and that the worker lives; False where it should stop.
+
+    It should stop when somebody asked for it, or when another worker has claimed it or it was deleted.
+    """
+    mine = Computation.objects.filter(
+        pk=computation.pk, claim=computation.claim, state=ComputationState.RUNNING
+    )
+    values: dict[str, Any] = {"heard_at": timezone.now(), "progress": progress}
+    if answer is not None:
+        values["answer"] = answer
+    return bool(mine.update(**values)) and not mine.filter(cancel_asked=True).exists()
+
+
+def say_alive(computation: Computation) -> None:
+    """Note that the worker is at it."""
+    Computation.objects.filter(
+        pk=computation.pk, claim=computation.claim, state=ComputationState.RUNNING
+    ).update(heard_at=timezone.now())
+
+
+def finish(computation: Computation, answer: Any) -> None:
+    """Keep the answer; cancelled where that was asked for meanwhile, with what was found."""
+    with transaction.atomic():
+        mine = _mine(computation)
+        if mine is None:
+            return
+        asked = mine.cancel_asked
+        mine.state = ComputationState.CANCELLED if asked else ComputationState.DONE
+        mine.answer, mine.finished_at = answer, timezone.now()
+        mine.save(update_fields=["state", "answer", "finished_at"])
+        record(mine.created_by, "finish", mine, team=mine.team, after={"state": mine.state})
+
+
+def give_up(computation: Computation, error: str) -> None:
+    """The question cannot be answered: keep why."""
+    with transaction.atomic():
+        mine = _mine(computation)
+        if mine is None:
+            return
+        mine.state, mine.error, mine.finished_at = ComputationState.FAILED, error, timezone.now()
+        mine.save(update_fields=["state", "error", "finished_at"])
+        record(mine.created_by, "fail", mine, team=mine.team, after={"state": mine.state}, message=error)
+
+
+def put_back(computation: Computation) -> None:
+    """The worker shuts down: the computation waits for the next one, which begins anew."""
+    Computation.objects.filter(
+        pk=computation.pk, claim=computation.claim, state=ComputationState.RUNNING
+    ).update(state=ComputationState.QUEUED, claim=None, sent_at=timezone.now() - timedelta(seconds=UNHEARD_S))
+
+
+def requeue_lost() -> int:
+    """Send again what nobody is at: its worker was killed, or its message lost. Returns how many."""
+    now = timezone.now()
+    with transaction.atomic():
+        lost = Computation.objects.lost(
+            now - timedelta(seconds=SILENT_S), now - timedelta(seconds=UNHEARD_S)
+        ).select_for_update(skip_locked=True)
+        keys = list(lost.values_list("pk", flat=True))
+        Computation.objects.filter(pk__in=keys).update(state=ComputationState.QUEUED, claim=None, sent_at=now)
+        for pk in keys:
+            transaction.on_commit(lambda pk=pk: _send(pk))  # type: ignore[misc]
+    return len(keys)
+
+
+def _mine(computation: Computation) -> Computation | None:
+    """The row, locked, where this worker's claim still holds."""
+    return (
+        Computation.objects.select_for_update()
+        .filter(pk=computation.pk, claim=computation.claim, state__in=OPEN)
+        .first()
+    )
+
+
+def _send(pk: uuid.UUID) -> None:
+    """Tell the search worker; where the broker is away, `requeue_lost` tells it later."""
+    from webapp.celery import app
+
+    try:
+        app.send_task("planning.compute", [str(pk)], queue="search", retry=False)
+    except (OperationalError, RedisError) as error:
+        log.warning("computation waits for the broker", computation=str(pk), reason=str(error))
