@@ -7,7 +7,9 @@ state of each local rank with its process id. A run that leaves no trace here wa
 import contextlib
 import json
 import logging
+import math
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ log = logging.getLogger(__name__)
 
 KEPT_RUNS = 500
 ENDED = frozenset({"finished", "failed", "stopped"})
+LATELY_S = 30.0  # longer than an event of an end may be late
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class RankRecord:
     state: str
     pid: int | None = None
     started: float | None = None
+    noted: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,13 +94,20 @@ class Ledger:
 
     def unfinished(self) -> list[dict[str, Any]]:
         """Return the ranks whose last known state is no end: run, generation, rank, pid, state, started."""
+        return [rank for rank in self._ranks() if rank["state"] not in ENDED]
+
+    def recent(self) -> list[dict[str, Any]]:
+        """As `unfinished`, and those that ended in the last `LATELY_S`: a report may overtake their event."""
+        since = time.monotonic() - LATELY_S
+        return [rank for rank in self._ranks() if rank["state"] not in ENDED or rank["noted"] > since]
+
+    def _ranks(self) -> list[dict[str, Any]]:
         with self._lock:
             return [
                 {"run": run, "generation": record.generation, "rank": rank}
-                | {"pid": known.pid, "state": known.state, "started": known.started}
+                | {"pid": known.pid, "state": known.state, "started": known.started, "noted": known.noted}
                 for run, record in self._runs.items()
                 for rank, known in sorted(record.ranks.items())
-                if known.state not in ENDED
             ]
 
     def _write(self) -> None:
@@ -145,7 +156,7 @@ def _read(path: Path) -> dict[str, RunRecord]:
                 generation=record["generation"],
                 closed=record["closed"],
                 ranks={
-                    int(rank): RankRecord(state=state, pid=pid, started=started)
+                    int(rank): RankRecord(state=state, pid=pid, started=started, noted=-math.inf)
                     for rank, (state, pid, started) in record["ranks"].items()
                 },
             )

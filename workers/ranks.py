@@ -117,10 +117,10 @@ class RankSupervisor:
             thread.join(grace_s + 1.0)
 
     def states(self) -> list[Event]:
-        """The ranks that are meant to live, for the heartbeat: run, generation, rank, pid, state."""
+        """The ranks that live or ended lately, for the heartbeat: run, generation, rank, pid, state."""
         self._forget_ended()
         names = ("run", "generation", "rank", "pid", "state")
-        return [{name: rank[name] for name in names} for rank in self._ledger.unfinished()]
+        return [{name: rank[name] for name in names} for rank in self._ledger.recent()]
 
     def report_gone(self) -> int:
         """Report the ranks of an earlier life of the agent as failed, killing any that outlived it."""

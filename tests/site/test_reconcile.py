@@ -198,6 +198,22 @@ def test_a_rank_that_its_node_forgot_fails_the_run(world: Any, nodes: Nodes) -> 
     assert "no longer knows" in run.status_reason
 
 
+def test_a_heartbeat_that_overtakes_the_end_of_a_rank_waits_for_its_reason(world: Any, nodes: Nodes) -> None:
+    run = running(world, nodes)
+    RankState.objects.update(state_since=timezone.now() - timedelta(seconds=20))
+    ended = [
+        {"run": str(run.pk), "generation": run.generation, "rank": rank.rank, "state": "failed"}
+        for rank in run.ranks.filter(node=world.nodes[2])
+    ]
+    world.hear(world.nodes[2], ranks=ended)
+    reconcile(nodes)
+    run.refresh_from_db()
+    assert run.status == Status.RUNNING
+    report(run, "failed", [ended[0]["rank"]], detail="out of memory", exit_code=1)
+    run.refresh_from_db()
+    assert run.status_reason.endswith("out of memory")
+
+
 def test_cancel_is_shown_at_once_and_done_when_all_ranks_are_gone(world: Any, nodes: Nodes) -> None:
     run = running(world, nodes)
     services.cancel_run(world.users["operator"], run)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from engine.runtime.launch import LaunchSpec
 from tests.workers.launching import BrokenGroup, FakeGroup, spec
-from workers.ledger import Ledger
+from workers.ledger import ENDED, LATELY_S, Ledger
 from workers.ranks import RankSupervisor
 
 
@@ -69,7 +69,7 @@ def test_a_newer_generation_stops_the_older_first(node: Node) -> None:
     node.ranks.start(spec(generation=2).to_json())
     assert [group.running() for group in node.groups] == [False, True]
     assert {event["generation"] for event in node.ended("stopped")} == {1}
-    assert {rank["generation"] for rank in node.ranks.states()} == {2}
+    assert {rank["generation"] for rank in node.ranks.states() if rank["state"] not in ENDED} == {2}
     node.ranks.stop_all(1)
 
 
@@ -95,6 +95,15 @@ def test_a_group_that_cannot_start_fails_its_ranks_with_the_reason(tmp_path: Pat
     node = Node(tmp_path, BrokenGroup)
     assert node.ranks.start(spec().to_json()) == "failed: no more processes"
     assert all("no more processes" in event["detail"] for event in node.ended("failed"))
+    assert {rank["state"] for rank in node.ranks.states()} == {"failed"}
+
+
+def test_a_rank_that_ended_is_named_for_a_while(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.ranks.start(spec().to_json())
+    node.ranks.stop_all(1)
+    assert {rank["state"] for rank in node.ranks.states()} == {"stopped"}
+    later = time.monotonic() + LATELY_S
+    monkeypatch.setattr(time, "monotonic", lambda: later)
     assert node.ranks.states() == []
 
 
@@ -145,7 +154,7 @@ def test_ranks_of_an_earlier_life_are_reported_and_killed(tmp_path: Path) -> Non
         assert orphan.wait(5) != 0
         time.sleep(0.1)
         assert stranger.poll() is None
-        assert after.ranks.states() == []
+        assert {rank["state"] for rank in after.ranks.states()} == {"failed"}
         assert after.ranks.start(spec(generation=4).to_json()) == "already started"
         assert Node(tmp_path).ranks.report_gone() == 0
     finally:

@@ -118,12 +118,16 @@ def _trouble(run: Run, rank: RankState) -> str:
     return ""
 
 
-def _reported(run: Run, rank: RankState) -> bool:
-    """Whether the node's last heartbeat speaks of `rank`."""
+def _reported(run: Run, rank: RankState, *, alive: bool = False) -> bool:
+    """Whether the node's last heartbeat speaks of `rank`: at all, or as one that has not ended.
+
+    One that ended is named for a while, as a heartbeat may come before the event that tells why.
+    """
     key = (str(run.pk), run.generation, rank.rank)
     return any(
         (str(seen.get("run")), seen.get("generation"), seen.get("rank")) == key
         for seen in rank.node.seen_ranks
+        if not alive or seen.get("state") not in RANK_OVER
     )
 
 
@@ -199,7 +203,7 @@ def _surely_gone(run: Run, rank: RankState, asked: datetime) -> bool:
     node = rank.node
     if node.last_seen is None or node.state == NodeState.SILENT:
         return timezone.now() - asked > 3 * silence()
-    return node.last_seen > asked + REPORT_LAG and not _reported(run, rank)
+    return node.last_seen > asked + REPORT_LAG and not _reported(run, rank, alive=True)
 
 
 def _ask_for_boundary(run: Run, send: Send) -> None:
@@ -235,7 +239,8 @@ def _stop_strangers(send: Send) -> None:
         (str(pk), generation) for pk, generation in Run.objects.open().values_list("pk", "generation")
     }
     for node in Node.objects.online().exclude(seen_ranks=[]):
-        known = {(str(seen.get("run")), seen.get("generation")) for seen in node.seen_ranks}
+        alive = [seen for seen in node.seen_ranks if seen.get("state") not in RANK_OVER]
+        known = {(str(seen.get("run")), seen.get("generation")) for seen in alive}
         for run, generation in sorted(known - open_runs, key=str):
             kwargs = {"run": run, "generation": generation, "grace_s": settings.STOP_GRACE_S}
             send(node.name, "workers.stop_ranks", kwargs)
