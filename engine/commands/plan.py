@@ -56,8 +56,8 @@ def lines(request: PlanRequest, result: PlanResult) -> Iterator[str]:
     yield from _options(request, result)
     yield ""
     yield _verdict(result)
-    if result.stopped_by:
-        yield f"search: {_COMPLETE[result.stopped_by]}"
+    if result.search:
+        yield f"search: {_COMPLETE[result.search.stopped_by]}"
     for dc in result.excluded:
         yield f"not used: {dc.dc}: {dc.reason}"
 
@@ -147,4 +147,5 @@ _COMPLETE = {
     "candidates": "not every route or split was tried",
     "sampled": "not every number of DP-cells was tried",
     "budget": "there are candidates left that could be better",
+    "cancelled": "cancelled; there are candidates left that could be better",
 }

@@ -5,7 +5,7 @@ GPUs hold when every stage needs D·C of them. One cell is simulated for the pip
 all-reduce over the D·C replicas of a stage is added. Equal cells are simulated once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.cluster.cluster import Cluster
@@ -20,8 +20,23 @@ from engine.schedule.scenario import Scenario
 from engine.simulate import SimulationResult, simulate
 
 
-def plan(request: PlanRequest) -> PlanResult:
-    """Every option of `request` from one DP-cell up, and the best for its objective.
+# Simulated seconds of one answer, of the machine that `plan.search.cells` counts in: a what-if that must
+# come at once, and a plan that may take its time.
+WHAT_IF_S = 0.15
+FULL_S = 2.0
+
+
+def plan(
+    request: PlanRequest, *, budget_s: float = FULL_S, cancelled: Callable[[], bool] = lambda: False
+) -> PlanResult:
+    """The options of `request` and the best for its objective: all from one DP-cell up with Algorithm 1,
+    the best that it finds with the search.
+
+    Parameters
+    ----------
+    budget_s : of a search's simulations, in machine-independent seconds; WHAT_IF_S for an answer at once.
+        Where it does not suffice the result says so.
+    cancelled : asked between simulations; true ends the search with the best it has.
 
     Raises
     ------
@@ -31,7 +46,7 @@ def plan(request: PlanRequest) -> PlanResult:
     if request.method == "search":
         from engine.plan.search.solve import plan_search  # it uses what is below
 
-        return plan_search(request)
+        return plan_search(request, budget_s=budget_s, cancelled=cancelled)
     cluster = cluster_of(request)
     job = job_of(request, cluster)
     order = datacenter_order(request)
@@ -133,6 +148,7 @@ def _option(
         option,
         partitions=partitions,
         gpus_used={part.dc: part.stages * gpus_per_stage for part in partitions},
+        gpus_idle=idle_gpus(request, partitions, gpus_per_stage),
     )
     scenario = cell_scenario(request, cluster, job, partitions)
     if isinstance(scenario, Infeasible):
@@ -179,6 +195,19 @@ def timed_option(
         throughput=throughput,
         tokens_per_s=None if tokens is None else throughput * job.microbatches * tokens,
     )
+
+
+def idle_gpus(
+    request: PlanRequest, partitions: Sequence[Partition], gpus_per_stage: int
+) -> dict[str, int]:
+    """GPUs that are left over in each allowed data centre; without zeros."""
+    used = {part.dc: part.stages * gpus_per_stage for part in partitions}
+    left = {
+        dc.name: dc.gpus - used.get(dc.name, 0)
+        for dc in request.datacenters
+        if dc.name in request.allowed_names
+    }
+    return {name: gpus for name, gpus in left.items() if gpus}
 
 
 def short_of_gpus(placed: int, stages: int, gpus_per_stage: int) -> str:

@@ -1,7 +1,9 @@
 """What a plan answers: one option per number of DP-cells, and which is best. Units are in the names."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+StoppedBy = Literal["proven", "candidates", "sampled", "budget", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,8 +16,14 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One number of DP-cells. Where no schedule exists the figures are None; where only a limit is
-    exceeded (budget, deadline) they are there, and `reason` says by how much."""
+    """One number of DP-cells, placed. Where no schedule exists the figures are None; where only a limit is
+    exceeded (budget, deadline) they are there, and `reason` says by how much.
+
+    lower_bound_ms : proven for the pipelines' time, `pp_time_ms`.
+    gpus_idle : GPUs that it leaves over in each allowed data centre; without zeros.
+    refining : timed with fast policies only, and `refine` has still to try better ones on it.
+    schedule : the orders that `refine` found, as text; None where `policy` says it all.
+    """
 
     dp_cells: int
     pipelines: int
@@ -24,6 +32,7 @@ class Option:
     reason: str | None = None
     partitions: tuple[Partition, ...] = ()
     gpus_used: dict[str, int] = field(default_factory=dict)
+    gpus_idle: dict[str, int] = field(default_factory=dict)
     pp_time_ms: float | None = None
     lower_bound_ms: float | None = None
     utilization: float | None = None
@@ -34,12 +43,33 @@ class Option:
     egress_gb: float | None = None
     cost_per_iteration: float | None = None
     cost_per_million_tokens: float | None = None
+    refining: bool = False
+    schedule: str | None = None
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The data centres in pipeline order."""
+        return tuple(part.dc for part in self.partitions)
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """GPU-hours of one iteration: of the GPUs that compute, whatever is billed."""
+        return None if self.iteration_ms is None else sum(self.gpus_used.values()) * self.iteration_ms / 3.6e6
+
+    @property
+    def bound_ms(self) -> float | None:
+        """What no schedule can make an iteration of this option shorter than."""
+        if self.lower_bound_ms is None or self.allreduce_ms is None:
+            return None
+        return self.lower_bound_ms + self.allreduce_ms
 
     def as_dict(self) -> dict[str, Any]:
         """The option as contracts.md names its fields; `partitions` as a list of objects."""
         values = {name: getattr(self, name) for name in self.__slots__}
         partitions = [{"dc": part.dc, "stages": part.stages} for part in self.partitions]
-        return values | {"partitions": partitions, "gpus_used": dict(self.gpus_used)}
+        derived = {"order": list(self.order), "gpu_hours": self.gpu_hours, "bound_ms": self.bound_ms}
+        mappings = {"gpus_used": dict(self.gpus_used), "gpus_idle": dict(self.gpus_idle)}
+        return values | derived | mappings | {"partitions": partitions}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +81,31 @@ class Excluded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What a search did.
+
+    stopped_by : from the most to the least that can be said: proven (no candidate that was left out can be
+        better with the schedules tried), candidates (some routes or splits were not looked at), sampled (some
+        numbers of DP-cells only), budget (no time for all that could be better), cancelled.
+    candidates : routes with splits and numbers of DP-cells that were bounded.
+    simulated : cells that were simulated, once per shape.
+    search_s : wall time.
+    """
+
+    stopped_by: StoppedBy
+    candidates: int
+    simulated: int
+    search_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult:
     """The answer to a plan request.
 
     best : index of the best option for the objective, or None where none is feasible (`reason` says why).
     pareto : indexes of the feasible options that no other beats in both iteration time and cost.
     comm_to_compute, forward_ms … : the job's figures as used, given or computed.
-    stopped_by : of a search: proven (no candidate that was left out can be better), sampled (so many DP-cells
-        have room that only some numbers of them were looked at), or budget (of simulation time).
+    search : what `method: search` did; None of Algorithm 1, which looks at everything that it is to look at.
     """
 
     method: str
@@ -78,7 +125,7 @@ class PlanResult:
     pareto: tuple[int, ...]
     excluded: tuple[Excluded, ...]
     reason: str | None = None
-    stopped_by: str | None = None
+    search: Effort | None = None
 
     @property
     def feasible(self) -> bool:
@@ -91,5 +138,6 @@ class PlanResult:
         values["order"] = list(self.order)
         values["options"] = [option.as_dict() for option in self.options]
         values["pareto"] = list(self.pareto)
-        values["excluded"] = [{"dc": dc.dc, "reason": dc.reason} for dc in self.excluded]
+        values["excluded"] = [asdict(dc) for dc in self.excluded]
+        values["search"] = asdict(self.search) if self.search else None
         return values

@@ -121,7 +121,8 @@ def test_the_best_option_is_the_one_that_trying_all_gives(data: dict[str, Any]) 
     if result.best is None:
         assert result.reason
     else:
-        assert result.stopped_by == "proven"
+        assert result.search is not None
+        assert result.search.stopped_by == "proven"
 
 
 @SETTINGS
@@ -232,7 +233,8 @@ def test_of_many_data_centres_it_is_not_worse_either(gpus: list[int], objective:
     data = document(gpus, joined, objective=objective)
     found, theirs = asked(data), asked({**data, "method": "algorithm1"})
     assert score(found) >= score(theirs) - 1e-9 * abs(score(theirs))
-    assert found.stopped_by in ("proven", "candidates")
+    assert found.search is not None
+    assert found.search.stopped_by in ("proven", "candidates")
 
 
 def test_a_data_centre_between_two_that_are_far_apart_is_gone_through() -> None:

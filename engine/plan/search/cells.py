@@ -48,6 +48,10 @@ class Cells:
         self.spent_s = 0.0
         self._seen: dict[Shape, TimedCell | Infeasible] = {}
 
+    def __len__(self) -> int:
+        """Shapes that were timed."""
+        return len(self._seen)
+
     def known(self, route: Sequence[int], split: Sequence[int]) -> bool:
         return shape_of(self.problem, route, split) in self._seen
 

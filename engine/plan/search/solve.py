@@ -1,13 +1,15 @@
 """The search: over all numbers of DP-cells, best bound first, until none is better than what is found."""
 
 import heapq
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from engine.errors import Infeasible
 from engine.plan import choose, cost
-from engine.plan.dc_selection import Figures, short_of_gpus, timed_option
+from engine.plan.dc_selection import Figures, idle_gpus, short_of_gpus, timed_option
 from engine.plan.request import PlanRequest
-from engine.plan.result import Option, PlanResult
+from engine.plan.result import Effort, Option, PlanResult, StoppedBy
 from engine.plan.search.candidates import Candidates, candidates
 from engine.plan.search.cells import Cells, TimedCell
 from engine.plan.search.excluded import excluded
@@ -16,12 +18,9 @@ from engine.plan.search.problem import Problem, cell_sizes, problem_of
 from engine.plan.search.routes import Route
 from engine.plan.search.splits import Split
 
-# Simulated seconds (see `cells`) of one answer: a what-if, and a plan that may take its time.
-WHAT_IF_S = 0.15
-FULL_S = 2.0
 # From the best to the least that can be said of an answer: no route, split or number of DP-cells is better;
-# only some routes or splits were looked at; only some numbers; no time for all that could be better.
-STOPPED = ("proven", "candidates", "sampled", "budget")
+# only some routes or splits were looked at; only some numbers; no time for all that could be better; stopped.
+STOPPED: tuple[StoppedBy, ...] = ("proven", "candidates", "sampled", "budget", "cancelled")
 # Other numbers of DP-cells that an answer shows.
 MOST_AROUND = 8
 
@@ -39,43 +38,56 @@ class _Ahead:
     of: int = 0
 
 
-def plan_search(request: PlanRequest, *, budget_s: float = FULL_S) -> PlanResult:
+def plan_search(request: PlanRequest, *, budget_s: float, cancelled: Callable[[], bool]) -> PlanResult:
     """The best option that the search finds, and others beside it: the best of some other D.
 
     Parameters
     ----------
-    budget_s : of simulation, in machine-independent seconds. Where it does not suffice the result says so.
+    budget_s, cancelled : as of `plan`.
 
     Raises
     ------
     InputError
         The job does not fit its model, or a cell is too large to simulate.
     """
-    best = _Found(problem_of(request), budget_s)
+    began = time.perf_counter()
+    best = _Found(problem_of(request), budget_s, cancelled)
     best.run()
-    spent_s, stopped_by = best.cells.spent_s, best.stopped_by
+    every = [best]
     for cell in cell_sizes(request)[1:]:
-        found = _Found(problem_of(request, cell), budget_s - spent_s, beat=best.best)
+        spent_s = sum(found.cells.spent_s for found in every)
+        found = _Found(problem_of(request, cell), budget_s - spent_s, cancelled, beat=best.best)
         found.run()
-        spent_s += found.cells.spent_s
-        stopped_by = max(stopped_by, found.stopped_by, key=STOPPED.index)
+        every.append(found)
         if found.best is not None and found.best is not best.best:
             best = found
     best.look_around()
-    return replace(_result(best.problem, best), stopped_by=stopped_by)
+    effort = Effort(
+        stopped_by=max((found.stopped_by for found in every), key=STOPPED.index),
+        candidates=sum(len(made) for found in every for made in found.classes.values()),
+        simulated=sum(len(found.cells) for found in every),
+        search_s=time.perf_counter() - began,
+    )
+    return replace(_result(best.problem, best), search=effort)
 
 
 class _Found:
     """What the search knows so far; `beat` is the best option of other sizes of cells."""
 
-    def __init__(self, problem: Problem, budget_s: float, beat: Option | None = None) -> None:
-        self.problem, self.budget_s = problem, budget_s
+    def __init__(
+        self,
+        problem: Problem,
+        budget_s: float,
+        cancelled: Callable[[], bool],
+        beat: Option | None = None,
+    ) -> None:
+        self.problem, self.budget_s, self.cancelled = problem, budget_s, cancelled
         self.cells = Cells(problem)
         self.numbers = Numbers(problem)
         self.classes: dict[int, Candidates] = {}
         self.options: dict[tuple[int, int, int], Option] = {}
         self.best = beat
-        self.stopped_by = ""
+        self.stopped_by: StoppedBy = "proven"
 
     def run(self) -> None:
         """Times candidates, most promising first; ends when no bound is better than what is found."""
@@ -91,15 +103,24 @@ class _Found:
                 for item in self._made(ahead.dp_cells):
                     heapq.heappush(heap, item)
             elif not self._surely_past_limits(ahead) and not self._time(ahead):
-                self.stopped_by = "budget"
-        complete = all(found.complete for found in self.classes.values())
-        said = "sampled" if self.numbers.is_sampled else "proven" if complete else "candidates"
-        self.stopped_by = self.stopped_by or said
+                self._note("budget")
+            if self.cancelled():
+                self._note("cancelled")
+                break
+        if not all(found.complete for found in self.classes.values()):
+            self._note("candidates")
+        if self.numbers.is_sampled:
+            self._note("sampled")
+
+    def _note(self, stopped_by: StoppedBy) -> None:
+        self.stopped_by = max(self.stopped_by, stopped_by, key=STOPPED.index)
 
     def look_around(self) -> None:
         """The most promising candidate of some other numbers of DP-cells, beyond the budget."""
         self.budget_s = self.cells.spent_s + MOST_AROUND * self.cells.cost_s()
         for number in self.numbers.spread(MOST_AROUND):
+            if self.cancelled():
+                return
             made = self._made(number)
             if made:
                 self._time(min(made))
@@ -156,6 +177,7 @@ class _Found:
             policy=problem.request.policy,
             partitions=partitions,
             gpus_used={part.dc: part.stages * per_stage for part in partitions},
+            gpus_idle=idle_gpus(problem.request, partitions, per_stage),
         )
         if isinstance(cell, Infeasible):
             return replace(option, reason=cell.reason)
@@ -188,7 +210,6 @@ def _result(problem: Problem, found: _Found) -> PlanResult:
         pareto=choose.pareto(options),
         excluded=excluded(problem, found.classes.values(), options, best),
         reason=None if best is not None else _why_none(problem, options),
-        stopped_by=found.stopped_by,
     )
 
 
