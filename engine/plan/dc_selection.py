@@ -19,7 +19,6 @@ from engine.plan.result import Option, Partition, PlanResult
 from engine.schedule.scenario import Scenario
 from engine.simulate import SimulationResult, simulate
 
-
 # Simulated seconds of one answer, of the machine that `plan.search.cells` counts in: a what-if that must
 # come at once, and a plan that may take its time.
 WHAT_IF_S = 0.15
@@ -197,9 +196,7 @@ def timed_option(
     )
 
 
-def idle_gpus(
-    request: PlanRequest, partitions: Sequence[Partition], gpus_per_stage: int
-) -> dict[str, int]:
+def idle_gpus(request: PlanRequest, partitions: Sequence[Partition], gpus_per_stage: int) -> dict[str, int]:
     """GPUs that are left over in each allowed data centre; without zeros."""
     used = {part.dc: part.stages * gpus_per_stage for part in partitions}
     left = {
