@@ -137,7 +137,8 @@ def idle_of(paths: Paths, ways: kernel.Ways, limits: Limits, *, forward: bool) -
         (releases.weight, ways.weight),
     ]  # fmt: skip
     kinds = [(start, length) for start, length in kinds if length.any()]
-    begin = np.concatenate([_starts(ways, releases, start, place) for start, _ in kinds], axis=1)
+    opening = (releases.first,) if forward else (releases.first, releases.weight)
+    begin = np.concatenate([_starts(ways, releases, opening, start, place) for start, _ in kinds], axis=1)
     end = begin + np.concatenate(
         [_by_stage(np.broadcast_to(length, start.shape), place) for start, length in kinds], axis=1
     )
@@ -160,11 +161,19 @@ def idle_of(paths: Paths, ways: kernel.Ways, limits: Limits, *, forward: bool) -
     return Idle(moment=moment, least=np.maximum.accumulate(idle, axis=1))
 
 
-def _starts(ways: kernel.Ways, releases: kernel.Releases, start: Floats, place: NDArray[np.int64]) -> Floats:
-    """Releases of one kind by stage; of first ops, the m-th of all places waits until few enough are held."""
+def _starts(
+    ways: kernel.Ways,
+    releases: kernel.Releases,
+    opening: tuple[Floats, ...],
+    start: Floats,
+    place: NDArray[np.int64],
+) -> Floats:
+    """Releases of one kind by stage. Of `opening` kinds, during which a chunk is held already (seen
+    backwards, W is one), the m-th of all places waits until few enough are held.
+    """
     starts = _by_stage(start, place)
     held = ways.held * ways.sharers
-    if start is not releases.first or held >= starts.shape[1]:
+    if not any(start is kind for kind in opening) or held >= starts.shape[1]:
         return starts
     starts = np.sort(starts, axis=1)
     starts[:, held:] = np.maximum(starts[:, held:], closed_of(ways, releases).done[:, :-held])
