@@ -36,6 +36,7 @@ from workers.ledger import Ledger
 from workers.probe import Prober
 from workers.publisher import Event, Publisher
 from workers.ranks import Group, RankSupervisor
+from workers.rates import LinkMeter
 from workers.spool import Spool
 from workers.tasks import register
 from workers.version import refuse_skew
@@ -79,6 +80,7 @@ class Agent:
             make_group=make_group,
         )
         self.prober = Prober(host=config.host, publish=self.publisher.put)
+        self.meter = LinkMeter(host=config.host, publish=self.publisher.put)
         self.clock = ClockWatch(lambda: connect(config.broker_url))
         self._hardware: dict[str, Any] | None = None
         self._told = False  # of the hardware, at least once
@@ -105,7 +107,7 @@ class Agent:
     def _consume(self) -> None:
         """Run the Celery worker; again after a pause where it ends by itself (a broker that refuses us)."""
         app = create_app(self.config)
-        register(app, self.ranks, self.prober)
+        register(app, self.ranks, self.prober, self.meter)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask_to_stop)
         while not self._stopping.is_set():

@@ -8,12 +8,13 @@ from celery import Celery
 
 from workers.probe import Prober
 from workers.ranks import RankSupervisor
+from workers.rates import LinkMeter
 
 log = logging.getLogger(__name__)
 
 
-def register(app: Celery, ranks: RankSupervisor, prober: Prober) -> None:
-    """Add the node's tasks to `app`, acting on `ranks` and `prober`."""
+def register(app: Celery, ranks: RankSupervisor, prober: Prober, meter: LinkMeter) -> None:
+    """Add the node's tasks to `app`, acting on `ranks`, `prober` and `meter`."""
 
     @app.task(name="workers.start_ranks")
     def start_ranks(spec: str | dict[str, Any]) -> None:
@@ -33,3 +34,15 @@ def register(app: Celery, ranks: RankSupervisor, prober: Prober) -> None:
     ) -> None:
         """Listen on `port` for `seconds`, ask `peers`, and tell of it in a `probe` event."""
         log.info("probe_peers: %s", prober.start(str(probe), secret, int(port), peers, float(seconds)))
+
+    @app.task(name="workers.measure_link")
+    def measure_link(
+        trial: str, secret: str, port: int, counts: list[int], peer: dict[str, Any] | None = None,
+        emulated: dict[str, Any] | None = None, seconds: float = 1.0, patience_s: float = 10.0,
+    ) -> None:  # fmt: skip
+        """Measure the rate to `peer` and tell of it in a `rates` event; without one, listen on `port`."""
+        done = meter.start(
+            str(trial), str(secret), port=int(port), peer=peer, counts=counts, emulated=emulated,
+            seconds=float(seconds), patience_s=float(patience_s),
+        )  # fmt: skip
+        log.info("measure_link: %s", done)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.site.computations import comparison
+from tests.site.computations import comparison, placement
 from tests.site.telemetry import measure
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Role
@@ -79,6 +79,10 @@ def compared_policy(world: World) -> Args:
 
 def compared_file(world: World) -> Args:
     return {**compared_policy(world), "form": "schedule"}
+
+
+def placed(world: World) -> Args:
+    return {"pk": placement(world).pk}
 
 
 def node(world: World) -> Args:
@@ -203,6 +207,8 @@ ACCESS: dict[str, Access] = {
     "inventory:datacenter-resume": Access(post=TEAM_OPERATORS, args=dc),
     "inventory:datacenter-probe": Access(post=TEAM_OPERATORS, args=dc),
     "inventory:link-probe": Access(post=TEAM_OPERATORS, args=link),
+    "inventory:link-measure": Access(post=TEAM_OPERATORS, args=link),
+    "inventory:link-trial": Access(get=TEAM, args=link),
     "inventory:node-join": Access(post=PUBLIC),  # the token is the right; without one 422
     "inventory:link-list": Access(get=READERS, post=READERS),
     "inventory:pool-create": Access(
@@ -237,6 +243,13 @@ ACCESS: dict[str, Access] = {
     "schedules:schedule-download": Access(get=TEAM, post=TEAM, args=compared_file),
     "schedules:schedule-cancel": Access(post=TEAM_OPERATORS, args=compared),
     "schedules:schedule-delete": Access(post=TEAM_OPERATORS, args=compared),
+    "placement:placement-list": Access(get=READERS, post=READERS),
+    "placement:placement-create": Access(get=OPERATORS, post=OPERATORS),
+    "placement:placement-detail": Access(get=TEAM, post=TEAM, args=placed),
+    "placement:placement-document": Access(get=TEAM, post=TEAM, args=placed),
+    "placement:placement-table": Access(get=TEAM, post=TEAM, args=lambda w: {**placed(w), "table": "groups"}),
+    "placement:placement-cancel": Access(post=TEAM_OPERATORS, args=placed),
+    "placement:placement-delete": Access(post=TEAM_OPERATORS, args=placed),
     "planning:plan-launch": Access(post=TEAM_OPERATORS, args=plan, data={"option": 0}),
     # jobs
     "jobs:run-list": Access(get=READERS, post=READERS),

@@ -118,6 +118,11 @@ def probing(w: World) -> Callable[[], Any]:
     return partial(inventory.probe_nodes, operator(w), nodes[0], [(nodes[0], nodes[1])])
 
 
+def measuring(w: World) -> Callable[[], Any]:
+    w.hear()
+    return partial(inventory.measure_link, operator(w), w.link)
+
+
 def training(w: World) -> Run:
     run = placed(w)
     for rank in range(12):
@@ -191,6 +196,7 @@ CALLS: dict[str, Prepare] = {
     "inventory.drain": lambda w: partial(inventory.drain, operator(w), w.nodes[0]),
     "inventory.resume": resuming,
     "inventory.probe_nodes": probing,
+    "inventory.measure_link": measuring,
     # planning
     "planning.start": lambda w: partial(
         planning.start, operator(w), team=w.team, kind="schedules", name="new", request=QUESTION
@@ -283,6 +289,10 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     ),
     "inventory.record_probe": (
         lambda w: partial(inventory.record_probe, w.nodes[0].name, {"probe": "x", "results": []}),
+        REPORTED,
+    ),
+    "inventory.record_rates": (
+        lambda w: partial(inventory.record_rates, w.nodes[0].name, {"trial": "x", "rates": []}),
         REPORTED,
     ),
     # jobs

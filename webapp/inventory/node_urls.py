@@ -22,5 +22,7 @@ urlpatterns = [
     path("datacenters/<int:pk>/resume/", views.datacenter_resume, name="datacenter-resume"),
     path("datacenters/<int:pk>/probe/", views.node_probe_all, name="datacenter-probe"),
     path("links/<int:pk>/probe/", views.link_probe, name="link-probe"),
+    path("links/<int:pk>/measure/", views.link_measure, name="link-measure"),
+    path("links/<int:pk>/trial/", views.link_trial, name="link-trial"),
     path("api/v1/nodes/join/", views.node_join, name="node-join"),
 ]

@@ -23,6 +23,7 @@ from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
 from webapp.inventory.node_forms import DrainForm, NodeForm
 from webapp.inventory.node_tables import NodeFilterSet, NodeTable
 from webapp.inventory.pages import Pages
+from webapp.inventory.selectors.details import last_trial
 from webapp.inventory.selectors.nodes import node_page, nodes_for_lists, reach_matrix, runs_on
 
 JOINS_PER_MINUTE = 20  # of one address
@@ -270,6 +271,25 @@ def link_probe(request: HttpRequest, pk: int) -> HttpResponse:
     ends = [list(_online(dc=dc)[:half]) for dc in (link.a, link.b)]
     pairs = [pair for a in ends[0] for b in ends[1] for pair in ((a, b), (b, a))]
     return _probe(request, link.a, pairs, reverse("inventory:link-detail", args=[pk]))
+
+
+@require_POST
+def link_measure(request: HttpRequest, pk: int) -> HttpResponse:
+    """Have a node of each end measure round trip and rate."""
+    link = visible_or_404(WanLink.objects.select_related("a__team", "b__team"), request.user, pk=pk)
+    require(request.user, link.a.team)
+    try:
+        services.measure_link(request.user, link)
+    except InputError as error:
+        messages.error(request, f"Nothing was measured: {error.allowed}.")
+    return redirect(reverse("inventory:link-detail", args=[pk]) + "#trial")
+
+
+@require_GET
+def link_trial(request: HttpRequest, pk: int) -> HttpResponse:
+    """The last measurement of the rate of a link, asked for again while it is under way."""
+    link = visible_or_404(WanLink.objects, request.user, pk=pk)
+    return render(request, "inventory/link_trial.html", {"link": link, "trial": last_trial(link)})
 
 
 def _online(**where: Any) -> Any:

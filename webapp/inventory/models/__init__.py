@@ -15,10 +15,11 @@ from webapp.inventory.models.node import (
 )
 from webapp.inventory.models.pool import GpuPool, GpuPoolQuerySet
 from webapp.inventory.models.probe import NodeProbe, NodeProbeQuerySet
+from webapp.inventory.models.trial import LinkTrial, LinkTrialQuerySet
 
 __all__ = [
     "FINITE", "NAME", "NAME_PATTERN", "DataCenter", "DataCenterQuerySet", "Device", "GpuPool",
-    "GpuPoolQuerySet", "JoinToken", "LinkMeasurement", "LinkSource", "Node", "NodeProbe",
-    "NodeProbeQuerySet", "NodeQuerySet", "NodeState", "WanLink", "WanLinkQuerySet", "free_ports",
-    "silence",
+    "GpuPoolQuerySet", "JoinToken", "LinkMeasurement", "LinkSource", "LinkTrial",
+    "LinkTrialQuerySet", "Node", "NodeProbe", "NodeProbeQuerySet", "NodeQuerySet", "NodeState",
+    "WanLink", "WanLinkQuerySet", "free_ports", "silence",
 ]  # fmt: skip

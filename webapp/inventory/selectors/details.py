@@ -12,7 +12,7 @@ from engine.cluster import tcp
 from engine.cluster.regions import countries, distance_km, least_latency_ms
 from webapp.accounts.permissions import may
 from webapp.inventory.catalogue import position, position_text
-from webapp.inventory.models import DataCenter, GpuPool, WanLink
+from webapp.inventory.models import DataCenter, GpuPool, LinkTrial, WanLink
 from webapp.inventory.node_tables import NodeTable
 from webapp.inventory.selectors.history import link_charts, values_in_use
 from webapp.inventory.selectors.nodes import nodes_for_lists
@@ -57,6 +57,7 @@ def _link(request: HttpRequest, link: WanLink) -> dict[str, Any]:
         "link": link,
         "tcp": tcp_figures(link),
         "in_use": values_in_use(link),
+        "trial": last_trial(link),
         "least_ms": least_ms,
         "too_fast": least_ms is not None and link.latency_ms < least_ms,
         "distance_km": distance_km(here, there) if here and there else None,
@@ -64,6 +65,11 @@ def _link(request: HttpRequest, link: WanLink) -> dict[str, Any]:
         "history": bound_table(request, MeasurementTable, history, prefix="history-"),
         "runs": _runs(request, Q(ranks__dc=link.a_id) & Q(pk__in=_run_ids(link.b_id))),
     }
+
+
+def last_trial(link: WanLink) -> LinkTrial | None:
+    """The last time that somebody had the rate of `link` measured."""
+    return link.trials.select_related("source", "target", "asked_by").first()
 
 
 def tcp_figures(link: WanLink) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import secrets
 from typing import Any
 
@@ -14,6 +13,7 @@ from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.inventory.models import Node
 from webapp.inventory.services.broker import drop_broker_user, node_broker_url, set_broker_user
+from webapp.reported import number
 
 LARGEST_HARDWARE = 64 * 1024  # characters of JSON
 
@@ -110,8 +110,8 @@ def _clock(clock: Any) -> tuple[float | None, float | None]:
     """Offset and round trip in ms, where both are numbers that can be true."""
     if not isinstance(clock, dict):
         return None, None
-    offset_ms, rtt_ms = (_number(clock.get(name)) for name in ("offset_ms", "rtt_ms"))
-    if offset_ms is None or rtt_ms is None or abs(offset_ms) >= 1e12 or not 0 <= rtt_ms < 1e6:
+    offset_ms, rtt_ms = (number(clock.get(name)) for name in ("offset_ms", "rtt_ms"))
+    if offset_ms is None or rtt_ms is None or not 0 <= rtt_ms < 1e6:
         return None, None
     return offset_ms, rtt_ms
 
@@ -132,10 +132,6 @@ def checked_hardware(found: Any) -> dict[str, Any]:
         "memory_bytes": _whole(found.get("memory_bytes")),
         **{name: str(found.get(name) or "")[:120] for name in ("python", "platform", "torch", "error")},
     }
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _whole(value: Any) -> int | None:

@@ -1,6 +1,5 @@
 """Whether nodes reach each other: asked of their agents, answered in events, kept as rows."""
 
-import math
 import secrets
 import statistics
 from collections import defaultdict
@@ -16,6 +15,7 @@ from webapp.accounts.services import record
 from webapp.inventory.models import DataCenter, Node, NodeProbe, WanLink
 from webapp.inventory.models.node import NodeState
 from webapp.inventory.services.links import record_measurement
+from webapp.reported import number
 
 TASK = "workers.probe_peers"
 SECONDS = 6.0  # all agents listen, and ask for half of that
@@ -110,7 +110,7 @@ def record_probe(name: str, event: Mapping[str, Any]) -> int:
 
 
 def _take(row: NodeProbe, result: Mapping[str, Any]) -> None:
-    rtt_ms, offset_ms = _number(result.get("rtt_ms")), _number(result.get("offset_ms"))
+    rtt_ms, offset_ms = number(result.get("rtt_ms")), number(result.get("offset_ms"))
     row.at = timezone.now()
     row.ok = result.get("ok") is True and rtt_ms is not None and rtt_ms >= 0
     row.rtt_ms, row.offset_ms = (rtt_ms, offset_ms) if row.ok else (None, None)
@@ -143,9 +143,3 @@ def _forget_old(rows: list[NodeProbe]) -> None:
     if rows:
         old = NodeProbe.objects.filter(pairs).annotate(place=place).filter(place__gt=KEPT).values("pk")
         NodeProbe.objects.filter(pk__in=list(old.values_list("pk", flat=True))).delete()
-
-
-def _number(value: Any) -> float | None:
-    return (
-        float(value) if isinstance(value, int | float) and math.isfinite(value) and abs(value) < 1e9 else None
-    )

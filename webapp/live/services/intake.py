@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models import F
 
 from webapp.inventory.selectors import clock_offsets_s
-from webapp.inventory.services import record_heartbeat, record_probe
+from webapp.inventory.services import record_heartbeat, record_probe, record_rates
 from webapp.jobs import services as jobs
 from webapp.jobs.models import RankState, Run, RunEvent
 from webapp.live import payload, usage
@@ -216,6 +216,9 @@ def _take_other(intake: Intake, node: str, entry: str, event: Event) -> None:
         return
     if kind == "probe":
         record_probe(node, event)
+        return
+    if kind == "rates":
+        record_rates(node, event)
         return
     run = _run_of(intake, node, event)
     taker = _TAKERS.get(str(kind))

@@ -1,0 +1,91 @@
+"""Measuring a link with the transport that trains over it: round trip, rates, and what goes wrong."""
+
+import queue
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import InputError
+from engine.runtime.link_rates import WARM_UP, steady_rate
+from engine.runtime.transport import TransportError
+from workers.rates import LinkMeter
+
+SECRET = "s" * 32
+EMULATED = {"latency_ms": 20.0, "bandwidth_gbps": 0.05, "window_bytes": 100_000.0}  # 0.02 Gbit/s a connection
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def trial(*, listen_secret: str = SECRET, listener: bool = True, patience_s: float = 20.0) -> dict[str, Any]:
+    events: queue.Queue[dict[str, Any]] = queue.Queue()
+    ends = [LinkMeter(host="127.0.0.1", publish=events.put) for _ in range(2)]
+    port = free_port()
+    shared: dict[str, Any] = {
+        "port": port, "counts": [1, 2, 4, 8], "emulated": EMULATED, "seconds": 0.8, "patience_s": patience_s,
+    }  # fmt: skip
+    if listener:
+        ends[0].start("t", listen_secret, peer=None, **shared)
+    ends[1].start("t", SECRET, peer={"host": "127.0.0.1", "port": port}, **shared)
+    assert ends[1].start("t", SECRET, peer={"host": "127.0.0.1", "port": port}, **shared) == "known already"
+    return events.get(timeout=60)
+
+
+def test_an_emulated_link_is_measured_as_it_is() -> None:
+    found = trial()
+    assert found["error"] == ""
+    assert found["rtt_ms"] == pytest.approx(40, rel=0.05)
+    rates = {rate["connections"]: rate["gbps"] for rate in found["rates"]}
+    assert rates[1] == pytest.approx(0.02, rel=0.1)
+    assert rates[2] == pytest.approx(0.04, rel=0.1)
+    assert rates[4] == pytest.approx(0.05, rel=0.1)
+    assert 8 in rates
+    assert 16 not in rates
+
+
+def test_nobody_listens() -> None:
+    found = trial(listener=False, patience_s=1.0)
+    assert "cannot reach" in found["error"]
+    assert found["rates"] == []
+
+
+def test_another_secret_is_refused() -> None:
+    assert trial(listen_secret="x" * 32, patience_s=2.0)["error"]
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("secret", {"secret": "short"}),
+        ("counts", {"counts": []}),
+        ("counts", {"counts": [2, 1]}),
+        ("counts", {"counts": [1000]}),
+        ("one_way_delay_s", {"emulated": {**EMULATED, "latency_ms": -1}}),
+    ],
+)
+def test_a_bad_order_names_its_field(field: str, changes: dict[str, Any]) -> None:
+    order: dict[str, Any] = {
+        "trial": "t", "secret": SECRET, "port": 1, "peer": None, "counts": [1], "emulated": EMULATED,
+        "seconds": 1.0, "patience_s": 1.0,
+    }  # fmt: skip
+    with pytest.raises(InputError) as caught:
+        LinkMeter(host="127.0.0.1", publish=lambda _: None).start(**{**order, **changes})
+    assert caught.value.field == field
+
+
+@given(st.integers(5, 40), st.floats(0.01, 10), st.integers(1, 10_000))
+def test_a_steady_stream_has_its_rate_whatever_came_first(count: int, gap_s: float, nbytes: int) -> None:
+    arrivals = [(i * gap_s, nbytes) for i in range(count)]
+    assert steady_rate(arrivals) == pytest.approx(nbytes / gap_s)
+    slow_start = [(-gap_s * WARM_UP * count / 2, nbytes), *arrivals]
+    assert steady_rate(slow_start) == pytest.approx(nbytes / gap_s)
+
+
+def test_one_message_tells_no_rate() -> None:
+    with pytest.raises(TransportError):
+        steady_rate([(1.0, 100)])

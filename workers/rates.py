@@ -1,0 +1,108 @@
+"""One node's part in measuring the rate of a WAN link: it listens, or measures and publishes."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from engine.errors import InputError
+from engine.runtime.link_rates import listen, measure
+from engine.runtime.transport import LinkShape, TransportError
+
+log = logging.getLogger(__name__)
+
+Event = dict[str, Any]
+SECRET_BYTES = 32
+MOST_COUNTS, MOST_CONNECTIONS = 8, 64
+LONGEST_S = 5.0  # of sending, for each number of connections
+LONGEST_PATIENCE_S = 30.0
+
+
+class LinkMeter:
+    """Takes part in one measurement at a time; the task that asks for it returns at once."""
+
+    def __init__(self, *, host: str, publish: Callable[[Event], None]) -> None:
+        self._host = host
+        self._publish = publish
+        self._busy = threading.Lock()
+        self._seen: deque[str] = deque(maxlen=100)
+
+    def start(
+        self, trial: str, secret: str, *, port: int, peer: Mapping[str, Any] | None, counts: Sequence[int],
+        emulated: Mapping[str, Any] | None, seconds: float, patience_s: float,
+    ) -> str:  # fmt: skip
+        """Listen on `port`, or measure to `peer` {host, port} where there is one; once for each `trial`.
+
+        The side that measures publishes one `rates` event: {trial, rtt_ms, rates, error}. Returns what is
+        being done, for the log.
+
+        Raises
+        ------
+        InputError
+            An argument is out of range.
+        """
+        if trial in self._seen:
+            return "known already"
+        self._seen.append(trial)
+        shared = _shared(trial, secret, counts, emulated)
+        shared["patience_s"] = min(max(1.0, patience_s), LONGEST_PATIENCE_S)
+        if peer is None:
+            work, said = self._listen, f"listening on {port}"
+            own: dict[str, Any] = {"port": port}
+        else:
+            work, said = self._measure, f"measuring to {peer['host']}:{peer['port']}"
+            own = {
+                "address": (str(peer["host"]), int(peer["port"])),
+                "seconds": min(max(0.1, seconds), LONGEST_S),
+            }
+        threading.Thread(target=work, kwargs=shared | own, name="link-rates", daemon=True).start()
+        return said
+
+    def _listen(self, *, trial: str, port: int, **shared: Any) -> None:
+        if not self._busy.acquire(timeout=shared["patience_s"]):
+            log.warning("link %s: another measurement takes too long", trial)
+            return
+        try:
+            listen(self._host, port, trial=trial, **shared)
+        except (TransportError, InputError, TimeoutError, OSError) as error:
+            log.warning("link %s: %s", trial, error)  # the other side sees it too, and tells
+        finally:
+            self._busy.release()
+
+    def _measure(self, *, trial: str, **shared: Any) -> None:
+        found: Event = {"rtt_ms": None, "rates": [], "error": ""}
+        if not self._busy.acquire(timeout=shared["patience_s"]):
+            found["error"] = "another measurement on this node takes too long"
+        else:
+            try:
+                found |= measure(self._host, trial=trial, **shared).as_dict()
+            except (TransportError, InputError, TimeoutError, OSError) as error:
+                found["error"] = str(error)
+            finally:
+                self._busy.release()
+        self._publish({"kind": "rates", "trial": trial, "t": time.time()} | found)
+
+
+def _shared(
+    trial: str, secret: str, counts: Sequence[int], emulated: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    if len(str(secret)) != SECRET_BYTES:
+        raise InputError("secret", "…", f"must be {SECRET_BYTES} characters")
+    numbers = tuple(int(count) for count in counts)
+    sound = 0 < len(numbers) <= MOST_COUNTS and list(numbers) == sorted(set(numbers))
+    if not sound or not 1 <= numbers[0] <= numbers[-1] <= MOST_CONNECTIONS:
+        allowed = f"must ascend, at most {MOST_COUNTS}, 1 to {MOST_CONNECTIONS}"
+        raise InputError("counts", list(counts), allowed)
+    return {"trial": trial, "secret": str(secret), "counts": numbers, "shape": _shape(emulated)}
+
+
+def _shape(emulated: Mapping[str, Any] | None) -> LinkShape | None:
+    if emulated is None:
+        return None
+    return LinkShape(
+        one_way_delay_s=float(emulated["latency_ms"]) / 1e3,
+        cap_bytes_per_s=float(emulated["bandwidth_gbps"]) * 125e6,
+        window_bytes=float(emulated["window_bytes"]),
+    )
