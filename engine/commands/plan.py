@@ -46,7 +46,7 @@ def lines(request: PlanRequest, result: PlanResult) -> Iterator[str]:
     """The readable answer, line by line."""
     yield (
         f"{result.policy}, {result.cell_pipelines} pipelines a DP-cell (C = {result.comm_to_compute:.4g}); "
-        f"{request.job.partitions} stages, {request.job.microbatches} microbatches"
+        f"{_stages(request, result)} stages, {request.job.microbatches} microbatches"
     )
     yield (
         f"a stage: forward {result.forward_ms:.4g} ms, recompute {result.recompute_ms:.4g}, "
@@ -60,6 +60,11 @@ def lines(request: PlanRequest, result: PlanResult) -> Iterator[str]:
         yield f"search: {_COMPLETE[result.search.stopped_by]}"
     for dc in result.excluded:
         yield f"not used: {dc.dc}: {dc.reason}"
+
+
+def _stages(request: PlanRequest, result: PlanResult) -> int:
+    best = request.job.layouts[0].partitions
+    return best if result.best is None else sum(p.stages for p in result.options[result.best].partitions)
 
 
 def _options(request: PlanRequest, result: PlanResult) -> Iterator[str]:

@@ -25,6 +25,49 @@ LOGIT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """How what is kept is stored.
+
+    width : bytes of a number of the activations; parameter_bytes : of a parameter with its gradient and what
+        the optimizer keeps of it; dropout : a gpt keeps masks, and softmax once more.
+    """
+
+    width: int
+    parameter_bytes: int
+    dropout: bool
+
+
+MIXED = Numbers(
+    width=WIDTH, parameter_bytes=WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_STATE_BYTES, dropout=True
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Bytes on one GPU of one stage: always, for each microbatch in flight, and for each of which all
+    activations are there (those that are kept anyway not counted again)."""
+
+    state_bytes: float
+    kept_bytes: float
+    full_bytes: float
+
+    def total_bytes(self, in_flight: int, full: int = 1) -> float:
+        """With so many microbatches in flight, `full` of them with all their activations."""
+        return self.state_bytes + in_flight * self.kept_bytes + full * self.full_bytes
+
+    def most_in_flight(self, memory_bytes: float, full: int = 1) -> int:
+        """Microbatches in flight that `memory_bytes` hold; below 1: not even one."""
+        left = memory_bytes - self.total_bytes(0, full)
+        return -1 if left < 0 else int(left // self.kept_bytes)
+
+    def most_full(self, memory_bytes: float, in_flight: int) -> int | None:
+        """Of `in_flight` microbatches, how many may have all their activations there; None: any number."""
+        if self.full_bytes == 0:
+            return None
+        return int((memory_bytes - self.total_bytes(in_flight, 0)) // self.full_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMemory:
     """Bytes on one GPU of the fullest stage."""
 
@@ -38,21 +81,23 @@ class TrainingMemory:
         return self.weights + self.gradients + self.optimizer + self.activations
 
 
-def block_activations(model: Transformer, how: How, micro_batch: Values, tp: Values) -> Values:
+def block_activations(
+    model: Transformer, how: How, micro_batch: Values, tp: Values, stored: Numbers = MIXED
+) -> Values:
     """Bytes that one dense block keeps of one microbatch until its backward pass, on one of `tp` GPUs."""
-    numbers = 1.0 * micro_batch * model.seq * model.hidden
+    numbers, width = 1.0 * micro_batch * model.seq * model.hidden, stored.width
     whole = numbers / (tp if how.sequence_parallel else 1)
     if how.recompute == "full":
-        return WIDTH * whole
-    masks = 2 if model.family == "gpt" else 0
+        return width * whole
+    masks = 2 if model.family == "gpt" and stored.dropout else 0
     # Inputs of both norms, of the attention and of the MLP; masks of the two dropouts.
-    kept = (4 * WIDTH + masks) * whole
+    kept = (4 * width + masks) * whole
     # Queries and the input of the output product, keys and values; what the MLP keeps.
-    kept += WIDTH * (2 + 2 * model.kv_width / model.hidden) * numbers / tp
-    kept += WIDTH * (3 if model.family == "llama" else 2) * model.ffn / model.hidden * numbers / tp
+    kept += width * (2 + 2 * model.kv_width / model.hidden) * numbers / tp
+    kept += width * (3 if model.family == "llama" else 2) * model.ffn / model.hidden * numbers / tp
     if how.recompute == "selective" or how.fused_attention:
         return kept
-    return kept + _scores(model, micro_batch, tp)
+    return kept + _scores(model, micro_batch, tp, stored)
 
 
 def more_of_experts(model: Transformer, how: How, micro_batch: Values, tp: Values) -> Values:
@@ -66,13 +111,16 @@ def more_of_experts(model: Transformer, how: How, micro_batch: Values, tp: Value
     return numbers * (further + 2 * model.hidden * model.moe.top_k)
 
 
-def _scores(model: Transformer, micro_batch: Values, tp: Values) -> Values:
+def _scores(model: Transformer, micro_batch: Values, tp: Values, stored: Numbers) -> Values:
     """Softmax output; for a gpt also the dropout's mask and output."""
-    each = WIDTH + (1 + WIDTH if model.family == "gpt" else 0)
+    width = stored.width
+    each = width + (1 + width if model.family == "gpt" and stored.dropout else 0)
     return float(each * model.heads * model.seq**2) * micro_batch / tp
 
 
-def working_set(model: Transformer, how: How, micro_batch: Values, tp: Values) -> Values:
+def working_set(
+    model: Transformer, how: How, micro_batch: Values, tp: Values, stored: Numbers = MIXED
+) -> Values:
     """Bytes of one block that are there only while it is computed again, beyond what is kept anyway."""
     if how.recompute == "none":
         return 0.0 * micro_batch
@@ -81,8 +129,37 @@ def working_set(model: Transformer, how: How, micro_batch: Values, tp: Values) -
         sequence_parallel=how.sequence_parallel,
         fused_attention=how.fused_attention,
     )
-    return block_activations(model, with_all, micro_batch, tp) - block_activations(
-        model, how, micro_batch, tp
+    full = block_activations(model, with_all, micro_batch, tp, stored)
+    return full - block_activations(model, how, micro_batch, tp, stored)
+
+
+def stage_memory(
+    model: Transformer,
+    how: How,
+    *,
+    tp: int,
+    micro_batch: int,
+    blocks: int,
+    is_first: bool,
+    is_last: bool,
+    stored: Numbers = MIXED,
+) -> StageMemory:
+    """One stage of `blocks` dense blocks, on one of its `tp` GPUs.
+
+    A stage computes a microbatch's blocks again in one go, as a schedule's R does. The last stage also holds
+    the logits, in fp32 at least.
+    """
+    parameters = blocks * model.layer_parameters
+    parameters += model.embedding_parameters if is_first else 0
+    parameters += model.head_parameters if is_last else 0
+    logits = max(LOGIT_BYTES, stored.width) * micro_batch * model.seq * model.vocab / tp if is_last else 0.0
+    kept_bytes = float(blocks * block_activations(model, how, micro_batch, tp, stored))
+    full_bytes = float(blocks * working_set(model, how, micro_batch, tp, stored))
+    again = how.recompute != "none"
+    return StageMemory(
+        state_bytes=stored.parameter_bytes * parameters / tp,
+        kept_bytes=kept_bytes + (0.0 if again else logits),
+        full_bytes=full_bytes + (logits if again else 0.0),
     )
 
 

@@ -51,12 +51,6 @@ def layers_per_stage(model: Transformer, stages: int) -> tuple[int, ...]:
     return tuple(each + (stage < over) for stage in range(stages))
 
 
-def block_forward_s(model: Transformer, stages: int, compute: Compute, gpu: Gpu) -> float:
-    """Forward seconds of the blocks of the fullest stage: the beat that C is measured by."""
-    flops = model.layer_forward_flops(compute.micro_batch)
-    return compute.seconds(max(layers_per_stage(model, stages)) * flops, gpu)
-
-
 def stage_profiles(model: Transformer, compute: Compute, gpus: tuple[Gpu, ...]) -> tuple[StageProfile, ...]:
     """The profile of each stage, stage i on `gpus[i]`: embedding on the first, output matrix on the last."""
     blocks = layers_per_stage(model, len(gpus))

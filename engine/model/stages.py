@@ -5,7 +5,9 @@ Beside engine.model.profile, which knows one utilization for all: here each stag
 and tensor and expert parallelism are charged. Hand-overs between stages are the schedule's and not in it.
 """
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pydantic import ConfigDict, Field
 
@@ -56,11 +58,12 @@ def roofline_profiles(
     """
     blocks = layers_per_stage(model, len(machines))
     layout = Strategies(tp=tp, pp=len(machines), dp=dp, interleave=1, micro_batch=micro_batch)
-    starts = [sum(blocks[:stage]) for stage in range(len(blocks))]
-    return tuple(
-        _stage(model, how, machine, layout, stage, starts[stage], blocks[stage])
-        for stage, machine in enumerate(machines)
-    )
+    alike: dict[tuple[Machine, _Share], StageProfile] = {}
+    shares = _shares(model, blocks)
+    for key in zip(machines, shares, strict=True):
+        if key not in alike:
+            alike[key] = _stage(model, how, key[0], layout, key[1])
+    return tuple(alike[key] for key in zip(machines, shares, strict=True))
 
 
 def measured_profiles(
@@ -83,11 +86,32 @@ def measured_profiles(
     )
 
 
-def _stage(
-    model: Transformer, how: How, machine: Machine, layout: Strategies, stage: int, start: int, blocks: int
-) -> StageProfile:
-    is_first, is_last = stage == 0, stage == layout.pp - 1
-    moe = (start + blocks) // model.moe.every - start // model.moe.every if model.moe else 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """What of the model one stage has: blocks, those of them with experts, first and last matrix."""
+
+    blocks: int
+    moe: int
+    is_first: bool
+    is_last: bool
+
+
+def _shares(model: Transformer, blocks: Sequence[int]) -> list[_Share]:
+    ends = list(itertools.accumulate(blocks, initial=0))
+    every = model.moe.every if model.moe else 0
+    return [
+        _Share(
+            blocks=end - start,
+            moe=end // every - start // every if every else 0,
+            is_first=start == 0,
+            is_last=end == ends[-1],
+        )
+        for start, end in itertools.pairwise(ends)
+    ]
+
+
+def _stage(model: Transformer, how: How, machine: Machine, layout: Strategies, share: _Share) -> StageProfile:
+    blocks, moe, is_first, is_last = share.blocks, share.moe, share.is_first, share.is_last
     own = _own_pass(model, how, machine, layout, blocks - moe, moe, is_last)
     placement = place(model, layout, machine.hb_domain or layout.gpus)
     counts = {
@@ -104,7 +128,7 @@ def _stage(
             sent = [before + n * seconds for before, n in zip(sent, calls, strict=True)]
     return StageProfile(
         layers=blocks,
-        parameters=_parameters(model, stage, layout.pp, blocks, moe),
+        parameters=_parameters(model, share),
         forward_s=float(own.forward_s) + sent[0],
         backward_s=float(own.backward_s) + sent[1],
         recompute_s=float(own.recompute_s) + sent[2],
@@ -134,12 +158,12 @@ def _calls(charge: Charge, counts: tuple[int, ...]) -> tuple[int, int, int]:
     return forward * charge.forward, backward * charge.backward, forward * charge.again
 
 
-def _parameters(model: Transformer, stage: int, stages: int, blocks: int, moe: int) -> int:
-    parameters = blocks * model.layer_parameters
+def _parameters(model: Transformer, share: _Share) -> int:
+    parameters = share.blocks * model.layer_parameters
     if model.moe is not None:
-        parameters += moe * ((model.moe.experts - 1) * model.expert_parameters + model.router_weights)
-    parameters += model.embedding_parameters if stage == 0 else 0
-    return parameters + (model.head_parameters if stage == stages - 1 else 0)
+        parameters += share.moe * ((model.moe.experts - 1) * model.expert_parameters + model.router_weights)
+    parameters += model.embedding_parameters if share.is_first else 0
+    return parameters + (model.head_parameters if share.is_last else 0)
 
 
 def _by_stage(

@@ -8,11 +8,15 @@ import numpy as np
 from pydantic import ValidationError
 
 from engine.cluster.cluster import Cluster, WanLink
+from engine.cluster.gpus import Gpu
 from engine.errors import Infeasible, InputError
 from engine.plan.job import Job, cluster_of, job_of
-from engine.plan.request import KINDS, PlanRequest
+from engine.plan.request import KINDS, Layout, PlanRequest
 from engine.plan.result import Option, Partition
+from engine.plan.stages import Room
+from engine.schedule import Schedule
 from engine.schedule.scenario import MOST_OPS, Link, Scenario, Times
+from engine.simulate import SimulationResult, simulate, simulate_schedule
 
 
 def scenario_of(request: PlanRequest, option: Option) -> Scenario:
@@ -23,12 +27,31 @@ def scenario_of(request: PlanRequest, option: Option) -> Scenario:
     ValueError
         The option has no place for every stage, or lacks a link.
     """
-    cluster = cluster_of(request)
-    job = replace(job_of(request, cluster), cell=option.pipelines // option.dp_cells)
+    cluster, job = placed_job(request, option)
     scenario = cell_scenario(request, cluster, job, option.partitions, policy=option.policy)
     if isinstance(scenario, Infeasible):
         raise ValueError(scenario.reason)
     return scenario
+
+
+def simulated(request: PlanRequest, option: Option) -> SimulationResult:
+    """One DP-cell of `option`, timed by the orders that `refine` found, else by its policy.
+
+    Raises ValueError as :func:`scenario_of`.
+    """
+    scenario = scenario_of(request, option)
+    if option.schedule is None:
+        return simulate(scenario)
+    return simulate_schedule(scenario, Schedule.parse(option.schedule))
+
+
+def placed_job(request: PlanRequest, option: Option) -> tuple[Cluster, Job]:
+    """The cluster, and the job laid out as in `option`, which has a place for every stage."""
+    cluster = cluster_of(request)
+    stages = sum(part.stages for part in option.partitions)
+    layout = Layout(partitions=stages, tp=option.tp, micro_batch=option.micro_batch)
+    job = job_of(request, cluster, layout)
+    return cluster, replace(job, cell=option.pipelines // option.dp_cells)
 
 
 def cell_scenario(
@@ -40,6 +63,8 @@ def cell_scenario(
 ) -> Scenario | Infeasible:
     """The scenario of one DP-cell whose stages are placed as `partitions`, or why there is none.
 
+    Its limits are what the memory of the stages' GPUs leaves, and the request's own where that is less.
+
     policy : by default that of the request.
     """
     placed = sum(part.stages for part in partitions)
@@ -49,34 +74,47 @@ def cell_scenario(
         hops = wan_links(request, cluster, job, partitions)
         if isinstance(hops, Infeasible):
             return hops
-        return _scenario(request, cluster, job, partitions, hops, policy or request.policy)
+        gpus = gpus_of_stages(cluster, partitions)
+        room = job.stages.room(gpus, job.microbatches)
+        if isinstance(room, Infeasible):
+            return room
+        _refuse_too_large(job)
+        return _scenario(request, job, partitions, hops, gpus, room, policy or request.policy)
     except ValidationError as error:
         problem = error.errors()[0]
         field = ".".join(str(part) for part in problem["loc"])
         allowed = f"gives a cell that cannot be simulated: {field} of {problem['input']!r} ms"
-        raise InputError("job", request.job.model or "times", allowed) from None
+        raise InputError("job", "model" if job.is_modelled else "times", allowed) from None
+
+
+def gpus_of_stages(cluster: Cluster, partitions: Sequence[Partition]) -> tuple[Gpu, ...]:
+    """The type of GPU that each stage is on."""
+    return tuple(cluster.datacenter(part.dc).gpu for part in partitions for _ in range(part.stages))
 
 
 def _scenario(
     request: PlanRequest,
-    cluster: Cluster,
     job: Job,
     partitions: Sequence[Partition],
     hops: list[Link],
+    gpus: tuple[Gpu, ...],
+    room: Room,
     policy: str,
 ) -> Scenario:
-    _refuse_too_large(job)
+    limits = [limit for limit in (request.memory_limit, room.in_flight) if limit is not None]
+    times = _times(job, gpus)
     return Scenario(
         stages=job.partitions,
         dc_of_stage=_dc_of_stage(request, partitions),
         pipelines=job.cell_pipelines,
         microbatches=job.microbatches,
-        times=_times(cluster, job, partitions),
+        times=times,
         wan=hops,
         policy=policy,
         recompute_rule=request.recompute_rule,
         contention=request.contention,
-        memory_limit=request.memory_limit,
+        memory_limit=min(limits, default=None),
+        full_limit=room.full if np.any(times.recompute) else None,
         spans=False,
     )
 
@@ -101,7 +139,7 @@ def hop_ms(request: PlanRequest, job: Job, link: WanLink) -> Link:
     a model says how large an activation is.
     """
     transfer_s = job.transfer_s
-    if request.method == "search" and job.model is not None and job.activation_bytes is not None:
+    if request.method == "search" and job.is_modelled and job.activation_bytes is not None:
         transfer_s = job.activation_bytes / link.bytes_per_s
     return Link(latency=link.latency_s * 1e3, transfer=transfer_s * 1e3)
 
@@ -111,8 +149,7 @@ def _dc_of_stage(request: PlanRequest, partitions: Sequence[Partition]) -> list[
     return [index[part.dc] for part in partitions for _ in range(part.stages)]
 
 
-def _times(cluster: Cluster, job: Job, partitions: Sequence[Partition]) -> Times:
-    gpus = tuple(cluster.datacenter(part.dc).gpu for part in partitions for _ in range(part.stages))
+def _times(job: Job, gpus: tuple[Gpu, ...]) -> Times:
     profiles = job.profiles(gpus)
     return Times(
         forward=_same_or_each([profile.forward_s * 1e3 for profile in profiles]),

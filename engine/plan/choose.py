@@ -91,12 +91,14 @@ def worse(chosen: Option, using: Sequence[Option], objective: Objective) -> str:
             nearest = option
     ours, theirs = score(chosen, objective), score(nearest, objective)
     name, unit = _NAMES[objective]
+    if objective == "throughput":
+        unit = " pipelines/s" if chosen.tokens_per_s is None else " tokens/s"
     with_it = f"using it ({nearest.dp_cells} DP-cells) gives {name} {abs(theirs):.4g}{unit}"
     return f"{with_it}, without it {abs(ours):.4g}{unit}"
 
 
 _NAMES = {
-    "throughput": ("throughput", "/s"),
+    "throughput": ("throughput", ""),
     "cost": ("cost per iteration", ""),
     "cost_per_token": ("cost per million tokens", ""),
 }
@@ -109,9 +111,10 @@ def better(option: Option, other: Option, objective: Objective) -> bool:
 
 
 def score(option: Option, objective: Objective) -> float:
-    """How good a feasible option is; more is better."""
+    """How good a feasible option is; more is better. Throughput counts tokens where the job says how many
+    there are, as pipelines of another micro-batch carry others."""
     value = {
-        "throughput": option.throughput,
+        "throughput": option.throughput if option.tokens_per_s is None else option.tokens_per_s,
         "cost": option.cost_per_iteration,
         "cost_per_token": option.cost_per_million_tokens,
     }[objective]

@@ -5,14 +5,19 @@ GPUs hold when every stage needs D·C of them. One cell is simulated for the pip
 all-reduce over the D·C replicas of a stage is added. Equal cells are simulated once.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.cluster.cluster import Cluster
 from engine.cluster.collectives import ring_all_reduce_s
 from engine.errors import Infeasible
 from engine.plan import choose, cost
 from engine.plan.cell import cell_scenario
+from engine.plan.held import held_bytes
 from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, Partition, PlanResult
@@ -139,7 +144,13 @@ def _option(
     gpus_per_stage = pipelines * job.tensor_parallel
     gpus = [(name, cluster.datacenter(name).gpus) for name in order]
     partitions = assign(gpus, job.partitions, gpus_per_stage)
-    option = Option(dp_cells=dp_cells, pipelines=pipelines, policy=request.policy)
+    option = Option(
+        dp_cells=dp_cells,
+        pipelines=pipelines,
+        policy=request.policy,
+        tp=job.tensor_parallel,
+        micro_batch=job.layout.micro_batch,
+    )
     placed = sum(part.stages for part in partitions)
     if placed < job.partitions:
         return replace(option, reason=short_of_gpus(placed, job.partitions, gpus_per_stage))
@@ -159,17 +170,19 @@ def _option(
         makespan_ms=result.timeline.makespan,
         lower_bound_ms=result.lower_bound,
         utilization=result.timeline.utilization(),
+        held_bytes=held_bytes(job.stages.memory, result.timeline.schedule),
     )
     return cost.priced(request, cluster, job, timed_option(request, cluster, job, option, figures))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What simulating one cell gave."""
+    """What simulating one cell gave. `held_bytes`: the most on one GPU of each stage; None: unknown."""
 
     makespan_ms: float
     lower_bound_ms: float
     utilization: float
+    held_bytes: NDArray[np.float64] | None
 
 
 def timed_option(
@@ -188,12 +201,23 @@ def timed_option(
         feasible=True,
         pp_time_ms=figures.makespan_ms,
         lower_bound_ms=figures.lower_bound_ms,
+        memory_gb_per_gpu=_memory_gb(option, figures.held_bytes),
         utilization=figures.utilization,
         allreduce_ms=allreduce_ms,
         iteration_ms=iteration_ms,
         throughput=throughput,
         tokens_per_s=None if tokens is None else throughput * job.microbatches * tokens,
     )
+
+
+def _memory_gb(option: Option, held_bytes: NDArray[np.float64] | None) -> dict[str, float] | None:
+    if held_bytes is None:
+        return None
+    ends = list(itertools.accumulate((part.stages for part in option.partitions), initial=0))
+    return {
+        part.dc: float(held_bytes[start:end].max()) / 1e9
+        for part, (start, end) in zip(option.partitions, itertools.pairwise(ends), strict=True)
+    }
 
 
 def idle_gpus(request: PlanRequest, partitions: Sequence[Partition], gpus_per_stage: int) -> dict[str, int]:

@@ -1,37 +1,31 @@
 """From the request's document to what the algorithms work with: a cluster, and the times of a stage."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.cluster.cluster import Cluster, DataCenter, WanLink
 from engine.cluster.gpus import Gpu, gpu
 from engine.errors import InputError
 from engine.model.presets import preset
-from engine.model.profile import (
-    BACKWARD_OVER_FORWARD,
-    Compute,
-    StageProfile,
-    block_forward_s,
-    stage_profiles,
-)
+from engine.model.profile import StageProfile
 from engine.model.transformer import Transformer
-from engine.plan.request import DEFAULT_INTRA_GBPS, JobInput, ModelInput, PlanRequest
+from engine.plan.request import DEFAULT_INTRA_GBPS, JobInput, Layout, ModelInput, PlanRequest
+from engine.plan.stages import Stages, stages_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The job as the algorithms see it.
+    """The job, laid out in one way, as the algorithms see it.
 
     forward_s : forward time of the pipeline's beat, its fullest stage on the slowest GPU.
     comm_to_compute : C, transfer of one microbatch over one node pair's own share ÷ `forward_s`; not rounded.
     parameters_per_stage : those of the largest stage; None where not needed and not given.
     activation_bytes, tokens_per_microbatch : of one microbatch; None where not given.
-    tensor_parallel : GPUs per stage of a pipeline.
-    model, compute : None where the document gives times.
+    is_modelled : from a model; else the document gives times.
     cell : pipelines in a DP-cell where the search chose another number than C says.
     """
 
-    partitions: int
+    layout: Layout
     microbatches: int
     forward_s: float
     backward_s: float
@@ -40,10 +34,19 @@ class Job:
     parameters_per_stage: float | None
     activation_bytes: float | None
     tokens_per_microbatch: int | None
-    tensor_parallel: int = 1
-    model: Transformer | None = None
-    compute: Compute | None = None
+    stages: Stages
+    is_modelled: bool = False
     cell: int | None = None
+
+    @property
+    def partitions(self) -> int:
+        """Stages of a pipeline."""
+        return self.layout.partitions
+
+    @property
+    def tensor_parallel(self) -> int:
+        """GPUs per stage of a pipeline."""
+        return self.layout.tp
 
     @property
     def cell_pipelines(self) -> int:
@@ -55,18 +58,14 @@ class Job:
         """One microbatch's activation or gradient over one node pair's own share."""
         return self.comm_to_compute * self.forward_s
 
+    @property
+    def tokens_per_pipeline(self) -> int:
+        """Tokens of one pipeline and iteration, which throughputs compare by; 1 where unknown."""
+        return 1 if self.tokens_per_microbatch is None else self.microbatches * self.tokens_per_microbatch
+
     def profiles(self, gpus: tuple[Gpu, ...]) -> tuple[StageProfile, ...]:
         """The profile of each stage, stage i on `gpus[i]`."""
-        if self.model is not None and self.compute is not None:
-            return stage_profiles(self.model, self.compute, gpus)
-        stage = StageProfile(
-            layers=1,
-            parameters=round(self.parameters_per_stage or 0),
-            forward_s=self.forward_s,
-            backward_s=self.backward_s,
-            recompute_s=self.recompute_s,
-        )
-        return (stage,) * len(gpus)
+        return tuple(self.stages.on(gpu)[stage] for stage, gpu in enumerate(gpus))
 
 
 def cluster_of(request: PlanRequest) -> Cluster:
@@ -96,67 +95,54 @@ def cluster_of(request: PlanRequest) -> Cluster:
     return Cluster(datacenters=datacenters, links={link.ends: link for link in links})
 
 
-def job_of(request: PlanRequest, cluster: Cluster) -> Job:
+def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None) -> Job:
     """The job of the document: as given, or computed from its model and the slowest listed link.
+
+    layout : one of the document's own; by default the first.
 
     Raises
     ------
     InputError
-        More partitions than the model has layers, or a number format that a GPU does not have.
+        The job does not fit its model (more partitions than layers, a `tp` that does not divide its heads),
+        or a number format that a GPU does not have.
     """
     given = request.job
-    if given.model is None:
-        return _explicit(given)
-    model = _shape(given.model, given.partitions)
-    compute = Compute(
-        micro_batch=given.micro_batch,
-        tensor_parallel=given.tp,
-        mfu=given.mfu,
-        dtype_bytes=given.dtype_bytes,
-        recompute=given.recompute,
-    )
+    layout = layout or given.layouts[0]
     try:
-        return _modelled(given, model, compute, _slowest_gpu(request, cluster, compute), cluster)
+        model = None if given.model is None else _shape(given.model, layout.partitions)
+        stages = stages_of(given, layout, model)
+        profiles = _slowest(stages, request, cluster)
     except InputError as error:
         raise InputError(f"job.{error.field}", error.value, error.allowed) from None
+    beat = profiles[0]  # never has fewer blocks than another, nor the output matrix but where it is alone
+    if model is None:
+        assert given.comm_to_compute is not None  # the document's own check
+        return _job(given, layout, stages, beat, comm_to_compute=given.comm_to_compute)
+    activation_bytes = model.activation_bytes(layout.micro_batch, given.dtype_bytes)
+    slowest_link = min((link.bytes_per_s for link in cluster.links.values()), default=math.inf)
+    return replace(
+        _job(given, layout, stages, beat, comm_to_compute=activation_bytes / slowest_link / beat.forward_s),
+        parameters_per_stage=max(profile.parameters for profile in profiles),
+        activation_bytes=activation_bytes,
+        tokens_per_microbatch=layout.micro_batch * model.seq,
+        is_modelled=True,
+    )
 
 
-def _explicit(given: JobInput) -> Job:
-    assert given.forward_ms is not None  # these three: the document's own check
-    assert given.backward_ms is not None
-    assert given.comm_to_compute is not None
+def _job(
+    given: JobInput, layout: Layout, stages: Stages, beat: StageProfile, *, comm_to_compute: float
+) -> Job:
     return Job(
-        partitions=given.partitions,
+        layout=layout,
         microbatches=given.microbatches,
-        forward_s=given.forward_ms / 1e3,
-        backward_s=given.backward_ms / 1e3,
-        recompute_s=(given.recompute_ms or 0.0) / 1e3,
-        comm_to_compute=given.comm_to_compute,
+        forward_s=beat.forward_s,
+        backward_s=beat.backward_s,
+        recompute_s=beat.recompute_s,
+        comm_to_compute=comm_to_compute,
         parameters_per_stage=given.parameters_per_stage,
         activation_bytes=given.activation_bytes,
         tokens_per_microbatch=given.tokens_per_microbatch,
-    )
-
-
-def _modelled(given: JobInput, model: Transformer, compute: Compute, slowest: Gpu, cluster: Cluster) -> Job:
-    stages = given.partitions
-    forward_s = block_forward_s(model, stages, compute, slowest)
-    profiles = stage_profiles(model, compute, (slowest,) * stages)
-    activation_bytes = model.activation_bytes(given.micro_batch, given.dtype_bytes)
-    slowest_link = min((link.bytes_per_s for link in cluster.links.values()), default=math.inf)
-    return Job(
-        partitions=stages,
-        microbatches=given.microbatches,
-        forward_s=forward_s,
-        backward_s=BACKWARD_OVER_FORWARD * forward_s,
-        recompute_s=forward_s if compute.recompute else 0.0,
-        comm_to_compute=activation_bytes / slowest_link / forward_s,
-        parameters_per_stage=max(profile.parameters for profile in profiles),
-        activation_bytes=activation_bytes,
-        tokens_per_microbatch=given.micro_batch * model.seq,
-        tensor_parallel=given.tp,
-        model=model,
-        compute=compute,
+        stages=stages,
     )
 
 
@@ -181,7 +167,8 @@ def shape_of(given: ModelInput) -> Transformer:
     )
 
 
-def _slowest_gpu(request: PlanRequest, cluster: Cluster, compute: Compute) -> Gpu:
+def _slowest(stages: Stages, request: PlanRequest, cluster: Cluster) -> tuple[StageProfile, ...]:
+    """The profiles on the GPUs that take longest, of those that may be used."""
     usable = [dc for dc in cluster.datacenters if dc.gpus and dc.name in request.allowed_names]
-    candidates = usable or list(cluster.datacenters)
-    return min((dc.gpu for dc in candidates), key=lambda gpu: gpu.flops(compute.dtype_bytes))
+    types = {dc.gpu.name: dc.gpu for dc in usable or cluster.datacenters}
+    return max((stages.on(gpu) for gpu in types.values()), key=lambda profiles: profiles[0].forward_s)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -11,6 +12,7 @@ from engine.cluster.gpus import catalogue
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, NonNegative, Number, Positive, nearest
 from engine.model.presets import PRESETS
+from engine.model.stages import MeasuredProfile
 from engine.schedule.scenario import MOST_OPS, MOST_STAGES, Contention, RecomputeRule, Scenario
 
 Objective = Literal["throughput", "cost", "cost_per_token"]
@@ -18,12 +20,14 @@ Bill = Literal["used", "whole"]
 
 # The paper caps nodes of one data centre at this (Atlas §6.1); a data centre that knows better says so.
 DEFAULT_INTRA_GBPS = 100.0
-# Llama 3 herd, table 4: 38–43 % of the bf16 peak on 8 to 16 thousand H100s.
-DEFAULT_MFU = 0.4
 MOST_GPUS = 10_000_000
 LEAST_GBPS = 1e-6
 LONGEST = 1_000_000_000  # of any one dimension of a model
 MOST_OPTIONS = 100_000
+MOST_LAYOUTS = 64
+# Llama 3 herd, table 4: 38–43 % of the bf16 peak on 8 to 16 thousand H100s.
+DEFAULT_MFU = 0.4
+ROOFLINE_BYTES = 2  # of a number, wherever times are not from `mfu`
 KINDS = 3  # forward, recompute, backward
 
 
@@ -94,18 +98,51 @@ EXPLICIT = (
     "forward_ms", "backward_ms", "recompute_ms", "comm_to_compute",
     "parameters_per_stage", "activation_bytes", "tokens_per_microbatch",
 )  # fmt: skip
-OF_A_MODEL = ("micro_batch", "tp", "mfu", "dtype_bytes", "recompute")
+OF_A_MODEL = ("micro_batch", "tp", "mfu", "measured", "dtype_bytes", "recompute")
+
+
+def _number_or_list(value: object) -> str:
+    return "list[int]" if isinstance(value, list | tuple) else "int"
+
+
+_either = Discriminator(_number_or_list)
+_several = Field(min_length=1, max_length=MOST_LAYOUTS)
+StageCount = Annotated[Count, Field(le=MOST_STAGES)]
+Partitions = Annotated[
+    Annotated[StageCount, Tag("int")] | Annotated[list[StageCount], _several, Tag("list[int]")], _either
+]
+TpDegree = Annotated[Count, Field(le=100_000)]
+TpDegrees = Annotated[
+    Annotated[TpDegree, Tag("int")] | Annotated[list[TpDegree], _several, Tag("list[int]")], _either
+]
+Sequences = Annotated[Count, Field(le=1_000_000)]
+MicroBatches = Annotated[
+    Annotated[Sequences, Tag("int")] | Annotated[list[Sequences], _several, Tag("list[int]")], _either
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One way to lay a job out: stages of a pipeline, GPUs of a stage, sequences of a microbatch."""
+
+    partitions: int
+    tp: int
+    micro_batch: int
 
 
 class JobInput(Document):
-    """What is trained: a model (its times come from FLOPs and MFU), or the times themselves."""
+    """What is trained: a model, or the times of a stage themselves.
 
-    partitions: Count = Field(le=MOST_STAGES)
+    A model's times come from rooflines, from `mfu` where it is given, or from what was `measured`.
+    """
+
+    partitions: Partitions
     microbatches: Count = Field(le=10_000_000)
     model: NameOrShape | None = None
-    micro_batch: Count = Field(default=1, le=1_000_000)
-    tp: Count = Field(default=1, le=100_000)
-    mfu: Positive = Field(default=DEFAULT_MFU, ge=1e-6, le=1)
+    micro_batch: MicroBatches = 1
+    tp: TpDegrees = 1
+    mfu: Positive | None = Field(default=None, ge=1e-6, le=1)
+    measured: MeasuredProfile | None = None
     dtype_bytes: Literal[1, 2, 4, 8] = 2
     recompute: Flag = True
     forward_ms: Positive | None = None
@@ -123,21 +160,52 @@ class JobInput(Document):
             raise ValueError("unknown model, " + nearest(model, PRESETS))
         return model
 
+    @cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Every way to lay the job out that the document allows; of equals the first."""
+        degrees = (_each(self.partitions), _each(self.tp), _each(self.micro_batch))
+        every = itertools.product(*degrees)
+        return tuple(dict.fromkeys(Layout(partitions=p, tp=tp, micro_batch=b) for p, tp, b in every))
+
     @model_validator(mode="after")
     def _one_source(self) -> "JobInput":
         if self.model is not None:
             self._refuse(EXPLICIT, "comes from the model: leave it out, or leave out model")
+            for problem in self._of_a_model():
+                raise problem
             return self
+        if isinstance(self.partitions, list):
+            raise InputError("partitions", self.partitions, "one number where no model is given")
         self._refuse(OF_A_MODEL, "says how a model runs: give model, or leave it out")
         for name in ("forward_ms", "backward_ms", "comm_to_compute"):
             if getattr(self, name) is None:
                 raise InputError(name, None, "required where no model is given")
         return self
 
+    def _of_a_model(self) -> Iterator[InputError]:
+        if len(self.layouts) > MOST_LAYOUTS:
+            allowed = f"with tp and micro_batch gives {len(self.layouts)} layouts; at most {MOST_LAYOUTS}"
+            yield InputError("partitions", self.partitions, allowed)
+        if self.mfu is None and self.dtype_bytes != ROOFLINE_BYTES:
+            allowed = f"needs mfu: without it times are of {ROOFLINE_BYTES}-byte numbers"
+            yield InputError("dtype_bytes", self.dtype_bytes, allowed)
+        if self.measured is None:
+            return
+        if self.mfu is not None:
+            yield InputError("mfu", self.mfu, "leave it out where times are measured")
+        if len(self.layouts) > 1:
+            yield InputError(
+                "measured", "rows", "holds for one partitions, tp and micro_batch: no lists"
+            )
+
     def _refuse(self, names: tuple[str, ...], allowed: str) -> None:
         for name in names:
             if name in self.model_fields_set and getattr(self, name) is not None:
                 raise InputError(name, getattr(self, name), allowed)
+
+
+def _each(value: int | list[int]) -> list[int]:
+    return value if isinstance(value, list) else [value]
 
 
 class PlanRequest(Document):
@@ -248,7 +316,11 @@ class PlanRequest(Document):
             yield InputError("job.tokens_per_microbatch", None, "required for objective cost_per_token")
 
     def _size(self) -> Iterator[InputError]:
-        ops = self.job.partitions * self.job.microbatches * KINDS
+        if self.method == "algorithm1" and len(self.job.layouts) > 1:
+            yield InputError(
+                "method", self.method, "takes no lists of partitions, tp, micro_batch; search does"
+            )
+        ops = max(layout.partitions for layout in self.job.layouts) * self.job.microbatches * KINDS
         if ops > MOST_OPS:
             allowed = f"partitions × microbatches gives {ops} ops a pipeline; at most {MOST_OPS} in a cell"
             yield InputError("job.microbatches", self.job.microbatches, allowed)

@@ -20,6 +20,9 @@ class Option:
     exceeded (budget, deadline) they are there, and `reason` says by how much.
 
     lower_bound_ms : proven for the pipelines' time, `pp_time_ms`.
+    tp, micro_batch : GPUs of a stage, sequences of a microbatch.
+    memory_gb_per_gpu : what a GPU of the fullest stage holds in each data centre used; None where the
+        job gives times.
     gpus_idle : GPUs that it leaves over in each allowed data centre; without zeros.
     refining : timed with fast policies only, and `refine` has still to try better ones on it.
     schedule : the orders that `refine` found, as text; None where `policy` says it all.
@@ -28,11 +31,14 @@ class Option:
     dp_cells: int
     pipelines: int
     policy: str
+    tp: int = 1
+    micro_batch: int = 1
     feasible: bool = False
     reason: str | None = None
     partitions: tuple[Partition, ...] = ()
     gpus_used: dict[str, int] = field(default_factory=dict)
     gpus_idle: dict[str, int] = field(default_factory=dict)
+    memory_gb_per_gpu: dict[str, float] | None = None
     pp_time_ms: float | None = None
     lower_bound_ms: float | None = None
     utilization: float | None = None
@@ -68,8 +74,7 @@ class Option:
         values = {name: getattr(self, name) for name in self.__slots__}
         partitions = [{"dc": part.dc, "stages": part.stages} for part in self.partitions]
         derived = {"order": list(self.order), "gpu_hours": self.gpu_hours, "bound_ms": self.bound_ms}
-        mappings = {"gpus_used": dict(self.gpus_used), "gpus_idle": dict(self.gpus_idle)}
-        return values | derived | mappings | {"partitions": partitions}
+        return values | derived | {"partitions": partitions}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,16 @@ class Excluded:
     """A data centre that the best option does not use, and why."""
 
     dc: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A layout of the job that was not tried further, and why."""
+
+    partitions: int
+    tp: int
+    micro_batch: int
     reason: str
 
 
@@ -104,7 +119,9 @@ class PlanResult:
 
     best : index of the best option for the objective, or None where none is feasible (`reason` says why).
     pareto : indexes of the feasible options that no other beats in both iteration time and cost.
-    comm_to_compute, forward_ms … : the job's figures as used, given or computed.
+    comm_to_compute, forward_ms … : the job's figures as used, given or computed; of several layouts, those of
+        the best option's.
+    left_out : layouts that do not fit anywhere.
     search : what `method: search` did; None of Algorithm 1, which looks at everything that it is to look at.
     """
 
@@ -125,6 +142,7 @@ class PlanResult:
     pareto: tuple[int, ...]
     excluded: tuple[Excluded, ...]
     reason: str | None = None
+    left_out: tuple[LeftOut, ...] = ()
     search: Effort | None = None
 
     @property
@@ -139,5 +157,6 @@ class PlanResult:
         values["options"] = [option.as_dict() for option in self.options]
         values["pareto"] = list(self.pareto)
         values["excluded"] = [asdict(dc) for dc in self.excluded]
+        values["left_out"] = [asdict(layout) for layout in self.left_out]
         values["search"] = asdict(self.search) if self.search else None
         return values

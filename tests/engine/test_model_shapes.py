@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from engine.cluster.gpus import gpu
 from engine.errors import InputError
 from engine.model.presets import PRESETS, preset
-from engine.model.profile import Compute, block_forward_s, layers_per_stage, stage_profiles
+from engine.model.profile import Compute, layers_per_stage, stage_profiles
 from engine.model.transformer import Transformer
 
 ONE = Compute(micro_batch=1, tensor_parallel=1, mfu=0.65, dtype_bytes=2)
@@ -46,7 +46,7 @@ def test_megatrons_formula_for_gpt() -> None:
 
 def test_the_beat_of_gpt_a_is_a_third_of_a_transfer_at_5_gbps() -> None:
     shape = preset("gpt-a", stages=4)
-    forward_s = block_forward_s(shape, 4, ONE, A100)
+    forward_s = stage_profiles(shape, ONE, (A100,) * 4)[0].forward_s
     transfer_s = shape.activation_bytes(1, 2) / (5e9 / 8)
     assert transfer_s == pytest.approx(0.0537, rel=1e-3)
     assert transfer_s / forward_s == pytest.approx(3.0, abs=0.03)
@@ -85,7 +85,8 @@ def test_stages_add_up_to_the_model(name: str, stages: int) -> None:
 def test_tensor_parallelism_and_utilization_divide_the_time() -> None:
     four = Compute(micro_batch=1, tensor_parallel=4, mfu=0.325, dtype_bytes=2)
     shape = preset("llama-3-8b")
-    assert block_forward_s(shape, 8, four, A100) == pytest.approx(block_forward_s(shape, 8, ONE, A100) / 2)
+    halved, whole = (stage_profiles(shape, how, (A100,) * 8)[0].forward_s for how in (four, ONE))
+    assert halved == pytest.approx(whole / 2)
 
 
 def test_an_unknown_model_names_the_nearest() -> None:

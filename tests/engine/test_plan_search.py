@@ -105,7 +105,7 @@ def one(
         dollars = iteration_ms / 3.6e6 * hourly
         tokens = pipelines * job.microbatches * job.tokens_per_microbatch
         by_objective = {
-            "throughput": pipelines / iteration_ms * 1e3,
+            "throughput": tokens / iteration_ms * 1e3,
             "cost": -dollars,
             "cost_per_token": -dollars / tokens * 1e6,
         }

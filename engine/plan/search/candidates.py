@@ -43,14 +43,13 @@ class Candidates:
     def best_scores(self, pipelines: int) -> Floats:
         """The score of each for the request's objective, were it as fast as its bound: more is better."""
         iteration_ms = self.least_ms + self._allreduce_ms(pipelines)
+        job = self.problem.job
         if self.problem.request.objective == "throughput":
-            return pipelines / iteration_ms * 1e3
+            return pipelines * job.tokens_per_pipeline / iteration_ms * 1e3
         dollars = iteration_ms / 3.6e6 * self._rate(pipelines) + self._egress(pipelines)
         if self.problem.request.objective == "cost":
             return -dollars
-        job = self.problem.job
-        tokens = pipelines * job.microbatches * (job.tokens_per_microbatch or 1)
-        return -dollars / tokens * 1e6
+        return -dollars / (pipelines * job.tokens_per_pipeline) * 1e6
 
     def _allreduce_ms(self, pipelines: int) -> Floats:
         problem = self.problem

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from engine.errors import Infeasible
 from engine.plan.cell import cell_scenario
+from engine.plan.held import held_bytes
 from engine.plan.request import KINDS
-from engine.plan.search.problem import Problem, Shape, shape_of
+from engine.plan.search.problem import Floats, Problem, Shape, shape_of
 from engine.schedule import build
 from engine.simulate import time_schedule
 
@@ -21,11 +22,12 @@ CELL_S, OP_S = 1e-3, 0.25e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCell:
-    """The fastest policy's cell: milliseconds, utilization."""
+    """The fastest policy's cell: milliseconds, utilization, and the most bytes on a GPU of each stage."""
 
     policy: str
     makespan_ms: float
     utilization: float
+    held_bytes: Floats | None = None
 
 
 def policies(problem: Problem) -> tuple[str, ...]:
@@ -90,4 +92,9 @@ class Cells:
         if isinstance(built, Infeasible):
             return built
         timeline = time_schedule(scenario, built.schedule)
-        return TimedCell(policy=policy, makespan_ms=timeline.makespan, utilization=timeline.utilization())
+        return TimedCell(
+            policy=policy,
+            makespan_ms=timeline.makespan,
+            utilization=timeline.utilization(),
+            held_bytes=held_bytes(problem.job.stages.memory, built.schedule),
+        )

@@ -4,14 +4,18 @@ from collections.abc import Iterable, Sequence, Set
 
 from engine.plan import choose
 from engine.plan.result import Excluded, Option
-from engine.plan.search.candidates import Candidates
 from engine.plan.search.problem import Problem
+from engine.plan.search.space import Space
 
 
 def excluded(
-    problem: Problem, made: Iterable[Candidates], options: Sequence[Option], best: int | None
+    problem: Problem, spaces: Iterable[Space], options: Sequence[Option], best: int | None
 ) -> tuple[Excluded, ...]:
-    """The data centres that the best option does not use (all, where there is none), each with its reason."""
+    """The data centres that the best option does not use (all, where there is none), each with its reason.
+
+    problem : that of the best option.
+    """
+    made = [found for space in spaces for found in space.classes.values()]
     linked = {problem.twins[dc] for found in made for route, _ in found.placed for dc in route}
     used = options[best].gpus_used if best is not None else {}
     return tuple(
@@ -34,6 +38,9 @@ def _why(
         return "not among the allowed data centres"
     if gpus < per_cell:
         return f"has {gpus} GPUs; one stage of one DP-cell needs {per_cell}"
+    too_large = problem.job.stages.no_room_on(problem.cluster.datacenters[dc].gpu)
+    if too_large:
+        return too_large
     if best is None:
         return "no option is feasible"
     timed = [option for option in options if name in option.gpus_used and option.feasible]

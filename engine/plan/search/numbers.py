@@ -52,14 +52,13 @@ class Numbers:
         least_ms = self._least_ms(self.capacities(number))
         if objective == "throughput":
             most = problem.most_anywhere(number) if self.is_sampled else number
-            return most * cell / least_ms * 1e3
+            return most * cell * problem.job.tokens_per_pipeline / least_ms * 1e3
         gpus = number * cell * problem.job.tensor_parallel * problem.job.partitions
         price = min(problem.cluster.datacenters[dc].price_per_gpu_hour for dc in problem.usable)
         dollars = least_ms / 3.6e6 * gpus * price
         if objective == "cost":
             return -dollars
-        tokens = number * cell * problem.job.microbatches * (problem.job.tokens_per_microbatch or 1)
-        return -dollars / tokens * 1e6
+        return -dollars / (number * cell * problem.job.tokens_per_pipeline) * 1e6
 
     def _least_ms(self, capacities: Sequence[int]) -> float:
         """The bound of a cell on the fastest GPUs over the best link, in as few data centres as hold it."""

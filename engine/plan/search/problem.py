@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from engine.cluster.cluster import Cluster
 from engine.plan.cell import hop_ms
 from engine.plan.job import Job, cluster_of, job_of
-from engine.plan.request import PlanRequest
+from engine.plan.request import Layout, PlanRequest
 from engine.plan.result import Partition
 from engine.schedule.scenario import Link
 
@@ -68,6 +68,12 @@ class Problem:
         held = zip(self.cluster.datacenters, self.capacities(number * self.job.cell_pipelines), strict=True)
         return max((dc.gpus // (n * cell) for dc, n in held if n), default=number)
 
+    def does_not_fit(self) -> str | None:
+        """Why no allowed data centre has the memory for any stage; None where one has."""
+        allowed = [dc for dc in self.cluster.datacenters if dc.name in self.request.allowed_names]
+        reasons = [self.job.stages.no_room_on(dc.gpu) for dc in allowed]
+        return next(iter(reasons), None) if all(reasons) else None
+
     def partitions(self, route: Sequence[int], split: Sequence[int]) -> tuple[Partition, ...]:
         names = [self.cluster.datacenters[dc].name for dc in route]
         return tuple(Partition(dc=name, stages=n) for name, n in zip(names, split, strict=True))
@@ -83,25 +89,26 @@ def shape_of(problem: Problem, route: Sequence[int], split: Sequence[int]) -> Sh
     return gpus, tuple(split), tuple((link.transfer, link.latency) for link in hops)
 
 
-def cell_sizes(request: PlanRequest) -> tuple[int, ...]:
+def cell_sizes(request: PlanRequest, layout: Layout | None = None) -> tuple[int, ...]:
     """Pipelines in a DP-cell to try: what C says for the slowest listed link, as Algorithm 1, and a few small
     numbers. A slow link that nobody uses must not make cells large, nor a faster one take a size away."""
-    job = job_of(request, cluster_of(request))
+    job = job_of(request, cluster_of(request), layout)
     return tuple(dict.fromkeys([job.cell_pipelines, *SMALL_CELLS]))
 
 
-def problem_of(request: PlanRequest, cell: int | None = None) -> Problem:
-    """The problem of a request with `cell` pipelines in a DP-cell (by default as C says).
+def problem_of(request: PlanRequest, layout: Layout | None = None, cell: int | None = None) -> Problem:
+    """The problem of a request, laid out as `layout` (by default its first), with `cell` pipelines in a
+    DP-cell (by default as C says).
 
     Raises InputError where the job does not fit its model.
     """
     cluster = cluster_of(request)
-    job = replace(job_of(request, cluster), cell=cell)
+    job = replace(job_of(request, cluster, layout), cell=cell)
     per_cell = job.cell_pipelines * job.tensor_parallel
     usable = tuple(
         i
         for i, dc in enumerate(cluster.datacenters)
-        if dc.name in request.allowed_names and dc.gpus >= per_cell
+        if dc.name in request.allowed_names and dc.gpus >= per_cell and not job.stages.no_room_on(dc.gpu)
     )
     index = {dc.name: i for i, dc in enumerate(cluster.datacenters)}
     hops: dict[tuple[int, int], Link] = {}

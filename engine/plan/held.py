@@ -1,0 +1,38 @@
+"""What the GPUs of each stage hold at most while they follow a schedule."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.model.memory import StageMemory
+from engine.schedule import OpKind, Schedule
+from engine.schedule.ir import NO_OP
+
+
+def held_bytes(memory: tuple[StageMemory, ...] | None, schedule: Schedule) -> NDArray[np.float64] | None:
+    """The most bytes on one GPU of each stage, shape (stages,); None where `memory` is.
+
+    A microbatch keeps its inputs from the start of F to the end of B (of W where B is split), and all its
+    activations from the start of R, or of an F that has no R.
+    """
+    if memory is None:
+        return None
+    ops = schedule.ops
+    kinds = np.where(ops == NO_OP, NO_OP, ops & 3)
+    ends = kinds == (OpKind.W if schedule.has(OpKind.W) else OpKind.B)
+    begins = kinds == OpKind.F
+    fills = (kinds == OpKind.R) | (begins & ~_recomputed(schedule, kinds))
+    kept = np.array([stage.kept_bytes for stage in memory]) / schedule.chunks
+    full = np.array([stage.full_bytes for stage in memory]) / schedule.chunks
+    held = np.cumsum(begins.astype(np.int64) - ends, axis=2) * kept[:, None]
+    held = held + np.cumsum(fills.astype(np.int64) - ends, axis=2) * full[:, None]
+    state = np.array([stage.state_bytes for stage in memory])
+    return np.asarray(state + np.max(held, axis=(0, 2)))
+
+
+def _recomputed(schedule: Schedule, kinds: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Of each op whether its microbatch (and chunk) has an R on that GPU, shape of `ops`."""
+    pipelines, stages, _ = schedule.ops.shape
+    has = np.zeros((pipelines, stages, schedule.chunks * schedule.microbatches), dtype=np.bool_)
+    at = np.nonzero(kinds == OpKind.R)
+    has[at[0], at[1], schedule.ops[at] >> 2] = True
+    return np.take_along_axis(has, np.maximum(schedule.ops, 0) >> 2, axis=2)

@@ -1,0 +1,190 @@
+"""The second look at a plan: its best shapes once more, with `auto`, which takes seconds where a policy takes
+milliseconds.
+
+Options of the same shape share one timing. An option keeps what it has where `auto` finds nothing faster, so
+an answer never gets worse; which option is best may change.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.cluster.cluster import Cluster
+from engine.errors import Infeasible
+from engine.plan import choose, cost
+from engine.plan.cell import cell_scenario, placed_job
+from engine.plan.dc_selection import Figures, timed_option
+from engine.plan.held import held_bytes
+from engine.plan.job import Job
+from engine.plan.request import PlanRequest
+from engine.plan.result import Option, PlanResult
+from engine.schedule.search import Progress, Search
+from engine.simulate import SimulationResult, simulate
+
+# Seconds of search for one shape, and the most shapes.
+SHAPE_S = 60.0
+MOST_SHAPES = 6
+# Nearer to its bound than this and an option has nothing to gain.
+SAME = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refined:
+    """How far a refinement is: `done` of `of` shapes, the answer so far, and what the search at work has."""
+
+    done: int
+    of: int
+    result: PlanResult
+    found: Progress | None = None
+
+
+def refine(
+    request: PlanRequest,
+    result: PlanResult,
+    *,
+    report: Callable[[Refined], None] = lambda refined: None,
+    cancelled: Callable[[], bool] = lambda: False,
+    seconds: float = SHAPE_S,
+) -> PlanResult:
+    """`result` with the options that are `refining` timed by `auto`.
+
+    Parameters
+    ----------
+    result : the answer of `plan` to the same request.
+    report : told after each shape, and when the search at work finds something better.
+    cancelled : asked often; true ends it, and what is not done stays `refining`.
+    seconds : wall time for one shape, at most.
+    """
+    shapes = _shapes(request, result)
+    for done, shape in enumerate(shapes):
+        if cancelled():
+            break
+
+        def tell(found: Progress, done: int = done, result: PlanResult = result) -> None:
+            report(Refined(done=done, of=len(shapes), result=result, found=found))
+
+        search = Search(seconds=seconds, cancelled=cancelled, report=tell)
+        timed = _timed(request, result.options[shape[0]], search)
+        if cancelled() and timed.makespan is None:
+            break
+        result = _with(request, result, shape, timed, finished=not cancelled())
+        report(Refined(done=done + 1, of=len(shapes), result=result))
+    return result
+
+
+def marked(request: PlanRequest, options: Sequence[Option]) -> tuple[Option, ...]:
+    """`options` with those `refining` that are worth it: the best, those that could be better than it were
+    they as fast as their bound, and the front of time and cost."""
+    if request.policy != "auto":
+        return tuple(options)
+    shapes: dict[object, None] = {}
+    for i in _by_promise(request, options):
+        if len(shapes) < MOST_SHAPES or shape_key(options[i]) in shapes:
+            shapes[shape_key(options[i])] = None
+    return tuple(
+        replace(option, refining=_has_room(option) and shape_key(option) in shapes) for option in options
+    )
+
+
+def shape_key(option: Option) -> object:
+    """What the time of an option's cell depends on, within one request."""
+    return option.partitions, option.tp, option.micro_batch, option.pipelines // option.dp_cells
+
+
+def _by_promise(request: PlanRequest, options: Sequence[Option]) -> list[int]:
+    """Options with room to the bound that are worth a second look, most promising first."""
+    best = choose.best(options, request.objective)
+    least = {
+        i: _at_best(request, option)
+        for i, option in enumerate(options)
+        if _has_room(option) and option.lower_bound_ms is not None
+    }
+    hopeful = [
+        i
+        for i, option in least.items()
+        if option.feasible and (best is None or choose.better(option, options[best], request.objective))
+    ]
+    hopeful.sort(key=lambda i: -choose.score(least[i], request.objective))
+    first = [best] if best in least else []
+    return list(dict.fromkeys([*first, *hopeful, *(i for i in choose.pareto(options) if i in least)]))
+
+
+def _has_room(option: Option) -> bool:
+    if option.pp_time_ms is None or option.lower_bound_ms is None:
+        return False
+    return option.pp_time_ms > option.lower_bound_ms * (1 + SAME)
+
+
+def _shapes(request: PlanRequest, result: PlanResult) -> list[list[int]]:
+    """Indexes of the options to refine, together where they share a shape, most promising first."""
+    shapes: dict[object, list[int]] = {}
+    for i in _by_promise(request, result.options):
+        if result.options[i].refining:
+            shapes.setdefault(shape_key(result.options[i]), [])
+    for i, option in enumerate(result.options):
+        if option.refining:
+            shapes.setdefault(shape_key(option), []).append(i)
+    return list(shapes.values())
+
+
+def _timed(request: PlanRequest, option: Option, search: Search) -> SimulationResult:
+    cluster, job = placed_job(request, option)
+    scenario = cell_scenario(request, cluster, job, option.partitions, policy="auto")
+    assert not isinstance(scenario, Infeasible)  # the option has a time
+    return simulate(scenario, search)
+
+
+def _with(
+    request: PlanRequest, result: PlanResult, shape: list[int], timed: SimulationResult, *, finished: bool
+) -> PlanResult:
+    options = list(result.options)
+    for i in shape:
+        options[i] = replace(_better_of(request, options[i], timed), refining=not finished)
+    best = choose.best(options, request.objective)
+    return replace(
+        result,
+        options=tuple(options),
+        best=best,
+        pareto=choose.pareto(options),
+        reason=None if best is not None else result.reason,
+    )
+
+
+def _better_of(request: PlanRequest, option: Option, timed: SimulationResult) -> Option:
+    """`option` with the schedule of `timed` where that is faster; with its bound, which holds for all that
+    `auto` may choose, in any case."""
+    if timed.timeline is None or timed.chosen is None:
+        return option
+    was_ms = option.pp_time_ms
+    assert was_ms is not None  # of a cell that was timed
+    option = replace(option, lower_bound_ms=min(timed.lower_bound, was_ms))
+    if timed.timeline.makespan >= was_ms:
+        return option
+    schedule = timed.timeline.schedule
+    faster = replace(option, policy=timed.chosen.policy, schedule=str(schedule))
+    cluster, job = placed_job(request, option)
+    figures = Figures(
+        makespan_ms=timed.timeline.makespan,
+        lower_bound_ms=min(timed.lower_bound, timed.timeline.makespan),
+        utilization=timed.timeline.utilization(),
+        held_bytes=held_bytes(job.stages.memory, schedule),
+    )
+    return _figured(request, cluster, job, faster, figures)
+
+
+def _at_best(request: PlanRequest, option: Option) -> Option:
+    """`option`, were it as fast as its bound."""
+    assert option.lower_bound_ms is not None
+    cluster, job = placed_job(request, option)
+    figures = Figures(
+        makespan_ms=option.lower_bound_ms,
+        lower_bound_ms=option.lower_bound_ms,
+        utilization=1.0,
+        held_bytes=None,
+    )
+    return _figured(request, cluster, job, option, figures)
+
+
+def _figured(request: PlanRequest, cluster: Cluster, job: Job, option: Option, figures: Figures) -> Option:
+    """`option` with all that follows from its cell's figures, within the limits or not."""
+    timed = timed_option(request, cluster, job, replace(option, reason=None), figures)
+    return choose.within_limits(request, cost.priced(request, cluster, job, timed))

@@ -1,0 +1,125 @@
+"""One part of what is searched: one layout of the job with one size of cells, for any number of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from engine.errors import Infeasible
+from engine.plan import choose, cost
+from engine.plan.dc_selection import Figures, idle_gpus, short_of_gpus, timed_option
+from engine.plan.result import Option
+from engine.plan.search.candidates import Candidates, candidates
+from engine.plan.search.cells import Cells, TimedCell
+from engine.plan.search.numbers import Numbers
+from engine.plan.search.problem import Problem
+from engine.plan.search.routes import Route
+from engine.plan.search.splits import Split
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ahead:
+    """What is still to be looked at; first in a heap is the best bound, of equals the fewest cells.
+
+    space : of the search's spaces.
+    place : of a candidate of its D; −1: all candidates of this D, which are not made yet.
+    of : the D whose candidates it is one of.
+    """
+
+    worst: float
+    dp_cells: int
+    space: int
+    place: int
+    of: int = 0
+
+
+class Space:
+    """Candidates made so far, by D, and the options that were timed.
+
+    index : among the spaces of a search.
+    """
+
+    def __init__(self, problem: Problem, index: int) -> None:
+        self.problem, self.index = problem, index
+        self.cells = Cells(problem)
+        self.numbers = Numbers(problem)
+        self.classes: dict[int, Candidates] = {}
+        self.options: dict[tuple[int, int, int], Option] = {}
+
+    def numbers_ahead(self) -> Iterator[Ahead]:
+        """Every D that is looked at, with a bound on all its candidates."""
+        for number in self.numbers.all:
+            worst = -self.numbers.potential(number)
+            yield Ahead(worst=worst, dp_cells=number, space=self.index, place=-1)
+
+    def made(self, number: int) -> list[Ahead]:
+        """The candidates of a D; where only some D are looked at, each with all the cells that have room."""
+        if number not in self.classes:
+            self.classes[number] = candidates(self.problem, self.numbers.capacities(number))
+        found, cell = self.classes[number], self.problem.job.cell_pipelines
+        at = [self.numbers.grown(number, *placed) for placed in found.placed]
+        scores = {n: found.best_scores(n * cell) for n in set(at)}
+        return [
+            Ahead(worst=-float(scores[n][place]), dp_cells=n, space=self.index, place=place, of=number)
+            for place, n in enumerate(at)
+        ]
+
+    def is_known(self, ahead: Ahead) -> bool:
+        """Whether timing it costs nothing."""
+        return self.cells.known(*self.classes[ahead.of].placed[ahead.place])
+
+    def timed(self, ahead: Ahead) -> Option:
+        """The candidate as an option, with its times."""
+        found = self.classes[ahead.of]
+        placed = found.placed[ahead.place]
+        least_ms = float(found.least_ms[ahead.place])
+        option = self._option(ahead.dp_cells, *placed, self.cells.timed(*placed), least_ms)
+        self.options[ahead.dp_cells, ahead.of, ahead.place] = option
+        return option
+
+    def surely_past_limits(self, ahead: Ahead) -> bool:
+        """Whether budget or deadline rule the candidate out however well it were scheduled."""
+        request = self.problem.request
+        if request.budget_per_iteration is None and request.deadline_h is None:
+            return False
+        found = self.classes[ahead.of]
+        least_ms = float(found.least_ms[ahead.place])
+        at_best = TimedCell(policy=request.policy, makespan_ms=least_ms, utilization=1.0)
+        return not self._option(ahead.dp_cells, *found.placed[ahead.place], at_best, least_ms).feasible
+
+    def why_none(self) -> str:
+        """Why no candidate has room."""
+        job = self.problem.job
+        placed, stages = sum(self.problem.capacities(job.cell_pipelines)), job.partitions
+        if placed < stages:
+            per_stage = job.cell_pipelines * job.tensor_parallel
+            return f"not even one DP-cell fits: {short_of_gpus(placed, stages, per_stage)}"
+        return "no data centres that are linked one after the other hold every stage of one DP-cell"
+
+    def _option(
+        self, dp_cells: int, route: Route, split: Split, cell: TimedCell | Infeasible, least_ms: float
+    ) -> Option:
+        problem = self.problem
+        pipelines = dp_cells * problem.job.cell_pipelines
+        partitions = problem.partitions(route, split)
+        per_stage = pipelines * problem.job.tensor_parallel
+        option = Option(
+            dp_cells=dp_cells,
+            pipelines=pipelines,
+            policy=problem.request.policy,
+            tp=problem.job.tensor_parallel,
+            micro_batch=problem.job.layout.micro_batch,
+            partitions=partitions,
+            gpus_used={part.dc: part.stages * per_stage for part in partitions},
+            gpus_idle=idle_gpus(problem.request, partitions, per_stage),
+        )
+        if isinstance(cell, Infeasible):
+            return replace(option, reason=cell.reason)
+        figures = Figures(
+            makespan_ms=cell.makespan_ms,
+            lower_bound_ms=least_ms,
+            utilization=cell.utilization,
+            held_bytes=cell.held_bytes,
+        )
+        option = replace(option, policy=cell.policy)
+        timed = timed_option(problem.request, problem.cluster, problem.job, option, figures)
+        priced = cost.priced(problem.request, problem.cluster, problem.job, timed)
+        return choose.within_limits(problem.request, priced)

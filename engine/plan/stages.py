@@ -1,0 +1,166 @@
+"""How long each stage of a job takes on a GPU, and what it holds there: as given, by rooflines, at an MFU, or
+as measured."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from engine.cluster.collectives import Rates
+from engine.cluster.gpus import Gpu
+from engine.errors import Infeasible, InputError
+from engine.model.efficiency import shipped
+from engine.model.iteration import Machine
+from engine.model.kernels import Device, How
+from engine.model.memory import StageMemory, stage_memory
+from engine.model.profile import Compute, StageProfile, layers_per_stage, stage_profiles
+from engine.model.stages import measured_profiles, roofline_profiles
+from engine.model.transformer import Transformer
+from engine.plan.request import JobInput, Layout
+
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Microbatches that every stage's GPU has memory for: in flight, and of them with all their activations.
+    None: as many as there are."""
+
+    in_flight: int | None
+    full: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """The stages of one layout of a job on any GPU.
+
+    profiles_on : the profile of each stage, were all of them on this type of GPU.
+    memory : of each stage; None where the job does not say what it trains.
+    """
+
+    profiles_on: Callable[[Gpu], tuple[StageProfile, ...]]
+    memory: tuple[StageMemory, ...] | None = None
+    _seen: dict[str, tuple[StageProfile, ...]] = field(default_factory=dict, compare=False)
+
+    def on(self, gpu: Gpu) -> tuple[StageProfile, ...]:
+        """The profile of each stage on `gpu`; worked out once."""
+        if gpu.name not in self._seen:
+            self._seen[gpu.name] = self.profiles_on(gpu)
+        return self._seen[gpu.name]
+
+    def room(self, gpus: tuple[Gpu, ...], microbatches: int) -> Room | Infeasible:
+        """What the memory of `gpus`, stage i on `gpus[i]`, leaves to a schedule, or which stage does not fit.
+
+        As many in flight as there are come first, then as many with all their activations as fit beside them.
+        """
+        if self.memory is None:
+            return Room(in_flight=None, full=None)
+        pairs = list(zip(self.memory, gpus, strict=True))
+        held = [memory.most_in_flight(gpu.memory_bytes) for memory, gpu in pairs]
+        least = min(range(len(held)), key=lambda stage: held[stage])
+        if held[least] < 1:
+            return Infeasible(reason=_too_large(least, *pairs[least]))
+        in_flight = min(microbatches, held[least])
+        full = [memory.most_full(gpu.memory_bytes, in_flight) for memory, gpu in pairs]
+        most_full = min((n for n in full if n is not None), default=microbatches)
+        return Room(
+            in_flight=in_flight if in_flight < microbatches else None,
+            full=most_full if most_full < microbatches else None,
+        )
+
+    def no_room_on(self, gpu: Gpu) -> str | None:
+        """Why no stage at all fits `gpu`; None where at least one does."""
+        if self.memory is None or any(one.most_in_flight(gpu.memory_bytes) >= 1 for one in self.memory):
+            return None
+        least = min(range(len(self.memory)), key=lambda stage: _least_bytes(self.memory[stage]))  # type: ignore[index]
+        return _too_large(least, self.memory[least], gpu)
+
+
+def stages_of(given: JobInput, layout: Layout, model: Transformer | None) -> Stages:
+    """The stages of a job's document, laid out in one way.
+
+    Raises
+    ------
+    InputError
+        More partitions than layers, a `tp` that does not divide the heads, or measured times that do not fit.
+    """
+    if model is None:
+        return _as_given(given, layout.partitions)
+    blocks = layers_per_stage(model, layout.partitions)
+    if model.heads % layout.tp:
+        raise InputError("tp", layout.tp, f"must divide the {model.heads} heads of the model")
+    how = How(
+        recompute="full" if given.recompute else "none",
+        sequence_parallel=layout.tp > 1,
+        fused_attention=True,
+    )
+    memory = tuple(
+        stage_memory(
+            model, how, tp=layout.tp, micro_batch=layout.micro_batch, blocks=n,
+            is_first=stage == 0, is_last=stage == len(blocks) - 1,
+        )
+        for stage, n in enumerate(blocks)
+    )  # fmt: skip
+    if given.mfu is not None:
+        return Stages(profiles_on=_at_mfu(given, layout, model, given.mfu), memory=memory)
+    return Stages(profiles_on=_by_roofline(given, layout, model, how), memory=memory)
+
+
+def _as_given(given: JobInput, stages: int) -> Stages:
+    assert given.forward_ms is not None  # the document's own check
+    assert given.backward_ms is not None
+    profile = StageProfile(
+        layers=1,
+        parameters=round(given.parameters_per_stage or 0),
+        forward_s=given.forward_ms / 1e3,
+        backward_s=given.backward_ms / 1e3,
+        recompute_s=(given.recompute_ms or 0.0) / 1e3,
+    )
+    return Stages(profiles_on=lambda gpu: (profile,) * stages)
+
+
+def _at_mfu(
+    given: JobInput, layout: Layout, model: Transformer, mfu: float
+) -> Callable[[Gpu], tuple[StageProfile, ...]]:
+    compute = Compute(
+        micro_batch=layout.micro_batch,
+        tensor_parallel=layout.tp,
+        mfu=mfu,
+        dtype_bytes=given.dtype_bytes,
+        recompute=given.recompute,
+    )
+    return lambda gpu: stage_profiles(model, compute, (gpu,) * layout.partitions)
+
+
+def _by_roofline(
+    given: JobInput, layout: Layout, model: Transformer, how: How
+) -> Callable[[Gpu], tuple[StageProfile, ...]]:
+    def profiles(gpu: Gpu) -> tuple[StageProfile, ...]:
+        machines = (_machine(gpu),) * layout.partitions
+        found = roofline_profiles(model, how, machines, tp=layout.tp, micro_batch=layout.micro_batch)
+        if given.measured is None:
+            return found
+        try:
+            return measured_profiles(found, given.measured, layout.micro_batch * model.seq)
+        except InputError as error:
+            raise InputError(f"measured.{error.field}", error.value, error.allowed) from None
+
+    return profiles
+
+
+def _machine(gpu: Gpu) -> Machine:
+    """`gpu` at the rates that are reached; a stage's GPUs are in one node, and so are its collectives."""
+    reached = shipped()
+    inside = gpu.link_bytes_per_s * reached.hb
+    return Machine(
+        device=Device.of(gpu, reached),
+        hb_domain=None,
+        rates=Rates(hb_bytes_per_s=inside, nic_bytes_per_s=inside),
+    )
+
+
+def _too_large(stage: int, memory: StageMemory, gpu: Gpu) -> str:
+    needed = f"stage {stage} needs {_least_bytes(memory) / GB:.1f} GB a GPU for one microbatch"
+    return f"{needed}; {gpu.name} has {gpu.memory_bytes / GB:.1f}"
+
+
+def _least_bytes(memory: StageMemory) -> float:
+    return memory.total_bytes(1)
