@@ -15,6 +15,7 @@ import click
 
 from engine.errors import InputError
 from engine.inputs import load_document, parse
+from engine.runtime.checkpoint.manifest import resumed
 from engine.runtime.corpus import open_corpus
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import RankGroup, single_machine
@@ -38,14 +39,12 @@ def command(file: str, as_json: bool, trace: Path | None, spans: Path | None) ->
     microbatches, micro_batch, policy, model {layers, hidden, heads, seq}, device (cpu or emulated), times_ms,
     steps and more; see docs/training.md. Progress goes to stderr. Exit status 1 if the run failed.
     """
-    job = parse(TrainJob, load_document(file))
-    open_corpus(job.data, seq=job.model.seq, seed=job.seed)
-    job = (
-        job
-        if job.data is None
-        else job.model_copy(update={"data": str(Path(job.data).expanduser().resolve())})
-    )
+    job = _with_absolute_paths(parse(TrainJob, load_document(file)))
+    corpus = open_corpus(job.data, seq=job.model.seq, seed=job.seed)
     schedule_of(job)
+    found = resumed(job, corpus.fingerprint()) if job.resume else None
+    if found:
+        click.echo(f"resumes after step {found.manifest.step} from {found.where}", err=True)
     with contextlib.ExitStack() as stack:
         span_file = stack.enter_context(_writable(spans, "--spans")) if spans else None
         trace_file = stack.enter_context(_writable(trace, "--trace")) if trace else None
@@ -59,6 +58,22 @@ def command(file: str, as_json: bool, trace: Path | None, spans: Path | None) ->
         return 1
     click.echo(json.dumps(watch.result, allow_nan=False) if as_json else "\n".join(lines(job, watch.result)))
     return 0
+
+
+def _with_absolute_paths(job: TrainJob) -> TrainJob:
+    """The job with its paths as every process sees them, whatever folder it runs in; URLs stay."""
+    changes: dict[str, Any] = {}
+    if job.data is not None:
+        changes["data"] = _absolute(job.data)
+    if isinstance(job.resume, str):
+        changes["resume"] = _absolute(job.resume)
+    if job.checkpoint is not None:
+        changes["checkpoint"] = job.checkpoint.model_copy(update={"dir": _absolute(job.checkpoint.dir)})
+    return job.model_copy(update=changes)
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else str(Path(path).expanduser().resolve())
 
 
 def _run(job: TrainJob, watch: "_Watch", log_dir: str) -> None:
@@ -105,6 +120,13 @@ class _Watch:
         self._last_step = event["t"]
         steps = self._job.steps
         click.echo(f"iteration {event['iteration'] + 1}/{steps}  loss {event['loss']:.4f}{took}", err=True)
+
+    def _on_checkpoint(self, event: dict[str, Any]) -> None:
+        if event["state"] == "saved":
+            note = f"; {event['detail']}" if event["detail"] else ""
+            click.echo(f"checkpoint after step {event['step']}: {event['where']}{note}", err=True)
+        else:
+            click.echo(f"no checkpoint after step {event['step']}: {event['detail']}", err=True)
 
     def _on_spans(self, event: dict[str, Any]) -> None:
         if not self._span_file and not self._keeps:

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from engine.errors import InputError
 
 MOST_FILES = 20_000
+# A file of up to 1 MiB counts whole in the fingerprint, a larger one by 256 samples of 4 KiB.
+SAMPLES, SAMPLE_BYTES = 256, 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,6 +44,16 @@ class Corpus:
         starts = generator.integers(0, int(self.ends[-1]), size=global_batch)[samples]
         windows = np.stack([self._window(int(start)) for start in starts]).astype(np.int64)
         return windows[:, :-1], windows[:, 1:]
+
+    def fingerprint(self) -> str:
+        """Hex digest of every file's length and bytes (of samples, where a file is large)."""
+        digest = xxhash.xxh3_128()
+        for file in self.files:
+            digest.update(file.size.to_bytes(8, "little"))
+            step = max(1, file.size // SAMPLES)
+            for start in range(0, file.size, max(step, SAMPLE_BYTES)):
+                digest.update(file[start : start + SAMPLE_BYTES].tobytes())
+        return digest.hexdigest()
 
     def _window(self, start: int) -> NDArray[np.uint8]:
         file = int(np.searchsorted(self.ends, start, side="right"))

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from engine.errors import InputError
-from engine.inputs import Count, Document, Index, NonNegative, Number, Positive, nearest
+from engine.inputs import Count, Document, Flag, Index, NonNegative, Number, Positive, nearest
 from engine.runtime.network import HopNetwork, hop_network
 from engine.schedule.ir import Sharing
 from engine.schedule.scenario import POLICIES, Contention, Link, RecomputeRule, Scenario, Times
@@ -73,6 +73,26 @@ class TrainModel(Document):
         return self.layers * (12 * hidden * hidden + 13 * hidden) + ends
 
 
+class CheckpointSettings(Document):
+    """Where and how often a run is saved.
+
+    dir : a folder that all nodes share, or a URL that fsspec opens.
+    every : steps; the last step is saved too.
+    keep : how many stay; the oldest go.
+    max_gb : the oldest also go while all together are larger (10^9 bytes); the latest always stays.
+    """
+
+    dir: Annotated[str, Field(min_length=1)]
+    every: Steps
+    keep: Annotated[Count, Field(le=100_000)] = 3
+    max_gb: Positive | None = None
+
+    @property
+    def most_bytes(self) -> float:
+        """`max_gb` in bytes; infinite where not given."""
+        return float("inf") if self.max_gb is None else self.max_gb * 1e9
+
+
 class TrainJob(Document):
     """A validated training job."""
 
@@ -103,8 +123,8 @@ class TrainJob(Document):
     lr: Annotated[Positive, Field(le=1e3)] = 1e-3
     seed: Annotated[Index, Field(le=2**31 - 1)] = 0
     clip: Annotated[Number, Field(gt=0, le=1e15)] | None = None
-    checkpoint: Any = None
-    resume: Any = None
+    checkpoint: CheckpointSettings | None = None
+    resume: Flag | Annotated[str, Field(min_length=1)] | None = None
     strategy: str = "pipeline"
 
     @field_validator("strategy")
@@ -126,6 +146,10 @@ class TrainJob(Document):
     @model_validator(mode="after")
     def _consistent(self) -> "TrainJob":
         _refuse_later(self)
+        if self.resume is True and self.checkpoint is None:
+            raise InputError(
+                "resume", True, "needs checkpoint.dir to look in; or give the path of a checkpoint"
+            )
         _check_datacenters(self)
         _check_stages(self)
         _check_links(self)
@@ -239,7 +263,7 @@ def _nominal_times(job: TrainJob) -> Times:
 
 
 def _refuse_later(job: TrainJob) -> None:
-    for field in ("devices", "checkpoint", "resume"):
+    for field in ("devices",):
         value = getattr(job, field)
         if value is not None and value is not False:
             raise InputError(field, value, _LATER)

@@ -12,7 +12,9 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
+from engine.errors import InputError
 from engine.runtime.boundary import Boundary, Flag
+from engine.runtime.checkpoint.keeper import Keeper
 from engine.runtime.corpus import Corpus, samples_of
 from engine.runtime.events import EventWriter
 from engine.runtime.exchange import PeerLost
@@ -63,6 +65,9 @@ def die(error: BaseException) -> NoReturn:
     if _is_loss_of_peer(error):
         print(error, file=sys.stderr, flush=True)  # noqa: T201  (the rank's own log)
         os._exit(EXIT_PEER_LOST)
+    if isinstance(error, InputError):
+        print(error, file=sys.stderr, flush=True)  # noqa: T201
+        os._exit(EXIT_FAILED)
     traceback.print_exception(error)
     sys.stderr.flush()
     os._exit(EXIT_FAILED)
@@ -102,9 +107,14 @@ class _Training:
             mesh.store, rank=me.rank, asked=start.asked, leads=me.rank == self._spec.first_rank,
             say=self._events.put,
         )  # fmt: skip
+        self._keeper = Keeper(
+            self._spec, me, mesh.store, start.corpus, optimizer=self._optimizer, say=self._events.put,
+            layers=dict(zip(self._stage.numbers, self._stage.layers, strict=True)),
+        )  # fmt: skip
         self._losses = array.array("d")
         self._norms = array.array("d")
         self._startup_s = 0.0
+        self._saved: dict[str, Any] | None = None
         self._samples = np.concatenate(
             [samples_of(me.pipeline, m, job.microbatches, job.micro_batch) for m in range(job.microbatches)]
         )
@@ -114,13 +124,15 @@ class _Training:
         self._mesh.barrier("ready")
         self._state("running")
         self._startup_s = time.time() - self._start.began
-        for iteration in range(self._job.steps):
+        for iteration in range(self._keeper.first_step, self._job.steps):
             if self._boundary.passed(iteration):
+                self._keeper.end(iteration)
                 break
             self._iterate(iteration)
         self._recorder.drain()
         if self._background:
             self._background.close()
+        self._saved = self._keeper.close()
         self._report()
         self._mesh.close()
         self._events.close()
@@ -137,6 +149,9 @@ class _Training:
         self._optimizer.step()
         end = time.monotonic()
         recorder.op("optimizer", None, start, end)
+        if self._keeper.after(iteration + 1):
+            start, end = end, time.monotonic()
+            recorder.op("checkpoint", None, start, end)
         recorder.finish(end)
         give_back(iteration)
 
@@ -159,6 +174,7 @@ class _Training:
             raise FloatingPointError(
                 f"step {iteration}: loss {loss} and gradient norm {norm} must be finite; lower lr"
             )
+        self._keeper.sound(iteration + 1)
         self._losses.append(loss)
         self._norms.append(norm)
         self._events.put(
@@ -224,6 +240,8 @@ class _Training:
             "grad_norms": list(self._norms),
             "params_sha256": params_sha256(digests),
             **measured_part(self._job, stats),
+            "resumed_from": self._keeper.resumed_from,
+            "checkpoints": self._saved,
             "startup_s": round(self._startup_s, 3),
             "median_s_of_stage": medians_of_stages(self._job, stats),
         }

@@ -68,6 +68,7 @@ class Recorder:
         self._reapers: dict[Track, queue.SimpleQueue[Any]] = {}
         self._threads: list[threading.Thread] = []
         self._now: _Iteration | None = None
+        self._warm_from: int | None = None
         self._ops: dict[str, deque[float]] = {}
         self._traffic: dict[Crossing, _Traffic] = {}
         self._iterations: deque[float] = deque(maxlen=LONGEST_WINDOW)
@@ -78,7 +79,9 @@ class Recorder:
         self.worst_overrun_s = 0.0
 
     def begin(self, number: int) -> None:
-        """Open the record of an iteration."""
+        """Open the record of an iteration; a run that resumes begins with a later one than 0."""
+        if self._warm_from is None:
+            self._warm_from = number + WARM_UP
         self._now = _Iteration(number=number)
 
     def op(self, op: SpanOp, microbatch: int | None, start: float, end: float) -> None:
@@ -95,7 +98,7 @@ class Recorder:
         )  # fmt: skip
         with self._lock:
             record.spans.append(span)
-        if record.number >= WARM_UP:
+        if self._is_warm(record):
             self._ops.setdefault(op, deque(maxlen=LATEST_OPS)).append(end - start)
             if microbatch is not None:
                 self._busy_s += end - start
@@ -113,13 +116,16 @@ class Recorder:
             record.missing += 1
         self._reaper(crossing.track).put((record, crossing, microbatch, sent))
 
+    def _is_warm(self, record: _Iteration) -> bool:
+        return self._warm_from is not None and record.number >= self._warm_from
+
     def finish(self, end: float) -> None:
         """Close the record of the iteration; it is written once its transfers have ended too."""
         record = self._now
         assert record is not None
         record.end = end
         begin = self._ended if self._ended is not None else record.start
-        if record.number >= WARM_UP:
+        if self._is_warm(record):
             self._iterations.append(end - begin)
             self._window_s += end - begin
         self._ended = end

@@ -29,7 +29,6 @@ def measured_part(job: TrainJob, stats: list[dict[str, Any]]) -> dict[str, Any]:
         "allreduce_ms": _median_ms(stats, "all_reduce") if job.pipelines > 1 else 0.0,
         "optimizer_ms": _median_ms(stats, "optimizer"),
         "wan": _wan(job, stats),
-        "resumed_from": None,
         "peak_rss_mb": max(rank["peak_rss_mb"] for rank in stats),
         "overruns": sum(rank["overruns"] for rank in stats),
         "worst_overrun_ms": max(rank["worst_overrun_ms"] for rank in stats),

@@ -4,9 +4,9 @@ from typing import Any
 
 from engine.simulate.spans import Span
 
-OPS = {"F": "F", "R": "R", "B": "B", "W": "W", "all_reduce": "A", "optimizer": "O"}
+OPS = {"F": "F", "R": "R", "B": "B", "W": "W", "all_reduce": "A", "optimizer": "O", "checkpoint": "C"}
 TRAINING = frozenset("FRBW")
-SYNC = frozenset("AO")
+SYNC = frozenset("AOC")
 Code = list[Any]
 
 

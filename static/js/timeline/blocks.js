@@ -1,5 +1,5 @@
 // Spans in typed arrays: one block is what one GPU did, or sent over one link, in one iteration.
-export const KINDS = ["F", "R", "B", "W", "A", "O", "P"];
+export const KINDS = ["F", "R", "B", "W", "A", "O", "P", "C"];
 const KIND_OF = new Map(KINDS.map((kind, index) => [kind, index]));
 
 /** The ops of one lane in one iteration, sorted by start. Times in ms. */

@@ -4,7 +4,7 @@ import { bubblesIn } from "./gaps.js";
 import { laneName } from "./gutter.js";
 import { waitedFor } from "./waits.js";
 
-const NAMES = { F: "Forward", R: "Recompute", B: "Backward", W: "Weight gradient", A: "All-reduce", O: "Optimizer", P: "Prefill" };
+const NAMES = { F: "Forward", R: "Recompute", B: "Backward", W: "Weight gradient", A: "All-reduce", O: "Optimizer", P: "Prefill", C: "Checkpoint copied" };
 
 export function titleOf(scene, item) {
   if (item.type === "bubble") return "Bubble";
@@ -13,7 +13,7 @@ export function titleOf(scene, item) {
   if (item.type === "heat") return `${item.row.title}, ${item.row.lanes.length} GPUs`;
   if (item.type === "transfer") return `${item.gradient ? "Gradient" : "Activation"}, microbatch ${item.microbatch + 1}`;
   const name = NAMES[item.kind] ?? item.kind;
-  return item.kind === "A" || item.kind === "O" ? name : `${name}, microbatch ${item.microbatch + 1}`;
+  return "AOC".includes(item.kind) ? name : `${name}, microbatch ${item.microbatch + 1}`;
 }
 
 const length = (ms) => (ms < 10_000 ? instant(ms) : duration(ms).join(" "));

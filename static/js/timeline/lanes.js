@@ -3,7 +3,7 @@ import { KINDS, blockOf, lastAtOrBefore } from "./blocks.js";
 import { eachGap, leastBubble, pieces } from "./gaps.js";
 
 const BUBBLE_FROM_PX = 2;
-const LABELS = { A: "AR", O: "Opt" };
+const LABELS = { A: "AR", O: "Opt", C: "Copy" };
 
 export function labelOf(kind, microbatch) {
   const name = KINDS[kind];

@@ -6,7 +6,7 @@ const TILE = { R: 6, A: 3, bubble: 6 };
 /** What is needed to paint under the present theme and pixel ratio. */
 export function makeStyle(ratio) {
   const t = readTokens();
-  const ops = [t.opF, t.opR, t.opB, t.opW, t.opA, t.opA, t.opP];
+  const ops = [t.opF, t.opR, t.opB, t.opW, t.opA, t.opA, t.opP, t.opA];
   return {
     t, ratio, ops,
     heat: heatRamp(t),

@@ -1,0 +1,99 @@
+"""A run that resumes goes on as if it had never stopped: to the bit in the same layout, and in any other."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from engine.commands.train import command
+from engine.runtime.checkpoint.place import open_place
+from tests.runtime.jobs import Run, document, job
+
+CLOSE = {"fp32": 1e-5, "fp64": 1e-9}
+
+
+def run(folder: Path, **changes: Any) -> dict[str, Any]:
+    return Run(job(**changes), str(folder / "log")).result()
+
+
+def at(folder: Path, step: int) -> str:
+    name = next(n for n in open_place(str(folder)).names() if n.startswith(f"step-{step:09d}"))
+    return f"{folder}/{name}"
+
+
+def test_same_layout_to_the_bit_and_another_one_closely(tmp_path: Path) -> None:
+    small = {"pipelines": 1, "stages": 2, "dc_of_stage": [0, 1], "microbatches": 4, "micro_batch": 2}
+    whole = run(tmp_path, **small, steps=5, checkpoint={"dir": str(tmp_path), "every": 2})
+    assert whole["resumed_from"] is None
+    assert whole["checkpoints"] == {"saved": 3, "failed": 0, "last_step": 5}
+    same = run(tmp_path, **small, steps=5, resume=at(tmp_path, 2))
+    assert same["resumed_from"] == 2
+    assert same["losses"] == whole["losses"][2:]
+    assert same["grad_norms"] == whole["grad_norms"][2:]
+    assert same["params_sha256"] == whole["params_sha256"]
+    other = run(
+        tmp_path, stages=1, dc_of_stage=[0], pipelines=2, microbatches=2, policy="gpipe", recompute=False,
+        steps=5, resume=at(tmp_path, 2),
+    )  # fmt: skip
+    assert other["losses"] == pytest.approx(whole["losses"][2:], rel=1e-5)
+    assert other["grad_norms"] == pytest.approx(whole["grad_norms"][2:], rel=1e-5)
+
+
+LAYOUTS = [
+    {"policy": "1f1b", "recompute": False, "stages": 1, "dc_of_stage": [0], "pipelines": 1,
+     "microbatches": 6},
+    {"policy": "varuna", "sharing": "temporal", "dc_of_stage": [0, 1, 1], "pipelines": 1, "microbatches": 6},
+    {"policy": "gpipe", "stages": 2, "dc_of_stage": [0, 1], "sharing": "spatial", "micro_batch": 1,
+     "microbatches": 6},
+]  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_a_chain_of_layouts_equals_the_run_that_never_stopped(dtype: str, tmp_path: Path) -> None:
+    whole = run(tmp_path, steps=8, dtype=dtype, clip=1.0)
+    saves = {"dir": str(tmp_path), "every": 2}
+    losses, norms = [], []
+    for number, layout in enumerate([{}, *LAYOUTS]):
+        part = run(
+            tmp_path, **layout, steps=2 * (number + 1), dtype=dtype, clip=1.0, checkpoint=saves, resume=True
+        )
+        assert part["resumed_from"] == (2 * number or None)
+        losses += part["losses"]
+        norms += part["grad_norms"]
+    assert losses == pytest.approx(whole["losses"], rel=CLOSE[dtype])
+    assert norms == pytest.approx(whole["grad_norms"], rel=CLOSE[dtype])
+
+
+@pytest.mark.long
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
+    whole = run(tmp_path, steps=9)
+    saves = {"dir": str(tmp_path), "every": 1}
+    for seen in (1, 3, 5):
+        broken = Run(job(steps=9, checkpoint=saves, resume=True), str(tmp_path / "log"))
+        while not any(e["step"] >= seen for e in broken.of_kind("checkpoint")) and broken.group.running():
+            broken.group.wait(0.01)
+        broken.group.stop(0.0)
+    last = run(tmp_path, steps=9, checkpoint=saves, resume=True)
+    assert last["params_sha256"] == whole["params_sha256"]
+    assert last["losses"] == whole["losses"][last["resumed_from"] or 0 :]
+
+
+def test_command_refuses_a_checkpoint_that_does_not_fit(tmp_path: Path) -> None:
+    def answer(**changes: Any) -> Any:
+        one = document(stages=1, pipelines=1, dc_of_stage=[0], policy="gpipe", recompute=False, **changes)
+        (tmp_path / "job.json").write_text(json.dumps(one))
+        return CliRunner().invoke(command, [str(tmp_path / "job.json"), "--json"], standalone_mode=False)
+
+    saves = {"dir": str(tmp_path / "saved"), "every": 10}
+    first = answer(checkpoint=saves, resume=True, steps=2)
+    assert first.return_value == 0, first.output
+    assert "checkpoint after step 2" in first.stderr
+    again = answer(checkpoint=saves, resume=True, steps=3)
+    assert json.loads(again.stdout)["resumed_from"] == 2
+    assert "resumes after step 2" in again.stderr
+    assert "another seed: 7, this job has 8" in str(answer(seed=8, resume=saves["dir"]).exception)
+    assert "holds no whole checkpoint" in str(answer(resume=str(tmp_path)).exception)
+    assert "needs checkpoint.dir" in str(answer(resume=True).exception)
