@@ -54,17 +54,28 @@ def load_document(source: str | Path) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError("FILE", str(source), f"cannot be read ({reason})") from None
+    return read_document(text, str(source))
+
+
+def read_document(text: str, source: str) -> Any:
+    """Return the JSON or YAML value that `text` is; `source` names it in errors.
+
+    Raises
+    ------
+    InputError
+        The text is neither JSON nor YAML.
+    """
     try:
         return json.loads(text, object_pairs_hook=_once_each)
     except json.JSONDecodeError as json_error:
         where = f"{json_error.msg} at line {json_error.lineno} column {json_error.colno}"
-        return _yaml(text, str(source), where)
+        return _yaml(text, source, where)
     except RecursionError:
-        raise InputError("FILE", str(source), "nested too deeply") from None
+        raise InputError("FILE", source, "nested too deeply") from None
     except InputError:
         raise
     except ValueError as error:  # an integer of more digits than Python reads
-        raise InputError("FILE", str(source), f"not readable: {str(error).partition(';')[0]}") from None
+        raise InputError("FILE", source, f"not readable: {str(error).partition(';')[0]}") from None
 
 
 def _once_each(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

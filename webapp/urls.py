@@ -15,6 +15,7 @@ urlpatterns = [
     path("", include("webapp.inventory.urls")),
     path("plans/", include("webapp.planning.urls")),
     path("", include("webapp.planning.design_urls")),
+    path("placement/", include("webapp.planning.placement_urls")),
     path("schedules/", include("webapp.planning.schedule_urls")),
     path("runs/", include("webapp.jobs.urls")),
 ]

@@ -37,4 +37,6 @@ function initGrid(grid) {
   });
 }
 
-$$("[data-heatmap]").forEach(initGrid);
+const init = () => $$("[data-heatmap]:not([data-ready])").forEach((grid) => { grid.dataset.ready = ""; initGrid(grid); });
+document.addEventListener("htmx:afterSettle", init);
+init();

@@ -7,6 +7,7 @@ from tests.site.world import World
 from webapp.planning import services
 from webapp.planning.computing import work_at
 from webapp.planning.models import Computation, ComputationKind
+from webapp.planning.placement_form import PlacementForm
 
 SCENARIO: dict[str, Any] = {name: value for name, value in fig6.FIG6.items() if name != "policy"}
 QUESTION: dict[str, Any] = {"scenario": SCENARIO, "policies": ["gpipe", "atlas"], "unit": "slot"}
@@ -39,6 +40,24 @@ def answered(
     work_at(computation.pk)
     computation.refresh_from_db()
     return computation
+
+
+def placement_question(world: World) -> dict[str, Any]:
+    """GPUs of the world's data centres, four stages of three."""
+    data = {
+        "team": world.team.pk, "name": "here", "source": "inventory", "device": "gpu", "stages": 4,
+        "datacenters": [dc.pk for dc in world.dcs], "dp_bytes": 1e8, "pp_bytes": 1e6, "evaluations": 300,
+        "baselines": "on",
+    }  # fmt: skip
+    form = PlacementForm(data, user=world.users["operator"])
+    assert form.is_valid(), form.errors
+    return form.question
+
+
+def placement(world: World) -> Computation:
+    """The world's one answered placement."""
+    kept = Computation.objects.filter(team=world.team, kind="placement", state="done").first()
+    return kept or answered(world, placement_question(world), ComputationKind.PLACEMENT)
 
 
 def comparison(world: World) -> Computation:

@@ -59,6 +59,7 @@ def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[d
         ("overview", "Overview", "overview", None),
         ("plans", "Plans", "planning:plan-list", Plan.objects.visible_to(user)),
         ("schedules", "Schedules", "schedules:schedule-list", None),
+        ("placement", "Placement", "placement:placement-list", None),
         ("network", "Network design", "design:network", None),
         ("swap", "Swap plan", "design:swap", None),
         ("runs", "Runs", "jobs:run-list", Run.objects.visible_to(user).open()),

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import structlog
@@ -22,6 +22,7 @@ from engine.schedule.scenario import Scenario
 from engine.simulate import Compared, SweepDocument, compare, sweep
 from webapp.planning import services
 from webapp.planning.models import Computation, ComputationKind
+from webapp.planning.placement_work import place_devices
 
 log = structlog.get_logger(__name__)
 # How often a search that finds nothing new says that it lives and asks whether it should stop.
@@ -38,14 +39,14 @@ class Wires:
     done: int = 0
     of: int = 0
     answer: Any = None
-    found: Progress | None = None
+    found: dict[str, Any] = field(default_factory=dict)
     stopped: bool = False
     asked_at: float = 0.0
     kept: int = 0
 
     def search(self, scenario: Scenario) -> Search:
         """Limits and wires of the search for one policy."""
-        self.found = None
+        self.found = {}
         return Search(
             seconds=scenario.time_limit_s, seed=scenario.seed, cancelled=self.cancelled, report=self._report
         )
@@ -59,14 +60,18 @@ class Wires:
     def beat(self) -> None:
         """Write how far we are and learn whether anybody still waits; the answer only where it has grown."""
         self.asked_at = time.monotonic()
-        progress = {"done": self.done, "of": self.of, **(asdict(self.found) if self.found else {})}
+        progress = {"done": self.done, "of": self.of, **self.found}
         answer = self.answer if self.done > self.kept else None
         self.kept = self.done
         if not services.note_progress(self.computation, progress, answer):
             self.stopped = True
 
+    def say(self, found: dict[str, Any]) -> None:
+        """What the page may show of the step that goes on; written with the next beat."""
+        self.found = found
+
     def _report(self, progress: Progress) -> None:
-        self.found = progress
+        self.say(asdict(progress))
 
 
 def compare_schedules(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:
@@ -105,6 +110,7 @@ def sweep_parameter(request: dict[str, Any], wires: Wires) -> Iterator[dict[str,
 KINDS: dict[str, Callable[[dict[str, Any], Wires], Iterator[dict[str, Any]]]] = {
     ComputationKind.SCHEDULES: compare_schedules,
     ComputationKind.SWEEP: sweep_parameter,
+    ComputationKind.PLACEMENT: place_devices,
 }
 
 
@@ -134,7 +140,7 @@ def work_at(pk: uuid.UUID, *, ending: Callable[[], bool] = lambda: False) -> Non
 
 def _answer(wires: Wires) -> None:
     for answer in KINDS[wires.computation.kind](wires.computation.request, wires):
-        wires.answer, wires.done, wires.found = answer, wires.done + 1, None
+        wires.answer, wires.done, wires.found = answer, wires.done + 1, {}
         wires.beat()
         if wires.stopped or wires.ending():
             return

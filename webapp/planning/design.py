@@ -54,18 +54,24 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A table of an answer. `name` is its part of the address of the CSV."""
+    """A table of an answer. `name` is a part of the address of its CSV, which has the rows past `most` too.
 
     name: str
     title: str
     columns: Sequence[Column]
     rows: Sequence[dict[str, Any]]
     note: str = ""
+    most: int | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the page leaves rows to the file."""
+        return self.most is not None and len(self.rows) > self.most
 
     @property
     def lines(self) -> list[list[tuple[Column, str]]]:
-        """Cells of each row, with their columns."""
-        return [[(column, column.text(row)) for column in self.columns] for row in self.rows]
+        """Cells of each row that the page shows, with their columns."""
+        return [[(column, column.text(row)) for column in self.columns] for row in self.rows[: self.most]]
 
     def as_csv(self) -> str:
         """Figures in full precision, units in the head."""
@@ -126,7 +132,7 @@ class DesignPage:
         if not form.is_valid():
             return self._render(request, form, {}, status=422)
         if form_of == "document":
-            return _download(json.dumps(form.document, indent=2), "application/json", f"{self.command}.json")
+            return download(json.dumps(form.document, indent=2), "application/json", f"{self.command}.json")
         answer = self.answer(form.document)
         if form_of == "csv":
             return self._csv(answer, table)
@@ -135,7 +141,7 @@ class DesignPage:
     def _csv(self, answer: dict[str, Any], name: str) -> HttpResponse:
         for table in self.tables(answer):
             if table.name == name:
-                return _download(table.as_csv(), "text/csv", f"{self.command}-{name}.csv")
+                return download(table.as_csv(), "text/csv", f"{self.command}-{name}.csv")
         raise Http404
 
     def _render(
@@ -160,7 +166,8 @@ def first_values(form_class: type[DesignForm]) -> dict[str, Any]:
     return {name: field.initial for name, field in fields.items() if field.initial is not None}
 
 
-def _download(text: str, content_type: str, name: str) -> HttpResponse:
+def download(text: str, content_type: str, name: str) -> HttpResponse:
+    """`text` as a file of that name."""
     response = HttpResponse(text, content_type=content_type)
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     return response

@@ -67,12 +67,18 @@ OPEN = (ComputationState.QUEUED, ComputationState.RUNNING)
 class ComputationKind(models.TextChoices):
     SCHEDULES = "schedules", "Comparison"
     SWEEP = "sweep", "Sweep"
+    PLACEMENT = "placement", "Placement"
+    REFINE = "refine", "Refinement"
 
 
 class ComputationQuerySet(models.QuerySet["Computation"]):
     def visible_to(self, user: Any) -> ComputationQuerySet:
         """Computations of the teams that `user` reads."""
         return self.filter(team__in=Team.objects.visible_to(user))
+
+    def of(self, *kinds: str) -> ComputationQuerySet:
+        """Those of `kinds`."""
+        return self.filter(kind__in=kinds)
 
     def lost(self, heard_before: Any, sent_before: Any) -> ComputationQuerySet:
         """Open ones that nobody seems to be at: running and silent, or queued for long."""
@@ -90,6 +96,7 @@ class Computation(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="computations")
+    plan = models.ForeignKey(Plan, null=True, on_delete=models.CASCADE, related_name="refinements")
     kind = models.CharField(max_length=16, choices=ComputationKind.choices)
     name = models.CharField(max_length=80)
     request = models.JSONField()

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_POST
 from webapp.accounts.permissions import may, require_somewhere, visible_or_404
 from webapp.lists import list_page
 from webapp.planning import services
+from webapp.planning.design import download
 from webapp.planning.models import Computation, ComputationKind
 from webapp.planning.schedule_form import ScheduleForm
 from webapp.planning.schedule_selectors import (
@@ -26,11 +27,13 @@ from webapp.planning.schedule_selectors import (
 )
 from webapp.planning.tables import ComputationFilterSet, ComputationTable
 
+COMPARING = (ComputationKind.SCHEDULES, ComputationKind.SWEEP)
+
 
 def schedule_list(request: HttpRequest) -> HttpResponse:
     return list_page(
         request, title="Schedules",
-        rows=Computation.objects.visible_to(request.user).select_related("created_by").defer("answer"),
+        rows=Computation.objects.visible_to(request.user).of(*COMPARING).select_related("created_by").defer("answer"),
         filter_class=ComputationFilterSet, table_class=ComputationTable,
         create=("schedules:schedule-create", "Compare schedules"),
         empty="No comparison yet. One shows what each policy makes of the same cell, and how far from the "
@@ -70,7 +73,7 @@ def schedule_detail(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 
 
 def _visible(request: HttpRequest, pk: uuid.UUID) -> Computation:
-    rows = Computation.objects.select_related("team", "created_by")
+    rows = Computation.objects.of(*COMPARING).select_related("team", "created_by")
     return visible_or_404(rows, request.user, pk=pk)
 
 
@@ -86,7 +89,7 @@ def schedule_document(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     computation = _visible(request, pk)
     sweeps = computation.kind == ComputationKind.SWEEP
     document = computation.request if sweeps else computation.request["scenario"]
-    return _download(
+    return download(
         json.dumps(document, indent=2), "application/json", f"{computation.kind}-{computation.pk}.json"
     )
 
@@ -104,7 +107,7 @@ def schedule_download(request: HttpRequest, pk: uuid.UUID, policy: str, form: st
     if made is None:
         raise Http404
     text, content_type, suffix = made
-    return _download(text, content_type, f"{policy}-{computation.pk}.{suffix}")
+    return download(text, content_type, f"{policy}-{computation.pk}.{suffix}")
 
 
 def _policy(request: HttpRequest, pk: uuid.UUID, policy: str) -> dict[str, Any]:
@@ -125,7 +128,7 @@ def schedule_table(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     writer = csv.DictWriter(text, fieldnames=_columns(rows), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return _download(text.getvalue(), "text/csv", f"{computation.kind}-{computation.pk}.csv")
+    return download(text.getvalue(), "text/csv", f"{computation.kind}-{computation.pk}.csv")
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[str]:
@@ -134,12 +137,6 @@ def _columns(rows: list[dict[str, Any]]) -> list[str]:
         name for name in rows[0]
         if name != "schedule" and all(isinstance(row.get(name), plain) for row in rows)
     ]  # fmt: skip
-
-
-def _download(text: str, content_type: str, name: str) -> HttpResponse:
-    response = HttpResponse(text, content_type=content_type)
-    response["Content-Disposition"] = f'attachment; filename="{name}"'
-    return response
 
 
 @require_POST

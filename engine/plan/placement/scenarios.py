@@ -96,6 +96,11 @@ def fill_in(document: dict[str, Any]) -> dict[str, Any]:
     return {**given, **document}
 
 
+def aws_regions() -> dict[tuple[str, str], tuple[float, float]]:
+    """One-way delay (ms) and bandwidth (Gbps) between the ten regions that DT-FM measured, both ways."""
+    return _read("aws_regions.csv")
+
+
 def _on_demand() -> Case:
     places = tuple(f"machine {i // 8}" for i in range(64))
     same = _same(places)

@@ -13,7 +13,7 @@ from redis import RedisError
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.planning.models import OPEN, Computation, ComputationState
+from webapp.planning.models import OPEN, Computation, ComputationState, Plan
 
 log = structlog.get_logger(__name__)
 # A worker says every 3 s that it lives; one that is silent for longer is gone.
@@ -21,11 +21,13 @@ SILENT_S = 20
 # A queued computation whose message was lost is sent again after this.
 UNHEARD_S = 60
 _SET_LATER = {
-    "request", "created_by", "progress", "answer", "claim", "started_at", "heard_at", "finished_at",
+    "request", "created_by", "plan", "progress", "answer", "claim", "started_at", "heard_at", "finished_at",
 }  # fmt: skip
 
 
-def start(actor: Any, *, team: Team, kind: str, name: str, request: dict[str, Any]) -> Computation:
+def start(
+    actor: Any, *, team: Team, kind: str, name: str, request: dict[str, Any], plan: Plan | None = None
+) -> Computation:
     """Keep a question and send it to the search worker once it is committed.
 
     Raises
@@ -36,7 +38,7 @@ def start(actor: Any, *, team: Team, kind: str, name: str, request: dict[str, An
         The name is too long or missing.
     """
     require(actor, team)
-    computation = Computation(team=team, kind=kind, name=name, request=request, created_by=actor)
+    computation = Computation(team=team, kind=kind, name=name, request=request, plan=plan, created_by=actor)
     with transaction.atomic():
         computation.clean_fields(exclude=_SET_LATER)
         computation.save()
