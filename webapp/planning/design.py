@@ -54,7 +54,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A table of an answer. `name` is a part of the address of its CSV, which has the rows past `most` too.
+    """A table of an answer. `name` is a part of the address of its CSV, with the rows past `most` too."""
 
     name: str
     title: str
