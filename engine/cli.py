@@ -19,6 +19,7 @@ COMMANDS = {
     "place": "place",
     "network": "network",
     "train": "train",
+    "export": "export",
     "reproduce": "reproduce",
     "swap": "swap",
 }

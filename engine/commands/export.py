@@ -1,0 +1,29 @@
+"""`meridian export CHECKPOINT`: a checkpoint as a model that transformers loads."""
+
+import json
+from pathlib import Path
+
+import click
+
+from engine.runtime.checkpoint.manifest import find
+from engine.runtime.export import export
+
+
+@click.command("export")
+@click.argument("checkpoint")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="A new or an empty folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a line of text.")
+def command(checkpoint: str, out: Path, as_json: bool) -> int:
+    """Write the model of a checkpoint as safetensors, config.json and tokenizer.
+
+    CHECKPOINT is the path or URL of a checkpoint of `meridian train`, or of a folder of them: then the one
+    saved last. transformers loads the result: AutoModelForCausalLM.from_pretrained(DIR).
+    """
+    done = export(find(checkpoint, field="CHECKPOINT"), out)
+    if as_json:
+        click.echo(json.dumps(done.as_dict()))
+    else:
+        click.echo(
+            f"{done.architecture} of {done.parameters:,} parameters after step {done.step}: {done.out}"
+        )
+    return 0
