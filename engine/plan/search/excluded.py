@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence, Set
 
 from engine.plan import choose
+from engine.plan.request import Objective
 from engine.plan.result import Excluded, Option
 from engine.plan.search.problem import Problem
 from engine.plan.search.space import Space
@@ -22,6 +23,27 @@ def excluded(
         Excluded(dc=dc.name, reason=_why(problem, linked, options, best, i))
         for i, dc in enumerate(problem.cluster.datacenters)
         if dc.name not in used
+    )
+
+
+def renewed(
+    before: Sequence[Excluded],
+    names: Sequence[str],
+    options: Sequence[Option],
+    best: int,
+    objective: Objective,
+) -> tuple[Excluded, ...]:
+    """The same once options have got better: the figures are new, and another one may be the best."""
+    chosen = options[best]
+    reasons = {dc.dc: dc.reason for dc in before}
+    for name in names:
+        using = [option for option in options if name in option.gpus_used and option.feasible]
+        if using and name not in chosen.gpus_used:
+            reasons[name] = choose.worse(chosen, using, objective)
+    return tuple(
+        Excluded(dc=name, reason=reasons[name])
+        for name in names
+        if name in reasons and name not in chosen.gpus_used
     )
 
 

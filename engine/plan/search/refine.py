@@ -16,7 +16,8 @@ from engine.plan.dc_selection import Figures, timed_option
 from engine.plan.held import held_bytes
 from engine.plan.job import Job
 from engine.plan.request import PlanRequest
-from engine.plan.result import Option, PlanResult
+from engine.plan.result import Excluded, Option, PlanResult
+from engine.plan.search.excluded import renewed
 from engine.schedule.search import Progress, Search
 from engine.simulate import SimulationResult, simulate
 
@@ -146,7 +147,14 @@ def _with(
         best=best,
         pareto=choose.pareto(options),
         reason=None if best is not None else result.reason,
+        excluded=result.excluded if best is None else _excluded(request, result, options, best),
     )
+
+
+def _excluded(
+    request: PlanRequest, result: PlanResult, options: Sequence[Option], best: int
+) -> tuple[Excluded, ...]:
+    return renewed(result.excluded, request.names, options, best, request.objective)
 
 
 def _better_of(request: PlanRequest, option: Option, timed: SimulationResult) -> Option:

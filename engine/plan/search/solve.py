@@ -64,7 +64,7 @@ def _problems(request: PlanRequest) -> tuple[list[Problem], tuple[LeftOut, ...]]
 
 
 class _Search:
-    """What the search knows so far. `best` is of `best_space`."""
+    """What the search knows so far. `best` is of `best_space`; without one that is the first with figures."""
 
     def __init__(self, spaces: list[Space], budget_s: float, cancelled: Callable[[], bool]) -> None:
         self.spaces, self.budget_s, self.cancelled = spaces, budget_s, cancelled
@@ -113,6 +113,8 @@ class _Search:
             self._note("budget")
             return
         option = space.timed(ahead)
+        if not self.best_space.options:
+            self.best_space = space
         if option.feasible and (self.best is None or choose.better(option, self.best, self.objective)):
             self.best, self.best_space = option, space
 
