@@ -22,9 +22,9 @@ COMMANDS = {
     "export": "export",
     "reproduce": "reproduce",
     "swap": "swap",
+    "prefill": "prefill",
+    "profile": "profile",
 }
-# sub-commands of contracts.md that later versions bring
-LATER_COMMANDS = ("prefill", "profile")
 
 
 # Commands from outside the engine: name → click command. The engine knows no more of them than that.
@@ -46,7 +46,13 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return self._added(cmd_name)
-        module = importlib.import_module(f"engine.commands.{COMMANDS[cmd_name]}")
+        try:
+            module = importlib.import_module(f"engine.commands.{COMMANDS[cmd_name]}")
+        except ModuleNotFoundError as error:
+            if str(error.name).partition(".")[0] in ("engine", "numpy"):
+                raise
+            allowed = f"needs {error.name}, which is not installed: pip install 'meridian[runtime]'"
+            raise InputError("command", cmd_name, allowed) from None
         return module.command
 
     def _added(self, name: str) -> click.Command | None:
@@ -69,10 +75,6 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         known = self.list_commands(ctx)
-        if args and args[0] in LATER_COMMANDS:
-            raise InputError(
-                "command", args[0], f"not available in this version; allowed: {', '.join(known)}"
-            )
         if args and args[0] not in known and not args[0].startswith("-"):
             raise InputError("command", args[0], "unknown command, " + nearest(args[0], known))
         return super().resolve_command(ctx, args)

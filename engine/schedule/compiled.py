@@ -19,7 +19,7 @@ from numba import config, njit
 
 ENGINE = Path(__file__).parents[1]
 # Folders whose files hold kernels, or named tuples that kernels take.
-HOLD_KERNELS = ("schedule", "schedule/searching", "simulate", "plan/placement")
+HOLD_KERNELS = ("schedule", "schedule/searching", "simulate", "plan/placement", "prefill/kernels")
 
 
 def digest(files: Iterable[Path]) -> str:

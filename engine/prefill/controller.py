@@ -1,0 +1,331 @@
+"""The BubbleTea controller: places prefill requests in the bubbles of training, or refuses them at once.
+
+The one idea: an accepted request has a plan from the moment it is accepted. Its chunks hold intervals of the
+bubble index, so whether it keeps its objective is known before it is accepted, and who comes later cannot
+delay it. Until its first interval begins a request waits; only requests that wait are ever planned anew.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import count
+from time import thread_time_ns
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.prefill.bubbles import Interval
+from engine.prefill.index import ANY_DC, BubbleIndex, Fleet, Found
+from engine.prefill.kernels.gaps import EPS
+from engine.prefill.kernels.place import BEGIN, END, GPU, TOKENS
+from engine.prefill.latency import Hop, LatencyModel
+from engine.prefill.placement import Cache, Floats, Moved, Placement, Refusal, Request, Settings
+
+# How far ahead bubbles are looked for.
+HORIZON_ITERATIONS = 16
+# With longest_fit, who has waited this many iterations goes before whoever is longer.
+PATIENCE_ITERATIONS = 4
+SEARCHES_KEPT = 1_000_000
+
+
+@dataclass(slots=True)
+class _Book:
+    """Accepted requests that are not done: those that wait, in the order of their starts, and the begun."""
+
+    waiting: list[Placement] = field(default_factory=list)
+    begun: list[tuple[float, int, Placement]] = field(default_factory=list)  # heap by kv_done_ms
+
+
+class Controller:
+    """Places requests one by one; the clock is that of the requests' arrivals.
+
+    search_ns : CPU time of the latest searches for a place, of the thread that called.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        latency: LatencyModel,
+        *,
+        settings: Settings,
+        hop: Hop | None = None,
+        cache: Cache | None = None,
+    ) -> None:
+        self.fleet, self.latency, self.settings = fleet, latency, settings
+        self.cache = cache or Cache()
+        self.period_ms = fleet.pattern.period_ms
+        slo_ms = settings.ttft_slo_ms if math.isfinite(settings.ttft_slo_ms) else 0.0
+        horizon_ms = max(HORIZON_ITERATIONS * self.period_ms, 2 * slo_ms)
+        self.index = BubbleIndex(
+            fleet, latency, hop or Hop(), guard_ms=settings.guard_ms, horizon_ms=horizon_ms
+        )
+        self.longest_tokens = longest_tokens(fleet, latency, settings, horizon_ms)
+        self.now_ms = 0.0
+        self.paused = False
+        self.search_ns: deque[int] = deque(maxlen=SEARCHES_KEPT)
+        self._book = _Book()
+        self._sequence = count()
+
+    @property
+    def waiting(self) -> tuple[Placement, ...]:
+        """Accepted requests whose first interval has not begun, in the order in which they will."""
+        return tuple(self._book.waiting)
+
+    def offer(self, request: Request) -> Placement | Refusal:
+        """Accept `request` with a plan, or refuse it, at its arrival (no earlier than the last one's)."""
+        self.advance(request.arrival_ms)
+        if self.paused:
+            return Refusal(reason="training_paused", retry_after_ms=self.period_ms)
+        if request.tokens > self.longest_tokens:
+            return Refusal(reason="too_long", retry_after_ms=None)
+        overtaken = self._overtaken(request)
+        if overtaken and len(self._book.waiting) < self.settings.queue:
+            placed = self._place_before(request, overtaken)
+            if placed is not None:
+                return placed
+        return self._append(request)
+
+    def advance(self, now_ms: float) -> list[Placement]:
+        """Sets the clock; returns the requests that have begun since, whose plan no newcomer can change.
+
+        Raises
+        ------
+        ValueError
+            The clock would go back.
+        """
+        if now_ms < self.now_ms:
+            raise ValueError(f"now_ms {now_ms}: the clock stands at {self.now_ms} and only goes forward")
+        self.now_ms = now_ms
+        self.index.advance(now_ms)
+        book = self._book
+        first = next((i for i, p in enumerate(book.waiting) if p.start_ms > now_ms), len(book.waiting))
+        begun, book.waiting = book.waiting[:first], book.waiting[first:]
+        for placement in begun:
+            heappush(book.begun, (placement.kv_done_ms, next(self._sequence), placement))
+        while book.begun and book.begun[0][0] <= now_ms:
+            heappop(book.begun)
+        return begun
+
+    def cancel(self, placement: Placement) -> None:
+        """Gives back what `placement` holds and has not begun, as when its client went away."""
+        self.index.give(self._to_come(placement))
+        book = self._book
+        book.waiting = [p for p in book.waiting if p is not placement]
+        book.begun = [entry for entry in book.begun if entry[2] is not placement]
+        book.begun.sort()
+
+    def training_moved(self, cell: int, bubbles: Sequence[Iterable[Interval]], resume_ms: float) -> Moved:
+        """Training of a cell runs otherwise than foreseen: its bubbles, by rank, are these until `resume_ms`.
+
+        From then on its pattern begins anew. Training goes first: what has not begun and no longer lies in a
+        bubble is planned anew, on its own pipeline where part of its cache is there already.
+        """
+        live = sorted([*(e[2] for e in self._book.begun), *self._book.waiting], key=lambda p: p.start_ms)
+        first = cell * self.fleet.pattern.gpus
+        gpus = range(first, first + self.fleet.pattern.gpus)
+        self.index.replace(cell, [list(gaps) for gaps in bubbles], resume_ms)
+        here = {id(p): p.rows[_on(p.rows, gpus) & (p.rows[:, END] > self.now_ms)] for p in live}
+        for rows in here.values():
+            for row in rows[rows[:, BEGIN] <= self.now_ms]:
+                self._keep_running(row)
+        misplaced = [
+            p for p in live if not self.index.try_take(here[id(p)][here[id(p)][:, BEGIN] > self.now_ms])
+        ]
+        for placement in misplaced:
+            rows = self._to_come(placement)
+            self.index.give(rows[~_on(rows, gpus)])
+        return self._plan_anew(misplaced)
+
+    def _keep_running(self, row: Floats) -> None:
+        """An interval that has begun cannot be stopped: what is left of it is not free."""
+        gpu, end = int(row[GPU]), float(row[END])
+        for begin, until in self.index.free(gpu):
+            if begin < end and until > self.now_ms:
+                self.index.take(np.array([[gpu, max(begin, self.now_ms), min(end, until), 0]]))
+
+    def _plan_anew(self, misplaced: list[Placement]) -> Moved:
+        moved, lost, book = [], [], self._book
+        gone = {id(p) for p in misplaced}
+        book.waiting = [p for p in book.waiting if id(p) not in gone]
+        book.begun = [entry for entry in book.begun if id(entry[2]) not in gone]
+        for old in misplaced:
+            new = self._continued(old)
+            if new is None:
+                lost.append(old)
+                continue
+            moved.append(new)
+            if new.start_ms > self.now_ms:
+                book.waiting.append(new)
+            else:
+                book.begun.append((new.kv_done_ms, next(self._sequence), new))
+        book.waiting.sort(key=lambda p: p.start_ms)
+        book.begun.sort()
+        return Moved(moved=tuple(moved), lost=tuple(lost))
+
+    def _continued(self, old: Placement) -> Placement | None:
+        """`old` with its chunks that have begun on every stage, and the rest placed anew."""
+        degree, request = self.fleet.pp_degree, old.request
+        chunks = old.rows.reshape(-1, degree, 4)
+        kept = chunks[chunks[:, -1, BEGIN] <= self.now_ms]
+        done = int(kept[:, 0, TOKENS].sum())
+        chunk = self._chunk(request.tokens)
+        if done:
+            after = max(self.now_ms, float(kept[-1, 0, END]))
+            found = self.index.resume(
+                old.pipeline, request.tokens, done=done, chunk=chunk, not_before_ms=after
+            )
+        else:
+            found = self._search(request, self.now_ms)
+        if found is None:
+            return None
+        self.index.take(found.rows)
+        rows = np.concatenate([kept.reshape(-1, 4), found.rows])
+        kv_done_ms = found.end_ms + self.cache.transfer_ms(request.tokens)
+        return replace(old, pipeline=found.pipeline, rows=rows, kv_done_ms=kv_done_ms)
+
+    def _to_come(self, placement: Placement) -> Floats:
+        return placement.rows[placement.rows[:, BEGIN] > self.now_ms]
+
+    def _chunk(self, tokens: int) -> int:
+        return min(self.settings.chunk_tokens or tokens, tokens)
+
+    def _search(self, request: Request, not_before_ms: float) -> Found | None:
+        begin = thread_time_ns()
+        found = self.index.find(
+            request.tokens,
+            chunk=self._chunk(request.tokens),
+            not_before_ms=not_before_ms,
+            dc=ANY_DC if request.dc is None else request.dc,
+        )
+        self.search_ns.append(thread_time_ns() - begin)
+        return found
+
+    def _append(self, request: Request) -> Placement | Refusal:
+        """Behind all that wait; with longest_fit in whatever gap they left free."""
+        waiting, now_ms = self._book.waiting, self.now_ms
+        ahead = waiting and self.settings.order == "fifo"
+        found = self._search(request, max(now_ms, waiting[-1].start_ms) if ahead else now_ms)
+        if found is None:
+            return Refusal(reason="no_bubble", retry_after_ms=self.period_ms)
+        if found.start_ms > now_ms + EPS and len(waiting) >= self.settings.queue:
+            if self.settings.queue == 0:
+                return Refusal(reason="no_bubble", retry_after_ms=found.start_ms - now_ms)
+            return Refusal(reason="queue_full", retry_after_ms=waiting[0].start_ms - now_ms)
+        placement = self._placement(request, found)
+        if placement.late:
+            return Refusal(reason="ttft", retry_after_ms=self._until_in_time(placement))
+        if not self._has_room(placement):
+            return Refusal(reason="kv_space", retry_after_ms=self._until_room(placement))
+        self._accept(placement)
+        return placement
+
+    def _placement(self, request: Request, found: Found) -> Placement:
+        return Placement(
+            request=request,
+            pipeline=found.pipeline,
+            rows=found.rows,
+            kv_done_ms=found.end_ms + self.cache.transfer_ms(request.tokens),
+            deadline_ms=min(request.deadline_ms, request.arrival_ms + self.settings.ttft_slo_ms),
+        )
+
+    def _accept(self, placement: Placement) -> None:
+        self.index.take(placement.rows)
+        waiting = self._book.waiting
+        at = len(waiting)
+        while at and waiting[at - 1].start_ms > placement.start_ms:
+            at -= 1
+        waiting.insert(at, placement)
+
+    def _rank(self, request: Request) -> tuple[float, ...]:
+        """Who goes first among those that wait: the lowest."""
+        if self.settings.order == "fifo":
+            return (-request.priority, request.arrival_ms)
+        overdue = self.now_ms - request.arrival_ms > PATIENCE_ITERATIONS * self.period_ms
+        return (-request.priority, *((0.0, request.arrival_ms) if overdue else (1.0, -request.tokens)))
+
+    def _overtaken(self, request: Request) -> list[Placement]:
+        """Those that wait and that `request` goes before, in their order."""
+        if not self._book.waiting:
+            return []
+        rank = self._rank(request)
+        behind = [(self._rank(p.request), i, p) for i, p in enumerate(self._book.waiting)]
+        return [p for _, _, p in sorted(entry for entry in behind if entry[0] > rank)]
+
+    def _place_before(self, request: Request, overtaken: list[Placement]) -> Placement | None:
+        """Places `request`, then those that it goes before; None, and all as it was, if one would be late."""
+        book, before = self._book, self._book.waiting
+        gone = {id(p) for p in overtaken}
+        for old in overtaken:
+            self.index.give(old.rows)
+        book.waiting = [p for p in before if id(p) not in gone]
+        accepted: list[Placement] = []
+        strict = self.settings.order == "fifo"
+        for entrant in (request, *(old.request for old in overtaken)):
+            ahead = [p.start_ms for p in book.waiting if self._rank(p.request) < self._rank(entrant)]
+            found = self._search(entrant, max([self.now_ms, *ahead]) if strict else self.now_ms)
+            placement = self._placement(entrant, found) if found else None
+            if placement is None or placement.late or not self._has_room(placement):
+                for taken in accepted:
+                    self.index.give(taken.rows)
+                book.waiting = before
+                for old in overtaken:
+                    self.index.take(old.rows)
+                return None
+            self._accept(placement)
+            accepted.append(placement)
+        return accepted[0]
+
+    def _has_room(self, placement: Placement) -> bool:
+        """Whether the caches that a GPU holds at the same time stay within its budget."""
+        budget = self.cache.budget_bytes
+        if not math.isfinite(budget):
+            return True
+        held = sum(self._held_bytes(other) for other in self._beside(placement))
+        return held + self._held_bytes(placement) <= budget
+
+    def _held_bytes(self, placement: Placement) -> float:
+        return placement.request.tokens * self.cache.token_bytes / self.fleet.pp_degree
+
+    def _beside(self, placement: Placement) -> list[Placement]:
+        """Accepted requests whose caches lie on the same GPUs while that of `placement` does."""
+        live = [*self._book.waiting, *(entry[2] for entry in self._book.begun)]
+        return [
+            p
+            for p in live
+            if p.pipeline == placement.pipeline
+            and p.start_ms < placement.kv_done_ms
+            and p.kv_done_ms > placement.start_ms
+        ]
+
+    def _until_room(self, placement: Placement) -> float | None:
+        if self._held_bytes(placement) > self.cache.budget_bytes:
+            return None
+        return min(p.kv_done_ms for p in self._beside(placement)) - self.now_ms
+
+    def _until_in_time(self, placement: Placement) -> float | None:
+        """By as much as it would be late, the backlog must shrink; None where it is late even without one."""
+        tokens = placement.request.tokens
+        alone = self.latency.stage_ms(tokens, 1) if self.fleet.pp_degree == 1 else 0.0
+        if placement.request.arrival_ms + alone + self.cache.transfer_ms(tokens) > placement.deadline_ms:
+            return None
+        return placement.kv_done_ms - placement.deadline_ms
+
+
+def _on(rows: Floats, gpus: range) -> NDArray[np.bool_]:
+    """Which of `rows` are on these GPUs."""
+    return (rows[:, GPU] >= gpus.start) & (rows[:, GPU] < gpus.stop)
+
+
+def longest_tokens(fleet: Fleet, latency: LatencyModel, settings: Settings, horizon_ms: float) -> int:
+    """The longest prompt that any pipeline could hold: in its longest bubble, or, cut, within the horizon."""
+    pattern, guard_ms, degree = fleet.pattern, settings.guard_ms, fleet.pp_degree
+    if settings.chunk_tokens is None:
+        return latency.longest(min(pattern.longest_bubble_ms() - guard_ms, horizon_ms), degree)
+    spans = [
+        sum(max(0.0, end - begin - guard_ms) for begin, end in pattern.bubbles(p, s))
+        for p in range(pattern.pipelines)
+        for s in range(pattern.stages)
+    ]
+    return latency.longest(max(spans) * (horizon_ms / pattern.period_ms - 1), degree)

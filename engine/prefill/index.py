@@ -1,0 +1,197 @@
+"""The bubble index: the free gaps of every GPU of a run to come, and the search for a place in them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import InputError
+from engine.prefill.bubbles import Interval, TrainingPattern
+from engine.prefill.kernels import gaps as store
+from engine.prefill.kernels import place as kernel
+from engine.prefill.latency import Hop, LatencyModel
+
+Floats = NDArray[np.float64]
+
+ANY_DC = store.NONE
+# Pipelines that could begin a request at once, of which the first to end it is taken.
+LOOKS = 8
+# Gaps that a row holds beyond those of its pattern: what placed requests split off.
+SPLIT_ROOM = 64
+MOST_GAPS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """The GPUs of a run, as many DP-cells of one pattern.
+
+    phase_ms : by how much each cell runs behind the first.
+    pp_degree : a prefill pipeline is the GPUs of one rank in this many neighbouring cells.
+    """
+
+    pattern: TrainingPattern
+    phase_ms: tuple[float, ...]
+    pp_degree: int = 1
+
+    def __post_init__(self) -> None:
+        if self.pp_degree < 1 or self.cells % self.pp_degree:
+            allowed = f"must divide the number of cells, {self.cells}: one GPU of each is a stage"
+            raise InputError("pp_degree", self.pp_degree, allowed)
+
+    @property
+    def cells(self) -> int:
+        return len(self.phase_ms)
+
+    @property
+    def gpus(self) -> int:
+        return self.cells * self.pattern.gpus
+
+    def place(self, gpu: int) -> tuple[int, int, int]:
+        """(cell, pipeline, stage) of a GPU's number."""
+        cell, rank = divmod(gpu, self.pattern.gpus)
+        return cell, *divmod(rank, self.pattern.stages)
+
+    def gpu(self, cell: int, pipeline: int, stage: int) -> int:
+        """The inverse of :meth:`place`."""
+        return cell * self.pattern.gpus + pipeline * self.pattern.stages + stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Found:
+    """A place: when the request ends, and the intervals, rows of (GPU, begin, end, tokens)."""
+
+    pipeline: int
+    end_ms: float
+    rows: Floats
+
+    @property
+    def start_ms(self) -> float:
+        return float(self.rows[0, kernel.BEGIN])
+
+
+class BubbleIndex:
+    """What is free from now on, up to `horizon_ms` ahead. Times in ms on one clock, which only goes forward.
+
+    guard_ms : kept free before every training op.
+    """
+
+    def __init__(
+        self, fleet: Fleet, latency: LatencyModel, hop: Hop, *, guard_ms: float, horizon_ms: float
+    ) -> None:
+        self.fleet = fleet
+        self.guard_ms = guard_ms
+        self.horizon_ms = horizon_ms
+        patterns = [
+            [(b, e - guard_ms) for b, e in fleet.pattern.bubbles(p, s) if e - guard_ms > b + store.EPS]
+            for p in range(fleet.pattern.pipelines)
+            for s in range(fleet.pattern.stages)
+        ]
+        self._gaps = _gaps(fleet, patterns, horizon_ms)
+        self._room = _room(fleet, latency, hop, len(self._gaps.edges[0]))
+        self.advance(0.0)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the index."""
+        return sum(array.nbytes for array in (*self._gaps, *self._room))
+
+    def advance(self, now_ms: float) -> None:
+        """Sets the clock; what lies before `now_ms` is gone."""
+        clock = self._gaps.clock
+        clock[store.NOW] = now_ms
+        clock[store.UNTIL] = now_ms + self.horizon_ms
+
+    def find(self, tokens: int, *, chunk: int, not_before_ms: float, dc: int = ANY_DC) -> Found | None:
+        """The pipeline that begins a request first, at or after `not_before_ms`; None within the horizon.
+
+        Parameters
+        ----------
+        chunk : least tokens of a chunk (a request's last may be smaller); `tokens`: the request stays whole.
+        dc : index of the DC in which it must run.
+        """
+        pipeline, end_ms, count = kernel.find(self._gaps, self._room, tokens, chunk, not_before_ms, dc, LOOKS)
+        if pipeline == store.NONE:
+            return None
+        return Found(pipeline=pipeline, end_ms=end_ms, rows=self._room.rows[:count].copy())
+
+    def resume(
+        self, pipeline: int, tokens: int, *, done: int, chunk: int, not_before_ms: float
+    ) -> Found | None:
+        """The rest of a request whose first `done` tokens have their cache on `pipeline`."""
+        for gpu in self._room.stages[pipeline].tolist():
+            store.forget_past(self._gaps, gpu)
+        end_ms, count = kernel.walk(self._gaps, self._room, pipeline, tokens, done, chunk, not_before_ms)
+        if count == 0:
+            return None
+        return Found(pipeline=pipeline, end_ms=end_ms, rows=self._room.rows[:count].copy())
+
+    def take(self, rows: Floats) -> None:
+        """Takes the intervals of `rows`. Raises ValueError, and takes none, where one is not free."""
+        if not kernel.take_all(self._gaps, rows):
+            raise ValueError("an interval is not free")
+
+    def try_take(self, rows: Floats) -> bool:
+        """Takes the intervals of `rows`, or none of them."""
+        return bool(kernel.take_all(self._gaps, rows))
+
+    def give(self, rows: Floats) -> None:
+        """Puts intervals back that were taken."""
+        kernel.give_all(self._gaps, rows)
+
+    def free(self, gpu: int) -> list[Interval]:
+        """The gaps of a GPU that are in its row now, guards taken off."""
+        head, tail = self._gaps.book[gpu, [store.HEAD, store.TAIL]].tolist()
+        return [(float(b), float(e)) for b, e in self._gaps.edges[gpu, head:tail]]
+
+    def replace(self, cell: int, bubbles: Sequence[Iterable[Interval]], resume_ms: float) -> None:
+        """New bubbles of a cell's GPUs, by rank, up to `resume_ms`, when its pattern begins anew.
+
+        Nothing is taken in them: the caller takes again what it keeps.
+        """
+        gaps, first = self._gaps, cell * self.fleet.pattern.gpus
+        for rank, intervals in enumerate(bubbles):
+            g = first + rank
+            gaps.book[g, [store.HEAD, store.TAIL, store.NEXT, store.LAP]] = 0
+            gaps.offset[g] = resume_ms
+            for begin, end in intervals:
+                if end - self.guard_ms > begin + store.EPS:
+                    store.append(gaps, g, begin, end - self.guard_ms)
+
+
+def _gaps(fleet: Fleet, patterns: list[list[Interval]], horizon_ms: float) -> store.Gaps:
+    most = max(1, max(len(pattern) for pattern in patterns))
+    laps = horizon_ms / fleet.pattern.period_ms + 2
+    room = int(min(MOST_GAPS, 2 * (laps * most + SPLIT_ROOM)))
+    table = np.zeros((len(patterns), most, 2))
+    for kind, pattern in enumerate(patterns):
+        if pattern:
+            table[kind, : len(pattern)] = pattern
+    book = np.zeros((fleet.gpus, 5), dtype=np.int64)
+    book[:, store.LAP] = -1  # what began before the clock did may reach into it
+    book[:, store.KIND] = np.tile(np.arange(len(patterns)), fleet.cells)
+    return store.Gaps(
+        edges=np.zeros((fleet.gpus, room, 2)),
+        book=book,
+        offset=np.repeat(np.array(fleet.phase_ms, dtype=np.float64), fleet.pattern.gpus),
+        pattern=table,
+        counts=np.array([len(pattern) for pattern in patterns], dtype=np.int64),
+        clock=np.array([0.0, horizon_ms, fleet.pattern.period_ms]),
+    )
+
+
+def _room(fleet: Fleet, latency: LatencyModel, hop: Hop, gaps: int) -> kernel.Room:
+    degree, ranks = fleet.pp_degree, fleet.pattern.gpus
+    groups = np.arange(fleet.gpus).reshape(-1, degree, ranks).transpose(0, 2, 1)
+    stages = np.ascontiguousarray(groups.reshape(-1, degree))
+    dcs = np.array(fleet.pattern.dc_of_stage, dtype=np.int64)
+    return kernel.Room(
+        stages=stages,
+        dc=dcs[stages[:, 0] % fleet.pattern.stages],
+        model=np.array([latency.a_ms, latency.b_ms, latency.c_ms, hop.fixed_ms, hop.token_ms]),
+        rows=np.zeros((gaps * degree, 4)),
+        ready=np.zeros(degree),
+        at=np.zeros(degree, dtype=np.int64),
+        floor=np.zeros(degree, dtype=np.int64),
+        turn=np.zeros(1, dtype=np.int64),
+    )

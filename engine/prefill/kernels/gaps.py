@@ -1,0 +1,166 @@
+"""The free gaps of every GPU to come, compiled: a sorted row of (begin, end) per GPU.
+
+A row is filled ahead from the pattern of bubbles that repeats with every iteration (guards taken off
+already), loses what lies in the past at its front, and is split by what is placed. Times in ms.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.schedule.compiled import compiled
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Shorter than this is rounding, not time.
+EPS = 1e-6
+NONE = -1
+# Columns of `Gaps.book`.
+HEAD, TAIL, NEXT, LAP, KIND = 0, 1, 2, 3, 4
+# Entries of `Gaps.clock`.
+NOW, UNTIL, PERIOD = 0, 1, 2
+
+
+class Gaps(NamedTuple):
+    """What is free, and where each row stands."""
+
+    edges: Floats  # (GPUs, room, 2): begin and end of the free gaps, in order from HEAD to TAIL
+    book: Ints  # (GPUs, 5): first gap, one past the last, next gap of the pattern and its lap, which pattern
+    offset: Floats  # (GPUs,): by how much a GPU's pattern is shifted
+    pattern: Floats  # (kinds, most gaps, 2): the bubbles of one period, begins in [0, period)
+    counts: Ints  # (kinds,)
+    clock: Floats  # (3,): now; how far ahead rows are filled; period
+
+
+@compiled
+def append(gaps, g, begin, end):
+    """Puts a gap at the end of a row, or lengthens the last one that it touches. False: no room."""
+    head, tail = gaps.book[g, HEAD], gaps.book[g, TAIL]
+    if tail > head and begin - gaps.edges[g, tail - 1, 1] <= EPS:
+        gaps.edges[g, tail - 1, 1] = max(end, gaps.edges[g, tail - 1, 1])
+        return True
+    if tail == gaps.edges.shape[1]:
+        return False
+    gaps.edges[g, tail, 0] = begin
+    gaps.edges[g, tail, 1] = end
+    gaps.book[g, TAIL] = tail + 1
+    return True
+
+
+@compiled
+def extend(gaps, g):
+    """Fills a row by the next gap of its pattern; False where that is too far ahead, or no room is left."""
+    kind = gaps.book[g, KIND]
+    if gaps.counts[kind] == 0:
+        return False
+    shift = gaps.offset[g] + gaps.book[g, LAP] * gaps.clock[PERIOD]
+    begin = gaps.pattern[kind, gaps.book[g, NEXT], 0] + shift
+    if begin > gaps.clock[UNTIL]:
+        return False
+    if not append(gaps, g, begin, gaps.pattern[kind, gaps.book[g, NEXT], 1] + shift):
+        return False
+    gaps.book[g, NEXT] += 1
+    if gaps.book[g, NEXT] == gaps.counts[kind]:
+        gaps.book[g, NEXT] = 0
+        gaps.book[g, LAP] += 1
+    return True
+
+
+@compiled
+def forget_past(gaps, g):
+    """Drops the gaps that have ended. Indexes into the row may change, so not within a search on it."""
+    now = gaps.clock[NOW]
+    head, tail = gaps.book[g, HEAD], gaps.book[g, TAIL]
+    while True:
+        while head < tail and gaps.edges[g, head, 1] <= now:
+            head += 1
+        if head < tail:
+            break
+        head = tail = 0
+        gaps.book[g, HEAD] = gaps.book[g, TAIL] = 0
+        if not extend(gaps, g):
+            return
+        tail = gaps.book[g, TAIL]
+    gaps.book[g, HEAD] = head
+    if head > gaps.edges.shape[1] // 2:
+        for i in range(head, tail):
+            gaps.edges[g, i - head, 0] = gaps.edges[g, i, 0]
+            gaps.edges[g, i - head, 1] = gaps.edges[g, i, 1]
+        gaps.book[g, HEAD] = 0
+        gaps.book[g, TAIL] = tail - head
+
+
+@compiled
+def fit(gaps, g, i, at, need, before):
+    """Index of the first gap from `i` on that holds `need` ms at or after `at`, beginning before `before`."""
+    while True:
+        if i >= gaps.book[g, TAIL] and not extend(gaps, g):
+            return NONE
+        if i >= gaps.book[g, TAIL]:  # the pattern lengthened the last gap, which was too short for this
+            i = gaps.book[g, TAIL] - 1
+        begin = max(gaps.edges[g, i, 0], at)
+        if begin >= before:
+            return NONE
+        if gaps.edges[g, i, 1] - begin >= need:
+            return i
+        i += 1
+
+
+@compiled
+def take(gaps, g, begin, end):
+    """Takes [begin, end] out of the gap that holds it; False where none does."""
+    head, tail = gaps.book[g, HEAD], gaps.book[g, TAIL]
+    i = head
+    while i < tail and gaps.edges[g, i, 1] < end - EPS:
+        i += 1
+    if i == tail or gaps.edges[g, i, 0] > begin + EPS:
+        return False
+    left = max(gaps.edges[g, i, 0], gaps.clock[NOW])
+    keeps_left, keeps_right = begin - left > EPS, gaps.edges[g, i, 1] - end > EPS
+    if keeps_left and keeps_right and tail < gaps.edges.shape[1]:
+        for j in range(tail, i, -1):
+            gaps.edges[g, j, 0] = gaps.edges[g, j - 1, 0]
+            gaps.edges[g, j, 1] = gaps.edges[g, j - 1, 1]
+        gaps.edges[g, i, 1] = begin
+        gaps.edges[g, i + 1, 0] = end
+        gaps.book[g, TAIL] = tail + 1
+    elif keeps_right:  # without room for two parts, the one on the left is given up
+        gaps.edges[g, i, 0] = end
+    elif keeps_left:
+        gaps.edges[g, i, 1] = begin
+    else:
+        for j in range(i, tail - 1):
+            gaps.edges[g, j, 0] = gaps.edges[g, j + 1, 0]
+            gaps.edges[g, j, 1] = gaps.edges[g, j + 1, 1]
+        gaps.book[g, TAIL] = tail - 1
+    return True
+
+
+@compiled
+def give(gaps, g, begin, end):
+    """Puts [begin, end], taken before, back; it is lost where the row has no room for it."""
+    head, tail = gaps.book[g, HEAD], gaps.book[g, TAIL]
+    i = head
+    while i < tail and gaps.edges[g, i, 0] < begin:
+        i += 1
+    joins_left = i > head and begin - gaps.edges[g, i - 1, 1] <= EPS
+    joins_right = i < tail and gaps.edges[g, i, 0] - end <= EPS
+    if joins_left and joins_right:
+        gaps.edges[g, i - 1, 1] = gaps.edges[g, i, 1]
+        for j in range(i, tail - 1):
+            gaps.edges[g, j, 0] = gaps.edges[g, j + 1, 0]
+            gaps.edges[g, j, 1] = gaps.edges[g, j + 1, 1]
+        gaps.book[g, TAIL] = tail - 1
+    elif joins_left:
+        gaps.edges[g, i - 1, 1] = end
+    elif joins_right:
+        gaps.edges[g, i, 0] = begin
+    elif tail < gaps.edges.shape[1]:
+        for j in range(tail, i, -1):
+            gaps.edges[g, j, 0] = gaps.edges[g, j - 1, 0]
+            gaps.edges[g, j, 1] = gaps.edges[g, j - 1, 1]
+        gaps.edges[g, i, 0] = begin
+        gaps.edges[g, i, 1] = end
+        gaps.book[g, TAIL] = tail + 1

@@ -1,0 +1,186 @@
+"""The search for a place, compiled: which pipeline begins a request first, and when each chunk runs.
+
+A pipeline of pp_degree stages is the GPUs of one rank in neighbouring DP-cells (BubbleTea §5.1); stage i
+computes its share of the layers for chunk after chunk. A chunk of n tokens after p tokens takes
+(a + b·n + c·((p + n)² − p²)) / pp_degree on each stage.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.prefill.kernels.gaps import EPS, HEAD, NONE, Floats, Ints, fit, forget_past, give, take
+from engine.schedule.compiled import compiled
+
+# Columns of a placed interval.
+GPU, BEGIN, END, TOKENS = 0, 1, 2, 3
+
+
+class Room(NamedTuple):
+    """Pipelines, the latency model, and room for a search."""
+
+    stages: Ints  # (pipelines, pp_degree): GPU of each stage
+    dc: Ints  # (pipelines,)
+    model: Floats  # (5,): a, b, c of the whole model; a hop's ms, and ms per token
+    rows: Floats  # (most intervals, 4): what was found last, see the columns above
+    ready: Floats  # (pp_degree,): when each stage is done with the chunk before
+    at: Ints  # (pp_degree,): the gap in which that was
+    floor: Ints  # (pp_degree,): the gaps that the smallest chunk would use
+    turn: Ints  # (1,): the pipeline with which the next search begins
+
+
+@compiled
+def stage_ms(room, done, tokens):
+    """Time of a chunk on one stage."""
+    model, degree = room.model, room.stages.shape[1]
+    squares = tokens * (2.0 * done + tokens)
+    return (model[0] + model[1] * tokens + model[2] * squares) / degree
+
+
+@compiled
+def most_tokens(room, done, span, limit):
+    """Most tokens of a chunk, up to `limit`, that one stage computes within `span` ms; 0 where none."""
+    if stage_ms(room, done, limit) <= span:
+        return limit
+    model, degree = room.model, room.stages.shape[1]
+    left = span * degree - model[0]
+    if left <= 0:
+        return 0
+    slope = model[1] + 2.0 * model[2] * done
+    if model[2] > 0:
+        tokens = int((np.sqrt(slope * slope + 4.0 * model[2] * left) - slope) / (2.0 * model[2]))
+    else:
+        tokens = int(left / slope)
+    tokens = min(limit, tokens + 1)
+    while tokens > 0 and stage_ms(room, done, tokens) > span:
+        tokens -= 1
+    return tokens
+
+
+@compiled
+def passes(gaps, room, p, done, tokens, target):
+    """Whether a chunk passes all stages; with `target`, in gaps no later than those in `floor`.
+
+    Without, these gaps are written there.
+    """
+    arrives = room.ready[0]
+    took = stage_ms(room, done, tokens)
+    for j in range(room.stages.shape[1]):
+        g = room.stages[p, j]
+        begin = max(room.ready[j], arrives)
+        i = fit(gaps, g, room.at[j], begin, took, np.inf)
+        if i == NONE or (target and i > room.floor[j]):
+            return False
+        if not target:
+            room.floor[j] = i
+        arrives = max(gaps.edges[g, i, 0], begin) + took + room.model[3] + room.model[4] * tokens
+    return True
+
+
+@compiled
+def chunk_tokens(gaps, room, p, done, least, limit):
+    """Tokens of the next chunk: as many as pass in the gaps that `least` would use; 0: not even it."""
+    if not passes(gaps, room, p, done, least, False):
+        return 0
+    g, i = room.stages[p, 0], room.floor[0]
+    span = gaps.edges[g, i, 1] - max(gaps.edges[g, i, 0], room.ready[0])
+    high = max(least, most_tokens(room, done, span, limit))
+    if room.stages.shape[1] == 1 or passes(gaps, room, p, done, high, True):
+        return high
+    low = least
+    while high - low > 1:
+        middle = (low + high) // 2
+        if passes(gaps, room, p, done, middle, True):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def walk(gaps, room, p, tokens, done, chunk, not_before):
+    """Lays a request on pipeline `p` from token `done` on; rows as found. (end, intervals), or (inf, 0)."""
+    degree, count = room.stages.shape[1], 0
+    for j in range(degree):
+        room.ready[j] = not_before
+        room.at[j] = gaps.book[room.stages[p, j], HEAD]
+    while done < tokens:
+        least = min(chunk, tokens - done)
+        size = chunk_tokens(gaps, room, p, done, least, tokens - done)
+        if size == 0 or count + degree > len(room.rows):
+            return np.inf, 0
+        took, arrives = stage_ms(room, done, size), room.ready[0]
+        for j in range(degree):
+            g = room.stages[p, j]
+            begin = max(room.ready[j], arrives)
+            i = fit(gaps, g, room.at[j], begin, took, np.inf)
+            begin = max(gaps.edges[g, i, 0], begin)
+            room.rows[count, GPU] = g
+            room.rows[count, BEGIN] = begin
+            room.rows[count, END] = begin + took
+            room.rows[count, TOKENS] = size
+            count += 1
+            room.ready[j] = begin + took
+            room.at[j] = i
+            arrives = begin + took + room.model[3] + room.model[4] * size
+        done += size
+    return room.rows[count - 1, END], count
+
+
+@compiled
+def find(gaps, room, tokens, chunk, not_before, dc, looks):
+    """The pipeline that begins the request first. (pipeline, end, intervals), pipeline NONE where none does.
+
+    Of those that can begin at once, up to `looks` are walked and the first to end is chosen; the search
+    goes round, so that it need not pass those that it filled before. `dc` NONE: any.
+    """
+    pipelines = len(room.stages)
+    need = stage_ms(room, 0, min(chunk, tokens))
+    best, best_begin, best_end, seen = NONE, np.inf, np.inf, 0
+    first = room.turn[0]
+    for step in range(pipelines):
+        p = first + step if first + step < pipelines else first + step - pipelines
+        if dc != NONE and room.dc[p] != dc:
+            continue
+        g = room.stages[p, 0]
+        for j in range(room.stages.shape[1]):
+            forget_past(gaps, room.stages[p, j])
+        before = not_before + EPS if seen else best_begin
+        i = fit(gaps, g, gaps.book[g, HEAD], not_before, need, before)
+        if i == NONE:
+            continue
+        begin = max(gaps.edges[g, i, 0], not_before)
+        if begin > not_before:
+            if walk(gaps, room, p, tokens, 0, chunk, begin)[1] > 0:
+                best, best_begin = p, begin
+            continue
+        end, count = walk(gaps, room, p, tokens, 0, chunk, not_before)
+        if count == 0:
+            continue
+        seen += 1
+        if seen == 1 or end < best_end:
+            best, best_begin, best_end = p, begin, end
+        if seen == looks or count == room.stages.shape[1]:
+            break
+    if best == NONE:
+        return NONE, np.inf, 0
+    room.turn[0] = best + 1 if best + 1 < pipelines else 0
+    best_end, count = walk(gaps, room, best, tokens, 0, chunk, best_begin)
+    return best, best_end, count
+
+
+@compiled
+def take_all(gaps, rows):
+    """Takes every interval of `rows`; False, and nothing taken, where one does not fit."""
+    for i in range(len(rows)):
+        if not take(gaps, int(rows[i, GPU]), rows[i, BEGIN], rows[i, END]):
+            give_all(gaps, rows[:i])
+            return False
+    return True
+
+
+@compiled
+def give_all(gaps, rows):
+    """Puts every interval of `rows` back."""
+    for i in range(len(rows)):
+        give(gaps, int(rows[i, GPU]), rows[i, BEGIN], rows[i, END])

@@ -1,0 +1,121 @@
+"""What passes between the prefill controller and those who use it: requests, plans, refusals, settings."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.prefill.kernels.place import BEGIN, END
+
+Floats = NDArray[np.float64]
+Order = Literal["fifo", "longest_fit"]
+Reason = Literal["no_bubble", "too_long", "queue_full", "kv_space", "ttft", "training_paused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A prompt of `tokens` that arrives at `arrival_ms` on the controller's clock.
+
+    priority : higher goes first among those that wait.  deadline_ms : by when its KV cache must be handed
+    over, beside the controller's objective.  dc : index of the DC in which it must run, None for any.
+    """
+
+    id: int | str
+    tokens: int
+    arrival_ms: float
+    priority: int = 0
+    deadline_ms: float = math.inf
+    dc: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """The KV cache: bytes of a token, the bytes/s at which it leaves, and what each GPU may hold of it.
+
+    A request's cache leaves when its last chunk has ended; the decode GPU receives it all.
+    """
+
+    token_bytes: float = 0.0
+    bytes_per_s: float = math.inf
+    budget_bytes: float = math.inf
+
+    def transfer_ms(self, tokens: int) -> float:
+        return tokens * self.token_bytes / self.bytes_per_s * 1e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How requests are placed.
+
+    guard_ms : kept free before every training op.  queue : most requests that wait.
+    chunk_tokens : least tokens of a chunk but a request's last; None: a request runs in one piece.
+    order : of those that wait, as they came or longest first.  ttft_slo_ms : from arrival to the end of the
+    KV transfer, of every request.
+    """
+
+    guard_ms: float = 1.0
+    queue: int = 8
+    chunk_tokens: int | None = None
+    order: Order = "fifo"
+    ttft_slo_ms: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Placement:
+    """Where and when an accepted request runs: rows of (GPU, begin, end, tokens), chunk after chunk.
+
+    deadline_ms : the earlier of its own and the objective's, on the controller's clock.
+    """
+
+    request: Request
+    pipeline: int
+    rows: Floats
+    kv_done_ms: float
+    deadline_ms: float
+
+    @property
+    def start_ms(self) -> float:
+        return float(self.rows[0, BEGIN])
+
+    @property
+    def end_ms(self) -> float:
+        return float(self.rows[-1, END])
+
+    @property
+    def queue_ms(self) -> float:
+        """From arrival to the first interval."""
+        return self.start_ms - self.request.arrival_ms
+
+    @property
+    def ttft_ms(self) -> float:
+        """From arrival to the end of the KV transfer."""
+        return self.kv_done_ms - self.request.arrival_ms
+
+    @property
+    def late(self) -> bool:
+        return self.kv_done_ms > self.deadline_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a request is not accepted, and in how many ms it may be; None: as it is, never."""
+
+    reason: Reason
+    retry_after_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What a change of the training forecast did to accepted requests.
+
+    moved : planned anew, of these `late` beyond their deadline.  lost : without a place within the horizon.
+    """
+
+    moved: tuple[Placement, ...] = ()
+    lost: tuple[Placement, ...] = ()
+
+    @property
+    def late(self) -> tuple[Placement, ...]:
+        return tuple(placement for placement in self.moved if placement.late)

@@ -1,0 +1,99 @@
+"""The shipped prefill profiles: measured times of models on GPUs, and the latency models fitted to them.
+
+Two kinds of row (engine/data/prefill/SOURCE.md): whole prompts as a server measured them, and one layer's
+products, to which attention is added from its FLOPs.
+"""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from engine.cluster.gpus import gpu
+from engine.errors import InputError
+from engine.inputs import nearest
+from engine.model.presets import preset
+from engine.model.transformer import Transformer
+from engine.prefill.latency import HeldOut, LatencyModel, Point, fit, held_out
+
+# Shorter prompts take as long as reading the weights does; a curve through them bends for all others.
+FEWEST_TOKENS = 128
+# Share of its fp16 peak that a GPU reaches in causal attention: an assumption, as the profiles have no
+# attention. With it Llama-3-8B takes 1,570 ms for 16,384 tokens on an A100, of which attention 470.
+ATTENTION_EFFICIENCY = 0.48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Times of one model on one kind of GPU: (tokens, ms) of one prompt on `tensor_parallel` GPUs.
+
+    attention_computed : the rows have the products measured and attention added by its FLOPs.
+    """
+
+    model: str
+    gpu: str
+    tensor_parallel: int
+    points: tuple[Point, ...]
+    attention_computed: bool
+
+    @property
+    def latency(self) -> LatencyModel:
+        return fit(self.points)
+
+    @property
+    def held_out(self) -> HeldOut:
+        return held_out(self.points)
+
+
+@cache
+def shipped() -> tuple[Profile, ...]:
+    """Every shipped profile."""
+    return tuple(_profiles())
+
+
+def profile(model: str, gpu_type: str, tensor_parallel: int = 1) -> Profile:
+    """The shipped profile of a model on a GPU type.
+
+    Raises
+    ------
+    InputError
+        There is none; the message has those that there are.
+    """
+    known = {f"{p.model} on {p.tensor_parallel} {p.gpu}": p for p in shipped()}
+    asked = f"{model} on {tensor_parallel} {gpu_type}"
+    if asked not in known:
+        raise InputError("profile", asked, "no such profile, " + nearest(asked, known))
+    return known[asked]
+
+
+def attention_ms(model: Transformer, tokens: float, gpu_type: str, tensor_parallel: int) -> float:
+    """Causal attention of all layers: scores and values, 2·s²·hidden FLOPs a layer (half of the square)."""
+    flops = 2.0 * tokens**2 * model.hidden * model.layers
+    return flops / (ATTENTION_EFFICIENCY * gpu(gpu_type).flops(2) * tensor_parallel) * 1e3
+
+
+def _profiles() -> Iterator[Profile]:
+    for (model, gpu_type, degree), points in _grouped("layers.csv").items():
+        shape = preset(model)
+        whole = tuple(
+            (tokens, ms * shape.layers + attention_ms(shape, tokens, gpu_type, degree))
+            for tokens, ms in points
+        )
+        yield Profile(
+            model=model, gpu=gpu_type, tensor_parallel=degree, points=whole, attention_computed=True
+        )
+    for (model, gpu_type, degree), points in _grouped("prompts.csv").items():
+        yield Profile(
+            model=model, gpu=gpu_type, tensor_parallel=degree, points=tuple(points), attention_computed=False
+        )
+
+
+def _grouped(name: str) -> dict[tuple[str, str, int], list[Point]]:
+    text = files("engine").joinpath(f"data/prefill/{name}").read_text(encoding="utf-8")
+    found: dict[tuple[str, str, int], list[Point]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        if int(row["tokens"]) >= FEWEST_TOKENS:
+            key = (row["model"], row["gpu"], int(row["tensor_parallel"]))
+            found.setdefault(key, []).append((float(row["tokens"]), float(row["ms"])))
+    return found

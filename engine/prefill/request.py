@@ -1,0 +1,240 @@
+"""The document of `meridian prefill replay FILE`."""
+
+import json
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from engine.errors import Infeasible, InputError
+from engine.inputs import Count, Document, Index, NonNegative, Number, Positive
+from engine.prefill.bubbles import TrainingPattern, of_spans, of_timeline
+from engine.prefill.index import Fleet
+from engine.prefill.latency import Hop, LatencyModel, Point, errors, fit
+from engine.prefill.placement import Cache, Order, Settings
+from engine.prefill.profiles import profile
+from engine.schedule.scenario import Scenario
+from engine.simulate import Span, simulate
+
+MOST_CELLS = 10_000
+MOST_GPUS = 100_000
+MOST_REQUESTS = 10_000_000
+MOST_QUEUE = 10_000
+# Of Llama-3-8B: keys and values of 8 heads of 128 in 32 layers, and a hidden state of 4,096, in fp16.
+KV_BYTES_PER_TOKEN = 131_072
+ACTIVATION_BYTES_PER_TOKEN = 8_192
+
+
+class Bubbles(Document):
+    """Where bubbles come from: a scenario whose time unit lasts `slot_ms`, or recorded spans.
+
+    timeline : a file of spans as JSON lines (seconds, unless slot_ms says otherwise), or what
+        `meridian simulate --json` printed (slot_ms needed).
+    """
+
+    scenario: Scenario | None = None
+    slot_ms: Positive | None = None
+    timeline: str | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Bubbles":
+        if (self.scenario is None) == (self.timeline is None):
+            given = "both" if self.scenario else None
+            raise InputError("", given, "one of scenario (with slot_ms) and timeline")
+        if self.scenario is not None and self.slot_ms is None:
+            raise InputError("slot_ms", None, "required with a scenario: ms of its time unit")
+        return self
+
+    def pattern(self) -> TrainingPattern | Infeasible:
+        """When GPUs train. Raises InputError where the timeline cannot be read."""
+        if self.scenario is None:
+            return self._recorded()
+        result = simulate(self.scenario)
+        if result.timeline is None:
+            return Infeasible(reason=result.reason or "no schedule", stopped_by=result.stopped_by)
+        return of_timeline(result.timeline, self.slot_ms or 1.0, self.scenario.dcs)
+
+    def _recorded(self) -> TrainingPattern:
+        source = self.timeline or ""
+        spans, default_ms = _read_spans(source)
+        unit_ms = self.slot_ms or default_ms
+        if unit_ms is None:
+            raise InputError("bubbles.slot_ms", None, "required with a simulated timeline: ms of its unit")
+        try:
+            return of_spans(spans, unit_ms)
+        except ValueError as error:
+            raise InputError("bubbles.timeline", source, str(error)) from None
+
+
+class ProfileDocument(Document):
+    """How long prefill takes: measured points, the three figures of the model, or a shipped profile."""
+
+    points: list[tuple[Number, Number]] | None = None
+    a_ms: NonNegative | None = None
+    b_ms: Positive | None = None
+    c_ms: NonNegative | None = None
+    model: str | None = None
+    gpu: str | None = None
+    tensor_parallel: Count = 1
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "ProfileDocument":
+        figures = [self.a_ms, self.b_ms, self.c_ms]
+        kinds = [self.points is not None, any(f is not None for f in figures), self.model is not None]
+        if sum(kinds) != 1:
+            raise InputError("", None, "one of points, {a_ms, b_ms, c_ms} and {model, gpu}")
+        for name, figure in zip(("a_ms", "b_ms", "c_ms"), figures, strict=True):
+            if kinds[1] and figure is None:
+                raise InputError(name, None, "required, but missing")
+        if self.points is not None:
+            fit(self.points)
+        if self.model is not None:
+            if self.gpu is None:
+                raise InputError("gpu", None, "required with model, but missing")
+            profile(self.model, self.gpu, self.tensor_parallel)
+        return self
+
+    @property
+    def measured(self) -> tuple[Point, ...]:
+        """What the model is fitted to; empty where its figures are given."""
+        if self.points is not None:
+            return tuple(self.points)
+        return profile(self.model, self.gpu or "", self.tensor_parallel).points if self.model else ()
+
+    @cached_property
+    def latency(self) -> LatencyModel:
+        if self.measured:
+            return fit(self.measured)
+        return LatencyModel(a_ms=self.a_ms or 0.0, b_ms=self.b_ms or 0.0, c_ms=self.c_ms or 0.0)
+
+    @property
+    def worst_error(self) -> float | None:
+        """Largest relative error of the model on what it is fitted to."""
+        return max((abs(e) for e in errors(self.latency, self.measured)), default=None)
+
+
+class ControllerDocument(Document):
+    """The controller's settings; see `engine.prefill.controller.Settings`. kv_budget_gb: of one GPU."""
+
+    guard_ms: NonNegative = 1.0
+    queue: Annotated[Index, Field(le=MOST_QUEUE)] = 8
+    chunk_tokens: Count | None = None
+    order: Order = "fifo"
+    ttft_slo_ms: Positive | None = None
+    kv_budget_gb: Positive | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(
+            guard_ms=self.guard_ms,
+            queue=self.queue,
+            chunk_tokens=self.chunk_tokens,
+            order=self.order,
+            ttft_slo_ms=self.ttft_slo_ms or math.inf,
+        )
+
+
+class ReplayRequest(Document):
+    """A trace, the training whose bubbles it is to run in, and how. Field meanings as in contracts.md.
+
+    hop_ms, activation_bytes_per_token : what handing a chunk to the next stage takes, beside and on the LAN.
+    """
+
+    bubbles: Bubbles
+    cells: Annotated[Count, Field(le=MOST_CELLS)] = 1
+    phase: Literal["in", "out"] = "in"
+    warm_iterations: Index = 2
+    profile: ProfileDocument
+    pp_degree: Count = 1
+    lan_gbps: Positive = 100.0
+    kv_bytes_per_token: NonNegative = KV_BYTES_PER_TOKEN
+    hop_ms: NonNegative = 0.0
+    activation_bytes_per_token: NonNegative = ACTIVATION_BYTES_PER_TOKEN
+    trace: str
+    load: Positive = 1.0
+    requests: Annotated[Count, Field(le=MOST_REQUESTS)] | None = None
+    too_long: Literal["drop", "clip"] = "drop"
+    controller: ControllerDocument = ControllerDocument()
+
+    @model_validator(mode="after")
+    def _cells_are_whole(self) -> "ReplayRequest":
+        if self.cells % self.pp_degree:
+            allowed = f"must divide cells, {self.cells}: one GPU of each of so many cells is a stage"
+            raise InputError("pp_degree", self.pp_degree, allowed)
+        return self
+
+    @property
+    def bytes_per_ms(self) -> float:
+        return self.lan_gbps * 1e6 / 8
+
+    @property
+    def hop(self) -> Hop:
+        return Hop(fixed_ms=self.hop_ms, token_ms=self.activation_bytes_per_token / self.bytes_per_ms)
+
+    @property
+    def cache(self) -> Cache:
+        budget_gb = self.controller.kv_budget_gb
+        return Cache(
+            token_bytes=self.kv_bytes_per_token,
+            bytes_per_s=self.bytes_per_ms * 1e3,
+            budget_bytes=math.inf if budget_gb is None else budget_gb * 1e9,
+        )
+
+    def fleet(self, pattern: TrainingPattern) -> Fleet:
+        """The cells of `pattern`. Raises InputError where they are too many GPUs."""
+        if self.cells * pattern.gpus > MOST_GPUS:
+            allowed = f"{pattern.gpus} GPUs a cell: at most {MOST_GPUS} in all"
+            raise InputError("cells", self.cells, allowed)
+        shift_ms = pattern.period_ms / self.cells if self.phase == "out" else 0.0
+        return Fleet(
+            pattern=pattern,
+            phase_ms=tuple(cell * shift_ms for cell in range(self.cells)),
+            pp_degree=self.pp_degree,
+        )
+
+
+def _read_spans(source: str) -> tuple[list[Span], float | None]:
+    """Spans of a file, and the ms of their unit where the kind of file tells."""
+    try:
+        text = Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InputError("bubbles.timeline", source, f"cannot be read ({reason})") from None
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        whole = None
+    if isinstance(whole, dict) and "spans" in whole:
+        return list(_spans(enumerate(whole["spans"]))), None
+    lines = [line for line in text.splitlines() if line.strip()]
+    return list(_spans((i, _json(i, line)) for i, line in enumerate(lines))), 1e3
+
+
+def _json(i: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise InputError(f"bubbles.timeline[{i}]", line, "must be a span as a JSON object") from None
+
+
+def _spans(rows: Any) -> Iterator[Span]:
+    for i, row in rows:
+        at = f"bubbles.timeline[{i}]"
+        try:
+            span = Span.from_dict(row)
+        except TypeError:
+            raise InputError(at, row, "must be a span: track, pipeline, stage, op, start, end") from None
+        for name in ("start", "end"):
+            value = getattr(span, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+                raise InputError(f"{at}.{name}", value, "must be a finite number")
+        for name in ("pipeline", "stage"):
+            value = getattr(span, name)
+            if value is not None and (not isinstance(value, int) or not 0 <= value < MOST_GPUS):
+                raise InputError(f"{at}.{name}", value, "must be a whole number of at least 0")
+        if span.end < span.start:
+            raise InputError(f"{at}.end", span.end, f"must be at least start, {span.start}")
+        yield span

@@ -1,0 +1,134 @@
+"""Request traces: when prompts of how many tokens arrive.
+
+Azure's LLM inference traces (CSV: TIMESTAMP, ContextTokens, GeneratedTokens) and Mooncake's (JSON lines:
+timestamp in ms, input_length, output_length, hash_ids).
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import InputError
+
+# Excerpts that the product ships.
+SHIPPED = {"azure-code": "azure_code_2023.csv", "mooncake-conversation": "mooncake_conversation.jsonl"}
+COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+MOST_TOKENS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trace:
+    """Arrivals in ms from the first, ascending, and prompt tokens of as many requests."""
+
+    arrival_ms: NDArray[np.float64]
+    tokens: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def first(self, requests: int | None, load: float) -> "Trace":
+        """The first `requests` (None: all) with arrivals divided by `load`.
+
+        A trace of fewer is repeated, its beginning one mean gap after its end.
+        """
+        wanted = len(self) if requests is None else requests
+        rounds = -(-wanted // len(self))
+        span = float(self.arrival_ms[-1])
+        again = span + span / max(1, len(self) - 1)
+        arrivals = np.concatenate([self.arrival_ms + i * again for i in range(rounds)])
+        return Trace(arrival_ms=arrivals[:wanted] / load, tokens=np.tile(self.tokens, rounds)[:wanted])
+
+
+def read_trace(source: str) -> Trace:
+    """The trace in the file `source`, or the shipped one of that name.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is neither kind, has no request, or one that makes no sense.
+    """
+    lines = _lines(source)
+    if not lines:
+        raise InputError("trace", source, "is empty: at least one request is needed")
+    read = _mooncake if lines[0].lstrip().startswith("{") else _azure
+    rows = list(read(lines))
+    if not rows:
+        raise InputError("trace", source, "has no request: at least one is needed")
+    arrivals, tokens = np.array([row[0] for row in rows]), np.array([row[1] for row in rows], dtype=np.int64)
+    order = np.argsort(arrivals, kind="stable")
+    return Trace(arrival_ms=arrivals[order] - arrivals[order[0]], tokens=tokens[order])
+
+
+def _lines(source: str) -> list[str]:
+    if source in SHIPPED:
+        text = files("engine").joinpath(f"data/prefill/{SHIPPED[source]}").read_text(encoding="utf-8")
+    else:
+        try:
+            text = Path(source).read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            allowed = f"cannot be read ({reason}); a file, or shipped: {', '.join(SHIPPED)}"
+            raise InputError("trace", source, allowed) from None
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _azure(lines: list[str]) -> Iterator[tuple[float, int]]:
+    rows = csv.DictReader(lines)
+    missing = [name for name in COLUMNS[:2] if name not in (rows.fieldnames or ())]
+    if missing:
+        head = "JSON lines (timestamp, input_length), or CSV with the columns " + ", ".join(COLUMNS)
+        raise InputError("trace", lines[0], head)
+    for i, row in enumerate(rows):
+        at = f"trace[{i}]"
+        yield (
+            _time_ms(row["TIMESTAMP"], f"{at}.TIMESTAMP"),
+            _tokens(row["ContextTokens"], f"{at}.ContextTokens"),
+        )
+
+
+def _mooncake(lines: list[str]) -> Iterator[tuple[float, int]]:
+    for i, line in enumerate(lines):
+        at = f"trace[{i}]"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            raise InputError(at, line, "must be a JSON object on a line of its own") from None
+        if not isinstance(row, dict):
+            raise InputError(at, row, "must be a JSON object on a line of its own")
+        time = row.get("timestamp")
+        if isinstance(time, bool) or not isinstance(time, int | float) or not abs(time) < 1e15:
+            raise InputError(f"{at}.timestamp", time, "must be a number of ms")
+        yield float(time), _tokens(row.get("input_length"), f"{at}.input_length")
+
+
+def _time_ms(value: Any, at: str) -> float:
+    """Of a date and time, or of a number of seconds."""
+    try:
+        return datetime.fromisoformat(value.strip()).timestamp() * 1e3
+    except (ValueError, AttributeError, OverflowError, OSError):
+        pass
+    try:
+        seconds = float(value)
+    except (ValueError, TypeError):
+        seconds = np.nan
+    if not abs(seconds) < 1e12:
+        raise InputError(at, value, "must be a time as 2023-11-16 18:17:03.98, or seconds")
+    return seconds * 1e3
+
+
+def _tokens(value: Any, at: str) -> int:
+    try:
+        tokens = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else 0
+    except ValueError:
+        tokens = 0
+    if not 1 <= tokens <= MOST_TOKENS:
+        raise InputError(at, value, f"must be a whole number of tokens from 1 to {MOST_TOKENS}")
+    return tokens
