@@ -1,4 +1,4 @@
-"""`refine`: `auto` on the best shapes of a plan. Never worse, in the same order, with orders that can be timed."""
+"""`refine`: `auto` on the best shapes of a plan. Never worse, in the same order, and with orders that run."""
 
 import itertools
 from collections.abc import Callable
