@@ -1,18 +1,22 @@
-"""The text that a job trains on, as bytes, and the order in which sequences are drawn from it.
+"""The text that a job trains on, as bytes or tokens, and the order in which sequences are drawn from it.
 
 The sequences of a step depend on the seed, the step and the global batch only, never on how the batch is
 split over pipelines and microbatches.
 """
 
 import sysconfig
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from engine.errors import InputError
+from engine.runtime.job import TrainJob
+from engine.runtime.tokens import Encoder
 
 MOST_FILES = 20_000
 # A file of up to 1 MiB counts whole in the fingerprint, a larger one by 256 samples of 4 KiB.
@@ -23,10 +27,22 @@ SAMPLES, SAMPLE_BYTES = 256, 4096
 class Corpus:
     """Files on disk (mapped, not read) and the number of sequences' starts that each holds."""
 
-    files: tuple[NDArray[np.uint8], ...]
+    files: tuple[NDArray[Any], ...]
     ends: NDArray[np.int64]  # running sum of starts, shape (files,)
     seq: int
     seed: int
+    held_out: "Corpus | None" = None
+
+    @classmethod
+    def of(cls, files: Sequence[NDArray[Any]], *, seq: int, seed: int) -> "Corpus":
+        """The sequences of the files that hold at least one. Raises InputError where none does."""
+        long_enough = [file for file in files if file.size > seq]
+        if not long_enough:
+            size = max((file.size for file in files), default=0)
+            allowed = f"needs a file of at least {seq + 1} (seq + 1) bytes or tokens; the longest has {size}"
+            raise InputError("data", None, allowed)
+        ends = np.cumsum([file.size - seq for file in long_enough], dtype=np.int64)
+        return cls(files=tuple(long_enough), ends=ends, seq=seq, seed=seed)
 
     def batch(self, step: int, global_batch: int, samples: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
         """Return tokens and targets of some samples of a step.
@@ -38,7 +54,7 @@ class Corpus:
 
         Returns
         -------
-        tokens, targets : int64, shape (len(samples), seq); targets are the next bytes.
+        tokens, targets : int64, shape (len(samples), seq); targets are the next bytes or tokens.
         """
         generator = np.random.Generator(np.random.Philox(key=(self.seed, step)))
         starts = generator.integers(0, int(self.ends[-1]), size=global_batch)[samples]
@@ -49,13 +65,14 @@ class Corpus:
         """Hex digest of every file's length and bytes (of samples, where a file is large)."""
         digest = xxhash.xxh3_128()
         for file in self.files:
+            file = file.view(np.uint8)
             digest.update(file.size.to_bytes(8, "little"))
             step = max(1, file.size // SAMPLES)
             for start in range(0, file.size, max(step, SAMPLE_BYTES)):
                 digest.update(file[start : start + SAMPLE_BYTES].tobytes())
         return digest.hexdigest()
 
-    def _window(self, start: int) -> NDArray[np.uint8]:
+    def _window(self, start: int) -> NDArray[Any]:
         file = int(np.searchsorted(self.ends, start, side="right"))
         offset = start - (int(self.ends[file - 1]) if file else 0)
         return self.files[file][offset : offset + self.seq + 1]
@@ -67,23 +84,56 @@ def samples_of(pipeline: int, microbatch: int, microbatches: int, micro_batch: i
     return np.arange(first, first + micro_batch)
 
 
-def open_corpus(data: str | None, *, seq: int, seed: int) -> Corpus:
+def corpus_of(job: TrainJob, dc: str | None = None) -> Corpus:
+    """The corpus of a job, with what is held out of it where the job validates.
+
+    Parameters
+    ----------
+    dc : name of the data centre whose files are read, where the job names files for each; by default any.
+
+    Raises
+    ------
+    InputError
+        The files are missing, unreadable, or hold too little text; or the tokenizer does not fit.
+    """
+    data = job.data
+    if isinstance(data, dict):
+        data = data[dc] if dc is not None else next(iter(data.values()))
+    model = job.model
+    share = job.validation.share if job.validation else 0.0
+    return open_corpus(
+        data, seq=model.seq, seed=job.seed, tokenizer=model.tokenizer, vocab=model.vocabulary, share=share
+    )
+
+
+def open_corpus(
+    data: str | None, *, seq: int, seed: int, tokenizer: str | None = None, vocab: int = 256,
+    share: float = 0.0,
+) -> Corpus:  # fmt: skip
     """Return the text of a file or folder, or by default of the Python standard library's own modules.
+
+    Parameters
+    ----------
+    tokenizer : a Hugging Face tokenizer file of at most `vocab` tokens; None: the bytes themselves.
+    share : of every file, at its end, that is held out (`Corpus.held_out`).
 
     Raises
     ------
     InputError
         `data` is missing, unreadable, or holds too little text for one sequence.
     """
-    files = [_mapped(path) for path in corpus_files(data)]
-    long_enough = [file for file in files if file.size > seq]
-    if not long_enough:
-        size = max((file.size for file in files), default=0)
-        raise InputError(
-            "data", data, f"needs a file of at least {seq + 1} bytes (seq + 1); the longest has {size}"
-        )
-    ends = np.cumsum([file.size - seq for file in long_enough], dtype=np.int64)
-    return Corpus(files=tuple(long_enough), ends=ends, seq=seq, seed=seed)
+    encoder = Encoder(tokenizer, vocab=vocab) if tokenizer else None
+    files = [_mapped(path, encoder) for path in corpus_files(data)]
+    try:
+        if not share:
+            return Corpus.of(files, seq=seq, seed=seed)
+        cuts = [round(file.size * (1.0 - share)) for file in files]
+        trained = Corpus.of([file[:cut] for file, cut in zip(files, cuts, strict=True)], seq=seq, seed=seed)
+        held_out = Corpus.of([file[cut:] for file, cut in zip(files, cuts, strict=True)], seq=seq, seed=seed)
+    except InputError as error:
+        part = f" in the parts of {1 - share:.0%} and {share:.0%}" if share else ""
+        raise InputError("data", data, error.allowed + part) from None
+    return replace(trained, held_out=held_out)
 
 
 def corpus_files(data: str | None) -> list[Path]:
@@ -106,8 +156,10 @@ def corpus_files(data: str | None) -> list[Path]:
     return files
 
 
-def _mapped(path: Path) -> NDArray[np.uint8]:
+def _mapped(path: Path, encoder: Encoder | None) -> NDArray[Any]:
     try:
+        if encoder is not None:
+            return encoder.tokens(path)
         if path.stat().st_size == 0:
             return np.empty(0, dtype=np.uint8)
         return np.memmap(path, dtype=np.uint8, mode="r")

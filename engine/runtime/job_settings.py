@@ -1,0 +1,49 @@
+"""Parts of a training job's document: what is saved, what is held out, when a loss counts as gone wrong."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from engine.inputs import Count, Document, Number, Positive
+
+Steps = Annotated[Count, Field(le=1_000_000_000)]
+
+
+class CheckpointSettings(Document):
+    """Where and how often a run is saved.
+
+    dir : a folder that all nodes share, or a URL that fsspec opens.
+    every : steps; the last step is saved too.
+    keep : how many stay; the oldest go.
+    max_gb : the oldest also go while all together are larger (10^9 bytes); the latest always stays.
+    """
+
+    dir: Annotated[str, Field(min_length=1)]
+    every: Steps
+    keep: Annotated[Count, Field(le=100_000)] = 3
+    max_gb: Positive | None = None
+
+    @property
+    def most_bytes(self) -> float:
+        """`max_gb` in bytes; infinite where not given."""
+        return float("inf") if self.max_gb is None else self.max_gb * 1e9
+
+
+class ValidationSettings(Document):
+    """Text that is never trained on, and how often its loss is taken.
+
+    every : steps; the last step is followed by one too.
+    share : of every file, at its end.
+    sequences : the same ones each time.
+    """
+
+    every: Steps
+    share: Annotated[Number, Field(gt=0, le=0.5)] = 0.05
+    sequences: Annotated[Count, Field(le=1_000_000)] = 64
+
+
+class SpikeSettings(Document):
+    """A loss over `factor` times the median of the last `window` ends the run; a window must be full."""
+
+    factor: Annotated[Number, Field(gt=1, le=1e6)] = 3.0
+    window: Annotated[Count, Field(ge=2, le=100_000)] = 50
