@@ -4,7 +4,9 @@
 returns knows afterwards when the message left and arrived. Times are seconds of time.monotonic().
 """
 
+import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +16,9 @@ from torch import Tensor
 from engine.runtime.transport import Endpoint, SharedReceiver, SharedSender, TransportError
 
 WAIT_S = 1800.0  # a peer that is alive but silent for this long counts as lost
-ACTIVATION, GRADIENT, STARTED, TOTALS = range(4)  # first int of a tag
+MESSAGE, STARTED, TOTALS, VALIDATION = range(4)  # first int of a tag
+
+Key = tuple[int, int]  # of a message on its link: chunk of the op that made it, microbatch
 
 
 class PeerLost(RuntimeError):
@@ -38,18 +42,18 @@ class Sent(Protocol):
 
 
 class Incoming(Protocol):
-    """Messages of one payload from one neighbour."""
+    """One direction of one hop, at its receiving end; each key comes once an iteration."""
 
     def begin(self, iteration: int) -> None: ...
-    def post(self, microbatch: int, into: Tensor) -> None: ...
-    def wait(self, microbatch: int) -> None: ...
+    def post(self, key: Key, into: Tensor) -> None: ...
+    def wait(self, key: Key) -> None: ...
 
 
 class Outgoing(Protocol):
-    """Messages of one payload to one neighbour."""
+    """One direction of one hop, at its sending end; each key goes once an iteration."""
 
     def begin(self, iteration: int) -> None: ...
-    def send(self, microbatch: int, tensor: Tensor) -> Sent: ...
+    def send(self, key: Key, tensor: Tensor) -> Sent: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +70,37 @@ class _GlooSent:
 
 
 class LanIncoming:
-    """Receives from a rank in the same data centre, by torch.distributed (gloo)."""
+    """Receives from a rank in the same data centre, by torch.distributed (gloo).
 
-    def __init__(self, group: Any, member: int, peer: int, tag: int) -> None:
+    tag : of a key, the same number on both sides and on no other link between the two ranks.
+    """
+
+    def __init__(self, group: Any, member: int, peer: int, tag: Callable[[Key], int]) -> None:
         self._group, self._member, self._peer, self._tag = group, member, peer, tag
-        self._posted: dict[int, Any] = {}
+        self._posted: dict[Key, Any] = {}
 
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def post(self, microbatch: int, into: Tensor) -> None:
-        self._posted[microbatch] = self._group.recv([into], self._member, _gloo_tag(self._tag, microbatch))
+    def post(self, key: Key, into: Tensor) -> None:
+        self._posted[key] = self._group.recv([into], self._member, self._tag(key))
 
-    def wait(self, microbatch: int) -> None:
-        finish(self._posted.pop(microbatch), f"rank {self._peer}")
+    def wait(self, key: Key) -> None:
+        finish(self._posted.pop(key), f"rank {self._peer}")
 
 
 class LanOutgoing:
     """Sends to a rank in the same data centre, by torch.distributed (gloo)."""
 
-    def __init__(self, group: Any, member: int, peer: int, tag: int) -> None:
+    def __init__(self, group: Any, member: int, peer: int, tag: Callable[[Key], int]) -> None:
         self._group, self._member, self._peer, self._tag = group, member, peer, tag
 
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def send(self, microbatch: int, tensor: Tensor) -> Sent:
+    def send(self, key: Key, tensor: Tensor) -> Sent:
         start = time.monotonic()
-        work = self._group.send([tensor], self._member, _gloo_tag(self._tag, microbatch))
+        work = self._group.send([tensor], self._member, self._tag(key))
         return _GlooSent(work, tensor, start, self._peer)
 
 
@@ -108,37 +115,36 @@ class _TransportSent:
 
 
 class WanIncoming:
-    """Receives over the WAN where every pipeline has its own link (spatial sharing)."""
+    """Receives over the WAN where each pipeline has its own link (spatial sharing); `way` numbers it."""
 
-    def __init__(self, endpoint: Endpoint, peer: int, tag: int) -> None:
-        self._endpoint, self._peer, self._tag = endpoint, peer, tag
-        self._posted: dict[int, Any] = {}
+    def __init__(self, endpoint: Endpoint, peer: int, way: int) -> None:
+        self._endpoint, self._peer, self._way = endpoint, peer, way
+        self._posted: dict[Key, Any] = {}
 
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def post(self, microbatch: int, into: Tensor) -> None:
-        self._posted[microbatch] = self._endpoint.post_receive(
-            self._peer, (self._tag, microbatch), into=raw(into)
-        )
+    def post(self, key: Key, into: Tensor) -> None:
+        tag = (MESSAGE, self._way, *key)
+        self._posted[key] = self._endpoint.post_receive(self._peer, tag, into=raw(into))
 
-    def wait(self, microbatch: int) -> None:
-        receive = self._posted.pop(microbatch)
+    def wait(self, key: Key) -> None:
+        receive = self._posted.pop(key)
         lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
 
 
 class WanOutgoing:
-    """Sends over the WAN where every pipeline has its own link (spatial sharing)."""
+    """Sends over the WAN where each pipeline has its own link (spatial sharing); `way` numbers it."""
 
-    def __init__(self, endpoint: Endpoint, peer: int, tag: int, *, padded_to: int, delay_s: float) -> None:
-        self._endpoint, self._peer, self._tag = endpoint, peer, tag
+    def __init__(self, endpoint: Endpoint, peer: int, way: int, *, padded_to: int, delay_s: float) -> None:
+        self._endpoint, self._peer, self._way = endpoint, peer, way
         self._padded_to, self._delay_s = padded_to, delay_s
 
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def send(self, microbatch: int, tensor: Tensor) -> Sent:
-        tag = (self._tag, microbatch)
+    def send(self, key: Key, tensor: Tensor) -> Sent:
+        tag = (MESSAGE, self._way, *key)
         sent = self._endpoint.send(self._peer, tag, raw(tensor), padded_to=self._padded_to)
         return _TransportSent(sent, self._delay_s)
 
@@ -148,16 +154,16 @@ class SharedIncoming:
 
     def __init__(self, receiver: SharedReceiver) -> None:
         self._receiver = receiver
-        self._posted: dict[int, Any] = {}
+        self._posted: dict[Key, Any] = {}
 
     def begin(self, iteration: int) -> None:
         self._receiver.begin_iteration(iteration)
 
-    def post(self, microbatch: int, into: Tensor) -> None:
-        self._posted[microbatch] = self._receiver.post_receive((microbatch,), raw(into))
+    def post(self, key: Key, into: Tensor) -> None:
+        self._posted[key] = self._receiver.post_receive(key, raw(into))
 
-    def wait(self, microbatch: int) -> None:
-        receive = self._posted.pop(microbatch)
+    def wait(self, key: Key) -> None:
+        receive = self._posted.pop(key)
         lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
 
 
@@ -170,9 +176,50 @@ class SharedOutgoing:
     def begin(self, iteration: int) -> None:
         self._sender.begin_iteration(iteration)
 
-    def send(self, microbatch: int, tensor: Tensor) -> Sent:
-        sent = self._sender.send((microbatch,), raw(tensor), padded_to=self._padded_to)
+    def send(self, key: Key, tensor: Tensor) -> Sent:
+        sent = self._sender.send(key, raw(tensor), padded_to=self._padded_to)
         return _TransportSent(sent, self._delay_s)
+
+
+class _Held:
+    """A message whose turn has not come."""
+
+    def __init__(self) -> None:
+        self._left = threading.Event()
+        self._sent: Sent | None = None
+
+    def became(self, sent: Sent) -> None:
+        """It is under way now."""
+        self._sent = sent
+        self._left.set()
+
+    def wait(self) -> Passage:
+        self._left.wait()
+        assert self._sent is not None
+        return self._sent.wait()
+
+
+class InTurn:
+    """Sends in the order that the schedule lists for a link, holding back what is made before its turn."""
+
+    def __init__(self, outgoing: Outgoing, order: Sequence[Key]) -> None:
+        self._outgoing, self._order = outgoing, tuple(order)
+        self._next = 0
+        self._made: dict[Key, tuple[Tensor, _Held]] = {}
+
+    def begin(self, iteration: int) -> None:
+        self._next = 0
+        self._outgoing.begin(iteration)
+
+    def send(self, key: Key, tensor: Tensor) -> Sent:
+        held = _Held()
+        self._made[key] = (tensor, held)
+        while self._next < len(self._order) and self._order[self._next] in self._made:
+            turn = self._order[self._next]
+            made, waiting = self._made.pop(turn)
+            waiting.became(self._outgoing.send(turn, made))
+            self._next += 1
+        return held
 
 
 def raw(tensor: Tensor) -> memoryview:
@@ -194,7 +241,3 @@ def lost_is_peer_lost(wait: Any) -> None:
         wait()
     except (TransportError, TimeoutError) as error:
         raise PeerLost(str(error)) from None
-
-
-def _gloo_tag(payload: int, microbatch: int) -> int:
-    return microbatch * 4 + payload

@@ -2,18 +2,23 @@
 
 An op starts when the GPU is free, its inputs have arrived and its gate is open; nothing here knows when the
 simulator would start it. On the emulated device an op lasts as long as its own profile says, and no less.
+
+A microbatch's way through the model is a row of places (engine.schedule.traversal), of which this GPU has one
+per model chunk. What the next place on the way needs is sent, or, where it is on this GPU too, handed on free
+of charge. Whatever an iteration needs of others is posted at its start, in the order in which it is needed.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from engine.runtime.exchange import Incoming, Outgoing
+from engine.runtime.exchange import Incoming, Key, Outgoing
 from engine.runtime.gradients import Gradients
-from engine.runtime.model import Stage, loss_of
+from engine.runtime.model import Chunk, Stage, Taped, loss_of
 from engine.runtime.recorder import Crossing, Recorder
 from engine.schedule.ir import OpKind, Schedule
 
@@ -23,29 +28,62 @@ class Work:
     """One op of the order with what the executor needs to know of it.
 
     keep : an F that keeps its graph, because no R of the microbatch follows.
+    final : the last op of the iteration that adds to the gradients of its chunk.
     lasts_s : duration of an emulated op; None where it takes what it takes.
     """
 
     kind: OpKind
     microbatch: int
+    chunk: int
     keep: bool
+    final: bool
     lasts_s: float | None
+
+    @property
+    def key(self) -> Key:
+        return self.chunk, self.microbatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
-    """The way to and from one neighbouring stage.
+class Port:
+    """The way between a chunk here and the next (or previous) place, which is on another GPU.
 
-    started : tell it that the B of a microbatch has started here (for its recompute gate), or None.
-    wait_started : wait until the B of a microbatch has started there, or None where no gate asks for it.
+    takes : chunk of that place, by which what comes from there is known.
+    post_started, wait_started : word that the B of a microbatch has started there; None where no gate asks.
+    tell_started : says there that the B of a microbatch has started here; None where no gate asks.
     """
 
     incoming: Incoming
     outgoing: Outgoing
+    takes: int
     crossing: Crossing  # of what is sent
-    started: Callable[[int], None] | None = None
+    tell_started: Callable[[int], None] | None = None
     post_started: Callable[[int], None] | None = None
     wait_started: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A chunk's place on the way: what is before and after it forward.
+
+    A Port to another GPU, the number of a chunk on this one, or None where the model begins or ends.
+    """
+
+    before: Port | int | None
+    after: Port | int | None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """What the backward pass of a microbatch needs: its input where that takes a gradient, and its graph.
+
+    tape, gradients : where B is split, modules with weights and, after B, the gradients of their outputs.
+    """
+
+    leaf: Tensor | None
+    output: GradientEdge
+    tape: list[Taped]
+    gradients: Sequence[Tensor] = ()
 
 
 def work_of(
@@ -53,16 +91,16 @@ def work_of(
 ) -> tuple[Work, ...]:
     """Return one GPU's order with durations by kind of op."""
     order = schedule.order(pipeline, stage)
-    recomputed = {op.microbatch for op in order if op.kind is OpKind.R}
+    recomputed = {(op.chunk, op.microbatch) for op in order if op.kind is OpKind.R}
+    adds = OpKind.W if schedule.has(OpKind.W) else OpKind.B
+    last = {op.chunk: i for i, op in enumerate(order) if op.kind is adds}
     return tuple(
         Work(
-            kind=op.kind,
-            microbatch=op.microbatch,
-            keep=op.microbatch not in recomputed,
-            lasts_s=lasts_s(op.kind),
+            kind=op.kind, microbatch=op.microbatch, chunk=op.chunk, final=last[op.chunk] == i,
+            keep=(op.chunk, op.microbatch) not in recomputed, lasts_s=lasts_s(op.kind),
         )
-        for op in order
-    )
+        for i, op in enumerate(order)
+    )  # fmt: skip
 
 
 class Executor:
@@ -70,29 +108,35 @@ class Executor:
 
     Parameters
     ----------
-    batch : gives tokens and targets (int64, (microbatches · micro_batch, seq)) of a step; called on the
-        first and the last stage only.
+    places : of the stage's chunks, in order.
+    links : all ends of links that the places' ports use, each once.
+    batch : gives tokens and targets (int64, (microbatches · micro_batch, seq)) of a step; called only where
+        the model begins or ends.
     shape : of a message, (micro_batch, seq, hidden).
     late : an R waits until the gradient of its microbatch is there.
     """
 
     def __init__(
-        self, stage: Stage, work: tuple[Work, ...], *, shape: tuple[int, int, int], dtype: torch.dtype,
-        microbatches: int, pipelines: int, upstream: Neighbour | None, downstream: Neighbour | None,
-        batch: Callable[[int], tuple[Tensor, Tensor]], late: bool, gradients: Gradients, recorder: Recorder,
+        self, stage: Stage, work: tuple[Work, ...], *, places: Sequence[Place],
+        links: Sequence[Incoming | Outgoing], shape: tuple[int, int, int], dtype: torch.dtype,
+        microbatches: int, pipelines: int, batch: Callable[[int], tuple[Tensor, Tensor]], late: bool,
+        gradients: Gradients, recorder: Recorder,
     ) -> None:  # fmt: skip
-        self._stage, self._work, self._late = stage, work, late
-        self._upstream, self._downstream = upstream, downstream
+        self._chunks: list[Chunk] = list(stage.chunks)  # type: ignore[arg-type]
+        self._work, self._places, self._links, self._late = work, places, links, late
         self._batch, self._gradients, self._recorder = batch, gradients, recorder
-        self._microbatches = microbatches
-        self._scale = 1.0 / (microbatches * pipelines)
-        buffers = [torch.empty(shape, dtype=dtype) for _ in range(microbatches * 2)]
-        self._activations = buffers[:microbatches] if upstream else []
-        self._gradients_in = buffers[microbatches:] if downstream else []
+        self._shape, self._dtype, self._microbatches = shape, dtype, microbatches
+        self._scale = torch.tensor(1.0 / (microbatches * pipelines), dtype=_loss_dtype(dtype))
+        self._splits = any(work.kind is OpKind.W for work in work)
+        self._needs_batch = any(place.before is None or place.after is None for place in places)
         self._tokens: tuple[Tensor, ...] = ()
         self._targets: tuple[Tensor, ...] = ()
-        self._saved: dict[int, tuple[Tensor, Tensor]] = {}
-        self._arrived: set[int] = set()
+        # By chunk and microbatch: what ops take in, from the neighbours or from another chunk here. Messages
+        # have their buffers from the start of the iteration, but a large one takes memory only once it comes.
+        self._inputs: dict[Key, Tensor] = {}
+        self._gradients_in: dict[Key, Tensor] = {}
+        self._awaited: set[Key] = set()  # whose gradient has not been waited for
+        self._kept: dict[Key, _Kept] = {}
         self.loss = 0.0
 
     def run(self, iteration: int) -> None:
@@ -103,100 +147,162 @@ class Executor:
 
     def _begin(self, iteration: int) -> None:
         self.loss = 0.0
-        self._arrived.clear()
         self._gradients.clear()
-        for neighbour, buffers in (
-            (self._upstream, self._activations),
-            (self._downstream, self._gradients_in),
-        ):
-            if neighbour:
-                neighbour.incoming.begin(iteration)
-                neighbour.outgoing.begin(iteration)
-                for microbatch, buffer in enumerate(buffers):
-                    neighbour.incoming.post(microbatch, buffer)
-        self._post_gates()
-        if not (self._upstream and self._downstream):
+        for link in self._links:
+            link.begin(iteration)
+        for work in self._work:
+            self._post(work)
+        if self._needs_batch:
             tokens, targets = self._batch(iteration)
             self._tokens = tokens.chunk(self._microbatches)
             self._targets = targets.chunk(self._microbatches)
 
-    def _post_gates(self) -> None:
-        if self._downstream and self._downstream.post_started:
-            for work in self._work:
-                if work.kind is OpKind.R:
-                    self._downstream.post_started(work.microbatch)
+    def _post(self, work: Work) -> None:
+        place, m = self._places[work.chunk], work.microbatch
+        if work.kind is OpKind.F and isinstance(place.before, Port):
+            self._inputs[work.key] = torch.empty(self._shape, dtype=self._dtype)
+            place.before.incoming.post((place.before.takes, m), self._inputs[work.key])
+        elif work.kind is OpKind.B and isinstance(place.after, Port):
+            self._gradients_in[work.key] = torch.empty(self._shape, dtype=self._dtype)
+            self._awaited.add(work.key)
+            place.after.incoming.post((place.after.takes, m), self._gradients_in[work.key])
+        elif work.kind is OpKind.R and isinstance(place.after, Port) and place.after.post_started:
+            place.after.post_started(m)
 
     def _forward(self, work: Work) -> None:
-        m = work.microbatch
-        if self._upstream:
-            self._upstream.incoming.wait(m)
+        place, m = self._places[work.chunk], work.microbatch
+        if isinstance(place.before, Port):
+            place.before.incoming.wait((place.before.takes, m))
         start = time.monotonic()
-        output = self._compute(m, keep=work.keep)
-        if not self._downstream:
-            self.loss += output.item() * self._scale
-        self._end("F", work, start)
-        if self._downstream:
-            self._send(self._downstream, m, output)
+        output = self._compute(work, keep=work.keep)
+        if place.after is None:
+            self.loss += output.item() * self._scale.item()
+        self._end(work, start)
+        if isinstance(place.after, Port):
+            self._send(place.after, m, output)
+        elif place.after is not None:
+            self._inputs[place.after, m] = output.detach()
 
     def _recompute(self, work: Work) -> None:
-        m = work.microbatch
+        after = self._places[work.chunk].after
         if self._late:
-            self._await_gradient(m)
-        elif self._downstream and self._downstream.wait_started:
-            self._downstream.wait_started(m)
+            self._await_gradient(work)
+        elif isinstance(after, Port) and after.wait_started:
+            after.wait_started(work.microbatch)
         start = time.monotonic()
-        self._compute(m, keep=True)
-        self._end("R", work, start)
+        self._compute(work, keep=True)
+        self._end(work, start)
 
     def _backward(self, work: Work) -> None:
-        m = work.microbatch
-        self._await_gradient(m)
+        place, m = self._places[work.chunk], work.microbatch
+        self._await_gradient(work)
         start = time.monotonic()
-        if self._upstream and self._upstream.started:
-            self._upstream.started(m)
-        leaf, output = self._saved.pop(m)
-        if self._downstream:
-            torch.autograd.backward(output, self._gradients_in[m])
+        if isinstance(place.before, Port) and place.before.tell_started:
+            place.before.tell_started(m)
+        kept = self._kept[work.key]
+        gradient = self._scale if place.after is None else self._gradients_in[work.key]
+        if self._splits:
+            upstream = self._split(kept, gradient)
+            self._end(work, start)
         else:
-            (output * self._scale).backward()
-        self._end("B", work, start)
-        if self._upstream:
-            assert leaf.grad is not None
-            self._send(self._upstream, m, leaf.grad)
+            self._add(work, lambda: torch.autograd.backward((kept.output,), (gradient,)))
+            upstream = kept.leaf.grad if kept.leaf is not None else None
+            self._let_go(work)
+            self._end(work, start)
+            self._finished(work)
+        if isinstance(place.before, Port):
+            assert upstream is not None
+            self._send(place.before, m, upstream)
+        elif place.before is not None:
+            assert upstream is not None
+            self._gradients_in[place.before, m] = upstream
 
-    def _compute(self, m: int, *, keep: bool) -> Tensor:
-        """Forward pass of a microbatch; with `keep` its graph is saved for the backward pass."""
+    def _split(self, kept: _Kept, gradient: Tensor) -> Tensor | None:
+        """The input part of a backward pass; what the weight part needs is kept."""
+        wanted = [edge for edge, _ in kept.tape]
+        if kept.leaf is not None:
+            wanted.append(get_gradient_edge(kept.leaf))
+        gradients = torch.autograd.grad((kept.output,), wanted, (gradient,), retain_graph=True)
+        kept.gradients = gradients[: len(kept.tape)]
+        return gradients[-1] if kept.leaf is not None else None
+
+    def _weight(self, work: Work) -> None:
+        start = time.monotonic()
+        kept = self._kept[work.key]
+        self._add(work, lambda: _weight_gradients(kept))
+        self._let_go(work)
+        self._end(work, start)
+        self._finished(work)
+
+    def _add(self, work: Work, backward: Callable[[], None]) -> None:
+        """Run what adds to the gradients of a chunk."""
+        if work.final:
+            self._gradients.finishing(work.chunk)
+        backward()
+
+    def _finished(self, work: Work) -> None:
+        if work.final:
+            self._gradients.finished(work.chunk)
+
+    def _let_go(self, work: Work) -> None:
+        """Free what was held of a microbatch."""
+        for held in (self._kept, self._inputs, self._gradients_in):
+            held.pop(work.key, None)
+
+    def _compute(self, work: Work, *, keep: bool) -> Tensor:
+        """Forward pass of a microbatch; with `keep` its graph is kept for the backward pass."""
+        place, chunk, m = self._places[work.chunk], self._chunks[work.chunk], work.microbatch
+        tape: list[Taped] = []
+        chunk.tape = tape if keep and self._splits else None
         with torch.set_grad_enabled(keep):
-            # A leaf of its own on the received bytes: the gradient for the neighbour gathers in it.
-            x = self._activations[m].detach().requires_grad_(keep) if self._upstream else self._tokens[m]
-            output: Tensor = self._stage(x)
-            if not self._downstream:
+            leaf = None
+            if place.before is None:
+                x = self._tokens[m]
+            else:
+                # A leaf of its own on the received bytes: the gradient for the neighbour gathers in it.
+                x = leaf = self._inputs[work.key].detach().requires_grad_(keep)
+            output: Tensor = chunk(x)
+            if place.after is None:
                 output = loss_of(output, self._targets[m])
+        chunk.tape = None
         if keep:
-            self._saved[m] = (x, output)
+            self._kept[work.key] = _Kept(leaf=leaf, output=get_gradient_edge(output), tape=tape)
+            self._inputs.pop(work.key, None)
         return output
 
-    def _await_gradient(self, m: int) -> None:
-        if self._downstream and m not in self._arrived:
-            self._downstream.incoming.wait(m)
-            self._arrived.add(m)
+    def _await_gradient(self, work: Work) -> None:
+        after = self._places[work.chunk].after
+        if isinstance(after, Port) and work.key in self._awaited:
+            after.incoming.wait((after.takes, work.microbatch))
+            self._awaited.discard(work.key)
 
-    def _send(self, neighbour: Neighbour, m: int, tensor: Tensor) -> None:
-        sent = neighbour.outgoing.send(m, tensor.detach().contiguous())
-        self._recorder.sent(neighbour.crossing, m, sent)
+    def _send(self, port: Port, m: int, tensor: Tensor) -> None:
+        sent = port.outgoing.send((port.crossing.chunk, m), tensor.detach().contiguous())
+        self._recorder.sent(port.crossing, m, sent)
 
-    def _end(self, op: str, work: Work, start: float) -> None:
+    def _end(self, work: Work, start: float) -> None:
         if work.lasts_s is not None:
             left = start + work.lasts_s - time.monotonic()
             if left > 0:
                 time.sleep(left)
             else:
                 self._recorder.overrun(-left)
-        self._recorder.op(op, work.microbatch, start, time.monotonic())  # type: ignore[arg-type]
+        self._recorder.op(work.kind.name, work.microbatch, start, time.monotonic(), chunk=work.chunk)  # type: ignore[arg-type]
+
+
+def _weight_gradients(kept: _Kept) -> None:
+    """The weight part of a backward pass, module by module from the last one on."""
+    for (edge, weights), gradient in zip(reversed(kept.tape), reversed(kept.gradients), strict=True):
+        torch.autograd.backward((edge,), (gradient,), inputs=weights)
+
+
+def _loss_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype is torch.bfloat16 else dtype
 
 
 _OPS: dict[OpKind, Callable[[Executor, Work], None]] = {
     OpKind.F: Executor._forward,
     OpKind.R: Executor._recompute,
     OpKind.B: Executor._backward,
+    OpKind.W: Executor._weight,
 }

@@ -1,16 +1,18 @@
 """The gradients of a stage in one flat buffer, and their sum over the stage's replicas.
 
-Behind the gradients ride a few numbers that the same sum brings together: the loss, and for each replica the
-moment at which it was ready, so that waiting for a slower replica is not taken for communication.
+They lie in the order in which a backward pass finishes them, cut into buckets. During the last ops of an
+iteration every bucket is summed over the replicas as soon as nothing more is added to it, while the backward
+pass goes on. Behind the gradients ride a few numbers that the same sum brings together: the loss, and for
+each replica the moment at which it was ready, so that waiting for it is not taken for communication.
 """
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from engine.runtime.exchange import finish
 
@@ -19,28 +21,59 @@ _WRAP_S = 4096  # whole seconds are sent modulo this, exact in fp32
 
 
 class Gradients:
-    """Flat gradients of `module`; `replica` is this rank's place among its `replicas`."""
+    """Flat gradients of a stage's `chunks`; `replica` is this rank's place among its `replicas`.
 
-    def __init__(self, module: nn.Module, *, group: Any | None, replica: int, replicas: int) -> None:
-        self.parameters = list(module.parameters())
-        self._group, self._replica, self._replicas = group, replica, replicas
-        count = sum(parameter.numel() for parameter in self.parameters)
+    eager : a bucket may be summed in the middle of an op. Not on the emulated device, whose ops are computed
+        at their start and last longer.
+    """
+
+    def __init__(
+        self, chunks: Sequence[nn.Module], *, group: Any | None, replica: int, replicas: int,
+        eager: bool = True,
+    ) -> None:  # fmt: skip
+        # All replicas sum the buckets in this order: that in which most schedules finish them.
+        first_to_last = [(i, parameter) for i, chunk in enumerate(chunks) for parameter in chunk.parameters()]
+        self._chunk_of = [chunk for chunk, _ in reversed(first_to_last)]
+        self.parameters = [parameter for _, parameter in reversed(first_to_last)]
+        self._group, self._replica, self._replicas, self._eager = group, replica, replicas, eager
+        self._ends = torch.tensor([p.numel() for p in self.parameters]).cumsum(0).tolist()
         dtype = self.parameters[0].dtype
-        self._flat = torch.zeros(count + 1 + 2 * replicas, dtype=dtype)
-        self._own = self._flat[:count]
-        self._riders = self._flat[count:]
-        offset = 0
-        for parameter in self.parameters:
+        self._flat = torch.zeros(self._ends[-1] + 1 + 2 * replicas, dtype=dtype)
+        self._own = self._flat[: self._ends[-1]]
+        self._riders = self._flat[self._ends[-1] :]
+        self._buckets = self._flat.split(BUCKET_BYTES // self._flat.element_size())
+        self._final: set[int] = set()  # chunks whose last op of the iteration has begun
+        self._ready: list[bool] = []
+        self._prefix = 0  # of the parameters, how many are ready, counted from the first
+        self._under_way: list[Any] = []
+        for i, parameter in enumerate(self.parameters):
             # Autograd adds into an existing .grad in place, so all gradients gather in the flat buffer.
-            parameter.grad = self._own[offset : offset + parameter.numel()].view_as(parameter)
-            offset += parameter.numel()
+            parameter.grad = self._own[self._ends[i] - parameter.numel() : self._ends[i]].view_as(parameter)
+            if group is not None:
+                parameter.register_post_accumulate_grad_hook(self._hook(i))
+        self.clear()
 
     def clear(self) -> None:
-        """Set all gradients to zero."""
+        """Set all gradients to zero: an iteration begins."""
         self._flat.zero_()
+        self._final.clear()
+        self._ready = [False] * len(self.parameters)
+        self._prefix = 0
+        self._under_way.clear()
+
+    def finishing(self, chunk: int) -> None:
+        """The last op that adds to the gradients of `chunk` begins."""
+        self._final.add(chunk)
+
+    def finished(self, chunk: int) -> None:
+        """The last op that adds to the gradients of `chunk` has ended."""
+        if self._group is not None:
+            for i, of in enumerate(self._chunk_of):
+                self._ready[i] |= of == chunk
+            self._launch()
 
     def all_reduce(self, loss: float, unix: Callable[[float], float]) -> tuple[float, float, float]:
-        """Sum gradients and loss over the replicas.
+        """Sum what is not summed yet of gradients and loss over the replicas, and wait for all of it.
 
         Returns
         -------
@@ -54,17 +87,13 @@ class Gradients:
         seconds = unix(ready)
         self._riders[1 + 2 * self._replica] = math.floor(seconds) % _WRAP_S
         self._riders[2 + 2 * self._replica] = seconds % 1.0
-        for bucket in self._flat.split(BUCKET_BYTES // self._flat.element_size()):
-            finish(self._group.allreduce([bucket]), "a replica of this stage")
+        for bucket in self._buckets[len(self._under_way) :]:
+            self._sum(bucket)
+        for work in self._under_way:
+            finish(work, "a replica of this stage")
         end = time.monotonic()
         latest = max(self._after(seconds, replica) for replica in range(self._replicas))
         return float(self._riders[0]), min(end, ready + max(0.0, latest)), end
-
-    def _after(self, mine: float, replica: int) -> float:
-        """Seconds by which a replica was ready after this one."""
-        whole, part = self._riders[1 + 2 * replica : 3 + 2 * replica].tolist()
-        ahead = whole + part - (math.floor(mine) % _WRAP_S + mine % 1.0)
-        return (ahead + _WRAP_S / 2) % _WRAP_S - _WRAP_S / 2
 
     def square_sum(self) -> float:
         """Sum of the squares of all gradients of the stage."""
@@ -73,3 +102,30 @@ class Gradients:
     def scale(self, factor: float) -> None:
         """Multiply all gradients."""
         self._own.mul_(factor)
+
+    def _hook(self, index: int) -> Callable[[Tensor], None]:
+        def added(_: Tensor) -> None:
+            if self._eager and self._chunk_of[index] in self._final:
+                self._ready[index] = True
+                self._launch()
+
+        return added
+
+    def _launch(self) -> None:
+        """Sum the buckets that are ready; the last one waits for the numbers that ride in it."""
+        while self._prefix < len(self._ready) and self._ready[self._prefix]:
+            self._prefix += 1
+        summable = self._ends[self._prefix - 1] if self._prefix else 0
+        most = self._buckets[0].numel()
+        while len(self._under_way) + 1 < len(self._buckets) and (len(self._under_way) + 1) * most <= summable:
+            self._sum(self._buckets[len(self._under_way)])
+
+    def _sum(self, bucket: Tensor) -> None:
+        assert self._group is not None
+        self._under_way.append(self._group.allreduce([bucket]))
+
+    def _after(self, mine: float, replica: int) -> float:
+        """Seconds by which a replica was ready after this one."""
+        whole, part = self._riders[1 + 2 * replica : 3 + 2 * replica].tolist()
+        ahead = whole + part - (math.floor(mine) % _WRAP_S + mine % 1.0)
+        return (ahead + _WRAP_S / 2) % _WRAP_S - _WRAP_S / 2

@@ -11,23 +11,34 @@ from pydantic import Field, field_validator, model_validator
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, NonNegative, Number, Positive, nearest
+from engine.runtime.learning_rate import LearningRateSchedule
+from engine.runtime.model_document import BYTE_VOCABULARY as BYTE_VOCABULARY
+from engine.runtime.model_document import TrainModel as TrainModel
 from engine.runtime.network import HopNetwork, hop_network
 from engine.schedule.ir import Sharing
-from engine.schedule.scenario import POLICIES, Contention, Link, RecomputeRule, Scenario, Times
+from engine.schedule.scenario import (
+    MOST_CHUNKS,
+    MOST_SECONDS,
+    POLICIES,
+    Contention,
+    Link,
+    RecomputeRule,
+    Scenario,
+    Times,
+)
+from engine.schedule.traversal import TraversalName
 
-BYTES_OF_DTYPE = {"fp32": 4, "fp64": 8}
-BYTE_VOCABULARY = 256
-# What the executor runs today: every stage once, B whole, links in the order of their producing ops.
-RUNNABLE = ("gpipe", "1f1b", "varuna", "atlas")
+BYTES_OF_DTYPE = {"fp32": 4, "bf16": 2, "fp64": 8}  # of what is computed with and sent
+BYTES_OF_PARAMETER = {"fp32": 4, "bf16": 4, "fp64": 8}
+RUNNABLE = POLICIES
 SHORTEST_EMULATED_MS = 5.0  # below it the overshoot of sleeping (0.1–0.4 ms) is no longer small
-MOST_PARAMETERS = 2_000_000_000
 MOST_RANKS = 1024
 # For the order of ops where nothing was measured: one core at 20 GFLOP/s. Never shown as a result.
 NOMINAL_FLOPS_PER_MS = 2.0e7
+# Under a hop that no link joins: so slow that no search takes it.
+UNREACHABLE = HopNetwork(latency_ms=1e9, cap_gbps=1e-9, connections=1, window_bytes=1, rate_bytes_per_s=1.0)
 
 _LATER = "not available in this version"
-Size = Annotated[Count, Field(le=1_000_000)]
-Layers = Annotated[Count, Field(le=10_000)]
 Steps = Annotated[Count, Field(le=1_000_000_000)]
 
 
@@ -46,31 +57,6 @@ class TrainLink(Document):
     bandwidth_gbps: Annotated[Positive, Field(le=100_000)]
     connections: Annotated[Count, Field(le=256)] | None = None
     egress_price_per_gb: NonNegative | None = None
-
-
-class TrainModel(Document):
-    """Shape of a GPT-style transformer over bytes (vocabulary 256)."""
-
-    layers: Layers
-    hidden: Size
-    heads: Size
-    seq: Size
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> "TrainModel":
-        if self.hidden % self.heads:
-            raise InputError("heads", self.heads, f"must divide hidden = {self.hidden}")
-        if self.parameters > MOST_PARAMETERS:
-            allowed = f"gives {self.parameters:,} parameters; at most {MOST_PARAMETERS:,}"
-            raise InputError("hidden", self.hidden, allowed)
-        return self
-
-    @property
-    def parameters(self) -> int:
-        """Parameters of the whole model: embeddings, blocks (12h² + 13h each), last norm and head."""
-        hidden = self.hidden
-        ends = (2 * BYTE_VOCABULARY + self.seq) * hidden + 2 * hidden
-        return self.layers * (12 * hidden * hidden + 13 * hidden) + ends
 
 
 class CheckpointSettings(Document):
@@ -109,7 +95,11 @@ class TrainJob(Document):
     recompute_rule: RecomputeRule | None = None
     memory_limit: Count | None = None
     full_limit: Count | None = None
-    chunks: Count | None = None
+    chunks: Annotated[Count, Field(le=MOST_CHUNKS)] | None = None
+    traversal: TraversalName | None = None
+    time_limit_s: Annotated[Positive, Field(le=MOST_SECONDS)] = 60.0
+    schedule: Annotated[str, Field(min_length=1)] | None = None
+    accumulation: Annotated[Count, Field(le=10_000)] = 1
     recompute: Annotated[bool, Field(strict=True)] | None = None
     devices: Any = None
     activation_bytes: Annotated[Count, Field(le=10**11)] | None = None
@@ -121,6 +111,8 @@ class TrainJob(Document):
     dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
     steps: Steps
     lr: Annotated[Positive, Field(le=1e3)] = 1e-3
+    lr_schedule: LearningRateSchedule = LearningRateSchedule()
+    weight_decay: Annotated[NonNegative, Field(le=1)] = 0.01
     seed: Annotated[Index, Field(le=2**31 - 1)] = 0
     clip: Annotated[Number, Field(gt=0, le=1e15)] | None = None
     checkpoint: CheckpointSettings | None = None
@@ -135,13 +127,6 @@ class TrainJob(Document):
         if strategy != "pipeline":
             raise ValueError("unknown strategy, " + nearest(strategy, ["pipeline"]))
         return strategy
-
-    @field_validator("policy")
-    @classmethod
-    def _runs(cls, policy: str) -> str:
-        if policy in POLICIES and policy not in RUNNABLE:
-            raise ValueError(f"can be simulated, not run in this version; allowed: {', '.join(RUNNABLE)}")
-        return policy
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainJob":
@@ -170,7 +155,12 @@ class TrainJob(Document):
     @property
     def global_batch(self) -> int:
         """Sequences per step."""
-        return self.pipelines * self.microbatches * self.micro_batch
+        return self.pipelines * self.microbatches_of_step * self.micro_batch
+
+    @property
+    def microbatches_of_step(self) -> int:
+        """Microbatches of one pipeline in one step: `accumulation` passes through the schedule."""
+        return self.microbatches * self.accumulation
 
     @property
     def tokens_per_step(self) -> int:
@@ -207,6 +197,16 @@ class TrainJob(Document):
         crossing = [s for s in range(self.stages - 1) if self.dcs[s] != self.dcs[s + 1]]
         return {s: self._network(self.dcs[s], self.dcs[s + 1]) for s in crossing}
 
+    @cached_property
+    def wrap(self) -> HopNetwork | None:
+        """The network from the last stage to the first, for loops; None inside a DC, or where no link is."""
+        first, last = self.dcs[0], self.dcs[-1]
+        return self._network(last, first) if first != last and self.link_between(last, first) else None
+
+    def network(self, hop: int) -> HopNetwork | None:
+        """The network under hop s → s+1, the last one from the last stage to the first; None inside a DC."""
+        return self.wrap if hop == self.stages - 1 else self.hops.get(hop)
+
     def link_between(self, a: int, b: int) -> TrainLink | None:
         """The link between two DC indexes, if there is one."""
         names = {self.datacenters[a].name, self.datacenters[b].name}
@@ -223,18 +223,30 @@ class TrainJob(Document):
         """The scenario of one iteration, in milliseconds: what the simulator times and the executor runs."""
         return self.scenario_with(self.times)
 
-    def scenario_with(self, times: Times) -> Scenario:
+    @cached_property
+    def pass_scenario(self) -> Scenario:
+        """The scenario of one pass: what the policy makes a schedule for. An iteration has `accumulation`."""
+        return self.scenario_with(self.times, microbatches=self.microbatches)
+
+    def scenario_with(self, times: Times, *, microbatches: int | None = None) -> Scenario:
         """The same scenario with other (for instance measured) op times, in milliseconds."""
-        wan = [
-            Link(latency=hop.latency_ms, transfer=hop.transfer_ms(self.wan_bytes))
-            for _, hop in sorted(self.hops.items())
-        ]
+        links = [hop for _, hop in sorted(self.hops.items())]
+        if self.dcs[0] != self.dcs[-1]:
+            links.append(self.wrap or UNREACHABLE)
+        wan = [Link(latency=hop.latency_ms, transfer=hop.transfer_ms(self.wan_bytes)) for hop in links]
         return Scenario(
             stages=self.stages, dc_of_stage=list(self.dcs), pipelines=self.pipelines,
-            microbatches=self.microbatches, times=times, wan=wan or Link(), sharing=self.sharing,
-            memory_limit=self.memory_limit, full_limit=self.full_limit, policy=self.policy,
-            contention=self.contention, recompute_rule=self.recompute_rule,
+            microbatches=microbatches or self.microbatches_of_step, times=times, wan=wan or Link(),
+            sharing=self.sharing, memory_limit=self.memory_limit, full_limit=self.full_limit,
+            policy=self.policy, contention=self.contention, recompute_rule=self.recompute_rule,
+            chunks=self._chunks, traversal=self.traversal, time_limit_s=self.time_limit_s,
         )  # fmt: skip
+
+    @property
+    def _chunks(self) -> int | None:
+        # What auto chooses must have a layer for every chunk.
+        too_few = self.policy == "auto" and self.model.layers < 2 * self.stages
+        return 1 if self.chunks is None and too_few else self.chunks
 
     @cached_property
     def times(self) -> Times:
@@ -252,14 +264,13 @@ def _as_list(value: float | list[float]) -> list[float]:
 
 
 def _nominal_times(job: TrainJob) -> Times:
-    """Forward by counted FLOPs (2 per parameter and token, and attention), backward twice that."""
-    tokens = job.micro_batch * job.model.seq
-    hidden = job.model.hidden
-    block = tokens * (24 * hidden * hidden + 4 * job.model.seq * hidden)
+    """Forward by counted FLOPs (2 per parameter and token, and attention); each half of backward the same."""
+    model, tokens = job.model, job.micro_batch * job.model.seq
+    block = tokens * (2 * model.shape.layer_weights + 4 * model.seq * model.hidden)
     flops = [len(layers) * block for layers in job.layers_of_stage]
-    flops[-1] += 2 * tokens * BYTE_VOCABULARY * hidden
+    flops[-1] += 2 * tokens * model.vocabulary * model.hidden
     forward = [count / NOMINAL_FLOPS_PER_MS for count in flops]
-    return Times(forward=forward, backward=[2 * ms for ms in forward])
+    return Times(forward=forward, backward=forward, weight=forward)
 
 
 def _refuse_later(job: TrainJob) -> None:
@@ -267,10 +278,6 @@ def _refuse_later(job: TrainJob) -> None:
         value = getattr(job, field)
         if value is not None and value is not False:
             raise InputError(field, value, _LATER)
-    if job.chunks not in (None, 1):
-        raise InputError("chunks", job.chunks, f"{_LATER} beyond 1")
-    if job.dtype == "bf16":
-        raise InputError("dtype", job.dtype, f"{_LATER}; allowed: fp32, fp64")
     if job.device == "cuda":
         raise InputError("device", job.device, f"{_LATER}; allowed: cpu, emulated")
 
@@ -291,10 +298,11 @@ def _check_stages(job: TrainJob) -> None:
             raise InputError(
                 f"dc_of_stage[{stage}]", dc, f"an index into datacenters, 0 to {len(job.datacenters) - 1}"
             )
-    if job.model.layers < job.stages:
-        raise InputError(
-            "model.layers", job.model.layers, f"at least one layer per stage: {job.stages} stages"
-        )
+    places = job.stages * (job.chunks or 1)
+    if job.model.layers < places:
+        chunks = f" × {job.chunks} chunks" if places > job.stages else ""
+        allowed = f"at least one layer per stage and chunk: {job.stages} stages{chunks}"
+        raise InputError("model.layers", job.model.layers, allowed)
     if job.world_size > MOST_RANKS:
         raise InputError("pipelines", job.pipelines, f"gives {job.world_size} ranks; at most {MOST_RANKS}")
     for index, site in enumerate(job.datacenters):

@@ -1,4 +1,4 @@
-"""The real model of a run: a GPT-style transformer over bytes, split into pipeline stages.
+"""The real model of a run: a GPT- or Llama-style transformer, split into the chunks of pipeline stages.
 
 The weights of a layer depend on the seed and the layer's number only, so that every split of the same job
 starts from the same model. Layer 0 is the embedding, 1 … L the blocks, L + 1 the last norm and the head.
@@ -8,82 +8,82 @@ import hashlib
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
-from engine.runtime.job import BYTE_VOCABULARY, TrainJob, TrainModel
+from engine.runtime.job import TrainJob, TrainModel
+from engine.runtime.layers import Embedding, GptBlock, Head, LlamaBlock
+from engine.schedule.traversal import Traversal, straight
 
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+# What a stage computes with and sends, and what its weights, gradients and moments are kept in.
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
+PARAMETER_DTYPES = {"fp32": torch.float32, "bf16": torch.float32, "fp64": torch.float64}
 INIT_STD = 0.02
+INTO_RESIDUAL = ("project", "narrow")  # of a block: what is added to the residual stream
+
+Taped = tuple[GradientEdge, list[nn.Parameter]]  # where a module's output is in the graph, and its weights
 
 
-class Embedding(nn.Module):
-    """Byte and position embedding: (batch, seq) int64 → (batch, seq, hidden)."""
+class Chunk(nn.Module):
+    """The layers at one place of a traversal, in order; `numbers` are their places in the whole model.
 
-    def __init__(self, shape: TrainModel) -> None:
+    While `tape` is a list, every module with weights notes there where its output stands in the graph: that
+    lets a backward pass be split into its input part and its weight part without computing either twice.
+    """
+
+    def __init__(self, job: TrainJob, numbers: list[int]) -> None:
         super().__init__()
-        self.token = nn.Embedding(BYTE_VOCABULARY, shape.hidden)
-        self.position = nn.Embedding(shape.seq, shape.hidden)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.token(tokens) + self.position.weight[: tokens.shape[1]]
-
-
-class Block(nn.Module):
-    """Pre-norm transformer block with causal attention: (batch, seq, hidden) → the same."""
-
-    def __init__(self, shape: TrainModel) -> None:
-        super().__init__()
-        self.heads = shape.heads
-        self.attention_norm = nn.LayerNorm(shape.hidden)
-        self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden)
-        self.project = nn.Linear(shape.hidden, shape.hidden)
-        self.mlp_norm = nn.LayerNorm(shape.hidden)
-        self.widen = nn.Linear(shape.hidden, 4 * shape.hidden)
-        self.narrow = nn.Linear(4 * shape.hidden, shape.hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, seq, hidden = x.shape
-        qkv = self.qkv(self.attention_norm(x)).view(batch, seq, 3, self.heads, hidden // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(mixed.transpose(1, 2).reshape(batch, seq, hidden))
-        return x + self.narrow(functional.gelu(self.widen(self.mlp_norm(x))))
-
-
-class Head(nn.Module):
-    """Last norm and projection to byte logits: (batch, seq, hidden) → (batch, seq, 256)."""
-
-    def __init__(self, shape: TrainModel) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(shape.hidden)
-        self.project = nn.Linear(shape.hidden, BYTE_VOCABULARY, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.project(self.norm(x))
-
-
-class Stage(nn.Module):
-    """The layers of one pipeline stage, in order; `numbers` are their places in the whole model."""
-
-    def __init__(self, job: TrainJob, stage: int) -> None:
-        super().__init__()
-        blocks = [block + 1 for block in job.layers_of_stage[stage]]
-        first = [0] if stage == 0 else []
-        last = [job.model.layers + 1] if stage == job.stages - 1 else []
-        self.numbers = [*first, *blocks, *last]
-        self.layers = nn.ModuleList(build_layer(job.model, number, job.seed) for number in self.numbers)
-        self.to(DTYPES[job.dtype])
+        self.numbers = numbers
+        self.dtype = DTYPES[job.dtype]
+        self.layers = nn.ModuleList(build_layer(job.model, number, job.seed) for number in numbers)
+        self.to(PARAMETER_DTYPES[job.dtype])
+        self.tape: list[Taped] | None = None
+        for module in self.modules():
+            if any(True for _ in module.parameters(recurse=False)):
+                module.register_forward_hook(self._note)
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            x = layer(x)
+            x = layer(x).to(self.dtype)
         return x
+
+    def _note(self, module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
+        if self.tape is not None:
+            self.tape.append((get_gradient_edge(output), list(module.parameters(recurse=False))))
+
+
+class Stage(nn.Module):
+    """The model chunks of one GPU; `numbers` and `layers` are those of all of them, chunk after chunk."""
+
+    def __init__(self, job: TrainJob, stage: int, traversal: Traversal | None = None) -> None:
+        super().__init__()
+        traversal = traversal or straight(job.stages)
+        numbers = layers_of_places(job.model.layers, len(traversal.places))
+        places = [int(traversal.place_of[stage, chunk]) for chunk in range(traversal.chunks)]
+        self.chunks = nn.ModuleList(Chunk(job, numbers[place]) for place in places)
+
+    @property
+    def numbers(self) -> list[int]:
+        return [number for chunk in self.chunks for number in chunk.numbers]  # type: ignore[union-attr]
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        return [layer for chunk in self.chunks for layer in chunk.layers]  # type: ignore[union-attr]
 
     def digests(self) -> dict[int, str]:
         """SHA-256 of each layer's parameters as little-endian fp32, by layer number."""
-        return {
-            number: _digest(layer) for number, layer in zip(self.numbers, self.layers, strict=True)
-        }  # fmt: skip
+        return {number: _digest(layer) for number, layer in zip(self.numbers, self.layers, strict=True)}
+
+
+def layers_of_places(blocks: int, places: int) -> list[list[int]]:
+    """The layers of each place in forward order: blocks evenly, the first places taking one more."""
+    share, more = divmod(blocks, places)
+    counts = [share + (place < more) for place in range(places)]
+    firsts = [1 + sum(counts[:place]) for place in range(places)]
+    numbers = [list(range(first, first + count)) for first, count in zip(firsts, counts, strict=True)]
+    numbers[0].insert(0, 0)
+    numbers[-1].append(blocks + 1)
+    return numbers
 
 
 def build_layer(shape: TrainModel, number: int, seed: int) -> nn.Module:
@@ -93,7 +93,7 @@ def build_layer(shape: TrainModel, number: int, seed: int) -> nn.Module:
         if number == 0:
             layer = Embedding(shape)
         elif number <= shape.layers:
-            layer = Block(shape)
+            layer = LlamaBlock(shape) if shape.family == "llama" else GptBlock(shape)
         else:
             layer = Head(shape)
     layer.to_empty(device="cpu")
@@ -116,7 +116,7 @@ def _initialise(layer: nn.Module, shape: TrainModel, generator: torch.Generator)
         elif name.endswith("bias"):
             parameter.zero_()
         else:
-            into_residual = isinstance(layer, Block) and name.startswith(("project", "narrow"))
+            into_residual = not isinstance(layer, Embedding | Head) and name.startswith(INTO_RESIDUAL)
             parameter.normal_(0.0, residual_std if into_residual else INIT_STD, generator=generator)
 
 
@@ -133,5 +133,6 @@ def params_sha256(digests: dict[int, str]) -> str:
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy per byte, in nats."""
+    """Mean cross entropy per token, in nats; of bf16 logits in fp32."""
+    logits = logits.float() if logits.dtype is torch.bfloat16 else logits
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import Infeasible, InputError
-from engine.runtime.job import BYTES_OF_DTYPE, TrainJob
-from engine.schedule import Schedule, build
+from engine.runtime.job import BYTES_OF_PARAMETER, TrainJob
+from engine.runtime.planned import schedule_of
+from engine.schedule import Schedule
 from engine.schedule.scenario import Times
 from engine.simulate import Span, time_schedule
 
@@ -26,7 +26,7 @@ class Prediction:
 
     iteration_s : from one iteration's start to the next one's in the steady state.
     allreduce_s, optimizer_s : per stage.
-    utilization : time in F, R, B over iteration_s × GPUs.
+    utilization : time in F, R, B, W over iteration_s × GPUs.
     """
 
     spans: tuple[Span, ...]
@@ -43,14 +43,6 @@ class Prediction:
             "allreduce_s": list(self.allreduce_s), "optimizer_s": list(self.optimizer_s),
             "spans": [span.as_dict() for span in self.spans],
         }  # fmt: skip
-
-
-def schedule_of(job: TrainJob) -> Schedule:
-    """The schedule that the job runs. Raises InputError where its limits leave none."""
-    built = build(job.scenario)
-    if isinstance(built, Infeasible):
-        raise InputError("policy", job.policy, f"infeasible: {built.reason}")
-    return built.schedule
 
 
 def predict(
@@ -92,14 +84,13 @@ def predict(
 
 
 def stage_parameters(job: TrainJob, stage: int) -> int:
-    """Parameters of the layers of one stage."""
-    shape = job.model
-    hidden = shape.hidden
-    count = len(job.layers_of_stage[stage]) * (12 * hidden * hidden + 13 * hidden)
+    """Parameters of the layers of one stage, each stage once on the way."""
+    shape = job.model.shape
+    count = len(job.layers_of_stage[stage]) * shape.layer_parameters
     if stage == 0:
-        count += (256 + shape.seq) * hidden
+        count += shape.embedding_parameters
     if stage == job.stages - 1:
-        count += 2 * hidden + 256 * hidden
+        count += shape.head_parameters
     return count
 
 
@@ -107,7 +98,7 @@ def _modelled_allreduce_s(job: TrainJob, stage: int) -> float:
     if job.pipelines == 1:
         return 0.0
     n = job.pipelines
-    moved = 2 * stage_parameters(job, stage) * BYTES_OF_DTYPE[job.dtype] * (n - 1) / n
+    moved = 2 * stage_parameters(job, stage) * BYTES_OF_PARAMETER[job.dtype] * (n - 1) / n
     return ALLREDUCE_FLOOR_S + moved / ALLREDUCE_BYTES_PER_S
 
 

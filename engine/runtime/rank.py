@@ -28,7 +28,9 @@ from engine.runtime.recorder import Recorder
 from engine.runtime.result import measured_part, medians_of_stages
 from engine.runtime.totals import Background, Totals
 from engine.runtime.transport import LinkLost
+from engine.runtime.wiring import Wiring
 from engine.schedule.ir import OpKind, Schedule
+from engine.schedule.timing import durations
 
 EXIT_FAILED = 1
 
@@ -85,18 +87,23 @@ class _Training:
         self._events = EventWriter(start.events_fd)
         self._mesh = Mesh(self._spec, self._me, start.schedule, port=start.port, listen_fd=start.listen_fd)
         self._recorder = Recorder(self._me, self._events, die)
-        self._stage = Stage(self._job, self._me.stage)
+        self._stage = Stage(self._job, self._me.stage, start.schedule.traversal)
         job, me, mesh = self._job, self._me, self._mesh
         self._gradients = Gradients(
-            self._stage, group=mesh.replicas, replica=me.pipeline, replicas=job.pipelines
+            list(self._stage.chunks), group=mesh.replicas, replica=me.pipeline, replicas=job.pipelines,
+            eager=job.device != "emulated",
         )  # fmt: skip
-        self._optimizer = torch.optim.AdamW(self._stage.parameters(), lr=job.lr, fused=True)
+        self._optimizer = torch.optim.AdamW(
+            self._stage.parameters(), lr=job.lr, weight_decay=job.weight_decay, fused=True
+        )
+        wiring = Wiring(job, start.schedule, me, mesh)
         self._executor = Executor(
             self._stage, work_of(start.schedule, me.pipeline, me.stage, self._lasts_s),
-            shape=(job.micro_batch, job.model.seq, job.model.hidden), dtype=DTYPES[job.dtype],
-            microbatches=job.microbatches, pipelines=job.pipelines, upstream=mesh.upstream(),
-            downstream=mesh.downstream(), batch=self._batch, late=start.schedule.recompute_gate == "late",
-            gradients=self._gradients, recorder=self._recorder,
+            places=wiring.places, links=wiring.links, dtype=DTYPES[job.dtype],
+            shape=(job.micro_batch, job.model.seq, job.model.hidden),
+            microbatches=job.microbatches_of_step, pipelines=job.pipelines, batch=self._batch,
+            late=start.schedule.recompute_gate == "late", gradients=self._gradients,
+            recorder=self._recorder,
         )  # fmt: skip
         # Replicas hold the same sums, so one pipeline is enough to report them; a clip needs them everywhere.
         totals = Totals(mesh.endpoint, above=mesh.above(), below=mesh.below())
@@ -116,7 +123,10 @@ class _Training:
         self._startup_s = 0.0
         self._saved: dict[str, Any] | None = None
         self._samples = np.concatenate(
-            [samples_of(me.pipeline, m, job.microbatches, job.micro_batch) for m in range(job.microbatches)]
+            [
+                samples_of(me.pipeline, m, job.microbatches_of_step, job.micro_batch)
+                for m in range(job.microbatches_of_step)
+            ]
         )
 
     def run(self) -> None:
@@ -146,6 +156,7 @@ class _Training:
             recorder.op("all_reduce", None, start, end)
         self._clip_or_report(iteration, gradients.square_sum(), loss)
         start = time.monotonic()
+        self._set_rate(iteration)
         self._optimizer.step()
         end = time.monotonic()
         recorder.op("optimizer", None, start, end)
@@ -154,6 +165,13 @@ class _Training:
             recorder.op("checkpoint", None, start, end)
         recorder.finish(end)
         give_back(iteration)
+
+    def _rate(self, iteration: int) -> float:
+        return self._job.lr_schedule.rate(self._job.lr, iteration, self._job.steps)
+
+    def _set_rate(self, iteration: int) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate(iteration)
 
     def _clip_or_report(self, iteration: int, square_sum: float, loss: float) -> None:
         clip = self._job.clip
@@ -183,7 +201,7 @@ class _Training:
                 "iteration": iteration,
                 "loss": loss,
                 "grad_norm": norm,
-                "learning_rate": self._job.lr,
+                "learning_rate": self._rate(iteration),
                 "tokens": self._job.tokens_per_step,
                 "t": time.time(),
             }
@@ -196,10 +214,9 @@ class _Training:
     def _lasts_s(self, kind: OpKind) -> float | None:
         if self._job.device != "emulated":
             return None
-        scenario, stage = self._job.scenario, self._me.stage
-        names = {OpKind.F: ("forward",), OpKind.R: ("recompute",), OpKind.B: ("backward", "weight")}
-        profile_ms = sum(float(scenario.per_stage(name)[stage]) for name in names[kind])  # type: ignore[arg-type,misc]
-        return profile_ms / 1e3 * self._spec.disturbance.of_op(stage, kind.name)
+        schedule, stage = self._start.schedule, self._me.stage
+        profile_ms = durations(self._job.scenario, schedule.chunks, split=schedule.has(OpKind.W))
+        return float(profile_ms[kind, stage]) / 1e3 * self._spec.disturbance.of_op(stage, kind.name)
 
     def _state(self, state: str) -> None:
         self._events.put(

@@ -40,6 +40,7 @@ class Crossing:
     from_stage: int
     to_stage: int
     payload: Payload
+    chunk: int  # of the op that makes what is sent
     nbytes: int
 
 
@@ -69,7 +70,7 @@ class Recorder:
         self._threads: list[threading.Thread] = []
         self._now: _Iteration | None = None
         self._warm_from: int | None = None
-        self._ops: dict[str, deque[float]] = {}
+        self._ops: dict[tuple[str, int], deque[float]] = {}  # by kind and chunk
         self._traffic: dict[Crossing, _Traffic] = {}
         self._iterations: deque[float] = deque(maxlen=LONGEST_WINDOW)
         self._ended: float | None = None
@@ -84,7 +85,9 @@ class Recorder:
             self._warm_from = number + WARM_UP
         self._now = _Iteration(number=number)
 
-    def op(self, op: SpanOp, microbatch: int | None, start: float, end: float) -> None:
+    def op(
+        self, op: SpanOp, microbatch: int | None, start: float, end: float, *, chunk: int = 0
+    ) -> None:
         """Note an op of this GPU; times of time.monotonic()."""
         record = self._now
         assert record is not None
@@ -93,13 +96,13 @@ class Recorder:
         unix = self.clock.unix
         me = self._me
         span = Span(
-            track="gpu", pipeline=me.pipeline, stage=me.stage, op=op, microbatch=microbatch,
+            track="gpu", pipeline=me.pipeline, stage=me.stage, op=op, microbatch=microbatch, chunk=chunk,
             start=unix(start), end=unix(end),
         )  # fmt: skip
         with self._lock:
             record.spans.append(span)
         if self._is_warm(record):
-            self._ops.setdefault(op, deque(maxlen=LATEST_OPS)).append(end - start)
+            self._ops.setdefault((op, chunk), deque(maxlen=LATEST_OPS)).append(end - start)
             if microbatch is not None:
                 self._busy_s += end - start
 
@@ -139,8 +142,14 @@ class Recorder:
             thread.join()
 
     def medians(self) -> dict[str, float]:
-        """Median duration in seconds of the latest ops by kind, without the first iterations."""
-        return {op: median(values) for op, values in self._ops.items()}
+        """Median duration in seconds of the latest ops by kind, without the first iterations.
+
+        Of a stage with several model chunks, the sum over its chunks.
+        """
+        sums: dict[str, float] = {}
+        for (op, _), values in self._ops.items():
+            sums[op] = sums.get(op, 0.0) + median(values)
+        return sums
 
     def stats(self) -> dict[str, Any]:
         """What the result of the run needs from this rank (engine.runtime.result)."""
@@ -178,8 +187,8 @@ class Recorder:
         span = Span(
             track=crossing.track, pipeline=self._me.pipeline, from_stage=crossing.from_stage,
             to_stage=crossing.to_stage, payload=crossing.payload, microbatch=microbatch,
-            start=unix(passage.start), end=unix(passage.end), arrives=unix(passage.arrives),
-            bytes=crossing.nbytes,
+            chunk=crossing.chunk, start=unix(passage.start), end=unix(passage.end),
+            arrives=unix(passage.arrives), bytes=crossing.nbytes,
         )  # fmt: skip
         with self._lock:
             record.spans.append(span)

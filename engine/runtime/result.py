@@ -72,6 +72,7 @@ def _measured_times(stages: list[dict[str, float]]) -> Times:
     return Times(
         forward=[1e3 * stage["F"] for stage in stages],
         backward=[1e3 * stage["B"] for stage in stages],
+        weight=[1e3 * stage.get("W", 0.0) for stage in stages],
         recompute=[1e3 * stage.get("R", 0.0) for stage in stages],
     )
 
@@ -79,6 +80,12 @@ def _measured_times(stages: list[dict[str, float]]) -> Times:
 def _median_ms(stats: list[dict[str, Any]], kind: str) -> float | None:
     values = [rank["median_s"][kind] for rank in stats if kind in rank["median_s"]]
     return 1e3 * median(values) if values else None
+
+
+def _connections(job: TrainJob, a: int, b: int) -> int:
+    network = job.network(min(a, b) if abs(a - b) == 1 else job.stages - 1)
+    assert network is not None, "a hop over the WAN"
+    return network.connections
 
 
 def _wan(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -95,7 +102,7 @@ def _wan(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "to": job.datacenters[job.dcs[b]].name,
             "bytes": int(nbytes),
             "gbps": nbytes * 8 / seconds / 1e9 if seconds else None,
-            "connections": job.hops[min(a, b)].connections,
+            "connections": _connections(job, a, b),
         }
         for (a, b), (nbytes, seconds) in sorted(totals.items())
     ]  # fmt: skip

@@ -96,7 +96,8 @@ class Scenario(Document):
             if kind in ("forward", "backward") and not np.all(np.asarray(value) > 0):
                 raise InputError(f"times.{kind}", value, "must be greater than 0")
         hops = len(self.wan_hops)
-        if isinstance(self.wan, list) and len(self.wan) != hops:
+        # One more is that of a loop's hop from the last stage to the first.
+        if isinstance(self.wan, list) and len(self.wan) not in (hops, hops + self.wraps_over_wan):
             allowed = f"one link or one per WAN hop: {hops} expected, {len(self.wan)} given"
             raise InputError("wan", [link.model_dump() for link in self.wan], allowed)
         return self

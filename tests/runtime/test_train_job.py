@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from engine.commands.train import command
 from engine.errors import InputError
 from engine.runtime.corpus import open_corpus
-from engine.runtime.predict import predict, stage_parameters
+from engine.runtime.predict import predict, schedule_of, stage_parameters
 from tests.runtime.jobs import document, job
 
 EMULATED = {
@@ -41,7 +41,12 @@ REFUSED = [
     ({"model": {"layers": 3, "hidden": 32, "heads": 3, "seq": 16}}, "model.heads"),
     ({"model": {"layers": 3, "hidden": 900000, "heads": 2, "seq": 16}}, "model.hidden"),
     ({"policy": "atlos"}, "did you mean 'atlas'"),
-    ({"policy": "zb-h1"}, "not run in this version"),
+    ({"policy": "interleaved", "chunks": 2}, "model.layers.*3 stages × 2 chunks"),
+    ({"schedule": "microbatches 3"}, "schedule.*must read"),
+    ({"model": {"layers": 3, "hidden": 32, "heads": 2, "seq": 16, "family": "bert"}}, "model.family"),
+    ({"model": {"layers": 3, "hidden": 32, "heads": 2, "seq": 16, "kv_heads": 1}}, "model.kv_heads.*gpt"),
+    ({"lr_schedule": {"decay": "cosin"}}, "lr_schedule.decay"),
+    ({"accumulation": 0}, "accumulation"),
     ({"resume": True}, "resume.*checkpoint.dir"),
     ({"resume": 3}, "resume"),
     ({"checkpoint": {"dir": "x"}}, "checkpoint.every.*required"),
@@ -52,7 +57,7 @@ REFUSED = [
     ({"devices": {}}, "devices.*not available"),
     ({"chunks": 2}, "chunks"),
     ({"strategy": "swap"}, "strategy.*not available"),
-    ({"dtype": "bf16"}, "dtype.*not available"),
+    ({"dtype": "fp16"}, "dtype"),
     ({"device": "cuda"}, "device.*not available"),
     ({"device": "emulated"}, "times_ms.*required"),
     ({**EMULATED, "times_ms": {"forward": [20, 4, 20], "backward": 40}}, r"times_ms.forward\[1\]"),
@@ -69,7 +74,7 @@ REFUSED = [
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=lambda v: str(v)[:40])
 def test_refused_with_the_field(changes: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        job(**changes)
+        schedule_of(job(**changes))
 
 
 def test_refused_data(tmp_path: Path) -> None:

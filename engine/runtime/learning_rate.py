@@ -1,0 +1,30 @@
+"""The learning rate of each step: a linear warm-up, then constant or down to a share along a cosine."""
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from engine.inputs import Document, Index, Number
+
+
+class LearningRateSchedule(Document):
+    """How the learning rate goes over a run.
+
+    warmup_steps : steps in which it rises from lr / warmup_steps to lr.
+    decay : constant, or cosine: half a period, from lr after the warm-up to `final` × lr at the last step.
+    """
+
+    warmup_steps: Annotated[Index, Field(le=1_000_000_000)] = 0
+    decay: Literal["constant", "cosine"] = "constant"
+    final: Annotated[Number, Field(ge=0, le=1)] = 0.1
+
+    def rate(self, lr: float, step: int, steps: int) -> float:
+        """The learning rate of `step`, counted from 0, in a run of `steps`."""
+        if step < self.warmup_steps:
+            return lr * (step + 1) / self.warmup_steps
+        if self.decay == "constant":
+            return lr
+        left = max(1, steps - 1 - self.warmup_steps)
+        way = min(1.0, (step - self.warmup_steps) / left)
+        return lr * (self.final + (1 - self.final) * (1 + math.cos(math.pi * way)) / 2)
