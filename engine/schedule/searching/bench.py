@@ -7,11 +7,11 @@ import numpy as np
 
 from engine.schedule.search import Chosen
 from engine.schedule.searching import swaps
+from engine.schedule.searching.floor import Floor, floor_of, take_orders
 from engine.schedule.searching.incumbent import SAME, Incumbent, Seed
 from engine.schedule.searching.orders import keys_of, limits_hold, schedule_of
 from engine.schedule.searching.shop import Ints
 from engine.schedule.searching.starts import Start
-from engine.schedule.searching.swaps import Floor, floor_of, take_orders
 from engine.schedule.searching.workshop import Workshop
 
 JUSTIFY_ROUNDS = 6
@@ -39,7 +39,6 @@ class Bench:
     starts: Ints | None = None
     idea: str = ""
     stale: int = 0
-    moved: int = 0
     floor: Floor | None = None
 
     @property
@@ -49,7 +48,7 @@ class Bench:
 
     @property
     def work(self) -> int:
-        return self.workshop.work + self.moved
+        return self.workshop.work + (int(self.floor.visited[0]) if self.floor else 0)
 
     def build(self, start: Start) -> None:
         """Builds from nothing and justifies."""
@@ -81,8 +80,7 @@ class Bench:
         if self.floor is None:
             self.floor = floor_of(self.workshop.plan, self.best.search.seed)
         take_orders(self.floor, starts)
-        makespan = swaps.improve(self.workshop.plan, self.floor, swaps.FAR, 0, 1)
-        self.moved += self.workshop.operations
+        makespan = swaps.improve(self.workshop.plan, self.floor, swaps.FAR, 0, 0)
         found = self.floor.best.reshape(starts.shape)
         shop = self.workshop.shop
         if makespan < self.makespan and limits_hold(shop.scenario, schedule_of(shop, found)):
@@ -91,11 +89,11 @@ class Bench:
     def _move(self) -> None:
         assert self.floor is not None
         assert self.starts is not None
-        steps = max(1, SLICE // self.workshop.operations)
+        step = int(self.floor.step[0])
         enough = int(self.best.search.bound * (1 + SAME) / self.workshop.shop.tick)
-        makespan = swaps.improve(self.workshop.plan, self.floor, int(self.makespan), enough, steps)
-        self.moved += steps * self.workshop.operations
-        self.stale += steps
+        makespan = swaps.improve(self.workshop.plan, self.floor, int(self.makespan), enough, SLICE)
+        # Where no move is left, there is nothing to be patient for.
+        self.stale += int(self.floor.step[0]) - step or PATIENCE + 1
         if makespan < self.makespan:
             self.stale = 0
             self._keep(makespan, self.floor.best.reshape(self.starts.shape), _with(self.idea, MOVED))

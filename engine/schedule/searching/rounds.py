@@ -17,8 +17,8 @@ from engine.schedule.searching.starts import Start, starts
 from engine.schedule.searching.workshop import Workshop
 from engine.schedule.timing import time_ops
 
-# Operations that one search visits, about a quarter of a minute; and the share of them for beginnings.
-EFFORT = 150_000_000
+# Operations that one search visits, about half a minute; and the share of them for beginnings.
+EFFORT = 300_000_000
 BEGINNINGS = 0.3
 # One pass over more operations takes longer than a cancel may wait.
 MOST_OPERATIONS = 1_000_000

@@ -3,107 +3,26 @@
 Source: the job-shop neighbourhoods of Nowicki and Smutnicki (1996) and Balas and Vazacopoulos (1998). On a
 longest path, runs of operations of one machine are blocks; only a move of an operation to the edge of its
 block can shorten the path. Each move is estimated from heads and tails around it, the best that is not tabu
-is made, and all heads and tails are found anew.
+is made, and heads and tails that it changes are found anew.
 
 Limits are counted along each GPU's order, so they hold exactly for any number of chunks.
 """
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.schedule.compiled import compiled
-from engine.schedule.searching.board import UNPLACED
-from engine.schedule.searching.shop import NONE, Ints, Plan
+from engine.schedule.searching.floor import (
+    MOST_MOVES,
+    TABU_SLOTS,
+    inputs,
+    left_of,
+    makespan_of,
+    move,
+    outputs,
+    time_all,
+)
 
-TABU_SLOTS = 1 << 14
-MOST_MOVES = 64
 FAR = 2**62
-
-
-class Floor(NamedTuple):
-    """Orders on all machines, and when everything runs in them. Nodes are (row, pipeline, microbatch)."""
-
-    before: Ints  # (nodes, 2), nodes that must have ended, −1: none
-    before_lag: Ints
-    after: Ints  # (nodes, 2)
-    after_lag: Ints
-    length: Ints  # (nodes,), 0 where the node is no operation
-    machine: Ints  # (nodes,), −1 where the node is no operation
-    order: Ints  # (machines, longest), nodes in order, −1 after the last
-    used: Ints  # (machines,)
-    at: Ints  # (nodes,), place in its machine's order
-    head: Ints  # (nodes,), earliest start
-    tail: Ints  # (nodes,), longest way from its end to the end of all
-    topological: Ints  # (operations,)
-    degree: Ints  # (nodes,)
-    path: Ints  # (operations,), a longest path, last node first
-    best: Ints  # (nodes,), heads of the best orders so far
-    best_order: Ints  # as `order`
-    tabu: Ints  # (TABU_SLOTS,), until which step a pair of nodes must not be turned
-    moves: (
-        Ints  # (MOST_MOVES, 3), node, neighbour it goes to, whether after it; then its estimate in `values`
-    )
-    values: Ints  # (MOST_MOVES,)
-    random: NDArray[np.uint64]  # (1,)
-    step: Ints  # (1,)
-
-
-def floor_of(plan: Plan, seed: int) -> Floor:
-    """A floor without orders."""
-    rows, n, m = len(plan.duration), plan.pipelines, plan.microbatches
-    nodes = rows * n * m
-    exists = np.repeat((plan.machine >= 0).ravel(), m)
-    offset = np.arange(n * m)
-
-    def spread(of_row: Ints) -> Ints:
-        spread = np.where(
-            of_row[:, None, :] == NONE, NONE, of_row[:, None, :] * (n * m) + offset[None, :, None]
-        )
-        return np.ascontiguousarray(spread.reshape(nodes, -1))
-
-    def every(of_row: Ints) -> Ints:
-        return np.ascontiguousarray(np.repeat(of_row, n * m, axis=0))
-
-    operations = int(exists.sum())
-    return Floor(
-        before=spread(plan.before),
-        before_lag=every(plan.before_lag),
-        after=spread(plan.after),
-        after_lag=every(plan.after_lag),
-        length=np.where(exists, every(plan.duration), 0),
-        machine=np.repeat(plan.machine.ravel(), m),
-        order=np.full((plan.machines, plan.longest), NONE, dtype=np.int64),
-        used=np.zeros(plan.machines, dtype=np.int64),
-        at=np.full(nodes, NONE, dtype=np.int64),
-        head=np.zeros(nodes, dtype=np.int64),
-        tail=np.zeros(nodes, dtype=np.int64),
-        topological=np.zeros(operations, dtype=np.int64),
-        degree=np.zeros(nodes, dtype=np.int64),
-        path=np.zeros(operations, dtype=np.int64),
-        best=np.full(nodes, UNPLACED, dtype=np.int64),
-        best_order=np.full((plan.machines, plan.longest), NONE, dtype=np.int64),
-        tabu=np.zeros(TABU_SLOTS, dtype=np.int64),
-        moves=np.zeros((MOST_MOVES, 3), dtype=np.int64),
-        values=np.zeros(MOST_MOVES, dtype=np.int64),
-        random=np.array([seed * 2 + 88172645463325253], dtype=np.uint64),
-        step=np.zeros(1, dtype=np.int64),
-    )
-
-
-def take_orders(floor: Floor, start: Ints) -> None:
-    """Sets the orders to those of `start`, shape (rows, pipelines, microbatches)."""
-    # A W that takes no time comes before what starts with it.
-    times = 2 * start.ravel() + (floor.length > 0)
-    nodes = np.flatnonzero(floor.machine >= 0)
-    nodes = nodes[np.lexsort((times[nodes], floor.machine[nodes]))]
-    machine = floor.machine[nodes]
-    first = np.searchsorted(machine, machine)
-    floor.order[:] = NONE
-    floor.at[nodes] = np.arange(len(nodes)) - first
-    floor.order[machine, floor.at[nodes]] = nodes
-    floor.used[:] = np.bincount(machine, minlength=len(floor.used))
 
 
 @compiled
@@ -118,101 +37,13 @@ def _draw(floor, below):
 
 
 @compiled
-def _left(floor, node):
-    """The node before it on its machine, −1 where it is the first."""
-    at = floor.at[node]
-    return floor.order[floor.machine[node], at - 1] if at > 0 else -1
-
-
-@compiled
-def _right(floor, node):
-    machine, at = floor.machine[node], floor.at[node] + 1
-    return floor.order[machine, at] if at < floor.used[machine] else -1
-
-
-@compiled
-def _inputs(floor, node):
-    """When all that `node` needs from other machines is there."""
-    time = 0
-    for i in range(2):
-        other = floor.before[node, i]
-        if other >= 0:
-            time = max(time, floor.head[other] + floor.length[other] + floor.before_lag[node, i])
-    return time
-
-
-@compiled
-def _outputs(floor, node):
-    """Longest way from its end to the end of all, over other machines."""
-    way = 0
-    for i in range(2):
-        other = floor.after[node, i]
-        if other >= 0:
-            way = max(way, floor.after_lag[node, i] + floor.length[other] + floor.tail[other])
-    return way
-
-
-@compiled
-def _sort(floor):
-    """Puts the nodes into `topological`; returns how many: where some are missing, they wait in a circle."""
-    count = 0
-    for node in range(len(floor.machine)):
-        if floor.machine[node] < 0:
-            continue
-        degree = 1 if floor.at[node] > 0 else 0
-        for i in range(2):
-            if floor.before[node, i] >= 0:
-                degree += 1
-        floor.degree[node] = degree
-        if degree == 0:
-            floor.topological[count] = node
-            count += 1
-    i = 0
-    while i < count:
-        node = floor.topological[i]
-        i += 1
-        right = _right(floor, node)
-        for j in range(3):
-            other = right if j == 2 else floor.after[node, j]
-            if other >= 0:
-                floor.degree[other] -= 1
-                if floor.degree[other] == 0:
-                    floor.topological[count] = other
-                    count += 1
-    return count
-
-
-@compiled
-def _time(floor):
-    """Finds heads and tails; returns the makespan, −1 where nodes wait in a circle."""
-    total = len(floor.topological)
-    if _sort(floor) < total:
-        return -1
-    makespan = 0
-    for i in range(total):
-        node = floor.topological[i]
-        left = _left(floor, node)
-        time = _inputs(floor, node)
-        if left >= 0:
-            time = max(time, floor.head[left] + floor.length[left])
-        floor.head[node] = time
-        makespan = max(makespan, time + floor.length[node])
-    for i in range(total - 1, -1, -1):
-        node = floor.topological[i]
-        right = _right(floor, node)
-        way = _outputs(floor, node)
-        if right >= 0:
-            way = max(way, floor.length[right] + floor.tail[right])
-        floor.tail[node] = way
-    return makespan
-
-
-@compiled
 def _find_path(floor, makespan):
     """Fills `path` with a random longest path; returns its length."""
     seen, node = 0, -1
-    for i in range(len(floor.topological)):
-        other = floor.topological[i]
+    for machine in range(len(floor.used)):
+        if floor.used[machine] == 0:
+            continue
+        other = floor.order[machine, floor.used[machine] - 1]
         if floor.head[other] + floor.length[other] == makespan:
             seen += 1
             if _draw(floor, seen) == 0:
@@ -222,7 +53,7 @@ def _find_path(floor, makespan):
         floor.path[count] = node
         count += 1
         seen, chosen = 0, -1
-        left = _left(floor, node)
+        left = left_of(floor, node)
         if left >= 0 and floor.head[left] + floor.length[left] == floor.head[node]:
             seen, chosen = 1, left
         for i in range(2):
@@ -284,7 +115,7 @@ def _estimate(floor, machine, first, last, turn_left):
     for i in range(count):
         j = (i + 1) % count if turn_left else (i - 1) % count
         node = order[first + j]
-        time = max(time, _inputs(floor, node))
+        time = max(time, inputs(floor, node))
         floor.degree[node] = time
         time += floor.length[node]
     way, longest = 0, 0
@@ -293,7 +124,7 @@ def _estimate(floor, machine, first, last, turn_left):
     for i in range(count - 1, -1, -1):
         j = (i + 1) % count if turn_left else (i - 1) % count
         node = order[first + j]
-        way = max(way, _outputs(floor, node))
+        way = max(way, outputs(floor, node))
         way += floor.length[node]
         longest = max(longest, floor.degree[node] + way)
     return longest
@@ -350,10 +181,11 @@ def _block_moves(plan, floor, count, newest, oldest):
 @compiled
 def _find_moves(plan, floor, makespan):
     length = _find_path(floor, makespan)
+    floor.visited[0] += length
     count, i = 0, 0
     while i < length:
         j = i
-        while j + 1 < length and _left(floor, floor.path[j]) == floor.path[j + 1]:
+        while j + 1 < length and left_of(floor, floor.path[j]) == floor.path[j + 1]:
             j += 1
         if j > i:
             count = _block_moves(plan, floor, count, i, j)
@@ -374,21 +206,6 @@ def _is_tabu(floor, i):
 
 
 @compiled
-def _make(floor, node, goal, after):
-    """Moves `node` next to `goal`."""
-    machine = floor.machine[node]
-    order = floor.order[machine]
-    at, to = floor.at[node], floor.at[goal]
-    way = 1 if after else -1
-    while at != to:
-        order[at] = order[at + way]
-        floor.at[order[at]] = at
-        at += way
-    order[to] = node
-    floor.at[node] = to
-
-
-@compiled
 def _choose(floor, count, best):
     """The move with the least estimate that is not tabu or promises a new best; a random one if all are."""
     chosen, least, seen = -1, FAR, 0
@@ -406,7 +223,7 @@ def _choose(floor, count, best):
 
 @compiled
 def _forbid(floor, node, goal, after):
-    """Forbids to turn them back for a while."""
+    """Forbids to turn `node` back to the other side of `goal` for a while."""
     slot = _slot(node, goal) if after else _slot(goal, node)
     floor.tabu[slot] = floor.step[0] + 8 + _draw(floor, 12)
 
@@ -415,46 +232,31 @@ def _forbid(floor, node, goal, after):
 def _remember(floor):
     for node in range(len(floor.head)):
         floor.best[node] = floor.head[node]
-    for machine in range(len(floor.used)):
-        for i in range(floor.used[machine]):
-            floor.best_order[machine, i] = floor.order[machine, i]
 
 
 @compiled
-def restore(floor):
-    """Goes back to the best orders."""
-    for machine in range(len(floor.used)):
-        for i in range(floor.used[machine]):
-            floor.order[machine, i] = floor.best_order[machine, i]
-            floor.at[floor.order[machine, i]] = i
+def improve(plan, floor, best, enough, work):
+    """Moves until about `work` nodes have been visited, or `enough` or less is reached; returns the best.
 
-
-@compiled
-def improve(plan, floor, best, enough, steps):
-    """Makes up to `steps` moves; stops at `enough` or below. Returns the best makespan.
-
-    best : what counts as the best so far; `floor.best` holds the heads of anything better.
+    best : what counts as the best makespan so far; `floor.best` holds the heads of anything better.
     """
-    makespan = _time(floor)
+    until = floor.visited[0] + work
+    makespan = time_all(floor)
     if makespan < 0:
         return best
-    for _ in range(steps):
+    while True:
         if makespan < best:
             best = makespan
             _remember(floor)
-        if best <= enough:
+        if best <= enough or floor.visited[0] >= until:
             return best
         count = _find_moves(plan, floor, makespan)
         if count == 0:
             return best
         i = _choose(floor, count, best)
-        node, goal, after = floor.moves[i, 0], floor.moves[i, 1], floor.moves[i, 2]
-        back = floor.order[floor.machine[node], floor.at[node] + (1 if after else -1)]
+        node, goal, after = floor.moves[i, 0], floor.moves[i, 1], floor.moves[i, 2] > 0
         floor.step[0] += 1
-        _forbid(floor, node, goal, after)
-        _make(floor, node, goal, after)
-        makespan = _time(floor)
-        if makespan < 0:
-            _make(floor, node, back, not after)
-            makespan = _time(floor)
-    return best
+        # A move that would close a circle is not made, and not tried again for a while.
+        moved = move(floor, node, goal, after)
+        _forbid(floor, node, goal, after if moved else not after)
+        makespan = makespan_of(floor)
