@@ -77,6 +77,7 @@ from engine.runtime.transport.handles import Receive, Send
 from engine.runtime.transport.link import LinkTraffic
 from engine.runtime.transport.shape import Address, LinkShape, Peer
 from engine.runtime.transport.sharing import SharedReceive, SharedReceiver, SharedSend, SharedSender
+from engine.runtime.transport.tls import TlsFiles
 
 __all__ = [
     "Address",
@@ -94,5 +95,6 @@ __all__ = [
     "SharedReceiver",
     "SharedSend",
     "SharedSender",
+    "TlsFiles",
     "TransportError",
 ]

@@ -3,29 +3,26 @@
 import contextlib
 import errno
 import functools
-import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from engine.errors import InputError
 from engine.runtime.transport.errors import TransportError
+from engine.runtime.transport.greeter import Greeter, Place
 from engine.runtime.transport.handles import Receive, Send
-from engine.runtime.transport.handshake import Greeting, Identity, Reception, dial, run_blocking
-from engine.runtime.transport.link import Link, LinkTraffic
+from engine.runtime.transport.handshake import Greeting, Identity
+from engine.runtime.transport.link import TICK_S, Link, LinkTraffic
 from engine.runtime.transport.loop import Loop
 from engine.runtime.transport.outbox import Outgoing
 from engine.runtime.transport.shape import Address, Peer
+from engine.runtime.transport.tls import TlsContexts, TlsFiles
 from engine.runtime.transport.wire import check_tag
 
 # Messages up to this size do not wait behind bulk data.
 URGENT_BYTES = 16 * 1024
-_HANDSHAKE_S = 10.0
-_MOST_RECEPTIONS = 1024
-_TICK_S = 1.0
 Buffer = Any  # whatever exports contiguous bytes: collections.abc.Buffer, from Python 3.12 on
 
 
@@ -41,13 +38,16 @@ class Endpoint:
     secret : shared by the run's ranks; a peer that does not know it is refused.
     run, generation : what the ranks must agree on.
     unexpected_bytes : most bytes kept, per peer, of messages that no receive is posted for.
-    silence_timeout_s : a peer that shows no sign of life for so long is lost (its beat is one second).
+    silence_timeout_s : a peer that shows no sign of life for so long is lost, whether it hangs or the network
+        is cut; a network that comes back earlier costs time only (the beat is half a second).
+    checksums : send a checksum with every chunk, so that the peer can tell one that was changed.
+    tls : certificates for mutual TLS with all peers, which must have it too; None: bytes are not encrypted.
     """
 
     def __init__(
         self, *, rank: int, listen_host: str, secret: bytes | str, run: str, generation: int = 0,
         listen_ports: tuple[int, int] | None = None, unexpected_bytes: int = 256 << 20,
-        silence_timeout_s: float = 15.0,
+        silence_timeout_s: float = 4.5, checksums: bool = True, tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
         key = secret.encode() if isinstance(secret, str) else secret
         if not key:
@@ -55,18 +55,19 @@ class Endpoint:
         self.rank = rank
         self._me = Identity(rank=rank, run=run, generation=generation, secret=key)
         self._unexpected_bytes = unexpected_bytes
-        self._silent_ticks = max(1, round(silence_timeout_s / _TICK_S))
+        self._silent_ticks = max(2, round(silence_timeout_s / TICK_S))
+        self._checksums = checksums
+        contexts = TlsContexts.of(tls)
         self._links: dict[int, Link] = {}
         self._early: dict[int, list[tuple[socket.socket, Greeting]]] = {}
-        self._receptions: dict[socket.socket, Reception] = {}
-        self._refused = ""
         self._closed = False
         self._closing = threading.Lock()
         self._listener = _listen(listen_host, listen_ports, rank)
         self._listener.setblocking(False)
         self.address: Address = self._listener.getsockname()[:2]
         self._loop = Loop(f"transport-{rank}", self._crashed)
-        self._loop.call(lambda: self._loop.watch(self._listener, selectors.EVENT_READ, self._accept))
+        self._greeter = Greeter(self._loop, self._me, self._listener, contexts, self._greeted)
+        self._loop.call(self._greeter.open)
         self._loop.call(self._tick)
 
     def connect(self, peers: Iterable[Peer], timeout_s: float = 30.0) -> None:
@@ -83,18 +84,11 @@ class Endpoint:
         """
         deadline = time.monotonic() + timeout_s
         links = [self._new_link(peer) for peer in peers]
-        tasks = [
-            functools.partial(self._dial, link.peer, index, deadline)
-            for link in links if self.rank > link.peer.rank for index in range(link.peer.connection_count + 1)
-        ]  # fmt: skip
-        if tasks:
-            # Round trips over a WAN add up: dial all at once.
-            with ThreadPoolExecutor(min(16, len(tasks)), f"dial-{self.rank}") as pool:
-                for dialled in [pool.submit(task) for task in tasks]:
-                    dialled.result()
         for link in links:
             if not link.complete.wait(max(0.0, deadline - time.monotonic())):
-                raise TransportError(self._missing(link.peer, timeout_s))
+                error = TransportError(self._missing(link, timeout_s))
+                self._loop.call(functools.partial(link.fail, error))
+                raise error
             if link.lost is not None:
                 raise link.lost
 
@@ -146,6 +140,10 @@ class Endpoint:
         """What each pair has carried so far."""
         return [link.traffic() for link in self._links.values()]
 
+    def cut(self, peer: int) -> None:
+        """Break every connection to `peer`, as a WAN does that goes away for a moment; for drills."""
+        self._loop.call(self._link(peer).cut)
+
     def clock_offset_s(self, peer: int) -> float:
         """The clock (time.monotonic()) of `peer`'s machine less this machine's; 0 on the same machine."""
         return self._link(peer).inbox.clock_offset_s
@@ -181,107 +179,53 @@ class Endpoint:
         if peer.rank == self.rank or peer.rank in self._links:
             raise InputError("peers", peer.rank, "must be other ranks, each once")
         link = Link(
-            self._loop,
-            self.rank,
-            peer,
-            unexpected_bytes=self._unexpected_bytes,
-            silent_ticks=self._silent_ticks,
-        )
+            self._loop, self._greeter, self.rank, peer, place=_look_up(peer),
+            unexpected_bytes=self._unexpected_bytes, silent_ticks=self._silent_ticks,
+            checksums=self._checksums,
+        )  # fmt: skip
         self._links[peer.rank] = link
         self._loop.call(lambda: self._adopt(link))
         return link
 
-    def _adopt(self, link: Link) -> None:
-        for connected, greeting in self._early.pop(link.peer.rank, []):
-            link.attach(connected, greeting)
-
-    def _missing(self, peer: Peer, timeout_s: float) -> str:
+    def _missing(self, link: Link, timeout_s: float) -> str:
+        peer = link.peer
+        if self.rank > peer.rank:
+            where = f"{peer.address[0]}:{peer.address[1]} over {peer.link}"
+            return f"rank {self.rank} cannot reach rank {peer.rank} at {where}: {link.trouble or 'no answer'}"
         who = f"rank {self.rank}: rank {peer.rank} did not connect over {peer.link} within {timeout_s:g} s"
-        return f"{who} (last refused: {self._refused})" if self._refused else who
-
-    def _dial(self, peer: Peer, index: int, deadline: float) -> None:
-        """One connection to `peer`; retried until `deadline` while nobody answers."""
-        while True:
-            try:
-                connected = socket.create_connection(peer.address, max(0.1, deadline - time.monotonic()))
-                break
-            except OSError as error:
-                if time.monotonic() + 0.2 > deadline:
-                    where = f"{peer.address[0]}:{peer.address[1]} over {peer.link}"
-                    who = f"rank {self.rank} cannot reach rank {peer.rank}"
-                    raise TransportError(f"{who} at {where}: {error.strerror or error}") from None
-                time.sleep(0.1)
-        try:
-            connected.settimeout(max(0.1, deadline - time.monotonic()))
-            dialogue = dial(self._me, peer=peer.rank, index=index, count=peer.connection_count + 1)
-            greeting = run_blocking(dialogue, connected)
-        except BaseException as error:
-            connected.close()
-            if isinstance(error, OSError) and not isinstance(error, TransportError):
-                raise TransportError(f"rank {self.rank}: handshake with rank {peer.rank}: {error}") from None
-            raise
-        link = self._links[peer.rank]
-        self._loop.call(lambda: link.attach(connected, greeting))
+        return f"{who} (last refused: {self._greeter.refused})" if self._greeter.refused else who
 
     # On the I/O thread.
 
-    def _accept(self, _: int) -> None:
-        while True:
-            try:
-                connected, _address = self._listener.accept()
-            except OSError:  # none is waiting, or one gave up; out of descriptors: the peer's deadline tells
-                return
-            if len(self._receptions) >= _MOST_RECEPTIONS:
-                connected.close()
-                continue
-            connected.setblocking(False)
-            reception = Reception(self._me, connected, time.monotonic() + _HANDSHAKE_S)
-            self._receptions[connected] = reception
-            self._loop.watch(connected, selectors.EVENT_READ, functools.partial(self._greet, reception))
+    def _adopt(self, link: Link) -> None:
+        link.mend()
+        for connected, greeting in self._early.pop(link.peer.rank, []):
+            link.attach(connected, greeting)
 
-    def _greet(self, reception: Reception, _: int) -> None:
-        try:
-            greeting = reception.advance()
-        except (TransportError, OSError, ValueError) as error:
-            self._refused = str(error)
-            self._dismiss(reception)
-            return
-        if greeting is None:
-            return
-        self._loop.watch(reception.socket, 0, lambda _: None)
-        del self._receptions[reception.socket]
+    def _greeted(self, connected: socket.socket, greeting: Greeting) -> None:
         if link := self._links.get(greeting.rank):
-            link.attach(reception.socket, greeting)
+            link.attach(connected, greeting)
         else:
-            self._early.setdefault(greeting.rank, []).append((reception.socket, greeting))
-
-    def _dismiss(self, reception: Reception) -> None:
-        self._loop.watch(reception.socket, 0, lambda _: None)
-        self._receptions.pop(reception.socket, None)
-        reception.socket.close()
+            self._early.setdefault(greeting.rank, []).append((connected, greeting))
 
     def _tick(self) -> None:
-        now = time.monotonic()
-        for reception in [r for r in self._receptions.values() if r.deadline < now]:
-            self._dismiss(reception)
-        for link in self._links.values():
+        self._greeter.tick()
+        for link in list(self._links.values()):
             link.tick()
-        self._loop.at(now + _TICK_S, self._tick)
+        self._loop.at(time.monotonic() + TICK_S, self._tick)
 
     def _leave(self) -> None:
-        self._loop.watch(self._listener, 0, lambda _: None)
+        self._greeter.shut()
         for link in self._links.values():
             link.leave()
 
     def _abandon(self) -> None:
         for link in self._links.values():
             link.fail(TransportError(f"the endpoint of rank {self.rank} is closed"))
-        for reception in list(self._receptions.values()):
-            self._dismiss(reception)
+        self._greeter.close()
         for early in self._early.values():
             for connected, _ in early:
                 connected.close()
-        self._listener.close()
 
     def _crashed(self, error: BaseException) -> None:
         for link in self._links.values():
@@ -305,3 +249,13 @@ def _listen(host: str, ports: tuple[int, int] | None, rank: int) -> socket.socke
                 allowed = f"cannot listen there ({error.strerror}): give the node an address of its own"
                 raise InputError("host", host, allowed) from None
     raise InputError("ports", f"{first}-{last}", f"all are in use on {host}: give the node more ports")
+
+
+def _look_up(peer: Peer) -> Place:
+    try:
+        return Place.of(*peer.address)
+    except OSError as error:
+        where = f"{peer.address[0]}:{peer.address[1]}"
+        raise TransportError(
+            f"rank {peer.rank} at {where} over {peer.link}: {error.strerror or error}"
+        ) from None

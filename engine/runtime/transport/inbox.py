@@ -1,14 +1,18 @@
-"""What comes from one peer: chunks in any order over any connection, put together in the posted buffers."""
+"""What comes from one peer: chunks in any order over any connection, put together in the posted buffers.
+
+A chunk may come twice: when a connection breaks, the sender cannot know which of its last chunks were read,
+and sends all that were not acknowledged over the others. Each counts once.
+"""
 
 import math
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.runtime.transport.connection import Connection
 from engine.runtime.transport.errors import MessageSizeError, TransportError
 from engine.runtime.transport.handles import Receive
-from engine.runtime.transport.wire import Header, Tag
+from engine.runtime.transport.wire import Header, MalformedFrame, Tag
 
 Key = tuple[int, Tag]  # channel, tag
 
@@ -24,10 +28,43 @@ class _Assembly:
     missing: int
     expected: bool
     due: float = -math.inf
+    here: set[int] = field(default_factory=set)  # offsets of the chunks that are in their place
+    coming: dict[int, Connection] = field(default_factory=dict)  # offsets of those that are being read
+
+    def take(self, connection: Connection, offset: int) -> bool:
+        """Whether `connection` is to bring the chunk at `offset`; any other that was at it is given up.
+
+        The sender sends a chunk again only when it has given up the connection that had it. That one must not
+        write into the buffer any more: the receiver may have changed it by then.
+        """
+        if offset in self.here:
+            return False
+        other = self.coming.get(offset)
+        if other is not None and other is not connection:
+            other.give_up(f"connection {other.index} was given up by the peer")
+        self.coming[offset] = connection
+        return True
 
     @property
     def complete(self) -> bool:
-        return self.missing <= 0
+        return self.missing <= 0 and bool(self.here)
+
+
+class _Seen:
+    """The numbers of messages that came whole; they begin at 1 and hardly ever leave gaps."""
+
+    def __init__(self) -> None:
+        self._below = 1
+        self._beyond: set[int] = set()
+
+    def __contains__(self, number: int) -> bool:
+        return number < self._below or number in self._beyond
+
+    def add(self, number: int) -> None:
+        self._beyond.add(number)
+        while self._below in self._beyond:
+            self._beyond.remove(self._below)
+            self._below += 1
 
 
 class Inbox:
@@ -41,12 +78,14 @@ class Inbox:
     def __init__(self, most_unexpected_bytes: int) -> None:
         self.clock_offset_s = 0.0  # the peer's clock less ours
         self.bytes_received = 0
+        self.doubled_chunks = 0
         self.most_late_s = 0.0
         self.paused: list[Connection] = []
         self._most_unexpected_bytes = most_unexpected_bytes
         self._unexpected_bytes = 0
         self._posted: dict[Key, Receive] = {}
         self._assemblies: dict[int, _Assembly] = {}
+        self._seen = _Seen()
         self._unexpected: dict[Key, deque[_Assembly]] = {}
 
     def post(self, channel: int, receive: Receive) -> None:
@@ -66,16 +105,30 @@ class Inbox:
         self._resume()
 
     def place(self, connection: Connection, header: Header) -> memoryview | None:
-        """Where a chunk's real bytes belong; None if the connection must wait for a receive to be posted."""
+        """Where a chunk's real bytes belong; None if the connection must wait for a receive to be posted.
+
+        Empty for a chunk that is here already. Raises MalformedFrame.
+        """
+        if header.message in self._seen:
+            return memoryview(b"")
         assembly = self._assemblies.get(header.message) or self._begin(header, bounded=connection.index >= 0)
         if assembly is None:
             self.paused.append(connection)
             return None
+        if (len(assembly.buffer), assembly.message_bytes) != (header.payload_bytes, header.message_bytes):
+            raise MalformedFrame(f"chunks of message {header.message} disagree about its size")
+        if not assembly.take(connection, header.offset):
+            return memoryview(b"")
         return assembly.buffer[header.offset : header.offset + header.real_bytes]
 
-    def came(self, header: Header) -> None:
-        """A chunk is in its place and sound."""
-        assembly = self._assemblies[header.message]
+    def came(self, header: Header) -> bool:
+        """A chunk is sound, and in its place unless it was there before; whether its message is whole."""
+        assembly = self._assemblies.get(header.message)
+        if assembly is None or header.offset in assembly.here:
+            self.doubled_chunks += 1
+            return True
+        assembly.here.add(header.offset)
+        assembly.coming.pop(header.offset, None)
         assembly.missing -= header.length
         assembly.due = max(
             assembly.due, time.monotonic() if math.isnan(header.due) else self._local(header.due)
@@ -83,7 +136,17 @@ class Inbox:
         self.bytes_received += header.length
         if assembly.complete:
             del self._assemblies[header.message]
+            self._seen.add(header.message)
             self._deliver(assembly)
+        return assembly.complete
+
+    def forget(self, connection: Connection) -> None:
+        """`connection` is gone: what it was bringing will come over another."""
+        for assembly in self._assemblies.values():
+            for offset in [o for o, c in assembly.coming.items() if c is connection]:
+                del assembly.coming[offset]
+        if connection in self.paused:
+            self.paused.remove(connection)
 
     def fail(self, error: TransportError) -> None:
         """Nothing comes any more; what is complete can still be received."""

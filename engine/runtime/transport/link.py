@@ -1,31 +1,66 @@
 """One pair of nodes: its connections, what goes out, what comes in, and whether the peer is alive."""
 
+import functools
 import socket
 import threading
+import time
 from dataclasses import dataclass
 
 from engine.runtime.transport.connection import Connection
-from engine.runtime.transport.errors import ChecksumError, LinkLost, TransportError
+from engine.runtime.transport.errors import AuthenticationError, ChecksumError, LinkLost, TransportError
+from engine.runtime.transport.greeter import Greeter, Place
 from engine.runtime.transport.handles import Receive
 from engine.runtime.transport.handshake import Greeting
 from engine.runtime.transport.inbox import Inbox
 from engine.runtime.transport.loop import Loop
 from engine.runtime.transport.outbox import Outbox, Outgoing
 from engine.runtime.transport.shape import Peer
-from engine.runtime.transport.wire import Header, Kind, pack
+from engine.runtime.transport.tuning import MOST_AUTO_CONNECTIONS, Tuner, first_choice
+from engine.runtime.transport.wire import (
+    Header,
+    Kind,
+    pack,
+    pack_acknowledgement,
+    unpack_acknowledgement,
+)
 
 _BEAT = pack(Header(kind=Kind.BEAT))
 _BYE = pack(Header(kind=Kind.BYE))
+_RETIRE = pack(Header(kind=Kind.RETIRE))
 URGENT = -1
+TICK_S = 0.5
+# A connection that brings nothing for so long is replaced; the link itself may be silent for longer.
+_SUSPECT_S = 2.5
+# One attempt to dial; a lost SYN would otherwise keep it for seconds.
+_ATTEMPT_S = 1.5
+_FIRST_ATTEMPT_S = 10.0
+_PAUSE_S = 0.1
+# For so long a peer may send what nobody receives.
+_MOST_PAUSED_S = 60.0
+# So many refusals in a row mean that nobody listens there any more.
+_MOST_REFUSALS = 3
+# So many breaks of every connection without progress mean that nothing gets through.
+_MOST_BREAKS = 5
+# So many chunks with a wrong checksum mean that the link is not to be trusted.
+_MOST_CORRUPT = 3
+# Chunks inside a message are acknowledged together, its last one at once.
+_ACK_PAUSE_S = 0.005
+# Seconds of traffic in a sample of the link's rate.
+_SAMPLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTraffic:
     """What one pair has carried so far, as this rank sees it.
 
+    connections : that carry data, now.
     bytes_sent, bytes_received : of messages, filler included, headers not.
+    egress_bytes : everything that this rank has sent to the peer: headers, signs of life and repeats too.
+    resent_bytes : of chunks that were sent again because their connection broke.
+    reconnects : connections that broke and were replaced.
     busy_s : seconds in which at least one bulk or urgent message of this rank was passing the link.
     most_late_s : how much later than the emulated link had it a message was received, at most.
+    round_trip_s : least round trip that the kernel saw; None where it does not tell.
     """
 
     peer: int
@@ -35,53 +70,115 @@ class LinkTraffic:
     bytes_received: int
     busy_s: float
     most_late_s: float
+    egress_bytes: int = 0
+    resent_bytes: int = 0
+    reconnects: int = 0
+    round_trip_s: float | None = None
 
 
 class Link:
-    """Owns the connections to one peer. On the I/O thread, but for `complete`, `over` and `lost`."""
+    """Owns the connections to one peer. On the I/O thread, but for `complete`, `over` and `lost`.
+
+    A connection that breaks is replaced, and what it had not delivered goes again. The link is lost once
+    nothing was heard from the peer for the time that it may be silent, or where the peer says goodbye, is no
+    longer the one that it was, or listens no more.
+    """
 
     def __init__(
-        self, loop: Loop, rank: int, peer: Peer, *, unexpected_bytes: int, silent_ticks: int
-    ) -> None:
+        self, loop: Loop, greeter: Greeter, rank: int, peer: Peer, *, place: Place, unexpected_bytes: int,
+        silent_ticks: int, checksums: bool,
+    ) -> None:  # fmt: skip
         self.peer = peer
         self.complete = threading.Event()  # every connection stands, or the link is lost
         self.over = threading.Event()  # no connection is left
         self.lost: TransportError | None = None
+        self.trouble = ""  # what went wrong last
         self.inbox = Inbox(unexpected_bytes)
         self._loop = loop
+        self._greeter = greeter
         self._rank = rank
+        self._place = place
+        self._dials = rank > peer.rank
+        self._dialling: set[int] = set()
+        self._refusals = 0
         self._most_silent_ticks = silent_ticks
+        self._suspect_ticks = max(1, min(round(_SUSPECT_S / TICK_S), round(0.6 * silent_ticks)))
         self._silent_ticks = 0
         self._paused_ticks = 0
         self._connections: dict[int, Connection] = {}
-        self._outbox: Outbox | None = None
+        self._outbox = Outbox(
+            loop,
+            peer.shape,
+            lanes=peer.connection_count,
+            pace_bytes_per_s=peer.pace_bytes_per_s,
+            checksums=checksums,
+        )
+        self._session = b""
         self._closing = False
+        self._peer_leaves = False
         self._said_goodbye = False
+        self._unacknowledged: set[Connection] = set()
+        self._acknowledges = False
+        self._corrupt = 0
+        self._reconnects = 0
+        self._breaks = 0  # since a chunk came or was acknowledged
+        self._gone_bytes = 0  # sent over connections that are gone
+        self._wanted = peer.connection_count
+        self._peer_wishes = 0
+        self._tuner: Tuner | None = None
+        self._sampled = (0, 0.0)
+
+    def mend(self) -> None:
+        """Dial what is missing; the side that does not dial only asks whether the peer is still there."""
+        if self.lost is not None or self._closing or self._peer_leaves:
+            return
+        if not self._dials:
+            if self.complete.is_set() and not self._connections and not self._dialling:
+                self._dialling.add(URGENT)
+                self._greeter.knock(
+                    self._place, seconds=_ATTEMPT_S, greeted=self._answered,
+                    failed=functools.partial(self._undialled, URGENT),
+                )  # fmt: skip
+            return
+        for index in range(URGENT, max(self._wanted, self._peer_wishes)):
+            if index not in self._connections and index not in self._dialling:
+                self._dial(index)
 
     def attach(self, connected: socket.socket, greeting: Greeting) -> None:
         """Take a connection that has been greeted; the last one completes the link."""
         index = greeting.index - 1
-        needed = self.peer.connection_count
-        if self.lost is not None or index in self._connections or greeting.index >= greeting.count:
+        if self.lost is not None or self._closing or (self._session and self._session != greeting.session):
             connected.close()
+            if self.lost is None and not self._closing:
+                self.fail(self._lost("the peer was started again"))
             return
-        if greeting.count - 1 < needed:
+        if not self._dials and 0 < greeting.count - 1 < self._wanted and not self.peer.auto:
             connected.close()
-            self.fail(self._lost(f"the peer opened {greeting.count - 1} connections, {needed} are needed"))
+            self.fail(
+                self._lost(f"the peer opened {greeting.count - 1} connections, {self._wanted} are needed")
+            )
             return
-        if index == URGENT:
+        if index in self._connections:
+            self.ended(self._connections[index], f"connection {index} was dialled again by the peer")
+        self._session = greeting.session
+        if index == URGENT and not self.complete.is_set():
             self.inbox.clock_offset_s = greeting.clock_offset_s
-        self._connections[index] = Connection(self._loop, self, connected, index)
-        if len(self._connections) == greeting.count:
-            data = [self._connections[i] for i in range(needed)]
-            self._outbox = Outbox(self._loop, self.peer.shape, self._connections[URGENT], data)
-            for connection in list(self._connections.values()):
-                connection.start()
+        self._silent_ticks = self._refusals = 0
+        connection = Connection(self._loop, self, connected, index=index, number=greeting.connection)
+        self._connections[index] = connection
+        self._outbox.add(connection)
+        connection.start()
+        if index == URGENT and self._dials and not self.complete.is_set():
+            # The kernel's figure has no waiting for a busy processor in it.
+            self._begin_tuning(connection.round_trip_s() or greeting.round_trip_s)
+        needed = self._wanted if self._dials else max(1, greeting.count - 1)
+        if all(i in self._connections for i in range(URGENT, needed)):
             self.complete.set()
+        self._outbox.pump()
 
     def send(self, message: Outgoing) -> None:
         """Take a message; it fails at once where the link is gone."""
-        if self.lost is not None or self._outbox is None:
+        if self.lost is not None or not self.complete.is_set():
             message.send.fail(self.lost or self._lost("not connected"))
             return
         message.send.on_settled(lambda _: self._leave_if_drained())
@@ -94,24 +191,36 @@ class Link:
             self.inbox.fail(self.lost)
 
     def tick(self) -> None:
-        """Once a second: send a sign of life, and look for the peer's."""
-        if self.lost is not None or self._outbox is None:
+        """Twice a second: send signs of life, look for the peer's, and for connections that are stuck."""
+        if self.lost is not None or not self.complete.is_set():
             return
-        self._silent_ticks += 1
-        self._paused_ticks = self._paused_ticks + 1 if self.inbox.paused else 0
+        heard = False
+        for connection in list(self._connections.values()):
+            heard = heard or connection.heard
+            connection.silent_ticks = (
+                0 if connection.heard or connection.paused else connection.silent_ticks + 1
+            )
+            connection.heard = False
         # Ticks are counted, not seconds: a process that was itself stopped for a minute sees one tick of
         # silence.
-        if self._silent_ticks > self._most_silent_ticks:
-            self.fail(self._lost(f"silent for {self._silent_ticks} s"))
-        elif self._paused_ticks > self._most_silent_ticks:
+        self._silent_ticks = 0 if heard else self._silent_ticks + 1
+        self._paused_ticks = self._paused_ticks + 1 if self.inbox.paused else 0
+        if self._silent_ticks >= self._most_silent_ticks:
+            what = f" ({self.trouble})" if self.trouble and not self._connections else ""
+            self.fail(self._lost(f"silent for {self._silent_ticks * TICK_S:g} s{what}"))
+        elif self._paused_ticks * TICK_S >= _MOST_PAUSED_S:
             self.fail(self._lost("it sends messages that no receive is posted for, more than may be kept"))
-        elif not self._said_goodbye:
-            self._connections[URGENT].send([memoryview(_BEAT)])
+        else:
+            self._replace_stuck()
+            self._beat()
+            self._tune()
+            self.mend()
 
     def leave(self) -> None:
-        """Say goodbye once everything is sent."""
+        """Say goodbye once everything is there."""
         self._closing = True
-        if self._outbox is None or not self._connections:
+        self._acknowledge()
+        if not self._connections:
             self.fail(self._lost("closed"))
         self._leave_if_drained()
 
@@ -120,18 +229,29 @@ class Link:
         self.lost = self.lost or error
         for connection in self._connections.values():
             connection.close()
-        if self._outbox is not None:
-            self._outbox.fail(self.lost)
+        self._outbox.fail(self.lost)
         self.inbox.fail(self.lost)
         self.complete.set()
         self.over.set()
 
+    def cut(self) -> None:
+        """Break every connection, as a WAN would that goes away for a moment."""
+        for connection in list(self._connections.values()):
+            self.ended(connection, f"connection {connection.index} was cut")
+
     def traffic(self) -> LinkTraffic:
         """Figures so far."""
-        sent, busy = (0, 0.0) if self._outbox is None else (self._outbox.bytes_sent, self._outbox.busy_s)
+        connections = list(self._connections.values())
+        count = sum(c.index >= 0 and not c.retiring for c in connections)
+        urgent = self._connections.get(URGENT)
         return LinkTraffic(
-            peer=self.peer.rank, link=self.peer.link, connections=self.peer.connection_count, bytes_sent=sent,
-            bytes_received=self.inbox.bytes_received, busy_s=busy, most_late_s=self.inbox.most_late_s,
+            peer=self.peer.rank, link=self.peer.link,
+            connections=count if self.peer.auto else self.peer.connection_count,
+            bytes_sent=self._outbox.bytes_sent, bytes_received=self.inbox.bytes_received,
+            busy_s=self._outbox.busy_s, most_late_s=self.inbox.most_late_s,
+            egress_bytes=self._gone_bytes + sum(c.bytes_out for c in connections),
+            resent_bytes=self._outbox.bytes_resent, reconnects=self._reconnects,
+            round_trip_s=urgent.round_trip_s() if urgent is not None and urgent.open else None,
         )  # fmt: skip
 
     # What the connections report (connection.Owner).
@@ -139,45 +259,213 @@ class Link:
     def place(self, connection: Connection, header: Header) -> memoryview | None:
         return self.inbox.place(connection, header)
 
-    def came(self, connection: Connection, header: Header) -> None:
-        self._silent_ticks = 0
-        if header.kind is Kind.DATA:
-            self.inbox.came(header)
+    def came(self, connection: Connection, header: Header, body: memoryview) -> None:
+        if header.is_chunk:
+            self._breaks = 0
+            whole = self.inbox.came(header)
+            self._unacknowledged.add(connection)
+            self._acknowledge_soon(now=whole)
+        elif header.kind is Kind.ACK:
+            for number, count in unpack_acknowledgement(body).items():
+                if self._outbox.acknowledge(number, count):
+                    self._breaks = 0
+            self._retire_drained()
         elif header.kind is Kind.BYE:
+            connection.goodbye = self._peer_leaves = True
+            self.lost = self.lost or (None if self._closing else self._lost("closed by the peer"))
+        elif header.kind is Kind.WISH:
+            self._peer_wishes = min(header.message, MOST_AUTO_CONNECTIONS)
+            self._resize()
+        elif header.kind is Kind.RETIRE:
             connection.goodbye = True
+            self._outbox.retire(connection)
+            self._retire_drained()
 
     def drained(self, connection: Connection) -> None:
-        if self._outbox is not None and connection.index >= 0:
+        if connection.index >= 0:
             self._outbox.pump()
 
     def corrupted(self, connection: Connection, header: Header) -> None:
         reason = (
             f"connection {connection.index}: the checksum of a chunk of message {header.tag} does not match"
         )
+        self._corrupt += 1
+        if self._corrupt < _MOST_CORRUPT:
+            self.ended(connection, reason)  # it will come again
+            return
         self.fail(ChecksumError(rank=self._rank, peer=self.peer.rank, link=self.peer.link, reason=reason))
 
     def ended(self, connection: Connection, reason: str | None) -> None:
-        if reason is not None and not self._closing:
-            self.fail(self._lost(reason))
+        if self._connections.get(connection.index) is not connection:
             return
         connection.close()
+        del self._connections[connection.index]
+        self._gone_bytes += connection.bytes_out
+        self._unacknowledged.discard(connection)
+        self.inbox.forget(connection)
+        self._outbox.remove(connection)
+        if self._closing or self._peer_leaves:
+            self._ended_in_peace(connection)
+            return
+        if reason is not None and not connection.retiring:
+            self.trouble = reason
+            self._reconnects += 1
+            self._breaks += 1
+        if not self.complete.is_set():
+            self.fail(self._lost(reason or "closed by the peer"))
+            return
+        if self._breaks > _MOST_BREAKS * (self._wanted + 1):
+            self.fail(self._lost(f"connections break before anything gets through: {self.trouble}"))
+            return
+        # It may have carried acknowledgements that did not come through.
+        self._unacknowledged.update(self._connections.values())
+        self._loop.call(self._acknowledge)
+        self._loop.call(self.mend)
+        self._loop.call(self._outbox.pump)
+
+    # Connections.
+
+    def _ended_in_peace(self, connection: Connection) -> None:
         gone = self._lost("closed by this rank" if self._closing else "closed by the peer")
-        if not self._closing and self._outbox is not None:
-            # What has been sent may still come on the other connections; ours cannot go any more.
+        if connection.index == URGENT and not self._closing:
+            # Nothing can be acknowledged any more. What has been sent may still come over the others.
             self.lost = self.lost or gone
             self._outbox.fail(self.lost)
-        if not any(c.open for c in self._connections.values()):
+        if not self._connections:
             self.fail(gone)
+
+    def _dial(self, index: int) -> None:
+        self._dialling.add(index)
+        first = not self.complete.is_set()
+        count = 0 if self.peer.auto else self.peer.connection_count + 1
+        self._greeter.dial(
+            self._place, peer=self.peer.rank, index=index + 1, count=count,
+            seconds=_FIRST_ATTEMPT_S if first else _ATTEMPT_S,
+            greeted=functools.partial(self._dialled, index), failed=functools.partial(self._undialled, index),
+        )  # fmt: skip
+
+    def _dialled(self, index: int, connected: socket.socket, greeting: Greeting) -> None:
+        self._dialling.discard(index)
+        self.attach(connected, greeting)
+
+    def _answered(self, connected: socket.socket, _: Greeting) -> None:
+        """Somebody listens there, so it is for the peer to dial."""
+        connected.close()
+        self._dialling.discard(URGENT)
+        self._refusals = 0
+
+    def _undialled(self, index: int, error: Exception) -> None:
+        self._dialling.discard(index)
+        self.trouble = getattr(error, "strerror", None) or str(error)
+        if self.lost is not None:
+            return
+        first = not self.complete.is_set()
+        if isinstance(error, AuthenticationError):
+            self.fail(error if first else self._lost(str(error)))
+            return
+        if isinstance(error, ConnectionRefusedError) and not self._connections and not first:
+            self._refusals += 1
+            if self._refusals >= _MOST_REFUSALS:
+                where = f"{self.peer.address[0]}:{self.peer.address[1]}"
+                self.fail(self._lost(f"the connections broke, and nobody listens at {where} any more"))
+                return
+        self._loop.at(time.monotonic() + _PAUSE_S, self.mend)
+
+    def _replace_stuck(self) -> None:
+        for connection in list(self._connections.values()):
+            if connection.silent_ticks >= self._suspect_ticks:
+                silent_s = connection.silent_ticks * TICK_S
+                self.ended(connection, f"connection {connection.index} was silent for {silent_s:g} s")
+
+    def _beat(self) -> None:
+        for connection in list(self._connections.values()):
+            if connection.idle and not self._said_goodbye:
+                connection.send([memoryview(_BEAT)])
+
+    def _control(self) -> Connection | None:
+        """The connection for what the two sides tell each other."""
+        return self._connections.get(URGENT) or next(iter(self._connections.values()), None)
+
+    # Acknowledgements.
+
+    def _acknowledge_soon(self, *, now: bool) -> None:
+        if now:
+            self._loop.call(self._acknowledge)
+        elif not self._acknowledges:
+            self._acknowledges = True
+            self._loop.at(time.monotonic() + _ACK_PAUSE_S, self._acknowledge_late)
+
+    def _acknowledge_late(self) -> None:
+        self._acknowledges = False
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        counts = {c.number: c.chunks_in for c in self._unacknowledged}
+        control = self._control()
+        if counts and control is not None and not self._said_goodbye:
+            self._unacknowledged.clear()
+            control.send(pack_acknowledgement(counts))
+
+    # The number of connections.
+
+    def _begin_tuning(self, round_trip_s: float) -> None:
+        if self.peer.auto:
+            self._wanted = first_choice(round_trip_s, self.peer.cap_bytes_per_s)
+            self._loop.call(self.mend)
+
+    def _tune(self) -> None:
+        """Look at what was carried since the latest sample, and open or retire connections."""
+        if not self.peer.auto:
+            return
+        delivered, under_way_s = self._outbox.bytes_delivered, self._outbox.under_way_s
+        seconds = under_way_s - self._sampled[1]
+        if seconds < _SAMPLE_S:
+            return
+        rate = (delivered - self._sampled[0]) / seconds
+        self._sampled = (delivered, under_way_s)
+        count = sum(c.index >= 0 and not c.retiring for c in self._connections.values())
+        if count and rate:
+            self._tuner = self._tuner or Tuner(count, self.peer.cap_bytes_per_s)
+            self._want(self._tuner.sample(rate, count))
+
+    def _want(self, count: int) -> None:
+        if count == self._wanted:
+            return
+        self._wanted = count
+        if not self._dials:
+            control = self._control()
+            if control is not None:
+                control.send([memoryview(pack(Header(kind=Kind.WISH, message=count)))])
+            return
+        self._resize()
+
+    def _resize(self) -> None:
+        """Open or retire connections until there are as many as the side that wants more has asked for."""
+        for index, connection in self._connections.items():
+            if index >= max(self._wanted, self._peer_wishes):
+                self._outbox.retire(connection)
+        self._retire_drained()
+        self.mend()
+
+    def _retire_drained(self) -> None:
+        for connection in list(self._connections.values()):
+            if connection.retiring and connection.idle and not self._outbox.pending(connection):
+                if not self._dials:
+                    self.ended(connection, None)
+                elif not connection.goodbye:
+                    connection.goodbye = True  # the peer answers by closing it
+                    connection.send([memoryview(_RETIRE)])
+
+    # The end.
 
     def _leave_if_drained(self) -> None:
         if not self._closing or self._said_goodbye or self.lost is not None:
             return
-        if self._outbox is not None and self._outbox.idle:
+        if self._outbox.idle:
             self._said_goodbye = True
             for connection in list(self._connections.values()):
-                if connection.open:
-                    connection.send([memoryview(_BYE)])
-                    connection.finish()
+                connection.send([memoryview(_BYE)])
+                connection.finish()
 
     def _lost(self, reason: str) -> LinkLost:
         return LinkLost(rank=self._rank, peer=self.peer.rank, link=self.peer.link, reason=reason)

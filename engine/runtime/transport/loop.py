@@ -29,7 +29,8 @@ class Loop:
         self._wakes, self._waker = socket.socketpair()
         self._wakes.setblocking(False)
         self._waker.setblocking(False)
-        self._selector.register(self._wakes, selectors.EVENT_READ, self._drain_wakes)
+        self._watched: set[int] = set()  # file descriptors
+        self.watch(self._wakes, selectors.EVENT_READ, self._drain_wakes)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -37,7 +38,7 @@ class Loop:
         """Run `callback` on the loop's thread soon; from any thread. Once the loop is over, run it here."""
         self._calls.append(callback)
         if self._over:
-            self._run_calls()
+            self._run_last_calls()
         elif not self._woken:
             self._woken = True
             with contextlib.suppress(OSError):
@@ -49,13 +50,16 @@ class Loop:
 
     def watch(self, watched: socket.socket, events: int, callback: Events) -> None:
         """Call `callback(ready events)`; `events` 0 forgets the socket. On the loop's thread only."""
-        known = watched.fileno() in self._selector.get_map()
+        number = watched.fileno()
+        known = number in self._watched
         if not events:
             if known:
+                self._watched.remove(number)
                 self._selector.unregister(watched)
         elif known:
             self._selector.modify(watched, events, callback)
         else:
+            self._watched.add(number)
             self._selector.register(watched, events, callback)
 
     def stop(self) -> None:
@@ -73,7 +77,7 @@ class Loop:
             self._on_crash(error)
         finally:
             self._over = True
-            self._run_calls()
+            self._run_last_calls()
             self._selector.close()
             self._wakes.close()
             self._waker.close()
@@ -86,7 +90,7 @@ class Loop:
             timeout = max(0.0, self._timers[0][0] - time.monotonic())
         for key, events in self._selector.select(timeout):
             # A callback may have closed another socket that was ready in the same turn.
-            if key.fd in self._selector.get_map():
+            if key.fd in self._watched:
                 key.data(events)
         self._run_calls()
         now = time.monotonic()
@@ -94,6 +98,11 @@ class Loop:
             heapq.heappop(self._timers)[2]()
 
     def _run_calls(self) -> None:
+        # Only those that are there now: a callback that calls again lets the sockets have their turn first.
+        for _ in range(len(self._calls)):
+            self._calls.popleft()()
+
+    def _run_last_calls(self) -> None:
         while True:
             try:
                 callback = self._calls.popleft()

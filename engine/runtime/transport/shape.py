@@ -7,6 +7,7 @@ from typing import Literal
 from engine.errors import InputError
 
 MOST_CONNECTIONS = 256
+PACE_SHARE = 0.98
 Address = tuple[str, int]
 
 
@@ -65,21 +66,42 @@ class Peer:
 
     address : where its endpoint listens.
     shape : figures of the emulated link for what this rank sends; None for a real network.
-    connections : data connections over a real network (with a shape, the shape says how many).
+    connections : data connections over a real network (with a shape, the shape says how many); auto: as many
+        as round trip, measured rate and cap ask for, chosen again while it runs (Atlas §4.1).
+    cap_bytes_per_s : most that a real network may be given between the two nodes; what is sent stays a little
+        below. None: as much as it takes.
     link : name of the link, for errors and figures.
     """
 
     rank: int
     address: Address
     shape: LinkShape | None = None
-    connections: int = 1
+    connections: int | Literal["auto"] = 1
+    cap_bytes_per_s: float | None = None
     link: str = "the network"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.connections <= MOST_CONNECTIONS:
-            raise InputError("connections", self.connections, f"must be 1 to {MOST_CONNECTIONS}")
+        if self.connections != "auto" and not 1 <= self.connections <= MOST_CONNECTIONS:
+            raise InputError("connections", self.connections, f"must be auto or 1 to {MOST_CONNECTIONS}")
+        cap = self.cap_bytes_per_s
+        if cap is not None and not (math.isfinite(cap) and cap > 0):
+            raise InputError("cap_bytes_per_s", cap, "must be finite and greater than 0, or None")
+
+    @property
+    def auto(self) -> bool:
+        """The number of connections is chosen, and chosen again, from what is measured."""
+        return self.shape is None and self.connections == "auto"
 
     @property
     def connection_count(self) -> int:
-        """Connections that carry data between the two nodes."""
-        return self.connections if self.shape is None else self.shape.connection_count
+        """Connections that carry data between the two nodes; with `auto` those to begin with."""
+        if self.shape is not None:
+            return self.shape.connection_count
+        return 1 if self.connections == "auto" else self.connections
+
+    @property
+    def pace_bytes_per_s(self) -> float | None:
+        """What this rank gives a real link at most: a little below the cap, so that no queue builds up."""
+        if self.shape is not None or self.cap_bytes_per_s is None:
+            return None
+        return PACE_SHARE * self.cap_bytes_per_s

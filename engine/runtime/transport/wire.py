@@ -16,7 +16,9 @@ MOST_TAG_PARTS = 6
 # checksum
 _BODY = struct.Struct("<HBBIQQQQQd6qQ")
 _SEAL = struct.Struct("<Q")
+_COUNT = struct.Struct("<QQ")  # connection, chunks
 HEADER_BYTES = _BODY.size + _SEAL.size
+MOST_CONTROL_BYTES = 64 * 1024
 # Filler of padded messages, shared by all of them.
 ZEROS = memoryview(bytes(512 * 1024))
 Tag = tuple[int, ...]
@@ -27,7 +29,11 @@ class Kind(IntEnum):
 
     DATA = 1
     BEAT = 2  # a sign of life
-    BYE = 3  # nothing follows on this connection
+    BYE = 3  # this side leaves: nothing follows on this connection
+    ACK = 4  # how many chunks came over which connections
+    WISH = 5  # how many connections this side would like to have (`message`)
+    RETIRE = 6  # this one connection is no longer needed
+    UNCHECKED = 7  # DATA whose sender computes no checksum
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,6 +56,16 @@ class Header:
     message_bytes: int = 0
     due: float = math.nan
     checksum: int = 0
+
+    @property
+    def is_chunk(self) -> bool:
+        """A piece of a message; every other kind speaks about the link itself."""
+        return self.kind in (Kind.DATA, Kind.UNCHECKED)
+
+    @property
+    def checked(self) -> bool:
+        """`checksum` tells whether its bytes came as they were sent."""
+        return self.length > 0 and self.kind is not Kind.UNCHECKED
 
     @property
     def real_bytes(self) -> int:
@@ -98,7 +114,26 @@ def unpack(data: memoryview) -> Header:
         raise MalformedFrame("not a frame of this protocol")
     if payload > total or offset + length > total:
         raise MalformedFrame(f"a chunk of {length} bytes at {offset} exceeds its message of {total} bytes")
+    if kind not in (Kind.DATA, Kind.UNCHECKED) and length > MOST_CONTROL_BYTES:
+        raise MalformedFrame(f"a frame of kind {Kind(kind).name} with {length} bytes")
     return Header(
         kind=Kind(kind), channel=channel, tag=tuple(rest[:parts]), message=message, offset=offset,
         length=length, payload_bytes=payload, message_bytes=total, due=due, checksum=rest[-1],
     )  # fmt: skip
+
+
+def pack_acknowledgement(counts: dict[int, int]) -> list[memoryview]:
+    """A frame that tells how many chunks have come over each connection, by the connection's number."""
+    body = b"".join(_COUNT.pack(connection, count) for connection, count in counts.items())
+    header = Header(
+        kind=Kind.ACK, length=len(body), payload_bytes=len(body), message_bytes=len(body),
+        checksum=xxhash.xxh3_64_intdigest(body),
+    )  # fmt: skip
+    return [memoryview(pack(header)), memoryview(body)]
+
+
+def unpack_acknowledgement(body: memoryview) -> dict[int, int]:
+    """The inverse of the body of :func:`pack_acknowledgement`. Raises MalformedFrame."""
+    if len(body) % _COUNT.size:
+        raise MalformedFrame(f"an acknowledgement of {len(body)} bytes")
+    return dict(_COUNT.iter_unpack(body))

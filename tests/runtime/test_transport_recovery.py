@@ -1,0 +1,198 @@
+"""Connections that break and links that are cut: nothing is lost, nothing comes twice."""
+
+import contextlib
+import random
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from engine.runtime.transport import Endpoint, LinkLost, LinkShape, Peer
+from engine.runtime.transport.handshake import Identity, dial
+from engine.runtime.transport.wire import Header, Kind, pack
+from tests.runtime.transport_pairs import endpoint, in_parallel, pair
+
+FAST = LinkShape(one_way_delay_s=0.001, cap_bytes_per_s=2e9, window_bytes=1e6, connections=3)
+
+
+@pytest.mark.parametrize(("shape", "connections"), [(None, 1), (None, 4), (FAST, 3)])
+def test_a_link_that_is_cut_again_and_again_loses_nothing_and_doubles_nothing(shape, connections):
+    rng = random.Random(5)
+    with pair(shape, connections=connections) as ends:
+        for turn in range(6):
+            messages = [rng.randbytes(rng.choice([0, 7, 30_000, 900_000, 3_000_000])) for _ in range(8)]
+            receives, sends = [], []
+            for n, message in enumerate(messages):
+                sender, receiver = n % 2, 1 - n % 2
+                # A buffer that is changed once it is full shows whether anything still writes into it.
+                receives.append(ends[receiver].post_receive(sender, (turn, n), bytearray(len(message))))
+                sends.append(ends[sender].send(receiver, (turn, n), message))
+                if rng.random() < 0.5:
+                    side = rng.randrange(2)
+                    ends[side].cut(1 - side)
+            for receive, message in zip(receives, messages, strict=True):
+                receive.wait(30)
+                assert receive.buffer == message
+                receive.buffer[:] = bytes(len(message))
+            for send in sends:
+                send.wait(30)
+            assert not any(any(receive.buffer) for receive in receives)
+        assert ends[0].traffic()[0].bytes_received == ends[1].traffic()[0].bytes_sent
+
+
+def test_one_lost_connection_of_four_is_replaced_and_its_chunks_go_again():
+    with pair(connections=4) as (here, there):
+        message = random.Random(1).randbytes(40_000_000)
+        receive = there.post_receive(0, (1,), bytearray(len(message)))
+        link = here._links[1]
+        send = here.send(1, (1,), message)
+        here.call(lambda: link.ended(link._connections[2], "cut for the test"))
+        receive.wait(30)
+        send.wait(30)
+        assert receive.buffer == message
+        assert here.traffic()[0].reconnects == 1
+        _until(lambda: sorted(link._connections) == [-1, 0, 1, 2, 3])
+
+
+def test_a_peer_that_does_not_come_back_is_lost_with_the_reason():
+    here, there = endpoint(0, silence_timeout_s=1.5), endpoint(1, silence_timeout_s=1.5)
+    ends = (here, there)
+    with contextlib.closing(here), contextlib.closing(there):
+        in_parallel(2, lambda r: ends[r].connect([Peer(rank=1 - r, address=ends[1 - r].address)], 10))
+        receive = here.post_receive(1, (1,))
+        there.call(lambda: setattr(there._links[0], "_dials", False))  # it cannot reach us any more
+        here.cut(1)
+        with pytest.raises(LinkLost, match=r"silent for .*connection -?\d was cut"):
+            receive.wait(30)
+
+
+def test_a_peer_that_was_started_again_is_not_taken_for_the_old_one():
+    """The new endpoint knows the secret, but not what has already come."""
+    here, there = endpoint(0), endpoint(1)
+    ends = (here, there)
+    with contextlib.closing(here), contextlib.closing(there):
+        in_parallel(2, lambda r: ends[r].connect([Peer(rank=1 - r, address=ends[1 - r].address)], 10))
+        receive = here.post_receive(1, (1,))
+        again = endpoint(1)
+        with contextlib.closing(again):
+            with contextlib.suppress(LinkLost):
+                again.connect([Peer(rank=0, address=here.address)], 5)
+            with pytest.raises(LinkLost, match="started again"):
+                receive.wait(30)
+
+
+@pytest.mark.parametrize("rubbish", ["truncated", "corrupt header", "false acknowledgement", "huge control"])
+def test_frames_that_no_sound_peer_sends_end_their_connection_with_the_reason(rubbish):
+    frame = {
+        "truncated": pack(Header(kind=Kind.BEAT))[:60],
+        "corrupt header": bytes(144),
+        "false acknowledgement": _false_acknowledgement,
+        "huge control": pack(
+            Header(kind=Kind.ACK, length=1 << 20, payload_bytes=1 << 20, message_bytes=1 << 20)
+        ),
+    }[rubbish]
+    reason = {
+        "truncated": "closed by the peer",
+        "corrupt header": "checksum",
+        "false acknowledgement": "acknowledged",
+        "huge control": "ACK with 1048576 bytes",
+    }[rubbish]
+    here = endpoint(0)
+    with contextlib.closing(here), contextlib.ExitStack() as stack:
+        connecting = threading.Thread(target=lambda: here.connect([Peer(rank=1, address=here.address)], 20))
+        connecting.start()
+        sockets, numbers = zip(*(_greeted(stack, here, index, 2) for index in range(2)), strict=True)
+        connecting.join()
+        sockets[0].sendall(frame(numbers) if callable(frame) else frame)
+        if rubbish == "truncated":
+            sockets[0].shutdown(socket.SHUT_WR)
+        _until(lambda: reason in here._links[1].trouble)
+
+
+def _false_acknowledgement(numbers) -> bytes:
+    from engine.runtime.transport.wire import pack_acknowledgement
+
+    return b"".join(pack_acknowledgement({numbers[1]: 7}))
+
+
+def _greeted(stack, here: Endpoint, index: int, count: int) -> tuple[socket.socket, int]:
+    """A raw connection that knows the secret."""
+    raw = stack.enter_context(socket.create_connection(here.address))
+    raw.settimeout(20)
+    dialogue = dial(Identity(rank=1, run="run", generation=0, secret=b"s3cret", session=b"s" * 16), peer=0,
+                    index=index, count=count)  # fmt: skip
+    step = next(dialogue)
+    try:
+        while True:
+            if isinstance(step, bytes):
+                raw.sendall(step)
+                step = next(dialogue)
+            else:
+                step = dialogue.send(raw.recv(step, socket.MSG_WAITALL))
+    except StopIteration as finished:
+        return raw, finished.value.connection
+
+
+def test_a_peer_of_another_version_is_refused_with_the_reason():
+    here = endpoint(0)
+    with contextlib.closing(here), socket.create_connection(here.address) as raw:
+        dialogue = dial(Identity(rank=1, run="run", generation=0, secret=b"s3cret"), peer=0, index=0, count=2)
+        hello = bytearray(next(dialogue))
+        struct.pack_into("<H", hello, 8, 1)
+        raw.sendall(hello)
+        raw.settimeout(20)
+        answer = raw.recv(89, socket.MSG_WAITALL)
+        assert answer[0] == 1
+        _until(lambda: "another version" in here._greeter.refused)
+
+
+def test_the_reason_of_a_refusal_can_be_read_by_the_refused():
+    """What a listener of another version would answer to us."""
+    me = Identity(rank=1, run="run", generation=0, secret=b"s3cret")
+    dialogue = dial(me, peer=0, index=0, count=2)
+    hello = next(dialogue)
+    assert isinstance(hello, bytes)
+    assert next(dialogue) == 57
+    challenge = struct.pack("<B32sd16s", 1, bytes(32), 0.0, bytes(16))
+    assert dialogue.send(challenge) == 32
+    with pytest.raises(ConnectionError, match="another version"):
+        dialogue.send(me.mac(b"listener", hello, challenge))
+
+
+def test_everything_that_leaves_is_counted_as_egress():
+    with pair(connections=2) as (here, there):
+        receive = there.post_receive(0, (1,), 1_000_000)
+        here.send(1, (1,), bytes(1_000_000), padded_to=2_000_000).wait(20)
+        receive.wait(20)
+        traffic = here.traffic()[0]
+        assert traffic.bytes_sent == 2_000_000
+        assert 2_000_000 < traffic.egress_bytes < 2_020_000
+        assert traffic.resent_bytes == 0
+        here.cut(1)
+        _until(lambda: here.traffic()[0].egress_bytes > traffic.egress_bytes)  # what went before still counts
+
+
+def test_a_paced_link_is_given_no_more_than_its_cap():
+    ends = (endpoint(0), endpoint(1))
+    with contextlib.closing(ends[0]), contextlib.closing(ends[1]):
+        in_parallel(
+            2,
+            lambda r: ends[r].connect(
+                [Peer(rank=1 - r, address=ends[1 - r].address, connections=2, cap_bytes_per_s=40e6)], 10
+            ),
+        )
+        receive = ends[1].post_receive(0, (1,), 8_000_000)
+        send = ends[0].send(1, (1,), bytes(8_000_000))
+        receive.wait(20)
+        send.wait(20)
+        # The chunks that end it may be given out at once.
+        assert send.end - send.start > (8_000_000 - 400_000) / 40e6 - 0.01
+
+
+def _until(true, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
