@@ -11,40 +11,21 @@ import resource
 import time
 from typing import Any
 
-from engine.errors import Infeasible
-from engine.inputs import parse
-from engine.prefill.replay import ReplayResult, replay
-from engine.prefill.request import ReplayRequest
+import numpy as np
 
-FORWARD_MS = 17.9
+from engine.prefill.replay import ReplayResult
+from engine.prefill.trace import Trace, read_trace
+from engine.reproduce import bubbletea
+from engine.reproduce.bubbletea import CELLS, CHUNKED, LARGE, TESTBED, half_load
+
 POINTS = [[512, 35], [1024, 77], [2048, 152], [4096, 304], [8192, 665], [16384, 1570]]
-TESTBED = {
-    "stages": 4,
-    "dc_of_stage": [0, 0, 1, 2],
-    "pipelines": 3,
-    "microbatches": 4,
-    "times": {"forward": 1, "recompute": 1, "backward": 2},
-    "wan": {"transfer": 3},
-    "policy": "atlas",
-    "spans": False,
-}
-LARGE = {**TESTBED, "pipelines": 5, "wan": {"transfer": 5}}
-CHUNKED = {"guard_ms": 1, "queue": 64, "chunk_tokens": 128}
 
 
-def run(scenario: dict[str, Any], controller: dict[str, Any], **fields: Any) -> tuple[ReplayResult, float]:
-    """A replay and its seconds of CPU."""
-    document = {
-        "bubbles": {"scenario": scenario, "slot_ms": FORWARD_MS},
-        "profile": {"points": POINTS},
-        "trace": "azure-code",
-        "controller": controller,
-        **fields,
-    }
-    begin = time.process_time()
-    result = replay(parse(ReplayRequest, document))
-    assert not isinstance(result, Infeasible)
-    return result, time.process_time() - begin
+def run(
+    scenario: dict[str, Any], controller: dict[str, Any], trace: Trace | None = None, **fields: Any
+) -> ReplayResult:
+    """A replay with the times of Llama-3-8B on an A100."""
+    return bubbletea.run(scenario, controller, trace, profile={"points": POINTS}, **fields)
 
 
 def report(name: str, result: ReplayResult, bars: dict[str, tuple[float, float]]) -> None:
@@ -66,52 +47,63 @@ def report(name: str, result: ReplayResult, bars: dict[str, tuple[float, float]]
 
 
 def testbed() -> None:
-    """Utilization of the 12 GPUs under demand without end, and acceptance at half their supply."""
+    """Utilization of the 12 GPUs under demand without end, with and without an objective."""
     run(TESTBED, CHUNKED, requests=1000)  # compiled, and loaded from the cache
-    full, _ = run(TESTBED, CHUNKED, load=200, requests=40_000)
-    report(
-        "12 GPUs, demand without end", full, {"utilization, %, at least": (100 * full.utilization_after, 94)}
-    )
-    slo = {**CHUNKED, "ttft_slo_ms": 2000}
-    timed, _ = run(TESTBED, slo, load=200, requests=40_000)
+    full = run(TESTBED, CHUNKED, load=200, requests=40_000)
+    bars = {"utilization, %, at least": (100 * full.utilization_after, 94.0)}
+    report("12 GPUs, demand without end", full, bars)
+    timed = run(TESTBED, {**CHUNKED, "ttft_slo_ms": 2000}, load=200, requests=40_000)
     bars = {
-        "utilization, %, at least": (100 * timed.utilization_after, 85),
-        "missed, at most": (timed.ttft_missed, 0),
+        "utilization, %, at least": (100 * timed.utilization_after, 85.0),
+        "missed, at most": (timed.ttft_missed, 0.0),
     }
     report("12 GPUs, 2 s to the KV cache", timed, bars)
-    once, _ = run(TESTBED, CHUNKED, load=1)
-    half, _ = run(TESTBED, CHUNKED, load=0.5 / (once.offered_share or 1))
-    report(
-        "12 GPUs, half the supply", half, {"accepted, %, at least": (100 * half.accepted / half.requests, 95)}
-    )
     for order in ("fifo", "longest_fit"):
         whole = {"guard_ms": 2, "queue": 8, "order": order}
-        result, _ = run(TESTBED, whole, load=200, requests=40_000, too_long="clip")
+        result = run(TESTBED, whole, load=200, requests=40_000, too_long="clip")
         report(f"12 GPUs, whole requests, queue 8, {order}", result, {})
+
+
+def half_the_supply() -> None:
+    """What is accepted of demand for half of the bubbles: with the trace's bursts, and arriving evenly."""
+    once = run(TESTBED, CHUNKED, load=1)
+    load = 0.5 / (once.offered_share or 1)
+    for queue in (64, 512):
+        half = run(TESTBED, {**CHUNKED, "queue": queue}, load=load)
+        bars = {"accepted, %, at least": (100 * half.accepted / half.requests, 95.0)}
+        report(f"12 GPUs, half the supply, queue {queue}", half, bars)
+    trace = read_trace("azure-code")
+    arrival_ms = np.linspace(0.0, trace.arrival_ms[-1], len(trace))
+    even = run(TESTBED, CHUNKED, Trace(arrival_ms=arrival_ms, tokens=trace.tokens), load=load)
+    bars = {"accepted, %, at least": (100 * even.accepted / even.requests, 95.0)}
+    report("12 GPUs, half the supply, arriving evenly, queue 64", even, bars)
 
 
 def large() -> None:
     """Search and waiting on 1,000 GPUs, in phase and out of it, and 100,000 requests."""
-    once, _ = run(LARGE, CHUNKED, cells=50, phase="out", load=100)
-    load = 100 * 0.5 / (once.offered_share or 1) * 1.02
+    load = half_load()
     for phase in ("out", "in"):
-        result, _ = run(LARGE, CHUNKED, cells=50, phase=phase, load=load)
+        result = run(LARGE, CHUNKED, cells=CELLS, phase=phase, load=load)
         search, waits = result.search_us.p99 or 0, result.queue_ms.p95 or 0
-        bars = {"search p99, µs, at most": (search, 100), "search p99, µs, goal, at most": (search, 20)}
+        bars = {"search p99, µs, at most": (search, 100.0), "search p99, µs, goal, at most": (search, 20.0)}
         if phase == "out":
-            bars["waiting p95, ms, at most"] = (waits, 8)
+            bars["waiting p95, ms, at most"] = (waits, 8.0)
             bars["offered share, at least"] = (result.offered_share or 0, 0.5)
-        report(f"1,000 GPUs in 50 cells, {phase} of phase", result, bars)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    result, seconds = run(LARGE, CHUNKED, cells=50, phase="out", load=load, requests=100_000)
+        report(f"1,000 GPUs in 50 cells, phase {phase}", result, bars)
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    result = run(LARGE, CHUNKED, cells=CELLS, phase="out", load=load, requests=100_000)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    bars = {"s of CPU, at most": (seconds, 60.0), "MB of memory more, at most": (grown, 200)}
+    bars = {
+        "s of CPU, at most": (time.process_time() - begin, 60.0),
+        "MB of memory more, at most": (grown, 200.0),
+    }
     report("1,000 GPUs, 100,000 requests", result, bars)
     for degree in (2, 5):
-        result, _ = run(LARGE, CHUNKED, cells=50, phase="in", load=load, pp_degree=degree, hop_ms=1)
+        result = run(LARGE, CHUNKED, cells=CELLS, phase="in", load=load, pp_degree=degree, hop_ms=1)
         report(f"1,000 GPUs, in phase, prefill on {degree} GPUs", result, {})
 
 
 if __name__ == "__main__":
     testbed()
+    half_the_supply()
     large()

@@ -80,8 +80,7 @@ def of_timeline(timeline: Timeline, slot_ms: float, dc_of_stage: tuple[int, ...]
     starts, ends = timeline.op_start * slot_ms, timeline.op_end * slot_ms
     rows = tuple(
         tuple(
-            _joined(zip(starts[p, s].tolist(), ends[p, s].tolist(), strict=True))
-            for s in range(ends.shape[1])
+            joined(zip(starts[p, s].tolist(), ends[p, s].tolist(), strict=True)) for s in range(ends.shape[1])
         )
         for p in range(ends.shape[0])
     )
@@ -110,12 +109,12 @@ def of_spans(spans: Iterable[Span], unit_ms: float) -> TrainingPattern:
         found[span.pipeline][span.stage or 0].append(interval)
     return TrainingPattern(
         period_ms=max(end for row in found for gpu in row for _, end in gpu),
-        busy=tuple(tuple(_joined(sorted(gpu)) for gpu in row) for row in found),
+        busy=tuple(tuple(joined(sorted(gpu)) for gpu in row) for row in found),
         dc_of_stage=(0,) * stages,
     )
 
 
-def _joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+def joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     """`intervals`, given in order, with those that touch or overlap made one; NaN is left out."""
     joined: list[Interval] = []
     for begin, end in intervals:

@@ -154,9 +154,21 @@ class BubbleIndex:
             g = first + rank
             gaps.book[g, [store.HEAD, store.TAIL, store.NEXT, store.LAP]] = 0
             gaps.offset[g] = resume_ms
+            # The bubble that reaches from one iteration into the next is one, and its guard at its end.
+            beyond = self._reach_ms(g)
             for begin, end in intervals:
-                if end - self.guard_ms > begin + store.EPS:
-                    store.append(gaps, g, begin, end - self.guard_ms)
+                runs_on = beyond > 0 and end >= resume_ms - store.EPS
+                until = resume_ms + beyond if runs_on else end - self.guard_ms
+                if until > begin + store.EPS:
+                    store.append(gaps, g, begin, until)
+
+    def _reach_ms(self, gpu: int) -> float:
+        """How far a GPU's last bubble reaches into the next iteration, its guard taken off."""
+        kind = self._gaps.book[gpu, store.KIND]
+        count = self._gaps.counts[kind]
+        if count == 0:
+            return 0.0
+        return float(self._gaps.pattern[kind, count - 1, 1] - self._gaps.clock[store.PERIOD])
 
 
 def _gaps(fleet: Fleet, patterns: list[list[Interval]], horizon_ms: float) -> store.Gaps:

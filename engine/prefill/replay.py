@@ -107,7 +107,9 @@ class ReplayResult:
 
 
 def replay(
-    request: ReplayRequest, sink: Callable[[dict[str, Any]], None] | None = None
+    request: ReplayRequest,
+    sink: Callable[[dict[str, Any]], None] | None = None,
+    trace: Trace | None = None,
 ) -> ReplayResult | Infeasible:
     """Offers every request of the trace to a controller at its arrival.
 
@@ -115,13 +117,14 @@ def replay(
     ----------
     sink : called with each accepted request, as contracts.md writes a line of ``--placements``, once its
         first interval has begun (until then its place may change), so that memory is bounded.
+    trace : offered instead of the one that the request names.
 
     Raises
     ------
     InputError
         The trace or timeline cannot be read, or the fleet is too large.
     """
-    trace = read_trace(request.trace).first(request.requests, request.load)
+    trace = (trace or read_trace(request.trace)).first(request.requests, request.load)
     pattern = request.bubbles.pattern()
     if isinstance(pattern, Infeasible):
         return pattern

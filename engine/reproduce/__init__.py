@@ -17,6 +17,7 @@ PAPERS = {
     "atom": "engine.reproduce.atom",
     "rail-only": "engine.reproduce.rail_only",
     "dtfm": "engine.reproduce.dtfm",
+    "bubbletea": "engine.reproduce.bubbletea",
 }
 
 
