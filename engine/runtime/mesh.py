@@ -10,6 +10,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 from engine.runtime.exchange import WAIT_S, PeerLost
 from engine.runtime.launch import LaunchSpec, RankAssignment
 from engine.runtime.network import HopNetwork
+from engine.runtime.ring import Ring
 from engine.runtime.transport import Endpoint, LinkShape, Peer
 from engine.runtime.wiring import neighbours
 from engine.schedule.ir import Schedule
@@ -28,11 +29,11 @@ class Mesh:
         self.store = _store(spec, port, listen_fd)
         self._by_place = {(a.pipeline, a.stage): a for a in spec.ranks}
         local = sorted(a.rank for a in spec.ranks if a.dc == me.dc)
-        replicas = [self.at(pipeline, me.stage).rank for pipeline in range(self.job.pipelines)]
+        ring = [self.at(pipeline, me.stage) for pipeline, _ in self.job.ring_of(me.stage)]
         self._members = {rank: member for member, rank in enumerate(local)}
         self.dc_group = self._gloo(f"dc/{me.dc}", local) if self._has_lan_neighbour() else None
-        self.replicas = self._gloo(f"stage/{me.stage}", replicas) if len(replicas) > 1 else None
         self.endpoint = self._connected_endpoint()
+        self.replicas = self._replicas(ring)
 
     def above(self) -> int | None:
         """Rank of the previous stage of this pipeline."""
@@ -70,6 +71,16 @@ class Mesh:
             for a in sorted(self.spec.ranks, key=lambda a: a.rank)
         ]
 
+    def egress(self) -> list[dict[str, int]]:
+        """What this rank has sent to ranks in other data centres, by stage, headers and repeats included."""
+        stages = {a.rank: a.stage for a in self.spec.ranks if a.dc != self.me.dc}
+        traffic = [] if self.endpoint is None else self.endpoint.traffic()
+        return [
+            {"to_stage": stages[t.peer], "bytes": t.egress_bytes, "connections": t.connections}
+            for t in traffic
+            if t.peer in stages
+        ]
+
     def close(self) -> None:
         """Close the transport; gloo's sockets go with the process."""
         if self.endpoint is not None:
@@ -83,12 +94,30 @@ class Mesh:
 
     def _has_lan_neighbour(self) -> bool:
         # All ranks of a DC must answer alike: whether any two neighbouring stages are in it.
-        dcs, dc = self.job.dcs, self.me.dc
         return any(
-            dcs[stage] == dcs[other] == dc
+            dcs[stage] == dcs[other] == self.me.dc
+            for dcs in self.job.dcs_of_pipeline
             for stage in range(self.job.stages)
             for other in neighbours(self._schedule, stage)
         )
+
+    def _replicas(self, ring: list[RankAssignment]) -> Any:
+        """What sums over the replicas of this stage; None where there are no others."""
+        if len(ring) == 1:
+            return None
+        if len({replica.dc for replica in ring}) == 1:
+            return self._gloo(f"stage/{self.me.stage}", [replica.rank for replica in ring])
+        assert self.endpoint is not None
+        return Ring(self.endpoint, [replica.rank for replica in ring])
+
+    def _ring_neighbours(self) -> list[RankAssignment]:
+        """Replicas that this rank sums with over the transport; none where all are in one DC."""
+        ring = [pipeline for pipeline, _ in self.job.ring_of(self.me.stage)]
+        if len({dc for _, dc in self.job.ring_of(self.me.stage)}) == 1:
+            return []
+        here = ring.index(self.me.pipeline)
+        near = {ring[here - 1], ring[(here + 1) % len(ring)]}
+        return [self.at(pipeline, self.me.stage) for pipeline in sorted(near)]
 
     def _gloo(self, name: str, ranks: list[int]) -> Any:
         # torch keeps a record of the latest 2,000 collectives, 2 kB each; ours are in the spans already.
@@ -115,22 +144,23 @@ class Mesh:
         me, job = self.me, self.job
         stages = {*self._neighbours, *(s for s in (me.stage - 1, me.stage + 1) if 0 <= s < job.stages)}
         others = [self.at(me.pipeline, stage) for stage in sorted(stages)]
-        crosses = any(job.network(hop) is not None for hop in self._neighbours.values())
+        crosses = any(job.network(hop, me.pipeline) is not None for hop in self._neighbours.values())
         if crosses and self._schedule.sharing == "temporal":
             others += [self.at(p, me.stage) for p in range(job.pipelines) if p != me.pipeline]
-        return others
+        return others + self._ring_neighbours()
 
     def _peer(self, other: RankAssignment) -> Peer:
         host, port = json.loads(self.store.get(f"address/{other.rank}"))
         if other.dc == self.me.dc:
             return Peer(rank=other.rank, address=(host, port), link=f"LAN of {self.me.dc_name}")
+        network = self.job.between(self.me.dc, other.dc)
+        assert network is not None, "every pair of data centres that talk has a link"
         hop = self._neighbours.get(other.stage, min(other.stage, self.me.stage))
-        network = self.job.network(hop)
-        assert network is not None, "data centres of neighbours differ"
         return Peer(
-            rank=other.rank, address=(host, port), connections=network.connections,
+            rank=other.rank, address=(host, port), link=f"{self.me.dc_name} → {other.dc_name}",
             shape=self._shape(hop, network) if self._emulates(other) else None,
-            link=f"{self.me.dc_name} → {other.dc_name}",
+            connections="auto" if network.auto else network.connections,
+            cap_bytes_per_s=network.cap_bytes_per_s,
         )  # fmt: skip
 
     def _emulates(self, other: RankAssignment) -> bool:
@@ -140,7 +170,7 @@ class Mesh:
     def _shape(self, hop: int, network: HopNetwork) -> LinkShape:
         slower = self.spec.disturbance.of_hop(hop)
         return LinkShape(
-            one_way_delay_s=network.latency_ms / 1e3, cap_bytes_per_s=network.cap_gbps * 1e9 / 8 / slower,
+            one_way_delay_s=network.latency_ms / 1e3, cap_bytes_per_s=network.cap_bytes_per_s / slower,
             window_bytes=network.window_bytes / slower, connections=network.connections,
         )  # fmt: skip
 

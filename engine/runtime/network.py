@@ -9,7 +9,8 @@ from engine.cluster import tcp
 class HopNetwork:
     """One direction of one node pair across one WAN hop.
 
-    connections : TCP connections of the pair.
+    connections : TCP connections of the pair; with `auto` the transport begins with what it finds, and over a
+        real network changes it by what it measures.
     rate_bytes_per_s : what they carry together, min(connections × window / RTT, cap).
     """
 
@@ -18,6 +19,12 @@ class HopNetwork:
     connections: int
     window_bytes: int
     rate_bytes_per_s: float
+    auto: bool = False
+
+    @property
+    def cap_bytes_per_s(self) -> float:
+        """Most bytes per second between the two nodes."""
+        return self.cap_gbps * 1e9 / 8
 
     def transfer_ms(self, nbytes: int) -> float:
         """Milliseconds for which a message of `nbytes` occupies the pair, propagation not counted."""
@@ -35,5 +42,5 @@ def hop_network(*, latency_ms: float, cap_gbps: float, connections: int | None) 
     rate = tcp.bandwidth(one_way_s, cap, count)
     return HopNetwork(
         latency_ms=latency_ms, cap_gbps=cap_gbps, connections=count,
-        window_bytes=round(tcp.WINDOW_BYTES), rate_bytes_per_s=rate,
+        window_bytes=round(tcp.WINDOW_BYTES), rate_bytes_per_s=rate, auto=connections is None,
     )  # fmt: skip

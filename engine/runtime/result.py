@@ -10,6 +10,8 @@ from engine.runtime.predict import predict
 from engine.schedule import Schedule
 from engine.schedule.scenario import Times
 
+_Way = tuple[int, int, int, int]  # from stage, to stage, and their data centres
+
 
 def measured_part(job: TrainJob, stats: list[dict[str, Any]]) -> dict[str, Any]:
     """The fields of the result that follow from the ranks' statistics, by rank (Recorder.stats)."""
@@ -82,27 +84,34 @@ def _median_ms(stats: list[dict[str, Any]], kind: str) -> float | None:
     return 1e3 * median(values) if values else None
 
 
-def _connections(job: TrainJob, a: int, b: int) -> int:
-    network = job.network(min(a, b) if abs(a - b) == 1 else job.stages - 1)
-    assert network is not None, "a hop over the WAN"
-    return network.connections
+def _way(job: TrainJob, rank: dict[str, Any], to_stage: int) -> _Way:
+    dcs = job.dcs_of_pipeline[rank["pipeline"]]
+    return rank["stage"], to_stage, dcs[rank["stage"]], dcs[to_stage]
 
 
 def _wan(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Traffic by direction between data centres; gbps is the rate while a message is on its link."""
-    totals: dict[tuple[int, int], list[float]] = {}
+    """Traffic by direction between data centres; gbps is the rate while a message is on its link.
+
+    egress_bytes is all that left, with headers and repeats; connections are those of a node pair at the end.
+    """
+    totals: dict[_Way, list[float]] = {}
     for rank in stats:
         for row in rank["traffic"]:
-            total = totals.setdefault((row["from_stage"], row["to_stage"]), [0, 0.0])
+            total = totals.setdefault(_way(job, rank, row["to_stage"]), [0, 0.0])
             total[0] += row["bytes"]
             total[1] += row["seconds"]
+    egress: dict[_Way, list[dict[str, int]]] = {}
+    for rank in stats:
+        for row in rank["egress"]:
+            egress.setdefault(_way(job, rank, row["to_stage"]), []).append(row)
     return [
         {
-            "from": job.datacenters[job.dcs[a]].name,
-            "to": job.datacenters[job.dcs[b]].name,
+            "from": job.datacenters[way[2]].name,
+            "to": job.datacenters[way[3]].name,
             "bytes": int(nbytes),
+            "egress_bytes": sum(row["bytes"] for row in egress[way]),
             "gbps": nbytes * 8 / seconds / 1e9 if seconds else None,
-            "connections": _connections(job, a, b),
+            "connections": max(row["connections"] for row in egress[way]),
         }
-        for (a, b), (nbytes, seconds) in sorted(totals.items())
+        for way, (nbytes, seconds) in sorted(totals.items())
     ]  # fmt: skip
