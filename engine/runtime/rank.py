@@ -233,7 +233,7 @@ class _Training:
 
     def _report(self) -> None:
         """The first rank gathers what all measured and sends the result; the others wait until it has."""
-        mine = {**self._recorder.stats(), "digests": self._stage.digests()}
+        mine = {**self._recorder.stats(), "egress": self._mesh.egress(), "digests": self._stage.digests()}
         self._mesh.share("stats", mine)
         self._mesh.barrier("stats")
         if self._me.rank == self._spec.first_rank:
