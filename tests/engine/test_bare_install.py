@@ -68,6 +68,13 @@ def test_the_environment_has_neither(bare_python: Path, module: str) -> None:
     assert "ModuleNotFoundError" in _run(bare_python, "-c", f"import {module}").stderr
 
 
+def test_a_command_that_needs_torch_says_what_to_install(bare_python: Path) -> None:
+    result = _run(bare_python, "-m", "engine.cli", "profile", "-", stdin="{}")
+    assert result.returncode == 2
+    assert "meridian[runtime]" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_simulate_runs_in_it(bare_python: Path) -> None:
     result = _run(bare_python, "-m", "engine.cli", "simulate", "--json", "-", stdin=json.dumps(FIG6))
     assert result.returncode == 0, result.stderr
