@@ -16,9 +16,10 @@ import click
 from engine.errors import InputError
 from engine.inputs import load_document, parse
 from engine.runtime.checkpoint.manifest import resumed
-from engine.runtime.corpus import open_corpus
+from engine.runtime.corpus import corpus_of
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import RankGroup, single_machine
+from engine.runtime.metrics import Metrics
 from engine.runtime.predict import schedule_of
 from engine.simulate.spans import Span
 from engine.simulate.trace import chrome_trace
@@ -31,8 +32,11 @@ GRACE_S = 3.0
 @click.argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write a Chrome/Perfetto trace of the run.")
+@click.option("--metrics", type=click.Path(path_type=Path), help="Write a row per step as CSV.")
 @click.option("--spans", type=click.Path(path_type=Path), help="Write every span as a line of JSON.")
-def command(file: str, as_json: bool, trace: Path | None, spans: Path | None) -> int:
+def command(
+    file: str, as_json: bool, trace: Path | None, metrics: Path | None, spans: Path | None
+) -> int:  # fmt: skip
     """Train a model across data centres, all of them emulated on this machine.
 
     FILE (JSON or YAML, - for standard input) is a job: datacenters, links, stages, dc_of_stage, pipelines,
@@ -40,16 +44,18 @@ def command(file: str, as_json: bool, trace: Path | None, spans: Path | None) ->
     steps and more; see docs/training.md. Progress goes to stderr. Exit status 1 if the run failed.
     """
     job = _with_absolute_paths(parse(TrainJob, load_document(file)))
-    corpus = open_corpus(job.data, seq=job.model.seq, seed=job.seed)
+    corpus = corpus_of(job)
     schedule_of(job)
     found = resumed(job, corpus.fingerprint()) if job.resume else None
     if found:
         click.echo(f"resumes after step {found.manifest.step} from {found.where}", err=True)
     with contextlib.ExitStack() as stack:
         span_file = stack.enter_context(_writable(spans, "--spans")) if spans else None
+        metrics_file = stack.enter_context(_writable(metrics, "--metrics")) if metrics else None
         trace_file = stack.enter_context(_writable(trace, "--trace")) if trace else None
         log_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="meridian-train-"))
-        watch = _Watch(job, span_file, keep_spans=trace_file is not None)
+        rows = stack.enter_context(contextlib.closing(Metrics(metrics_file))) if metrics_file else None
+        watch = _Watch(job, span_file, rows, keep_spans=trace_file is not None)
         _run(job, watch, log_dir)
         if trace_file:
             json.dump(chrome_trace(watch.kept, "s"), trace_file)
@@ -63,8 +69,12 @@ def command(file: str, as_json: bool, trace: Path | None, spans: Path | None) ->
 def _with_absolute_paths(job: TrainJob) -> TrainJob:
     """The job with its paths as every process sees them, whatever folder it runs in; URLs stay."""
     changes: dict[str, Any] = {}
-    if job.data is not None:
+    if isinstance(job.data, dict):
+        changes["data"] = {name: _absolute(path) for name, path in job.data.items()}
+    elif job.data is not None:
         changes["data"] = _absolute(job.data)
+    if job.model.tokenizer is not None:
+        changes["model"] = job.model.model_copy(update={"tokenizer": _absolute(job.model.tokenizer)})
     if isinstance(job.resume, str):
         changes["resume"] = _absolute(job.resume)
     if job.checkpoint is not None:
@@ -93,11 +103,14 @@ def _run(job: TrainJob, watch: "_Watch", log_dir: str) -> None:
 class _Watch:
     """What a run says, as it says it."""
 
-    def __init__(self, job: TrainJob, span_file: IO[str] | None, *, keep_spans: bool) -> None:
+    def __init__(
+        self, job: TrainJob, span_file: IO[str] | None, metrics: Metrics | None, *, keep_spans: bool
+    ) -> None:  # fmt: skip
         self.result: dict[str, Any] | None = None
         self.failure: str | None = None
         self.kept: deque[Span] = deque(maxlen=LONGEST_TRACE if keep_spans else 0)
         self._job, self._span_file, self._keeps = job, span_file, keep_spans
+        self._metrics = metrics
         self._ready = 0
         self._last_step: float | None = None
 
@@ -116,10 +129,17 @@ class _Watch:
             self.failure = f"rank {event['rank']}: {event['detail']}"
 
     def _on_step(self, event: dict[str, Any]) -> None:
+        if self._metrics:
+            self._metrics.step(event)
         took = "" if self._last_step is None else f"  {1e3 * (event['t'] - self._last_step):8.1f} ms"
         self._last_step = event["t"]
         steps = self._job.steps
         click.echo(f"iteration {event['iteration'] + 1}/{steps}  loss {event['loss']:.4f}{took}", err=True)
+
+    def _on_validation(self, event: dict[str, Any]) -> None:
+        if self._metrics:
+            self._metrics.validation(event)
+        click.echo(f"validation after step {event['step']}: loss {event['loss']:.4f}", err=True)
 
     def _on_checkpoint(self, event: dict[str, Any]) -> None:
         if event["state"] == "saved":
@@ -132,7 +152,7 @@ class _Watch:
         if not self._span_file and not self._keeps:
             return
         pipeline, stage = divmod(event["rank"], self._job.stages)
-        gpu = f"{self._job.datacenters[self._job.dcs[stage]].name}/p{pipeline}s{stage}"
+        gpu = f"{self._job.datacenters[self._job.dcs_of_pipeline[pipeline][stage]].name}/p{pipeline}s{stage}"
         for values in event["spans"]:
             named = {**values, "run": event["run"], "iteration": event["iteration"], "gpu": gpu}
             if self._span_file:

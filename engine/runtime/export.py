@@ -187,7 +187,8 @@ def _architecture(shape: TrainModel) -> str:
 
 
 def _write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
-    (folder / "tokenizer.json").write_text(byte_tokenizer())
+    own = checkpoint.manifest.tokenizer
+    (folder / "tokenizer.json").write_bytes(checkpoint.read(own) if own else byte_tokenizer().encode())
     named = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": checkpoint.manifest.shape.seq,

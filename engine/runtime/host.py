@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from engine.errors import InputError
 from engine.runtime import rank as rank_module
-from engine.runtime.corpus import Corpus, open_corpus
+from engine.runtime.corpus import Corpus, corpus_of
 from engine.runtime.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
 from engine.runtime.predict import schedule_of
 from engine.runtime.result import completed
@@ -58,7 +58,7 @@ class Host:
 
     spec: LaunchSpec
     schedule: Schedule
-    corpus: Corpus
+    corpora: dict[str, Corpus]  # by name of the data centre
     began: float
     ranks: dict[int, _Rank] = field(default_factory=dict)
     stopping: bool = False
@@ -101,7 +101,7 @@ class Host:
         events_read, events_write = os.pipe()
         hosts_store = listener is not None and me.rank == self.spec.first_rank
         start = rank_module.Start(
-            spec=self.spec, me=me, schedule=self.schedule, corpus=self.corpus, port=port,
+            spec=self.spec, me=me, schedule=self.schedule, corpus=self.corpora[me.dc_name], port=port,
             listen_fd=listener.fileno() if listener is not None and hosts_store else None,
             events_fd=events_write, began=self.began, asked=self._asked,
         )  # fmt: skip
@@ -251,6 +251,14 @@ def _why(rank: _Rank) -> str:
     return rank.last_line or f"ended with status {rank.code} without output"
 
 
+def _corpora(spec: LaunchSpec) -> dict[str, Corpus]:
+    """The text that the local ranks read, by data centre; one corpus for all where they read the same."""
+    names = {rank.dc_name for rank in spec.ranks if rank.rank in spec.local}
+    if not isinstance(spec.job.data, dict):
+        return dict.fromkeys(names, corpus_of(spec.job))
+    return {name: corpus_of(spec.job, name) for name in names}
+
+
 def _listener(spec: LaunchSpec) -> tuple[int, socket.socket | None]:
     """The port of the rendezvous store, and its socket where this machine hosts it."""
     if spec.first_rank not in spec.local:
@@ -311,8 +319,7 @@ def main() -> int:
     spec = LaunchSpec.from_json(line.decode())
     try:
         schedule = schedule_of(spec.job)
-        corpus = open_corpus(spec.job.data, seq=spec.job.model.seq, seed=spec.job.seed)
-        return Host(spec, schedule, corpus, began).run()
+        return Host(spec, schedule, _corpora(spec), began).run()
     except InputError as error:
         for rank in spec.local:
             _emit(

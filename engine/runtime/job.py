@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, NonNegative, Number, Positive, nearest
+from engine.runtime.job_settings import CheckpointSettings, SpikeSettings, Steps, ValidationSettings
 from engine.runtime.learning_rate import LearningRateSchedule
 from engine.runtime.model_document import BYTE_VOCABULARY as BYTE_VOCABULARY
 from engine.runtime.model_document import TrainModel as TrainModel
@@ -39,7 +40,6 @@ NOMINAL_FLOPS_PER_MS = 2.0e7
 UNREACHABLE = HopNetwork(latency_ms=1e9, cap_gbps=1e-9, connections=1, window_bytes=1, rate_bytes_per_s=1.0)
 
 _LATER = "not available in this version"
-Steps = Annotated[Count, Field(le=1_000_000_000)]
 
 
 class TrainDataCenter(Document):
@@ -57,26 +57,6 @@ class TrainLink(Document):
     bandwidth_gbps: Annotated[Positive, Field(le=100_000)]
     connections: Annotated[Count, Field(le=256)] | None = None
     egress_price_per_gb: NonNegative | None = None
-
-
-class CheckpointSettings(Document):
-    """Where and how often a run is saved.
-
-    dir : a folder that all nodes share, or a URL that fsspec opens.
-    every : steps; the last step is saved too.
-    keep : how many stay; the oldest go.
-    max_gb : the oldest also go while all together are larger (10^9 bytes); the latest always stays.
-    """
-
-    dir: Annotated[str, Field(min_length=1)]
-    every: Steps
-    keep: Annotated[Count, Field(le=100_000)] = 3
-    max_gb: Positive | None = None
-
-    @property
-    def most_bytes(self) -> float:
-        """`max_gb` in bytes; infinite where not given."""
-        return float("inf") if self.max_gb is None else self.max_gb * 1e9
 
 
 class TrainJob(Document):
@@ -105,7 +85,7 @@ class TrainJob(Document):
     activation_bytes: Annotated[Count, Field(le=10**11)] | None = None
     connections: Literal["auto"] | Annotated[Count, Field(le=256)] = "auto"
     model: TrainModel
-    data: str | None = None
+    data: str | dict[str, str] | None = None
     device: Literal["cpu", "emulated", "cuda"] = "cpu"
     times_ms: Times | None = None
     dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
@@ -115,6 +95,8 @@ class TrainJob(Document):
     weight_decay: Annotated[NonNegative, Field(le=1)] = 0.01
     seed: Annotated[Index, Field(le=2**31 - 1)] = 0
     clip: Annotated[Number, Field(gt=0, le=1e15)] | None = None
+    validation: ValidationSettings | None = None
+    spike: SpikeSettings | None = SpikeSettings()
     checkpoint: CheckpointSettings | None = None
     resume: Flag | Annotated[str, Field(min_length=1)] | None = None
     strategy: str = "pipeline"
@@ -137,6 +119,7 @@ class TrainJob(Document):
             )
         _check_datacenters(self)
         _check_stages(self)
+        _check_data(self)
         _check_links(self)
         _check_times(self)
         _ = self.scenario  # the scenario's own rules (policy, per-stage lists) hold for the job too
@@ -312,6 +295,18 @@ def _check_stages(job: TrainJob) -> None:
                 f"{site.name} needs {hosted * job.pipelines} ({hosted} stages × {job.pipelines} pipelines)"
             )
             raise InputError(f"datacenters[{index}].gpus", site.gpus, allowed)
+
+
+def _check_data(job: TrainJob) -> None:
+    if not isinstance(job.data, dict):
+        return
+    names = [dc.name for dc in job.datacenters]
+    for name in job.data:
+        if name not in names:
+            raise InputError(f"data.{name}", job.data[name], "no such data centre, " + nearest(name, names))
+    for name in sorted({names[dc] for dc in job.dcs}):
+        if name not in job.data:
+            raise InputError(f"data.{name}", None, "every data centre with stages needs a file or folder")
 
 
 def _check_links(job: TrainJob) -> None:

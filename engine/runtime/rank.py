@@ -1,6 +1,5 @@
 """One rank: sets itself up, trains step after step, and says how it went."""
 
-import array
 import os
 import sys
 import threading
@@ -21,6 +20,7 @@ from engine.runtime.exchange import PeerLost
 from engine.runtime.executor import Executor, work_of
 from engine.runtime.gradients import Gradients
 from engine.runtime.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
+from engine.runtime.losses import Losses
 from engine.runtime.memory import give_back
 from engine.runtime.mesh import Mesh
 from engine.runtime.model import DTYPES, Stage, params_sha256
@@ -28,6 +28,7 @@ from engine.runtime.recorder import Recorder
 from engine.runtime.result import measured_part, medians_of_stages
 from engine.runtime.totals import Background, Totals
 from engine.runtime.transport import LinkLost
+from engine.runtime.validation import Validation
 from engine.runtime.wiring import Wiring
 from engine.schedule.ir import OpKind, Schedule
 from engine.schedule.timing import durations
@@ -118,8 +119,8 @@ class _Training:
             self._spec, me, mesh.store, start.corpus, optimizer=self._optimizer, say=self._events.put,
             layers=dict(zip(self._stage.numbers, self._stage.layers, strict=True)),
         )  # fmt: skip
-        self._losses = array.array("d")
-        self._norms = array.array("d")
+        self._losses = Losses(job.spike)
+        self._validation = self._new_validation()
         self._startup_s = 0.0
         self._saved: dict[str, Any] | None = None
         self._samples = np.concatenate(
@@ -129,7 +130,29 @@ class _Training:
             ]
         )
 
+    def _new_validation(self) -> Validation | None:
+        held_out = self._start.corpus.held_out
+        if held_out is None:
+            return None
+        return Validation(
+            self._job, self._me, self._start.schedule.traversal, self._stage, self._mesh, held_out,
+            leads=self._me.rank == self._spec.first_rank, say=self._events.put,
+        )  # fmt: skip
+
+    def _same_text(self) -> None:
+        """Where data centres have files of their own, every rank must have the same text in them."""
+        if not isinstance(self._job.data, dict):
+            return
+        mine, store = self._start.corpus.fingerprint(), self._mesh.store
+        if self._me.rank == self._spec.first_rank:
+            store.set("data", mine)
+        elif store.get("data").decode() != mine:
+            name = self._me.dc_name
+            first = next(a.dc_name for a in self._spec.ranks if a.rank == self._spec.first_rank)
+            raise InputError(f"data.{name}", self._job.data[name], f"is not the same text as that in {first}")
+
     def run(self) -> None:
+        self._same_text()
         self._state("ready")
         self._mesh.barrier("ready")
         self._state("running")
@@ -139,6 +162,8 @@ class _Training:
                 self._keeper.end(iteration)
                 break
             self._iterate(iteration)
+            if self._validation:
+                self._validation.after(iteration + 1)
         self._recorder.drain()
         if self._background:
             self._background.close()
@@ -188,13 +213,8 @@ class _Training:
         if self._me.rank != self._spec.first_rank:
             return
         norm = square_sum**0.5
-        if not (np.isfinite(loss) and np.isfinite(norm)):
-            raise FloatingPointError(
-                f"step {iteration}: loss {loss} and gradient norm {norm} must be finite; lower lr"
-            )
+        self._losses.add(iteration, loss, norm)
         self._keeper.sound(iteration + 1)
-        self._losses.append(loss)
-        self._norms.append(norm)
         self._events.put(
             {
                 "kind": "step",
@@ -252,9 +272,10 @@ class _Training:
             int(n): sha for rank in stats for n, sha in rank["digests"].items() if rank["pipeline"] == 0
         }
         return {
-            "steps": len(self._losses),
-            "losses": list(self._losses),
-            "grad_norms": list(self._norms),
+            "steps": len(self._losses.losses),
+            "losses": list(self._losses.losses),
+            "grad_norms": list(self._losses.norms),
+            "validation": self._validation.results if self._validation else [],
             "params_sha256": params_sha256(digests),
             **measured_part(self._job, stats),
             "resumed_from": self._keeper.resumed_from,

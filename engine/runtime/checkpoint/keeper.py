@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -15,6 +16,7 @@ from engine.runtime.checkpoint.manifest import (
     LayerFile,
     Manifest,
     RandomState,
+    SavedFile,
     find,
     resumed,
 )
@@ -42,6 +44,7 @@ class Keeper:
         self._spec, self._me, self._job, self._store = spec, me, spec.job, store
         self._layers, self._optimizer = layers, optimizer
         self._leads = me.rank == spec.first_rank
+        self._tokenizer: bytes | None = None
         needed = self._leads and (self._job.checkpoint or self._job.resume)
         self._fingerprint = corpus.fingerprint() if needed else ""
         found = self._agreed() if self._job.resume else None
@@ -94,9 +97,13 @@ class Keeper:
     def _new_saver(
         self, settings: CheckpointSettings, say: Callable[[dict[str, Any]], None], found: Checkpoint | None
     ) -> Saver:
+        path = self._job.model.tokenizer
+        if path and self._leads:
+            self._tokenizer = Path(path).read_bytes()
         terms = Terms(
             settings=settings, place=open_place(settings.dir), leader=self._spec.first_rank,
             writers=tuple(a.rank for a in self._spec.ranks if a.pipeline == 0), manifest=self._manifest,
+            tokenizer=self._tokenizer,
         )  # fmt: skip
         return Saver(
             terms, self._store, rank=self._me.rank, say=say, after=found.manifest.saved_at if found else 0.0,
@@ -110,4 +117,5 @@ class Keeper:
             model=job.model.model_dump(mode="json", exclude_none=True), global_batch=job.global_batch,
             data=DataPosition(fingerprint=self._fingerprint, sequences=step * job.global_batch),
             rng=RandomState(key=[job.seed, step]), layers=files,
+            tokenizer=SavedFile.of("tokenizer.json", self._tokenizer) if self._tokenizer else None,
         )  # fmt: skip

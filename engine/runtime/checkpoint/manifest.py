@@ -1,7 +1,7 @@
 """`manifest.json` of a checkpoint: what was learned, on what, and the checksums of the layers' files."""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import xxhash
 from pydantic import Field
@@ -12,19 +12,30 @@ from engine.runtime.checkpoint.place import MANIFEST, Place, open_place, split
 from engine.runtime.job import TrainJob, TrainModel
 
 FORMAT = 1
+Data = bytes  # of a file; `bytes` is a field below
 Hex = Annotated[str, Field(pattern="^[0-9a-f]+$")]
 
 
-class LayerFile(Document):
+class SavedFile(Document):
+    """A file of the checkpoint; xxh3 is of its bytes (128 bits, hex)."""
+
+    file: Annotated[str, Field(pattern=r"^[a-z]+(-\d+)?\.[a-z]+$")]
+    bytes: Count
+    xxh3: Hex
+
+    @classmethod
+    def of(cls, file: str, data: Data, **more: Any) -> Self:
+        """The entry of a file that holds `data`."""
+        return cls(file=file, bytes=len(data), xxh3=xxhash.xxh3_128_hexdigest(data), **more)
+
+
+class LayerFile(SavedFile):
     """One layer's safetensors file; `number` is the layer's place in the model, 0 the embedding.
 
-    xxh3 : of the file's bytes (128 bits, hex). shapes : of its tensors by name.
+    shapes : of its tensors by name.
     """
 
     number: Index
-    file: Annotated[str, Field(pattern=r"^layer-\d+\.safetensors$")]
-    bytes: Count
-    xxh3: Hex
     shapes: dict[str, list[Index]]
 
 
@@ -49,7 +60,7 @@ class Manifest(Document):
     """A whole checkpoint after `step` steps.
 
     saved_at : Unix seconds; along one line of runs it only grows. model : the job's model document.
-    layers : in order, every layer once.
+    layers : in order, every layer once. tokenizer : None where the model reads bytes.
     """
 
     format: Literal[1] = 1
@@ -64,6 +75,7 @@ class Manifest(Document):
     data: DataPosition
     rng: RandomState
     layers: Annotated[list[LayerFile], Field(min_length=1)]
+    tokenizer: SavedFile | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -73,7 +85,7 @@ class Manifest(Document):
     @property
     def line(self) -> tuple[Any, ...]:
         """What all checkpoints of one training have in common: the older of them may go."""
-        model = json.dumps(self.model, sort_keys=True)
+        model = json.dumps({**self.model, "tokenizer": None}, sort_keys=True)
         return model, self.dtype, self.seed, self.global_batch, self.data.fingerprint
 
     @property
@@ -106,6 +118,10 @@ class Checkpoint:
         entry = next((layer for layer in self.manifest.layers if layer.number == number), None)
         if entry is None:
             raise InputError(self._field, self.where, f"holds no layer {number}")
+        return self.read(entry)
+
+    def read(self, entry: SavedFile) -> bytes:
+        """A file of the checkpoint. Raises InputError where it is missing, or not what was written."""
         try:
             data = self.place.read(self.name, entry.file)
         except OSError as error:
@@ -173,7 +189,8 @@ def check_fits(checkpoint: Checkpoint, job: TrainJob, fingerprint: str) -> None:
     Stages, data centres, pipelines, policy, learning rate and clip may differ; model, data and order may not.
     """
     manifest = checkpoint.manifest
-    theirs, ours = manifest.shape.model_dump(), job.model.model_dump()
+    # What a tokenizer makes of the text is in the fingerprint; where its file lies does not matter.
+    theirs, ours = (model.model_dump(exclude={"tokenizer"}) for model in (manifest.shape, job.model))
     for name in theirs:
         if theirs[name] != ours[name]:
             allowed = f"is of another model: {name} {theirs[name]}, this job has {ours[name]}"

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import xxhash
 from torch import Tensor
 
 from engine.errors import InputError
@@ -44,6 +43,7 @@ class Terms:
 
     writers : the ranks that write, one replica of each stage. leader : the one of them that publishes.
     manifest : makes the manifest of a step from the time and the files; called on the leader only.
+    tokenizer : its file, which the leader writes too; None where the model reads bytes.
     """
 
     settings: CheckpointSettings
@@ -51,6 +51,7 @@ class Terms:
     writers: tuple[int, ...]
     leader: int
     manifest: Callable[[int, float, list[LayerFile]], Manifest]
+    tokenizer: bytes | None = None
 
 
 class Saver:
@@ -134,10 +135,7 @@ class Saver:
                 file = f"layer-{number:05d}.safetensors"
                 self._terms.place.write(name, file, data)
                 shapes = {key: list(tensor.shape) for key, tensor in tensors.items()}
-                checksum = xxhash.xxh3_128_hexdigest(data)
-                files.append(
-                    LayerFile(number=number, file=file, bytes=len(data), xxh3=checksum, shapes=shapes)
-                )
+                files.append(LayerFile.of(file, data, number=number, shapes=shapes))
         except (
             Exception
         ) as error:  # drivers of URLs raise what they like; the run is worth more than its copy
@@ -158,6 +156,8 @@ class Saver:
                 raise OSError(problems[0])
             manifest = self._manifest(step, sorted(files, key=lambda file: file.number))
             self._check_all_here(name, manifest)
+            if manifest.tokenizer and self._terms.tokenizer:
+                place.write(name, manifest.tokenizer.file, self._terms.tokenizer)
             place.write(name, MANIFEST, manifest.to_bytes())
             place.publish(name)
         except Exception as error:
