@@ -296,6 +296,10 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         REPORTED,
     ),
     # jobs
+    "jobs.record_checkpoint": (
+        lambda w: partial(jobs.record_checkpoint, w.launch(), {"step": 2, "state": "saved", "where": "/c"}),
+        REPORTED,
+    ),
     "jobs.record_boundary": (lambda w: partial(jobs.record_boundary, w.launch(), 3), REPORTED),
     "jobs.wait_for": (lambda w: partial(jobs.wait_for, w.launch(), "GPUs"), "the run's page says it"),
     "jobs.wait_in_queue": (

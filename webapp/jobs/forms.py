@@ -34,12 +34,21 @@ class CloneForm(Sectioned, forms.Form):
         label="Most microbatches held", min_value=1, max_value=10_000, required=False,
         help_text="Of one stage at once; empty: no limit.",
     )  # fmt: skip
+    checkpoint_dir = forms.CharField(
+        label="Checkpoints in", max_length=500, required=False,
+        help_text="A folder that all nodes share, or a URL such as s3://…; empty: none.",
+    )  # fmt: skip
+    checkpoint_every = forms.IntegerField(
+        label="A checkpoint every", min_value=1, max_value=10**9, required=False, help_text="Iterations."
+    )
+    resume = forms.BooleanField(label="Go on from the run's last checkpoint", required=False)
     idempotency_key = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
 
     layout = [
         ("Run", "", ["name", "steps"]),
         ("Training", "", ["lr", "clip", "seed", "microbatches", "micro_batch"]),
         ("Schedule", "", ["policy", "sharing", "memory_limit"]),
+        ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every", "resume"]),
     ]
     CHANGED = (
         "steps",
@@ -56,8 +65,15 @@ class CloneForm(Sectioned, forms.Form):
     def __init__(self, data: Any = None, *, run: Run, initial: dict[str, Any] | None = None) -> None:
         old = parse(TrainJob, run.job.document)
         values = {name: getattr(old, name) for name in self.CHANGED}
+        if old.checkpoint:
+            values.update(checkpoint_dir=old.checkpoint.dir, checkpoint_every=old.checkpoint.every)
         super().__init__(data, initial={"name": _free_name(run.job), **values, **(initial or {})})
         self.run = run
+        resume = self.fields["resume"]
+        resume.disabled = run.saved_step is None
+        resume.help_text = (
+            f"After iteration {run.saved_step:,}." if run.saved_step is not None else "It has saved none."
+        )
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -77,8 +93,20 @@ class CloneForm(Sectioned, forms.Form):
                 document.pop(name, None)
             else:
                 document[name] = cleaned[name]
+        self._checkpoints(document, cleaned)
         parse(TrainJob, document)
         return document
+
+    def _checkpoints(self, document: dict[str, Any], cleaned: dict[str, Any]) -> None:
+        where, every = cleaned["checkpoint_dir"], cleaned["checkpoint_every"]
+        settings = dict(document.pop("checkpoint", None) or {})
+        if where and not every:
+            raise InputError("checkpoint_every", every, "say after how many iterations")
+        if where:
+            document["checkpoint"] = {**settings, "dir": where, "every": every}
+        document.pop("resume", None)
+        if cleaned["resume"]:
+            document["resume"] = self.run.saved_where
 
 
 def _free_name(job: Job) -> str:

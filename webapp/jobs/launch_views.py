@@ -37,7 +37,8 @@ def run_cancel(request: HttpRequest, pk: int) -> HttpResponse:
 def run_retry(request: HttpRequest, pk: int) -> HttpResponse:
     run = _run(request, pk)
     try:
-        again = retry_run(request.user, run, key=request.POST.get("idempotency_key", ""))
+        key = request.POST.get("idempotency_key", "")
+        again = retry_run(request.user, run, key=key, resume=request.POST.get("resume") == "1")
     except InputError as error:
         messages.error(request, f"Not launched: {error.value} {error.allowed}.")
         return redirect("jobs:run-detail", pk=pk)

@@ -130,7 +130,13 @@ class Run(models.Model):
     boundary_why = models.CharField(max_length=200, blank=True)
     stop_after = models.PositiveIntegerField(null=True)
     again = models.BooleanField(default=False)
+    # Its last checkpoint: after how many steps, and where; and the one that it goes on from itself.
+    saved_step = models.PositiveIntegerField(null=True)
+    saved_where = models.CharField(max_length=1000, blank=True)
+    resumes_step = models.PositiveIntegerField(null=True)
+    resumes_from = models.CharField(max_length=1000, blank=True)
 
+    LONGEST_WHERE = 1000
     objects = RunQuerySet.as_manager()
 
     class Meta:
@@ -173,6 +179,11 @@ class Run(models.Model):
     def done(self) -> int:
         """Iterations that have ended."""
         return self.iteration + 1
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What its ranks are given: the job's document, and the checkpoint that this attempt goes on from."""
+        return {**self.job.document, **({"resume": self.resumes_from} if self.resumes_from else {})}
 
     @property
     def stop_ordinal(self) -> int | None:

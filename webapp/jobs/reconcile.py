@@ -253,7 +253,7 @@ def spec_of(run: Run, node: Node) -> LaunchSpec:
     return LaunchSpec(
         run=str(run.pk),
         generation=run.generation,
-        job=parse(TrainJob, run.job.document),
+        job=parse(TrainJob, run.document),
         ranks=tuple(
             RankAssignment(
                 rank=rank.rank,

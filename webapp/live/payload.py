@@ -45,6 +45,7 @@ def run_entry(run: Run) -> dict[str, Any]:
         "started_at": unix(run.started_at),
         "finished_at": unix(run.finished_at),
         "can_cancel": not run.is_over and not stopping,
+        "saved_step": run.saved_step,
     }
 
 

@@ -27,6 +27,11 @@ export function showRun(run, model) {
   if (cancel) cancel.hidden = !run.can_cancel;
   const retry = $("[data-retry]");
   if (retry) retry.hidden = !isOver(run);
+  const resume = $("[data-resume]");
+  if (resume) {
+    resume.hidden = !isOver(run) || run.saved_step === null;
+    setText($("[data-resume-step]", resume), count(run.saved_step ?? 0));
+  }
 }
 
 /** With a capital, unless it begins with a name: those stay as they are. */

@@ -16,7 +16,7 @@ def stop_at_boundary(actor: Any, run: Run, *, why: str, again: bool) -> bool:
     """Have `run` end after a whole iteration because of `why`; whether it was news.
 
     A run that has computed nothing yet is stopped at once. With `again` its job is queued anew when it has
-    ended: the next generation, from the first iteration, for there are no checkpoints.
+    ended: the next generation, from its last checkpoint, or where it saves none from the first iteration.
 
     Raises
     ------
@@ -83,4 +83,4 @@ def go_on_elsewhere(run: Run) -> Run | None:
         return None
     run.again = False
     run.save(update_fields=["again"])
-    return launch_run(None, run.job)
+    return launch_run(None, run.job, after=run)

@@ -42,25 +42,34 @@ def launch_plan(actor: Any, plan: Plan, option_index: int, *, key: str = "") -> 
 
 
 @transaction.atomic
-def launch_run(actor: Any, job: Job, *, key: str = "") -> Run:
-    """Queue a run of `job`, one generation after its last; the reconciler starts it. See `launch_plan`."""
+def launch_run(actor: Any, job: Job, *, key: str = "", after: Run | None = None) -> Run:
+    """Queue a run of `job`, one generation after its last; the reconciler starts it. See `launch_plan`.
+
+    Parameters
+    ----------
+    after : a run of the job from whose last checkpoint the new one goes on, if it has saved any.
+    """
     require(actor, job.team)
-    return _once(actor, key, lambda: _queue(actor, job, key))
+    return _once(actor, key, lambda: _queue(actor, job, key, after=after))
 
 
 @transaction.atomic
-def retry_run(actor: Any, run: Run, *, key: str = "") -> Run:
-    """Queue the job of `run` again: the same document, the next generation, from the first iteration.
+def retry_run(actor: Any, run: Run, *, key: str = "", resume: bool = False) -> Run:
+    """Queue the job of `run` again: the same document, the next generation.
+
+    Parameters
+    ----------
+    resume : go on from the last checkpoint of `run`; else from where the job's document begins.
 
     Raises
     ------
     PermissionDenied
         `actor` is no operator of the job's team.
     InputError
-        A run of the job has not ended.
+        A run of the job has not ended, or there is no checkpoint to go on from.
     """
     require(actor, run.job.team)
-    return _once(actor, key, lambda: _retry(actor, run, key))
+    return _once(actor, key, lambda: _retry(actor, run, key, resume=resume))
 
 
 @transaction.atomic
@@ -102,12 +111,14 @@ def _launch_option(actor: Any, plan: Plan, option_index: int, key: str) -> Run:
     return _queue(actor, job, key)
 
 
-def _retry(actor: Any, run: Run, key: str) -> Run:
+def _retry(actor: Any, run: Run, key: str, *, resume: bool) -> Run:
     Job.objects.select_for_update().get(pk=run.job_id)
     unfinished = run.job.runs.open().order_by("-generation").first()
     if unfinished:
         raise InputError("run", str(unfinished), f"is {unfinished.status_label.lower()}: stop it first")
-    return _queue(actor, run.job, key, f"Attempt after {run}.")
+    if resume and run.saved_step is None:
+        raise InputError("resume", str(run), "has saved no checkpoint: retry it from the beginning")
+    return _queue(actor, run.job, key, f"Attempt after {run}.", after=run if resume else None)
 
 
 def _clone(actor: Any, run: Run, name: str, document: dict[str, Any], key: str) -> Run:
@@ -128,9 +139,10 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any
     return {name: old.get(name) for name in changed}, {name: new.get(name) for name in changed}
 
 
-def _queue(actor: Any, job: Job, key: str, told: str = "") -> Run:
+def _queue(actor: Any, job: Job, key: str, told: str = "", *, after: Run | None = None) -> Run:
     Job.objects.select_for_update().get(pk=job.pk)  # two launches at once: two generations
     last = job.runs.order_by("-generation").values_list("generation", flat=True).first() or 0
+    saved = after if after is not None and after.saved_step is not None else None
     run = Run.objects.create(
         job=job,
         generation=last + 1,
@@ -140,9 +152,14 @@ def _queue(actor: Any, job: Job, key: str, told: str = "") -> Run:
         predicted=predicted_payload(job.document),
         created_by=actor,
         idempotency_key=key,
+        resumes_step=saved.saved_step if saved else None,
+        resumes_from=saved.saved_where if saved else "",
+        saved_step=saved.saved_step if saved else None,
+        saved_where=saved.saved_where if saved else "",
     )
-    after = {"desired_state": run.desired_state, "generation": run.generation, "steps": run.steps}
-    record(actor, "launch", run, team=job.team, after=after, message=told)
+    told = f"{told} Goes on after iteration {saved.saved_step:,}.".strip() if saved else told
+    state = {"desired_state": run.desired_state, "generation": run.generation, "steps": run.steps}
+    record(actor, "launch", run, team=job.team, after=state, message=told)
     by = f"Launched by {actor}." if actor else "Launched."
     add_mark(run, MarkLevel.INFO, f"{by} {told}".strip())
     notify.run_changed(run.pk)

@@ -263,10 +263,21 @@ def _take_boundary(intake: Intake, run: Run, event: Event) -> None:
     intake.touched.add(run.pk)
 
 
+def _take_checkpoint(intake: Intake, run: Run, event: Event) -> None:
+    if jobs.record_checkpoint(run, event):
+        intake.touched.add(run.pk)
+
+
+def _take_validation(intake: Intake, run: Run, event: Event) -> None:
+    """Nothing yet: the losses come with the result."""
+
+
 _TAKERS = {
     "rank": _take_rank,
     "step": _take_step,
     "boundary": _take_boundary,
+    "checkpoint": _take_checkpoint,
+    "validation": _take_validation,
     "log": _take_log,
     "result": _take_result,
 }
