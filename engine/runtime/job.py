@@ -5,12 +5,14 @@ milliseconds), so `meridian simulate` and the run follow the same schedule.
 """
 
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, NonNegative, Number, Positive, nearest
+from engine.runtime.devices import Devices
 from engine.runtime.job_settings import CheckpointSettings, SpikeSettings, Steps, ValidationSettings
 from engine.runtime.learning_rate import LearningRateSchedule
 from engine.runtime.model_document import BYTE_VOCABULARY as BYTE_VOCABULARY
@@ -81,7 +83,7 @@ class TrainJob(Document):
     schedule: Annotated[str, Field(min_length=1)] | None = None
     accumulation: Annotated[Count, Field(le=10_000)] = 1
     recompute: Annotated[bool, Field(strict=True)] | None = None
-    devices: Any = None
+    devices: Devices | None = None
     activation_bytes: Annotated[Count, Field(le=10**11)] | None = None
     connections: Literal["auto"] | Annotated[Count, Field(le=256)] = "auto"
     model: TrainModel
@@ -127,8 +129,21 @@ class TrainJob(Document):
 
     @cached_property
     def dcs(self) -> tuple[int, ...]:
-        """Index into `datacenters` of each stage."""
-        return tuple(self.dc_of_stage) if self.dc_of_stage else (0,) * self.stages
+        """Index into `datacenters` of each stage; under `devices` of the first pipeline's."""
+        return self.dcs_of_pipeline[0]
+
+    @cached_property
+    def dcs_of_pipeline(self) -> tuple[tuple[int, ...], ...]:
+        """Index into `datacenters` of each stage, by pipeline: they differ under `devices` alone."""
+        if self.devices is not None:
+            return self.devices.dcs([dc.gpus for dc in self.datacenters])
+        dcs = tuple(self.dc_of_stage) if self.dc_of_stage else (0,) * self.stages
+        return (dcs,) * self.pipelines
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether pipelines run through different data centres."""
+        return len(set(self.dcs_of_pipeline)) > 1
 
     @property
     def world_size(self) -> int:
@@ -177,27 +192,37 @@ class TrainJob(Document):
     @cached_property
     def hops(self) -> dict[int, HopNetwork]:
         """The network under each WAN hop s → s+1, by s."""
-        crossing = [s for s in range(self.stages - 1) if self.dcs[s] != self.dcs[s + 1]]
-        return {s: self._network(self.dcs[s], self.dcs[s + 1]) for s in crossing}
+        networks = {hop: self.network(hop) for hop in range(self.stages - 1)}
+        return {hop: network for hop, network in networks.items() if network is not None}
+
+    def network(self, hop: int, pipeline: int = 0) -> HopNetwork | None:
+        """The network under hop s → s+1 of a pipeline, the last one from the last stage to the first.
+
+        None inside a DC, and where no link is.
+        """
+        dcs = self.dcs_of_pipeline[pipeline]
+        return self.between(dcs[hop], dcs[(hop + 1) % self.stages])
+
+    def between(self, a: int, b: int) -> HopNetwork | None:
+        """The network between two DC indexes; None for one and the same, and where no link is."""
+        return self._networks.get(frozenset((a, b)))
 
     @cached_property
-    def wrap(self) -> HopNetwork | None:
-        """The network from the last stage to the first, for loops; None inside a DC, or where no link is."""
-        first, last = self.dcs[0], self.dcs[-1]
-        return self._network(last, first) if first != last and self.link_between(last, first) else None
+    def _networks(self) -> dict[frozenset[int], HopNetwork]:
+        names = [dc.name for dc in self.datacenters]
+        return {frozenset(map(names.index, link.between)): self._network(link) for link in self.links}
 
-    def network(self, hop: int) -> HopNetwork | None:
-        """The network under hop s → s+1, the last one from the last stage to the first; None inside a DC."""
-        return self.wrap if hop == self.stages - 1 else self.hops.get(hop)
+    def ring_of(self, stage: int) -> list[tuple[int, int]]:
+        """(pipeline, DC) of a stage's replicas in the order in which they sum gradients: DC by DC."""
+        replicas = [(pipeline, dcs[stage]) for pipeline, dcs in enumerate(self.dcs_of_pipeline)]
+        return sorted(replicas, key=lambda replica: (replica[1], replica[0]))
 
     def link_between(self, a: int, b: int) -> TrainLink | None:
         """The link between two DC indexes, if there is one."""
         names = {self.datacenters[a].name, self.datacenters[b].name}
         return next((link for link in self.links if set(link.between) == names), None)
 
-    def _network(self, a: int, b: int) -> HopNetwork:
-        link = self.link_between(a, b)
-        assert link is not None, "checked by _check_links"
+    def _network(self, link: TrainLink) -> HopNetwork:
         asked = link.connections or (None if self.connections == "auto" else self.connections)
         return hop_network(latency_ms=link.latency_ms, cap_gbps=link.bandwidth_gbps, connections=asked)
 
@@ -213,17 +238,37 @@ class TrainJob(Document):
 
     def scenario_with(self, times: Times, *, microbatches: int | None = None) -> Scenario:
         """The same scenario with other (for instance measured) op times, in milliseconds."""
-        links = [hop for _, hop in sorted(self.hops.items())]
-        if self.dcs[0] != self.dcs[-1]:
-            links.append(self.wrap or UNREACHABLE)
-        wan = [Link(latency=hop.latency_ms, transfer=hop.transfer_ms(self.wan_bytes)) for hop in links]
+        dcs = self._scenario_dcs
+        hops = [hop for hop in range(self.stages) if dcs[hop] != dcs[(hop + 1) % self.stages]]
+        wan = [self._slowest(hop) for hop in hops]
         return Scenario(
-            stages=self.stages, dc_of_stage=list(self.dcs), pipelines=self.pipelines,
+            stages=self.stages, dc_of_stage=list(dcs), pipelines=self.pipelines,
             microbatches=microbatches or self.microbatches_of_step, times=times, wan=wan or Link(),
-            sharing=self.sharing, memory_limit=self.memory_limit, full_limit=self.full_limit,
-            policy=self.policy, contention=self.contention, recompute_rule=self.recompute_rule,
-            chunks=self._chunks, traversal=self.traversal, time_limit_s=self.time_limit_s,
+            sharing="spatial" if self.is_mixed else self.sharing, memory_limit=self.memory_limit,
+            full_limit=self.full_limit, policy=self.policy, contention=self.contention,
+            recompute_rule=self.recompute_rule, chunks=self._chunks, traversal=self.traversal,
+            time_limit_s=self.time_limit_s,
         )  # fmt: skip
+
+    @cached_property
+    def _scenario_dcs(self) -> tuple[int, ...]:
+        """DCs of the stages for the scenario; where pipelines are mixed, new numbers after each WAN hop."""
+        if not self.is_mixed:
+            return self.dcs
+        number, numbers = 0, [0]
+        for hop in range(self.stages - 1):
+            number += any(dcs[hop] != dcs[hop + 1] for dcs in self.dcs_of_pipeline)
+            numbers.append(number)
+        return tuple(numbers)
+
+    def _slowest(self, hop: int) -> Link:
+        """A hop as the slowest pipeline has it: a schedule knows one network for all of them."""
+        crossing = [dcs for dcs in self.dcs_of_pipeline if dcs[hop] != dcs[(hop + 1) % self.stages]]
+        networks = [self.between(dcs[hop], dcs[(hop + 1) % self.stages]) or UNREACHABLE for dcs in crossing]
+        return Link(
+            latency=max((network.latency_ms for network in networks), default=0.0),
+            transfer=max((network.transfer_ms(self.wan_bytes) for network in networks), default=0.0),
+        )
 
     @property
     def _chunks(self) -> int | None:
@@ -257,10 +302,6 @@ def _nominal_times(job: TrainJob) -> Times:
 
 
 def _refuse_later(job: TrainJob) -> None:
-    for field in ("devices",):
-        value = getattr(job, field)
-        if value is not None and value is not False:
-            raise InputError(field, value, _LATER)
     if job.device == "cuda":
         raise InputError("device", job.device, f"{_LATER}; allowed: cpu, emulated")
 
@@ -276,7 +317,7 @@ def _check_stages(job: TrainJob) -> None:
     if job.dc_of_stage and len(job.dc_of_stage) != job.stages:
         allowed = f"one DC index per stage: {job.stages} expected, {len(job.dc_of_stage)} given"
         raise InputError("dc_of_stage", job.dc_of_stage, allowed)
-    for stage, dc in enumerate(job.dcs):
+    for stage, dc in enumerate(job.dc_of_stage):
         if dc >= len(job.datacenters):
             raise InputError(
                 f"dc_of_stage[{stage}]", dc, f"an index into datacenters, 0 to {len(job.datacenters) - 1}"
@@ -288,6 +329,9 @@ def _check_stages(job: TrainJob) -> None:
         raise InputError("model.layers", job.model.layers, allowed)
     if job.world_size > MOST_RANKS:
         raise InputError("pipelines", job.pipelines, f"gives {job.world_size} ranks; at most {MOST_RANKS}")
+    if job.devices is not None:
+        _check_devices(job, job.devices)
+        return
     for index, site in enumerate(job.datacenters):
         hosted = job.dcs.count(index)
         if hosted * job.pipelines > site.gpus:
@@ -304,9 +348,18 @@ def _check_data(job: TrainJob) -> None:
     for name in job.data:
         if name not in names:
             raise InputError(f"data.{name}", job.data[name], "no such data centre, " + nearest(name, names))
-    for name in sorted({names[dc] for dc in job.dcs}):
+    for name in sorted({names[dc] for dcs in job.dcs_of_pipeline for dc in dcs}):
         if name not in job.data:
             raise InputError(f"data.{name}", None, "every data centre with stages needs a file or folder")
+
+
+def _check_devices(job: TrainJob, devices: Devices) -> None:
+    if job.dc_of_stage:
+        raise InputError("dc_of_stage", job.dc_of_stage, "must be left out beside devices, which says it")
+    devices.check(pipelines=job.pipelines, stages=job.stages, gpus=[dc.gpus for dc in job.datacenters])
+    if job.is_mixed and job.sharing == "temporal":
+        allowed = "spatial: pipelines run through different data centres and share no links"
+        raise InputError("sharing", job.sharing, allowed)
 
 
 def _check_links(job: TrainJob) -> None:
@@ -324,12 +377,17 @@ def _check_links(job: TrainJob) -> None:
             raise InputError(f"links[{index}].between", link.between, "is listed twice")
         seen.append(set(link.between))
     for stage in range(job.stages - 1):
-        a, b = job.dcs[stage], job.dcs[stage + 1]
-        if a != b and job.link_between(a, b) is None:
-            allowed = (
-                f"stages {stage} and {stage + 1} cross from {names[a]} to {names[b]}, but no link joins them"
-            )
-            raise InputError("links", [link.between for link in job.links], allowed)
+        for a, b in sorted({(dcs[stage], dcs[stage + 1]) for dcs in job.dcs_of_pipeline}):
+            if a != b and job.link_between(a, b) is None:
+                crossing = f"cross from {names[a]} to {names[b]}, but no link joins them"
+                allowed = f"stages {stage} and {stage + 1} {crossing}"
+                raise InputError("links", [link.between for link in job.links], allowed)
+    for stage in range(job.stages):
+        for (_, a), (_, b) in pairwise((*job.ring_of(stage), job.ring_of(stage)[0])):
+            if a != b and job.link_between(a, b) is None:
+                crossing = f"are in {names[a]} and {names[b]}, but no link joins them"
+                allowed = f"neighbours in the ring of stage {stage}'s replicas {crossing}"
+                raise InputError("links", [link.between for link in job.links], allowed)
 
 
 def _check_times(job: TrainJob) -> None:

@@ -133,7 +133,7 @@ def single_machine(
     used = dict.fromkeys(range(len(job.datacenters)), 0)
     for rank in range(job.world_size):
         pipeline, stage = divmod(rank, job.stages)
-        dc = job.dcs[stage]
+        dc = job.dcs_of_pipeline[pipeline][stage]
         name = job.datacenters[dc].name
         ranks.append(
             RankAssignment(

@@ -92,8 +92,8 @@ def _check(job: TrainJob, schedule: Schedule) -> None:
     if job.model.layers < places:
         allowed = f"at least one layer per stage and chunk: {job.stages} stages × {schedule.chunks} chunks"
         raise InputError("model.layers", job.model.layers, allowed)
-    first, last = job.dcs[0], job.dcs[-1]
-    if schedule.traversal.wraps and first != last and job.wrap is None:
-        names = [job.datacenters[dc].name for dc in (last, first)]
-        allowed = f"a loop crosses from {names[0]} to {names[1]}, but no link joins them"
-        raise InputError("links", [link.between for link in job.links], allowed)
+    for dcs in job.dcs_of_pipeline if schedule.traversal.wraps else ():
+        if dcs[-1] != dcs[0] and job.between(dcs[-1], dcs[0]) is None:
+            names = [job.datacenters[dc].name for dc in (dcs[-1], dcs[0])]
+            allowed = f"a loop crosses from {names[0]} to {names[1]}, but no link joins them"
+            raise InputError("links", [link.between for link in job.links], allowed)

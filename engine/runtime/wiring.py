@@ -116,7 +116,7 @@ class Wiring:
 
     def _new_incoming(self, way: int) -> Incoming:
         sender = self._rank_at(ends_of(way, self._job.stages)[0])
-        if self._job.network(way // 2) is None:
+        if self._job.network(way // 2, self._me.pipeline) is None:
             group, member = self._lan(sender)
             return LanIncoming(group, member, sender, self._lan_tag(way))
         assert self._fabric.endpoint is not None
@@ -126,7 +126,7 @@ class Wiring:
 
     def _new_outgoing(self, way: int) -> Outgoing:
         receiver = self._rank_at(ends_of(way, self._job.stages)[1])
-        network = self._job.network(way // 2)
+        network = self._job.network(way // 2, self._me.pipeline)
         if network is None:
             group, member = self._lan(receiver)
             return self._in_turn(way, LanOutgoing(group, member, receiver, self._lan_tag(way)))
@@ -176,7 +176,7 @@ class Wiring:
 
     def _crossing(self, way: int, chunk: int, payload: Payload) -> Crossing:
         from_stage, to_stage = ends_of(way, self._job.stages)
-        wan = self._job.network(way // 2) is not None
+        wan = self._job.network(way // 2, self._me.pipeline) is not None
         return Crossing(
             track="wan" if wan else "lan", from_stage=from_stage, to_stage=to_stage, payload=payload,
             chunk=chunk, nbytes=self._job.wan_bytes if wan else self._job.tensor_bytes,

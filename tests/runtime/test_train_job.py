@@ -18,6 +18,7 @@ EMULATED = {
     "recompute": None,
 }
 
+NO_DCS = {"dc_of_stage": None}
 REFUSED = [
     ({"stages": 4}, "dc_of_stage"),
     ({"dc_of_stage": [0, 0, 2]}, r"dc_of_stage\[2\]"),
@@ -54,7 +55,18 @@ REFUSED = [
     ({"checkpoint": {"dir": "x", "every": 0}}, "checkpoint.every"),
     ({"checkpoint": {"dir": "x", "every": 1, "keeep": 2}}, "did you mean 'keep'"),
     ({"checkpoint": {"dir": "x", "every": 1, "max_gb": 0}}, "checkpoint.max_gb"),
-    ({"devices": {}}, "devices.*not available"),
+    ({"devices": {}}, "devices.pipelines.*missing"),
+    ({"devices": {"pipelines": [[0, 1, 4], [2, 3, 5]]}}, "dc_of_stage.*left out"),
+    ({**NO_DCS, "devices": {"pipelines": [[0, 1, 4]]}}, "devices.pipelines.*2 expected, 1 given"),
+    ({**NO_DCS, "devices": {"pipelines": [[0, 1, 4], [2, 3]]}}, r"devices.pipelines\[1\].*3 expected"),
+    ({**NO_DCS, "devices": {"pipelines": [[0, 1, 4], [2, 3, 6]]}}, r"pipelines\[1\]\[2\].*0 to 5"),
+    ({**NO_DCS, "devices": {"pipelines": [[0, 1, 4], [2, 0, 5]]}}, r"pipelines\[1\]\[1\].*twice"),
+    (
+        {**NO_DCS, "devices": {"pipelines": [[0, 1, 4], [2, 3, 5]], "groups": [[0, 1], [2, 3], [4, 5]]}},
+        "groups",
+    ),
+    ({**NO_DCS, "devices": {"pipelines": [[0, 1, 4], [5, 2, 3]]}, "sharing": "temporal"}, "sharing"),
+    ({**NO_DCS, "devices": {"pipelines": [[0, 1, 2], [4, 5, 3]]}, "links": []}, "stage 0's replicas|join"),
     ({"chunks": 2}, "chunks"),
     ({"strategy": "swap"}, "strategy.*not available"),
     ({"dtype": "fp16"}, "dtype"),
@@ -81,7 +93,7 @@ def test_refused_data(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("short")
     with pytest.raises(InputError, match="no such file"):
         open_corpus(str(tmp_path / "none"), seq=16, seed=0)
-    with pytest.raises(InputError, match="at least 17 bytes"):
+    with pytest.raises(InputError, match="at least 17"):
         open_corpus(str(tmp_path), seq=16, seed=0)
 
 

@@ -1,0 +1,90 @@
+"""A placement by device: where each rank runs, what its hops are, and sums over replicas in several DCs."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.runtime.launch import single_machine
+from engine.runtime.predict import predict
+from engine.runtime.ring import Ring
+from tests.runtime.cells import LONGEST_WAIT_S, Cell, Office, far, whole
+from tests.runtime.jobs import job
+
+MIXED = {"pipelines": [[0, 1, 4], [5, 2, 3]]}  # devices 0 to 3 are north, 4 and 5 south
+
+
+def mixed(**changes: Any) -> Any:
+    return job(devices=MIXED, dc_of_stage=None, policy="1f1b", **changes)
+
+
+def test_ranks_run_where_the_devices_are() -> None:
+    ranks = single_machine(mixed(), run="x", log_dir="").ranks
+    assert [rank.dc_name for rank in ranks] == ["north", "north", "south", "south", "north", "north"]
+    assert len({rank.node for rank in ranks}) == 6
+
+
+def test_hops_are_those_of_each_pipeline_and_the_schedule_sees_the_slowest() -> None:
+    of = mixed()
+    assert of.network(0, pipeline=0) is None
+    assert of.network(1, pipeline=1) is None
+    assert of.network(1, pipeline=0) is not None
+    assert of.network(0, pipeline=1) is not None
+    assert of.scenario.wan_hops == (0, 1)
+    alike = job(devices={"pipelines": [[0, 1, 4], [2, 3, 5]]}, dc_of_stage=None, policy="1f1b")
+    assert alike.scenario == job(policy="1f1b").scenario
+    assert predict(of).iteration_s > predict(alike).iteration_s
+
+
+def test_gradients_are_those_of_one_pass() -> None:
+    of = mixed(dtype="fp64")
+    assert far(Cell(of).run(), whole(of)) < 1e-9
+
+
+class _Endpoint:
+    """Bytes between threads under the names that the transport gives them."""
+
+    def __init__(self, office: Office, rank: int) -> None:
+        self.rank, self._office = rank, office
+
+    def send(self, rank: int, tag: tuple[int, ...], data: memoryview) -> "_Done":
+        self._office.put((self.rank, rank, tag), bytes(data))
+        return _Done(lambda: None)
+
+    def post_receive(self, rank: int, tag: tuple[int, ...], into: memoryview) -> "_Done":
+        def take() -> None:
+            into[:] = self._office.take((rank, self.rank, tag))
+
+        return _Done(take)
+
+
+class _Done:
+    def __init__(self, do: Any) -> None:
+        self._do = do
+
+    def wait(self, timeout_s: float) -> None:
+        self._do()
+
+
+@settings(max_examples=25, deadline=None)
+@given(replicas=st.integers(2, 5), sizes=st.lists(st.integers(1, 17), min_size=1, max_size=3))
+def test_a_ring_sums_to_the_same_bits_everywhere(replicas: int, sizes: list[int]) -> None:
+    office, generator = Office(), torch.Generator().manual_seed(1)
+    buckets = [[torch.randn(size, generator=generator) for size in sizes] for _ in range(replicas)]
+    sums = [torch.stack([own[i] for own in buckets]).double().sum(0) for i in range(len(sizes))]
+    rings = [Ring(_Endpoint(office, rank), range(replicas)) for rank in range(replicas)]  # type: ignore[arg-type]
+
+    def reduce(rank: int) -> None:
+        for under_way in [rings[rank].allreduce([bucket]) for bucket in buckets[rank]]:
+            under_way.wait()
+
+    with ThreadPoolExecutor(replicas) as pool:
+        for done in [pool.submit(reduce, rank) for rank in range(replicas)]:
+            done.result(LONGEST_WAIT_S)
+    assert office.empty()
+    for i, expected in enumerate(sums):
+        assert buckets[0][i].tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5)
+        assert all(torch.equal(own[i], buckets[0][i]) for own in buckets)
