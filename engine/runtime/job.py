@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, NonNegative, Number, Positive, nearest
+from engine.model.measured import times_of_profile
 from engine.runtime.devices import Devices
 from engine.runtime.job_settings import CheckpointSettings, SpikeSettings, Steps, ValidationSettings
 from engine.runtime.learning_rate import LearningRateSchedule
@@ -98,10 +99,15 @@ class TrainJob(Document):
     seed: Annotated[Index, Field(le=2**31 - 1)] = 0
     clip: Annotated[Number, Field(gt=0, le=1e15)] | None = None
     validation: ValidationSettings | None = None
-    spike: SpikeSettings | None = SpikeSettings()
+    spike: SpikeSettings | Literal[False] = SpikeSettings()
     checkpoint: CheckpointSettings | None = None
     resume: Flag | Annotated[str, Field(min_length=1)] | None = None
     strategy: str = "pipeline"
+
+    @field_validator("times_ms", mode="before")
+    @classmethod
+    def _measured(cls, times_ms: Any) -> Any:
+        return times_of_profile(times_ms)
 
     @field_validator("strategy")
     @classmethod

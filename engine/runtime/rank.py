@@ -119,7 +119,7 @@ class _Training:
             self._spec, me, mesh.store, start.corpus, optimizer=self._optimizer, say=self._events.put,
             layers=dict(zip(self._stage.numbers, self._stage.layers, strict=True)),
         )  # fmt: skip
-        self._losses = Losses(job.spike)
+        self._losses = Losses(job.spike or None)
         self._validation = self._new_validation()
         self._startup_s = 0.0
         self._saved: dict[str, Any] | None = None
