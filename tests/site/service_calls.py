@@ -123,6 +123,11 @@ def measuring(w: World) -> Callable[[], Any]:
     return partial(inventory.measure_link, operator(w), w.link)
 
 
+def keeping_refined(w: World) -> Callable[[], Any]:
+    computation = planning.ask_to_refine(operator(w), w.plan, w.plan.request)
+    return partial(planning.keep_refined, computation, w.plan.result)
+
+
 def training(w: World) -> Run:
     run = placed(w)
     for rank in range(12):
@@ -198,6 +203,10 @@ CALLS: dict[str, Prepare] = {
     "inventory.probe_nodes": probing,
     "inventory.measure_link": measuring,
     # planning
+    "planning.ask_to_refine": lambda w: partial(planning.ask_to_refine, operator(w), w.plan, w.plan.request),
+    "planning.keep_refined": keeping_refined,
+    "planning.rename_plan": lambda w: partial(planning.rename_plan, operator(w), w.plan, "other"),
+    "planning.clone_plan": lambda w: partial(planning.clone_plan, operator(w), w.plan),
     "planning.start": lambda w: partial(
         planning.start, operator(w), team=w.team, kind="schedules", name="new", request=QUESTION
     ),
@@ -235,6 +244,10 @@ HOUSE = "keeps house; the setting says how much is kept"
 
 NOTES: dict[str, tuple[Prepare, str]] = {
     # planning
+    "planning.ask_to_refine": lambda w: partial(planning.ask_to_refine, operator(w), w.plan, w.plan.request),
+    "planning.keep_refined": keeping_refined,
+    "planning.rename_plan": lambda w: partial(planning.rename_plan, operator(w), w.plan, "other"),
+    "planning.clone_plan": lambda w: partial(planning.clone_plan, operator(w), w.plan),
     "planning.claim": (
         lambda w: partial(planning.claim, queued(w).pk),
         "the search worker begins what a person started, which is in the audit",

@@ -9,6 +9,7 @@ from engine.runtime.network import hop_network
 from webapp.inventory.models import GpuPool, WanLink
 from webapp.inventory.selectors import named_pools, pools
 from webapp.planning.models import Plan
+from webapp.planning.services.plans import free_name
 
 RULES = (
     "policy",
@@ -28,7 +29,7 @@ def request_of(values: dict[str, Any]) -> dict[str, Any]:
     chosen = named_pools(values["datacenters"])
     links = links_of(chosen)
     document = {
-        "method": "algorithm1",
+        "method": values.get("method") or "algorithm1",
         "datacenters": [_datacenter(name, pool) for name, pool in chosen.items()],
         "links": links,
         "job": _job(values, links),
@@ -56,7 +57,6 @@ def initial_of(plan: Plan) -> dict[str, Any]:
     """The form's values that lead to `plan` again; the inverse of `request_of` and `training_of`."""
     job, training = plan.request["job"], plan.training or {}
     names = [dc["name"] for dc in plan.request["datacenters"]]
-    taken = set(Plan.objects.filter(team=plan.team).values_list("name", flat=True))
     dcs = list({pool.dc_id: pool.dc for pool in pools(plan.team, names).values()}.values())
     values = {
         **{name: plan.request[name] for name in RULES if plan.request.get(name) is not None},
@@ -64,7 +64,8 @@ def initial_of(plan: Plan) -> dict[str, Any]:
         **{name: training[name] for name in ("micro_batch", "steps", "lr", "seed") if name in training},
         **training.get("model", {}),
         "team": plan.team_id,
-        "name": next(name for n in itertools.count(2) if (name := f"{plan.name[:70]} v{n}") not in taken),
+        "name": free_name(plan),
+        "method": plan.request.get("method", "search"),
         "datacenters": dcs,
         "source": "model" if "model" in job else "times",
     }

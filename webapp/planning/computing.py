@@ -23,6 +23,7 @@ from engine.simulate import Compared, SweepDocument, compare, sweep
 from webapp.planning import services
 from webapp.planning.models import Computation, ComputationKind
 from webapp.planning.placement_work import place_devices
+from webapp.planning.refinement import refine_plan
 
 log = structlog.get_logger(__name__)
 # How often a search that finds nothing new says that it lives and asks whether it should stop.
@@ -111,6 +112,7 @@ KINDS: dict[str, Callable[[dict[str, Any], Wires], Iterator[dict[str, Any]]]] = 
     ComputationKind.SCHEDULES: compare_schedules,
     ComputationKind.SWEEP: sweep_parameter,
     ComputationKind.PLACEMENT: place_devices,
+    ComputationKind.REFINE: refine_plan,
 }
 
 

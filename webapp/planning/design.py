@@ -42,7 +42,7 @@ class Column:
         for part in self.key.split("."):
             found = found.get(part) if isinstance(found, dict) else None
         is_number = isinstance(found, NUMBER) and not isinstance(found, bool)
-        return found * self.scale if is_number and self.is_number else found
+        return found * self.scale if is_number and self.is_number and self.scale != 1 else found
 
     def text(self, row: dict[str, Any]) -> str:
         """The cell as people read it."""

@@ -57,7 +57,14 @@ class PlanForm(Sectioned, forms.Form):
     )
     partitions = forms.IntegerField(label="Stages", min_value=1, max_value=1000, initial=6)
     microbatches = forms.IntegerField(label="Microbatches", min_value=1, max_value=10_000, initial=4)
-    policy = forms.ChoiceField(choices=[(name, name) for name in RUNNABLE], initial="atlas")
+    method = forms.ChoiceField(
+        choices=[("search", "Search"), ("algorithm1", "Algorithm 1")], initial="search", required=False,
+        help_text="Search: any order and share of data centres. Algorithm 1: as the Atlas paper fills them.",
+    )  # fmt: skip
+    policy = forms.ChoiceField(
+        choices=[("auto", "auto: the best there is"), *((name, name) for name in RUNNABLE)], initial="auto",
+        help_text="auto answers with the best fast one and is refined in the background.",
+    )  # fmt: skip
     max_dp_cells = forms.IntegerField(label="Most DP cells", min_value=1, max_value=100_000, required=False)
     order = forms.ChoiceField(
         choices=[("gpus", "Most GPUs first"), ("price", "Cheapest first")], label="Fill"
@@ -89,7 +96,7 @@ class PlanForm(Sectioned, forms.Form):
             "source", "forward_ms", "backward_ms", "recompute_ms", "activation_bytes", "comm_to_compute",
             "parameters_per_stage", "model", "model_micro_batch", "tp", "mfu",
         ]),
-        ("Schedule", "", ["partitions", "microbatches", "policy"]),
+        ("Schedule", "", ["partitions", "microbatches", "method", "policy"]),
         ("Constraints", "", ["objective", "bill", "budget_per_iteration", "iterations", "deadline_h"]),
         ("Training", "of a launch on emulated GPUs", [
             "layers", "hidden", "heads", "seq", "micro_batch", "steps", "lr", "seed",
@@ -107,6 +114,8 @@ class PlanForm(Sectioned, forms.Form):
         chosen, team = cleaned.get("datacenters"), cleaned.get("team")
         if chosen and team and any(dc.team_id != team.pk for dc in chosen):
             self.add_error("datacenters", f"Choose data centres of team {team} only.")
+        if cleaned.get("policy") == "auto" and cleaned.get("method") == "algorithm1":
+            self.add_error("policy", "Algorithm 1 takes one schedule: choose it, or choose the search.")
         required = ("model",) if cleaned.get("source") == "model" else ("forward_ms", "backward_ms")
         for name in required:
             if name not in self.errors and cleaned.get(name) in (None, ""):

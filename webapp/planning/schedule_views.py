@@ -33,7 +33,10 @@ COMPARING = (ComputationKind.SCHEDULES, ComputationKind.SWEEP)
 def schedule_list(request: HttpRequest) -> HttpResponse:
     return list_page(
         request, title="Schedules",
-        rows=Computation.objects.visible_to(request.user).of(*COMPARING).select_related("created_by").defer("answer"),
+        rows=Computation.objects.visible_to(request.user)
+        .of(*COMPARING)
+        .select_related("created_by")
+        .defer("answer"),
         filter_class=ComputationFilterSet, table_class=ComputationTable,
         create=("schedules:schedule-create", "Compare schedules"),
         empty="No comparison yet. One shows what each policy makes of the same cell, and how far from the "

@@ -1,57 +1,150 @@
 """What the plan page shows: options with a verdict in words, and the predicted timeline of one."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
+
+from django.utils.http import urlencode
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.plan.cell import scenario_of
+from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, Partition
-from engine.simulate import simulate
 from webapp.accounts.permissions import may
 from webapp.jobs.allocate import shortage_of
 from webapp.jobs.document import train_document
 from webapp.live.codes import code_of
 from webapp.live.shape import lanes, shape_of
-from webapp.planning.models import Plan
+from webapp.planning.models import Computation, ComputationState, Plan
+from webapp.planning.refinement import refinement_of, wants_refining
+from webapp.planning.what_if import Asked, answer_at_once, asked, sliders, told
 
 MOST_TIMELINE_SPANS = 20_000
+MOST_WHAT_IF_SPANS = 3_000  # drawn anew with each move of a slider
+WIDE_DCS = 8  # more data centres than this have no column each
+# What a search's `stopped_by` says of its answer.
+SEARCHED = {
+    "proven": "no route, split or number of cells that was left out can be better with these schedules",
+    "candidates": "of some routes and splits only the most promising were tried",
+    "sampled": "only some numbers of DP cells were tried",
+    "budget": "there was no time for every candidate that could be better",
+    "cancelled": "stopped early",
+}
 
 
-def plan_context(plan: Plan, user: Any, asked: str | None) -> dict[str, Any]:
-    """The context of planning/plan_detail.html, without the table of runs."""
-    dcs = [dc["name"] for dc in plan.request["datacenters"]]
+def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, Any]:
+    """The context of planning/plan_answer.html: the plan as the address asks for it."""
+    what = asked(plan, query)
+    refinement = refinement_of(plan, what.document)
+    result, took_ms = _result(what, refinement)
     operates = may(user, plan.team)
-    options = [_option(plan, index, dcs, operates) for index in range(len(plan.result["options"]))]
-    selected = _selected(options, plan.result.get("best"), asked)
-    limits = {
-        "budget": plan.request.get("budget_per_iteration"),
-        "deadline_ms": _deadline_ms(plan.request),
-    }
+    dcs = [dc["name"] for dc in what.document["datacenters"]]
+    dcs = dcs if len(dcs) <= WIDE_DCS else []
+    options = [_option(what, result, index, dcs, operates) for index in range(len(result["options"]))]
+    selected = _selected(options, result.get("best"), query.get("option"))
+    budget, deadline_ms = what.document.get("budget_per_iteration"), _deadline_ms(what.document)
     return {
         "plan": plan,
+        "what": what,
+        "what_query": urlencode(what.used),
+        "what_vals": json.dumps(what.used),
+        "told": told(plan.request, what.document),
+        "best_before": plan.best,
+        "best_now": _at(result, result.get("best")),
+        "result": result,
         "options": options,
         "dcs": dcs,
-        "figure_columns": 9 if plan.request.get("iterations") else 8,
+        "columns_after_d": (7 if what.document.get("iterations") else 6) + len(dcs),
         "selected": selected,
-        "plan_request": plan.request,
-        "excluded": plan.result.get("excluded", []),
+        "plan_request": what.document,
+        "excluded": result.get("excluded", []),
+        "left_out": result.get("left_out", []),
+        "searched": result.get("search") and SEARCHED[result["search"]["stopped_by"]],
+        "took_ms": took_ms,
         "may_operate": operates,
+        "refining": _refining(result, refinement, operates),
+        "sliders": sliders(plan.request, what.document),
         "plan_json": {
-            "options": plan.result["options"],
-            "pareto": plan.result.get("pareto", []),
-            "best": plan.result.get("best"),
+            "options": [_drawn(option) for option in result["options"]],
+            "pareto": result.get("pareto", []),
+            "best": result.get("best"),
             "selected": selected and selected["index"],
-            "timeline": timeline(plan, selected),
-            "limits": limits,
+            "timeline": timeline(
+                what.document, selected, MOST_WHAT_IF_SPANS if what.is_changed else MOST_TIMELINE_SPANS
+            ),
+            "limits": {"budget": budget, "deadline_ms": deadline_ms},
+            "before": _ghosts(plan) if what.is_changed else [],
+            "query": urlencode(what.used),
         },
+    }  # fmt: skip
+
+
+def _result(what: Asked, refinement: Computation | None) -> tuple[dict[str, Any], float]:
+    """The answer, and the ms that it took: the plan's own, a refined what-if, or one computed at once."""
+    if not what.is_changed:
+        return what.plan.result, what.plan.computed_ms
+    if refinement is not None and refinement.state == ComputationState.DONE:
+        began, ended = refinement.started_at, refinement.finished_at
+        return refinement.answer["result"], (ended - began).total_seconds() * 1e3 if began and ended else 0.0
+    return answer_at_once(what.document)
+
+
+def result_of(plan: Plan, query: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(document, answer) of a plan as the address asks for it."""
+    what = asked(plan, query)
+    return what.document, _result(what, refinement_of(plan, what.document))[0]
+
+
+def refining_context(plan: Plan, user: Any, used: Mapping[str, str]) -> dict[str, Any]:
+    """The context of planning/plan_refining.html alone."""
+    what = asked(plan, used)
+    refinement = refinement_of(plan, what.document)
+    result, _ = _result(what, refinement)
+    return {
+        "plan": plan,
+        "what": what,
+        "what_query": urlencode(what.used),
+        "what_vals": json.dumps(what.used),
+        "refining": _refining(result, refinement, may(user, plan.team)),
+        "ended": refinement is not None and not refinement.is_open,
     }
 
 
-def _option(plan: Plan, index: int, dcs: list[str], operates: bool) -> dict[str, Any]:
-    option = plan.result["options"][index]
-    best = index == plan.result.get("best")
-    pareto = index in plan.result.get("pareto", [])
+def _refining(result: dict[str, Any], refinement: Computation | None, operates: bool) -> dict[str, Any]:
+    """{state, progress}: refined, open, failed, wanted (by one who may ask for it), fast (who may not)."""
+    if refinement is not None and refinement.is_open:
+        return {"state": "open", "progress": refinement.progress or {}, "computation": refinement}
+    if refinement is not None and refinement.state == ComputationState.FAILED:
+        return {"state": "failed", "error": refinement.error}
+    if wants_refining(result):
+        return {"state": "wanted" if operates else "fast"}
+    if refinement is not None or any(option.get("schedule") for option in result["options"]):
+        return {"state": "refined"}
+    return {"state": ""}
+
+
+def _drawn(option: dict[str, Any]) -> dict[str, Any]:
+    """What of an option the page's script reads: not the orders of its schedule."""
+    return {name: value for name, value in option.items() if name != "schedule"}
+
+
+def _ghosts(plan: Plan) -> list[dict[str, Any]]:
+    """The plan's own options, for the drawing of what a change does to them."""
+    names = ("dp_cells", "feasible", "iteration_ms", "cost_per_iteration")
+    return [{name: option.get(name) for name in names} for option in plan.result["options"]]
+
+
+def _at(result: dict[str, Any], index: int | None) -> dict[str, Any] | None:
+    return None if index is None else result["options"][index]
+
+
+def _option(
+    what: Asked, result: dict[str, Any], index: int, dcs: list[str], operates: bool
+) -> dict[str, Any]:
+    option = result["options"][index]
+    best = index == result.get("best")
+    pareto = index in result.get("pareto", [])
     verdict = option.get("reason") or ("Best" if best else "On the Pareto front" if pareto else "")
     return {
         **option,
@@ -60,9 +153,9 @@ def _option(plan: Plan, index: int, dcs: list[str], operates: bool) -> dict[str,
         "on_pareto": pareto,
         "verdict": verdict,
         "gpu_cells": [(option.get("gpus_used") or {}).get(dc) or None for dc in dcs],
-        "launch": launch_check(plan, option, operates),
-        **_against_limits(plan.request, option),
-    }
+        "launch": None if what.is_changed else launch_check(what.plan, option, operates),
+        **_against_limits(what.document, option),
+    }  # fmt: skip
 
 
 def _against_limits(request: dict[str, Any], option: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +168,7 @@ def _against_limits(request: dict[str, Any], option: dict[str, Any]) -> dict[str
         "days": length_ms * iterations / 8.64e7 if length_ms and iterations else None,
         "over_budget": budget is not None and cost is not None and cost > budget,
         "late": deadline is not None and length_ms is not None and length_ms > deadline,
+        "idle": ", ".join(f"{dc} {n:,}" for dc, n in (option.get("gpus_idle") or {}).items()),
     }
 
 
@@ -109,36 +203,41 @@ def _deadline_ms(request: dict[str, Any]) -> float | None:
     return request["deadline_h"] * 3.6e6 / request["iterations"]
 
 
-def timeline(plan: Plan, option: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Lanes, links and predicted spans of one cell of `option`; None where there is none to draw."""
+def timeline(
+    request: dict[str, Any], option: dict[str, Any] | None, most: int = MOST_TIMELINE_SPANS
+) -> dict[str, Any] | None:
+    """Lanes, links and predicted spans of one cell of `option`; None where there is none to draw, or they are
+    surely more than `most`."""
     if option is None or not option.get("feasible"):
         return None
-    scenario = scenario_of(parse(PlanRequest, plan.request), engine_option(option))
-    if scenario.stages * scenario.pipelines * scenario.microbatches * 3 > MOST_TIMELINE_SPANS:
+    stages = sum(part["stages"] for part in option["partitions"])
+    pipelines = option["pipelines"] // option["dp_cells"]
+    if stages * pipelines * request["job"]["microbatches"] * 3 > most:
         return None
-    result = simulate(scenario.model_copy(update={"spans": True})).as_dict()
+    result = simulated(parse(PlanRequest, request), engine_option(option))
     used = list(dict.fromkeys(part["dc"] for part in option["partitions"]))
     shape = shape_of(
         {
             "datacenters": [{"name": name} for name in used],
-            "links": plan.request.get("links", []),
-            "stages": scenario.stages,
-            "pipelines": scenario.pipelines,
+            "links": request.get("links", []),
+            "stages": stages,
+            "pipelines": pipelines,
             "policy": option["policy"],
             "dc_of_stage": [used.index(p["dc"]) for p in option["partitions"] for _ in range(p["stages"])],
         }
     )
     spans: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}
-    for span in result["spans"]:
-        stage = span["stage"] if span["track"] == "gpu" else span["from_stage"]
-        spans[span["pipeline"] * shape.stages + stage].append(code_of(_seconds(span), origin=0.0))
+    for span in result.spans():
+        values = span.as_dict()
+        stage = values["stage"] if span.track == "gpu" else values["from_stage"]
+        spans[span.pipeline * shape.stages + stage].append(code_of(_seconds(values), origin=0.0))
     return {
         "dcs": [{"name": name} for name in shape.dcs],
         "lanes": lanes(shape, []),
         "links": list(shape.links),
         "predicted": {
-            "iteration_ms": result["makespan"],
-            "utilization": result["utilization"],
+            "iteration_ms": result.makespan,
+            "utilization": option["utilization"],
             "spans": list(spans.values()),
         },
     }

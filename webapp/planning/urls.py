@@ -6,7 +6,14 @@ app_name = "planning"
 urlpatterns = [
     path("", views.plan_list, name="plan-list"),
     path("new/", views.plan_create, name="plan-create"),
+    path("compare/", views.plan_compare, name="plan-compare"),
     path("<int:pk>/", views.plan_detail, name="plan-detail"),
+    path("<int:pk>/<slug:table>.csv", views.plan_table, name="plan-table"),
+    path("<int:pk>/refine/", views.plan_refine, name="plan-refine"),
+    path("<int:pk>/refining/", views.plan_refining, name="plan-refining"),
+    path("<int:pk>/save/", views.plan_save, name="plan-save"),
+    path("<int:pk>/rename/", views.plan_rename, name="plan-rename"),
+    path("<int:pk>/clone/", views.plan_clone, name="plan-clone"),
     path("<int:pk>/document.json", views.plan_document, name="plan-document"),
     path("<int:pk>/launch/", views.plan_launch, name="plan-launch"),
 ]

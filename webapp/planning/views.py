@@ -6,30 +6,39 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.http import urlencode
 from django.views.decorators.http import require_POST
 
 from engine.errors import InputError
-from webapp.accounts.permissions import require_somewhere, visible_or_404
+from webapp.accounts.permissions import require, require_somewhere, visible_or_404
 from webapp.jobs.models import Run
 from webapp.jobs.services import launch_plan
 from webapp.jobs.tables import RunTable
 from webapp.lists import bound_table, list_page
+from webapp.planning import services
 from webapp.planning.compose import initial_of
+from webapp.planning.design import download
 from webapp.planning.dry import dry_run
 from webapp.planning.forms import PlanForm
 from webapp.planning.models import Plan
-from webapp.planning.selectors import plan_context
-from webapp.planning.services import create_plan
+from webapp.planning.plan_tables import compared_fronts, compared_lines, differences, plan_file, side_by_side
+from webapp.planning.refinement import refinement_of, wants_refining
+from webapp.planning.selectors import plan_context, refining_context, result_of
 from webapp.planning.tables import PlanFilterSet, PlanTable
+from webapp.planning.what_if import asked
+
+MOST_COMPARED = 6
+MOST_OFFERED = 50  # plans to choose from on the page of a comparison
 
 
 def plan_list(request: HttpRequest) -> HttpResponse:
     return list_page(
         request, title="Plans", rows=Plan.objects.visible_to(request.user).select_related("created_by"),
         filter_class=PlanFilterSet, table_class=PlanTable, create=("planning:plan-create", "New plan"),
+        actions=[(reverse("planning:plan-compare"), "Compare plans")],
         empty="No plan yet. A plan shows what each number of DP cells takes and costs.",
     )  # fmt: skip
 
@@ -40,10 +49,12 @@ def plan_create(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
         try:
-            plan = create_plan(
+            plan = services.create_plan(
                 request.user, team=values["team"], name=values["name"], request=form.request_document,
                 training=form.training,
             )  # fmt: skip
+            if wants_refining(plan.result):
+                services.ask_to_refine(request.user, plan, plan.request)
             return redirect("planning:plan-detail", pk=plan.pk)
         except InputError as error:
             form.take_input_error(error)
@@ -65,30 +76,127 @@ def _initial(request: HttpRequest) -> dict[str, Any]:
 
 
 def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
-    plan = visible_or_404(Plan.objects.select_related("team", "created_by"), request.user, pk=pk)
-    context = plan_context(plan, request.user, request.GET.get("option"))
+    """A plan, or a what-if of it (webapp/planning/what_if.py); for htmx the part that a change changes."""
+    plan = _visible(request, pk)
+    context = plan_context(plan, request.user, request.GET)
     context["launch_key"] = secrets.token_urlsafe(24)
     context["command"] = f"meridian plan plan-{pk}.json"
     context["document_name"] = f"plan-{pk}.json"
-    context["document_url"] = reverse("planning:plan-document", args=[pk])
-    selected = context["selected"]
-    context["dry"] = dry_run(plan, selected["index"]) if selected and selected["launch"]["ok"] else None
+    query = f"?{context['what_query']}" if context["what_query"] else ""
+    context["document_url"] = reverse("planning:plan-document", args=[pk]) + query
+    context["address"] = request.build_absolute_uri(reverse("planning:plan-detail", args=[pk]) + query)
+    selected, changed = context["selected"], context["what"].is_changed
+    may_launch = selected and not changed and selected["launch"]["ok"]
+    context["dry"] = dry_run(plan, selected["index"]) if may_launch else None
+    if request.headers.get("HX-Request"):
+        response = render(request, "planning/plan_answer.html", context | {"fragment": True})
+        response["HX-Replace-Url"] = context["address"]
+        return response
     runs = Run.objects.visible_to(request.user).for_lists().filter(job__plan=plan)
     context["runs"] = bound_table(request, RunTable, runs, prefix="runs-")
     return render(request, "planning/plan_detail.html", context)
 
 
+def _visible(request: HttpRequest, pk: int) -> Plan:
+    return visible_or_404(Plan.objects.select_related("team", "created_by"), request.user, pk=pk)
+
+
 def plan_document(request: HttpRequest, pk: int) -> HttpResponse:
     """The document that `meridian plan` answers."""
-    plan = visible_or_404(Plan.objects.all(), request.user, pk=pk)
-    response = HttpResponse(json.dumps(plan.request, indent=2), content_type="application/json")
-    response["Content-Disposition"] = f'attachment; filename="plan-{pk}.json"'
-    return response
+    text = json.dumps(asked(_visible(request, pk), request.GET).document, indent=2)
+    return download(text, "application/json", f"plan-{pk}.json")
+
+
+def plan_table(request: HttpRequest, pk: int, table: str) -> HttpResponse:
+    """A table or chart of a plan as CSV."""
+    document, result = result_of(_visible(request, pk), request.GET)
+    text = plan_file(document, result, table, request.GET.get("option"))
+    if text is None:
+        raise Http404
+    return download(text, "text/csv", f"plan-{pk}-{table}.csv")
+
+
+@require_POST
+def plan_refine(request: HttpRequest, pk: int) -> HttpResponse:
+    """Have the plan, or the what-if that the body names, refined; answers with how far that is."""
+    plan = _visible(request, pk)
+    what = asked(plan, request.POST)
+    if refinement_of(plan, what.document) is None:
+        services.ask_to_refine(request.user, plan, what.document)
+    else:
+        require(request.user, plan.team)
+    return _refining(request, plan, what.used)
+
+
+def plan_refining(request: HttpRequest, pk: int) -> HttpResponse:
+    """How far the refinement of the plan, or of the what-if that the address names, is."""
+    plan = _visible(request, pk)
+    return _refining(request, plan, asked(plan, request.GET).used)
+
+
+def _refining(request: HttpRequest, plan: Plan, used: dict[str, str]) -> HttpResponse:
+    context = refining_context(plan, request.user, used)
+    return render(request, "planning/plan_refining.html", context)
+
+
+@require_POST
+def plan_save(request: HttpRequest, pk: int) -> HttpResponse:
+    """Keep the what-if that the body names as a plan of its own."""
+    plan = _visible(request, pk)
+    what = asked(plan, request.POST)
+    back = redirect("planning:plan-detail", pk=pk)
+    if what.error or not what.is_changed:
+        messages.error(request, f"Not saved: {what.error or 'nothing differs from the plan.'}")
+        return back
+    try:
+        saved = services.create_plan(
+            request.user, team=plan.team, name=request.POST.get("name", "").strip(), request=what.document,
+            training=plan.training,
+        )  # fmt: skip
+    except (InputError, ValidationError) as error:
+        said = " ".join(error.messages) if isinstance(error, ValidationError) else f"{error}."
+        messages.error(request, f"Not saved: {said}")
+        return redirect(f"{back.url}?{urlencode(what.used)}")
+    return redirect("planning:plan-detail", pk=saved.pk)
+
+
+@require_POST
+def plan_rename(request: HttpRequest, pk: int) -> HttpResponse:
+    plan = _visible(request, pk)
+    try:
+        services.rename_plan(request.user, plan, request.POST.get("name", ""))
+    except ValidationError as error:
+        messages.error(request, f"Not renamed: {' '.join(error.messages)}")
+    return redirect("planning:plan-detail", pk=pk)
+
+
+@require_POST
+def plan_clone(request: HttpRequest, pk: int) -> HttpResponse:
+    copied = services.clone_plan(request.user, _visible(request, pk))
+    return redirect("planning:plan-detail", pk=copied.pk)
+
+
+def plan_compare(request: HttpRequest) -> HttpResponse:
+    """Plans side by side: those that the address names (?plan=1&plan=2), at most MOST_COMPARED."""
+    visible = Plan.objects.visible_to(request.user).select_related("team")
+    wanted = [int(pk) for pk in request.GET.getlist("plan") if pk.isdigit() and len(pk) < 10]
+    found = {plan.pk: plan for plan in visible.filter(pk__in=wanted)}
+    plans = [found[pk] for pk in dict.fromkeys(wanted) if pk in found][:MOST_COMPARED]
+    table = side_by_side(plans)
+    if request.GET.get("as") == "csv":
+        return download(table.as_csv(), "text/csv", "plans.csv")
+    context = {
+        "title": "Compare plans", "plans": plans, "lines": compared_lines(table),
+        "differences": differences(plans),
+        "offered": visible.order_by("-created_at").only("name", "team", "created_at")[:MOST_OFFERED],
+        "most": MOST_COMPARED, "query": request.GET.urlencode(), "charts": compared_fronts(plans),
+    }  # fmt: skip
+    return render(request, "planning/plan_compare.html", context)
 
 
 @require_POST
 def plan_launch(request: HttpRequest, pk: int) -> HttpResponse:
-    plan = visible_or_404(Plan.objects.select_related("team"), request.user, pk=pk)
+    plan = _visible(request, pk)
     try:
         key = request.POST.get("idempotency_key", "")
         run = launch_plan(request.user, plan, _index(request, plan), key=key)

@@ -12,17 +12,22 @@ from webapp.planning.services.computations import (
     say_alive,
     start,
 )
-from webapp.planning.services.plans import create_plan
+from webapp.planning.services.plans import clone_plan, create_plan, rename_plan
+from webapp.planning.services.refinements import ask_to_refine, keep_refined
 
 __all__ = [
     "ask_to_cancel",
+    "ask_to_refine",
     "claim",
+    "clone_plan",
     "create_plan",
     "finish",
     "give_up",
+    "keep_refined",
     "note_progress",
     "put_back",
     "remove",
+    "rename_plan",
     "requeue_lost",
     "say_alive",
     "start",

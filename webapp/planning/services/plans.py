@@ -1,5 +1,6 @@
 """Making plans: the engine's answer is kept with the question."""
 
+import itertools
 import time
 from typing import Any
 
@@ -12,6 +13,8 @@ from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.planning.models import Plan
+
+UNCHECKED = ("request", "result", "training", "created_by")
 
 
 def create_plan(
@@ -42,7 +45,48 @@ def create_plan(
         created_by=actor,
     )
     with transaction.atomic():
-        plan.full_clean(exclude=["request", "result", "training", "created_by"])
+        plan.full_clean(exclude=UNCHECKED)
         plan.save()
         record(actor, "create", plan, team=team, after={"name": name, "request": request})
     return plan
+
+
+def rename_plan(actor: Any, plan: Plan, name: str) -> None:
+    """Give a plan another name; its runs keep the name that they were launched with.
+
+    Raises
+    ------
+    PermissionDenied
+        `actor` is no operator of the plan's team.
+    ValidationError
+        The name is missing or too long, or the team has a plan of this name already.
+    """
+    require(actor, plan.team)
+    before, plan.name = plan.name, name.strip()
+    with transaction.atomic():
+        plan.full_clean(exclude=UNCHECKED)
+        plan.save(update_fields=["name"])
+        record(actor, "rename", plan, team=plan.team, before={"name": before}, after={"name": plan.name})
+
+
+def clone_plan(actor: Any, plan: Plan) -> Plan:
+    """A copy of a plan with its answer, under the next free name.
+
+    Raises PermissionDenied where `actor` is no operator of the plan's team.
+    """
+    require(actor, plan.team)
+    copied = Plan(
+        team=plan.team, name=free_name(plan), request=plan.request, result=plan.result,
+        training=plan.training, computed_ms=plan.computed_ms, created_by=actor,
+    )  # fmt: skip
+    with transaction.atomic():
+        copied.full_clean(exclude=UNCHECKED)
+        copied.save()
+        record(actor, "create", copied, team=plan.team, after={"name": copied.name, "copy_of": plan.name})
+    return copied
+
+
+def free_name(plan: Plan) -> str:
+    """The plan's name with the lowest number from 2 that the team has not given yet: "east v2"."""
+    taken = set(Plan.objects.filter(team=plan.team).values_list("name", flat=True))
+    return next(name for n in itertools.count(2) if (name := f"{plan.name[:70]} v{n}") not in taken)

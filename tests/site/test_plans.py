@@ -1,0 +1,287 @@
+"""The plan page: what-ifs that the address holds, refinement, saving, names, copies, comparison, files."""
+
+import csv
+import io
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.inputs import parse
+from engine.plan.dc_selection import WHAT_IF_S
+from engine.plan.dc_selection import plan as solve
+from engine.plan.request import PlanRequest
+from engine.plan.search.refine import refine
+from tests.site.world import World
+from webapp.accounts.models import AuditEntry
+from webapp.planning import refinement, services
+from webapp.planning.computing import work_at
+from webapp.planning.models import Computation, Plan
+from webapp.planning.what_if import asked, changed, sliders, told
+
+DOCUMENT: dict[str, Any] = {
+    "method": "search",
+    "datacenters": [
+        {"name": "us", "gpus": 12, "gpu_type": "a100-80g", "price_per_gpu_hour": 2.0},
+        {"name": "eu", "gpus": 8, "gpu_type": "a100-80g", "price_per_gpu_hour": 3.0},
+    ],
+    "links": [
+        {"between": ["us", "eu"], "latency_ms": 20.0, "bandwidth_gbps": 5.0, "egress_price_per_gb": 0.02}
+    ],
+    "job": {
+        "partitions": 6, "microbatches": 4, "forward_ms": 10.0, "backward_ms": 20.0, "recompute_ms": 10.0,
+        "comm_to_compute": 2.0, "activation_bytes": 5e6,
+    },
+    "allreduce": False,
+}  # fmt: skip
+
+
+def made(world: World, name: str = "searched", **more: Any) -> Plan:
+    return services.create_plan(
+        world.users["operator"], team=world.team, name=name, request={**DOCUMENT, **more}, training=None
+    )
+
+
+def page(client: Client, plan: Plan, **query: Any) -> Any:
+    return client.get(reverse("planning:plan-detail", args=[plan.pk]), query, headers={"HX-Request": "true"})
+
+
+@pytest.fixture
+def operator(world: World, client: Client) -> Client:
+    client.force_login(world.users["operator"])
+    return client
+
+
+@given(
+    gpus=st.tuples(st.integers(0, 40), st.integers(0, 40)),
+    latency=st.integers(0, 100),
+    bandwidth=st.integers(1, 100),
+)
+def test_what_a_slider_says_is_what_the_document_holds(
+    gpus: tuple[int, int], latency: int, bandwidth: int
+) -> None:
+    query = {
+        "gpus-0": str(gpus[0]), "gpus-1": str(gpus[1]), "latency-0": str(latency),
+        "bandwidth-0": str(bandwidth), "option": "3", "budget": "",
+    }  # fmt: skip
+    document, used = changed(DOCUMENT, query)
+    assert [dc["gpus"] for dc in document["datacenters"]] == list(gpus)
+    link = document["links"][0]
+    assert (link["latency_ms"], link["bandwidth_gbps"]) == (latency, bandwidth)
+    # The changed document, asked with what was used alone, is the same; nothing used, nothing changed.
+    assert changed(DOCUMENT, used) == (document, used)
+    assert (document == DOCUMENT) == (not used)
+    assert len(told(DOCUMENT, document)) == len(used)
+    shown = sliders(DOCUMENT, document)
+    for slider in [*shown["gpus"], *shown["links"][0][1], *shown["job"]]:
+        assert slider.least <= slider.value <= slider.most
+        assert slider.is_changed == (slider.name in used)
+
+
+def test_c_follows_the_links_where_it_came_from_them() -> None:
+    from webapp.planning.compose import transfer_to_forward
+
+    derived = json.loads(json.dumps(DOCUMENT))
+    derived["job"]["comm_to_compute"] = transfer_to_forward(derived["job"], derived["links"])
+    document, _ = changed(derived, {"bandwidth-0": "2.5"})
+    assert document["job"]["comm_to_compute"] == pytest.approx(2 * derived["job"]["comm_to_compute"])
+    assert sliders(derived, document)["job"] == []
+    given_c, used = changed(DOCUMENT, {"bandwidth-0": "2.5", "c": "3"})
+    assert (given_c["job"]["comm_to_compute"], set(used)) == (3.0, {"bandwidth-0", "c"})
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ({"gpus-0": "-1"}, "gpus-0"),
+        ({"gpus-0": "1e9"}, "gpus-0"),
+        ({"gpus-0": "999999999"}, "gpus"),
+        ({"latency-0": "nan"}, "latency_ms"),
+        ({"bandwidth-0": "0"}, "bandwidth_gbps"),
+        ({"bandwidth-0": "fast"}, "bandwidth-0"),
+        ({"budget": "-3"}, "budget_per_iteration"),
+        ({"c": "inf"}, "comm_to_compute"),
+    ],
+)
+def test_what_cannot_be_is_said_and_the_plan_stays(
+    world: World, operator: Client, query: dict[str, str], says: str
+) -> None:
+    plan = made(world)
+    answer = page(operator, plan, **query)
+    assert says in answer.context["what"].error
+    assert answer.context["result"] == plan.result
+
+
+@pytest.mark.django_db
+def test_a_what_if_is_the_answer_of_the_command(world: World, operator: Client) -> None:
+    plan = made(world)
+    answer = page(operator, plan, **{"gpus-1": "20", "budget": "0.05"})
+    file = reverse("planning:plan-document", args=[plan.pk])
+    document = operator.get(file, {"gpus-1": "20", "budget": "0.05"})
+    expected = solve(parse(PlanRequest, document.json()), budget_s=WHAT_IF_S).as_dict()
+    timeless = {name: value for name, value in expected.items() if name != "search"}
+    assert {name: answer.context["result"][name] for name in timeless} == json.loads(json.dumps(timeless))
+    assert answer["HX-Replace-Url"].endswith(f"/plans/{plan.pk}/?gpus-1=20&budget=0.05")
+    assert answer.context["plan_json"]["before"]
+    plan.refresh_from_db()
+    assert plan.request["datacenters"][1]["gpus"] == 8
+
+
+@pytest.mark.long
+@pytest.mark.django_db
+def test_auto_refines_a_plan_and_what_if_apart(
+    world: World, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refinement, "refine", partial(refine, seconds=0.2))  # a shape may take a minute
+    plan = made(world)
+    before = plan.best
+    assert before is not None
+    assert any(option["refining"] for option in plan.result["options"])
+    assert page(operator, plan).context["refining"]["state"] == "wanted"
+    ask = reverse("planning:plan-refine", args=[plan.pk])
+    assert operator.post(ask).context["refining"]["state"] == "open"
+    assert operator.post(ask).context["refining"]["state"] == "open"
+    assert Computation.objects.filter(kind="refine").count() == 1
+    work_at(Computation.objects.get(kind="refine").pk)
+    plan.refresh_from_db()
+    after = plan.best
+    assert after is not None
+    assert after["iteration_ms"] <= before["iteration_ms"]
+    assert not any(option["refining"] for option in plan.result["options"])
+    assert AuditEntry.objects.filter(verb="refine", object_id=str(plan.pk)).exists()
+    answer = page(operator, plan)
+    assert answer.context["refining"]["state"] == "refined"
+    drawn = answer.context["plan_json"]["timeline"]["predicted"]
+    assert drawn["iteration_ms"] == pytest.approx(after["pp_time_ms"])
+    # A what-if has a refinement of its own, which the plan does not keep; another one of it stops the first.
+    operator.post(ask, {"gpus-1": "6"})
+    operator.post(ask, {"gpus-1": "7"})
+    eu = "request__document__datacenters__1__gpus"
+    states = dict(Computation.objects.filter(kind="refine").values_list(eu, "state"))
+    assert states == {8: "done", 6: "cancelled", 7: "queued"}
+    kept = plan.result
+    work_at(Computation.objects.get(state="queued").pk)
+    plan.refresh_from_db()
+    assert plan.result == kept
+    refined = page(operator, plan, **{"gpus-1": "7"})
+    assert refined.context["refining"]["state"] == "refined"
+    assert refined.context["what"].is_changed
+    state = operator.get(reverse("planning:plan-refining", args=[plan.pk]), {"gpus-1": "7"})
+    assert b'hx-trigger="load"' in state.content
+
+
+@pytest.mark.django_db
+def test_a_viewer_sees_and_changes_nothing(world: World, client: Client) -> None:
+    plan = made(world)
+    client.force_login(world.users["viewer"])
+    assert page(client, plan).context["refining"]["state"] == "fast"
+    answer = page(client, plan, **{"gpus-0": "20"})
+    assert b"plan-save" not in answer.content
+    assert b"Save as" not in answer.content
+    for name in ("refine", "save", "rename", "clone"):
+        address = reverse(f"planning:plan-{name}", args=[plan.pk])
+        assert client.post(address, {"name": "x", "gpus-0": "20"}).status_code == 403
+
+
+@pytest.mark.django_db
+def test_a_what_if_is_saved_under_a_name(world: World, operator: Client) -> None:
+    plan = made(world)
+    save = reverse("planning:plan-save", args=[plan.pk])
+    answer = operator.post(save, {"gpus-1": "20", "name": "wider"})
+    saved = Plan.objects.get(name="wider")
+    assert answer.url == reverse("planning:plan-detail", args=[saved.pk])
+    assert saved.request["datacenters"][1]["gpus"] == 20
+    for wrong in ({"gpus-1": "20", "name": "wider"}, {"gpus-1": "20", "name": ""}, {"name": "same"}):
+        answer = operator.post(save, wrong, follow=True)
+        assert "Not saved" in answer.content.decode()
+    assert Plan.objects.count() == 3
+
+
+@pytest.mark.django_db
+def test_names_and_copies(world: World, operator: Client) -> None:
+    plan = made(world)
+    operator.post(reverse("planning:plan-rename", args=[plan.pk]), {"name": " east "})
+    plan.refresh_from_db()
+    assert plan.name == "east"
+    taken = operator.post(reverse("planning:plan-rename", args=[plan.pk]), {"name": "three"}, follow=True)
+    assert "Not renamed" in taken.content.decode()
+    operator.post(reverse("planning:plan-clone", args=[plan.pk]))
+    operator.post(reverse("planning:plan-clone", args=[plan.pk]))
+    copies = Plan.objects.filter(name__startswith="east v").order_by("name")
+    assert [copy.name for copy in copies] == ["east v2", "east v3"]
+    assert all(copy.result == plan.result for copy in copies)
+
+
+@pytest.mark.django_db
+def test_plans_side_by_side(world: World, operator: Client) -> None:
+    plans = [made(world), made(world, "dear", job={**DOCUMENT["job"], "microbatches": 8})]
+    answer = operator.get(reverse("planning:plan-compare"), {"plan": [plan.pk for plan in plans]})
+    lines = {label + unit: cells for label, unit, _, cells in answer.context["lines"]}
+    assert lines["Iterationms"] == [f"{plan.best['iteration_ms']:,.1f}" for plan in plans if plan.best]
+    assert dict(answer.context["differences"])["job: microbatches"] == ["4", "8"]
+    text = operator.get(reverse("planning:plan-compare"), {"plan": [plan.pk for plan in plans], "as": "csv"})
+    rows = {row["Figure"] + row["Unit"]: row for row in csv.DictReader(io.StringIO(text.content.decode()))}
+    assert float(rows["Iterationms"]["dear"]) == plans[1].best["iteration_ms"]  # type: ignore[index]
+    assert operator.get(reverse("planning:plan-compare")).status_code == 200
+    other = world.client("stranger").get(reverse("planning:plan-compare"), {"plan": plans[0].pk})
+    assert other.context["plans"] == []
+
+
+@pytest.mark.django_db
+def test_every_chart_has_its_file(world: World, operator: Client) -> None:
+    plan = made(world)
+
+    def rows(table: str, **query: Any) -> list[dict[str, str]]:
+        answer = operator.get(reverse("planning:plan-table", args=[plan.pk, table]), query)
+        assert answer.status_code == 200
+        return list(csv.DictReader(io.StringIO(answer.content.decode())))
+
+    options = plan.result["options"]
+    assert [int(row["D"]) for row in rows("options")] == [option["dp_cells"] for option in options]
+    assert len(rows("pareto")) == sum(option["feasible"] for option in options)
+    assert len(rows("stages")) == 6
+    best = plan.best
+    assert best is not None
+    ends = [float(row["end"]) for row in rows("timeline")]
+    assert max(ends) == pytest.approx(best["pp_time_ms"])
+    assert len(rows("excluded")) == len(plan.result["excluded"])
+    assert len(rows("options", **{"gpus-0": "40"})) > len(options)
+    assert operator.get(reverse("planning:plan-table", args=[plan.pk, "none"])).status_code == 404
+
+
+@pytest.mark.django_db
+def test_a_plan_without_an_option_says_why(world: World, operator: Client) -> None:
+    few = [{**dc, "gpus": 1} for dc in DOCUMENT["datacenters"]]
+    plan = made(world, "few", datacenters=few)
+    answer = operator.get(reverse("planning:plan-detail", args=[plan.pk]))
+    assert plan.result["feasible"] is False
+    assert plan.result["reason"][1:] in answer.content.decode()
+    more = page(operator, plan, **{"gpus-0": "12"})
+    assert "There is a feasible option now" in more.content.decode()
+
+
+@pytest.mark.django_db
+def test_the_form_asks_for_the_search_and_starts_refining(world: World, operator: Client) -> None:
+    data = {
+        "team": world.team.pk, "name": "by search", "datacenters": [dc.pk for dc in world.dcs],
+        "source": "times", "forward_ms": 20, "backward_ms": 40, "recompute_ms": 20,
+        "activation_bytes": 5_000_000, "partitions": 6, "microbatches": 4,
+        "method": "search", "policy": "auto", "order": "gpus", "objective": "throughput",
+        "bill": "used",
+    }  # fmt: skip
+    refused = operator.post(reverse("planning:plan-create"), {**data, "method": "algorithm1"})
+    assert "policy" in refused.context["form"].errors
+    operator.post(reverse("planning:plan-create"), data)
+    plan = Plan.objects.get(name="by search")
+    assert plan.request["method"] == "search"
+    wanted = any(option["refining"] for option in plan.result["options"])
+    assert Computation.objects.filter(kind="refine", plan=plan).exists() == wanted
+    again = operator.get(reverse("planning:plan-create"), {"from": plan.pk})
+    assert again.context["form"].initial["method"] == "search"
+    assert asked(plan, {}).document == plan.request

@@ -1,0 +1,42 @@
+"""Refining a plan, or a what-if of it: the best options once more with `auto`, by the search worker."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from engine.inputs import parse
+from engine.plan.dc_selection import plan
+from engine.plan.request import PlanRequest
+from engine.plan.search.refine import Refined, refine
+from webapp.planning import services
+from webapp.planning.models import Computation, ComputationKind, ComputationState, Plan
+
+if TYPE_CHECKING:
+    from webapp.planning.computing import Wires
+
+
+def refine_plan(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str, Any]]:
+    """{"result": as `meridian plan` prints it}; the plan keeps it where its own document was refined."""
+    asked = parse(PlanRequest, request["document"])
+    wires.of = 1
+
+    def report(refined: Refined) -> None:
+        best = refined.result.best
+        said: dict[str, Any] = {"shapes": refined.of, "shapes_done": refined.done}
+        if best is not None:
+            said["iteration_ms"] = refined.result.options[best].iteration_ms
+        wires.say(said)
+
+    result = refine(asked, plan(asked), report=report, cancelled=wires.cancelled).as_dict()
+    services.keep_refined(wires.computation, result)
+    yield {"result": result}
+
+
+def wants_refining(result: dict[str, Any]) -> bool:
+    """Whether an answer has options that `auto` has not looked at yet."""
+    return any(option.get("refining") for option in result["options"])
+
+
+def refinement_of(plan: Plan, document: dict[str, Any]) -> Computation | None:
+    """The latest refinement of `document` that was not stopped."""
+    found = Computation.objects.of(ComputationKind.REFINE).filter(plan=plan, request__document=document)
+    return found.exclude(state=ComputationState.CANCELLED).first()

@@ -1,0 +1,44 @@
+"""Refinements: a plan's best options once more with the search worker's `auto`."""
+
+from typing import Any
+
+from django.db import transaction
+
+from webapp.accounts.permissions import require
+from webapp.accounts.services import record
+from webapp.planning.models import OPEN, Computation, ComputationKind, Plan
+from webapp.planning.services.computations import ask_to_cancel, start
+
+
+def ask_to_refine(actor: Any, plan: Plan, document: dict[str, Any]) -> Computation:
+    """Have a plan's document, or a what-if of it, refined.
+
+    One person looks at one what-if at a time: what they had asked for another of this plan is stopped.
+
+    Raises PermissionDenied where `actor` is no operator of the plan's team.
+    """
+    require(actor, plan.team)
+    of_plan = Computation.objects.of(ComputationKind.REFINE).filter(plan=plan, state__in=OPEN)
+    for other in of_plan.filter(created_by=actor).exclude(request__document=plan.request):
+        ask_to_cancel(actor, other)
+    return start(
+        actor, team=plan.team, kind=ComputationKind.REFINE, name=plan.name, plan=plan,
+        request={"document": document},
+    )  # fmt: skip
+
+
+def keep_refined(computation: Computation, result: dict[str, Any]) -> bool:
+    """Put a refined answer in place of the plan's own; False where it is a what-if's, or the plan is gone."""
+    with transaction.atomic():
+        plan = Plan.objects.select_for_update().filter(pk=computation.plan_id).first()
+        if plan is None or plan.request != computation.request["document"]:
+            return False
+        before, after = plan.best, result["options"][result["best"]] if result["best"] is not None else None
+        plan.result = result
+        plan.save(update_fields=["result"])
+        figures = [None if option is None else option["iteration_ms"] for option in (before, after)]
+        record(
+            computation.created_by, "refine", plan, team=plan.team, before={"iteration_ms": figures[0]},
+            after={"iteration_ms": figures[1]},
+        )  # fmt: skip
+    return True
