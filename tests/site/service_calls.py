@@ -244,10 +244,6 @@ HOUSE = "keeps house; the setting says how much is kept"
 
 NOTES: dict[str, tuple[Prepare, str]] = {
     # planning
-    "planning.ask_to_refine": lambda w: partial(planning.ask_to_refine, operator(w), w.plan, w.plan.request),
-    "planning.keep_refined": keeping_refined,
-    "planning.rename_plan": lambda w: partial(planning.rename_plan, operator(w), w.plan, "other"),
-    "planning.clone_plan": lambda w: partial(planning.clone_plan, operator(w), w.plan),
     "planning.claim": (
         lambda w: partial(planning.claim, queued(w).pk),
         "the search worker begins what a person started, which is in the audit",
