@@ -16,6 +16,7 @@ from engine.errors import InputError
 from engine.runtime.checkpoint.manifest import find
 from engine.runtime.corpus import Corpus, corpus_of, open_corpus
 from engine.runtime.job_settings import SpikeSettings
+from engine.runtime.launch import LaunchSpec, single_machine
 from engine.runtime.losses import Losses
 from engine.runtime.metrics import Metrics
 from engine.runtime.model import build_layer
@@ -119,6 +120,7 @@ def test_refused_documents(tmp_path: Path) -> None:
         ({"validation": {"every": 0}}, "validation.every"),
         ({"validation": {"every": 1, "share": 0.9}}, "validation.share"),
         ({"spike": {"factor": 1}}, "spike.factor"),
+        ({"spike": True}, "spike"),
     ]:
         with pytest.raises(InputError, match=message):
             job(**changes)
@@ -153,6 +155,12 @@ def test_a_spike_or_nan_ends_the_run() -> None:
     unwatched = Losses(None)
     for step in range(3):
         unwatched.add(step, 10.0**step, 1.0)
+
+
+def test_what_is_watched_reaches_the_ranks(tmp_path: Path) -> None:
+    for asked, got in ((False, False), ({"factor": 9}, SpikeSettings(factor=9)), (None, SpikeSettings())):
+        spec = single_machine(job(spike=asked), run="x", log_dir=str(tmp_path))
+        assert LaunchSpec.from_json(spec.to_json()).job.spike == got
 
 
 def test_metrics_have_a_row_per_step() -> None:

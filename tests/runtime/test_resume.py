@@ -55,6 +55,10 @@ def test_same_layout_to_the_bit_and_what_does_not_fit_is_refused(tmp_path: Path)
     assert "needs checkpoint.dir" in refused(resume=True)
 
 
+WAVE = {
+    "policy": "crosspipe-wave", "chunks": 2, "stages": 2, "dc_of_stage": [0, 1], "pipelines": 1,
+    "microbatches": 6, "recompute": False,
+}  # fmt: skip
 LAYOUTS = [
     {"policy": "1f1b", "recompute": False, "stages": 1, "dc_of_stage": [0], "pipelines": 1,
      "microbatches": 6},
@@ -67,25 +71,35 @@ LAYOUTS = [
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 def test_a_chain_of_layouts_equals_the_run_that_never_stopped(dtype: str, tmp_path: Path) -> None:
-    whole = run(tmp_path, steps=8, dtype=dtype, clip=1.0)
-    saves = {"dir": str(tmp_path), "every": 2}
+    check_chain(tmp_path, [{}, *LAYOUTS], dtype=dtype, clip=1.0)
+
+
+@pytest.mark.long
+def test_from_atlas_to_a_wave_of_chunks_and_back(tmp_path: Path) -> None:
+    model = {"layers": 4, "hidden": 32, "heads": 2, "seq": 16}
+    check_chain(tmp_path, [{}, WAVE, {}], dtype="fp64", model=model)
+
+
+def check_chain(folder: Path, layouts: list[dict[str, Any]], **common: Any) -> None:
+    """A run that goes on every two steps in the next layout has the losses of the run that did not."""
+    whole = run(folder, **common, steps=2 * len(layouts))
+    saves = {"dir": str(folder), "every": 2}
     losses, norms = [], []
-    for number, layout in enumerate([{}, *LAYOUTS]):
-        part = run(
-            tmp_path, **layout, steps=2 * (number + 1), dtype=dtype, clip=1.0, checkpoint=saves, resume=True
-        )
+    for number, layout in enumerate(layouts):
+        changes = {**common, **layout, "steps": 2 * (number + 1)}
+        part = run(folder, **changes, checkpoint=saves, resume=True)
         assert part["resumed_from"] == (2 * number or None)
         losses += part["losses"]
         norms += part["grad_norms"]
-    assert losses == pytest.approx(whole["losses"], rel=CLOSE[dtype])
-    assert norms == pytest.approx(whole["grad_norms"], rel=CLOSE[dtype])
+    assert losses == pytest.approx(whole["losses"], rel=CLOSE[common["dtype"]])
+    assert norms == pytest.approx(whole["grad_norms"], rel=CLOSE[common["dtype"]])
 
 
 @pytest.mark.long
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
     whole = run(tmp_path, steps=9)
     saves = {"dir": str(tmp_path), "every": 1}
-    for seen in (1, 3, 5):
+    for seen in (1, 4):
         broken = Run(job(steps=9, checkpoint=saves, resume=True), str(tmp_path / "log"))
         while not any(e["step"] >= seen for e in broken.of_kind("checkpoint")) and broken.group.running():
             broken.group.wait(0.01)
