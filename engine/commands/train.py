@@ -16,11 +16,12 @@ import click
 from engine.errors import InputError
 from engine.inputs import load_document, parse
 from engine.runtime.checkpoint.manifest import resumed
+from engine.runtime.checkpoint.place import open_place
 from engine.runtime.corpus import corpus_of
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import RankGroup, single_machine
 from engine.runtime.metrics import Metrics
-from engine.runtime.predict import schedule_of
+from engine.runtime.planned import pinned, schedule_of
 from engine.simulate.spans import Span
 from engine.simulate.trace import chrome_trace
 
@@ -45,7 +46,10 @@ def command(
     """
     job = _with_absolute_paths(parse(TrainJob, load_document(file)))
     corpus = corpus_of(job)
+    job = pinned(job)
     schedule_of(job)
+    if job.checkpoint:
+        open_place(job.checkpoint.dir).prepare()
     found = resumed(job, corpus.fingerprint()) if job.resume else None
     if found:
         click.echo(f"resumes after step {found.manifest.step} from {found.where}", err=True)

@@ -177,6 +177,17 @@ def test_half_a_checkpoint_is_none_and_is_swept_when_old(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
+def test_a_place_that_cannot_be_written_is_refused_before_the_run(where: str, tmp_path: Path) -> None:
+    open_place(where).prepare()
+    assert open_place(where).names() == []
+    (tmp_path / "file").write_text("no folder")
+    for refused in (str(tmp_path / "file"), str(tmp_path / "file" / "below")):
+        with pytest.raises(InputError, match=r"checkpoint.dir.*cannot be written"):
+            open_place(refused).prepare()
+    with pytest.raises(InputError, match=r"checkpoint.dir.*cannot be opened"):
+        open_place("nowhere://x")
+
+
 def test_nodes_that_do_not_share_the_folder_are_told(tmp_path: Path) -> None:
     ranks = Ranks(open_place(str(tmp_path / "a")), settings(str(tmp_path / "a")))
     ranks.savers[1]._terms = Terms(  # rank 1 sees a folder of the same name on another disk

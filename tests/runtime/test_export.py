@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import xxhash
 from click.testing import CliRunner
 from torch import nn
 
@@ -14,7 +13,7 @@ from engine.commands.export import command
 from engine.errors import InputError
 from engine.runtime import export as exporting
 from engine.runtime.checkpoint.layers import copy_of, to_bytes
-from engine.runtime.checkpoint.manifest import DataPosition, LayerFile, Manifest, RandomState, find
+from engine.runtime.checkpoint.manifest import DataPosition, LayerFile, Manifest, RandomState, SavedFile, find
 from engine.runtime.checkpoint.place import MANIFEST, open_place
 from engine.runtime.model import PARAMETER_DTYPES, build_layer
 from tests.runtime.jobs import job
@@ -27,7 +26,9 @@ SHAPES = [
 ]
 
 
-def checkpoint_of(folder: Path, shape: dict[str, Any], dtype: str) -> nn.Sequential:
+def checkpoint_of(
+    folder: Path, shape: dict[str, Any], dtype: str, *, tokenizer: bytes | None = None
+) -> nn.Sequential:  # fmt: skip
     """Write a checkpoint of a model with random weights (biases and norms too) and return the model."""
     of = job(model=shape, dtype=dtype, stages=1, dc_of_stage=[0], policy="gpipe", recompute=False)
     generator = torch.Generator().manual_seed(5)
@@ -45,12 +46,14 @@ def checkpoint_of(folder: Path, shape: dict[str, Any], dtype: str) -> nn.Sequent
         data, file = to_bytes(tensors), f"layer-{number:05d}.safetensors"
         place.write("step-000000001-a", file, data)
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-        checksum = xxhash.xxh3_128_hexdigest(data)
-        files.append(LayerFile(number=number, file=file, bytes=len(data), xxh3=checksum, shapes=shapes))
+        files.append(LayerFile.of(file, data, number=number, shapes=shapes))
+    if tokenizer:
+        place.write("step-000000001-a", "tokenizer.json", tokenizer)
     manifest = Manifest(
         version="0", saved_at=1.0, step=1, model=of.model.model_dump(mode="json", exclude_none=True),
         dtype=dtype, seed=7, global_batch=1, data=DataPosition(fingerprint="aa", sequences=1),
         rng=RandomState(key=[7, 1]), layers=files,
+        tokenizer=SavedFile.of("tokenizer.json", tokenizer) if tokenizer else None,
     )  # fmt: skip
     place.write("step-000000001-a", MANIFEST, manifest.to_bytes())
     place.publish("step-000000001-a")
@@ -94,6 +97,16 @@ def test_text_goes_in_and_comes_out_as_bytes(tmp_path: Path) -> None:
     for text in ("def f(x):\n\treturn 1  # naïve\n", "Ünïcödé 漢字 🙂\x00\x7f", "a  b", " lead"):
         assert tokenizer(text)["input_ids"] == list(text.encode())
         assert tokenizer.decode(list(text.encode())) == text
+
+
+def test_the_tokenizer_of_the_run_goes_with_it(tmp_path: Path) -> None:
+    checkpoint_of(tmp_path / "c", SHAPES[3], "fp32", tokenizer=b'{"a": "tokenizer"}')
+    exporting.export(find(str(tmp_path / "c")), tmp_path / "out")
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == b'{"a": "tokenizer"}'
+    (Path(find(str(tmp_path / "c")).where) / "tokenizer.json").write_bytes(b'{"b": "tokenizer"}')
+    with pytest.raises(InputError, match=r"tokenizer.json is corrupt"):
+        exporting.export(find(str(tmp_path / "c")), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ the manifest is written last, and no name is used twice.
 import contextlib
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +24,9 @@ class Place(Protocol):
     """A place of checkpoints. Every method may raise OSError (and what a URL's own driver raises)."""
 
     where: str
+
+    def prepare(self) -> None:
+        """Make sure that checkpoints can be written here. Raises InputError where they cannot."""
 
     def write(self, name: str, file: str, data: bytes) -> None:
         """Write a file of a checkpoint that is not published yet, durably."""
@@ -72,6 +76,14 @@ class _Local:
     def __init__(self, where: str) -> None:
         self.where = where
         self._root = Path(where).expanduser()
+
+    def prepare(self) -> None:
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._root):
+                pass
+        except OSError as error:
+            raise InputError("checkpoint.dir", self.where, f"cannot be written ({error.strerror})") from None
 
     def write(self, name: str, file: str, data: bytes) -> None:
         folder = self._root / (PARTIAL + name)
@@ -125,6 +137,14 @@ class _Remote:
             raise InputError("checkpoint.dir", where, f"needs a package that is missing ({error})") from None
         except ValueError as error:
             raise InputError("checkpoint.dir", where, f"cannot be opened ({error})") from None
+
+    def prepare(self) -> None:
+        try:
+            self._fs.makedirs(self._root, exist_ok=True)
+            self._fs.pipe_file(f"{self._root}/.writable", b"")
+            self._fs.rm_file(f"{self._root}/.writable")
+        except Exception as error:  # drivers raise what they like
+            raise InputError("checkpoint.dir", self.where, f"cannot be written ({error})") from None
 
     def write(self, name: str, file: str, data: bytes) -> None:
         self._fs.makedirs(f"{self._root}/{name}", exist_ok=True)

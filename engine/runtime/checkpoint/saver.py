@@ -83,6 +83,7 @@ class Saver:
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
         if self._leads:
+            terms.place.prepare()
             terms.place.sweep()
 
     def due(self, step: int, *, last: bool) -> bool:
