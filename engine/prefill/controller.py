@@ -59,7 +59,12 @@ class Controller:
         slo_ms = settings.ttft_slo_ms if math.isfinite(settings.ttft_slo_ms) else 0.0
         horizon_ms = max(HORIZON_ITERATIONS * self.period_ms, 2 * slo_ms)
         self.index = BubbleIndex(
-            fleet, latency, hop or Hop(), guard_ms=settings.guard_ms, horizon_ms=horizon_ms
+            fleet,
+            latency,
+            hop or Hop(),
+            chunk=settings.chunk_tokens,
+            guard_ms=settings.guard_ms,
+            horizon_ms=horizon_ms,
         )
         self.longest_tokens = longest_tokens(fleet, latency, settings, horizon_ms)
         self.now_ms = 0.0
@@ -205,8 +210,7 @@ class Controller:
     def _append(self, request: Request) -> Placement | Refusal:
         """Behind all that wait; with longest_fit in whatever gap they left free."""
         waiting, now_ms = self._book.waiting, self.now_ms
-        ahead = waiting and self.settings.order == "fifo"
-        found = self._search(request, max(now_ms, waiting[-1].start_ms) if ahead else now_ms)
+        found = self._search(request, self._turn_ms(request))
         if found is None:
             return Refusal(reason="no_bubble", retry_after_ms=self.period_ms)
         if found.start_ms > now_ms + EPS and len(waiting) >= self.settings.queue:
@@ -220,6 +224,17 @@ class Controller:
             return Refusal(reason="kv_space", retry_after_ms=self._until_room(placement))
         self._accept(placement)
         return placement
+
+    def _turn_ms(self, request: Request) -> float:
+        """When it may begin at the earliest: with fifo, not before others that go first on the same GPUs."""
+        if self.settings.order != "fifo" or not self._book.waiting:
+            return self.now_ms
+        rank = self._rank(request)
+        for other in reversed(self._book.waiting):
+            same = other.request.dc is None or request.dc is None or other.request.dc == request.dc
+            if same and self._rank(other.request) <= rank:
+                return max(self.now_ms, other.start_ms)
+        return self.now_ms
 
     def _placement(self, request: Request, found: Found) -> Placement:
         return Placement(
@@ -261,10 +276,8 @@ class Controller:
             self.index.give(old.rows)
         book.waiting = [p for p in before if id(p) not in gone]
         accepted: list[Placement] = []
-        strict = self.settings.order == "fifo"
         for entrant in (request, *(old.request for old in overtaken)):
-            ahead = [p.start_ms for p in book.waiting if self._rank(p.request) < self._rank(entrant)]
-            found = self._search(entrant, max([self.now_ms, *ahead]) if strict else self.now_ms)
+            found = self._search(entrant, self._turn_ms(entrant))
             placement = self._placement(entrant, found) if found else None
             if placement is None or placement.late or not self._has_room(placement):
                 for taken in accepted:

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 ANY_DC = store.NONE
 # Pipelines that could begin a request at once, of which the first to end it is taken.
-LOOKS = 8
+LOOKS = 4
 # Gaps that a row holds beyond those of its pattern: what placed requests split off.
 SPLIT_ROOM = 64
 MOST_GAPS = 4096
@@ -73,22 +73,25 @@ class Found:
 class BubbleIndex:
     """What is free from now on, up to `horizon_ms` ahead. Times in ms on one clock, which only goes forward.
 
-    guard_ms : kept free before every training op.
+    guard_ms : kept free before every training op.  chunk : least tokens of a chunk; None: whole requests.
     """
 
     def __init__(
-        self, fleet: Fleet, latency: LatencyModel, hop: Hop, *, guard_ms: float, horizon_ms: float
+        self,
+        fleet: Fleet,
+        latency: LatencyModel,
+        hop: Hop,
+        *,
+        chunk: int | None,
+        guard_ms: float,
+        horizon_ms: float,
     ) -> None:
         self.fleet = fleet
         self.guard_ms = guard_ms
         self.horizon_ms = horizon_ms
-        patterns = [
-            [(b, e - guard_ms) for b, e in fleet.pattern.bubbles(p, s) if e - guard_ms > b + store.EPS]
-            for p in range(fleet.pattern.pipelines)
-            for s in range(fleet.pattern.stages)
-        ]
-        self._gaps = _gaps(fleet, patterns, horizon_ms)
-        self._room = _room(fleet, latency, hop, len(self._gaps.edges[0]))
+        self._gaps = _gaps(fleet, _guarded(fleet.pattern, guard_ms), horizon_ms)
+        smallest_ms = latency.stage_ms(chunk, fleet.pp_degree) if chunk else 0.0
+        self._room = _room(fleet, latency, hop, len(self._gaps.edges[0]), smallest_ms)
         self.advance(0.0)
 
     @property
@@ -128,16 +131,16 @@ class BubbleIndex:
 
     def take(self, rows: Floats) -> None:
         """Takes the intervals of `rows`. Raises ValueError, and takes none, where one is not free."""
-        if not kernel.take_all(self._gaps, rows):
+        if not kernel.take_all(self._gaps, self._room, rows):
             raise ValueError("an interval is not free")
 
     def try_take(self, rows: Floats) -> bool:
         """Takes the intervals of `rows`, or none of them."""
-        return bool(kernel.take_all(self._gaps, rows))
+        return bool(kernel.take_all(self._gaps, self._room, rows))
 
     def give(self, rows: Floats) -> None:
         """Puts intervals back that were taken."""
-        kernel.give_all(self._gaps, rows)
+        kernel.give_all(self._gaps, self._room, rows)
 
     def free(self, gpu: int) -> list[Interval]:
         """The gaps of a GPU that are in its row now, guards taken off."""
@@ -150,25 +153,31 @@ class BubbleIndex:
         Nothing is taken in them: the caller takes again what it keeps.
         """
         gaps, first = self._gaps, cell * self.fleet.pattern.gpus
+        self._room.soonest[:] = -np.inf
         for rank, intervals in enumerate(bubbles):
             g = first + rank
             gaps.book[g, [store.HEAD, store.TAIL, store.NEXT, store.LAP]] = 0
             gaps.offset[g] = resume_ms
             # The bubble that reaches from one iteration into the next is one, and its guard at its end.
-            beyond = self._reach_ms(g)
+            reaches = resume_ms + self._first_op_ms(rank)
             for begin, end in intervals:
-                runs_on = beyond > 0 and end >= resume_ms - store.EPS
-                until = resume_ms + beyond if runs_on else end - self.guard_ms
+                until = reaches if end >= resume_ms - store.EPS else end - self.guard_ms
                 if until > begin + store.EPS:
                     store.append(gaps, g, begin, until)
 
-    def _reach_ms(self, gpu: int) -> float:
-        """How far a GPU's last bubble reaches into the next iteration, its guard taken off."""
-        kind = self._gaps.book[gpu, store.KIND]
-        count = self._gaps.counts[kind]
-        if count == 0:
-            return 0.0
-        return float(self._gaps.pattern[kind, count - 1, 1] - self._gaps.clock[store.PERIOD])
+    def _first_op_ms(self, rank: int) -> float:
+        """From the begin of an iteration to the guard of a GPU's first op; 0 where it has none."""
+        busy = self.fleet.pattern.busy[rank // self.fleet.pattern.stages][rank % self.fleet.pattern.stages]
+        return busy[0][0] - self.guard_ms if busy else 0.0
+
+
+def _guarded(pattern: TrainingPattern, guard_ms: float) -> list[list[Interval]]:
+    """The bubbles of each GPU by rank, less the guard; a GPU that never trains needs none."""
+    found = []
+    for p, s in np.ndindex(pattern.pipelines, pattern.stages):
+        off = guard_ms if pattern.busy[p][s] else 0.0
+        found.append([(b, e - off) for b, e in pattern.bubbles(p, s) if e - off > b + store.EPS])
+    return found
 
 
 def _gaps(fleet: Fleet, patterns: list[list[Interval]], horizon_ms: float) -> store.Gaps:
@@ -192,14 +201,19 @@ def _gaps(fleet: Fleet, patterns: list[list[Interval]], horizon_ms: float) -> st
     )
 
 
-def _room(fleet: Fleet, latency: LatencyModel, hop: Hop, gaps: int) -> kernel.Room:
+def _room(fleet: Fleet, latency: LatencyModel, hop: Hop, gaps: int, smallest_ms: float) -> kernel.Room:
     degree, ranks = fleet.pp_degree, fleet.pattern.gpus
     groups = np.arange(fleet.gpus).reshape(-1, degree, ranks).transpose(0, 2, 1)
     stages = np.ascontiguousarray(groups.reshape(-1, degree))
     dcs = np.array(fleet.pattern.dc_of_stage, dtype=np.int64)
+    first_of = np.full(fleet.gpus, store.NONE, dtype=np.int64)
+    first_of[stages[:, 0]] = np.arange(len(stages))
     return kernel.Room(
         stages=stages,
         dc=dcs[stages[:, 0] % fleet.pattern.stages],
+        first_of=first_of,
+        soonest=np.full((2, len(stages)), -np.inf),
+        smallest=np.array([smallest_ms]),
         model=np.array([latency.a_ms, latency.b_ms, latency.c_ms, hop.fixed_ms, hop.token_ms]),
         rows=np.zeros((gaps * degree, 4)),
         ready=np.zeros(degree),

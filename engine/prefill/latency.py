@@ -22,7 +22,7 @@ Point = tuple[float, float]
 class LatencyModel:
     """Milliseconds of one prefill on one GPU that holds the whole model: a_ms + b_ms·s + c_ms·s².
 
-    None of the three is below 0, and one of them is above. Raises ValueError otherwise.
+    None of the three is below 0, and b or c is above. Raises ValueError otherwise.
     """
 
     a_ms: float
@@ -33,8 +33,8 @@ class LatencyModel:
         values = (self.a_ms, self.b_ms, self.c_ms)
         if not all(math.isfinite(value) and value >= 0 for value in values):
             raise ValueError(f"a_ms, b_ms, c_ms {values}: each must be a finite number of at least 0")
-        if self.b_ms <= 0:
-            raise ValueError(f"b_ms {self.b_ms}: must be greater than 0: every token takes time")
+        if not self.b_ms + self.c_ms > 0:
+            raise ValueError("b_ms, c_ms: one must be greater than 0: every token takes time")
 
     def ms(self, tokens: float, *, done: float = 0) -> float:
         """Time of `tokens` tokens after `done` ones whose cache is there: a chunk pays a anew.
@@ -65,7 +65,7 @@ class LatencyModel:
     def longest(self, span_ms: float, pp_degree: int) -> int:
         """Most tokens of a whole prompt that occupy each stage for at most `span_ms`; 0 where none do."""
         left = span_ms * pp_degree - self.a_ms
-        if left < self.b_ms:
+        if left < self.b_ms + self.c_ms:
             return 0
         if self.c_ms == 0:
             tokens = int(left / self.b_ms)
@@ -116,7 +116,7 @@ def fit(points: Sequence[Point], *, at: str = "points") -> LatencyModel:
     scale = float(tokens.max())
     terms = np.stack([np.ones_like(tokens), tokens / scale, (tokens / scale) ** 2], axis=1) / ms[:, None]
     a_ms, b_ms, c_ms = _least_squares(terms)
-    if b_ms <= 0:
+    if not b_ms + c_ms > 0:
         raise InputError(at, len(points), "times must grow with tokens")
     return LatencyModel(a_ms=float(a_ms), b_ms=float(b_ms / scale), c_ms=float(c_ms / scale**2))
 

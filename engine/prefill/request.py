@@ -74,7 +74,7 @@ class ProfileDocument(Document):
 
     points: list[tuple[Number, Number]] | None = None
     a_ms: NonNegative | None = None
-    b_ms: Positive | None = None
+    b_ms: NonNegative | None = None
     c_ms: NonNegative | None = None
     model: str | None = None
     gpu: str | None = None
@@ -89,6 +89,8 @@ class ProfileDocument(Document):
         for name, figure in zip(("a_ms", "b_ms", "c_ms"), figures, strict=True):
             if kinds[1] and figure is None:
                 raise InputError(name, None, "required, but missing")
+        if kinds[1] and not (self.b_ms or 0) + (self.c_ms or 0) > 0:
+            raise InputError("b_ms", self.b_ms, "must be greater than 0 where c_ms is 0")
         if self.points is not None:
             fit(self.points)
         if self.model is not None:

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.prefill.kernels.gaps import EPS, HEAD, NONE, Floats, Ints, fit, forget_past, give, take
+from engine.prefill.kernels.gaps import EPS, HEAD, NONE, NOW, TAIL, Floats, Ints, fit, forget_past, give, take
 from engine.schedule.compiled import compiled
 
 # Columns of a placed interval.
 GPU, BEGIN, END, TOKENS = 0, 1, 2, 3
+# Rows of `Room.soonest`.
+ANY, CHUNK = 0, 1
 
 
 class Room(NamedTuple):
@@ -21,6 +23,9 @@ class Room(NamedTuple):
 
     stages: Ints  # (pipelines, pp_degree): GPU of each stage
     dc: Ints  # (pipelines,)
+    first_of: Ints  # (GPUs,): the pipeline whose first stage it is, NONE for other stages
+    soonest: Floats  # (2, pipelines): nothing begins earlier on the first stage; nor `smallest` ms or more
+    smallest: Floats  # (1,): of the smallest chunk on a stage; 0 where requests stay whole
     model: Floats  # (5,): a, b, c of the whole model; a hop's ms, and ms per token
     rows: Floats  # (most intervals, 4): what was found last, see the columns above
     ready: Floats  # (pp_degree,): when each stage is done with the chunk before
@@ -128,39 +133,57 @@ def walk(gaps, room, p, tokens, done, chunk, not_before):
 
 
 @compiled
+def begins(gaps, room, p, need, not_before, before):
+    """When a chunk of `need` ms could begin on the first stage; inf where not before `before`.
+
+    Keeps what it learns for the next search, which then need not look at a pipeline that is taken.
+    """
+    g = room.stages[p, 0]
+    for j in range(room.stages.shape[1]):
+        forget_past(gaps, room.stages[p, j])
+    i = gaps.book[g, HEAD]
+    if i < gaps.book[g, TAIL]:
+        room.soonest[ANY, p] = gaps.edges[g, i, 0]
+    if need >= room.smallest[0]:
+        i = fit(gaps, g, i, gaps.clock[NOW], room.smallest[0], np.inf)
+        if i == NONE:
+            return np.inf
+        room.soonest[CHUNK, p] = gaps.edges[g, i, 0]
+    i = fit(gaps, g, i, not_before, need, before)
+    return np.inf if i == NONE else max(gaps.edges[g, i, 0], not_before)
+
+
+@compiled
 def find(gaps, room, tokens, chunk, not_before, dc, looks):
     """The pipeline that begins the request first. (pipeline, end, intervals), pipeline NONE where none does.
 
     Of those that can begin at once, up to `looks` are walked and the first to end is chosen; the search
     goes round, so that it need not pass those that it filled before. `dc` NONE: any.
     """
-    pipelines = len(room.stages)
+    pipelines, degree = room.stages.shape
     need = stage_ms(room, 0, min(chunk, tokens))
     best, best_begin, best_end, seen = NONE, np.inf, np.inf, 0
-    first = room.turn[0]
+    first, soonest = room.turn[0], room.soonest[CHUNK if need >= room.smallest[0] else ANY]
+    before = np.inf
     for step in range(pipelines):
         p = first + step if first + step < pipelines else first + step - pipelines
-        if dc != NONE and room.dc[p] != dc:
+        # Here and not in `begins`: most pipelines are passed over, and a call costs more than the test.
+        if soonest[p] >= before or (dc != NONE and room.dc[p] != dc):
             continue
-        g = room.stages[p, 0]
-        for j in range(room.stages.shape[1]):
-            forget_past(gaps, room.stages[p, j])
-        before = not_before + EPS if seen else best_begin
-        i = fit(gaps, g, gaps.book[g, HEAD], not_before, need, before)
-        if i == NONE:
+        begin = begins(gaps, room, p, need, not_before, before)
+        if begin == np.inf:
             continue
-        begin = max(gaps.edges[g, i, 0], not_before)
-        if begin > not_before:
-            if walk(gaps, room, p, tokens, 0, chunk, begin)[1] > 0:
-                best, best_begin = p, begin
-            continue
-        end, count = walk(gaps, room, p, tokens, 0, chunk, not_before)
+        end, count = walk(gaps, room, p, tokens, 0, chunk, begin)
         if count == 0:
             continue
+        if begin > not_before:
+            best, best_begin, before = p, begin, begin
+            continue
         seen += 1
+        before = not_before + EPS
         if seen == 1 or end < best_end:
             best, best_begin, best_end = p, begin, end
-        if seen == looks or count == room.stages.shape[1]:
+        if seen == looks or count == degree:
             break
     if best == NONE:
         return NONE, np.inf, 0
@@ -170,17 +193,20 @@ def find(gaps, room, tokens, chunk, not_before, dc, looks):
 
 
 @compiled
-def take_all(gaps, rows):
+def take_all(gaps, room, rows):
     """Takes every interval of `rows`; False, and nothing taken, where one does not fit."""
     for i in range(len(rows)):
         if not take(gaps, int(rows[i, GPU]), rows[i, BEGIN], rows[i, END]):
-            give_all(gaps, rows[:i])
+            give_all(gaps, room, rows[:i])
             return False
     return True
 
 
 @compiled
-def give_all(gaps, rows):
+def give_all(gaps, room, rows):
     """Puts every interval of `rows` back."""
     for i in range(len(rows)):
-        give(gaps, int(rows[i, GPU]), rows[i, BEGIN], rows[i, END])
+        g = int(rows[i, GPU])
+        give(gaps, g, rows[i, BEGIN], rows[i, END])
+        if room.first_of[g] != NONE:
+            room.soonest[:, room.first_of[g]] = -np.inf
