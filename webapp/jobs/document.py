@@ -5,6 +5,9 @@ from typing import Any
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.runtime.job import TrainJob
+from engine.runtime.planned import pinned
+
+LONGEST_SEARCH_S = 10.0  # somebody waits for the page
 
 
 def train_document(
@@ -30,6 +33,23 @@ def train_document(
     document = _document(request, option, training)
     parse(TrainJob, document)
     return document
+
+
+def pinned_document(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with its schedule in it where a search makes that: all nodes must run the same one.
+
+    Raises
+    ------
+    InputError
+        The document is refused, or the site cannot place its ranks.
+    """
+    job = parse(TrainJob, document)
+    if job.devices is not None:
+        allowed = "is for `meridian train`: the site chooses the nodes itself"
+        raise InputError("devices", document["devices"], allowed)
+    hurried = job.model_copy(update={"time_limit_s": min(job.time_limit_s, LONGEST_SEARCH_S)})
+    found = pinned(hurried)
+    return document if found is hurried else {**document, "schedule": found.schedule}
 
 
 def _document(request: dict[str, Any], option: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:

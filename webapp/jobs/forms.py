@@ -10,7 +10,8 @@ from engine.runtime.job import RUNNABLE, TrainJob
 from webapp.formkit import Sectioned
 from webapp.jobs.models import Job, Run
 
-POLICY_RULES = ("contention", "recompute_rule", "chunks")  # of one policy; another has its own
+# Of one policy; another has its own. A schedule is that of all other values too: it is made anew.
+POLICY_RULES = ("contention", "recompute_rule", "chunks", "traversal")
 
 
 class CloneForm(Sectioned, forms.Form):
@@ -85,7 +86,7 @@ class CloneForm(Sectioned, forms.Form):
         return cleaned
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
-        document = dict(self.run.job.document)
+        document = {name: value for name, value in self.run.job.document.items() if name != "schedule"}
         if cleaned["policy"] != document["policy"]:
             document = {name: value for name, value in document.items() if name not in POLICY_RULES}
         for name in self.CHANGED:

@@ -8,12 +8,10 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from engine.errors import InputError
-from engine.inputs import parse
-from engine.runtime.job import TrainJob
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.jobs import notify
-from webapp.jobs.document import train_document
+from webapp.jobs.document import pinned_document, train_document
 from webapp.jobs.models import Job, MarkLevel, Run
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services.status import add_mark
@@ -84,7 +82,7 @@ def clone_run(actor: Any, run: Run, *, name: str, document: dict[str, Any], key:
         The engine refuses the document.
     """
     require(actor, run.job.team)
-    parse(TrainJob, document)
+    document = pinned_document(document)
     return _once(actor, key, lambda: _clone(actor, run, name, document, key))
 
 
@@ -102,7 +100,7 @@ def _once(actor: Any, key: str, make: Callable[[], Run]) -> Run:
 
 def _launch_option(actor: Any, plan: Plan, option_index: int, key: str) -> Run:
     option = plan.result["options"][option_index]
-    document = train_document(plan.request, option, plan.training or {})
+    document = pinned_document(train_document(plan.request, option, plan.training or {}))
     copy = {"name": plan.name, "request": plan.request, "option": option}
     job = Job.objects.create(
         team=plan.team, name=plan.name, document=document, plan=plan, plan_copy=copy, created_by=actor
