@@ -109,21 +109,22 @@ def _links(paths: Paths, limits: Limits) -> float:
     A pipeline's own link carries M transfers per crossing, a shared one n·M. The first is made after the
     shortest head of what crosses there; the last is followed by the rest of its microbatch's way.
     """
-    traversal, edges = paths.traversal, len(paths.held)
+    edges = len(paths.held)
+    if edges == 0:
+        return 0.0
     around = paths.forward + paths.trip + paths.backward
-    best = 0.0
-    for direction in range(2):
-        ways = traversal.crossings[direction]
-        for hop in np.flatnonzero((ways >= 0).any(axis=1)).tolist():
-            payload, edge = np.divmod(ways[hop][ways[hop] >= 0], edges)
-            made = np.where(payload == 0, (paths.head + paths.forward)[edge], (paths.head + around)[edge + 1])
-            after = np.where(
-                payload == 0, (around + paths.tail)[edge + 1], (paths.backward + paths.tail)[edge]
-            )
-            sharers = limits.pipelines if paths.shared[edge[0]] else 1
-            traffic = sharers * limits.microbatches * len(edge) * paths.held[edge[0]]
-            best = max(best, float(made.min() + traffic + paths.latency[edge[0]] + after.min()))
-    return best
+    makes = np.stack([(paths.head + paths.forward)[:-1], (paths.head + around)[1:]])
+    follows = np.stack([(around + paths.tail)[1:], (paths.backward + paths.tail)[:-1]])
+    ways = np.concatenate(list(paths.traversal.crossings))
+    ways = ways[(ways >= 0).any(axis=1)]
+    crosses = ways >= 0
+    payload, edge = np.divmod(np.where(crosses, ways, 0), edges)
+    made = np.where(crosses, makes[payload, edge], np.inf).min(axis=1)
+    after = np.where(crosses, follows[payload, edge], np.inf).min(axis=1)
+    link = np.take_along_axis(edge, crosses.argmax(axis=1)[:, None], axis=1)[:, 0]
+    sharers = np.where(paths.shared[link], limits.pipelines, 1)
+    traffic = sharers * limits.microbatches * crosses.sum(axis=1) * paths.held[link]
+    return float(np.max(made + traffic + paths.latency[link] + after, initial=0.0))
 
 
 def _one_full_set(scenario: Scenario, paths: Paths) -> Floats:

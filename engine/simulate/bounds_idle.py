@@ -142,23 +142,17 @@ def idle_of(paths: Paths, ways: kernel.Ways, limits: Limits, *, forward: bool) -
     end = begin + np.concatenate(
         [_by_stage(np.broadcast_to(length, start.shape), place) for start, length in kinds], axis=1
     )
-    moment = np.concatenate([begin, end], axis=1)
-    slope = np.concatenate([np.ones_like(begin), -np.ones_like(end)], axis=1)
-    order = np.argsort(moment, axis=1, kind="stable")
-    moment, slope = np.take_along_axis(moment, order, 1), np.take_along_axis(slope, order, 1)
-    running = np.cumsum(slope, axis=1)[:, :-1]
-    released = np.cumsum(
-        np.concatenate([np.zeros((len(place), 1)), running * np.diff(moment, axis=1)], axis=1), axis=1
-    )
+    rest, last = np.zeros(len(place)), np.full(len(place), np.inf)
     if count < every:
         # Not looked at: W, which seen backwards may run at any time; the rest, after the last one seen.
-        rest = 0.0 if forward else (every - count) * ways.weight[place].sum(axis=1, keepdims=True)
-        released = released + rest
-        last = releases.first[-1][place].min(axis=1, keepdims=True)
-        moment = np.minimum(moment, last)
-    capacity = _capacity(ways, place, moment, forward=forward)
-    idle = np.maximum(0.0, ways.sharers * moment - np.minimum(released, capacity))
-    return Idle(moment=moment, least=np.maximum.accumulate(idle, axis=1))
+        if not forward:
+            rest = (every - count) * ways.weight[place].sum(axis=1)
+        last = releases.first[-1][place].min(axis=1)
+    begin, end = np.sort(begin, axis=1), np.sort(end, axis=1)
+    since = _since(ways, place, forward=forward)
+    moment, least = (np.empty((len(place), 2 * begin.shape[1])) for _ in range(2))
+    kernel.add_idle(begin, end, since, rest, last, moment, least)
+    return Idle(moment=moment, least=least)
 
 
 def _starts(
@@ -180,17 +174,17 @@ def _starts(
     return starts
 
 
-def _capacity(ways: kernel.Ways, place: NDArray[np.int64], moment: Floats, *, forward: bool) -> Floats:
-    """Time that the sharers' GPUs have had for work: each only since its first arrival."""
+def _since(ways: kernel.Ways, place: NDArray[np.int64], *, forward: bool) -> Floats:
+    """From when on the sharers' GPUs can work: each only since its first arrival, shape (stages, sharers)."""
     lowest = place.min(axis=1)
     rank = np.arange(ways.sharers)
     since = np.maximum(
         ways.soonest[lowest][:, None], ways.begin[lowest][:, None] + rank * ways.turn[lowest][:, None]
-    )[:, :, None]
+    )
     if not forward:
         # Seen backwards, a GPU that has W has work from the end on.
-        since = np.where((ways.weight[lowest] > 0)[:, None, None], 0.0, since)
-    return np.maximum(0.0, moment[:, None, :] - since).sum(axis=1)
+        since = np.where((ways.weight[lowest] > 0)[:, None], 0.0, since)
+    return since
 
 
 def _by_stage(values: Floats, place: NDArray[np.int64]) -> Floats:
@@ -201,9 +195,5 @@ def _by_stage(values: Floats, place: NDArray[np.int64]) -> Floats:
 def idle_within(ahead: Idle, behind: Idle, makespan: float) -> Floats:
     """Most of both ends' idle times whose windows together fit into a makespan, per stage."""
     best = np.zeros(len(ahead.moment))
-    for s in range(len(best)):
-        left = np.searchsorted(behind.moment[s], makespan - ahead.moment[s], side="right") - 1
-        later = np.where(left >= 0, behind.least[s][np.maximum(left, 0)], 0.0)
-        fits = ahead.moment[s] <= makespan
-        best[s] = float(np.max((ahead.least[s] + later)[fits], initial=0.0))
+    kernel.add_windows(ahead.moment, ahead.least, behind.moment, behind.least, makespan, best)
     return best

@@ -154,3 +154,53 @@ def seen_backward(ways, closed, releases):
             second = max(second, _second(ways, v, j, late), _returns(ways, releases, v, j))
             releases.second[j, v] = second
             releases.done[j, v] = second + ways.second[v]
+
+
+@compiled
+def add_idle(begin, end, since, rest, last, moment, least):
+    """Least idle time of each stage up to each begin or end of an op: fills `moment` and `least`.
+
+    begin, end : (stages, ops), each ascending: when ops may run at the earliest, and end then.
+    since : (stages, sharers), when their GPUs can begin to work at all.
+    rest : (stages,), work that may run at any time.  last : (stages,), the latest moment that is known of.
+    """
+    sharers = since.shape[1]
+    for s in range(len(begin)):
+        i, j, running = 0, 0, 0
+        released, before, most = 0.0, 0.0, 0.0
+        for x in range(moment.shape[1]):
+            starts = i < begin.shape[1] and begin[s, i] <= end[s, j]
+            now = begin[s, i] if starts else end[s, j]
+            released += running * (now - before)
+            before = now
+            if starts:
+                i += 1
+                running += 1
+            else:
+                j += 1
+                running -= 1
+            now = min(now, last[s])
+            capacity = 0.0
+            for k in range(sharers):
+                capacity += max(0.0, now - since[s, k])
+            most = max(most, sharers * now - min(released + rest[s], capacity))
+            moment[s, x] = now
+            least[s, x] = most
+
+
+@compiled
+def add_windows(ahead, ahead_least, behind, behind_least, makespan, best):
+    """Fills `best`, shape (stages,), with the most idle time of two windows that together fit `makespan`.
+
+    ahead, behind : (stages, moments), ascending, how long the windows at each end are.
+    """
+    for s in range(len(best)):
+        j = behind.shape[1] - 1
+        best[s] = 0.0
+        for i in range(ahead.shape[1]):
+            if ahead[s, i] > makespan:
+                break
+            while j >= 0 and behind[s, j] > makespan - ahead[s, i]:
+                j -= 1
+            later = behind_least[s, j] if j >= 0 else 0.0
+            best[s] = max(best[s], ahead_least[s, i] + later)
