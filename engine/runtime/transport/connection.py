@@ -92,12 +92,6 @@ class Connection:
         """Nothing waits to be sent."""
         return not self._out
 
-    def pace(self, bytes_per_s: float) -> None:
-        """Ask the kernel to send no faster, so that chunks do not leave as bursts."""
-        with suppress(OSError, AttributeError):
-            rate = min(int(bytes_per_s), 2**32 - 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_MAX_PACING_RATE", 47), rate)
-
     def limit_unsent(self, limited: bool) -> None:
         """Whether the kernel may take little, or as much as it likes, beyond what is under way."""
         if limited != self._limited and self.open:

@@ -24,16 +24,18 @@ from engine.runtime.transport.wire import Header, Kind, MalformedFrame, checksum
 HORIZON_S = 0.005
 # Most bytes that wait in user space for the kernel; what is beyond waits uncut.
 MOST_BACKLOG_BYTES = 16 << 20
-# Chunks of a real link: a connection's grow while the kernel takes them at once and shrink while it is slow,
-# so that a fast one costs little work and a slow one holds no message up.
+# Chunks of a real link: a connection's grow while the peer has them at once and shrink while it is slow, so
+# that a fast one costs little work and a slow one holds no message up. When the kernel took them says little:
+# its buffers may hold seconds of a slow connection.
 FIRST_CHUNK_BYTES = 256 * 1024
 LEAST_CHUNK_BYTES = 64 * 1024
 MOST_CHUNK_BYTES = 4 << 20
-QUICK_S, SLOW_S = 0.004, 0.02
+QUICK_S, SLOW_S = 0.01, 0.5
 # Most bytes given out before the sockets have their turn again.
 PUMP_BYTES = 16 << 20
-# A paced link may be ahead of its pace for so long.
-BURST_S = 0.002
+# What a paced link could not send for so long, because this thread woke late, it may make up for; TCP still
+# spreads it over a round trip.
+CREDIT_S = 0.05
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -72,10 +74,10 @@ class _Lane:
     connection: Connection
     chunk_bytes: int = FIRST_CHUNK_BYTES
     acknowledged: int = 0
-    pending: deque[Chunk] = field(default_factory=deque)
+    pending: deque[tuple[Chunk, float]] = field(default_factory=deque)  # given at, time.monotonic()
 
-    def taken(self, seconds: float) -> None:
-        """The kernel took a chunk in so long."""
+    def delivered(self, seconds: float) -> None:
+        """The peer had a chunk so long after it was given."""
         if seconds < QUICK_S:
             self.chunk_bytes = min(2 * self.chunk_bytes, MOST_CHUNK_BYTES)
         elif seconds > SLOW_S:
@@ -146,11 +148,12 @@ class Outbox:
         lane = self._lanes.pop(connection.number, None)
         if lane is None:
             return
-        self._urgent.extend(chunk for chunk in lane.pending if chunk.message.urgent)
-        bulk = [chunk for chunk in lane.pending if not chunk.message.urgent]
+        chunks = [chunk for chunk, _ in lane.pending]
+        self._urgent.extend(chunk for chunk in chunks if chunk.message.urgent)
+        bulk = [chunk for chunk in chunks if not chunk.message.urgent]
         self._note_under_way(-len(bulk))
         self._again.extend(bulk)
-        self.bytes_resent += sum(chunk.length for chunk in lane.pending)
+        self.bytes_resent += sum(chunk.length for chunk in chunks)
         self._sort_lanes()
 
     def retire(self, connection: Connection) -> None:
@@ -197,7 +200,9 @@ class Outbox:
             raise MalformedFrame(f"{count} chunks acknowledged, {given} were sent")
         while lane.acknowledged < count:
             lane.acknowledged += 1
-            self._delivered(lane.pending.popleft())
+            chunk, since = lane.pending.popleft()
+            lane.delivered(time.monotonic() - since)
+            self._delivered(chunk)
         return True
 
     def fail(self, error: TransportError) -> None:
@@ -245,7 +250,7 @@ class Outbox:
         if message is None or lane is None:
             return None
         now = time.monotonic()
-        earliest = max(message.ready, self._paced_until - BURST_S)
+        earliest = max(message.ready, self._paced_until)
         if earliest > now:
             self._wake_at(earliest)
             return None
@@ -254,7 +259,8 @@ class Outbox:
         fair = max(left // (2 * len(self._data)), LEAST_CHUNK_BYTES)
         chunk = self._next_chunk(message, min(lane.chunk_bytes, fair))
         if self._pace_bytes_per_s:
-            self._paced_until = max(self._paced_until, now) + chunk.length / self._pace_bytes_per_s
+            begin = max(self._paced_until, now - CREDIT_S)
+            self._paced_until = begin + chunk.length / self._pace_bytes_per_s
         message.start = min(message.start, now)
         self._emit(lane, chunk, math.nan, now)
         return chunk
@@ -315,19 +321,16 @@ class Outbox:
         filler = chunk.length - len(real)
         if self._checksums:
             header.checksum = checksum(real, filler)
-        lane.pending.append(chunk)
+        lane.pending.append((chunk, now))
         if not message.urgent:
             self._note_under_way(1)
-        lane.connection.send(
-            [memoryview(pack(header)), real], filler, lambda: self._taken(lane, message, now)
-        )
+        frame = [memoryview(pack(header)), real]
+        lane.connection.send(frame, filler, lambda: self._taken(message))
 
-    def _taken(self, lane: _Lane, message: Outgoing, since: float) -> None:
+    def _taken(self, message: Outgoing) -> None:
         """The kernel has a chunk."""
-        now = time.monotonic()
-        lane.taken(now - since)
         if self._shaper is None:
-            message.end = max(message.end, now)
+            message.end = max(message.end, time.monotonic())
 
     def _delivered(self, chunk: Chunk) -> None:
         message = chunk.message
@@ -353,10 +356,6 @@ class Outbox:
         lanes = [lane for lane in self._lanes.values() if lane.connection.index >= 0]
         in_use = (lane for lane in lanes if not lane.connection.retiring)
         self._data = sorted(in_use, key=lambda lane: lane.connection.index)
-        if self._pace_bytes_per_s and self._data:
-            # Twice the fair share: a connection may make up for a slow one, but sends no burst at line rate.
-            for lane in self._data:
-                lane.connection.pace(2 * self._pace_bytes_per_s / len(self._data))
 
     def _pump_soon(self) -> None:
         if not self._pump_called:
