@@ -1,0 +1,107 @@
+"""Shapes count what the modules hold; Llama's block is its formulas; learning rates follow their schedule."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.runtime.layers import LlamaBlock
+from engine.runtime.learning_rate import LearningRateSchedule
+from engine.runtime.model import Stage, build_layer, layers_of_places
+from engine.runtime.model_document import TrainModel
+from engine.runtime.predict import stage_parameters
+from engine.schedule.traversal import Traversal
+from tests.runtime.jobs import job
+
+LLAMA = {"family": "llama", "layers": 5, "hidden": 24, "heads": 6, "kv_heads": 2, "ffn": 40, "seq": 11}
+GPT = {"layers": 5, "hidden": 24, "heads": 6, "seq": 11}
+
+
+@pytest.mark.parametrize("shape", [GPT, LLAMA, {**GPT, "ffn": 50}])
+def test_parameters_are_counted_as_they_are(shape: dict) -> None:
+    model = parse(TrainModel, shape)
+    layers = [build_layer(model, number, 0) for number in range(model.layers + 2)]
+    assert sum(p.numel() for layer in layers for p in layer.parameters()) == model.parameters
+    of = job(model=shape)
+    held = [sum(p.numel() for p in Stage(of, stage).parameters()) for stage in range(of.stages)]
+    assert held == [stage_parameters(of, stage) for stage in range(of.stages)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kv_heads": 4}, "kv_heads.*divide heads"),
+        ({"hidden": 18}, "heads.*even"),
+        ({"family": "mamba"}, "family"),
+        ({"heads": 5}, "heads.*divide hidden"),
+    ],
+)
+def test_shapes_that_are_none_are_refused(change: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse(TrainModel, {**LLAMA, **change})
+
+
+def turned(x: Tensor) -> Tensor:
+    """Rotary positions by complex numbers: entry i and i + half are one number, turned by its angle."""
+    seq, size = x.shape[-2:]
+    pairs = torch.complex(x[..., : size // 2], x[..., size // 2 :])
+    speed = torch.tensor([10_000.0 ** (-2 * i / size) for i in range(size // 2)], dtype=x.dtype)
+    angle = torch.arange(seq, dtype=x.dtype)[:, None] * speed
+    result = pairs * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat((result.real, result.imag), dim=-1)
+
+
+def llama_block(block: LlamaBlock, x: Tensor, heads: int, kv_heads: int) -> Tensor:
+    def norm(y: Tensor, weight: Tensor) -> Tensor:
+        return y / (y.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+
+    seq, hidden = x.shape
+    size = hidden // heads
+    y = norm(x, block.attention_norm.weight)
+    query = turned((y @ block.query.weight.T).view(seq, heads, size).transpose(0, 1))
+    key = turned((y @ block.key.weight.T).view(seq, kv_heads, size).transpose(0, 1))
+    value = (y @ block.value.weight.T).view(seq, kv_heads, size).transpose(0, 1)
+    later = torch.ones(seq, seq, dtype=torch.bool).triu(1)
+    mixed = []
+    for head in range(heads):
+        group = head // (heads // kv_heads)
+        scores = (query[head] @ key[group].T / math.sqrt(size)).masked_fill(later, -math.inf)
+        mixed.append(scores.softmax(-1) @ value[group])
+    x = x + torch.cat(mixed, dim=-1) @ block.project.weight.T
+    y = norm(x, block.mlp_norm.weight)
+    gate = y @ block.gate.weight.T
+    return x + (gate * gate.sigmoid() * (y @ block.widen.weight.T)) @ block.narrow.weight.T
+
+
+def test_llama_block_is_its_formulas() -> None:
+    shape = parse(TrainModel, LLAMA)
+    block = build_layer(shape, 1, seed=3).double()
+    assert isinstance(block, LlamaBlock)
+    with torch.no_grad():
+        for parameter in block.parameters():  # as large as in training, and norms that are not 1
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    x = torch.randn(2, 11, 24, dtype=torch.float64)
+    expected = torch.stack([llama_block(block, sample, heads=6, kv_heads=2) for sample in x])
+    assert torch.allclose(block(x), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_layers_are_dealt_to_places_in_forward_order() -> None:
+    assert layers_of_places(5, 4) == [[0, 1, 2], [3], [4], [5, 6]]
+    assert layers_of_places(2, 1) == [[0, 1, 2, 3]]
+    wave = Traversal(name="wave", stages=2, chunks=2)
+    of = job(model={**GPT, "layers": 4}, stages=2, dc_of_stage=[0, 1], pipelines=1)
+    assert Stage(of, 0, wave).numbers == [0, 1, 4, 5]
+    assert Stage(of, 1, wave).numbers == [2, 3]
+
+
+def test_learning_rates() -> None:
+    cosine = LearningRateSchedule(warmup_steps=4, decay="cosine", final=0.1)
+    rates = [cosine.rate(2.0, step, 15) for step in range(15)]
+    assert rates[:5] == pytest.approx([0.5, 1.0, 1.5, 2.0, 2.0])
+    assert rates[9] == pytest.approx(2.0 * 0.55)  # half way down, between 1 and 0.1
+    assert rates[-1] == pytest.approx(0.2)
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert [LearningRateSchedule().rate(3.0, step, 5) for step in range(5)] == [3.0] * 5
