@@ -103,12 +103,14 @@ def test_weights_and_optimizer_of_all_stages_are_those_of_the_model(
 
 def test_activations_by_hand() -> None:
     # 1F1B, 3 stages: the first holds three microbatches at once, the last one. Two blocks a stage; a block
-    # keeps 16·s·h + heads·s² = 16·32·64 + 4·32² = 36,864 numbers of 4 bytes a microbatch of one sequence.
+    # keeps 16·s·h + heads·s² = 16·32·64 + 4·32² = 36,864 numbers of 4 bytes a microbatch of one sequence. The
+    # last stage also has the logits of 32 tokens over 256 bytes.
     memory = stage_memory(job_of())
     assert [stage.in_flight for stage in memory] == [3, 2, 1]
-    assert [stage.activation_bytes for stage in memory] == [n * 2 * 36_864 * 4 for n in (3, 2, 1)]
+    blocks = [n * 2 * 36_864 * 4 for n in (3, 2, 1)]
+    assert [stage.activation_bytes for stage in memory] == [*blocks[:2], blocks[2] + 32 * 256 * 4]
     recomputed = stage_memory(job_of(recompute=True))
-    assert recomputed[0].activation_bytes == (3 * 2 * 32 * 64 + 2 * 36_864) * 4
+    assert recomputed[0].activation_bytes == (3 * 2 * 32 * 64 + 2 * (36_864 - 32 * 64)) * 4
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])

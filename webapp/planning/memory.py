@@ -1,24 +1,23 @@
-"""How much memory a GPU needs for its stage of a training job: an estimate from shapes, before anything runs.
+"""How much memory a GPU needs for its stage of a training job, before anything runs: the engine's memory
+model, with what the executor keeps.
 
-The executor keeps fp32 (or fp64) weights, gradients and the two moments of AdamW: four numbers a parameter.
-Per microbatch in flight it keeps what the backward pass needs of each block, counted after Korthikanti et al.
-(2022, section 4): 34·s·b·h + 5·a·s²·b bytes, of 2-byte numbers and dropout masks. Without dropout these are
-16·s·b·h + a·s²·b numbers a block; fused attention saves the second term, so this is the upper end. Where
-activations are recomputed only the inputs stay, and one microbatch's whole set.
+The executor keeps four fp32 (or fp64) numbers a parameter: weight, gradient and the two moments of AdamW. It
+has no dropout, and computes a stage's blocks again in one go. Fused attention saves the softmax, so that this
+is the upper end.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from engine.model.transformer import Transformer
-from engine.runtime.job import BYTE_VOCABULARY, BYTES_OF_DTYPE, TrainJob
+from engine.model.kernels import How
+from engine.model.memory import Numbers
+from engine.model.memory import stage_memory as counted
+from engine.runtime.job import BYTES_OF_DTYPE, TrainJob
 from engine.runtime.predict import schedule_of
 from engine.simulate import time_schedule
 
 NUMBERS_PER_PARAMETER = 4  # weight, gradient, AdamW's two moments
-PER_TOKEN = 16  # numbers kept per token and hidden unit of a block
-PER_PAIR = 1  # numbers kept per head and pair of tokens: the softmax
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,32 +43,20 @@ def stage_memory(job: TrainJob) -> list[StageMemory]:
         The job's limits leave no schedule.
     """
     peak = np.asarray(time_schedule(job.scenario, schedule_of(job)).peak_in_flight()).max(axis=0)
-    return [_stage(job, stage, int(peak[stage])) for stage in range(job.stages)]
+    return [_needed(job, stage, int(peak[stage])) for stage in range(job.stages)]
 
 
-def shape(job: TrainJob) -> Transformer:
-    """The job's model as the engine counts it: GPT over bytes, MLP four times as wide."""
-    model = job.model
-    return Transformer(
-        layers=model.layers, hidden=model.hidden, heads=model.heads, kv_heads=model.heads,
-        ffn=4 * model.hidden, vocab=BYTE_VOCABULARY, seq=model.seq,
+def _needed(job: TrainJob, stage: int, in_flight: int) -> StageMemory:
+    width = BYTES_OF_DTYPE[job.dtype]
+    how = How(recompute="full" if job.recomputes else "none", sequence_parallel=False, fused_attention=False)
+    memory = counted(
+        job.model.shape, how, tp=1, micro_batch=job.micro_batch, blocks=len(job.layers_of_stage[stage]),
+        is_first=stage == 0, is_last=stage == job.stages - 1,
+        stored=Numbers(width=width, parameter_bytes=NUMBERS_PER_PARAMETER * width, dropout=False),
     )  # fmt: skip
-
-
-def _stage(job: TrainJob, stage: int, in_flight: int) -> StageMemory:
-    model, width = shape(job), BYTES_OF_DTYPE[job.dtype]
-    layers = len(job.layers_of_stage[stage])
-    parameters = layers * model.layer_parameters
-    parameters += model.embedding_parameters if stage == 0 else 0
-    parameters += model.head_parameters if stage == job.stages - 1 else 0
-    tokens = job.micro_batch * model.seq
-    block = PER_TOKEN * tokens * model.hidden + PER_PAIR * model.heads * tokens * model.seq
-    block_input = tokens * model.hidden
-    whole = layers * block
-    held = in_flight * layers * block_input + whole if job.recomputes else in_flight * whole
     return StageMemory(
         stage=stage,
-        state_bytes=NUMBERS_PER_PARAMETER * parameters * width,
-        activation_bytes=held * width,
+        state_bytes=int(memory.state_bytes),
+        activation_bytes=int(memory.total_bytes(in_flight) - memory.state_bytes),
         in_flight=in_flight,
     )
