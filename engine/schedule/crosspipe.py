@@ -10,7 +10,8 @@ tempo and none ever waited: a short tempo prefers what comes early on the way, a
 Each run is then justified, as in project scheduling with limited resources (Valls, Ballestín and Quintanilla,
 EJOR 2005): the latest start of each op that would not delay the end becomes its key, and the loop runs again,
 as long as that gains something. So are the static orders of the same traversal. From the best settings on,
-one setting is changed at a time. Work is counted in ops, not in seconds: same input, same answer.
+one setting is changed at a time; then microbatches get times of their own (`crosspipe_uneven`). Work is
+counted in ops, not in seconds: same input, same answer.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ import numpy as np
 from engine.errors import Infeasible, InputError
 from engine.schedule import interleaved, one_f_one_b, places_kernel, zb_h1, zb_v
 from engine.schedule.crosspipe_ideas import Idea, neighbours, starts
+from engine.schedule.crosspipe_uneven import Uneven
 from engine.schedule.ir import NO_OP, OpKind
 from engine.schedule.latest_kernel import latest
 from engine.schedule.places import Loop
@@ -31,10 +33,14 @@ from engine.schedule.static import Codes, in_sub_blocks, with_recompute
 from engine.schedule.traversal import Traversal, TraversalName, straight
 
 Orders = Callable[[Scenario, Traversal], Codes | Infeasible]
-# Ops started in all runs together, beyond which no further run is made (0.2 to 0.4 s).
-MOST_STARTED = 2_000_000
+# Ops started in all runs together, beyond which no further run is made (about a second and a half).
+MOST_STARTED = 4_000_000
 MOST_ROUNDS = 12
 FOLLOWED = 2  # of the first settings, how many are followed to their neighbours
+WALKS = 8  # of random changes, each from another idea
+MOST_VAIN = 4  # walks in a row that gain nothing
+MOST_IDLE = 60  # changes in a row that gain nothing
+SLACK = 0.01  # by which a change may make it worse
 SAME = 1e-9
 
 
@@ -122,7 +128,7 @@ class _Attempts:
 
     def make(self, static: tuple[Orders, ...]) -> None:
         """One setting; static orders, however large the cell; far settings; neighbours of the best."""
-        first, *further = starts(self.rules)
+        first, *further = starts(self.loop(self.rules[0]).cell, self.rules)
         self.attempt(first)
         for orders in static:
             self.repair(orders)
@@ -132,6 +138,9 @@ class _Attempts:
             self.repair(self.whole_stages)
         for idea in sorted(self.tried, key=self.tried.__getitem__)[:FOLLOWED]:
             self.follow(idea)
+        if self.frame.traversal.name != "straight":
+            # Straight through, even settings are within 3 % of the bound.
+            self.wander()
 
     def follow(self, idea: Idea) -> None:
         """Changes one setting at a time, as long as that gains something."""
@@ -145,6 +154,41 @@ class _Attempts:
                     return
                 if other not in self.tried and self.attempt(other) < least * (1 - SAME):
                     idea, least, gained = other, self.tried[other], True
+
+    def wander(self) -> None:
+        """Walks from unlike ideas, until some in a row find nothing better."""
+        vain = 0
+        for idea in self.unlike(WALKS):
+            before = self.best.makespan
+            self.unsettle(idea)
+            vain = 0 if self.best.makespan < before * (1 - SAME) else vain + 1
+            if vain == MOST_VAIN:
+                break
+
+    def unlike(self, count: int) -> list[Idea]:
+        """The best ideas, of those as good as each other one."""
+        by_makespan = {makespan: idea for idea, makespan in reversed(self.tried.items())}
+        return [by_makespan[makespan] for makespan in sorted(by_makespan)[:count]]
+
+    def unsettle(self, idea: Idea) -> None:
+        """Random small changes of an idea, kept unless much worse, until many in a row gain nothing."""
+        random = np.random.default_rng(self.search.seed)
+        loop = self.loop(idea.rule)
+        here = Uneven.of(idea, loop.cell.microbatches)
+        least, idle = self.attempt_uneven(loop, here), 0
+        while idle < MOST_IDLE and not self.over:
+            there = here.changed(random)
+            makespan = self.attempt_uneven(loop, there)
+            idle = 0 if makespan < least * (1 - SAME) else idle + 1
+            if makespan <= least * (1 + SLACK):
+                here, least = there, makespan
+
+    def attempt_uneven(self, loop: Loop, uneven: Uneven) -> float:
+        """One run, then justification without regard to when microbatches may enter."""
+        cell = uneven.applied(loop.cell)
+        state = self.run(loop, cell, str(uneven))
+        free = cell._replace(release=np.zeros(cell.microbatches))
+        return self.justify(loop, free, state, str(uneven))
 
     def loop(self, rule: RecomputeRule) -> Loop:
         """The event loop under one recompute rule."""

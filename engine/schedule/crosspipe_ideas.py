@@ -46,17 +46,24 @@ class Idea:
 
     def applied(self, cell: Cell) -> Cell:
         """The cell with this idea's keys and limits."""
+        even = np.arange(cell.microbatches, dtype=np.float64)
+        return self.with_turns(cell, turn=even * self.tempo, enter=even * self.pace)
+
+    def with_turns(self, cell: Cell, *, turn: Floats, enter: Floats, behind: float = 0.0) -> Cell:
+        """The cell with keys at the `turn` of each microbatch in place of a tempo, those of B `behind` more.
+
+        enter : when each may enter in place of a pace. All in units of the longest work of a stage.
+        """
         period = cell.chunks * float(cell.durations.sum(axis=0).max())
         forward, backward = way(cell)
-        turn = np.arange(cell.microbatches) * (self.tempo * period)
         keys = np.empty((3, cell.pipelines, len(cell.stage_of), cell.microbatches))
-        keys[0] = forward[:, None] + turn
-        keys[1] = backward[:, None] + turn
+        keys[0] = forward[:, None] + turn * period
+        keys[1] = backward[:, None] + (turn + behind) * period
         keys[2] = keys[1] + (kernel.LAST if self.put_off is None else self.put_off * period)
         return cell._replace(
             keys=keys,
             patience=self.patience,
-            release=np.arange(cell.microbatches, dtype=np.float64) * (self.pace * period),
+            release=enter * period,
             window=cell.microbatches if self.window is None else self.window,
         )
 
@@ -72,12 +79,18 @@ def way(cell: Cell) -> tuple[Floats, Floats]:
     return forward, forward[-1] + f[-1] + back
 
 
-def starts(rules: tuple[RecomputeRule, ...]) -> Iterator[Idea]:
+def starts(cell: Cell, rules: tuple[RecomputeRule, ...]) -> Iterator[Idea]:
     """Settings far from each other, the most promising first."""
     for pace in (0.0, 0.5, 1.0):
         for tempo in (0.5, 1.0, 4.0):
             for rule in rules:
                 yield Idea(tempo=tempo, pace=pace, rule=rule)
+    rounds = int(cell.cap[0]) // cell.chunks
+    if cell.chunks > 1 and rounds < cell.microbatches:
+        # As many microbatches at once as can be held in all their chunks: none then waits for room.
+        for tempo in (0.5, 1.0, 4.0):
+            for rule in rules:
+                yield Idea(tempo=tempo, window=rounds, rule=rule)
 
 
 def neighbours(idea: Idea, cell: Cell, rules: tuple[RecomputeRule, ...]) -> Iterator[Idea]:

@@ -22,39 +22,52 @@ def document(policy: str, *, stages: int, micro: int, split: bool, **fields: obj
     }  # fmt: skip
 
 
-def over_optimum(family: str, stages: int, micro: int, seconds: float) -> list[float]:
-    """Makespans of the greedy over those of the solver (its bound where it did not finish), over the grid."""
-    traversal, chunks = TRAVERSAL[family]
-    ratios = []
-    for split, limit, latency, transfer in product((False, True), (stages, 2 * stages), (0, 1, 2), (0, 1, 2)):
-        fields = {"memory_limit": limit, "wan": {"latency": latency, "transfer": transfer}}
-        cell = document(f"crosspipe-{family}", stages=stages, micro=micro, split=split, **fields)
-        greedy = simulate(parse(Scenario, cell))
-        assert greedy.lower_bound <= greedy.makespan * (1 + 1e-9)
-        if greedy.optimal:
-            ratios.append(1.0)
-            continue
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> None:
+    """Kernels are compiled before any search has a limit of time."""
+    for family in TRAVERSAL:
+        build(parse(Scenario, document(f"crosspipe-{family}", stages=2, micro=2, split=True)))
+
+
+def above(family: str, *, split: bool, limit: int, latency: float, transfer: float, seconds: float) -> float:
+    """Share by which the greedy at P = 8, M = 16 exceeds what is proven of its traversal."""
+    fields = {"memory_limit": limit, "wan": {"latency": latency, "transfer": transfer}}
+    cell = document(f"crosspipe-{family}", stages=8, micro=16, split=split, **fields)
+    greedy = simulate(parse(Scenario, {**cell, "time_limit_s": 3600}))
+    proven = greedy.lower_bound
+    if seconds and not greedy.optimal:
+        traversal, chunks = TRAVERSAL[family]
         asked = {"policy": "optimal", "traversal": traversal, "chunks": chunks, "time_limit_s": seconds}
-        best = simulate(parse(Scenario, {**cell, **asked}))
-        assert best.lower_bound <= greedy.makespan * (1 + 1e-9)
-        ratios.append(greedy.makespan / best.makespan)
-    return ratios
+        proven = max(proven, simulate(parse(Scenario, {**cell, **asked})).lower_bound)
+    assert proven <= greedy.makespan * (1 + 1e-9)
+    return greedy.makespan / proven - 1
 
 
-def test_close_to_the_optimum_on_small_cells() -> None:
-    ratios = over_optimum("ud", 4, 6, 5.0)
-    assert np.mean(ratios) <= 1.03
-    assert max(ratios) <= 1.10
+@pytest.mark.parametrize(
+    ("family", "split", "latency", "transfer", "most"),
+    [
+        ("udsub", True, 2, 2, 0.01), ("udsub", False, 0.25, 0.25, 0.03),
+        ("loop", True, 2, 1, 0.03), ("loop", True, 0, 0, 0.01),
+        ("wave", True, 2, 1, 0.03), ("wave", False, 1, 1, 0.03),
+    ],
+)  # fmt: skip
+def test_close_to_what_is_proven(
+    family: str, split: bool, latency: float, transfer: float, most: float
+) -> None:
+    gap = above(family, split=split, limit=8, latency=latency, transfer=transfer, seconds=0)
+    assert gap <= most
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("family", "stages", "micro"), [("ud", 8, 16), ("wave", 4, 6), ("loop", 4, 6), ("udsub", 4, 6)]
-)
-def test_close_to_the_optimum(family: str, stages: int, micro: int) -> None:
-    ratios = over_optimum(family, stages, micro, 10.0)
-    assert np.mean(ratios) <= 1.03
-    assert max(ratios) <= 1.10
+@pytest.mark.parametrize("family", TRAVERSAL)
+def test_close_to_the_optimum(family: str) -> None:
+    seconds = 10.0 if family == "ud" else 0.0
+    gaps = [
+        above(family, split=split, limit=limit, latency=latency, transfer=transfer, seconds=seconds)
+        for split, limit, latency, transfer in product((False, True), (8, 16), (0, 2), (0, 2))
+    ]
+    assert np.mean(gaps) <= 0.03
+    assert max(gaps) <= 0.10
 
 
 @pytest.mark.parametrize(
@@ -62,10 +75,10 @@ def test_close_to_the_optimum(family: str, stages: int, micro: int) -> None:
 )
 @pytest.mark.parametrize("delay", [0, 1.3])
 def test_never_worse_than_the_static_order(greedy: str, static: str, delay: float) -> None:
-    for split, limit in product((False, True), (6, None)):
+    for split, limit in product((False, True), (4, None)):
         fields = {"memory_limit": limit, "wan": {"latency": delay, "transfer": delay}, "pipelines": 2}
         cells = [
-            parse(Scenario, document(policy, stages=6, micro=9, split=split, **fields))
+            parse(Scenario, document(policy, stages=4, micro=6, split=split, **fields))
             for policy in (f"crosspipe-{greedy}", static)
         ]
         ours, theirs = (simulate(cell).makespan for cell in cells)
@@ -91,11 +104,11 @@ def test_the_order_of_messages_counts_in_a_wave() -> None:
 )
 def test_the_tightest_limits_never_deadlock(family: str, limits: dict) -> None:
     for split, pipelines in product((False, True), (1, 2)):
-        cell = document(f"crosspipe-{family}", stages=5, micro=5, split=split, pipelines=pipelines, **limits)
-        cell["times"]["recompute"] = [1, 0, 1, 0.5, 1]
+        cell = document(f"crosspipe-{family}", stages=4, micro=4, split=split, pipelines=pipelines, **limits)
+        cell["times"]["recompute"] = [1, 0, 0.5, 1]
         result = simulate(parse(Scenario, {**cell, "sharing": "temporal", "wan": {"transfer": 2}}))
         assert result.feasible
-        assert result.timeline.peak_in_flight().max() <= limits.get("memory_limit", 5)
+        assert result.timeline.peak_in_flight().max() <= limits.get("memory_limit", 4)
 
 
 def test_a_cancelled_search_returns_the_best_it_has() -> None:
