@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from tests.site.access import ACCESS
-from tests.site.computations import comparison
+from tests.site.computations import comparison, placement
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Invitation, Membership, Role, Team, User
 from webapp.inventory.models import DataCenter, Device, GpuPool, LinkMeasurement, Node, WanLink
@@ -143,13 +143,13 @@ def plans(world: World, numbers: range) -> None:
 
 
 def computations(world: World, numbers: range) -> None:
-    kept = comparison(world)
     Computation.objects.bulk_create(
         Computation(
-            team=world.team, kind=kept.kind, name=f"{_name(WORDS, i)} compared", request=kept.request,
+            team=world.team, kind=kept.kind, name=f"{_name(WORDS, i)} {kept.kind}", request=kept.request,
             answer=kept.answer, state=(ComputationState.DONE, ComputationState.CANCELLED)[i % 7 == 0],
             created_by=world.users["operator"], started_at=_ago(i), finished_at=_ago(i),
         )
+        for kept in (comparison(world), placement(world))
         for i in numbers
     )  # fmt: skip
 

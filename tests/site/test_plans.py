@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from engine.inputs import parse
 from engine.plan.dc_selection import WHAT_IF_S
 from engine.plan.dc_selection import plan as solve
 from engine.plan.request import PlanRequest
-from engine.plan.search.refine import refine
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry
 from webapp.planning import refinement, services
@@ -138,7 +136,7 @@ def test_a_what_if_is_the_answer_of_the_command(world: World, operator: Client) 
 def test_auto_refines_a_plan_and_what_if_apart(
     world: World, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refinement, "refine", partial(refine, seconds=0.2))  # a shape may take a minute
+    monkeypatch.setattr(refinement, "SHAPE_S", 0.2)
     plan = made(world)
     before = plan.best
     assert before is not None

@@ -9,7 +9,6 @@ from engine.runtime.network import hop_network
 from webapp.inventory.models import GpuPool, WanLink
 from webapp.inventory.selectors import named_pools, pools
 from webapp.planning.models import Plan
-from webapp.planning.services.plans import free_name
 
 RULES = (
     "policy",
@@ -64,7 +63,7 @@ def initial_of(plan: Plan) -> dict[str, Any]:
         **{name: training[name] for name in ("micro_batch", "steps", "lr", "seed") if name in training},
         **training.get("model", {}),
         "team": plan.team_id,
-        "name": free_name(plan),
+        "name": plan.free_name(),
         "method": plan.request.get("method", "search"),
         "datacenters": dcs,
         "source": "model" if "model" in job else "times",

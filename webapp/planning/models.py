@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from typing import Any
 
@@ -15,6 +16,12 @@ class PlanQuerySet(models.QuerySet["Plan"]):
     def visible_to(self, user: Any) -> PlanQuerySet:
         """Plans of the teams that `user` reads."""
         return self.filter(team__in=Team.objects.visible_to(user))
+
+    def for_lists(self) -> PlanQuerySet:
+        """With `shown`, the best option without the orders of its schedule; the whole answer stays behind."""
+        option = "(%(expressions)s->'options'->(%(expressions)s->>'best')::int) - 'schedule'"
+        shown = models.Func(models.F("result"), template=option, output_field=models.JSONField())
+        return self.annotate(shown=shown).defer("result", "training").select_related("created_by")
 
 
 class Plan(models.Model):
@@ -51,6 +58,11 @@ class Plan(models.Model):
         """The option that the planner prefers, if any is feasible."""
         index = self.result.get("best")
         return None if index is None else self.result["options"][index]
+
+    def free_name(self) -> str:
+        """Its name with the lowest number from 2 that the team has not given yet: "east v2"."""
+        taken = set(Plan.objects.filter(team=self.team).values_list("name", flat=True))
+        return next(name for n in itertools.count(2) if (name := f"{self.name[:70]} v{n}") not in taken)
 
 
 class ComputationState(models.TextChoices):

@@ -54,13 +54,15 @@ class PlacementForm(Sectioned, forms.Form):
         label="Document", help_text="JSON or YAML, as meridian place reads it.",
     )  # fmt: skip
     file = forms.FileField(required=False, label="or a file of it")
-    stages = forms.IntegerField(min_value=1, max_value=MOST_DEVICES, required=False, initial=8)
+    stages = forms.IntegerField(min_value=1, max_value=MOST_DEVICES, required=False, initial=4)
     data_parallel = forms.IntegerField(
         label="Pipelines", min_value=1, max_value=MOST_DEVICES, required=False,
         help_text="Empty: as many as the devices give.",
     )  # fmt: skip
     model = forms.ChoiceField(
-        choices=[("", "bytes as given"), *((name, name) for name in MODELS)], required=False
+        choices=[("", "bytes as given"), *((name, name) for name in MODELS)],
+        required=False,
+        initial="llama-3-8b",
     )
     batch = forms.IntegerField(
         min_value=1, max_value=10_000_000, required=False, initial=1024,

@@ -188,7 +188,7 @@ def _asked(request: dict[str, Any]) -> dict[str, str]:
         made[" – ".join(link["between"])] = f"{link['latency_ms']:g} ms, {link['bandwidth_gbps']:g} Gbit/s"
     for name, value in request["job"].items():
         made[f"job: {name.replace('_', ' ')}"] = (
-            f"{value:g}" if isinstance(value, int | float) else str(value)
+            f"{value:,.10g}" if isinstance(value, int | float) else str(value)
         )
     rules = (
         "policy",
@@ -219,3 +219,16 @@ def compared_fronts(plans: list[Plan]) -> list[dict[str, Any]]:
         }
         for plan in plans
     ]
+
+
+def fronts_table(plans: list[Plan]) -> Figures:
+    """What the chart of compared plans draws."""
+    rows = [{"plan": drawn["name"], **point} for drawn in compared_fronts(plans) for point in drawn["points"]]
+    keys = ("dp_cells", "iteration_ms", "cost_per_iteration")
+    return Figures(
+        name="fronts", title="Cost against time", rows=rows,
+        columns=[
+            Column(label="Plan", key="plan"), *(c for c in COLUMNS if c.key in keys),
+            Column(label="On the Pareto front", key="on_front"),
+        ],
+    )  # fmt: skip

@@ -13,6 +13,9 @@ from webapp.planning.models import Computation, ComputationKind, ComputationStat
 if TYPE_CHECKING:
     from webapp.planning.computing import Wires
 
+# Of one shape, of at most six: others wait for the same worker.
+SHAPE_S = 20.0
+
 
 def refine_plan(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str, Any]]:
     """{"result": as `meridian plan` prints it}; the plan keeps it where its own document was refined."""
@@ -26,7 +29,8 @@ def refine_plan(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str, A
             said["iteration_ms"] = refined.result.options[best].iteration_ms
         wires.say(said)
 
-    result = refine(asked, plan(asked), report=report, cancelled=wires.cancelled).as_dict()
+    found = refine(asked, plan(asked), report=report, cancelled=wires.cancelled, seconds=SHAPE_S)
+    result = found.as_dict()
     services.keep_refined(wires.computation, result)
     yield {"result": result}
 

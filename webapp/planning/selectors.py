@@ -84,7 +84,7 @@ def _result(what: Asked, refinement: Computation | None) -> tuple[dict[str, Any]
     """The answer, and the ms that it took: the plan's own, a refined what-if, or one computed at once."""
     if not what.is_changed:
         return what.plan.result, what.plan.computed_ms
-    if refinement is not None and refinement.state == ComputationState.DONE:
+    if refinement is not None and refinement.state == ComputationState.DONE and refinement.answer:
         began, ended = refinement.started_at, refinement.finished_at
         return refinement.answer["result"], (ended - began).total_seconds() * 1e3 if began and ended else 0.0
     return answer_at_once(what.document)

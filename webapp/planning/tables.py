@@ -12,12 +12,12 @@ class PlanTable(Table):
     name = tables.LinkColumn("planning:plan-detail", args=[tables.A("pk")], verbose_name="Plan")
     policy = tables.Column(accessor="request__policy", default=DASH, orderable=False)
     stages = NumberColumn("Stages", accessor="request__job__partitions", orderable=False)
-    cells = NumberColumn("Best D", accessor="best__dp_cells", orderable=False)
+    cells = NumberColumn("Best D", accessor="shown__dp_cells", orderable=False)
     iteration = NumberColumn(
-        "Iteration", accessor="best__iteration_ms", unit="ms", decimals=1, orderable=False
+        "Iteration", accessor="shown__iteration_ms", unit="ms", decimals=1, orderable=False
     )
     cost = NumberColumn(
-        "Cost", accessor="best__cost_per_iteration", unit="$/iteration", decimals=5, orderable=False
+        "Cost", accessor="shown__cost_per_iteration", unit="$/iteration", decimals=5, orderable=False
     )
     created_at = TimeColumn(verbose_name="Made")
 

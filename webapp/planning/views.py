@@ -24,7 +24,14 @@ from webapp.planning.design import download
 from webapp.planning.dry import dry_run
 from webapp.planning.forms import PlanForm
 from webapp.planning.models import Plan
-from webapp.planning.plan_tables import compared_fronts, compared_lines, differences, plan_file, side_by_side
+from webapp.planning.plan_tables import (
+    compared_fronts,
+    compared_lines,
+    differences,
+    fronts_table,
+    plan_file,
+    side_by_side,
+)
 from webapp.planning.refinement import refinement_of, wants_refining
 from webapp.planning.selectors import plan_context, refining_context, result_of
 from webapp.planning.tables import PlanFilterSet, PlanTable
@@ -36,7 +43,7 @@ MOST_OFFERED = 50  # plans to choose from on the page of a comparison
 
 def plan_list(request: HttpRequest) -> HttpResponse:
     return list_page(
-        request, title="Plans", rows=Plan.objects.visible_to(request.user).select_related("created_by"),
+        request, title="Plans", rows=Plan.objects.visible_to(request.user).for_lists(),
         filter_class=PlanFilterSet, table_class=PlanTable, create=("planning:plan-create", "New plan"),
         actions=[(reverse("planning:plan-compare"), "Compare plans")],
         empty="No plan yet. A plan shows what each number of DP cells takes and costs.",
@@ -184,7 +191,8 @@ def plan_compare(request: HttpRequest) -> HttpResponse:
     plans = [found[pk] for pk in dict.fromkeys(wanted) if pk in found][:MOST_COMPARED]
     table = side_by_side(plans)
     if request.GET.get("as") == "csv":
-        return download(table.as_csv(), "text/csv", "plans.csv")
+        asked_for = fronts_table(plans) if request.GET.get("table") == "fronts" else table
+        return download(asked_for.as_csv(), "text/csv", f"plans-{asked_for.name}.csv")
     context = {
         "title": "Compare plans", "plans": plans, "lines": compared_lines(table),
         "differences": differences(plans),

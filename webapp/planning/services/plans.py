@@ -1,6 +1,5 @@
 """Making plans: the engine's answer is kept with the question."""
 
-import itertools
 import time
 from typing import Any
 
@@ -76,7 +75,7 @@ def clone_plan(actor: Any, plan: Plan) -> Plan:
     """
     require(actor, plan.team)
     copied = Plan(
-        team=plan.team, name=free_name(plan), request=plan.request, result=plan.result,
+        team=plan.team, name=plan.free_name(), request=plan.request, result=plan.result,
         training=plan.training, computed_ms=plan.computed_ms, created_by=actor,
     )  # fmt: skip
     with transaction.atomic():
@@ -84,9 +83,3 @@ def clone_plan(actor: Any, plan: Plan) -> Plan:
         copied.save()
         record(actor, "create", copied, team=plan.team, after={"name": copied.name, "copy_of": plan.name})
     return copied
-
-
-def free_name(plan: Plan) -> str:
-    """The plan's name with the lowest number from 2 that the team has not given yet: "east v2"."""
-    taken = set(Plan.objects.filter(team=plan.team).values_list("name", flat=True))
-    return next(name for n in itertools.count(2) if (name := f"{plan.name[:70]} v{n}") not in taken)

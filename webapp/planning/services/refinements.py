@@ -30,7 +30,7 @@ def ask_to_refine(actor: Any, plan: Plan, document: dict[str, Any]) -> Computati
 def keep_refined(computation: Computation, result: dict[str, Any]) -> bool:
     """Put a refined answer in place of the plan's own; False where it is a what-if's, or the plan is gone."""
     with transaction.atomic():
-        plan = Plan.objects.select_for_update().filter(pk=computation.plan_id).first()
+        plan = Plan.objects.select_for_update(of=("self",)).filter(refinements=computation).first()
         if plan is None or plan.request != computation.request["document"]:
             return False
         before, after = plan.best, result["options"][result["best"]] if result["best"] is not None else None
