@@ -5,10 +5,15 @@ from importlib.resources import files
 
 import numpy as np
 
+from engine.errors import Infeasible
 from engine.model.presets import PRESETS
 from engine.plan.cross_dc import Boundary, CrossDcJob, data_parallel, pipeline_parallel
 from engine.reproduce import Experiment, Outcome, Plot, Row, Series
+from engine.schedule import build
+from engine.schedule.ir import NO_OP, OpKind
 from engine.schedule.scenario import Link, Scenario, Times
+from engine.schedule.timing import Jitter, durations, time_ops
+from engine.schedule.traversal import WITHIN_STAGE
 from engine.simulate import simulate
 
 # Llama-3 405B as its report trains it: 16 M tokens a step in sequences of 8,192 over 64 pipelines.
@@ -23,10 +28,13 @@ OUT_OF_REACH = (4.0,)
 
 STATIC = ("1f1b", "zb-h1", "zb-v")
 DYNAMIC = ("crosspipe-udsub", "crosspipe-ud", "crosspipe-wave")
-# The row of M70 without delay, in seconds a microbatch at T_F = 36 ms, fixes what the slides do not state:
-# (M + 7)/M · (F + B + W) = 0.149, and with ZB-H1 (M·(F + B + W) + 7·(F + B − W))/M = 0.133.
-TABLE_STAGES, TABLE_MICROBATCHES = 8, 24
-TABLE_TIMES = {"forward": 1.0, "backward": 1.44, "weight": 0.76}
+# T_F is stated for M70 alone, in seconds; the number of microbatches is not.
+TABLE_STAGES, TABLE_MICROBATCHES, TABLE_FORWARD_S = 8, 24, 0.036
+# Other readings of the static engine and how far the tables are from them (mean, worst), for the report.
+READINGS = (
+    "other readings, mean and worst error: link held for latency + transfer and the GPU free 8 %, 19 %; "
+    "latency overlapping 12 %, 34 %; one link for both directions 9 %, 33 %"
+)
 
 
 def _job(dcs: int = 2, memory: float = 1.0) -> CrossDcJob:
@@ -95,8 +103,12 @@ def tables() -> Outcome:
     """Tables M8 and M70, case 1, as ratios to 1F1B of the same row; case 1 is read as 1F1B's memory."""
     rows = []
     for printed in _read("tables.csv"):
+        times = table_times(printed["model"])
         latency, bandwidth = float(printed["latency"]), float(printed["bandwidth"])
-        ours = {policy: _table_span(policy, latency, bandwidth) for policy in (*STATIC, *DYNAMIC)}
+        ours = {policy: blocking_span(policy, times, latency + bandwidth) for policy in STATIC}
+        link = Link(latency=latency, transfer=bandwidth)
+        dynamic = [policy for policy in DYNAMIC if printed[policy]]
+        ours |= {policy: _span(policy, times, _halves(2), link, TABLE_STAGES) for policy in dynamic}
         for policy in (*STATIC[1:], *DYNAMIC):
             if not printed[policy]:
                 continue
@@ -105,6 +117,7 @@ def tables() -> Outcome:
                     name=f"{printed['model']} lat {latency:g} bw {bandwidth:g} {policy}",
                     paper=float(printed[policy]) / float(printed["1f1b"]),
                     ours=ours[policy] / ours["1f1b"], unit="of 1F1B",
+                    tolerance=0.1 if policy in STATIC else None,
                 )
             )  # fmt: skip
     return Outcome(rows=(*_mean_errors(rows), *rows))
@@ -120,33 +133,62 @@ def _mean_errors(rows: list[Row]) -> list[Row]:
     return [
         Row(
             name="static policies, mean error", paper=0, ours=static, unit="of the ratio", tolerance=0.1,
-            note=f"worst {100 * worst:.0f} %; links held for latency + transfer, as printed rows are",
+            note=f"worst {100 * worst:.1f} %; read as an engine whose send over the boundary holds the "
+            f"sender's GPU for latency + transfer (inferred, the slides do not say so); {READINGS}",
         ),
         Row(
             name="dynamic policies, mean error", paper=0, ours=dynamic, unit="of the ratio",
-            note=f"worst {100 * worst_dynamic:.0f} %; latency overlaps: receives are posted ahead of sends",
+            note=f"worst {100 * worst_dynamic:.0f} %; receives are posted ahead of sends: no GPU "
+            "is held, latency overlaps",
         ),
     ]  # fmt: skip
 
 
-def _table_span(policy: str, latency: float, bandwidth: float) -> float:
-    """Makespan in units of T_F. Static schedules on the original engine hold a link for the whole delay."""
-    static = policy in STATIC
-    link = Link(transfer=latency + bandwidth) if static else Link(latency=latency, transfer=bandwidth)
-    memory = None if static else TABLE_STAGES
-    return _span(policy, _halves(2), link, memory)
+def table_times(model: str) -> Times:
+    """Times of a table's model in units of T_F, from its row without delay.
+
+    1F1B takes (M + P − 1)/M · (F + B + W) seconds a microbatch there, ZB-H1 (M·(F + B + W) + (P − 1)·(F + B −
+    W))/M. T_F itself is taken as M70's for both: it only splits F + B.
+    """
+    row = next(row for row in _read("tables.csv") if row["model"] == model and float(row["latency"]) == 0)
+    m, beyond = TABLE_MICROBATCHES, TABLE_STAGES - 1
+    work = float(row["1f1b"]) * m / (m + beyond)
+    without_weight = (float(row["zb-h1"]) - work) * m / beyond
+    weight = (work - without_weight) / 2
+    backward = work - weight - TABLE_FORWARD_S
+    return Times(forward=1.0, backward=backward / TABLE_FORWARD_S, weight=weight / TABLE_FORWARD_S)
+
+
+def blocking_span(policy: str, times: Times, delay: float) -> float:
+    """Makespan of a static order where whoever sends over the boundary waits until it has arrived.
+
+    Sending is then the end of the op that makes what is sent: longer by `delay`, and the link takes no time.
+    """
+    scenario = _table_scenario(policy, times, _halves(2), Link(), None)
+    built = build(scenario)
+    assert not isinstance(built, Infeasible), f"{policy} has no limit"
+    schedule, traversal = built.schedule, built.schedule.traversal
+    lengths = durations(scenario, traversal.chunks, split=schedule.has(OpKind.W))
+    over_wan = np.append(scenario.hop_is_wan[traversal.hop_of] & (traversal.hop_of != WITHIN_STAGE), False)
+    stage = np.arange(scenario.stages)[:, None]
+    kind, chunk = schedule.ops[0] & 3, (schedule.ops[0] >> 2) // scenario.microbatches
+    place = traversal.place_of[stage, np.maximum(chunk, 0)]
+    sends = (kind == OpKind.F) & over_wan[place] | (kind == OpKind.B) & np.roll(over_wan, 1)[place]
+    factor = np.where(sends & (schedule.ops[0] != NO_OP), 1 + delay / lengths[kind, stage], 1.0)
+    crossings = np.ones((2, len(traversal.hop_of), 1, scenario.microbatches))
+    return time_ops(scenario, schedule, Jitter(ops=factor[None], transfers=crossings)).makespan
 
 
 def memory_and_dcs() -> Outcome:
     """Iteration by memory from 1 to 2 times 1F1B's, on 2 and on 4 data centres, as ratio to 1F1B there."""
-    rows = []
+    rows, times = [], table_times("M70")
     for dcs in (2, 4):
         dc_of_stage = _halves(dcs)
         for latency, bandwidth in ((1.0, 0.25), (0.125, 2.0)):
             link = Link(latency=latency, transfer=bandwidth)
-            base = _span("1f1b", dc_of_stage, link, None)
+            base = _span("1f1b", times, dc_of_stage, link, None)
             for memory in (8, 12, 16):
-                spans = {policy: _span(policy, dc_of_stage, link, memory) for policy in DYNAMIC}
+                spans = {policy: _span(policy, times, dc_of_stage, link, memory) for policy in DYNAMIC}
                 best = min(spans, key=lambda policy: spans[policy])
                 rows.append(
                     Row(
@@ -159,15 +201,15 @@ def memory_and_dcs() -> Outcome:
 
 def pp_against_dp_degree() -> Outcome:
     """PP/DP trade on the same GPUs: 8 stages × 1 pipeline against 4 stages × 2, each stage twice as long."""
-    rows = []
+    rows, times = [], table_times("M70")
     for latency, bandwidth in ((1.0, 0.25), (0.125, 2.0)):
         link = Link(latency=latency, transfer=bandwidth)
-        deep = _span("crosspipe-ud", _halves(2), link, TABLE_STAGES)
+        deep = _span("crosspipe-ud", times, _halves(2), link, TABLE_STAGES)
         # Half the microbatches a pipeline, and two pipelines on the boundary: each has half of it.
         shallow = simulate(
             Scenario(
                 stages=4, dc_of_stage=[0, 0, 1, 1], pipelines=2, microbatches=12, spans=False,
-                times=Times(**{kind: 2 * t for kind, t in TABLE_TIMES.items()}), policy="crosspipe-ud",
+                times=Times(**{kind: 2 * t for kind, t in times.model_dump().items()}), policy="crosspipe-ud",
                 wan=Link(latency=latency, transfer=2 * bandwidth), memory_limit=4,
             )
         ).makespan  # fmt: skip
@@ -186,14 +228,17 @@ def _halves(dcs: int) -> list[int]:
     return [stage * dcs // TABLE_STAGES for stage in range(TABLE_STAGES)]
 
 
-def _span(policy: str, dc_of_stage: list[int], link: Link, memory: int | None) -> float:
-    makespan = simulate(
-        Scenario(
-            stages=TABLE_STAGES, dc_of_stage=dc_of_stage, microbatches=TABLE_MICROBATCHES, wan=link,
-            times=Times(**TABLE_TIMES),
-            policy=policy, memory_limit=memory, spans=False,
-        )
-    ).makespan  # fmt: skip
+def _table_scenario(
+    policy: str, times: Times, dc_of_stage: list[int], link: Link, memory: int | None
+) -> Scenario:
+    return Scenario(
+        stages=TABLE_STAGES, dc_of_stage=dc_of_stage, microbatches=TABLE_MICROBATCHES, wan=link, times=times,
+        policy=policy, memory_limit=memory, spans=False,
+    )  # fmt: skip
+
+
+def _span(policy: str, times: Times, dc_of_stage: list[int], link: Link, memory: int | None) -> float:
+    makespan = simulate(_table_scenario(policy, times, dc_of_stage, link, memory)).makespan
     assert makespan is not None, f"{policy} fits a memory of {memory}"
     return makespan
 
