@@ -29,7 +29,7 @@ MOST_BENCHES = 6
 def improve(portfolio: Portfolio, frames: tuple[Frame, ...], effort: int = EFFORT) -> None:
     """Looks for something better in `frames` until the search is over or its effort spent."""
     best = portfolio.best
-    benches = [Bench(best=best, workshop=Workshop(shop)) for shop in shops(best.scenario, frames)]
+    benches = [Bench(best=best, workshop=Workshop(shop, best.over)) for shop in shops(best.scenario, frames)]
     _plant(best, benches)
     _begin(best, benches, effort)
     portfolio.try_variants()

@@ -2,15 +2,19 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 
+from engine.schedule.searching.arrivals import bursts
 from engine.schedule.searching.shop import Ints
 from engine.schedule.searching.workshop import Workshop
 
 # How much later each pipeline starts than the one before, and each microbatch, in cycles.
 STAGGERS = (0.0, 0.25, 0.5, 1.0)
 PACES = (0.0, 1.0)
+# In which pipelines take turns at entering, where several share links: every so many turns, so often.
+MOST_BURSTS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,12 @@ class Start:
 
 def starts(workshop: Workshop) -> Iterator[Start]:
     """All of them, the most promising first."""
+    yield _served(workshop, 1, 1)
+    n = workshop.plan.pipelines
+    for burst in range(2, MOST_BURSTS + 1) if n > 1 else ():
+        for turns in sorted({n - 1, n + 1, 2 * n - 1} - {1}):
+            if gcd(turns, burst) == 1:
+                yield _served(workshop, turns, burst)
     for stagger in STAGGERS:
         for pace in PACES:
             for late in (False, True):
@@ -63,6 +73,13 @@ def _chains(workshop: Workshop, order: Ints, way: str, stagger: float, pace: flo
     idea = f"whole chains in the earliest gaps, {way}" + _how(stagger, pace, late=late)
     release = _release(workshop, stagger, pace)
     return Start(idea=idea, build=lambda shop: shop.insert(order, release, late=late))
+
+
+def _served(workshop: Workshop, pace: int, burst: int) -> Start:
+    n, m = workshop.plan.pipelines, workshop.plan.microbatches
+    release = np.round(bursts(n, m, pace, burst) * (cycle(workshop) / n)).astype(np.int64)
+    how = "" if burst == 1 else f", bursts of {burst}, every {pace} turns"
+    return Start(idea="first come, first served" + how, build=lambda shop: shop.serve(release))
 
 
 def _periodic(workshop: Workshop, stagger: float, *, late: bool) -> Start:

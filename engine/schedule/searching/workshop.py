@@ -1,12 +1,15 @@
 """One shop with its board: builds schedules, justifies them, and counts the work."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from engine.schedule.ir import Schedule
-from engine.schedule.searching import chains, justify, ring
-from engine.schedule.searching.board import UNPLACED, Board, board_of, clear
+from engine.schedule.searching import arrivals, chains, justify, ring
+from engine.schedule.searching.board import UNPLACED, Board, board_of, clear, last_end
 from engine.schedule.searching.orders import schedule_of
 from engine.schedule.searching.shop import Ints, Shop
+from engine.schedule.wake_tree import sleeping
 
 # A pass over the shop costs its operations and, in the interpreter, about as much as these.
 PASS_OVERHEAD = 1_000
@@ -15,11 +18,13 @@ PASS_OVERHEAD = 1_000
 class Workshop:
     """Holds one tentative schedule: the starts on its board.
 
+    over : asked before each round of justification, which ends where it says so.
     work : operations placed so far, over all passes; what an evaluation budget is counted in.
     """
 
-    def __init__(self, shop: Shop) -> None:
+    def __init__(self, shop: Shop, over: Callable[[], object] = lambda: None) -> None:
         self.shop = shop
+        self.over = over
         self.plan = shop.plan
         self.board: Board = board_of(self.plan)
         self.work = 0
@@ -59,14 +64,27 @@ class Workshop:
             return None
         return self._settle()
 
+    def serve(self, release: Ints) -> int | None:
+        """First come, first served; None where operations wait for each other."""
+        clear(self.board)
+        self._count()
+        start, plan = self.board.start, self.plan
+        following = np.zeros(plan.machine.size, dtype=np.int64)
+        free = np.zeros(plan.machines, dtype=np.int64)
+        wake, lanes = sleeping(plan.machines), arrivals.lanes_of(plan)
+        served = arrivals.serve(plan, start, following, free, wake, lanes, release, self.operations)
+        return int(last_end(plan, self.board)) if served == self.operations else None
+
     def place(self, keys: Ints) -> int:
         """Every operation into its earliest gap, in the order of `keys` (shaped as starts)."""
         self.board.start[:] = keys
         return self._settle()
 
     def justify(self, makespan: int, rounds: int) -> int:
-        """Right and left until that no longer helps, at most `rounds` times; returns the makespan."""
+        """Right and left until that no longer helps or all is over, at most `rounds` times; the makespan."""
         for _ in range(rounds):
+            if self.over():
+                break
             order = self._order(by_end=True)
             clear(self.board)
             justify.place_late(self.plan, self.board, order, makespan)

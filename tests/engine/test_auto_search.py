@@ -1,0 +1,120 @@
+"""Parts of `auto`'s search: moves, what a forward simulation builds, and how soon a cancel is heard."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.inputs import parse
+from engine.schedule import Frame, Scenario, Search, Traversal
+from engine.schedule.searching import bench, rounds, swaps
+from engine.schedule.searching.arrivals import bursts
+from engine.schedule.searching.floor import floor_of, makespan_of, take_orders, time_all
+from engine.schedule.searching.incumbent import Incumbent
+from engine.schedule.searching.orders import limits_hold, schedule_of
+from engine.schedule.searching.portfolio import Portfolio
+from engine.schedule.searching.shop import Shop
+from engine.schedule.searching.starts import round_robin
+from engine.schedule.searching.workshop import Workshop
+from engine.schedule.timing import time_ops
+from engine.schedule.traversal import straight
+from tests.engine.test_simulate_properties import scenarios
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+@st.composite
+def workshops(draw: st.DrawFn) -> Workshop:
+    document = draw(scenarios(("auto",)))
+    scenario = parse(Scenario, {**document, "recompute_rule": None, "spans": False})
+    way = draw(st.sampled_from(["straight", "wave", "loop"]))
+    chunks = 1 if way == "straight" else 2
+    traversal = Traversal(name=way, stages=scenario.stages, chunks=chunks)
+    frame = Frame(traversal=traversal, sharing=draw(st.sampled_from(["temporal", "spatial"])))
+    split = bool(np.any(scenario.times.weight)) and draw(st.booleans())
+    return Workshop(Shop(scenario=scenario, frame=frame, split=split))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@given(workshops(), st.integers(0, 9), st.integers(1, 400))
+def test_moves_leave_heads_and_tails_as_if_found_anew(workshop: Workshop, seed: int, work: int) -> None:
+    plan = workshop.plan
+    workshop.insert(
+        round_robin(workshop), np.zeros((plan.pipelines, plan.microbatches), np.int64), late=False
+    )
+    floor = floor_of(plan, seed)
+    take_orders(floor, workshop.starts())
+    swaps.improve(plan, floor, swaps.FAR, 0, work)
+    found = makespan_of(floor), floor.head.copy(), floor.tail.copy()
+    assert not floor.dirty.any()
+    assert time_all(floor) == found[0]
+    exists = floor.machine >= 0
+    assert np.array_equal(floor.head[exists], found[1][exists])
+    assert np.array_equal(floor.tail[exists], found[2][exists])
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@given(workshops())
+def test_what_is_served_as_it_comes_is_a_schedule_within_the_limits(workshop: Workshop) -> None:
+    plan, shop = workshop.plan, workshop.shop
+    makespan = workshop.serve(np.zeros((plan.pipelines, plan.microbatches), np.int64))
+    if makespan is None:  # several chunks may wait for each other's room
+        assert shop.traversal.chunks > 1
+        return
+    schedule = schedule_of(shop, workshop.starts())
+    assert limits_hold(shop.scenario, schedule)
+    assert time_ops(shop.scenario, schedule).makespan <= makespan * shop.tick * (1 + 1e-6)
+
+
+@given(st.integers(1, 6), st.integers(1, 30), st.integers(1, 11), st.integers(1, 9))
+def test_bursts_take_every_turn_at_most_once(
+    pipelines: int, microbatches: int, pace: int, burst: int
+) -> None:
+    try:
+        turns = bursts(pipelines, microbatches, pace, burst)
+    except ValueError:
+        assert np.gcd(pace, burst) > 1 or pace % burst == 0
+        return
+    assert turns.shape == (pipelines, microbatches)
+    assert len(np.unique(turns)) == turns.size
+    assert np.all(np.diff(turns, axis=1) > 0)
+    assert turns.max() < pipelines * (microbatches + burst)
+
+
+CELL = {
+    "stages": 24,
+    "dc_of_stage": [stage // 6 for stage in range(24)],
+    "pipelines": 3,
+    "microbatches": 24,
+    "times": {"forward": 1, "recompute": 1, "backward": 2},
+    "wan": {"latency": 0, "transfer": 3},
+    "policy": "auto",
+    "spans": False,
+}
+
+
+@pytest.mark.parametrize("asked", [1, 12, 60])
+def test_a_cancel_is_heard_within_a_slice_of_work(asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    benches: list[bench.Bench] = []
+
+    def recorded(**fields) -> bench.Bench:
+        benches.append(bench.Bench(**fields))
+        return benches[-1]
+
+    seen: list[int] = []
+
+    def cancelled() -> bool:
+        seen.append(sum(each.work for each in benches))
+        return len(seen) > asked
+
+    monkeypatch.setattr(rounds, "Bench", recorded)
+    monkeypatch.setattr(bench, "SLICE", 20_000)
+    scenario = parse(Scenario, CELL)
+    best = Incumbent(scenario=scenario, search=Search(cancelled=cancelled))
+    frames = (Frame(traversal=straight(scenario.stages), sharing="temporal"),)
+    rounds.improve(Portfolio(best=best), frames, 2_000_000)
+    seen.append(sum(each.work for each in benches))
+    operations = benches[0].workshop.operations
+    # A pass over all operations, a few of which build a schedule or justify it, or a slice of moves.
+    assert max(np.diff(seen)) <= 20_000 + 10 * (operations + 1_000)
+    assert len(seen) <= asked + 8
