@@ -24,6 +24,14 @@ def announce_placement_compilation() -> None:
         click.echo("meridian: first run: compiling the placement kernels (seconds; kept on disk)", err=True)
 
 
+def announce_prefill_compilation() -> None:
+    """The same for the kernels of prefill."""
+    from engine.prefill.kernels import place as kernels
+
+    if not all(_cached(kernel, kernels.__file__) for kernel in (kernels.find, kernels.take_all)):
+        click.echo("meridian: first run: compiling the prefill kernels (seconds; kept on disk)", err=True)
+
+
 def _cached(kernel: Any, source: str | None) -> bool:
     """Whether numba has an index file for `kernel` that is not older than its source."""
     path = Path(source or "")

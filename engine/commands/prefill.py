@@ -36,10 +36,11 @@ def replay_command(file: str, as_json: bool, placements: Path | None) -> None:
     kv_bytes_per_token, trace (a file, azure-code or mooncake-conversation), load, requests, too_long and
     controller {guard_ms, queue, chunk_tokens, order, ttft_slo_ms, kv_budget_gb}.
     """
-    from engine.commands.compiled import announce_compilation
+    from engine.commands.compiled import announce_compilation, announce_prefill_compilation
 
     request = parse(ReplayRequest, load_document(file))
     announce_compilation()
+    announce_prefill_compilation()
     with _lines_to(placements) as sink:
         result = replay(request, sink)
     if isinstance(result, Infeasible):

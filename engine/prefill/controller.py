@@ -28,6 +28,8 @@ HORIZON_ITERATIONS = 16
 # With longest_fit, who has waited this many iterations goes before whoever is longer.
 PATIENCE_ITERATIONS = 4
 SEARCHES_KEPT = 1_000_000
+# A request goes before at most so many that wait: each is planned anew while it waits for its answer.
+MOST_OVERTAKEN = 64
 
 
 @dataclass(slots=True)
@@ -86,7 +88,7 @@ class Controller:
         if request.tokens > self.longest_tokens:
             return Refusal(reason="too_long", retry_after_ms=None)
         overtaken = self._overtaken(request)
-        if overtaken and len(self._book.waiting) < self.settings.queue:
+        if 0 < len(overtaken) <= MOST_OVERTAKEN and len(self._book.waiting) < self.settings.queue:
             placed = self._place_before(request, overtaken)
             if placed is not None:
                 return placed
@@ -334,11 +336,12 @@ def _on(rows: Floats, gpus: range) -> NDArray[np.bool_]:
 def longest_tokens(fleet: Fleet, latency: LatencyModel, settings: Settings, horizon_ms: float) -> int:
     """The longest prompt that any pipeline could hold: in its longest bubble, or, cut, within the horizon."""
     pattern, guard_ms, degree = fleet.pattern, settings.guard_ms, fleet.pp_degree
-    if settings.chunk_tokens is None:
-        return latency.longest(min(pattern.longest_bubble_ms() - guard_ms, horizon_ms), degree)
+    whole = latency.longest(min(pattern.longest_bubble_ms() - guard_ms, horizon_ms), degree)
+    if settings.chunk_tokens is None or settings.chunk_tokens > whole:
+        return whole
     spans = [
         sum(max(0.0, end - begin - guard_ms) for begin, end in pattern.bubbles(p, s))
         for p in range(pattern.pipelines)
         for s in range(pattern.stages)
     ]
-    return latency.longest(max(spans) * (horizon_ms / pattern.period_ms - 1), degree)
+    return max(whole, latency.longest(max(spans) * (horizon_ms / pattern.period_ms - 1), degree))

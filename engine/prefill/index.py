@@ -93,11 +93,20 @@ class BubbleIndex:
         smallest_ms = latency.stage_ms(chunk, fleet.pp_degree) if chunk else 0.0
         self._room = _room(fleet, latency, hop, len(self._gaps.edges[0]), smallest_ms)
         self.advance(0.0)
+        self._load()
 
     @property
     def bytes(self) -> int:
         """Memory of the index."""
         return sum(array.nbytes for array in (*self._gaps, *self._room))
+
+    def _load(self) -> None:
+        """Compiled code is loaded here, not while the first request waits."""
+        self.find(1, chunk=1, not_before_ms=0.0)
+        self._room.turn[0] = 0
+        nothing = np.zeros((0, 4))
+        self.try_take(nothing)
+        self.give(nothing)
 
     def advance(self, now_ms: float) -> None:
         """Sets the clock; what lies before `now_ms` is gone."""

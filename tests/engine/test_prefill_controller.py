@@ -149,3 +149,9 @@ def test_the_clock_goes_forward() -> None:
     with pytest.raises(ValueError, match="forward"):
         offer(to, "a", 10, at_ms=5.0)
     assert to.advance(math.inf) == []
+
+
+def test_chunks_that_no_bubble_holds_make_no_difference() -> None:
+    to = placing(chunk_tokens=5000)
+    assert refused(to, "x", 491) == Refusal(reason="too_long", retry_after_ms=None)
+    accepted(to, "a", 490)

@@ -69,6 +69,15 @@ def extend(gaps, g):
 
 
 @compiled
+def skip_laps(gaps, g):
+    """Has an empty row filled from the lap before the present one on, however long nobody asked."""
+    lap = int((gaps.clock[NOW] - gaps.offset[g]) / gaps.clock[PERIOD]) - 2
+    if lap > gaps.book[g, LAP]:
+        gaps.book[g, LAP] = lap
+        gaps.book[g, NEXT] = 0
+
+
+@compiled
 def forget_past(gaps, g):
     """Drops the gaps that have ended. Indexes into the row may change, so not within a search on it."""
     now = gaps.clock[NOW]
@@ -80,6 +89,7 @@ def forget_past(gaps, g):
             break
         head = tail = 0
         gaps.book[g, HEAD] = gaps.book[g, TAIL] = 0
+        skip_laps(gaps, g)
         if not extend(gaps, g):
             return
         tail = gaps.book[g, TAIL]
