@@ -272,7 +272,7 @@ def test_of_another_job(changes: dict, message: str, tmp_path: Path) -> None:
     found = saved(tmp_path)
     with pytest.raises(InputError, match=message):
         check_fits(found, job(**changes), "aa")
-    with pytest.raises(InputError, match="another data"):
+    with pytest.raises(InputError, match="another data, tokenizer"):
         check_fits(found, job(), "bb")
     # the same batch, cut otherwise
     check_fits(found, job(pipelines=1, microbatches=6, policy="gpipe", lr=0.5), "aa")

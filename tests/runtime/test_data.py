@@ -8,19 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.runtime.checkpoint.manifest import find
 from engine.runtime.corpus import Corpus, corpus_of, open_corpus
 from engine.runtime.job_settings import SpikeSettings
 from engine.runtime.launch import LaunchSpec, single_machine
 from engine.runtime.losses import Losses
 from engine.runtime.metrics import Metrics
-from engine.runtime.model import build_layer
 from engine.runtime.text import byte_tokenizer
+from tests.runtime.held_out import held_out_loss
 from tests.runtime.jobs import Run, job
 
 
@@ -126,6 +124,7 @@ def test_refused_documents(tmp_path: Path) -> None:
             job(**changes)
 
 
+@pytest.mark.long
 def test_files_of_each_data_centre(tmp_path: Path) -> None:
     there = {name: write(tmp_path / name, a="some text\n" * 20) for name in ("north", "south")}
     of = job(data=there)
@@ -198,23 +197,10 @@ def validated(folder: Path, **changes: Any) -> None:
     assert [(e["step"], e["loss"]) for e in run.of_kind("validation")] == [
         (row["step"], row["loss"]) for row in result["validation"]
     ]
-    found = find(str(folder / "c"))
-    from safetensors import torch as safetensors
-
-    model = torch.nn.Sequential(*[build_layer(of.model, n, of.seed) for n in range(of.model.layers + 2)])
-    for number, layer in enumerate(model):
-        saved = safetensors.load(found.layer(number))
-        weights = {k.removeprefix("weights."): v for k, v in saved.items() if k.startswith("weights.")}
-        layer.load_state_dict(weights)
-    held_out = corpus_of(of).held_out
-    assert held_out is not None
-    tokens, targets = held_out.batch(0, 7, np.arange(7))
-    with torch.no_grad():
-        logits = model(torch.from_numpy(tokens)).flatten(0, 1)
-        loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(targets).flatten())
-    assert result["validation"][-1]["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert result["validation"][-1]["loss"] == pytest.approx(held_out_loss(of, folder / "c"), rel=1e-5)
 
 
+@pytest.mark.long
 def test_validation_loss_is_that_of_the_whole_model(tmp_path: Path) -> None:
     validated(tmp_path, stages=2, dc_of_stage=[0, 1], pipelines=2, microbatches=1)
 

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from engine.commands.train import command
 from engine.runtime.checkpoint.place import open_place
+from tests.runtime.held_out import held_out_loss
 from tests.runtime.jobs import Run, document, job
 
 CLOSE = {"fp32": 1e-5, "fp64": 1e-9}
@@ -31,25 +32,32 @@ def command_answer(folder: Path, **changes: Any) -> Any:
     return CliRunner().invoke(command, [str(folder / "job.json"), "--json"], standalone_mode=False)
 
 
+@pytest.mark.timeout(1200)  # two runs, each a second on an idle machine and minutes on a busy one
 def test_same_layout_to_the_bit_and_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     saves = {"dir": str(tmp_path / "saved"), "every": 2}
-    whole = run(tmp_path, **SMALL, steps=5, checkpoint=saves)
+    validation = {"every": 2, "sequences": 5}
+    whole = run(tmp_path, **SMALL, steps=5, checkpoint=saves, validation=validation)
+    of = job(**SMALL, validation=validation)
+    assert [row["step"] for row in whole["validation"]] == [2, 4, 5]
+    assert whole["validation"][-1]["loss"] == pytest.approx(held_out_loss(of, tmp_path / "saved"), rel=1e-5)
     assert whole["resumed_from"] is None
     assert whole["checkpoints"] == {"saved": 3, "failed": 0, "last_step": 5}
     middle = at(tmp_path / "saved", 2)
-    answer = command_answer(tmp_path, steps=5, resume=middle)
+    answer = command_answer(tmp_path, steps=5, resume=middle, validation=validation)
     assert answer.return_value == 0, answer.output
     assert "resumes after step 2" in answer.stderr
     same = json.loads(answer.stdout)
     assert same["resumed_from"] == 2
     assert same["losses"] == whole["losses"][2:]
+    assert same["validation"] == whole["validation"][1:]
     assert same["grad_norms"] == whole["grad_norms"][2:]
     assert same["params_sha256"] == whole["params_sha256"]
 
     def refused(**changes: Any) -> str:
-        return str(command_answer(tmp_path, **changes).exception)
+        return str(command_answer(tmp_path, **{"validation": validation, **changes}).exception)
 
     assert "another seed: 7, this job has 8" in refused(seed=8, resume=middle)
+    assert "tokenizer or validation.share" in refused(validation=None, resume=middle)
     assert "more steps are needed" in refused(steps=5, checkpoint=saves, resume=True)
     assert "holds no whole checkpoint" in refused(resume=str(tmp_path))
     assert "needs checkpoint.dir" in refused(resume=True)
@@ -69,12 +77,14 @@ LAYOUTS = [
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 def test_a_chain_of_layouts_equals_the_run_that_never_stopped(dtype: str, tmp_path: Path) -> None:
     check_chain(tmp_path, [{}, *LAYOUTS], dtype=dtype, clip=1.0)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_from_atlas_to_a_wave_of_chunks_and_back(tmp_path: Path) -> None:
     model = {"layers": 4, "hidden": 32, "heads": 2, "seq": 16}
     check_chain(tmp_path, [{}, WAVE, {}], dtype="fp64", model=model)
@@ -96,6 +106,7 @@ def check_chain(folder: Path, layouts: list[dict[str, Any]], **common: Any) -> N
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
     whole = run(tmp_path, steps=9)
     saves = {"dir": str(tmp_path), "every": 1}

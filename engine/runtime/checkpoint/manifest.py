@@ -199,7 +199,7 @@ def check_fits(checkpoint: Checkpoint, job: TrainJob, fingerprint: str) -> None:
         "dtype": (manifest.dtype, job.dtype),
         "seed": (manifest.seed, job.seed),
         "global batch": (manifest.global_batch, job.global_batch),
-        "data": (manifest.data.fingerprint, fingerprint),
+        "data, tokenizer or validation.share": (manifest.data.fingerprint, fingerprint),
     }
     for name, (then, now) in pairs.items():
         if then != now:
