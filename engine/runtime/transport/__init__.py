@@ -27,7 +27,12 @@ urgent: they take a connection of their own and do not wait behind bulk data (sc
 
 Both sides of a pair must connect to each other (the higher rank dials). `connect` blocks until every
 connection of every peer stands. Every rank's own `shape` of a pair shapes what that rank sends: both
-directions are independent. `connections="auto"` opens as many as the cap needs.
+directions are independent. `connections="auto"` opens as many as the cap needs; over
+a real network it changes their number by what they carry.
+
+A connection that breaks is dialled again, and what the peer has not acknowledged goes again; each byte counts
+once. A send is done (`wait`) when the peer has every byte. The link is lost when nothing was heard from the
+peer for `silence_timeout_s`, or where the peer is known to be gone.
 
 Times. With a `shape`, `Send.start` and `Send.end` are the moments at which the first and the last byte pass
 the emulated link, and `Receive.arrived` is `end` + delay (or the moment at which the bytes really were there,
@@ -61,8 +66,8 @@ scatter and the gather are then charged at that rate on the emulated clock. With
 machine takes.
 
 Emulation runs on the clock that all processes of one machine share (CLOCK_MONOTONIC); between machines the
-offset of the clocks is measured in the handshake. Bytes are authenticated at the handshake only: on an
-untrusted WAN, run it inside an encrypted tunnel.
+offset of the clocks is measured in the handshake. Bytes are authenticated at the handshake only: on
+an untrusted WAN, give the endpoints certificates (`tls=TlsFiles(…)`), or run them in an encrypted tunnel.
 """
 
 from engine.runtime.transport.endpoint import Endpoint
