@@ -1,4 +1,4 @@
-"""Jobs with a model: lists of partitions, tp and micro-batch; stage times; memory that limits the schedule."""
+"""Jobs with a model: lists of partitions, tp and micro-batch; stage times; memory that limits schedules."""
 
 import itertools
 from typing import Any

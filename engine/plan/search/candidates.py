@@ -10,9 +10,9 @@ import numpy as np
 from engine.cluster.collectives import ring_all_reduce_s
 from engine.plan.dc_selection import assign, datacenter_order
 from engine.plan.search.bound import least_ms
-from engine.plan.search.problem import Floats, Problem, Shape, shape_of
+from engine.plan.search.problem import Floats, Problem
 from engine.plan.search.routes import Route, routes
-from engine.plan.search.splits import Split, are_all, splits
+from engine.plan.search.splits import Split, splits
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: bounds are computed once, when they are asked for
@@ -31,14 +31,8 @@ class Candidates:
 
     @cached_property
     def least_ms(self) -> Floats:
-        bounds: dict[Shape, float] = {}
-        found = []
-        for route, split in self.placed:
-            shape = shape_of(self.problem, route, split)
-            if shape not in bounds:
-                bounds[shape] = least_ms(self.problem, route, split)
-            found.append(bounds[shape])
-        return np.array(found)
+        """Bound on the time of one cell of each."""
+        return least_ms(self.problem, self.placed)
 
     def best_scores(self, pipelines: int) -> Floats:
         """The score of each for the request's objective, were it as fast as its bound: more is better."""
@@ -98,9 +92,9 @@ def candidates(problem: Problem, capacities: Sequence[int]) -> Candidates:
     placed: list[tuple[Route, Split]] = []
     for route in found:
         held = [capacities[dc] for dc in route]
-        some = splits(held, stages)
+        some, are_all = splits(held, stages)
         placed += [(route, split) for split in some]
-        complete = complete and are_all(held, stages)
+        complete = complete and are_all
     filled = _filled_in_order(problem, capacities)
     if filled and filled not in placed:
         placed.append(filled)

@@ -94,11 +94,15 @@ def shape_key(option: Option) -> object:
 def _by_promise(request: PlanRequest, options: Sequence[Option]) -> list[int]:
     """Options with room to the bound that are worth a second look, most promising first."""
     best = choose.best(options, request.objective)
-    least = {
-        i: _at_best(request, option)
-        for i, option in enumerate(options)
-        if _has_room(option) and option.lower_bound_ms is not None
-    }
+    jobs: dict[object, tuple[Cluster, Job]] = {}
+    least: dict[int, Option] = {}
+    for i, option in enumerate(options):
+        if _has_room(option):
+            stages, cell = sum(part.stages for part in option.partitions), option.pipelines // option.dp_cells
+            layout = stages, option.tp, option.micro_batch, cell
+            if layout not in jobs:
+                jobs[layout] = placed_job(request, option)
+            least[i] = _at_best(request, *jobs[layout], option)
     hopeful = [
         i
         for i, option in least.items()
@@ -179,10 +183,9 @@ def _better_of(request: PlanRequest, option: Option, timed: SimulationResult) ->
     return _figured(request, cluster, job, faster, figures)
 
 
-def _at_best(request: PlanRequest, option: Option) -> Option:
+def _at_best(request: PlanRequest, cluster: Cluster, job: Job, option: Option) -> Option:
     """`option`, were it as fast as its bound."""
     assert option.lower_bound_ms is not None
-    cluster, job = placed_job(request, option)
     figures = Figures(
         makespan_ms=option.lower_bound_ms,
         lower_bound_ms=option.lower_bound_ms,

@@ -16,6 +16,8 @@ from engine.plan.search.space import Ahead, Space
 # From the best to the least that can be said of an answer: no route, split or number of DP-cells is better;
 # only some routes or splits were looked at; only some numbers; no time for all that could be better; stopped.
 STOPPED: tuple[StoppedBy, ...] = ("proven", "candidates", "sampled", "budget", "cancelled")
+# Of the budget, what orders for slower links may take on top.
+STEADY_SHARE = 0.1
 # Other numbers of DP-cells that an answer shows.
 MOST_AROUND = 8
 
@@ -36,6 +38,7 @@ def plan_search(request: PlanRequest, *, budget_s: float, cancelled: Callable[[]
     problems, left_out = _problems(request)
     search = _Search([Space(problem, i) for i, problem in enumerate(problems)], budget_s, cancelled)
     search.run()
+    search.steady()
     search.look_around()
     effort = Effort(
         stopped_by=search.stopped_by,
@@ -71,11 +74,12 @@ class _Search:
         self.objective = spaces[0].problem.request.objective
         self.best: Option | None = None
         self.best_space = spaces[0]
+        self.looked_at: list[Ahead] = []
         self.stopped_by: StoppedBy = "proven"
 
     @property
     def spent_s(self) -> float:
-        return sum(space.cells.spent_s for space in self.spaces)
+        return sum(space.spent_s for space in self.spaces)
 
     def run(self) -> None:
         """Times candidates, most promising first; ends when no bound is better than what is found."""
@@ -84,6 +88,9 @@ class _Search:
         while heap and not self._cannot_be_better(ahead := heapq.heappop(heap)):
             if self.cancelled():
                 self._note("cancelled")
+                break
+            if self.spent_s > self.budget_s and self._has_figures():
+                self._note("budget")
                 break
             space = self.spaces[ahead.space]
             if ahead.place < 0:
@@ -95,6 +102,17 @@ class _Search:
             self._note("candidates")
         if any(space.numbers.is_sampled for space in self.spaces):
             self._note("sampled")
+
+    def steady(self) -> None:
+        """Orders made for slower links, on what could be better than the best, so that a faster link does not
+        make the answer worse; most promising first, beyond the budget by a share of it."""
+        until_s = self.spent_s + STEADY_SHARE * self.budget_s
+        for ahead in sorted(self.looked_at):
+            space = self.spaces[ahead.space]
+            left_s = until_s - self.spent_s
+            if self._cannot_be_better(ahead) or left_s < space.cells.cost_s() or self.cancelled():
+                return
+            self._keep(space, space.timed(ahead, steady_s=left_s))
 
     def look_around(self) -> None:
         """The most promising candidate of some other numbers of DP-cells, beyond the budget."""
@@ -112,9 +130,12 @@ class _Search:
         if not space.is_known(ahead) and self._has_figures() and self._is_spent(space):
             self._note("budget")
             return
-        option = space.timed(ahead)
+        self.looked_at.append(ahead)
         if not self.best_space.options:
             self.best_space = space
+        self._keep(space, space.timed(ahead))
+
+    def _keep(self, space: Space, option: Option) -> None:
         if option.feasible and (self.best is None or choose.better(option, self.best, self.objective)):
             self.best, self.best_space = option, space
 
@@ -123,7 +144,7 @@ class _Search:
 
     def _has_figures(self) -> bool:
         """So that an answer without a feasible option has figures too."""
-        return any(space.options for space in self.spaces)
+        return bool(self.best_space.options)
 
     def _is_spent(self, space: Space) -> bool:
         return self.spent_s + space.cells.cost_s() > self.budget_s

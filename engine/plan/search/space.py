@@ -14,6 +14,9 @@ from engine.plan.search.problem import Problem
 from engine.plan.search.routes import Route
 from engine.plan.search.splits import Split
 
+# What bounding one candidate takes on one core, roughly (see `cells`).
+CANDIDATE_S = 25e-6
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ahead:
@@ -43,6 +46,12 @@ class Space:
         self.numbers = Numbers(problem)
         self.classes: dict[int, Candidates] = {}
         self.options: dict[tuple[int, int, int], Option] = {}
+        self._bounded_s = 0.0
+
+    @property
+    def spent_s(self) -> float:
+        """Of the budget: what bounding and timing took so far, roughly."""
+        return self.cells.spent_s + self._bounded_s
 
     def numbers_ahead(self) -> Iterator[Ahead]:
         """Every D that is looked at, with a bound on all its candidates."""
@@ -54,6 +63,7 @@ class Space:
         """The candidates of a D; where only some D are looked at, each with all the cells that have room."""
         if number not in self.classes:
             self.classes[number] = candidates(self.problem, self.numbers.capacities(number))
+            self._bounded_s += CANDIDATE_S * len(self.classes[number])
         found, cell = self.classes[number], self.problem.job.cell_pipelines
         at = [self.numbers.grown(number, *placed) for placed in found.placed]
         scores = {n: found.best_scores(n * cell) for n in set(at)}
@@ -66,12 +76,16 @@ class Space:
         """Whether timing it costs nothing."""
         return self.cells.known(*self.classes[ahead.of].placed[ahead.place])
 
-    def timed(self, ahead: Ahead) -> Option:
-        """The candidate as an option, with its times."""
+    def timed(self, ahead: Ahead, *, steady_s: float = 0.0) -> Option:
+        """The candidate as an option, with its times.
+
+        steady_s : budget for trying orders made for slower links too.
+        """
         found = self.classes[ahead.of]
         placed = found.placed[ahead.place]
         least_ms = float(found.least_ms[ahead.place])
-        option = self._option(ahead.dp_cells, *placed, self.cells.timed(*placed), least_ms)
+        cell = self.cells.steadied(*placed, least_ms, steady_s) if steady_s else self.cells.timed(*placed)
+        option = self._option(ahead.dp_cells, *placed, cell, least_ms)
         self.options[ahead.dp_cells, ahead.of, ahead.place] = option
         return option
 
@@ -119,7 +133,7 @@ class Space:
             utilization=cell.utilization,
             held_bytes=cell.held_bytes,
         )
-        option = replace(option, policy=cell.policy)
+        option = replace(option, policy=cell.policy, schedule=cell.schedule)
         timed = timed_option(problem.request, problem.cluster, problem.job, option, figures)
         priced = cost.priced(problem.request, problem.cluster, problem.job, timed)
         return choose.within_limits(problem.request, priced)

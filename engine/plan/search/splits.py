@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 Split = tuple[int, ...]
 
@@ -9,21 +10,19 @@ Split = tuple[int, ...]
 MOST_EXACT = 16
 
 
-def splits(capacities: Sequence[int], stages: int) -> list[Split]:
-    """All splits where they are few, else some: filled from the front, from the back, and evenly."""
-    few = list(itertools.islice(_all(capacities, stages), MOST_EXACT + 1))
-    return few if len(few) <= MOST_EXACT else _some(capacities, stages)
-
-
-def are_all(capacities: Sequence[int], stages: int) -> bool:
-    """Whether :func:`splits` gives all of them."""
-    return len(list(itertools.islice(_all(capacities, stages), MOST_EXACT + 1))) <= MOST_EXACT
-
-
-def _some(capacities: Sequence[int], stages: int) -> list[Split]:
+def splits(capacities: Sequence[int], stages: int) -> tuple[list[Split], bool]:
+    """All splits where they are few, else some: filled from the front, from the back, and evenly. And whether
+    these are all."""
+    if _are_few(tuple(sorted(capacities)), stages):
+        return list(_all(capacities, stages)), True
     front = _filled(capacities, stages)
     back = tuple(reversed(_filled(list(reversed(capacities)), stages)))
-    return list(dict.fromkeys([front, back, _even(capacities, stages)]))
+    return list(dict.fromkeys([front, back, _even(capacities, stages)])), False
+
+
+@lru_cache(maxsize=10_000)  # routes through the same data centres have as many
+def _are_few(capacities: Split, stages: int) -> bool:
+    return len(list(itertools.islice(_all(capacities, stages), MOST_EXACT + 1))) <= MOST_EXACT
 
 
 def _all(capacities: Sequence[int], stages: int) -> Iterator[Split]:
@@ -48,9 +47,17 @@ def _filled(capacities: Sequence[int], stages: int) -> Split:
 
 
 def _even(capacities: Sequence[int], stages: int) -> Split:
-    """Shares that differ by one at most, but where a data centre is full."""
+    """Shares that differ by one at most, but where a data centre is full; the first take the odd ones."""
+    level = 1
     split = [1] * len(capacities)
-    for _ in range(stages - len(capacities)):
-        open_ = [i for i, n in enumerate(split) if n < capacities[i]]
-        split[min(open_, key=lambda i: (split[i], i))] += 1
+    while (taken := sum(min(capacity, level + 1) for capacity in capacities)) <= stages:
+        level += 1
+        split = [min(capacity, level) for capacity in capacities]
+        if taken == stages:
+            break
+    left = stages - sum(split)
+    for i, capacity in enumerate(capacities):
+        if left and capacity > level:
+            split[i] += 1
+            left -= 1
     return tuple(split)
