@@ -194,9 +194,7 @@ class JobInput(Document):
         if self.mfu is not None:
             yield InputError("mfu", self.mfu, "leave it out where times are measured")
         if len(self.layouts) > 1:
-            yield InputError(
-                "measured", "rows", "holds for one partitions, tp and micro_batch: no lists"
-            )
+            yield InputError("measured", "rows", "holds for one partitions, tp and micro_batch: no lists")
 
     def _refuse(self, names: tuple[str, ...], allowed: str) -> None:
         for name in names:
