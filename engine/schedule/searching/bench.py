@@ -18,9 +18,8 @@ JUSTIFY_ROUNDS = 6
 DISTURBED_ROUNDS = 3
 # Operations that one call of a kernel may visit: it cannot be cancelled meanwhile.
 SLICE = 1_000_000
-# Moves without anything better until the orders are disturbed: at least these, and some for each operation.
+# Moves without anything better until the orders are disturbed.
 PATIENCE = 2_000
-PATIENCE_PER_OPERATION = 2
 MOVED = "; moves along the longest path"
 DISTURBED = "; order disturbed"
 
@@ -51,10 +50,6 @@ class Bench:
     def work(self) -> int:
         return self.workshop.work + (int(self.floor.visited[0]) if self.floor else 0)
 
-    @property
-    def patience(self) -> int:
-        return PATIENCE + PATIENCE_PER_OPERATION * self.workshop.operations
-
     def build(self, start: Start) -> None:
         """Builds from nothing and justifies."""
         makespan = start.build(self.workshop)
@@ -73,7 +68,7 @@ class Bench:
         """A slice of moves; or, when they have led nowhere for long, a new place to move from."""
         if self.floor is None:
             self._set_orders(self.starts, self.idea)
-        elif self.stale > self.patience:
+        elif self.stale > PATIENCE:
             self.stale = 0
             self._disturb(random)
         else:
@@ -98,7 +93,7 @@ class Bench:
         enough = int(self.best.search.bound * (1 + SAME) / self.workshop.shop.tick)
         makespan = swaps.improve(self.workshop.plan, self.floor, int(self.makespan), enough, SLICE)
         # Where no move is left, there is nothing to be patient for.
-        self.stale += int(self.floor.step[0]) - step or self.patience + 1
+        self.stale += int(self.floor.step[0]) - step or PATIENCE + 1
         if makespan < self.makespan:
             self.stale = 0
             self._keep(makespan, self.floor.best.reshape(self.starts.shape), _with(self.idea, MOVED))
