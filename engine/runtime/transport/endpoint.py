@@ -23,6 +23,11 @@ from engine.runtime.transport.wire import check_tag
 
 # Messages up to this size do not wait behind bulk data.
 URGENT_BYTES = 16 * 1024
+# How late this thread is woken at worst, forgotten by half in 12 s; so many times that, up to a limit, the
+# peers may be silent for longer.
+LAG_KEPT = 0.97  # per tick
+LAG_TIMES = 5
+MOST_LATE_S = 15.0
 Buffer = Any  # whatever exports contiguous bytes: collections.abc.Buffer, from Python 3.12 on
 
 
@@ -67,6 +72,7 @@ class Endpoint:
         self.address: Address = self._listener.getsockname()[:2]
         self._loop = Loop(f"transport-{rank}", self._crashed)
         self._greeter = Greeter(self._loop, self._me, self._listener, contexts, self._greeted)
+        self._next_tick, self._lag_s = time.monotonic(), 0.0
         self._loop.call(self._greeter.open)
         self._loop.call(self._tick)
 
@@ -209,10 +215,14 @@ class Endpoint:
             self._early.setdefault(greeting.rank, []).append((connected, greeting))
 
     def _tick(self) -> None:
+        now = time.monotonic()
+        # A machine that wakes this thread late may well do so to the peer's: it may be silent for longer.
+        self._lag_s = max(now - self._next_tick, LAG_KEPT * self._lag_s)
         self._greeter.tick()
         for link in list(self._links.values()):
-            link.tick()
-        self._loop.at(time.monotonic() + TICK_S, self._tick)
+            link.tick(late_ticks=round(min(LAG_TIMES * self._lag_s, MOST_LATE_S) / TICK_S))
+        self._next_tick = time.monotonic() + TICK_S
+        self._loop.at(self._next_tick, self._tick)
 
     def _leave(self) -> None:
         self._greeter.shut()

@@ -190,8 +190,11 @@ class Link:
         if self.lost is not None:
             self.inbox.fail(self.lost)
 
-    def tick(self) -> None:
-        """Twice a second: send signs of life, look for the peer's, and for connections that are stuck."""
+    def tick(self, late_ticks: int = 0) -> None:
+        """Twice a second: send signs of life, look for the peer's, and for connections that are stuck.
+
+        The peer may be silent for `late_ticks` more than agreed.
+        """
         if self.lost is not None or not self.complete.is_set():
             return
         heard = False
@@ -205,7 +208,7 @@ class Link:
         # silence.
         self._silent_ticks = 0 if heard else self._silent_ticks + 1
         self._paused_ticks = self._paused_ticks + 1 if self.inbox.paused else 0
-        if self._silent_ticks >= self._most_silent_ticks:
+        if self._silent_ticks >= self._most_silent_ticks + late_ticks:
             what = f" ({self.trouble})" if self.trouble and not self._connections else ""
             self.fail(self._lost(f"silent for {self._silent_ticks * TICK_S:g} s{what}"))
         elif self._paused_ticks * TICK_S >= _MOST_PAUSED_S:
