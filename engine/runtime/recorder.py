@@ -85,9 +85,7 @@ class Recorder:
             self._warm_from = number + WARM_UP
         self._now = _Iteration(number=number)
 
-    def op(
-        self, op: SpanOp, microbatch: int | None, start: float, end: float, *, chunk: int = 0
-    ) -> None:
+    def op(self, op: SpanOp, microbatch: int | None, start: float, end: float, *, chunk: int = 0) -> None:
         """Note an op of this GPU; times of time.monotonic()."""
         record = self._now
         assert record is not None
