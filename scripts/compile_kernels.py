@@ -4,6 +4,10 @@ import sys
 import time
 
 from engine.inputs import parse
+from engine.plan.placement.place import place
+from engine.plan.placement.request import PlacementRequest
+from engine.prefill.replay import replay
+from engine.prefill.request import ReplayRequest
 from engine.schedule import Search
 from engine.schedule.scenario import POLICIES, Scenario
 from engine.simulate import simulate
@@ -16,10 +20,19 @@ TIMES = (
     {"forward": 1, "recompute": 1, "backward": 2},
     {"forward": 1, "backward": 1, "weight": 1},
 )
+DEVICES = {
+    "latency_ms": [[abs(i - j) * 10.0 for j in range(12)] for i in range(12)],
+    "bandwidth_gbps": [[1.0 + (i * j) % 3 for j in range(12)] for i in range(12)],
+    "stages": 3, "data_parallel": 4, "dp_bytes": 1e8, "pp_bytes": 1e7, "evaluations": 500,
+}  # fmt: skip
+BUBBLES = {
+    "bubbles": {"scenario": {**CELL, "times": TIMES[0], "policy": "atlas"}, "slot_ms": 20},
+    "profile": {"model": "llama-3-8b", "gpu": "a100-80g"}, "trace": "azure-code", "requests": 50, "load": 20,
+}  # fmt: skip
 
 
 def main() -> None:
-    """One small cell under every policy, with recomputation and with a split backward."""
+    """One small cell under every policy, recomputing and with a split backward; a placement; a replay."""
     began = time.monotonic()
     for policy in POLICIES:
         if policy == "optimal":  # a solver in C++
@@ -27,7 +40,10 @@ def main() -> None:
         for times in TIMES:
             scenario = parse(Scenario, {**CELL, "times": times, "policy": policy})
             simulate(scenario, Search(seconds=120))
-    sys.stderr.write(f"Compiled the scheduling kernels in {time.monotonic() - began:.0f} s.\n")
+    place(parse(PlacementRequest, DEVICES))
+    for order in ("fifo", "longest_fit"):
+        replay(parse(ReplayRequest, {**BUBBLES, "controller": {"order": order, "chunk_tokens": 128}}))
+    sys.stderr.write(f"Compiled the kernels in {time.monotonic() - began:.0f} s.\n")
 
 
 if __name__ == "__main__":

@@ -8,9 +8,12 @@ import pytest
 from tests.demo.harness import Client, Demo
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def demo() -> Iterator[Demo]:
-    """The whole product, once for the tests of this folder (tests/conftest.py gives them to one worker)."""
+    """The whole product, once for the tests of this folder (tests/conftest.py gives them to one worker).
+
+    It ends with them: its ranks would take a core from all other tests.
+    """
     var = Path(tempfile.mkdtemp(prefix="meridian-demo-"))
     var.chmod(0o711)  # as root the servers run as another account: their data stays in here
     running = Demo(var)

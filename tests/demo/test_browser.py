@@ -348,6 +348,7 @@ def test_plan_and_its_page(visitor: Visitor) -> None:
     _drawn(page)
     assert page.locator(".options tbody tr").count() >= 1
     assert not visitor.violations()
+    page.locator("summary", has_text="More").click()
     page.get_by_role("link", name="Edit as a new plan").click()
     expect(page.locator("[name=name]")).to_have_value(f"{name} v2")
     expect(page.locator("[name=partitions]")).to_have_value("6")

@@ -99,9 +99,9 @@ def test_no_page_has_a_serious_fault(browser: Browser, demo: Demo) -> None:
     visitor = Visitor(browser, demo.url)
     visitor.login("admin", PASSWORD)
     wrong = []
-    for path in pages.values():
+    for i, (name, path) in enumerate(pages.items()):
         visitor.page.goto(demo.url + path)
-        for width, theme in WAYS:
+        for width, theme in WAYS if name in AT_LEAST else (WAYS[i % 2],):
             visitor.page.set_viewport_size({"width": width, "height": 900})
             visitor.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
             wrong += violations(visitor, width, theme)

@@ -129,7 +129,7 @@ def frames_and_scenarios(draw: st.DrawFn) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(frames_and_scenarios())
 def test_nothing_that_any_policy_makes_is_below_the_bound_of_its_frame(document: dict[str, Any]) -> None:
     for name in MODULES:

@@ -40,6 +40,7 @@ def measured(of: TrainJob, folder: Path, disturbance: Disturbance | None = None)
     return run.result()["iteration_ms"]["median"] / 1e3, run
 
 
+@pytest.mark.long
 def test_delay_of_one_op_and_one_link_spreads_as_simulated(tmp_path: Path) -> None:
     of = job(**EMULATED)
     plain, run = measured(of, tmp_path / "plain")

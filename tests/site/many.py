@@ -433,11 +433,11 @@ def _moved(code: list[Any], by_ms: float) -> list[Any]:
 
 
 FILLERS: tuple[Callable[[World, range], None], ...] = (
+    computations,  # first: they ask about the data centres that there are
     datacenters,
     nodes,
     links,
     plans,
-    computations,
     runs,
     people,
     invitations,

@@ -67,7 +67,7 @@ class CloneForm(Sectioned, forms.Form):
         old = parse(TrainJob, run.job.document)
         values = {name: getattr(old, name) for name in self.CHANGED}
         if old.checkpoint:
-            values.update(checkpoint_dir=old.checkpoint.dir, checkpoint_every=old.checkpoint.every)
+            values |= {"checkpoint_dir": old.checkpoint.dir, "checkpoint_every": old.checkpoint.every}
         super().__init__(data, initial={"name": _free_name(run.job), **values, **(initial or {})})
         self.run = run
         resume = self.fields["resume"]

@@ -128,7 +128,7 @@ def _ways(network: Network, pipelines: list[list[int]], boxes: list[Box]) -> lis
     counts: Counter[tuple[int, int]] = Counter()
     for pipeline in pipelines:
         at = [network.place_of[device] for device in pipeline]
-        counts.update((min(a, b), max(a, b)) for a, b in itertools.pairwise(at) if a != b)
+        counts += Counter((min(a, b), max(a, b)) for a, b in itertools.pairwise(at) if a != b)
     most = max(counts.values(), default=1)
     taken, made = list(boxes), []
     for (a, b), hops in sorted(counts.items(), key=lambda item: -item[1]):
