@@ -39,8 +39,6 @@ def reference(of: TrainJob) -> tuple[list[float], list[float], torch.nn.Sequenti
 
 
 CASES = [
-    {"policy": "gpipe"},
-    {"policy": "1f1b", "recompute": False},
     {"policy": "varuna", "clip": 0.5},
     {"policy": "atlas"},
 ]
