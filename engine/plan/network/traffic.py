@@ -230,16 +230,34 @@ def _degree(grid: Grid) -> int:
 
 
 def _data_parallel_pairs(job: Job) -> tuple[int, int]:
-    """Pairs of one data-parallel group that carry gradients, and those that carry only experts' tokens."""
+    """Pairs of one data-parallel group that carry gradients, and those that carry only experts' tokens.
+
+    Counted member by member: all pairs of a large group would not fit in memory.
+    """
     dp = int(job.strategies.dp)
     if job.model.moe is None:
         return dp * _degree(job.placement.dp), 0
-    gradients: set[tuple[int, int]] = set()
-    tokens: set[tuple[int, int]] = set()
+    with_gradients = with_tokens = 0
+    each = int(job.placement.ep.x) + int(job.placement.ep.y) - 2  # peers of a member in its expert group
     for member in range(dp):
-        for grid, to in data_peers(job, member):
-            (tokens if grid == "ep" else gradients).update((member, other) for other in to)
-    return len(gradients), len(tokens - gradients)
+        gradients = {other for _, to in _gradient_peers(job, member) for other in to}
+        with_gradients += len(gradients)
+        with_tokens += each - sum(_share_experts_tokens(job, member, other) for other in gradients)
+    return with_gradients, with_tokens
+
+
+def _share_experts_tokens(job: Job, member: int, other: int) -> bool:
+    """Whether the two are in one expert group, in one row or one column of its grid."""
+    (_, mine, (a, b)), (_, theirs, (c, d)) = _split(job, member), _split(job, other)
+    return mine == theirs and (a == c) != (b == d)
+
+
+def _split(job: Job, member: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
+    """A member's row length, its place among the GPUs with the same experts, and that in its expert group."""
+    x, x_ep, y_ep = (int(v) for v in (job.placement.dp.x, job.placement.ep.x, job.placement.ep.y))
+    outer, inner = divmod(member, x)
+    (a, ep_outer), (b, ep_inner) = divmod(outer, y_ep), divmod(inner, x_ep)
+    return x, (a, b), (ep_outer, ep_inner)
 
 
 def data_peers(job: Job, member: int) -> Iterator[tuple[str, list[int]]]:
@@ -248,15 +266,22 @@ def data_peers(job: Job, member: int) -> Iterator[tuple[str, list[int]]]:
     A member's place (outer, inner) in the group's grid splits into its place among the GPUs with the same
     experts and its place in the expert-parallel group.
     """
+    yield from _gradient_peers(job, member)
+    if job.model.moe is None:
+        return
+    x_ep, y_ep = int(job.placement.ep.x), int(job.placement.ep.y)
+    x, (a, b), (ep_outer, ep_inner) = _split(job, member)
+    for to in peers(job.placement.ep, ep_outer * x_ep + ep_inner, all_to_all=True):
+        yield "ep", [(a * y_ep + o // x_ep) * x + b * x_ep + o % x_ep for o in to]
+
+
+def _gradient_peers(job: Job, member: int) -> Iterator[tuple[str, list[int]]]:
+    """Those of `data_peers` to whom gradients go."""
     placement = job.placement
     yield from (("dp", to) for to in peers(placement.dp, member, all_to_all=False))
     if job.model.moe is None:
         return
-    x, x_ep, y_ep = (int(v) for v in (placement.dp.x, placement.ep.x, placement.ep.y))
-    outer, inner = divmod(member, x)
-    (a, ep_outer), (b, ep_inner) = divmod(outer, y_ep), divmod(inner, x_ep)
-    same = int(placement.experts_dp.x)
+    x_ep, y_ep, same = int(placement.ep.x), int(placement.ep.y), int(placement.experts_dp.x)
+    x, (a, b), (ep_outer, ep_inner) = _split(job, member)
     for to in peers(placement.experts_dp, a * same + b, all_to_all=False):
         yield "experts_dp", [(o // same * y_ep + ep_outer) * x + o % same * x_ep + ep_inner for o in to]
-    for to in peers(placement.ep, ep_outer * x_ep + ep_inner, all_to_all=True):
-        yield "ep", [(a * y_ep + o // x_ep) * x + b * x_ep + o % x_ep for o in to]
