@@ -88,7 +88,7 @@ def _bound_of(scenario: Scenario, schedule: Schedule, jitter: Jitter, ops: Float
     trip = np.cumsum(trip[::-1], axis=0)[::-1]
     paths = into + forward + trip + backward + out
     best = float(paths.max())
-    tail = np.minimum(out, weight) if weight.any() else out
+    tail = np.zeros_like(out) if weight.any() else out  # a W comes last, and nothing waits for it
     for stage in range(schedule.stages):
         here = schedule.traversal.stage_of == stage
         work = float((forward + backward + weight)[here].sum())
