@@ -1,15 +1,20 @@
 """The `meridian` command: one sub-command per file in engine/commands, loaded when it is called."""
 
+import gc
 import importlib
+import os
 import sys
 from collections.abc import Iterable
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 import click
 
 from engine import __version__
 from engine.errors import InputError
 from engine.inputs import nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # name of the sub-command → module of engine.commands that holds it as `command`
 COMMANDS = {
@@ -31,8 +36,10 @@ COMMANDS = {
 GROUP = "meridian.commands"
 
 
-def added_commands() -> dict[str, EntryPoint]:
+def added_commands() -> "dict[str, EntryPoint]":
     """The commands that installed packages add, by name; none of ours can be replaced."""
+    from importlib.metadata import entry_points  # it reads what is installed: not for a command of ours
+
     found: Iterable[EntryPoint] = entry_points(group=GROUP)
     return {point.name: point for point in found if point.name not in COMMANDS}
 
@@ -74,9 +81,10 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        known = self.list_commands(ctx)
-        if args and args[0] not in known and not args[0].startswith("-"):
-            raise InputError("command", args[0], "unknown command, " + nearest(args[0], known))
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            known = self.list_commands(ctx)
+            if args[0] not in known:
+                raise InputError("command", args[0], "unknown command, " + nearest(args[0], known))
         return super().resolve_command(ctx, args)
 
 
@@ -95,6 +103,8 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: turns bad input into one line on stderr and exit status 2, Ctrl-C into 130."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # else it reads what packages are installed
+    gc.set_threshold(100_000, 20, 20)  # what imports make stays: looking through it is a tenth of a command
     try:
         status = cli(standalone_mode=False)
     except InputError as error:

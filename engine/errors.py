@@ -15,7 +15,8 @@ class InputError(ValueError):
         self.field = field
         self.value = value
         self.allowed = allowed
-        super().__init__(f"{field}: {_shown(value)}: {allowed}" if field else f"{_shown(value)}: {allowed}")
+        where = field if field.isprintable() else repr(field)[1:-1]  # a user's own name for a field: one line
+        super().__init__(f"{where}: {_shown(value)}: {allowed}" if where else f"{_shown(value)}: {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

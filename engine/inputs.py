@@ -32,7 +32,8 @@ Index = Annotated[int, BeforeValidator(_not_a_bool), Field(strict=True, ge=0)]
 class Document(BaseModel):
     """Base of every model of a user's document: frozen, and an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+    # Built at the first use: a command uses few of the models that it imports.
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True)
 
     # Fields of contracts.md that a later version brings: refused by name, not as misspelt.
     later_fields: ClassVar[tuple[str, ...]] = ()

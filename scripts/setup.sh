@@ -35,9 +35,12 @@ fi
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-.venv/bin/python -m pip install --quiet --progress-bar off -r requirements.lock
-.venv/bin/python -m pip install --quiet --no-deps --editable .
+.venv/bin/python -m pip install --quiet --progress-bar off --no-compile -r requirements.lock
+.venv/bin/python -m pip install --quiet --no-compile --no-deps --editable .
+# pip would write bytecode alone on one core; so it is written beside the kernels. Some ship files for other Pythons.
+.venv/bin/python -m compileall -q -x '/tests?/' .venv/lib >/dev/null &
 # numba keeps what it compiles beside the sources; without this the first plan of a newcomer would wait for it.
 echo "Compiling the schedule and simulation kernels (once, about a minute)."
 .venv/bin/python scripts/compile_kernels.py
+wait $! || true
 echo "Set-up is complete."

@@ -2,13 +2,39 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from engine.plan.job import Job
 from engine.plan.request import Objective, PlanRequest
-from engine.plan.result import Excluded, Option
+from engine.plan.result import Excluded, Option, PlanResult
 
 # Options whose scores differ by rounding alone are equal; the one with fewer GPUs is then the better.
 EQUAL = 1e-12
+
+
+def result(
+    request: PlanRequest, job: Job, order: Sequence[str], options: tuple[Option, ...], **rest: Any
+) -> PlanResult:
+    """The answer with these options: the figures of the job, the best and the front; `rest` are its other
+    fields."""
+    return PlanResult(
+        method=request.method,
+        policy=request.policy,
+        objective=request.objective,
+        order=tuple(order),
+        cell_pipelines=job.cell_pipelines,
+        comm_to_compute=job.comm_to_compute,
+        forward_ms=job.forward_s * 1e3,
+        backward_ms=job.backward_s * 1e3,
+        recompute_ms=job.recompute_s * 1e3,
+        transfer_ms=job.transfer_s * 1e3,
+        activation_bytes=job.activation_bytes,
+        parameters_per_stage=job.parameters_per_stage,
+        options=options,
+        best=best(options, request.objective),
+        pareto=pareto(options),
+        **rest,
+    )
 
 
 def within_limits(request: PlanRequest, option: Option) -> Option:

@@ -60,22 +60,11 @@ def plan(
         for dp_cells in range(1, most_dp_cells(request, job) + 1)
     )
     best = choose.best(options, request.objective)
-    return PlanResult(
-        method=request.method,
-        policy=request.policy,
-        objective=request.objective,
-        order=order,
-        cell_pipelines=job.cell_pipelines,
-        comm_to_compute=job.comm_to_compute,
-        forward_ms=job.forward_s * 1e3,
-        backward_ms=job.backward_s * 1e3,
-        recompute_ms=job.recompute_s * 1e3,
-        transfer_ms=job.transfer_s * 1e3,
-        activation_bytes=job.activation_bytes,
-        parameters_per_stage=job.parameters_per_stage,
-        options=options,
-        best=best,
-        pareto=choose.pareto(options),
+    return choose.result(
+        request,
+        job,
+        order,
+        options,
         excluded=choose.excluded(request, job, options, best),
         reason=None if best is not None else choose.why_none(options),
     )

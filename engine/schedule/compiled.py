@@ -10,12 +10,23 @@ keeps it is named by a digest of all files that hold kernels.
 """
 
 import hashlib
+import importlib
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from numba import config, njit
+
+# Numba imports all of scipy.linalg to see whether there is a BLAS: 0.2 s of each command, and no kernel here
+# multiplies matrices. Where SciPy is loaded already it costs nothing and stays.
+if "scipy.linalg" not in sys.modules:
+    sys.modules["scipy.linalg"] = None  # type: ignore[assignment]  # an import of it fails meanwhile
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        del sys.modules["scipy.linalg"]
 
 ENGINE = Path(__file__).parents[1]
 # Folders whose files hold kernels, or named tuples that kernels take.

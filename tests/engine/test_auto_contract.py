@@ -70,7 +70,7 @@ def assert_contract(document: dict) -> None:
     assert not output["feasible"] or output["makespan"] <= best * (1 + 1e-9)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=6, deadline=None, suppress_health_check=SLOW)
 @given(documents())
 def test_what_auto_finds_obeys_the_contract(document: dict) -> None:
     assert_contract(document)

@@ -1,5 +1,7 @@
 """Parts of `auto`'s search: moves, what a forward simulation builds, and how soon a cancel is heard."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -64,6 +66,26 @@ def test_what_is_served_as_it_comes_is_a_schedule_within_the_limits(workshop: Wo
     schedule = schedule_of(shop, workshop.starts())
     assert limits_hold(shop.scenario, schedule)
     assert time_ops(shop.scenario, schedule).makespan <= makespan * shop.tick * (1 + 1e-6)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+@given(workshops(), st.randoms(use_true_random=False))
+def test_pipelines_take_shared_links_in_the_turns_asked_for(workshop: Workshop, random: Random) -> None:
+    plan, shop = workshop.plan, workshop.shop
+    turns = np.repeat(np.arange(plan.pipelines), plan.microbatches)
+    random.shuffle(turns)
+    makespan = workshop.serve(np.zeros((plan.pipelines, plan.microbatches), np.int64), turns)
+    if makespan is None:
+        assert shop.traversal.chunks > 1
+        return
+    start = workshop.starts()
+    for machine in range(plan.machines):
+        rows, pipelines = np.nonzero(plan.machine == machine)
+        if plan.pipelines > 1 and sorted(pipelines) == list(range(plan.pipelines)):
+            begins = start[rows, pipelines].ravel()
+            owners = np.repeat(pipelines, plan.microbatches)
+            assert np.array_equal(owners[np.argsort(begins, kind="stable")], turns)
+    assert limits_hold(shop.scenario, schedule_of(shop, start))
 
 
 @given(st.integers(1, 6), st.integers(1, 30), st.integers(1, 11), st.integers(1, 9))

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.errors import InputError
@@ -111,6 +111,7 @@ ANYTHING = st.recursive(
 
 
 @given(field=st.sampled_from([*FIG6, "lan", "memory_limit", "sharing", "spans", "other"]), value=ANYTHING)
+@example(field="times", value={"\n": None})
 def test_any_value_anywhere_is_taken_or_refused_in_one_line(field: str, value: Any) -> None:
     line = ""
     try:

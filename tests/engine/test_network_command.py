@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cli import main
@@ -312,6 +312,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@settings(max_examples=25)
 @given(documents())
 def test_whatever_is_asked_the_answer_is_finite(document: dict[str, Any]) -> None:
     answer = design(parse(NetworkRequest, document)).as_dict()

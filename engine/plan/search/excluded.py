@@ -19,10 +19,11 @@ def excluded(
     made = [found for space in spaces for found in space.classes.values()]
     linked = {problem.twins[dc] for found in made for route, _ in found.placed for dc in route}
     used = options[best].gpus_used if best is not None else {}
+    index = {dc.name: i for i, dc in enumerate(problem.cluster.datacenters)}
     return tuple(
-        Excluded(dc=dc.name, reason=_why(problem, linked, options, best, i))
-        for i, dc in enumerate(problem.cluster.datacenters)
-        if dc.name not in used
+        Excluded(dc=name, reason=_why(problem, linked, options, best, index[name]))
+        for name in problem.request.names
+        if name not in used
     )
 
 

@@ -35,6 +35,8 @@ class StageTimes:
 class Problem:
     """The request in SI units and indexes.
 
+    cluster : its data centres by name: equal bounds are looked at in the order of the indexes, and the order
+        of the request's list must not change what the budget suffices for.
     usable : data centres that may be used and hold at least one stage of one DP-cell.
     hops : by pair of indexes, both ways; a pair without a link is not in it.
     twins : of each data centre the first one that is like it in everything but its name.
@@ -102,7 +104,8 @@ def problem_of(request: PlanRequest, layout: Layout | None = None, cell: int | N
 
     Raises InputError where the job does not fit its model.
     """
-    cluster = cluster_of(request)
+    listed = cluster_of(request)
+    cluster = replace(listed, datacenters=tuple(sorted(listed.datacenters, key=lambda dc: dc.name)))
     job = replace(job_of(request, cluster, layout), cell=cell)
     per_cell = job.cell_pipelines * job.tensor_parallel
     usable = tuple(

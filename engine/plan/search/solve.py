@@ -155,25 +155,14 @@ class _Search:
 
 def _result(search: _Search, left_out: tuple[LeftOut, ...], effort: Effort) -> PlanResult:
     problem = search.best_space.problem
-    request, job = problem.request, problem.job
+    request = problem.request
     options = marked(request, _shown(search))
     best = choose.best(options, request.objective)
-    return PlanResult(
-        method=request.method,
-        policy=request.policy,
-        objective=request.objective,
-        order=tuple(name for name in request.names if name in request.allowed_names),
-        cell_pipelines=job.cell_pipelines,
-        comm_to_compute=job.comm_to_compute,
-        forward_ms=job.forward_s * 1e3,
-        backward_ms=job.backward_s * 1e3,
-        recompute_ms=job.recompute_s * 1e3,
-        transfer_ms=job.transfer_s * 1e3,
-        activation_bytes=job.activation_bytes,
-        parameters_per_stage=job.parameters_per_stage,
-        options=options,
-        best=best,
-        pareto=choose.pareto(options),
+    return choose.result(
+        request,
+        problem.job,
+        [name for name in request.names if name in request.allowed_names],
+        options,
         excluded=excluded(problem, search.spaces, options, best),
         reason=None if best is not None else _why_none(search, options),
         left_out=left_out,

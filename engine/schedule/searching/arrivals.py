@@ -3,17 +3,19 @@
 One idea: on every machine the operation whose inputs came first goes first, of two that came together the
 shorter one, and R and W fill what is left, R earlier where its gradient is there. Nothing waits for what is
 still to come, so two streams that cross each other delay each crossing by as little as they can; what to
-vary is when each microbatch may begin.
+vary is when each microbatch may begin, and whether pipelines take the links that they share in turns, each
+waiting for its own: a delay at one place does not spread to the order of all later ones then.
 """
 
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
 from engine.schedule.compiled import compiled
 from engine.schedule.searching.board import UNPLACED
-from engine.schedule.searching.shop import NONE, Ints, Plan
-from engine.schedule.wake_tree import latest_up_to, set_wake, wakes_at
+from engine.schedule.searching.shop import NONE, Floats, Ints, Plan
+from engine.schedule.wake_tree import latest_up_to, set_wake, sleeping, wakes_at
 
 NEVER = 2**62
 # Ranks of what fills gaps come after all times.
@@ -55,6 +57,53 @@ def bursts(pipelines: int, microbatches: int, pace: int, burst: int) -> Ints:
     return turns.reshape(pipelines, -1)[:, :microbatches]
 
 
+class Queues(NamedTuple):
+    """What waits where.
+
+    following : (rows · pipelines,), the next microbatch of each lane.  free : (machines,), when each is.
+    wake : a tree of machines, see `wake_tree`.  lanes : see `lanes_of`.
+    release : (pipelines, microbatches), when each may begin.
+    turns : (pipelines · microbatches,), the pipelines in the order in which they take shared links.
+    taken : (machines,), turns taken; −1: no turns on this machine.
+    """
+
+    following: Ints
+    free: Ints
+    wake: Floats
+    lanes: Ints
+    release: Ints
+    turns: Ints
+    taken: Ints
+
+
+def queues_of(plan: Plan, release: Ints, turns: Ints | None) -> Queues:
+    """Everything still waits. turns : None: pipelines take shared links as they come."""
+    lanes = lanes_of(plan)
+    return Queues(
+        following=np.zeros(plan.machine.size, dtype=np.int64),
+        free=np.zeros(plan.machines, dtype=np.int64),
+        wake=sleeping(plan.machines),
+        lanes=lanes,
+        release=release,
+        turns=np.zeros(0, dtype=np.int64) if turns is None else turns,
+        taken=np.full(plan.machines, NONE) if turns is None else _no_turn_taken(lanes, plan.pipelines),
+    )
+
+
+def _no_turn_taken(lanes: Ints, pipelines: int) -> Ints:
+    """0 for each machine on which every pipeline has one lane, a link that they share; else −1."""
+    each = np.arange(pipelines)
+    owners = np.where(lanes == NONE, NONE, lanes % pipelines)
+    shared = [pipelines > 1 and np.array_equal(np.sort(own[own != NONE]), each) for own in owners]
+    return np.where(shared, 0, NONE)
+
+
+@compiled
+def _has_turn(queues, machine, k):
+    """Whether pipeline k comes next on a machine."""
+    return queues.taken[machine] < 0 or queues.turns[queues.taken[machine]] == k
+
+
 @compiled
 def _known(plan, start, row, k, m):
     """When all that (row, k, m) needs is there; NEVER while that is not known."""
@@ -89,39 +138,39 @@ def _rank(plan, start, row, k, m, arrived):
 
 
 @compiled
-def _wake(plan, start, following, free, wake, lanes, release, machine):
+def _wake(plan, start, queues, machine):
     """Sets when a machine has something to decide; NEVER while nothing that it waits for is known."""
     soonest = NEVER
-    for i in range(lanes.shape[1]):
-        lane = lanes[machine, i]
+    for i in range(queues.lanes.shape[1]):
+        lane = queues.lanes[machine, i]
         if lane < 0:
             break
-        m = following[lane]
-        if m == plan.microbatches:
-            continue
+        m = queues.following[lane]
         row, k = lane // plan.pipelines, lane % plan.pipelines
+        if m == plan.microbatches or not _has_turn(queues, machine, k):
+            continue
         time = _known(plan, start, row, k, m)
         if row == 0 and time < NEVER:
-            time = max(time, release[k, m])
+            time = max(time, queues.release[k, m])
         soonest = min(soonest, time)
-    set_wake(wake, machine, np.inf if soonest == NEVER else float(max(soonest, free[machine])))
+    set_wake(queues.wake, machine, np.inf if soonest == NEVER else float(max(soonest, queues.free[machine])))
 
 
 @compiled
-def _choose(plan, start, following, lanes, release, machine, now):
+def _choose(plan, start, queues, machine, now):
     """The lane that goes first on a machine."""
     chosen, least, shortest = -1, NEVER, NEVER
-    for i in range(lanes.shape[1]):
-        lane = lanes[machine, i]
+    for i in range(queues.lanes.shape[1]):
+        lane = queues.lanes[machine, i]
         if lane < 0:
             break
-        m = following[lane]
-        if m == plan.microbatches:
-            continue
+        m = queues.following[lane]
         row, k = lane // plan.pipelines, lane % plan.pipelines
+        if m == plan.microbatches or not _has_turn(queues, machine, k):
+            continue
         arrived = _known(plan, start, row, k, m)
         if row == 0 and arrived < NEVER:
-            arrived = max(arrived, release[k, m])
+            arrived = max(arrived, queues.release[k, m])
         if arrived > now:
             continue
         rank = _rank(plan, start, row, k, m, arrived)
@@ -134,29 +183,29 @@ def _choose(plan, start, following, lanes, release, machine, now):
 
 
 @compiled
-def serve(plan, start, following, free, wake, lanes, release, work):
+def serve(plan, start, queues, work):
     """Fills an empty `start`, shape (rows, pipelines, microbatches); returns how many operations it placed.
 
-    following : (rows · pipelines,) zeros, the next microbatch of each lane.  free : (machines,) zeros.
-    wake : a tree of machines, see `wake_tree`.  release : (pipelines, microbatches), when each may begin.
-    work : operations to place at most.
+    queues : as `queues_of` makes them.  work : operations to place at most.
     """
     for machine in range(plan.machines):
-        _wake(plan, start, following, free, wake, lanes, release, machine)
+        _wake(plan, start, queues, machine)
     for count in range(work):
-        if wake[1] == np.inf:
+        if queues.wake[1] == np.inf:
             return count
-        machine = latest_up_to(wake, wake[1])
-        now = np.int64(wakes_at(wake, machine))
-        lane = _choose(plan, start, following, lanes, release, machine, now)
+        machine = latest_up_to(queues.wake, queues.wake[1])
+        now = np.int64(wakes_at(queues.wake, machine))
+        lane = _choose(plan, start, queues, machine, now)
         row, k = lane // plan.pipelines, lane % plan.pipelines
-        m = following[lane]
+        m = queues.following[lane]
         start[row, k, m] = now
-        following[lane] = m + 1
-        free[machine] = now + plan.duration[row]
-        _wake(plan, start, following, free, wake, lanes, release, machine)
+        queues.following[lane] = m + 1
+        queues.free[machine] = now + plan.duration[row]
+        if queues.taken[machine] >= 0:
+            queues.taken[machine] += 1
+        _wake(plan, start, queues, machine)
         for i in range(2):
             for other in (plan.after[row, i], plan.opens[row, i]):
                 if other >= 0 and plan.machine[other, k] >= 0:
-                    _wake(plan, start, following, free, wake, lanes, release, plan.machine[other, k])
+                    _wake(plan, start, queues, plan.machine[other, k])
     return work

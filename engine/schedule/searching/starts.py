@@ -33,6 +33,7 @@ def starts(workshop: Workshop) -> Iterator[Start]:
         for turns in sorted({n - 1, n + 1, 2 * n - 1} - {1}):
             if gcd(turns, burst) == 1:
                 yield _served(workshop, turns, burst)
+                yield _served(workshop, turns, burst, strict=True)
     for stagger in STAGGERS:
         for pace in PACES:
             for late in (False, True):
@@ -75,11 +76,14 @@ def _chains(workshop: Workshop, order: Ints, way: str, stagger: float, pace: flo
     return Start(idea=idea, build=lambda shop: shop.insert(order, release, late=late))
 
 
-def _served(workshop: Workshop, pace: int, burst: int) -> Start:
+def _served(workshop: Workshop, pace: int, burst: int, *, strict: bool = False) -> Start:
     n, m = workshop.plan.pipelines, workshop.plan.microbatches
-    release = np.round(bursts(n, m, pace, burst) * (cycle(workshop) / n)).astype(np.int64)
+    entered = bursts(n, m, pace, burst)
+    release = np.round(entered * (cycle(workshop) / n)).astype(np.int64)
+    turns = np.argsort(entered.ravel(), kind="stable") // m if strict else None
+    way = "links in strict turns" if strict else "first come, first served"
     how = "" if burst == 1 else f", bursts of {burst}, every {pace} turns"
-    return Start(idea="first come, first served" + how, build=lambda shop: shop.serve(release))
+    return Start(idea=way + how, build=lambda shop: shop.serve(release, turns))
 
 
 def _periodic(workshop: Workshop, stagger: float, *, late: bool) -> Start:

@@ -9,7 +9,6 @@ from engine.schedule.searching import arrivals, chains, justify, ring
 from engine.schedule.searching.board import UNPLACED, Board, board_of, clear, last_end
 from engine.schedule.searching.orders import schedule_of
 from engine.schedule.searching.shop import Ints, Shop
-from engine.schedule.wake_tree import sleeping
 
 # A pass over the shop costs its operations and, in the interpreter, about as much as these.
 PASS_OVERHEAD = 1_000
@@ -64,16 +63,16 @@ class Workshop:
             return None
         return self._settle()
 
-    def serve(self, release: Ints) -> int | None:
-        """First come, first served; None where operations wait for each other."""
+    def serve(self, release: Ints, turns: Ints | None = None) -> int | None:
+        """First come, first served; None where operations wait for each other.
+
+        turns : the pipelines in the order in which they take links that they share, None: as they come.
+        """
         clear(self.board)
         self._count()
-        start, plan = self.board.start, self.plan
-        following = np.zeros(plan.machine.size, dtype=np.int64)
-        free = np.zeros(plan.machines, dtype=np.int64)
-        wake, lanes = sleeping(plan.machines), arrivals.lanes_of(plan)
-        served = arrivals.serve(plan, start, following, free, wake, lanes, release, self.operations)
-        return int(last_end(plan, self.board)) if served == self.operations else None
+        queues = arrivals.queues_of(self.plan, release, turns)
+        served = arrivals.serve(self.plan, self.board.start, queues, self.operations)
+        return int(last_end(self.plan, self.board)) if served == self.operations else None
 
     def place(self, keys: Ints) -> int:
         """Every operation into its earliest gap, in the order of `keys` (shaped as starts)."""
