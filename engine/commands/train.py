@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ from engine.runtime.checkpoint.place import open_place
 from engine.runtime.corpus import corpus_of
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import RankGroup, single_machine
-from engine.runtime.metrics import Metrics
+from engine.runtime.metrics import Metrics, Sink
 from engine.runtime.planned import pinned, schedule_of
 from engine.simulate.spans import Span
 from engine.simulate.trace import chrome_trace
@@ -34,9 +34,13 @@ GRACE_S = 3.0
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write a Chrome/Perfetto trace of the run.")
 @click.option("--metrics", type=click.Path(path_type=Path), help="Write a row per step as CSV.")
+@click.option(
+    "--tensorboard", type=click.Path(path_type=Path), help="Write TensorBoard events into this folder."
+)
 @click.option("--spans", type=click.Path(path_type=Path), help="Write every span as a line of JSON.")
 def command(
-    file: str, as_json: bool, trace: Path | None, metrics: Path | None, spans: Path | None
+    file: str, as_json: bool, trace: Path | None, metrics: Path | None, tensorboard: Path | None,
+    spans: Path | None,
 ) -> int:  # fmt: skip
     """Train a model across data centres, all of them emulated on this machine.
 
@@ -58,8 +62,12 @@ def command(
         metrics_file = stack.enter_context(_writable(metrics, "--metrics")) if metrics else None
         trace_file = stack.enter_context(_writable(trace, "--trace")) if trace else None
         log_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="meridian-train-"))
-        rows = stack.enter_context(contextlib.closing(Metrics(metrics_file))) if metrics_file else None
-        watch = _Watch(job, span_file, rows, keep_spans=trace_file is not None)
+        sinks: list[Sink] = [Metrics(metrics_file)] if metrics_file else []
+        if tensorboard:
+            sinks.append(_events_in(tensorboard))
+        for sink in sinks:
+            stack.enter_context(contextlib.closing(sink))
+        watch = _Watch(job, span_file, sinks, keep_spans=trace_file is not None)
         _run(job, watch, log_dir)
         if trace_file:
             json.dump(chrome_trace(watch.kept, "s"), trace_file)
@@ -108,13 +116,13 @@ class _Watch:
     """What a run says, as it says it."""
 
     def __init__(
-        self, job: TrainJob, span_file: IO[str] | None, metrics: Metrics | None, *, keep_spans: bool
+        self, job: TrainJob, span_file: IO[str] | None, sinks: Sequence[Sink], *, keep_spans: bool
     ) -> None:  # fmt: skip
         self.result: dict[str, Any] | None = None
         self.failure: str | None = None
         self.kept: deque[Span] = deque(maxlen=LONGEST_TRACE if keep_spans else 0)
         self._job, self._span_file, self._keeps = job, span_file, keep_spans
-        self._metrics = metrics
+        self._sinks = sinks
         self._ready = 0
         self._last_step: float | None = None
 
@@ -133,16 +141,16 @@ class _Watch:
             self.failure = f"rank {event['rank']}: {event['detail']}"
 
     def _on_step(self, event: dict[str, Any]) -> None:
-        if self._metrics:
-            self._metrics.step(event)
+        for sink in self._sinks:
+            sink.step(event)
         took = "" if self._last_step is None else f"  {1e3 * (event['t'] - self._last_step):8.1f} ms"
         self._last_step = event["t"]
         steps = self._job.steps
         click.echo(f"iteration {event['iteration'] + 1}/{steps}  loss {event['loss']:.4f}{took}", err=True)
 
     def _on_validation(self, event: dict[str, Any]) -> None:
-        if self._metrics:
-            self._metrics.validation(event)
+        for sink in self._sinks:
+            sink.validation(event)
         click.echo(f"validation after step {event['step']}: loss {event['loss']:.4f}", err=True)
 
     def _on_checkpoint(self, event: dict[str, Any]) -> None:
@@ -175,6 +183,15 @@ def _writable(path: Path, option: str) -> IO[str]:
         return path.open("w", encoding="utf-8")
     except OSError as error:
         raise InputError(option, str(path), f"cannot be written ({error.strerror})") from None
+
+
+def _events_in(folder: Path) -> Sink:
+    from engine.runtime.tensorboard import TensorBoard  # its library: for runs that want it
+
+    try:
+        return TensorBoard(folder)
+    except OSError as error:
+        raise InputError("--tensorboard", str(folder), f"cannot be written ({error.strerror})") from None
 
 
 def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:

@@ -1,9 +1,25 @@
-"""The figures of a run as CSV: a row per step, with the validation loss where one was taken after it."""
+"""The figures of a run as CSV: a row per step, with the validation loss where one was taken after it.
+
+`engine.runtime.tensorboard` writes the same for TensorBoard.
+"""
 
 import csv
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 FIELDS = ("step", "t", "loss", "grad_norm", "learning_rate", "tokens", "validation_loss")
+
+
+class Sink(Protocol):
+    """Takes the events of a run that hold figures."""
+
+    def step(self, event: dict[str, Any]) -> None:
+        """Take a `step` event."""
+
+    def validation(self, event: dict[str, Any]) -> None:
+        """Take a `validation` event."""
+
+    def close(self) -> None:
+        """Write what is held."""
 
 
 class Metrics:

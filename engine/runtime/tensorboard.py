@@ -1,0 +1,45 @@
+"""The figures of a run as TensorBoard events: `tensorboard --logdir DIR` shows them while it trains.
+
+Steps count those done, as in the CSV; wall times are those of the run, not of the writing.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+
+# Field of a `step` event → its tag. Of one prefix TensorBoard draws the charts side by side.
+TAGS = {
+    "loss": "loss/train",
+    "grad_norm": "optimizer/grad_norm",
+    "learning_rate": "optimizer/learning_rate",
+    "tokens": "data/tokens",
+}
+VALIDATION = "loss/validation"
+
+
+class TensorBoard:
+    """Writes the `step` and `validation` events of a run into a file of its own in `folder`.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be made or written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._writer = SummaryWriter(str(folder), flush_secs=10)
+
+    def step(self, event: dict[str, Any]) -> None:
+        """Take a `step` event."""
+        for name, tag in TAGS.items():
+            if event.get(name) is not None:
+                self._writer.add_scalar(tag, event[name], event["iteration"] + 1, walltime=event["t"])
+
+    def validation(self, event: dict[str, Any]) -> None:
+        """Take a `validation` event."""
+        self._writer.add_scalar(VALIDATION, event["loss"], event["step"], walltime=event["t"])
+
+    def close(self) -> None:
+        """Write what is held and close the file."""
+        self._writer.close()
