@@ -79,10 +79,10 @@ from engine.runtime.transport.errors import (
     TransportError,
 )
 from engine.runtime.transport.handles import Receive, Send
-from engine.runtime.transport.link import LinkTraffic
 from engine.runtime.transport.shape import Address, LinkShape, Peer
 from engine.runtime.transport.sharing import SharedReceive, SharedReceiver, SharedSend, SharedSender
 from engine.runtime.transport.tls import TlsFiles
+from engine.runtime.transport.traffic import LinkTraffic
 
 __all__ = [
     "Address",

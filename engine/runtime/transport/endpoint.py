@@ -14,11 +14,12 @@ from engine.runtime.transport.errors import TransportError
 from engine.runtime.transport.greeter import Greeter, Place
 from engine.runtime.transport.handles import Receive, Send
 from engine.runtime.transport.handshake import Greeting, Identity
-from engine.runtime.transport.link import TICK_S, Link, LinkTraffic
+from engine.runtime.transport.link import TICK_S, Link
 from engine.runtime.transport.loop import Loop
 from engine.runtime.transport.outbox import Outgoing
 from engine.runtime.transport.shape import Address, Peer
 from engine.runtime.transport.tls import TlsContexts, TlsFiles
+from engine.runtime.transport.traffic import LinkTraffic
 from engine.runtime.transport.wire import check_tag
 
 # Messages up to this size do not wait behind bulk data.

@@ -4,8 +4,8 @@ import functools
 import socket
 import threading
 import time
-from dataclasses import dataclass
 
+from engine.runtime.transport.acknowledging import Acknowledging
 from engine.runtime.transport.connection import Connection
 from engine.runtime.transport.errors import AuthenticationError, ChecksumError, LinkLost, TransportError
 from engine.runtime.transport.greeter import Greeter, Place
@@ -15,14 +15,9 @@ from engine.runtime.transport.inbox import Inbox
 from engine.runtime.transport.loop import Loop
 from engine.runtime.transport.outbox import Outbox, Outgoing
 from engine.runtime.transport.shape import Peer
-from engine.runtime.transport.tuning import MOST_AUTO_CONNECTIONS, Tuner, first_choice
-from engine.runtime.transport.wire import (
-    Header,
-    Kind,
-    pack,
-    pack_acknowledgement,
-    unpack_acknowledgement,
-)
+from engine.runtime.transport.sizing import Size
+from engine.runtime.transport.traffic import LinkTraffic
+from engine.runtime.transport.wire import Header, Kind, pack, unpack_acknowledgement
 
 _BEAT = pack(Header(kind=Kind.BEAT))
 _BYE = pack(Header(kind=Kind.BYE))
@@ -43,37 +38,6 @@ _MOST_REFUSALS = 3
 _MOST_BREAKS = 5
 # So many chunks with a wrong checksum mean that the link is not to be trusted.
 _MOST_CORRUPT = 3
-# Chunks inside a message are acknowledged together, its last one at once.
-_ACK_PAUSE_S = 0.005
-# Seconds of traffic in a sample of the link's rate.
-_SAMPLE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkTraffic:
-    """What one pair has carried so far, as this rank sees it.
-
-    connections : that carry data, now.
-    bytes_sent, bytes_received : of messages, filler included, headers not.
-    egress_bytes : everything that this rank has sent to the peer: headers, signs of life and repeats too.
-    resent_bytes : of chunks that were sent again because their connection broke.
-    reconnects : connections that broke and were replaced.
-    busy_s : seconds in which at least one bulk or urgent message of this rank was passing the link.
-    most_late_s : how much later than the emulated link had it a message was received, at most.
-    round_trip_s : least round trip that the kernel saw; None where it does not tell.
-    """
-
-    peer: int
-    link: str
-    connections: int
-    bytes_sent: int
-    bytes_received: int
-    busy_s: float
-    most_late_s: float
-    egress_bytes: int = 0
-    resent_bytes: int = 0
-    reconnects: int = 0
-    round_trip_s: float | None = None
 
 
 class Link:
@@ -117,16 +81,12 @@ class Link:
         self._closing = False
         self._peer_leaves = False
         self._said_goodbye = False
-        self._unacknowledged: set[Connection] = set()
-        self._acknowledges = False
+        self._acknowledging = Acknowledging(loop, lambda: None if self._said_goodbye else self._control())
         self._corrupt = 0
         self._reconnects = 0
         self._breaks = 0  # since a chunk came or was acknowledged
         self._gone_bytes = 0  # sent over connections that are gone
-        self._wanted = peer.connection_count
-        self._peer_wishes = 0
-        self._tuner: Tuner | None = None
-        self._sampled = (0, 0.0)
+        self._size = Size(peer)
 
     def mend(self) -> None:
         """Dial what is missing; the side that does not dial only asks whether the peer is still there."""
@@ -140,7 +100,7 @@ class Link:
                     failed=functools.partial(self._undialled, URGENT),
                 )  # fmt: skip
             return
-        for index in range(URGENT, max(self._wanted, self._peer_wishes)):
+        for index in range(URGENT, self._size.most):
             if index not in self._connections and index not in self._dialling:
                 self._dial(index)
 
@@ -152,11 +112,10 @@ class Link:
             if self.lost is None and not self._closing:
                 self.fail(self._lost("the peer was started again"))
             return
-        if not self._dials and 0 < greeting.count - 1 < self._wanted and not self.peer.auto:
+        if not self._dials and 0 < greeting.count - 1 < self._size.wanted and not self.peer.auto:
             connected.close()
-            self.fail(
-                self._lost(f"the peer opened {greeting.count - 1} connections, {self._wanted} are needed")
-            )
+            opened, needed = greeting.count - 1, self._size.wanted
+            self.fail(self._lost(f"the peer opened {opened} connections, {needed} are needed"))
             return
         if index in self._connections:
             self.ended(self._connections[index], f"connection {index} was dialled again by the peer")
@@ -168,10 +127,11 @@ class Link:
         self._connections[index] = connection
         self._outbox.add(connection)
         connection.start()
-        if index == URGENT and self._dials and not self.complete.is_set():
+        if index == URGENT and self._dials and self.peer.auto and not self.complete.is_set():
             # The kernel's figure has no waiting for a busy processor in it.
-            self._begin_tuning(connection.round_trip_s() or greeting.round_trip_s)
-        needed = self._wanted if self._dials else max(1, greeting.count - 1)
+            self._size.begin(connection.round_trip_s() or greeting.round_trip_s)
+            self._loop.call(self.mend)
+        needed = self._size.wanted if self._dials else max(1, greeting.count - 1)
         if all(i in self._connections for i in range(URGENT, needed)):
             self.complete.set()
         self._outbox.pump()
@@ -222,7 +182,7 @@ class Link:
     def leave(self) -> None:
         """Say goodbye once everything is there."""
         self._closing = True
-        self._acknowledge()
+        self._acknowledging.pay()
         if not self._connections:
             self.fail(self._lost("closed"))
         self._leave_if_drained()
@@ -245,11 +205,10 @@ class Link:
     def traffic(self) -> LinkTraffic:
         """Figures so far."""
         connections = list(self._connections.values())
-        count = sum(c.index >= 0 and not c.retiring for c in connections)
         urgent = self._connections.get(URGENT)
         return LinkTraffic(
             peer=self.peer.rank, link=self.peer.link,
-            connections=count if self.peer.auto else self.peer.connection_count,
+            connections=self._carrying() if self.peer.auto else self.peer.connection_count,
             bytes_sent=self._outbox.bytes_sent, bytes_received=self.inbox.bytes_received,
             busy_s=self._outbox.busy_s, most_late_s=self.inbox.most_late_s,
             egress_bytes=self._gone_bytes + sum(c.bytes_out for c in connections),
@@ -265,9 +224,7 @@ class Link:
     def came(self, connection: Connection, header: Header, body: memoryview) -> None:
         if header.is_chunk:
             self._breaks = 0
-            whole = self.inbox.came(header)
-            self._unacknowledged.add(connection)
-            self._acknowledge_soon(now=whole)
+            self._acknowledging.came(connection, whole=self.inbox.came(header))
         elif header.kind is Kind.ACK:
             for number, count in unpack_acknowledgement(body).items():
                 if self._outbox.acknowledge(number, count):
@@ -277,7 +234,7 @@ class Link:
             connection.goodbye = self._peer_leaves = True
             self.lost = self.lost or (None if self._closing else self._lost("closed by the peer"))
         elif header.kind is Kind.WISH:
-            self._peer_wishes = min(header.message, MOST_AUTO_CONNECTIONS)
+            self._size.wish(header.message)
             self._resize()
         elif header.kind is Kind.RETIRE:
             connection.goodbye = True
@@ -304,7 +261,7 @@ class Link:
         connection.close()
         del self._connections[connection.index]
         self._gone_bytes += connection.bytes_out
-        self._unacknowledged.discard(connection)
+        self._acknowledging.forget(connection)
         self.inbox.forget(connection)
         self._outbox.remove(connection)
         if self._closing or self._peer_leaves:
@@ -317,12 +274,10 @@ class Link:
         if not self.complete.is_set():
             self.fail(self._lost(reason or "closed by the peer"))
             return
-        if self._breaks > _MOST_BREAKS * (self._wanted + 1):
+        if self._breaks > _MOST_BREAKS * (self._size.wanted + 1):
             self.fail(self._lost(f"connections break before anything gets through: {self.trouble}"))
             return
-        # It may have carried acknowledgements that did not come through.
-        self._unacknowledged.update(self._connections.values())
-        self._loop.call(self._acknowledge)
+        self._acknowledging.again(self._connections.values())
         self._loop.call(self.mend)
         self._loop.call(self._outbox.pump)
 
@@ -389,63 +344,30 @@ class Link:
         """The connection for what the two sides tell each other."""
         return self._connections.get(URGENT) or next(iter(self._connections.values()), None)
 
-    # Acknowledgements.
-
-    def _acknowledge_soon(self, *, now: bool) -> None:
-        if now:
-            self._loop.call(self._acknowledge)
-        elif not self._acknowledges:
-            self._acknowledges = True
-            self._loop.at(time.monotonic() + _ACK_PAUSE_S, self._acknowledge_late)
-
-    def _acknowledge_late(self) -> None:
-        self._acknowledges = False
-        self._acknowledge()
-
-    def _acknowledge(self) -> None:
-        counts = {c.number: c.chunks_in for c in self._unacknowledged}
-        control = self._control()
-        if counts and control is not None and not self._said_goodbye:
-            self._unacknowledged.clear()
-            control.send(pack_acknowledgement(counts))
-
     # The number of connections.
 
-    def _begin_tuning(self, round_trip_s: float) -> None:
-        if self.peer.auto:
-            self._wanted = first_choice(round_trip_s, self.peer.cap_bytes_per_s)
-            self._loop.call(self.mend)
-
     def _tune(self) -> None:
-        """Look at what was carried since the latest sample, and open or retire connections."""
-        if not self.peer.auto:
-            return
-        delivered, under_way_s = self._outbox.bytes_delivered, self._outbox.under_way_s
-        seconds = under_way_s - self._sampled[1]
-        if seconds < _SAMPLE_S:
-            return
-        rate = (delivered - self._sampled[0]) / seconds
-        self._sampled = (delivered, under_way_s)
-        count = sum(c.index >= 0 and not c.retiring for c in self._connections.values())
-        if count and rate:
-            self._tuner = self._tuner or Tuner(count, self.peer.cap_bytes_per_s)
-            self._want(self._tuner.sample(rate, count))
+        """Want more or fewer connections where what was carried says so."""
+        self._want(self._size.sample(self._outbox, self._carrying()))
+
+    def _carrying(self) -> int:
+        """Connections that carry data and are to stay."""
+        return sum(c.index >= 0 and not c.retiring for c in list(self._connections.values()))
 
     def _want(self, count: int) -> None:
-        if count == self._wanted:
+        """The side that dials makes it so, the other asks for it."""
+        if count == self._size.wanted:
             return
-        self._wanted = count
-        if not self._dials:
-            control = self._control()
-            if control is not None:
-                control.send([memoryview(pack(Header(kind=Kind.WISH, message=count)))])
-            return
-        self._resize()
+        self._size.wanted = count
+        if self._dials:
+            self._resize()
+        elif (control := self._control()) is not None:
+            control.send([memoryview(pack(Header(kind=Kind.WISH, message=count)))])
 
     def _resize(self) -> None:
         """Open or retire connections until there are as many as the side that wants more has asked for."""
         for index, connection in self._connections.items():
-            if index >= max(self._wanted, self._peer_wishes):
+            if index >= self._size.most:
                 self._outbox.retire(connection)
         self._retire_drained()
         self.mend()
