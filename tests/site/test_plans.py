@@ -284,3 +284,31 @@ def test_the_form_asks_for_the_search_and_starts_refining(world: World, operator
     again = operator.get(reverse("planning:plan-create"), {"from": plan.pk})
     assert again.context["form"].initial["method"] == "search"
     assert asked(plan, {}).document == plan.request
+
+
+@pytest.mark.django_db
+def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: World, operator: Client) -> None:
+    data = {
+        "team": world.team.pk, "name": "layouts", "datacenters": [dc.pk for dc in world.dcs],
+        "source": "model", "model": "gpt-a", "model_micro_batch": "1, 2", "tp": "1,2", "mfu": 0.4,
+        "partitions": "2, 4", "microbatches": 4, "method": "search", "policy": "1f1b", "order": "gpus",
+        "objective": "cost_per_token", "bill": "used",
+    }  # fmt: skip
+    answer = operator.post(reverse("planning:plan-create"), data)
+    assert answer.status_code == 302, answer.context["form"].errors
+    plan = Plan.objects.get(name="layouts")
+    job = plan.request["job"]
+    assert (job["partitions"], job["tp"], job["micro_batch"]) == ([2, 4], [1, 2], [1, 2])
+    shown = operator.get(answer["Location"])
+    assert "1, 2" in shown.content.decode()
+    again = operator.get(reverse("planning:plan-create"), {"from": plan.pk}).context["form"]
+    assert [again[name].value() for name in ("partitions", "tp", "model_micro_batch")] == [
+        "2, 4", "1, 2", "1, 2",
+    ]  # fmt: skip
+    refused = {**data, "source": "times", "forward_ms": 20, "backward_ms": 40, "name": "other"}
+    assert "One number" in str(
+        operator.post(reverse("planning:plan-create"), refused).context["form"].errors["partitions"]
+    )
+    for text, said in (("0", "greater than"), ("2, x", "whole numbers"), ("9999", "less than")):
+        errors = operator.post(reverse("planning:plan-create"), {**data, "partitions": text}).context["form"]
+        assert said in str(errors.errors["partitions"])

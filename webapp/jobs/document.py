@@ -60,7 +60,7 @@ def _document(request: dict[str, Any], option: dict[str, Any], training: dict[st
     document = {
         "datacenters": [{"name": name, "gpus": gpus[name]} for name in names],
         "links": [link for link in request.get("links", []) if set(link["between"]) <= set(names)],
-        "stages": job["partitions"],
+        "stages": sum(part["stages"] for part in option["partitions"]),
         "dc_of_stage": [
             names.index(part["dc"]) for part in option["partitions"] for _ in range(part["stages"])
         ],

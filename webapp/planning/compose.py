@@ -9,6 +9,7 @@ from engine.runtime.network import hop_network
 from webapp.inventory.models import GpuPool, WanLink
 from webapp.inventory.selectors import named_pools, pools
 from webapp.planning.models import Plan
+from webapp.planning.number_lists import one_or_many
 
 RULES = (
     "policy",
@@ -120,10 +121,14 @@ def _link(link: WanLink, between: tuple[str, str]) -> dict[str, Any]:
 
 
 def _job(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    job: dict[str, Any] = {"partitions": values["partitions"], "microbatches": values["microbatches"]}
+    job: dict[str, Any] = {
+        "partitions": one_or_many(values["partitions"]),
+        "microbatches": values["microbatches"],
+    }
     if values["source"] == "model":
-        job |= {"model": values["model"], "micro_batch": values.get("model_micro_batch") or 1}
-        return job | {name: values[name] for name in ("tp", "mfu") if values.get(name)}
+        job |= {"model": values["model"], "micro_batch": one_or_many(values.get("model_micro_batch")) or 1}
+        rest = {"tp": one_or_many(values.get("tp")), "mfu": values.get("mfu")}
+        return job | {name: value for name, value in rest.items() if value}
     job |= {name: values[name] for name in EXPLICIT if values.get(name) is not None}
     asked = values.get("comm_to_compute")
     job["comm_to_compute"] = transfer_to_forward(values, links) if asked is None else asked

@@ -1,13 +1,15 @@
 """Pages that answer a document of the engine at once: a form whose address is the permalink, tables, CSV.
 
-A page is a `DesignPage` and one line in design_urls.py. Nothing is kept: the address holds the question.
+A page is a `DesignPage` and one line in design_urls.py. Nothing is saved: the address holds the question.
 """
 
+import copy
 import csv
 import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from django import forms
@@ -133,7 +135,7 @@ class DesignPage:
             return self._render(request, form, {}, status=422)
         if form_of == "document":
             return download(json.dumps(form.document, indent=2), "application/json", f"{self.command}.json")
-        answer = self.answer(form.document)
+        answer = copy.deepcopy(_answered(self, json.dumps(form.document)))
         if form_of == "csv":
             return self._csv(answer, table)
         return self._render(request, form, answer)
@@ -158,6 +160,11 @@ class DesignPage:
             "document_url": f"?{query}&as=document" if query else "?as=document",
         }  # fmt: skip
         return render(request, "planning/design.html", context, status=status)
+
+
+@lru_cache(maxsize=64)  # a page and each of its files show one answer
+def _answered(page: DesignPage, document: str) -> dict[str, Any]:
+    return page.answer(json.loads(document))
 
 
 def first_values(form_class: type[DesignForm]) -> dict[str, Any]:

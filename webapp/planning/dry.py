@@ -11,8 +11,8 @@ from webapp import broker
 from webapp.accounts.models import Team
 from webapp.inventory.models import WanLink
 from webapp.inventory.selectors import pools
-from webapp.jobs.allocate import supply_of
 from webapp.jobs.document import train_document
+from webapp.jobs.stock import Stock
 from webapp.planning.memory import StageMemory, stage_memory
 from webapp.planning.models import Plan
 
@@ -29,8 +29,11 @@ class Check:
     blocks: bool = False
 
 
-def dry_run(plan: Plan, option_index: int) -> dict[str, Any]:
-    """{ok, checks: [{name, ok, text, blocks}]} of one option of `plan`; ok: all checks are."""
+def dry_run(plan: Plan, option_index: int, stock: Stock | None = None) -> dict[str, Any]:
+    """{ok, checks: [{name, ok, text, blocks}]} of one option of `plan`; ok: all checks are.
+
+    stock : where it was read already.
+    """
     try:
         if not plan.training:
             raise InputError(
@@ -39,10 +42,10 @@ def dry_run(plan: Plan, option_index: int) -> dict[str, Any]:
         document = train_document(plan.request, plan.result["options"][option_index], plan.training)
     except InputError as error:
         return answer([Check(name="Document", ok=False, text=_sentence(error), blocks=True)])
-    return dry_run_document(document, plan.team)
+    return dry_run_document(document, plan.team, stock)
 
 
-def dry_run_document(document: dict[str, Any], team: Team) -> dict[str, Any]:
+def dry_run_document(document: dict[str, Any], team: Team, stock: Stock | None = None) -> dict[str, Any]:
     """The same of a document of `meridian train` that `team` would launch."""
     try:
         job = parse(TrainJob, document)
@@ -51,7 +54,7 @@ def dry_run_document(document: dict[str, Any], team: Team) -> dict[str, Any]:
         return answer([Check(name="Document", ok=False, text=_sentence(error), blocks=True)])
     told = f"{job.stages} stages, {job.pipelines} pipelines, {job.policy}: a schedule exists."
     checks = [Check(name="Document", ok=True, text=told)]
-    checks += [_memory(job, memory, team), *_gpus(document, team), *_links(job, team), _broker()]
+    checks += [_memory(job, memory, team), *_gpus(document, team, stock), *_links(job, team), _broker()]
     return answer(checks)
 
 
@@ -79,9 +82,10 @@ def _memory(job: TrainJob, memory: list[StageMemory], team: Team) -> Check:
     return Check(name="Memory", ok=share <= 1, text=text, blocks=True)
 
 
-def _gpus(document: dict[str, Any], team: Team) -> Iterator[Check]:
+def _gpus(document: dict[str, Any], team: Team, stock: Stock | None) -> Iterator[Check]:
     """One check per data centre: the device is offered there, and GPUs of it are idle."""
-    for name, supply in supply_of(document, team).items():
+    stock = stock or Stock([(team.pk, document)])
+    for name, supply in stock.supply(team.pk, document).items():
         here = f"{supply.idle} of {supply.total} {document['device']} GPUs are idle, {supply.needed} needed."
         lack = supply.shortage(name)
         text = f"{here} {lack.text}." if lack else here

@@ -12,6 +12,9 @@ from engine.runtime.job import RUNNABLE, TrainModel
 from webapp.formkit import Sectioned, team_field
 from webapp.inventory.models import DataCenter
 from webapp.planning import compose
+from webapp.planning.number_lists import Numbers
+
+SEVERAL = "Or several, such as 1, 2, 4: the best is found."
 
 
 class PlanForm(Sectioned, forms.Form):
@@ -30,10 +33,10 @@ class PlanForm(Sectioned, forms.Form):
     model = forms.ChoiceField(
         label="Model", choices=[("", "–"), *((name, name) for name in PRESETS)], required=False
     )
-    model_micro_batch = forms.IntegerField(
-        label="Sequences a microbatch", min_value=1, initial=1, required=False
+    model_micro_batch = Numbers(
+        whole=True, label="Sequences a microbatch", initial=[1], required=False, help_text=SEVERAL
     )
-    tp = forms.IntegerField(label="Tensor parallel degree", min_value=1, initial=1, required=False)
+    tp = Numbers(whole=True, label="Tensor parallel degree", initial=[1], required=False, help_text=SEVERAL)
     mfu = forms.FloatField(label="MFU", min_value=0.01, max_value=1, initial=0.4, required=False)
     forward_ms = forms.FloatField(
         label="Forward, ms", min_value=0.001, max_value=1e9, initial=20, required=False
@@ -55,7 +58,10 @@ class PlanForm(Sectioned, forms.Form):
     parameters_per_stage = forms.IntegerField(
         label="Parameters a stage", min_value=0, max_value=10**13, required=False
     )
-    partitions = forms.IntegerField(label="Stages", min_value=1, max_value=1000, initial=6)
+    partitions = Numbers(
+        whole=True, label="Stages", initial=[6],
+        help_text="Of a model several, such as 8, 16: the best is found.",
+    )  # fmt: skip
     microbatches = forms.IntegerField(label="Microbatches", min_value=1, max_value=10_000, initial=4)
     method = forms.ChoiceField(
         choices=[("search", "Search"), ("algorithm1", "Algorithm 1")], initial="search", required=False,
@@ -69,7 +75,9 @@ class PlanForm(Sectioned, forms.Form):
     order = forms.ChoiceField(
         choices=[("gpus", "Most GPUs first"), ("price", "Cheapest first")], label="Fill"
     )
-    objective = forms.ChoiceField(choices=[("throughput", "Throughput"), ("cost", "Cost")])
+    objective = forms.ChoiceField(
+        choices=[("throughput", "Throughput"), ("cost", "Cost"), ("cost_per_token", "Cost per token")]
+    )
     bill = forms.ChoiceField(choices=[("used", "GPUs used"), ("whole", "Whole data centres")], label="Bill")
     budget_per_iteration = forms.FloatField(
         label="Cost an iteration, $", min_value=0, max_value=1e9, required=False

@@ -115,7 +115,7 @@ def _counts(gpus: dict[str, int] | None) -> str:
 # Rows of the comparison: label, unit, decimals, and where the value is: of the best option, or of the plan.
 COMPARED = (
     ("Method", "", None, "request.method"), ("Schedule", "", None, "best.policy"),
-    ("Stages", "", 0, "request.job.partitions"), ("Microbatches", "", 0, "request.job.microbatches"),
+    ("Stages", "", 0, "stages"), ("Microbatches", "", 0, "request.job.microbatches"),
     ("DP cells, D", "", 0, "best.dp_cells"), ("Pipelines", "", 0, "best.pipelines"),
     ("Data centres", "", None, "order"), ("GPUs used", "", 0, "gpus"), ("GPUs idle", "", 0, "idle"),
     ("Iteration", "ms", 1, "best.iteration_ms"), ("Bound", "ms", 1, "best.bound_ms"),
@@ -163,6 +163,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
     return {
         "request": {"method": "search", **plan.request},
         "best": best,
+        "stages": sum(part["stages"] for part in best.get("partitions", [])) or None,
         "order": _listed(part["dc"] for part in best.get("partitions", [])),
         "gpus": sum((best.get("gpus_used") or {}).values()) if best else None,
         "idle": sum((best.get("gpus_idle") or {}).values()) if best else None,

@@ -10,6 +10,7 @@ from engine.schedule.scenario import POLICIES, Scenario
 from engine.simulate import SweepDocument
 from webapp.formkit import Sectioned, team_field
 from webapp.planning.models import ComputationKind
+from webapp.planning.number_lists import Numbers, one_or_many
 
 SEARCHES = ("optimal", "auto")
 # What one computation may take in all: policies that search × their limit × values.
@@ -19,38 +20,6 @@ SWEPT = (
     "microbatches", "pipelines", "wan.latency", "wan.transfer", "lan.transfer", "memory_limit", "full_limit",
     "times.forward", "times.backward", "times.recompute", "jitter",
 )  # fmt: skip
-
-
-class Numbers(forms.CharField):
-    """One number, or several separated by commas."""
-
-    def __init__(self, *, whole: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.whole = whole
-
-    def to_python(self, value: Any) -> Any:
-        text = super().to_python(value)
-        if not text:
-            return None
-        parts = [part.strip() for part in text.split(",") if part.strip()]
-        try:
-            numbers = [int(part) if self.whole else float(part) for part in parts]
-        except ValueError:
-            kind = "whole numbers" if self.whole else "numbers"
-            raise forms.ValidationError(f"Give {kind} separated by commas, such as 1, 2, 4.") from None
-        return numbers
-
-    def prepare_value(self, value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return ", ".join(f"{number:g}" for number in value)
-        return value
-
-
-def one_or_many(numbers: list[float] | None) -> Any:
-    """What the engine reads: one number where all have it, else the list."""
-    if not numbers:
-        return None
-    return numbers[0] if len(numbers) == 1 else numbers
 
 
 class ScheduleForm(Sectioned, forms.Form):

@@ -12,8 +12,8 @@ from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, Partition
 from webapp.accounts.permissions import may
-from webapp.jobs.allocate import shortage_of
 from webapp.jobs.document import train_document
+from webapp.jobs.stock import Stock
 from webapp.live.codes import code_of
 from webapp.live.shape import lanes, shape_of
 from webapp.planning.models import Computation, ComputationState, Plan
@@ -41,7 +41,8 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
     operates = may(user, plan.team)
     dcs = [dc["name"] for dc in what.document["datacenters"]]
     dcs = dcs if len(dcs) <= WIDE_DCS else []
-    options = [_option(what, result, index, dcs, operates) for index in range(len(result["options"]))]
+    stock = Stock([(plan.team_id, plan.request)]) if operates and not what.is_changed else None
+    options = [_option(what, result, index, dcs, stock) for index in range(len(result["options"]))]
     selected = _selected(options, result.get("best"), query.get("option"))
     budget, deadline_ms = what.document.get("budget_per_iteration"), _deadline_ms(what.document)
     return {
@@ -57,6 +58,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
         "dcs": dcs,
         "columns_after_d": (7 if what.document.get("iterations") else 6) + len(dcs),
         "selected": selected,
+        "stock": stock,
         "plan_request": what.document,
         "excluded": result.get("excluded", []),
         "left_out": result.get("left_out", []),
@@ -140,7 +142,7 @@ def _at(result: dict[str, Any], index: int | None) -> dict[str, Any] | None:
 
 
 def _option(
-    what: Asked, result: dict[str, Any], index: int, dcs: list[str], operates: bool
+    what: Asked, result: dict[str, Any], index: int, dcs: list[str], stock: Stock | None
 ) -> dict[str, Any]:
     option = result["options"][index]
     best = index == result.get("best")
@@ -153,7 +155,7 @@ def _option(
         "on_pareto": pareto,
         "verdict": verdict,
         "gpu_cells": [(option.get("gpus_used") or {}).get(dc) or None for dc in dcs],
-        "launch": None if what.is_changed else launch_check(what.plan, option, operates),
+        "launch": None if what.is_changed else launch_check(what.plan, option, stock),
         **_against_limits(what.document, option),
     }  # fmt: skip
 
@@ -172,22 +174,23 @@ def _against_limits(request: dict[str, Any], option: dict[str, Any]) -> dict[str
     }
 
 
-def launch_check(plan: Plan, option: dict[str, Any], operates: bool) -> dict[str, Any]:
-    """{ok, reason, label}: whether `option` can be launched, and what it would wait for."""
+def launch_check(plan: Plan, option: dict[str, Any], stock: Stock | None) -> dict[str, Any]:
+    """{ok, reason, label}: whether `option` can be launched, and what it would wait for.
+
+    stock : of an operator of the plan's team; nobody else may launch.
+    """
     label = f"Launch D = {option['dp_cells']}"
-    if not operates:
+    if stock is None:
         return {"ok": False, "reason": "Only an operator of the team may launch.", "label": label}
     if not plan.training:
-        return {
-            "ok": False,
-            "reason": "Planned from a preset: this version launches explicit times only.",
-            "label": label,
-        }
+        reason = "Planned from a preset: this version launches explicit times only."
+        return {"ok": False, "reason": reason, "label": label}
     try:
         document = train_document(plan.request, option, plan.training)
     except InputError as error:
         return {"ok": False, "reason": f"{error.allowed[:1].upper()}{error.allowed[1:]}", "label": label}
-    return {"ok": True, "reason": shortage_of(document, plan.team), "label": label}
+    lack = stock.shortage(plan.team_id, document)
+    return {"ok": True, "reason": lack.text if lack else "", "label": label}
 
 
 def _selected(options: list[dict[str, Any]], best: int | None, asked: str | None) -> dict[str, Any] | None:

@@ -94,7 +94,7 @@ def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
     context["address"] = request.build_absolute_uri(reverse("planning:plan-detail", args=[pk]) + query)
     selected, changed = context["selected"], context["what"].is_changed
     may_launch = selected and not changed and selected["launch"]["ok"]
-    context["dry"] = dry_run(plan, selected["index"]) if may_launch else None
+    context["dry"] = dry_run(plan, selected["index"], context["stock"]) if may_launch else None
     if request.headers.get("HX-Request"):
         response = render(request, "planning/plan_answer.html", context | {"fragment": True})
         response["HX-Replace-Url"] = context["address"]
