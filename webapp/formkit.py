@@ -71,16 +71,22 @@ def limit(form: forms.BaseForm, names: Iterable[str], queryset: Any) -> None:
             field.empty_label = "Choose…"
 
 
+def _escaped(texts: list[str]) -> list[str]:
+    """`texts` as HTML, escaped in one go; NUL, which none can hold, keeps them apart."""
+    return escape("\0".join(texts)).split("\0") if texts else []
+
+
 class PlainSelect(forms.Select):
     """A select whose options are written in one go: Django renders a template for each of a thousand."""
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
         chosen = set(self.format_value(value))
-        options = []
-        for key, label in self.choices:
-            key = "" if key is None else str(key)
-            selected = " selected" if key in chosen else ""
-            options.append(f'<option value="{escape(key)}"{selected}>{escape(str(label))}</option>')
+        choices = [("" if key is None else str(key), str(label)) for key, label in self.choices]
+        keys, labels = (_escaped([choice[i] for choice in choices]) for i in (0, 1))
+        options = [
+            f'<option value="{shown}"{" selected" if key in chosen else ""}>{label}</option>'
+            for (key, _), shown, label in zip(choices, keys, labels, strict=True)
+        ]
         given = flatatt(self.build_attrs(self.attrs, {**(attrs or {}), "name": name}))
         return format_html("<select{}>{}</select>", given, SafeString("".join(options)))
 
@@ -103,7 +109,7 @@ class RowChoices(BaseChoiceIterator):
             return
         if self.field.empty_label is not None:
             yield "", self.field.empty_label
-        yield from rows.values_list(self.field.to_field_name or "pk", label).iterator()
+        yield from rows.values_list(self.field.to_field_name or "pk", label)
 
 
 def plain_selects(form: forms.BaseForm) -> None:

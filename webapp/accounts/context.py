@@ -11,6 +11,7 @@ from django.utils.functional import SimpleLazyObject
 from webapp import broker
 from webapp.accounts.models import OPERATORS, READERS, Membership, Role, Team
 
+NAMED_TEAMS = 3  # of which more are only counted
 RANKED = (Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.TENANT)
 
 
@@ -25,6 +26,7 @@ def _site(request: HttpRequest) -> dict[str, Any]:
         return {
             "nav": [],
             "teams": [],
+            "more_teams": 0,
             "role": "",
             "may_operate": False,
             "broker": None,
@@ -36,10 +38,13 @@ def _site(request: HttpRequest) -> dict[str, Any]:
         if known is None
         else known.values()
     )
+    visible = Team.objects.visible_to(user)
+    read = visible.count() if user.is_superuser else sum(role in READERS for role in roles)
     highest = Role.ADMIN if user.is_superuser else next((role for role in RANKED if role in roles), None)
     return {
         "nav": _navigation(request, user, [Role.ADMIN] if user.is_superuser else roles),
-        "teams": [team.name for team in Team.objects.visible_to(user)],
+        "teams": list(visible.values_list("name", flat=True)[:NAMED_TEAMS]),
+        "more_teams": max(0, read - NAMED_TEAMS),
         "role": highest.label if highest else "",
         "may_operate": user.is_superuser or any(role in OPERATORS for role in roles),
         "broker": broker.health(),

@@ -9,6 +9,7 @@ WIDE, HIGH = 1040.0, 430.0
 EDGE = 14.0  # kept free at the frame
 GAP = 12.0  # kept free between plates
 STRIP = 96.0  # at the foot, for places that nobody knows
+BENDS = (24.0, 48.0, 72.0, 96.0, 128.0)  # how far a curve may bow
 LEAST_DEGREES = 8.0  # of longitude and latitude shown, however near the places are to each other
 
 
@@ -148,9 +149,13 @@ def curve(boxes: Sequence[Box], a: int, b: int) -> Curve:
     others = [box for i, box in enumerate(boxes) if i not in (a, b)]
     if not others:
         return straight
-    bends = (side * bend for bend in (0.0, 24.0, 48.0, 72.0, 96.0, 128.0) for side in (1, -1))
-    tried = [replace(straight, bend=bend) for bend in bends]
-    return min(tried, key=lambda each: (_hidden(each, others), abs(each.bend), -each.bend))
+    least = (_hidden(straight, others), straight)
+    for bend in (side * bend for bend in BENDS for side in (1, -1)):
+        if least[0] == 0:
+            break
+        bow = replace(straight, bend=bend)
+        least = min(least, (_hidden(bow, others), bow), key=lambda each: each[0])  # of equals the first
+    return least[1]
 
 
 def label_of(bow: Curve, size: tuple[float, float], taken: Iterable[Box]) -> Box | None:

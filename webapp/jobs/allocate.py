@@ -7,12 +7,11 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from webapp.accounts.models import Team
 from webapp.inventory.models import Node
 from webapp.inventory.selectors import pools
 from webapp.jobs.models import RankState, Run, Status
 from webapp.jobs.services import fail_run, lock, set_status, wait_for
-from webapp.jobs.stock import Gpu, Shortage, Stock, Supply, dc_names
+from webapp.jobs.stock import Gpu, Shortage, Stock, dc_names
 
 
 @transaction.atomic
@@ -34,17 +33,6 @@ def allocate(run: Run) -> bool:
     run.save(update_fields=["rendezvous_port"])
     set_status(run, Status.STARTING, "")
     return True
-
-
-def shortage_of(document: dict[str, Any], team: Team) -> str:
-    """What a run of `document` would wait for if it were launched now; empty where nothing."""
-    found = Stock([(team.pk, document)]).shortage(team.pk, document)
-    return found.text if found else ""
-
-
-def supply_of(document: dict[str, Any], team: Team) -> dict[str, Supply]:
-    """What the pools of a job can give it now, by name."""
-    return Stock([(team.pk, document)]).supply(team.pk, document)
 
 
 def _say(run: Run, shortage: Shortage) -> None:

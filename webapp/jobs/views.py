@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
@@ -149,9 +149,9 @@ class _Line:
         return text
 
 
-def _csv(run: Run) -> Iterator[str]:
+async def _csv(run: Run) -> AsyncIterator[str]:
     writer = csv.writer(_Line())
     yield writer.writerow(METRICS)
-    rows = IterationStat.objects.filter(run=run).order_by("iteration").values_list(*METRICS)
-    for iteration, *others in rows.iterator(chunk_size=2_000):
-        yield writer.writerow([iteration + 1, *others])
+    rows = IterationStat.objects.filter(run=run).order_by("iteration").only(*METRICS)
+    async for row in rows.aiterator(chunk_size=2_000):
+        yield writer.writerow([row.iteration + 1, *(getattr(row, name) for name in METRICS[1:])])

@@ -53,6 +53,15 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
                 for group in self._groups():
                     await self.channel_layer.group_discard(group, self.channel_name)
 
+    async def send(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing to a client that has just gone: a server raises OSError then (ASGI); `disconnect` comes."""
+        with contextlib.suppress(OSError):
+            await super().send(*args, **kwargs)
+
+    async def send_json(self, content: Any, close: bool = False) -> None:
+        """The parent's would go past `send` above."""
+        await self.send(text_data=await self.encode_json(content), close=close)
+
     def _groups(self) -> tuple[str, str]:
         return group_of(self.run_id), group_of_person(self.scope["user"].pk)
 

@@ -1,6 +1,6 @@
 """Reading the log lines of a run: the tail, what came after, and what matches."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 from django.conf import settings
@@ -52,7 +52,7 @@ def entry(line: LogLine) -> dict[str, Any]:
     }
 
 
-def as_text(found: QuerySet[LogLine]) -> Iterator[str]:
+async def as_text(found: QuerySet[LogLine]) -> AsyncIterator[str]:
     """Every line as text: time in UTC, rank, line."""
-    for line in found.iterator(chunk_size=2_000):
+    async for line in found.aiterator(chunk_size=2_000):
         yield f"{line.at:%Y-%m-%dT%H:%M:%S.%f}Z rank {line.rank} {line.text}\n"

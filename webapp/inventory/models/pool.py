@@ -21,10 +21,10 @@ class GpuPoolQuerySet(models.QuerySet["GpuPool"]):
         return self.filter(dc__team__in=Team.objects.visible_to(user))
 
     def with_counts(self) -> GpuPoolQuerySet:
-        """Adds `node_count` and `gpu_count`."""
+        """Adds `node_count` and `gpu_count`; sorted, for the model's ordering ends where rows are grouped."""
         return self.annotate(
             node_count=models.Count("nodes"), gpu_count=Coalesce(models.Sum("nodes__gpus"), 0)
-        )
+        ).order_by("dc__name", "gpu_type")
 
 
 class GpuPool(models.Model):

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from webapp.inventory.models import LinkMeasurement, WanLink
+from webapp.inventory.models import LinkMeasurement, LinkSource, WanLink
 
-MOST_POINTS = 400
+MOST_POINTS = 200
 WIDE, HIGH, LEFT, FOOT, HEAD = (
     520,
     150,
@@ -86,9 +86,8 @@ def _chart(label: str, unit: str, field: str, rows: Sequence[LinkMeasurement], i
 
 
 def _point(row: LinkMeasurement, field: str, unit: str, x: float, y: float) -> Point:
-    text = (
-        f"{row.at:%Y-%m-%d %H:%M:%S} UTC: {getattr(row, field):g} {unit}, {row.get_source_display().lower()}"
-    )
+    source = LinkSource(row.source).label.lower()
+    text = f"{row.at:%Y-%m-%d %H:%M:%S} UTC: {getattr(row, field):g} {unit}, {source}"
     return Point(x=x, y=y, source=row.source, title=text)
 
 

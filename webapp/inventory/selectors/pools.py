@@ -34,8 +34,13 @@ def pools_of_teams(wanted: Iterable[tuple[int, str]]) -> dict[tuple[int, str], G
 
 
 def named_pools(dcs: Iterable[DataCenter]) -> dict[str, GpuPool]:
-    """Every pool of `dcs` by the name that plans give it; with `dc`, `node_count` and `gpu_count`."""
-    rows = list(GpuPool.objects.filter(dc__in=list(dcs)).select_related("dc").with_counts())
+    """Every pool of `dcs`, in their order, by its name in plans; with `dc`, `node_count`, `gpu_count`.
+
+    Algorithm 1 fills data centres that are alike in the order in which they are listed.
+    """
+    at = {dc.pk: place for place, dc in enumerate(dcs)}
+    rows = list(GpuPool.objects.filter(dc__in=at).select_related("dc").with_counts())
+    rows.sort(key=lambda pool: at[pool.dc_id])  # of one data centre they stay sorted by GPU type
     here: dict[int, int] = defaultdict(int)
     for pool in rows:
         here[pool.dc_id] += 1

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from django.urls import reverse
 
 from webapp.inventory.catalogue import position
@@ -176,15 +177,19 @@ def _squares(use: Use, gpus_a_square: int) -> list[Square]:
 
 def _named(plates: list[Plate]) -> list[Plate]:
     """Dots get their name beside them where it hides no other dot and no other name."""
-    taken = [plate.box for plate in plates]
+    dots = [(plate.box.x, plate.box.y, plate.box.wide, plate.box.high) for plate in plates]
+    taken = np.array(dots + [(0.0, 0.0, 0.0, 0.0)] * len(plates))  # x, y, width, height; then of names
+    count = len(plates)
     made = []
-    for plate in plates:
+    for i, plate in enumerate(plates):
         wide = len(plate.dc.name) * 6.2
-        name = Box(x=plate.box.x + 9 + wide / 2, y=plate.box.y, wide=wide, high=11)
-        others = (box for box in taken if box is not plate.box)
-        free = not any(name.overlaps(box) for box in others)
-        if free:
-            taken.append(name)
+        name = np.array((plate.box.x + 9 + wide / 2, plate.box.y, wide, 11.0))
+        apart = np.abs(taken[:count, :2] - name[:2])
+        hides = (apart < (taken[:count, 2:] + name[2:]) / 2).all(axis=1)
+        hides[i] = False  # its own dot
+        if free := not hides.any():
+            taken[count] = name
+            count += 1
         made.append(replace(plate, named=free))
     return made
 
