@@ -24,7 +24,7 @@ up: $(STAMP)  ## the site and its workers without the demo's data (PORT=8000)
 
 test: $(STAMP) check  ## every test of seconds (under 12 minutes on 2 cores)
 	@scripts/chromium.sh
-	$(BIN)/python -m pytest -m "not long" -n 2
+	$(BIN)/python -m pytest -m "not long" -n 3
 
 test-long: $(STAMP)  ## kills, leaks, fuzz and the long demo (under 60 minutes)
 	@scripts/chromium.sh

@@ -28,7 +28,8 @@ def main(rows: int, requests: int) -> None:
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
-    from tests.site.many import addresses, fill, teams
+    from tests.site.addresses import addresses
+    from tests.site.many import fill, teams
     from tests.site.test_lists_cost import BASELINES
     from tests.site.world import make_world
 

@@ -12,9 +12,11 @@ import pytest
 
 _servers = ExitStack()
 
-# The machine is shared with other test processes: a slow example says nothing about the code.
-hypothesis.settings.register_profile("tests", deadline=None, max_examples=60, print_blob=True)
-hypothesis.settings.register_profile("long", deadline=None, max_examples=1000, print_blob=True)
+# The machine is shared with other test processes: a slow example says nothing about the code. Examples are
+# the same in every run, so that a change is judged by what it does; new ones are looked for with
+# `--hypothesis-profile=explore`.
+hypothesis.settings.register_profile("tests", deadline=None, max_examples=60, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 hypothesis.settings.load_profile("tests")
 
 
@@ -44,8 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
     import django
+    from django.conf import settings
 
     django.setup()
+    # What costs a test seconds and says nothing: listing all static files for every client, slow hashes.
+    settings.WHITENOISE_AUTOREFRESH = True
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -41,18 +41,25 @@ def launched(path: str) -> Iterator[Browser]:
 class Visitor:
     """One page of one user, which remembers every complaint of the browser.
 
-    state : what a context remembers of a login (`context.storage_state()`), None: nobody is logged in.
+    context : of earlier visitors, with their login and cache; None: one of its own, nobody is logged in.
     expected : texts whose appearance in a complaint is what the test provoked.
     """
 
     def __init__(
-        self, browser: Browser, url: str, *, width: int = 1440, theme: Any = "light", state: Any = None
+        self,
+        browser: Browser,
+        url: str,
+        *,
+        width: int = 1440,
+        theme: Any = "light",
+        context: BrowserContext | None = None,
     ) -> None:
         self.url = url
         self.complaints: list[str] = []
         self.expected: tuple[str, ...] = ()
         view: Any = {"width": width, "height": 900}
-        self.context = browser.new_context(viewport=view, color_scheme=theme, storage_state=state)
+        self._is_guest = context is not None
+        self.context = context or browser.new_context(viewport=view, color_scheme=theme)
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(WITHIN_MS)
         self.page.on("console", self._hear)
@@ -90,4 +97,11 @@ class Visitor:
         return [f"{self.page.url} {rule['id']}: {rule['nodes'][0]['html'][:160]}" for rule in grave]
 
     def close(self) -> None:
-        self.context.close()
+        """Leaves nothing behind; in a context of others, no page open and nothing that a page remembers."""
+        if not self._is_guest:
+            self.context.close()
+            return
+        self.context.set_offline(False)
+        self.page.evaluate("localStorage.clear()")
+        for page in self.context.pages:
+            page.close()

@@ -20,6 +20,8 @@ from typing import Any
 import psutil
 from websockets.sync.client import ClientConnection, connect
 
+from webapp.servers.process import spawn
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -55,17 +57,17 @@ class Demo:
         self.var = var
         self.port = port or free_port()
         self.lines: list[str] = []
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, *, ready_within_s: float = 240) -> "Demo":
-        self.process = subprocess.Popen(
+        self.process = spawn(
             [sys.executable, "-m", "webapp.supervisor", "--demo", "--port", str(self.port)],
-            cwd=ROOT, env=environment(self.var), text=True, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            death_signal=signal.SIGINT,  # a test process that is killed takes the product with it
+            output=subprocess.PIPE, env=environment(self.var), cwd=ROOT,
         )  # fmt: skip
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
         try:
@@ -73,12 +75,15 @@ class Demo:
         except AssertionError as error:
             self.stop()
             raise AssertionError(f"{error}\n" + "\n".join(self.lines[-60:])) from None
+        except BaseException:  # Ctrl-C while it starts
+            self.stop()
+            raise
         return self
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout
         for line in process.stdout:
-            self.lines.append(line.rstrip("\n"))
+            self.lines.append(line.decode(errors="replace").rstrip("\n"))
 
     def _is_ready(self) -> bool:
         assert self.process

@@ -20,6 +20,7 @@ from tests.demo.harness import Client, Demo
 
 PATH = chromium()
 pytestmark = [
+    pytest.mark.long,  # what is read and clicked most is in test_browser.py
     pytest.mark.browser,
     pytest.mark.timeout(300),  # the first one starts the demo
     pytest.mark.skipif(

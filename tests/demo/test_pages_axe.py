@@ -92,7 +92,6 @@ def violations(visitor: Visitor, width: int, theme: str) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_no_page_has_a_serious_fault(browser: Browser, demo: Demo) -> None:
     client = Client(demo.url)
     client.login("admin", PASSWORD)

@@ -74,6 +74,7 @@ def test_a_store_that_is_gone_is_the_loss_of_a_peer_not_a_cause() -> None:
         Boundary(Gone(), rank=1, asked=b"\0", leads=False, say=print).passed(0)
 
 
+@pytest.mark.long
 def test_a_run_ends_at_a_boundary_with_result_and_digest(tmp_path: Path) -> None:
     run = Run(job(steps=1_000_000), str(tmp_path / "cut"))
     assert run.training.wait(60)
@@ -92,6 +93,7 @@ def test_a_run_ends_at_a_boundary_with_result_and_digest(tmp_path: Path) -> None
     assert result["losses"] == whole["losses"]
 
 
+@pytest.mark.long
 def test_a_stop_asked_before_the_first_iteration_ends_after_it(tmp_path: Path) -> None:
     run = Run(job(steps=1_000_000), str(tmp_path))
     run.group.stop_at_boundary()

@@ -74,6 +74,7 @@ def test_failing_rank_gives_its_own_last_line(tmp_path: Path) -> None:
     assert "must be finite" in failed[0]["detail"]
 
 
+@pytest.mark.long
 def test_stop_leaves_no_process(tmp_path: Path) -> None:
     run = Run(job(**ENDLESS), str(tmp_path))
     assert run.training.wait(60)
@@ -83,6 +84,7 @@ def test_stop_leaves_no_process(tmp_path: Path) -> None:
     assert {e["state"] for e in run.of_kind("rank") if e["state"] in ("failed", "stopped")} == {"stopped"}
 
 
+@pytest.mark.long
 def test_ranks_die_with_a_killed_owner(tmp_path: Path) -> None:
     script = (
         "import sys, time; from tests.runtime.jobs import Run, job\n"

@@ -33,6 +33,7 @@ def command_answer(folder: Path, **changes: Any) -> Any:
 
 
 @pytest.mark.timeout(1200)  # two runs, each a second on an idle machine and minutes on a busy one
+@pytest.mark.long
 def test_same_layout_to_the_bit_and_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     saves = {"dir": str(tmp_path / "saved"), "every": 2}
     validation = {"every": 2, "sequences": 5}

@@ -82,6 +82,7 @@ def test_every_policy_sharing_and_recompute(changes: dict, tmp_path: Path) -> No
     check(changes, tmp_path)
 
 
+@pytest.mark.long
 def test_any_split_has_the_same_weights(tmp_path: Path) -> None:
     # One replica each, so that gradients are added in the same order: then not a bit may differ.
     same = {"pipelines": 1, "steps": 2, "policy": "gpipe", "recompute": False}

@@ -16,6 +16,7 @@ from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Role
 from webapp.accounts.services import invite
 from webapp.inventory.services import record_measurement
+from webapp.live.models import SpanBatch
 
 PERSONS = (
     "anonymous",
@@ -141,7 +142,8 @@ def audit_row(world: World) -> Args:
 def measured(world: World) -> Args:
     """A run of which spans are kept."""
     made = world.launch()
-    measure(world, made, iterations=2)
+    if not SpanBatch.objects.filter(run=made).exists():  # who trains is not told that it ended
+        measure(world, made, iterations=2)
     return {"pk": made.pk}
 
 

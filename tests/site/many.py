@@ -12,10 +12,8 @@ from itertools import combinations, islice
 from typing import Any
 
 from django.db import connection
-from django.urls import reverse
 from django.utils import timezone
 
-from tests.site.access import ACCESS
 from tests.site.computations import comparison, placement
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Invitation, Membership, Role, Team, User
@@ -447,43 +445,10 @@ FILLERS: tuple[Callable[[World, range], None], ...] = (
 )
 
 
-def world_of_database() -> World:
-    """What is in the database, as a world; as much of it as is there."""
-    team = Team.objects.order_by("pk").first()
-    assert team
-    members = Membership.objects.filter(team=team).select_related("user").order_by("-pk")
-    users = {str(member.role): member.user for member in members}
-    dcs = list(DataCenter.objects.filter(team=team).order_by("pk"))
-    link, plan = WanLink.objects.order_by("pk").first(), Plan.objects.order_by("pk").first()
-    nodes = list(Node.objects.filter(dc__team=team).order_by("pk"))
-    return World(team=team, users=users, dcs=dcs, nodes=nodes, link=link, plan=plan)  # type: ignore[arg-type]
-
-
 def beat_on(world: World) -> None:
     """Ingest listens, for as long as anybody looks."""
     liveness.beat()
     Beat.objects.update(at=timezone.now() + timedelta(days=1), since=timezone.now() - timedelta(hours=1))
-
-
-def addresses(world: World) -> dict[str, str]:
-    """URL name → address, of all that answers to GET about what `world` has (ACCESS knows every address)."""
-    run = Run.objects.order_by("pk").first()
-    if run:
-        world.launch = lambda: run  # type: ignore[method-assign]  # the same run for all addresses
-    made = {}
-    for name, access in ACCESS.items():
-        if access.get is None:
-            continue
-        try:
-            made[name] = reverse(name, kwargs=access.args(world))
-        except Exception as error:
-            # Without data centres there is no page of one, and without a viewer no page of theirs.
-            if not world.dcs or isinstance(error, KeyError):
-                continue
-            if not isinstance(error, AssertionError):
-                raise
-            made[name] = reverse(name, kwargs={"pk": world.launch().pk})  # it trains already
-    return made
 
 
 def fill(world: World, numbers: range) -> None:

@@ -31,7 +31,8 @@ def test_a_pool_alone_goes_by_its_data_centre_and_several_by_type(world: Any) ->
     east, mid = world.dcs[:2]
     GpuPool.objects.create(dc=east, gpu_type="h100")
     named = named_pools([east, mid])
-    assert set(named) == {"east:a100-80g", "east:h100", "mid"}
+    assert list(named) == ["east:a100-80g", "east:h100", "mid"]
+    assert list(named_pools([mid, east])) == ["mid", "east:a100-80g", "east:h100"], "in the order asked for"
     assert pools(world.team, named) == named
     assert pools(world.team, ["east", "mid:a100-80g", "east:v100", "nowhere"]) == {
         "east": named["east:a100-80g"],  # the one that had the name when it was alone

@@ -344,3 +344,15 @@ async def test_an_open_socket_ends_at_once_when_a_service_takes_the_right_away(h
     assert await other.line.receive_nothing(0.2), "nobody else's socket is closed"
     await other.close()
     await client.aclose()
+
+
+async def test_nothing_is_said_of_a_client_that_went_while_it_was_spoken_to() -> None:
+    from webapp.live.consumers import RunConsumer
+
+    async def gone(_: Any) -> None:
+        raise OSError("the client has disconnected")
+
+    consumer = RunConsumer()
+    consumer.base_send = gone
+    await consumer.send_json({"type": "ping", "now": 0.0})
+    await consumer.send(text_data="{}")

@@ -4,6 +4,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import hypothesis
 import pytest
 import redis
 from django.conf import settings
@@ -214,9 +215,13 @@ def test_the_command_is_shown_once_and_the_page_follows(world: Any) -> None:
 
 
 class PortRanges(TestCase):
+    @classmethod
+    def setUpTestData(cls) -> None:
+        cls.dc = make_world().dcs[0]
+
+    @hypothesis.settings(max_examples=20)
     @given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from(["10.0.0.1", "10.0.0.2"])), max_size=12))
     def test_ranges_given_out_never_overlap_and_suffice(self, wanted: list[tuple[int, str]]) -> None:
-        world = make_world()
         taken: dict[str, set[int]] = {}
         for number, (gpus, host) in enumerate(wanted):
             first, last = free_ports(host, gpus)
@@ -224,7 +229,7 @@ class PortRanges(TestCase):
             assert len(ports) >= ports_needed(gpus)
             assert not ports & taken.setdefault(host, set())
             taken[host] |= ports
-            node = make_node(world.dcs[0], f"n-{number}", gpus=gpus, host=host, port_from=first, port_to=last)
+            node = make_node(self.dc, f"n-{number}", gpus=gpus, host=host, port_from=first, port_to=last)
             node.full_clean()
             low, high = node.rank_ports
             assert high - low + 1 >= gpus
