@@ -28,7 +28,7 @@
   /** Send the form of the page with nothing right in it, past the checks of the browser. */
   botch() {
     const forms = [...document.querySelectorAll("main form")];
-    const form = forms.find((each) => each.method === "post" && each.querySelector(".field"));
+    const form = forms.find((each) => each.getAttribute("method") === "post" && each.querySelector(".field"));
     form.noValidate = true;
     for (const e of form.elements) {
       if (e.type === "number") { e.type = "text"; e.value = e.required ? "" : "-1"; }

@@ -34,12 +34,12 @@ def pages() -> dict[str, str]:
     """URL name → address of every page of this environment's site; downloads and data are left out."""
     from django.urls import reverse
 
-    from tests.site import many
+    from tests.site.addresses import addresses, world_of_database
 
-    world = many.world_of_database()
+    world = world_of_database()
     client = world.client("admin")
     found = {"login": reverse("login")}  # who is logged in is sent on
-    for name, url in many.addresses(world).items():
+    for name, url in addresses(world).items():
         answer = client.get(url, HTTP_HOST="127.0.0.1")
         html = answer["Content-Type"].startswith("text/html") and not answer.streaming
         if answer.status_code == 200 and html and b"<html" in answer.content[:200]:  # fragments are no pages

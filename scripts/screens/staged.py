@@ -13,6 +13,7 @@ from django.utils import timezone
 from engine import __version__
 from scripts.screens import staged_runs
 from tests.site import many
+from tests.site.addresses import world_of_database
 from tests.site.world import World, make_dc, make_node, make_user
 from webapp.accounts.models import Invitation, Role, Team, User
 from webapp.accounts.services import deactivate, invite, make_reset_link
@@ -131,7 +132,7 @@ def _secrets() -> dict[str, str]:
 
 def _forms() -> dict[str, str]:
     """Addresses of forms about a thing."""
-    dc, link = DataCenter.objects.get(name="east"), many.world_of_database().link
+    dc, link = DataCenter.objects.get(name="east"), world_of_database().link
     pool = dc.pools.get()
     return {
         "pool-create": reverse("inventory:pool-create", args=[dc.pk]),
