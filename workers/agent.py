@@ -2,8 +2,8 @@
 
 A Celery worker on the node's own queue (tasks run in this process's main thread and take seconds), the
 supervisor of the rank processes, and the thread that publishes their events. SIGTERM or SIGINT stops the
-ranks, sends what is left and ends within 5 s. Exit status: 0 stopped, 2 bad configuration (or a version that
-does not go with the site's).
+ranks, sends what is left and ends, within 3 s as a rule and within 8 s on a busy machine. Exit status: 0
+stopped, 2 bad configuration (or a version that does not go with the site's).
 """
 
 import contextlib
@@ -95,6 +95,7 @@ class Agent:
         self.clock.start()
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         threading.Thread(target=self._look, name="hardware", daemon=True).start()
+        threading.Thread(target=self._stop_ranks, name="stop", daemon=True).start()
         try:
             self._consume()
         finally:
@@ -133,6 +134,14 @@ class Agent:
             return
         self._stopping.set()
         worker_state.should_stop = 0  # the worker's loops look at this between two steps
+
+    def _stop_ranks(self) -> None:
+        """Stop the ranks as soon as the agent is asked to end: the worker takes up to a second to notice.
+
+        Agents that are shut down together must stop their ranks before these fail for having lost each other.
+        """
+        self._stopping.wait()
+        self.ranks.stop_all(STOP_GRACE_S)
 
     def _beat(self) -> None:
         for number in itertools.count():

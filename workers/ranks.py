@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 Event = dict[str, Any]
 LONGEST_GRACE_S = 60.0
+KILLED_S = 3.0  # from the kill of ranks to the event that says so, on a machine that is busy
 KEPT_LOGS = 20
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -114,7 +115,7 @@ class RankSupervisor:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(grace_s + 1.0)
+            thread.join(grace_s + KILLED_S)
 
     def states(self) -> list[Event]:
         """The ranks that live or ended lately, for the heartbeat: run, generation, rank, pid, state."""

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import gc
 import json
+import math
 import mmap
 import os
 import selectors
@@ -28,8 +29,9 @@ from engine.runtime.predict import schedule_of
 from engine.runtime.result import completed
 from engine.schedule import Schedule
 
-# How long a rank that lost a peer waits to be told apart from the rank that is the cause.
-CAUSE_S = 1.0
+# How long a rank that lost a peer waits to be told apart from the rank that is the cause, or to be stopped as
+# its peer was: agents that are shut down together do not stop their ranks in the same second.
+CAUSE_S = 3.0
 KILL_AFTER_FAILURE_S = 2.0
 LONGEST_LINE = 4096
 _PR_SET_PDEATHSIG = 1
@@ -87,7 +89,7 @@ class Host:
         if listener is not None:
             listener.close()
         os.close(life_read)
-        while any(rank.code is None or rank.open_pipes for rank in self.ranks.values()):
+        while self._undecided() or any(rank.code is None or rank.open_pipes for rank in self.ranks.values()):
             self._turn()
         self._judge(final=True)
         if self.result is not None and all(rank.code == 0 for rank in self.ranks.values()):
@@ -118,6 +120,10 @@ class Host:
         self._selector.register(out_read, selectors.EVENT_READ, _Pipe(rank, is_events=False))
         self._selector.register(events_read, selectors.EVENT_READ, _Pipe(rank, is_events=True))
         self._say(rank, "starting")
+
+    def _undecided(self) -> bool:
+        """Whether ranks ended of which it is not clear yet whether they failed or were to be stopped."""
+        return self._judge_at is not None and not self.stopping
 
     def _others(self) -> list[int]:
         return [key.fd for key in self._selector.get_map().values() if isinstance(key.data, _Pipe)]
@@ -179,10 +185,10 @@ class Host:
             rank.code = os.waitstatus_to_exitcode(status)
             if rank.code == 0:
                 continue
-            if not self.stopping and self._judge_at is None:
+            if not self.stopping:
                 # The rank that is the cause may be reaped after those that noticed its end.
                 soon = 0.1 if rank.code != EXIT_PEER_LOST else CAUSE_S
-                self._judge_at = time.monotonic() + soon
+                self._judge_at = min(self._judge_at or math.inf, time.monotonic() + soon)
 
     def _judge(self, *, final: bool) -> None:
         """Say what became of the ranks that ended; the first time that some failed, stop the others."""

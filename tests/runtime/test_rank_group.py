@@ -1,18 +1,22 @@
 """Ranks start, report, fail and stop as a whole, and leave nothing behind."""
 
+import dataclasses
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from engine.errors import InputError
-from engine.runtime.launch import Disturbance, LaunchSpec, single_machine
+from engine.runtime.launch import LOCALHOST, Disturbance, LaunchSpec, RankGroup, single_machine
 from tests.runtime.jobs import Run, job
 
 ENDLESS = {"steps": 1_000_000}
@@ -31,6 +35,13 @@ def gone_within(processes: set[int], seconds: float) -> bool:
     while alive(processes) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not alive(processes)
+
+
+def until(met: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_events_of_a_run(tmp_path: Path) -> None:
@@ -72,6 +83,34 @@ def test_failing_rank_gives_its_own_last_line(tmp_path: Path) -> None:
         f"{e['rank']} {e['exit_code']} {e['detail']}" for e in failed
     )
     assert "must be finite" in failed[0]["detail"]
+
+
+def test_two_nodes_stopped_one_after_the_other_have_both_stopped(tmp_path: Path) -> None:
+    """All ranks of the second end at once for having lost the first's; it is told to stop a second later."""
+    with socket.socket() as free:
+        free.bind((LOCALHOST, 0))
+        port = free.getsockname()[1]
+    spec = dataclasses.replace(
+        single_machine(job(**ENDLESS), run="test", log_dir=""), rendezvous_port=port, secret="s" * 32
+    )
+    events: list[dict[str, Any]] = []
+    north, south = (
+        RankGroup(dataclasses.replace(spec, local=local, log_dir=str(tmp_path / name)), events.append)
+        for name, local in (("north", (0, 1, 3, 4)), ("south", (2, 5)))
+    )
+    try:
+        north.start()
+        south.start()
+        until(lambda: any(event["kind"] == "step" for event in events))
+        ranks_of_south = [e["pid"] for e in events if e["kind"] == "rank" and e["rank"] in (2, 5)]
+        north.stop(2.0)
+        assert gone_within(set(ranks_of_south), 10)
+        assert south.running(), "its host waits for what it may be told"
+    finally:
+        north.stop(0.0)
+        south.stop(0.0)
+    ended = {e["rank"]: e["state"] for e in events if e["kind"] == "rank"}
+    assert ended == dict.fromkeys(range(6), "stopped")
 
 
 @pytest.mark.long

@@ -52,10 +52,27 @@ def test_a_part_of_its_agents_shut_down_fails_the_run(world: World, nodes: Nodes
     for rank in range(12):
         state = ("stopped", -15) if rank in on_east else ("failed", EXIT_PEER_LOST)
         report(run, state[0], range(rank, rank + 1), exit_code=state[1])
+    run.refresh_from_db()
+    assert run.status == Status.FAILED
+    assert (
+        run.status_reason == f"The agent of {world.nodes[0]} was shut down: the ranks elsewhere lost theirs."
+    )
+
+
+def test_ranks_that_only_lost_each_other_were_not_shut_down(world: World, nodes: Nodes) -> None:
+    """A link between data centres broke: on every node one rank said so, and its host ended the others."""
+    run = running(world, nodes)
+    for node in world.nodes:
+        first, *others = [rank.rank for rank in RankState.objects.filter(run=run, node=node)]
+        report(run, "failed", [first], exit_code=EXIT_PEER_LOST)
+        for rank in others:
+            report(run, "stopped", [rank], exit_code=-15)
+    run.refresh_from_db()
+    assert run.status == Status.RUNNING, "a cause may still be heard of"
     RankState.objects.update(state_since=timezone.now() - timedelta(seconds=60))
     reconcile(nodes)
     run.refresh_from_db()
-    assert run.status == Status.FAILED
+    assert (run.status, "shut down" in run.status_reason) == (Status.FAILED, False)
 
 
 def test_after_a_crash_what_had_ranks_failed_and_what_waits_goes_on_waiting(

@@ -106,7 +106,7 @@ def agent_services(var: Path) -> list[Service]:
             argv=(sys.executable, "-m", "workers.agent"),
             env={**base, **read_env(path)},
             stage=AGENTS,
-            patience_s=6.0,
+            patience_s=9.0,  # its own steps take at most 8 s; killed, it could not say how its ranks ended
         )
         for path in sorted((var / "nodes").glob("*.env"))
     ]

@@ -67,20 +67,36 @@ def _follow(run: Run, rank: RankState) -> None:
         finish(run)
     elif run.status == Status.STOPPING and states <= set(RANK_OVER):
         finish_stopped(run)
-    elif RankStatus.STOPPED in states and states <= {RankStatus.STOPPED, RankStatus.FINISHED}:
+    elif RankStatus.STOPPED in states and states <= set(RANK_OVER):
         _end_with_agents(run)
     else:
         notify.run_changed(run.pk)
 
 
 def _end_with_agents(run: Run) -> None:
-    """End a locked `run` all of whose ranks were stopped by their agents, which nobody here asked for.
+    """End a locked `run` whose ranks are over, stopped by agents that nobody here asked to.
 
-    The agents were shut down, as Ctrl-C does with the whole of a site on one machine.
+    All agents shut down is what Ctrl-C does with the whole of a site on one machine: the run was stopped.
+    Some of them: somebody took nodes away from it, and it failed. None, where ranks only lost each other:
+    then the reconciler says which was first.
     """
-    nodes = sorted(set(run.ranks.values_list("node__name", flat=True)))
-    one = len(nodes) == 1
-    agents = f"the agent of {nodes[0]} was" if one else f"the agents of its {len(nodes)} nodes were"
+    nodes = set(run.ranks.values_list("node__name", flat=True))
+    lost = set(run.ranks.filter(state=RankStatus.FAILED).values_list("node__name", flat=True))
+    shut = nodes - lost
+    if not shut:
+        notify.run_changed(run.pk)
+    elif lost:
+        names = ", ".join(sorted(shut))
+        agents = f"The agent of {names} was" if len(shut) == 1 else f"The agents of {names} were"
+        fail_run(run, f"{agents} shut down: the ranks elsewhere lost theirs.")
+    else:
+        _stopped_with_agents(run, sorted(nodes))
+
+
+def _stopped_with_agents(run: Run, nodes: list[str]) -> None:
+    agents = (
+        f"the agent of {nodes[0]} was" if len(nodes) == 1 else f"the agents of its {len(nodes)} nodes were"
+    )
     done = f"after iteration {run.done:,} of {run.steps:,}" if run.done else "before its first iteration"
     run.desired_state = Desired.CANCELLED
     run.save(update_fields=["desired_state"])
