@@ -8,7 +8,8 @@ from engine.plan.job import Job
 from engine.plan.request import Objective, PlanRequest
 from engine.plan.result import Excluded, Option, PlanResult
 
-# Options whose scores differ by rounding alone are equal; the one with fewer GPUs is then the better.
+# Options whose scores differ by rounding alone are equal: at equal cost the faster is the better then, at
+# equal throughput the one with fewer GPUs.
 EQUAL = 1e-12
 
 
@@ -119,8 +120,10 @@ def worse(chosen: Option, using: Sequence[Option], objective: Objective) -> str:
     name, unit = _NAMES[objective]
     if objective == "throughput":
         unit = " pipelines/s" if chosen.tokens_per_s is None else " tokens/s"
-    with_it = f"using it ({nearest.dp_cells} DP-cells) gives {name} {abs(theirs):.4g}{unit}"
-    return f"{with_it}, without it {abs(ours):.4g}{unit}"
+    cells = "1 DP-cell" if nearest.dp_cells == 1 else f"{nearest.dp_cells} DP-cells"
+    if is_equal(ours, theirs):
+        return f"using it ({cells}) gives the same {name}, {abs(ours):.4g}{unit}"
+    return f"using it ({cells}) gives {name} {abs(theirs):.4g}{unit}, without it {abs(ours):.4g}{unit}"
 
 
 _NAMES = {
@@ -133,7 +136,20 @@ _NAMES = {
 def better(option: Option, other: Option, objective: Objective) -> bool:
     """Whether `option` is better than `other`, by more than rounding."""
     ours, theirs = score(option, objective), score(other, objective)
-    return ours > theirs + EQUAL * abs(theirs)
+    if objective != "throughput" and is_equal(ours, theirs):
+        return _is_faster(option, other)
+    return ours > theirs and not is_equal(ours, theirs)
+
+
+def is_equal(score: float, other: float) -> bool:
+    """Whether two scores differ by rounding alone."""
+    return abs(score - other) <= EQUAL * abs(other)
+
+
+def _is_faster(option: Option, other: Option) -> bool:
+    assert option.iteration_ms is not None  # both are feasible
+    assert other.iteration_ms is not None
+    return option.iteration_ms < other.iteration_ms * (1 - EQUAL)
 
 
 def score(option: Option, objective: Objective) -> float:

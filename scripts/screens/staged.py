@@ -20,7 +20,9 @@ from webapp.accounts.services import deactivate, invite, make_reset_link
 from webapp.inventory.models import DataCenter, GpuPool, JoinToken, Node, NodeProbe
 from webapp.inventory.services import drain, offer_join
 from webapp.jobs.models import Run
+from webapp.planning import compose
 from webapp.planning.models import Plan
+from webapp.planning.services import create_plan
 
 MEASURED = 40  # of the link
 GPUS = 32  # of a node: several runs train on each
@@ -38,6 +40,18 @@ def stage(world: World) -> None:
     nodes(world)
     probes(world)
     staged_runs.runs(world)
+    layouts(world)
+
+
+def layouts(world: World) -> None:
+    """A plan that was to find out in how many stages, how many GPUs each, and how large the microbatches."""
+    values = {
+        "source": "model", "model": "gpt-a", "mfu": 0.4, "datacenters": world.dcs,
+        "partitions": (2, 4), "tp": (1, 2), "model_micro_batch": (1, 2), "microbatches": 8,
+        "method": "search", "policy": "1f1b", "order": "gpus", "objective": "cost_per_token", "bill": "used",
+    }  # fmt: skip
+    request = compose.request_of(values)
+    create_plan(world.users["operator"], team=world.team, name="layouts", request=request, training=None)
 
 
 def people(world: World) -> None:

@@ -23,7 +23,7 @@ from engine.plan.dc_selection import plan
 from engine.plan.held import held_bytes
 from engine.plan.job import cluster_of, job_of
 from engine.plan.request import PlanRequest
-from engine.plan.result import PlanResult
+from engine.plan.result import Option, PlanResult
 from engine.schedule import OpKind, Schedule, build
 from engine.schedule.scenario import Scenario
 from engine.simulate import time_schedule
@@ -236,3 +236,19 @@ def test_bad_layouts_name_the_field(job: dict[str, Any], field: str, allowed: st
 def test_algorithm_1_takes_no_lists() -> None:
     with pytest.raises(InputError, match="takes no lists"):
         request_of({"partitions": [2, 4]}, method="algorithm1")
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=8))
+def test_the_cheapest_option_is_also_the_fastest_of_those_as_cheap(figures: list[tuple[int, int]]) -> None:
+    """So it lies on the front of time and cost; rounding of one in 10¹⁵ tells no options apart."""
+    options = [
+        Option(
+            dp_cells=1, pipelines=1, policy="1f1b", feasible=True, iteration_ms=float(time),
+            cost_per_iteration=cost * (1 + k * 1e-15), cost_per_million_tokens=cost * (1 + k * 1e-15),
+        )
+        for k, (time, cost) in enumerate(figures)
+    ]  # fmt: skip
+    for objective in ("cost", "cost_per_token"):
+        best = choose.best(options, objective)
+        assert best is not None
+        assert figures[best] == min(figures, key=lambda figure: (figure[1], figure[0]))

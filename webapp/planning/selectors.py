@@ -22,6 +22,7 @@ from webapp.planning.what_if import Asked, answer_at_once, asked, sliders, told
 
 MOST_TIMELINE_SPANS = 20_000
 MOST_WHAT_IF_SPANS = 3_000  # drawn anew with each move of a slider
+_LAYOUT = ("partitions", "tp", "micro_batch")  # of a job: several of them are tried where it lists several
 WIDE_DCS = 8  # more data centres than this have no column each
 # What a search's `stopped_by` says of its answer.
 SEARCHED = {
@@ -44,6 +45,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
     stock = Stock([(plan.team_id, plan.request)]) if operates and not what.is_changed else None
     options = [_option(what, result, index, dcs, stock) for index in range(len(result["options"]))]
     selected = _selected(options, result.get("best"), query.get("option"))
+    several_layouts = any(isinstance(what.document["job"].get(name), list) for name in _LAYOUT)
     budget, deadline_ms = what.document.get("budget_per_iteration"), _deadline_ms(what.document)
     return {
         "plan": plan,
@@ -56,7 +58,9 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
         "result": result,
         "options": options,
         "dcs": dcs,
-        "columns_after_d": (7 if what.document.get("iterations") else 6) + len(dcs),
+        "several_layouts": several_layouts,
+        "columns_before_dcs": (columns := 6 + bool(what.document.get("iterations")) + several_layouts),
+        "columns_after_d": columns + len(dcs),
         "selected": selected,
         "stock": stock,
         "plan_request": what.document,
@@ -154,10 +158,19 @@ def _option(
         "is_best": best,
         "on_pareto": pareto,
         "verdict": verdict,
+        "layout": _layout(option),
         "gpu_cells": [(option.get("gpus_used") or {}).get(dc) or None for dc in dcs],
         "launch": None if what.is_changed else launch_check(what.plan, option, stock),
         **_against_limits(what.document, option),
     }  # fmt: skip
+
+
+def _layout(option: dict[str, Any]) -> tuple[int, int, int] | None:
+    """Stages, degree of tensor parallelism and sequences a microbatch; None of what is infeasible."""
+    if option.get("iteration_ms") is None:
+        return None
+    stages = sum(part["stages"] for part in option["partitions"])
+    return stages, option.get("tp") or 1, option.get("micro_batch") or 1
 
 
 def _against_limits(request: dict[str, Any], option: dict[str, Any]) -> dict[str, Any]:
