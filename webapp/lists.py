@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 
 from webapp.formkit import plain_selects
+from webapp.queries import whole
 
 PAGE_SIZES = (25, 50, 100, 200)
 PER_PAGE = 50
@@ -73,7 +74,8 @@ def bound_table(request: HttpRequest, table_class: Any, rows: Any, *, prefix: st
 
 def page_size(text: str, usual: int = PER_PAGE) -> int:
     """Rows of a page as the address asks for them; what is not offered is the usual number."""
-    return int(text) if text.isdigit() and int(text) in PAGE_SIZES else usual
+    size = whole(text)
+    return size if size in PAGE_SIZES else usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

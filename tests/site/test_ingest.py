@@ -1,6 +1,7 @@
 """From the nodes' streams to the database and the browser, over a real Valkey, with everything sent twice."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -138,6 +139,18 @@ def test_messages_are_numbered_without_gaps_and_add_up_to_the_snapshot(run: Any)
         {"kind": "log", "rank": 0, "line": "a line with NUL \x00 in it"},
         {"kind": "log", "rank": 0, "line": "half a surrogate \ud800"},
         {"kind": "rank", "rank": 0, "state": "failed", "detail": "\x00", "exit_code": 2**40, "pid": 2**70},
+        {"kind": "step", "run": math.inf, "iteration": 1, "loss": 1.0},
+        {"kind": "step", "iteration": math.inf, "loss": 1.0},
+        {"kind": "spans", "iteration": 1, "start": 1.0, "end": 2.0, "spans": []},
+        {"kind": "spans", "rank": [0], "iteration": 1, "start": 1.0, "end": 2.0, "spans": [5]},
+        {"kind": "probe", "probe": "p", "results": 5},
+        {"kind": ["rank"], "rank": {}, "state": []},
+        {"kind": "rank", "rank": 0, "state": ["running"]},
+        {"kind": "boundary", "rank": 0, "iteration": 1e400},
+        {"kind": "checkpoint", "rank": 0, "step": 1e400},
+        {"kind": "validation", "rank": 0, "iteration": 1e400, "loss": []},
+        {"kind": "result", "rank": 0, "losses": {"a": 1}},
+        {"kind": "heartbeat", "gpus": [], "ranks": [{"run": [], "generation": []}], "clock": 7},
     ],
 )
 def test_what_the_database_refuses_is_left_out_alone(run: Any, poison: dict[str, Any]) -> None:

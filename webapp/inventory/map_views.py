@@ -16,6 +16,7 @@ from webapp.inventory.models import DataCenter, LinkMeasurement, WanLink
 from webapp.inventory.selectors.matrix import MEASURES, link_matrix
 from webapp.inventory.selectors.worldmap import world_map
 from webapp.live.flows import flows_now
+from webapp.queries import whole
 
 
 @require_GET
@@ -40,7 +41,7 @@ def link_suggestion(request: HttpRequest) -> HttpResponse:
     """What the catalogue offers for a link between `?a=` and `?b=`: a part of the link's form."""
     visible = DataCenter.objects.visible_to(request.user)
     ids = [request.GET.get(name, "") for name in ("a", "b")]
-    chosen = [visible.filter(pk=int(pk)).first() if pk.isdigit() else None for pk in ids]
+    chosen = [visible.filter(pk=whole(pk) or 0).first() for pk in ids]
     a, b = chosen
     offered = suggestion(a, b) if a and b and a != b else None
     return render(request, "inventory/link_suggestion.html", {"offered": offered})

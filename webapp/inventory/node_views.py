@@ -22,7 +22,7 @@ from webapp.inventory import services
 from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
 from webapp.inventory.node_forms import DrainForm, NodeForm
 from webapp.inventory.node_tables import NodeFilterSet, NodeTable
-from webapp.inventory.pages import Pages
+from webapp.inventory.pages import BROKER_AWAY, Pages
 from webapp.inventory.selectors.details import last_trial
 from webapp.inventory.selectors.nodes import node_page, nodes_for_lists, reach_matrix, runs_on
 
@@ -30,7 +30,6 @@ JOINS_PER_MINUTE = 20  # of one address
 BROKER_SILENT = ("broker", "does not answer, so nobody can join now", "try again soon")
 LARGEST_JOIN = 256 * 1024  # bytes
 MOST_SHOWN = 40  # nodes in the matrix
-BROKER_AWAY = "the broker does not answer. Nothing has changed."
 
 nodes = Pages(
     name="node",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import redis
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
@@ -14,6 +15,8 @@ from webapp.accounts.permissions import require, require_somewhere, visible_or_4
 from webapp.inventory import services
 from webapp.inventory.selectors import detail_context
 from webapp.lists import list_page
+
+BROKER_AWAY = "the broker does not answer. Nothing has changed."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,8 @@ class Pages:
                 return redirect(self._after(thing))
             except services.Blocked as error:
                 blocked = str(error)
+            except (redis.RedisError, OSError):
+                blocked = f"{thing} is still there: {BROKER_AWAY}"
         context = {
             "title": f"Delete {thing}?",
             "object": thing,

@@ -15,8 +15,8 @@ from webapp.live import logs
 
 def _asked(request: HttpRequest) -> dict[str, Any]:
     """`rank` (None: all) and `q` of the query; what is no number asks for all."""
-    rank = request.GET.get("rank", "")
-    return {"rank": int(rank[:6]) if rank.isdecimal() else None, "q": request.GET.get("q", "").strip()[:200]}
+    rank, words = request.GET.get("rank", ""), request.GET.get("q", "").replace("\0", "").strip()[:200]
+    return {"rank": int(rank[:6]) if rank.isdecimal() else None, "q": words}
 
 
 @never_cache

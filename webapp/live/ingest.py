@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
-from django.db import DataError, IntegrityError, OperationalError, close_old_connections
+from django.db import InterfaceError, OperationalError, close_old_connections
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -68,7 +68,7 @@ class Ingest:
             began = time.monotonic()
             try:
                 await self.round()
-            except (RedisError, OSError, OperationalError) as error:
+            except (RedisError, OSError, OperationalError, InterfaceError) as error:
                 log.warning("ingest waits", error=str(error))
                 self._looked, self._recovered = 0.0, set()
                 await sync_to_async(close_old_connections)()
@@ -85,7 +85,7 @@ class Ingest:
         try:
             while await self.round() and time.monotonic() < until:
                 pass
-        except (RedisError, OSError, OperationalError) as error:
+        except (RedisError, OSError, OperationalError, InterfaceError) as error:
             log.warning("the last events stay in their streams", error=str(error))
 
     async def round(self) -> int:
@@ -193,19 +193,22 @@ class Ingest:
 def take_in_or_refuse(
     events: list[tuple[str, str, Event]], changed: set[int]
 ) -> list[tuple[int, dict[str, Any]]]:
-    """As `take_in`; an event that the database refuses is logged and left out, the others are written.
+    """As `take_in`; an event that cannot be taken in is logged and left out, the others are written.
 
     A node may send anything. Without this, one such event would be read again at every start of ingest,
     and no event after it would ever be taken in.
     """
     try:
         return take_in(events, changed)
-    except (DataError, IntegrityError, ValueError) as error:
+    except (OperationalError, InterfaceError):
+        raise  # it is the database, not the event
+    except Exception as error:
         if not events:
             raise
         if len(events) == 1:
             node, entry, event = events[0]
-            log.warning("event refused", node=node, entry=entry, kind=event.get("kind"), error=str(error))
+            why = f"{type(error).__name__}: {error}"
+            log.warning("event refused", node=node, entry=entry, kind=event.get("kind"), error=why)
             return take_in([], changed) if changed else []
     half = len(events) // 2
     return take_in_or_refuse(events[:half], changed) + take_in_or_refuse(events[half:], set())
@@ -221,6 +224,6 @@ def _flat(entries: Any) -> list[tuple[str, dict[str, str]]]:
 def _event(fields: dict[str, str]) -> Event | None:
     try:
         event = json.loads(fields["e"])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) else None

@@ -10,6 +10,7 @@ from engine.simulate.export import write_csv
 from webapp.planning.design import Column, Figures
 from webapp.planning.models import Plan
 from webapp.planning.selectors import engine_option
+from webapp.queries import whole
 
 COLUMNS = (
     Column(label="D", key="dp_cells", decimals=0), Column(label="Feasible", key="feasible"),
@@ -49,10 +50,10 @@ def plan_file(document: dict[str, Any], result: dict[str, Any], name: str, optio
 
 
 def _chosen(result: dict[str, Any], option: str | None) -> dict[str, Any] | None:
-    if option and option.isdigit() and int(option) < len(result["options"]):
-        found: dict[str, Any] = result["options"][int(option)]
-        return found
-    return None if result["best"] is None else result["options"][result["best"]]
+    index = whole(option, len(result["options"]) - 1)
+    if index is None:
+        index = result["best"]
+    return None if index is None else result["options"][index]
 
 
 def options_table(result: dict[str, Any]) -> Figures:

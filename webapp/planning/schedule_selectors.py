@@ -23,25 +23,21 @@ from webapp.live.shape import lanes, shape_of
 from webapp.planning.models import Computation, ComputationKind, Plan
 from webapp.planning.schedule_form import initial_of_scenario
 from webapp.planning.selectors import MOST_TIMELINE_SPANS, engine_option
+from webapp.queries import whole
 
 
 def initial_from(user: Any, query: QueryDict) -> dict[str, Any]:
     """The form's first values: of a comparison (?from=), an option of a plan (?plan=) or a run (?run=)."""
-    source = _number(query, "plan"), _number(query, "run")
+    source = whole(query.get("plan")), whole(query.get("run"))
     if asked := query.get("from"):
         return _of_computation(user, str(asked))
     if source[0] is not None:
-        return _of_plan(visible_or_404(Plan.objects.all(), user, pk=source[0]), _number(query, "option"))
+        return _of_plan(visible_or_404(Plan.objects.all(), user, pk=source[0]), whole(query.get("option")))
     if source[1] is not None:
         run = visible_or_404(Run.objects.select_related("job"), user, pk=source[1])
         scenario = parse(TrainJob, run.job.document).scenario
         return _in_ms(f"{run} compared", scenario)
     return {"name": "", "policies": ["1f1b", "varuna", "atlas"]}
-
-
-def _number(query: QueryDict, name: str) -> int | None:
-    text = query.get(name, "")
-    return int(text) if text.isdigit() and len(text) < 10 else None
 
 
 def _of_computation(user: Any, key: str) -> dict[str, Any]:

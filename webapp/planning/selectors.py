@@ -19,6 +19,7 @@ from webapp.live.shape import lanes, shape_of
 from webapp.planning.models import Computation, ComputationState, Plan
 from webapp.planning.refinement import refinement_of, wants_refining
 from webapp.planning.what_if import Asked, answer_at_once, asked, sliders, told
+from webapp.queries import whole
 
 MOST_TIMELINE_SPANS = 20_000
 MOST_WHAT_IF_SPANS = 3_000  # drawn anew with each move of a slider
@@ -207,9 +208,10 @@ def launch_check(plan: Plan, option: dict[str, Any], stock: Stock | None) -> dic
 
 
 def _selected(options: list[dict[str, Any]], best: int | None, asked: str | None) -> dict[str, Any] | None:
-    if asked and asked.isdigit() and int(asked) < len(options):
-        return options[int(asked)]
-    return options[best] if best is not None else None
+    index = whole(asked, len(options) - 1)
+    if index is None:
+        index = best
+    return None if index is None else options[index]
 
 
 def _deadline_ms(request: dict[str, Any]) -> float | None:

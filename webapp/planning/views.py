@@ -36,6 +36,7 @@ from webapp.planning.refinement import refinement_of, wants_refining
 from webapp.planning.selectors import plan_context, refining_context, result_of
 from webapp.planning.tables import PlanFilterSet, PlanTable
 from webapp.planning.what_if import asked
+from webapp.queries import whole
 
 MOST_COMPARED = 6
 MOST_OFFERED = 50  # plans to choose from on the page of a comparison
@@ -76,10 +77,10 @@ def plan_create(request: HttpRequest) -> HttpResponse:
 
 def _initial(request: HttpRequest) -> dict[str, Any]:
     """The values of the plan named by ?from=, which the user must be able to read; else none."""
-    source = request.GET.get("from", "")
-    if not source.isdigit():
+    source = whole(request.GET.get("from"))
+    if source is None:
         return {}
-    return initial_of(visible_or_404(Plan.objects.all(), request.user, pk=int(source)))
+    return initial_of(visible_or_404(Plan.objects.all(), request.user, pk=source))
 
 
 def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
@@ -157,7 +158,7 @@ def plan_save(request: HttpRequest, pk: int) -> HttpResponse:
         return back
     try:
         saved = services.create_plan(
-            request.user, team=plan.team, name=request.POST.get("name", "").strip(), request=what.document,
+            request.user, team=plan.team, name=_name(request), request=what.document,
             training=plan.training,
         )  # fmt: skip
     except (InputError, ValidationError) as error:
@@ -171,7 +172,7 @@ def plan_save(request: HttpRequest, pk: int) -> HttpResponse:
 def plan_rename(request: HttpRequest, pk: int) -> HttpResponse:
     plan = _visible(request, pk)
     try:
-        services.rename_plan(request.user, plan, request.POST.get("name", ""))
+        services.rename_plan(request.user, plan, _name(request))
     except ValidationError as error:
         messages.error(request, f"Not renamed: {' '.join(error.messages)}")
     return redirect("planning:plan-detail", pk=pk)
@@ -186,7 +187,7 @@ def plan_clone(request: HttpRequest, pk: int) -> HttpResponse:
 def plan_compare(request: HttpRequest) -> HttpResponse:
     """Plans side by side: those that the address names (?plan=1&plan=2), at most MOST_COMPARED."""
     visible = Plan.objects.visible_to(request.user).select_related("team")
-    wanted = [int(pk) for pk in request.GET.getlist("plan") if pk.isdigit() and len(pk) < 10]
+    wanted = [pk for text in request.GET.getlist("plan") if (pk := whole(text)) is not None]
     found = {plan.pk: plan for plan in visible.filter(pk__in=wanted)}
     plans = [found[pk] for pk in dict.fromkeys(wanted) if pk in found][:MOST_COMPARED]
     table = side_by_side(plans)
@@ -214,8 +215,13 @@ def plan_launch(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("jobs:run-detail", pk=run.pk)
 
 
+def _name(request: HttpRequest) -> str:
+    return request.POST.get("name", "").replace("\0", "").strip()
+
+
 def _index(request: HttpRequest, plan: Plan) -> int:
     text = request.POST.get("option", "")
-    if not text.isdigit() or int(text) >= len(plan.result["options"]):
+    index = whole(text, len(plan.result["options"]) - 1)
+    if index is None:
         raise InputError("option", text, "must be the index of an option of this plan")
-    return int(text)
+    return index

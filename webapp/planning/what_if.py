@@ -17,6 +17,7 @@ from engine.plan.dc_selection import WHAT_IF_S, plan
 from engine.plan.request import PlanRequest
 from webapp.planning.compose import transfer_to_forward
 from webapp.planning.models import Plan
+from webapp.queries import whole
 
 LEAST_GPUS, LEAST_MS, LEAST_GBPS = 16, 50.0, 10.0  # where a slider ends at least
 MOST_SLIDERS = 60  # more data centres or links than this have no sliders each
@@ -104,10 +105,12 @@ def changed(request: dict[str, Any], query: Mapping[str, str]) -> tuple[dict[str
 
     for name in query:
         kind, _, index = name.partition("-")
-        at = int(index) if index.isdigit() and len(index) < 6 else -1
-        if kind == "gpus" and 0 <= at < len(made["datacenters"]):
+        at = whole(index)
+        if at is None:
+            continue
+        if kind == "gpus" and at < len(made["datacenters"]):
             put(made["datacenters"][at], "gpus", name, _whole(name, query[name]))
-        elif kind in FIGURES and 0 <= at < len(made.get("links", [])):
+        elif kind in FIGURES and at < len(made.get("links", [])):
             put(made["links"][at], FIGURES[kind], name, _number(name, query[name]))
     if follows_links(request):
         made["job"]["comm_to_compute"] = transfer_to_forward(made["job"], made["links"])
@@ -139,9 +142,10 @@ def _number(name: str, text: str) -> float:
 
 
 def _whole(name: str, text: str) -> int:
-    if not text.isdigit() or len(text) > 9:
+    gpus = whole(text)
+    if gpus is None:
         raise InputError(name, text, "must be a whole number of GPUs from 0")
-    return int(text)
+    return gpus
 
 
 def told(request: dict[str, Any], made: dict[str, Any]) -> list[str]:

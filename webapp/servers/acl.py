@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
+# What kombu keeps under the node's prefix. Its stream of events is no such key: to that it appends.
+KEYS = ("node.*", "_kombu.*", "unacked*")
 COMMANDS = (
     # consuming the queue and acknowledging
     "brpop", "rpop", "lpush", "rpush", "llen",
@@ -25,8 +27,6 @@ COMMANDS = (
     "sadd", "srem", "smembers", "del",
     # giving back what was taken and not acknowledged: one agent at a time, in a transaction
     "set", "get", "watch", "unwatch", "multi", "exec", "discard", "evalsha", "script|load",
-    # events
-    "xadd", "xlen",
     # the connection
     "ping", "hello", "auth", "quit", "client|setinfo", "client|setname", "client|id",
     # how far its clock is off
@@ -59,9 +59,11 @@ def set_node_user(client: "Redis", name: str, password_sha256: str) -> None:
     """
     if not _SHA256.fullmatch(password_sha256):
         raise InputError("password_sha256", "…", "must be 64 hexadecimal digits")
-    rules = ["reset", "on", "sanitize-payload", f"#{password_sha256}", f"~node:{name}:*", "resetchannels"]
-    allowed = ["-@all", *(f"+{command}" for command in COMMANDS)]
-    client.execute_command("ACL", "SETUSER", user_of(name), *rules, *allowed)
+    rules = ["reset", "on", "sanitize-payload", f"#{password_sha256}", "resetchannels", "-@all"]
+    rules += [f"~node:{name}:{keys}" for keys in KEYS]
+    rules += [f"+{command}" for command in COMMANDS]
+    events = f"(+xadd +xlen ~node:{name}:events)"
+    client.execute_command("ACL", "SETUSER", user_of(name), *rules, events)
     _save(client)
 
 

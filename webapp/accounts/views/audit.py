@@ -15,6 +15,7 @@ from webapp.accounts.models import ADMINS, AuditEntry, Membership, Team, User
 from webapp.accounts.permissions import require_somewhere, visible_or_404
 from webapp.accounts.tables import AuditTable
 from webapp.lists import bound_table, list_page
+from webapp.queries import whole
 
 SAME_REQUEST = 20
 FORMATS = {
@@ -85,7 +86,7 @@ def object_url(entry: AuditEntry, user: Any) -> str:
         found = Membership.objects.visible_to(user).filter(pk=entry.object_id).first()
         return reverse("accounts:person-detail", args=[found.user_id]) if found else ""
     model = next((m for m in apps.get_models() if m._meta.model_name == entry.object_type), None)
-    if model is None or not entry.object_id.isdigit():
+    if model is None or whole(entry.object_id) is None:
         return ""
     name = PAGES.get(entry.object_type, f"{model._meta.app_label}:{entry.object_type}-detail")
     try:

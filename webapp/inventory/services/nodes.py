@@ -97,13 +97,22 @@ def record_heartbeat(
         "version": str(version or "")[:40],
         "clock_offset_ms": offset_ms,
         "clock_rtt_ms": rtt_ms,
-        "seen_ranks": [rank for rank in ranks if isinstance(rank, dict)][:1024]
-        if isinstance(ranks, list)
-        else [],
+        "seen_ranks": _seen_ranks(ranks),
     }
     if checked := checked_hardware(hardware):
         values["seen_hardware"] = checked
     Node.objects.filter(newer, name=name).exclude(acl_sha256="").update(**values)
+
+
+def _seen_ranks(ranks: Any) -> list[dict[str, Any]]:
+    """The ranks that an agent reports, as far as they have the shape: run, generation, rank, state, pid."""
+    return [
+        rank
+        for rank in (ranks if isinstance(ranks, list) else [])
+        if isinstance(rank, dict)
+        and isinstance(rank.get("run"), str | int)
+        and all(isinstance(rank.get(name), int) for name in ("generation", "rank"))
+    ][:1024]
 
 
 def _clock(clock: Any) -> tuple[float | None, float | None]:

@@ -98,7 +98,8 @@ def record_probe(name: str, event: Mapping[str, Any]) -> int:
         row.target.name: row for row in asked.filter(probe=event.get("probe"), source__name=name, ok=None)
     }
     answered = []
-    for result in event.get("results") or ():
+    results = event.get("results")
+    for result in results if isinstance(results, list) else ():
         row = waiting.pop(str(result.get("node")), None) if isinstance(result, dict) else None
         if row is not None:
             _take(row, result)

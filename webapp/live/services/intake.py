@@ -80,7 +80,7 @@ def _load_runs(intake: Intake, events: list[tuple[str, str, Event]], changed: se
 def _run_id(event: Event) -> int | None:
     try:
         run = int(event["run"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
     return run if 0 < run < 2**62 else None
 
@@ -103,7 +103,8 @@ def _take_spans(intake: Intake, events: list[tuple[str, str, Event]]) -> None:
         if event.get("kind") != "spans":
             continue
         run = _run_of(intake, node, event)
-        if run is None or not isinstance(event.get("iteration"), int) or event["iteration"] < 0:
+        iteration, rank = event.get("iteration"), event.get("rank")
+        if run is None or not isinstance(rank, int) or not isinstance(iteration, int) or iteration < 0:
             intake.refused += 1
             continue
         found.setdefault((run.pk, event["iteration"], event["rank"]), event)

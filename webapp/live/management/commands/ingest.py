@@ -20,7 +20,11 @@ class Command(BaseCommand):
 
 async def _main() -> None:
     client = Redis.from_url(
-        settings.VALKEY_URL, decode_responses=True, socket_connect_timeout=3, socket_timeout=10
+        settings.VALKEY_URL,
+        decode_responses=True,
+        encoding_errors="replace",  # a node may send what is no UTF-8: one such entry must not stop the others
+        socket_connect_timeout=3,
+        socket_timeout=10,
     )
     ingest = Ingest(client)
     loop = asyncio.get_running_loop()
