@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from engine.cluster.cluster import Cluster
 from engine.cluster.collectives import ring_all_reduce_s
-from engine.errors import Infeasible
+from engine.errors import Infeasible, InputError
 from engine.plan import choose, cost
 from engine.plan.cell import cell_scenario
 from engine.plan.held import held_bytes
 from engine.plan.job import Job, cluster_of, job_of
-from engine.plan.request import PlanRequest
+from engine.plan.request import MOST_OPTIONS, PlanRequest
 from engine.plan.result import Option, Partition, PlanResult
 from engine.schedule.scenario import Scenario
 from engine.simulate import SimulationResult, simulate
@@ -54,10 +54,14 @@ def plan(
     cluster = cluster_of(request)
     job = job_of(request, cluster)
     order = datacenter_order(request)
+    most = most_dp_cells(request, job)
+    if most > MOST_OPTIONS:
+        allowed = f"the GPUs make {most:,} DP-cells: give the most to try, at most {MOST_OPTIONS:,}"
+        raise InputError("max_dp_cells", None, allowed)
     cells = _Cells()
     options = tuple(
         choose.within_limits(request, _option(request, cluster, job, order, dp_cells, cells))
-        for dp_cells in range(1, most_dp_cells(request, job) + 1)
+        for dp_cells in range(1, most + 1)
     )
     best = choose.best(options, request.objective)
     return choose.result(

@@ -61,7 +61,10 @@ def clusters(draw: st.DrawFn, most: int = 4) -> dict[str, Any]:
         if draw(st.integers(0, 4))
     ]
     objective = draw(st.sampled_from(["throughput", "cost", "cost_per_token"]))
-    return document(gpus, joined, objective=objective)
+    made = document(gpus, joined, objective=objective)
+    for dc in made["datacenters"]:
+        dc["price_per_gpu_hour"] = draw(st.sampled_from([0.0, 1.0, 1.5, 4.0]))
+    return made
 
 
 def asked(data: dict[str, Any]) -> PlanResult:
@@ -134,6 +137,33 @@ def check_against_trying_all(data: dict[str, Any]) -> None:
 @given(data=clusters(most=3))
 def test_the_best_option_is_the_one_that_trying_all_gives(data: dict[str, Any]) -> None:
     check_against_trying_all(data)
+
+
+def test_a_cheap_data_centre_behind_one_that_holds_all_is_tried() -> None:
+    data = document([2, 40, 2], [(0, 1, 1.0, 5.0), (1, 2, 1.0, 5.0)], objective="cost")
+    for dc, price in zip(data["datacenters"], (0.0, 4.0, 0.0), strict=True):
+        dc["price_per_gpu_hour"] = price
+    check_against_trying_all(data)
+    option = asked(data).options[asked(data).best or 0]
+    assert set(option.gpus_used) == {"dc0", "dc1", "dc2"}
+
+
+@pytest.mark.parametrize(
+    "limit", [{"budget_per_iteration": 0.39}, {"iterations": 1000, "deadline_h": 0.1144}]
+)
+def test_a_limit_leaves_as_many_of_very_many_cells_as_it_allows(limit: dict[str, float]) -> None:
+    """With 3,871 GPUs only some numbers of DP-cells are looked at; Algorithm 1 looks at every one."""
+    job = {
+        "partitions": 4, "microbatches": 8, "forward_ms": 10, "recompute_ms": 10, "backward_ms": 20,
+        "comm_to_compute": 1, "parameters_per_stage": 1e8, "activation_bytes": 1e7,
+    }  # fmt: skip
+    data = document([3871], [], job, **limit) | {"max_dp_cells": None}
+    every, found = asked(data | {"method": "algorithm1"}), asked(data)
+    assert every.best is not None
+    assert every.options[every.best].dp_cells < 960, "the limit must bind"
+    assert found.search is not None
+    assert found.search.stopped_by == "sampled"
+    assert score(found) >= score(every) - 1e-9 * abs(score(every))
 
 
 @pytest.mark.long

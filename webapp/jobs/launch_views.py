@@ -16,6 +16,7 @@ from webapp.jobs.models import Run
 from webapp.jobs.services import cancel_run, clone_run, retry_run
 from webapp.planning.dry import dry_run
 from webapp.planning.models import Plan
+from webapp.queries import whole
 
 
 def _run(request: HttpRequest, pk: int) -> Run:
@@ -80,9 +81,8 @@ def _clone_context(run: Run, form: CloneForm) -> dict[str, Any]:
 def run_dry(request: HttpRequest) -> JsonResponse:
     """What a launch of `option` of `plan` would meet; changes nothing."""
     plan_id, option = request.POST.get("plan", ""), request.POST.get("option", "")
-    plan = visible_or_404(
-        Plan.objects.select_related("team"), request.user, pk=int(plan_id) if plan_id.isdigit() else 0
-    )
-    if not option.isdigit() or int(option) >= len(plan.result["options"]):
+    plan = visible_or_404(Plan.objects.select_related("team"), request.user, pk=whole(plan_id) or 0)
+    index = whole(option, len(plan.result["options"]) - 1)
+    if index is None:
         return JsonResponse({"ok": False, "error": "option: must be the index of an option"}, status=400)
-    return JsonResponse(dry_run(plan, int(option)))
+    return JsonResponse(dry_run(plan, index))

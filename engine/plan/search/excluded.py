@@ -10,18 +10,27 @@ from engine.plan.search.space import Space
 
 
 def excluded(
-    problem: Problem, spaces: Iterable[Space], options: Sequence[Option], best: int | None
+    problem: Problem,
+    spaces: Iterable[Space],
+    options: Sequence[Option],
+    best: int | None,
+    *,
+    is_proven: bool,
 ) -> tuple[Excluded, ...]:
     """The data centres that the best option does not use (all, where there is none), each with its reason.
 
     problem : that of the best option.
+    is_proven : nothing was left out that could be better.
     """
     made = [found for space in spaces for found in space.classes.values()]
     linked = {problem.twins[dc] for found in made for route, _ in found.placed for dc in route}
     used = options[best].gpus_used if best is not None else {}
+    beaten = "no option that uses it can be better, however it is scheduled"
+    if not is_proven:
+        beaten = "no option that uses it, of those that were tried, is better"
     index = {dc.name: i for i, dc in enumerate(problem.cluster.datacenters)}
     return tuple(
-        Excluded(dc=name, reason=_why(problem, linked, options, best, index[name]))
+        Excluded(dc=name, reason=_why(problem, linked, options, best, index[name]) or beaten)
         for name in problem.request.names
         if name not in used
     )
@@ -54,7 +63,8 @@ def _why(
     options: Sequence[Option],
     best: int | None,
     dc: int,
-) -> str:
+) -> str | None:
+    """None: others are better by what bounds say, or by what was tried."""
     name, gpus = problem.cluster.datacenters[dc].name, problem.cluster.datacenters[dc].gpus
     per_cell = problem.job.cell_pipelines * problem.job.tensor_parallel
     if name not in problem.request.allowed_names:
@@ -70,5 +80,5 @@ def _why(
     if timed:
         return choose.worse(options[best], timed, problem.request.objective)
     if problem.twins[dc] in linked:
-        return "no option that uses it can be better, however it is scheduled"
+        return None
     return "no data centres that are linked one after the other hold every stage together with it"

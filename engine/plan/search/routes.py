@@ -29,14 +29,28 @@ def routes(problem: Problem, capacities: Sequence[int]) -> tuple[list[Route], bo
 def _all(
     problem: Problem, capacities: Sequence[int], candidates: Sequence[int], route: Route, held: int
 ) -> Iterator[Route]:
-    """Every route that begins with `route`, up to where it holds all stages: what comes after is not needed.
-    A data centre that is not needed may still stand between two that have only a slow link."""
+    """Every route that begins with `route`: up to where it holds all stages, and on while a data centre that
+    is not needed could be worth it. One that is not may still stand between two with only a slow link."""
     if held >= problem.job.partitions:
         yield route
-        return
+        if not _may_gain(problem, candidates, route):
+            return
     if len(route) < problem.job.partitions:
         for dc in _extensions(problem, candidates, route):
             yield from _all(problem, capacities, candidates, (*route, dc), held + capacities[dc])
+
+
+def _may_gain(problem: Problem, candidates: Sequence[int], route: Route) -> bool:
+    """Whether a stage could be faster, or cheaper where that counts, in a data centre that is not there."""
+    datacenters, request = problem.cluster.datacenters, problem.request
+    counts_money = request.objective != "throughput" or request.budget_per_iteration is not None
+    return any(
+        datacenters[new].gpu.name != datacenters[dc].gpu.name
+        or (counts_money and datacenters[new].price_per_gpu_hour < datacenters[dc].price_per_gpu_hour)
+        for new in candidates
+        if new not in route
+        for dc in route
+    )
 
 
 def _extensions(problem: Problem, among: Sequence[int], route: Route) -> Iterator[int]:

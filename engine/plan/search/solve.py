@@ -163,7 +163,7 @@ def _result(search: _Search, left_out: tuple[LeftOut, ...], effort: Effort) -> P
         problem.job,
         [name for name in request.names if name in request.allowed_names],
         options,
-        excluded=excluded(problem, search.spaces, options, best),
+        excluded=excluded(problem, search.spaces, options, best, is_proven=search.stopped_by == "proven"),
         reason=None if best is not None else _why_none(search, options),
         left_out=left_out,
         search=effort,

@@ -86,8 +86,27 @@ class Space:
         least_ms = float(found.least_ms[ahead.place])
         cell = self.cells.steadied(*placed, least_ms, steady_s) if steady_s else self.cells.timed(*placed)
         option = self._option(ahead.dp_cells, *placed, cell, least_ms)
-        self.options[ahead.dp_cells, ahead.of, ahead.place] = option
+        if self.numbers.is_sampled and not option.feasible and isinstance(cell, TimedCell):
+            option = self._largest_within_limits(option, *placed, cell, least_ms)
+        self.options[option.dp_cells, ahead.of, ahead.place] = option
         return option
+
+    def _largest_within_limits(
+        self, past: Option, route: Route, split: Split, cell: TimedCell, least_ms: float
+    ) -> Option:
+        """As many DP-cells as budget and deadline allow of an option with too many; where none are, `past`.
+
+        By halving: each cell more costs more and makes the all-reduce longer.
+        """
+        found, low, high = past, 1, past.dp_cells - 1
+        while low <= high:
+            middle = (low + high) // 2
+            option = self._option(middle, route, split, cell, least_ms)
+            if option.feasible:
+                found, low = option, middle + 1
+            else:
+                high = middle - 1
+        return found
 
     def surely_past_limits(self, ahead: Ahead) -> bool:
         """Whether budget or deadline rule the candidate out however well it were scheduled."""
@@ -97,7 +116,8 @@ class Space:
         found = self.classes[ahead.of]
         least_ms = float(found.least_ms[ahead.place])
         at_best = TimedCell(policy=request.policy, makespan_ms=least_ms, utilization=1.0)
-        return not self._option(ahead.dp_cells, *found.placed[ahead.place], at_best, least_ms).feasible
+        least = 1 if self.numbers.is_sampled else ahead.dp_cells  # fewer are tried where these are too many
+        return not self._option(least, *found.placed[ahead.place], at_best, least_ms).feasible
 
     def why_none(self) -> str:
         """Why no candidate has room."""
