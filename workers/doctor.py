@@ -17,8 +17,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 import redis
 from redis.exceptions import NoPermissionError
@@ -236,7 +236,10 @@ def _broker(config: AgentConfig) -> Iterable[Line]:
             yield _line("broker", "fail", f"{where} does not answer ({error})", todo)
             return
         yield _line("broker", "ok", f"{where} answers")
-        yield _rights(client, config)
+        rights = _rights(client, config)
+        yield rights
+        if rights.level == "fail":
+            return  # what follows reads the node's own keys
         yield _version(client, config)
         yield _clock(client)
 
@@ -249,7 +252,7 @@ def _rights(client: "redis.Redis", config: AgentConfig) -> Line:
         client.llen(f"{config.prefix}{config.queue}")
     except NoPermissionError as error:
         return _line("broker rights", "fail", f"this node lacks rights on its own keys ({error})", todo)
-    for forbidden in (("CONFIG", "GET", "maxmemory"), ("XLEN", "control:changes"), ("KEYS", "node:*")):
+    for forbidden in (("CONFIG", "GET", "maxmemory"), ("LLEN", "control:control"), ("KEYS", "node:*")):
         try:
             client.execute_command(*forbidden)
         except redis.ResponseError:
@@ -308,26 +311,26 @@ def _site(url: str) -> Iterable[Line]:
     address = url.rstrip("/") + "/readyz"
     try:
         with urllib.request.urlopen(address, timeout=10) as answer:
-            body: Any = json.load(answer)
+            json.load(answer)
         yield _line("site", "ok", f"{address}: ready")
     except urllib.error.HTTPError as error:
-        try:
-            body = json.load(error)
-        except ValueError:
-            body = {}
-        yield _line(
-            "site", "fail", f"{address}: status {error.code}", _not_ready(body) or "see the site's log"
-        )
-    except (OSError, ValueError) as error:
+        todo = _not_ready(error) or "see the site's log"
+        yield _line("site", "fail", f"{address}: status {error.code}", todo)
+    except (OSError, ValueError, HTTPException) as error:
         yield _line(
             "site", "fail", f"{address} does not answer ({error})", "start it: python -m webapp.supervisor"
         )
 
 
-def _not_ready(body: Any) -> str:
-    parts = body.items() if isinstance(body, dict) else ()
+def _not_ready(answer: urllib.error.HTTPError) -> str:
+    """The parts of the site that are not well, as its /readyz names them; empty where it names none."""
+    try:
+        body = json.load(answer)
+    except (OSError, ValueError, HTTPException):
+        return ""
+    checks = body.get("checks") if isinstance(body, dict) else None
     return "; ".join(
-        f"{name}: {part.get('text') or 'not ok'}"
-        for name, part in parts
-        if isinstance(part, dict) and not part.get("ok")
+        f"{name}: {check.get('detail') or 'not ok'}"
+        for name, check in (checks.items() if isinstance(checks, dict) else ())
+        if isinstance(check, dict) and not check.get("ok")
     )

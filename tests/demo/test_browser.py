@@ -293,6 +293,29 @@ def test_marks_are_told_and_shown(visitor: Visitor, run_path: str) -> None:
     _badge(page, "^Frozen")
 
 
+def test_gpus_that_come_later_come_into_their_table(visitor: Visitor, run_path: str) -> None:
+    """The page as it was while the run was queued: without rows, which the server's next word brings."""
+    page = visitor.page
+    visitor.go(run_path)
+    _badge(page, "^Live$")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate(QUEUED)
+    expect(page.locator("#gpu-count")).to_have_text("12")
+    expect(page.locator("#stop-gpus")).to_have_text("Its 12 GPUs are freed within seconds.")
+    page.get_by_role("tab", name="GPUs").click()
+    expect(page.locator("#gpus tbody tr")).to_have_count(12)
+    expect(page.locator("#gpus .state", has_text="Running")).to_have_count(12)
+    assert [url.removeprefix(visitor.url) for url in asked].count(run_path) == 1
+
+
+QUEUED = """() => {
+    document.querySelector("#gpus").replaceChildren("No GPUs are assigned yet.");
+    document.querySelector("#gpu-count").textContent = "0";
+    document.querySelector("#stop-gpus").textContent = "It has no GPUs yet and is over at once.";
+}"""
+
+
 @pytest.mark.long
 def test_the_trace_holds_the_shown_iterations(visitor: Visitor, run_path: str, operator: Client) -> None:
     page = _frozen(visitor, run_path)

@@ -178,3 +178,22 @@ def test_times_are_those_of_the_browsers_zone_then_of_the_accounts(
         assert times
         assert [text for _, text in times] == [in_zone(machine, zone) for machine, _ in times]
     context.close()
+
+
+def test_days_of_the_audit_are_those_of_the_browser(browser: Browser, demo: Demo) -> None:
+    """The zone goes with a day and with nothing else."""
+    context = browser.new_context(timezone_id="America/St_Johns")
+    visitor = Visitor(browser, demo.url, context=context)
+    visitor.login("admin")
+    visitor.go("/audit/")
+    page = visitor.page
+    page.select_option("[name=verb]", "launch")
+    page.wait_for_url(re.compile(r"verb=launch"))
+    assert "zone=" not in page.url
+    page.fill("[name=since]", "2020-01-01")
+    page.press("[name=since]", "Enter")
+    page.wait_for_url(re.compile(r"zone=America%2FSt_Johns.*since=2020-01-01"))
+    expect(page.locator("#list tbody tr").first).to_be_visible()
+    expect(page.locator("#exports a").first).to_have_attribute("href", re.compile("zone=America"))
+    assert not visitor.complaints
+    context.close()

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -51,6 +52,17 @@ def _ranks_heard(client: Client, run: str, seconds: float = 90) -> set[int]:
     return heard
 
 
+def _stopped_within_s(demo: Demo, client: Client, run: str) -> float:
+    """Seconds from when the site kept the wish to stop `run` until it kept its end, by its own clock."""
+    admin = Client(demo.url)
+    admin.login("admin", "meridian-demo")
+    rows = admin.get(f"/audit/export.jsonl?object_type=run&object_id={run}&verb=cancel").splitlines()
+    (asked,) = (datetime.fromisoformat(json.loads(row)["at"]) for row in rows)
+    state = _state(client, run)
+    assert state["status"] == "cancelled", state
+    return float(state["finished_at"] - asked.timestamp())
+
+
 def test_nobody_sees_a_page_without_login(demo: Demo) -> None:
     stranger = Client(demo.url)
     stranger.get("/runs/")
@@ -92,6 +104,7 @@ def test_stop_plan_launch_and_watch(demo: Demo, operator: Client) -> None:
     operator.post(f"/runs/{first}/cancel/")
     wait_for("the demo run to stop", lambda: _state(operator, first)["finished_at"], 15)
     assert time.monotonic() - started < 15
+    assert _stopped_within_s(demo, operator, first) < 6  # 5, and 1 for a machine that has much to do
 
     page = operator.get("/plans/new/")
     boxes = re.findall(r'name="datacenters"[^>]*value="(\d+)"|value="(\d+)"[^>]*name="datacenters"', page)

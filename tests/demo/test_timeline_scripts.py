@@ -1,12 +1,15 @@
 """The timeline's arithmetic in the browser against plain Python: bubbles, shares, addresses, gaps."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
+from datetime import datetime, time, timedelta
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +25,7 @@ pytestmark = [
 ]
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ROOT = Path(__file__).resolve().parents[2]
+HELP = ROOT / "templates/partials/help.html"
 LEAST_SHARE = 0.004  # of an iteration: what is shorter is a pause between two ops, no bubble
 
 
@@ -36,10 +40,27 @@ def page() -> Iterator[Page]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(ROOT)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with launched(PATH) as browser:
-        page = browser.new_page()
+        page = browser.new_page(timezone_id="UTC")
         page.goto(f"http://127.0.0.1:{server.server_port}/static/img/meridian.svg")
         yield page
     server.shutdown()
+
+
+@pytest.fixture
+def elsewhere(page: Page) -> Iterator[Page]:
+    """The same to someone in Kolkata, on a page that `write` fills."""
+    assert page.context.browser
+    other = page.context.browser.new_page(timezone_id="Asia/Kolkata")
+    yield other
+    other.close()
+
+
+def write(page: Page, at: Page, body: str) -> None:
+    """Let `page` show `body`, from the server of `at`."""
+    page.route(
+        "**/written", lambda route: route.fulfill(body=f"<!doctype html>{body}", content_type="text/html")
+    )
+    page.goto(at.url.partition("/static/")[0] + "/written")
 
 
 def js(page: Page, body: str, value: Any) -> Any:
@@ -169,6 +190,106 @@ EPOCH = 1_790_000_000_000.0  # 2026-09-21 14:13:20 UTC, in ms
 def test_a_place_is_an_iteration_a_time_or_a_clock_time(page: Page, text: str, place: Any) -> None:
     body = "return (await load('timeline/goto.js')).parsePlace(v.text, { epoch: v.epoch, until: 60000 });"
     assert js(page, body, {"text": text, "epoch": EPOCH}) == place
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("19:43:30", 10_000), ("19:44", 40_000), ("14:13:30 utc", 10_000), ("14:13:30", 10_000 - 19_800_000),
+        ("19:43:19", -1_000), ("19:45", 100_000 - 86_400_000),
+    ],
+)  # fmt: skip
+def test_a_clock_time_is_that_of_the_readers_clock(
+    page: Page, elsewhere: Page, text: str, after: int
+) -> None:
+    """The Events tab beside it shows local times; 14:13:20 UTC is 19:43:20 in Kolkata."""
+    write(elsewhere, page, "<p>")
+    body = "return (await load('timeline/goto.js')).parsePlace(v.text, { epoch: v.epoch, until: 60000 });"
+    assert js(elsewhere, body, {"text": text, "epoch": EPOCH}) == {"time": after}
+
+
+@pytest.mark.parametrize("text", ["14:00", "12:00:30", "00:30", "23:59:59"])
+@pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25"])
+def test_a_clock_time_is_right_on_the_day_the_clocks_change(
+    page: Page, elsewhere: Page, day: str, text: str
+) -> None:
+    write(elsewhere, page, '<html data-time-zone="Europe/Berlin">')
+    zone = ZoneInfo("Europe/Berlin")
+    now = datetime.fromisoformat(f"{day} 15:00").replace(tzinfo=zone)
+    wanted = datetime.combine(now.date(), time.fromisoformat(text), tzinfo=zone)
+    if wanted.timestamp() > now.timestamp():
+        wanted -= timedelta(days=1)
+    body = "return (await load('timeline/goto.js')).parsePlace(v.text, { epoch: v.epoch, until: 0 });"
+    found = js(elsewhere, body, {"text": text, "epoch": now.timestamp() * 1e3})
+    assert found["time"] / 1e3 + now.timestamp() == wanted.timestamp()
+
+
+def test_marks_are_told_at_the_readers_clock(page: Page, elsewhere: Page) -> None:
+    write(elsewhere, page, "<p>")
+    body = """
+        const { factsOf } = await load('timeline/describe.js');
+        const mark = (t, text) => ({ t, time: 5000, level: 'warn', text });
+        const item = { type: 'mark', marks: [mark(v, 'one'), mark(v + 60, 'two')] };
+        return factsOf({ model: {}, zero: 0 }, item);"""
+    facts = js(elsewhere, body, EPOCH / 1e3)
+    assert facts == [
+        ["warning", "2026-09-21 19:43 GMT+5:30"], ["at", "5,000.0 ms"], ["2026-09-21 19:44", "two"]
+    ]  # fmt: skip
+
+
+def test_drawings_and_forms_get_the_readers_zone(page: Page, elsewhere: Page) -> None:
+    at = 'data-at="2026-03-01T23:30:00+00:00"'
+    write(elsewhere, page, f"""<svg><text {at} data-when="minute">x</text>
+        <circle><title {at} data-when="second" data-rest=": 5 ms">x</title></circle></svg>
+        <input type="hidden" data-zone-name>""")  # fmt: skip
+    body = """
+        (await load('lib/times.js')).localTimes();
+        const text = name => document.querySelector(name).textContent;
+        return [text('svg text'), text('svg title'), document.querySelector('input').value];"""
+    written = ["2026-03-02 05:00 GMT+5:30", "2026-03-02 05:00:00 GMT+5:30: 5 ms"]
+    found = js(elsewhere, body, None)
+    assert found[:2] == written
+    assert found[2] in ("Asia/Kolkata", "Asia/Calcutta")
+
+
+def test_g_and_a_letter_go_to_a_page(page: Page, elsewhere: Page) -> None:
+    """Each pair that the list of keys names leads where it says, and no other is there."""
+    names = re.findall(r"<kbd>g</kbd> <kbd>(\w)</kbd></dt><dd>([\w ]+)<", HELP.read_text())
+    pages = {key: name.replace("data centre", "datacenter") for key, name in names}
+    assert pages["s"] == "schedules"
+    links = "".join(f'<a href="#{name}" data-go="{name}">x</a>' for name in pages.values())
+    write(elsewhere, page, links)
+    js(elsewhere, "(await load('lib/keys.js')).initKeys();", None)
+    for key, name in pages.items():
+        elsewhere.keyboard.press("g")
+        elsewhere.keyboard.press(key)
+        assert elsewhere.evaluate("location.hash") == f"#{name}"
+    listed = re.search(r"const GO = {(.*)}", (ROOT / "static/js/lib/keys.js").read_text())
+    assert listed
+    assert set(re.findall(r"(\w): \"", listed[1])) == set(pages)
+
+
+RANKS = """
+const { showRanks } = await load('run/status.js'), section = document.querySelector('#gpus');
+let asked = 0;
+section.addEventListener('meridian:gpus', () => { asked++; });
+const ranks = [0, 1].map(rank => ({ rank, state: 'running', detail: `line ${rank}` }));
+const row = rank => `<p data-rank="${rank}"><i class="state" data-state="ready"></i> <b data-detail></b></p>`;
+showRanks(undefined); const before = asked;
+showRanks(ranks); const missing = asked;
+section.innerHTML = row(0) + row(1);
+section.dispatchEvent(new Event('htmx:afterSettle', { bubbles: true }));
+const filled = [...section.children].map(p => p.textContent);
+showRanks(ranks);
+return { before, missing, after: asked, filled };
+"""
+
+
+def test_ranks_without_a_row_let_the_table_be_asked_for(page: Page, elsewhere: Page) -> None:
+    write(elsewhere, page, '<section id="gpus"></section>')
+    found = js(elsewhere, RANKS, None)
+    assert found["filled"] == ["Running line 0", "Running line 1"]
+    assert (found["before"], found["missing"], found["after"]) == (0, 1, 1)
 
 
 SERVER = """

@@ -88,6 +88,22 @@ def test_days_begin_where_the_reader_is(house: Any) -> None:
     assert shown(client, "since=2026-03-02&until=2026-03-02") == [entry.pk]
 
 
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+def test_days_are_the_browsers_where_the_account_has_no_zone(house: Any) -> None:
+    entry = write(house, "operator", "launch", team=house.team)
+    AuditEntry.objects.filter(pk=entry.pk).update(at=datetime(2026, 3, 1, 23, 30, tzinfo=UTC))
+    client, first, second = house.client("admin"), "since=2026-03-01&until=2026-03-01", "since=2026-03-02"
+    assert 'form="filter" name="zone" data-zone-name' in client.get("/audit/").content.decode()
+    assert shown(client, f"{first}&zone=Asia/Tokyo") == []
+    assert shown(client, f"{second}&zone=Asia/Tokyo") == [entry.pk]
+    assert len(exported(client, "jsonl", f"{second}&zone=Asia/Tokyo").splitlines()) == 1
+    for zone in ("", "Asia", "Mars/Olympus", "../etc/passwd", "/etc/passwd", "%00", "%ed%a0%80", "x" * 5000):
+        assert shown(client, f"{first}&zone={zone}") == [entry.pk], zone
+    type(house.users["admin"]).objects.filter(username="admin").update(time_zone="America/Lima")
+    assert shown(client, f"{first}&zone=Asia/Tokyo") == [entry.pk], "the account's zone comes first"
+    assert "data-zone-name" not in client.get("/audit/").content.decode()
+
+
 def exported(client: Any, kind: str, query: str = "") -> str:
     answer = client.get(f"/audit/export.{kind}?{query}")
     assert answer.streaming

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any
 
@@ -11,6 +12,7 @@ from django.utils import timezone
 
 from tests.site.telemetry import events, placed, spans_event, step_event
 from tests.site.world import World
+from webapp.inventory.models import LinkMeasurement
 from webapp.jobs.models import Run
 from webapp.live.codes import code_of, span_of
 from webapp.live.history import history
@@ -170,3 +172,16 @@ def test_metrics_as_a_table_and_as_csv(world: World, run: Run) -> None:
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["iteration"] for row in rows] == ["1", "2", "3"]
     assert [float(row["loss"]) for row in rows] == [5, 4, 3]
+
+
+def test_a_links_history_says_when_so_that_the_browser_can_say_it_in_its_zone(world: World) -> None:
+    """Inside a drawing no <time> can stand: js/lib/times.js reads data-at there."""
+    for day, latency in ((1, 20.0), (2, 22.5)):
+        at = datetime(2026, 3, day, 23, 30, tzinfo=UTC)
+        LinkMeasurement.objects.create(link=world.link, at=at, source="probe", latency_ms=latency)
+    LinkMeasurement.objects.exclude(source="probe").delete()
+    page = world.client("viewer").get(f"/links/{world.link.pk}/").content.decode()
+    at, said = 'data-at="2026-03-02T23:30:00+00:00" data-when=', ": 22.5 ms, probe"
+    assert f'{at}"second" data-rest="{said}">2026-03-02 23:30:00 UTC{said}</title>' in page
+    assert f'{at}"minute">2026-03-02 23:30 UTC</text>' in page
+    assert 'data-at="2026-03-01T23:30:00+00:00" data-when="minute">2026-03-01 23:30 UTC</text>' in page

@@ -19,6 +19,7 @@ from tests.site.telemetry import NODES, events, log_event, placed, rank_event, s
 from tests.site.world import World, make_world
 from webapp import broker
 from webapp.jobs import services as jobs
+from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Run
 from webapp.live import recent
 from webapp.live.consumers import NOT_FOUND, RunConsumer
@@ -107,9 +108,58 @@ def test_a_snapshot_and_all_that_follows_equal_a_fresh_snapshot(
         for batch in pieces(story[cut:], size):
             for message in happen(world, run, batch):
                 grow(known, as_json(message))
+        for message in happen(world, run, [("step", 0, 1.0)]):  # log lines are told with what comes next
+            grow(known, as_json(message))
         fresh = as_json(snapshot(run.pk))
         assert {name: known[name] for name in COMPARED} == {name: fresh[name] for name in COMPARED}
         transaction.set_rollback(True)
+
+
+def test_what_a_rank_said_last_is_told_from_its_state_else_from_its_log(run: Run) -> None:
+    """As the page writes it: else the first message after it was loaded would wipe it out."""
+    take_in(
+        [("east-1", "1-0", rank_event(run, 0, "running", detail="in step")), item(run, "log", 0, 0)], set()
+    )
+    [(_, message)] = take_in([item(run, "log", 1, 7), item(run, "step", 0, 1.0)], set())
+    for ranks in (snapshot(run.pk)["ranks"], message["ranks"]):
+        assert [rank["detail"] for rank in ranks[:3]] == ["in step", "line 7 of rank 1", ""]
+
+
+def page_of(world: World, run: Run) -> str:
+    return " ".join(world.client("operator").get(f"/runs/{run.pk}/").content.decode().split())
+
+
+def test_the_table_of_gpus_can_be_asked_for_again(world: World) -> None:
+    """A launch leads to the page of a run that has no GPUs yet."""
+    world.hear()
+    run = world.launch()
+    empty = page_of(world, run)
+    assert '<span id="gpu-count">0</span>' in empty
+    assert '<span id="stop-gpus">It has no GPUs yet and is over at once.</span>' in empty
+    again = f'id="gpus" hx-get="/runs/{run.pk}/" hx-trigger="meridian:gpus" hx-select="#gpus"'
+    assert f'{again} hx-select-oob="#gpu-count,#stop-gpus"' in empty
+    assert allocate(run)
+    full = page_of(world, run)
+    assert full.count("<tr data-rank=") == 12
+    assert '<span id="gpu-count">12</span>' in full
+    assert '<span id="stop-gpus">Its 12 GPUs are freed within seconds.</span>' in full
+    assert again in full
+
+
+def test_the_question_before_a_stop_says_from_where_the_run_could_go_on(world: World, run: Run) -> None:
+    begins = "It has saved no checkpoint: Retry starts again {}."
+    saved = "Resume goes on from its last checkpoint, after iteration <span data-saved-step>{}</span>."
+    page = page_of(world, run)
+    assert f"<span data-unless-saved>{begins.format('at the first iteration')}" in page
+    assert f"<span data-if-saved hidden>{saved.format(0)}" in page
+    Run.objects.filter(pk=run.pk).update(saved_step=1200, saved_where="/saved/1200")
+    page = page_of(world, run)
+    assert f"<span data-if-saved>{saved.format('1,200')}" in page
+    assert "<span data-unless-saved hidden>" in page
+    Run.objects.filter(pk=run.pk).update(saved_step=None, saved_where="")
+    run.job.document["resume"] = "/saved/elsewhere"
+    run.job.save()
+    assert begins.format("from the checkpoint that its job begins with") in page_of(world, run)
 
 
 def pieces(story: list[Any], size: int) -> list[list[Any]]:

@@ -68,6 +68,7 @@ def drained(world: Any, nodes: Nodes, how: str) -> Run:
     client = world.client("operator")
     page = client.get(f"/nodes/{world.nodes[1].pk}/drain/")
     assert "no checkpoints" in page.content.decode()
+    assert "start again elsewhere, from the last checkpoint if any" in page.content.decode()
     assert page.context["runs"] == [run]
     assert client.post(f"/nodes/{world.nodes[1].pk}/drain/", {"runs": how}).status_code == 302
     run.refresh_from_db()

@@ -32,6 +32,7 @@ ATTEMPTS = [
     "XSETID node:{own}:events 9-9", "EXPIRE node:{own}:events 1", "UNLINK node:{own}:events",
     "RENAME node:{own}:events node:{own}:x", "DEL node:{own}:events", "SET node:{own}:events x",
     "LPUSH node:{own}:events x", "HSET node:{own}:events a b", "GET node:{own}:events",
+    "SET node:{own}:site 9.9.9", "DEL node:{own}:site",
     # two keys at once, one of them another's
     "BRPOP node:{own}:node.{own} node:{other}:node.{other} 1", "SMOVE node:{own}:x node:{other}:x y",
     "LMOVE node:{other}:node.{other} node:{own}:x LEFT LEFT", "COPY node:{other}:site node:{own}:x",

@@ -14,8 +14,10 @@ from engine.inputs import parse
 from engine.runtime.job import TrainJob
 from tests.site.world import World, make_world
 from webapp.accounts.models import AuditEntry
+from webapp.inventory.models import Node
 from webapp.jobs import services
 from webapp.jobs.models import Job, Run, Status
+from webapp.planning.dry import dry_run_document
 
 
 def best(world: World) -> int:
@@ -136,6 +138,56 @@ def test_a_clone_that_cannot_run_is_refused_in_place(
     assert Run.objects.count() == 1
 
 
+def near_the_limit(world: World) -> Run:
+    """A run whose GPUs hold all four microbatches at once: 9 GiB, a hundred times as many 130 GiB."""
+    document = {**world.launch().job.document, "policy": "gpipe", "micro_batch": 80_000}
+    document["activation_bytes"] = None
+    return services.clone_run(world.users["operator"], Run.objects.get(), name="large", document=document)
+
+
+def test_a_clone_that_needs_more_memory_than_there_is_says_so_at_the_field(world: World) -> None:
+    run, client = near_the_limit(world), world.client("operator")
+    values = {**form_of(client, run), "microbatches": 400}
+    for asked in ({}, {"check": "1"}):
+        response = client.post(f"/runs/{run.pk}/clone/", {**values, **asked})
+        assert response.status_code == 422
+        (error,) = response.context["form"].errors["microbatches"]
+        assert "of 80 GiB (a100-80g)" in error
+        assert "of 400 microbatches" in error
+        assert 'data-state="failed">Memory' in response.content.decode()
+    assert Run.objects.count() == 2
+
+
+def test_a_clone_is_checked_before_it_is_launched(world: World) -> None:
+    run, client = near_the_limit(world), world.client("operator")
+    page = client.get(f"/runs/{run.pk}/clone/")
+    assert page.context["form"].dry == dry_run_document(run.job.document, world.team)
+    assert "of 4 microbatches" in page.content.decode()
+    values = {**form_of(client, run), "micro_batch": 10, "check": "1"}
+    checked = client.post(f"/runs/{run.pk}/clone/", values)
+    assert checked.status_code == 200
+    assert 'data-state="ready">Memory' in checked.content.decode()
+    assert 'data-state="waiting">GPUs in east' in checked.content.decode(), "keeps no run from the queue"
+    assert form_value(checked, "idempotency_key") == values["idempotency_key"]
+    assert Run.objects.count() == 2
+    del values["check"]
+    assert client.post(f"/runs/{run.pk}/clone/", values).status_code == 302
+
+
+def test_a_clone_whose_pool_is_gone_is_refused_on_top(world: World) -> None:
+    run, client = world.launch(), world.client("operator")
+    values = form_of(client, run)
+    Node.objects.all().delete()
+    world.dcs[1].pools.all().delete()
+    response = client.post(f"/runs/{run.pk}/clone/", values)
+    assert "GPUs in mid: " in " ".join(response.context["form"].non_field_errors())
+    assert Run.objects.count() == 1
+
+
+def form_value(response: Any, name: str) -> Any:
+    return response.context["form"][name].value()
+
+
 def test_documents_are_what_the_commands_take(world: World) -> None:
     from engine.plan.request import PlanRequest
 
@@ -145,6 +197,20 @@ def test_documents_are_what_the_commands_take(world: World) -> None:
     assert parse(TrainJob, json.loads(job.content)).steps == 50
     plan = client.get(f"/plans/{world.plan.pk}/document.json")
     assert parse(PlanRequest, json.loads(plan.content)).job.partitions == 6
+
+
+def test_the_document_of_a_resumed_attempt_goes_on_from_the_checkpoint(world: World) -> None:
+    run = world.launch()
+    Run.objects.filter(pk=run.pk).update(saved_step=4, saved_where="/c/step-000000004-ab")
+    services.fail_run(run, "Broken.")
+    run.refresh_from_db()
+    again = services.retry_run(world.users["operator"], run, resume=True)
+    client = world.client("viewer")
+    for attempt, begins in ((run, None), (again, "/c/step-000000004-ab")):
+        copied = client.get(f"/runs/{attempt.pk}/document.json").json()
+        shown = json.loads(client.get(f"/runs/{attempt.pk}/").context["document"])
+        assert copied.get("resume") == shown.get("resume") == begins
+        parse(TrainJob, copied)
 
 
 def queries(ask: Callable[[], Any]) -> int:

@@ -29,7 +29,7 @@ def test_a_lane_names_exactly_one_rank(rank: int, stages: int) -> None:
         (
             {"boundary_why": "mid-1 is draining", "stop_after": 1233, "again": True},
             "mid-1 is draining: it ends after iteration 1,234; its job then starts again elsewhere, "
-            "from the first iteration.",
+            "from the last checkpoint if any.",
         ),
         ({"boundary_why": "mid-1 is draining", "stop_after": 0, "status": Status.CANCELLED}, ""),
     ],

@@ -3,7 +3,10 @@
 import hashlib
 import json
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +63,7 @@ def test_rights_that_are_too_wide_or_too_narrow_fail(
         admin.execute_command("ACL", "SETUSER", "node-a", "~*")
         assert level(tmp_path, "broker rights").level == "fail"
         set_node_user(admin, "a", hashlib.sha256(b"pw").hexdigest())
-        admin.execute_command("ACL", "SETUSER", "node-a", "-xlen")
+        admin.execute_command("ACL", "SETUSER", "node-a", "clearselectors")
         assert "lacks rights" in level(tmp_path, "broker rights").found
         set_node_user(admin, "a", hashlib.sha256(b"other").hexdigest())
         assert "join again" in level(tmp_path, "broker").todo
@@ -85,3 +88,60 @@ def test_a_broker_that_is_away_keeps_no_agent_from_starting(environment: dict[st
     refuse_skew(
         from_environment({**environment, "MERIDIAN_BROKER_URL": "redis://node-a:pw@127.0.0.1:1/0"}), connect
     )
+
+
+@contextmanager
+def site(answer: bytes) -> Iterator[str]:
+    """The address of a site that answers every request with `answer`, status line and all."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/readyz"
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing: the test's own output is enough."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def told_of(folder: Path, answer: bytes) -> Any:
+    with site(answer) as url:
+        return next(line for line in examine(folder, None, url) if line.check == "site")
+
+
+UNREADY = b"HTTP/1.0 503 Service Unavailable\r\n\r\n"
+
+
+def test_the_parts_of_a_site_that_are_not_well_are_named(tmp_path: Path) -> None:
+    checks = {
+        "broker": {"ok": False, "detail": "does not answer", "since": None},
+        "database": {"ok": True, "detail": "answers", "since": "2026-01-01T00:00:00Z"},
+        "reconciler": {"ok": False, "detail": "silent for 40 s", "since": "2026-01-01T00:00:00Z"},
+    }
+    found = told_of(tmp_path, UNREADY + json.dumps({"ok": False, "checks": checks}).encode())
+    assert (found.level, found.todo) == ("fail", "broker: does not answer; reconciler: silent for 40 s")
+    assert found.found.endswith("/readyz: status 503")
+    well = b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps({"ok": True, "checks": {}}).encode()
+    assert told_of(tmp_path, well).level == "ok"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"\xff", b"[]", b"{}", b'{"checks": [1]}', b'{"checks": {"broker": "x"}}']
+)
+def test_what_answers_in_the_place_of_a_site_may_say_anything(tmp_path: Path, body: bytes) -> None:
+    found = told_of(tmp_path, UNREADY + body)
+    assert (found.level, found.todo) == ("fail", "see the site's log")
+
+
+def test_what_speaks_no_http_is_no_site(tmp_path: Path) -> None:
+    found = told_of(tmp_path, b"SSH-2.0-OpenSSH\r\n")
+    assert found.level == "fail"
+    assert "does not answer" in found.found

@@ -1,6 +1,6 @@
 """Filters of the lists of people, teams, invitations and audit rows."""
 
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -122,6 +122,15 @@ class AuditFilterSet(filters.FilterSet):
         return queryset.filter(at__lt=self._midnight(value + timedelta(days=1)))
 
     def _midnight(self, day: Any) -> datetime:
-        """When `day` begins where the reader is (time zone of the account, else UTC)."""
-        zone = getattr(getattr(self.request, "user", None), "time_zone", "") or "UTC"
-        return datetime.combine(day, time.min, tzinfo=ZoneInfo(zone))
+        """When `day` begins where the reader is: zone of the account, else of the browser, else UTC."""
+        own = getattr(getattr(self.request, "user", None), "time_zone", "")
+        zone = _zone(own) or _zone(self.data.get("zone", "")) or UTC
+        return datetime.combine(day, time.min, tzinfo=zone)
+
+
+def _zone(name: str) -> ZoneInfo | None:
+    """The time zone called `name`, or None where there is none: browsers and addresses say what they like."""
+    try:
+        return ZoneInfo(name) if name else None
+    except (KeyError, OSError, ValueError):
+        return None

@@ -8,14 +8,22 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.runtime.job import RUNNABLE, TrainJob
 from webapp.formkit import Sectioned
+from webapp.jobs.document import pinned_document
 from webapp.jobs.models import Job, Run
+from webapp.planning.dry import dry_run_document
 
 # Of one policy; another has its own. A schedule is that of all other values too: it is made anew.
 POLICY_RULES = ("contention", "recompute_rule", "chunks", "traversal")
+# What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
+NEEDS_MEMORY = ("micro_batch", "microbatches", "memory_limit", "policy")
 
 
 class CloneForm(Sectioned, forms.Form):
-    """Everything that is not here stays as it was in the run's document."""
+    """Everything that is not here stays as it was in the run's document.
+
+    dry : what a launch would meet (webapp/planning/dry.py): of the run's document, then of what is asked for;
+        None where that gives no document.
+    """
 
     name = forms.CharField(max_length=80)
     steps = forms.IntegerField(label="Iterations", min_value=1, max_value=10**9)
@@ -70,6 +78,7 @@ class CloneForm(Sectioned, forms.Form):
             values |= {"checkpoint_dir": old.checkpoint.dir, "checkpoint_every": old.checkpoint.every}
         super().__init__(data, initial={"name": _free_name(run.job), **values, **(initial or {})})
         self.run = run
+        self.dry = None if self.is_bound else dry_run_document(run.job.document, run.job.team)
         resume = self.fields["resume"]
         resume.disabled = run.saved_step is None
         resume.help_text = (
@@ -80,10 +89,23 @@ class CloneForm(Sectioned, forms.Form):
         cleaned = super().clean() or {}
         if not self.errors:
             try:
-                self.document = self._document(cleaned)
+                self.document = pinned_document(self._document(cleaned))
+                self._refuse_what_cannot_run()
             except InputError as error:
                 self.take_input_error(error)
         return cleaned
+
+    def _refuse_what_cannot_run(self) -> None:
+        """Errors for what stands in the way for good; a launch says at which field a schedule fails."""
+        self.dry = dry_run_document(self.document, self.run.job.team)
+        for check in self.dry["checks"]:
+            if check["ok"] or not check["blocks"] or check["name"] == "Document":
+                continue
+            changed = [name for name in NEEDS_MEMORY if name in self.changed_data]
+            if check["name"] == "Memory" and changed:
+                self.add_error(changed[0], check["text"])
+            else:
+                self.add_error(None, f"{check['name']}: {check['text']}")
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
         document = {name: value for name, value in self.run.job.document.items() if name != "schedule"}

@@ -47,11 +47,11 @@ def run_retry(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def run_clone(request: HttpRequest, pk: int) -> HttpResponse:
-    """The launch form filled in from a run; launches what was changed."""
+    """The launch form filled in from a run; launches what was changed, or says what that would meet."""
     run = _run(request, pk)
     require(request.user, run.job.team)
     form = CloneForm(request.POST or None, run=run, initial={"idempotency_key": fresh_key()})
-    if request.method == "POST" and form.is_valid():
+    if request.method == "POST" and form.is_valid() and "check" not in request.POST:
         try:
             made = clone_run(
                 request.user, run, name=form.cleaned_data["name"], document=form.document,
@@ -71,7 +71,6 @@ def _clone_context(run: Run, form: CloneForm) -> dict[str, Any]:
         "run": run,
         "form": form,
         "sections": form.sections,
-        "submit_label": "Launch",
         "cancel_url": reverse("jobs:run-detail", args=[run.pk]),
         "wide": True,
     }

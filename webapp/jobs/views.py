@@ -47,7 +47,7 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "ws_path": f"/ws/runs/{pk}/",
         **{f"{name}_url": reverse(f"jobs:run-{name}", args=[pk]) for name in LINKS},
         "may_operate": may(request.user, run.job.team),
-        "document": json.dumps(run.job.document, indent=2),
+        "document": json.dumps(run.document, indent=2),
         "command": f"meridian train run-{pk}.json",
         "document_name": f"run-{pk}.json",
         "launch_key": fresh_key(),
@@ -110,9 +110,9 @@ def _iteration(request: HttpRequest, name: str, default: int) -> int:
 
 
 def run_document(request: HttpRequest, pk: int) -> HttpResponse:
-    """The document that `meridian train` runs."""
+    """The document that `meridian train` runs: with the checkpoint that this attempt goes on from."""
     run = visible_or_404(Run.objects.select_related("job"), request.user, pk=pk)
-    return _attached(run.job.document, f"run-{pk}.json", indent=2)
+    return _attached(run.document, f"run-{pk}.json", indent=2)
 
 
 def _attached(data: Any, name: str, *, indent: int | None) -> HttpResponse:

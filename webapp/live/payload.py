@@ -23,7 +23,7 @@ def ending(run: Run) -> str:
     if run.is_over or not run.boundary_why:
         return ""
     when = f"iteration {run.stop_ordinal:,}" if run.stop_ordinal else "a whole iteration"
-    again = "; its job then starts again elsewhere, from the first iteration" if run.again else ""
+    again = "; its job then starts again elsewhere, from the last checkpoint if any" if run.again else ""
     return f"{run.boundary_why}: it ends after {when}{again}."
 
 
@@ -72,5 +72,7 @@ def mark_entry(event: RunEvent) -> dict[str, Any]:
 
 
 def rank_entries(ranks: Iterable[RankState]) -> list[dict[str, Any]]:
-    """The `ranks` list."""
-    return [{"rank": rank.rank, "state": rank.state, "detail": rank.detail} for rank in ranks]
+    """The `ranks` list; `detail` is what a rank said last: of its state, else in its log."""
+    return [
+        {"rank": rank.rank, "state": rank.state, "detail": rank.detail or rank.last_line} for rank in ranks
+    ]

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
-# What kombu keeps under the node's prefix. Its stream of events is no such key: to that it appends.
+# What kombu keeps under the node's prefix. Not among them: its stream of events, to which it appends, and
+# what the site says of itself, which it reads.
 KEYS = ("node.*", "_kombu.*", "unacked*")
 COMMANDS = (
     # consuming the queue and acknowledging
@@ -62,8 +63,8 @@ def set_node_user(client: "Redis", name: str, password_sha256: str) -> None:
     rules = ["reset", "on", "sanitize-payload", f"#{password_sha256}", "resetchannels", "-@all"]
     rules += [f"~node:{name}:{keys}" for keys in KEYS]
     rules += [f"+{command}" for command in COMMANDS]
-    events = f"(+xadd +xlen ~node:{name}:events)"
-    client.execute_command("ACL", "SETUSER", user_of(name), *rules, events)
+    rules += [f"(+xadd +xlen ~node:{name}:events)", f"(+get ~node:{name}:site)"]
+    client.execute_command("ACL", "SETUSER", user_of(name), *rules)
     _save(client)
 
 

@@ -41,12 +41,14 @@ def site_services(port: int, var: Path, *, host: str = "127.0.0.1") -> list[Serv
     quiet = {"MERIDIAN_LOG": "WARNING", "PYTHONWARNINGS": "ignore:You're running the worker", **env}
     python = sys.executable
     celery = (python, "-m", "celery", "-q", "-A", "webapp.celery")
-    uvicorn = (python, "-m", "uvicorn", "webapp.asgi:application", "--host", host, "--port", str(port))
+    address = ("--host", host, "--port", str(port))
+    uvicorn = (python, "-m", "uvicorn", "webapp.asgi:application", *address)
+    quietly = ("--no-access-log", "--log-level", "warning")  # the site logs requests itself
     return [
         Service(
             name="web",
-            # Open sockets would hold the shutdown up for ever; the site logs requests itself.
-            argv=(*uvicorn, "--timeout-graceful-shutdown", "2", "--no-access-log", "--log-level", "warning"),
+            # Open sockets would hold a shutdown up for ever; a busy browser that answers late keeps its own.
+            argv=(*uvicorn, *quietly, "--timeout-graceful-shutdown", "2", "--ws-ping-timeout", "60"),
             env=env,
             stage=WEB,
         ),

@@ -50,8 +50,6 @@ export function span(seconds) {
   return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600)} h`;
 }
 
-export const clock = (unixSeconds) => new Date(unixSeconds * 1000).toISOString().slice(11, 19);
-
 /** Bytes per second and the like; GB = 10^9 bytes. */
 export function bytes(n) {
   if (absent(n)) return ABSENT;

@@ -1,8 +1,8 @@
-// The keys of every page: / find, g then o p r, j k rows, Enter opens, ? help. They can be switched off.
+// The keys of every page: / find, g then o p r s d n l, j k rows, Enter opens, ? help. They can be switched off.
 import { $, $$, inField } from "./dom.js";
 import { recall, remember } from "./storage.js";
 
-const GO = { o: "overview", p: "plans", r: "runs", d: "datacenters", n: "nodes", l: "links" };
+const GO = { o: "overview", p: "plans", r: "runs", s: "schedules", d: "datacenters", n: "nodes", l: "links" };
 const PAIR_MS = 1200;
 
 export const singleKeysOn = () => recall("keys") !== "off";

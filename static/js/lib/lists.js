@@ -7,6 +7,8 @@ function initFilters() {
     if (event.detail.elt.id !== "filter") return;
     const { parameters } = event.detail;
     for (const key of Object.keys(parameters)) if (parameters[key] === "") delete parameters[key];
+    // The reader's zone says when a day begins: where no day is asked for it says nothing.
+    if (!parameters.since && !parameters.until) delete parameters.zone;
   });
 }
 

@@ -13,6 +13,12 @@ function parts(date) {
   return Object.fromEntries(maker.formatToParts(date).map((part) => [part.type, part.value]));
 }
 
+/** By how many ms the reader's clock is ahead of UTC at `time` (Unix ms). */
+export function ahead(time) {
+  const p = parts(new Date(time));
+  return Date.UTC(p.year, p.month - 1, p.day, p.hour, p.minute, p.second) - Math.floor(time / 1_000) * 1_000;
+}
+
 const WRITE = {
   second: (p) => `${p.year}-${p.month}-${p.day} ${p.hour}:${p.minute}:${p.second}`,
   minute: (p) => `${p.year}-${p.month}-${p.day} ${p.hour}:${p.minute}`,
@@ -52,7 +58,10 @@ export function localTimes(root = document) {
     const date = new Date(node.dateTime);
     if (!Number.isNaN(date.getTime())) node.textContent = written(date, node.dataset.when);
   }
+  // Drawings cannot hold a <time>: their texts and titles say when in data-at, and what follows in data-rest.
+  for (const node of $$("svg [data-at]", root)) node.textContent = written(new Date(node.dataset.at), node.dataset.when) + (node.dataset.rest ?? "");
   for (const node of $$("[data-zone]", root)) node.textContent = now;
+  for (const node of $$("input[data-zone-name]", root)) node.value = zone();
 }
 
 export function initTimes() {

@@ -1,5 +1,5 @@
 // State, reason, badge, marks and ranks, changed in place.
-import { $, el, setText } from "../lib/dom.js";
+import { $, $$, el, setText } from "../lib/dom.js";
 import { count, span } from "../lib/format.js";
 import { timeElement, written } from "../lib/times.js";
 
@@ -28,10 +28,15 @@ export function showRun(run, model) {
   const retry = $("[data-retry]");
   if (retry) retry.hidden = !isOver(run);
   const resume = $("[data-resume]");
-  if (resume) {
-    resume.hidden = !isOver(run) || run.saved_step === null;
-    setText($("[data-resume-step]", resume), count(run.saved_step ?? 0));
-  }
+  if (resume) resume.hidden = !isOver(run) || run.saved_step === null;
+  showSaved(run.saved_step);
+}
+
+/** From where the run could go on: the button that resumes it and the question before it is stopped. */
+function showSaved(step) {
+  for (const node of $$("[data-saved-step]")) setText(node, count(step ?? 0));
+  for (const node of $$("[data-if-saved]")) node.hidden = step === null;
+  for (const node of $$("[data-unless-saved]")) node.hidden = step !== null;
 }
 
 /** With a capital, unless it begins with a name: those stay as they are. */
@@ -79,8 +84,21 @@ export function addMarks(list, marks, showOn, model) {
   $("[data-marks-none]").hidden = list.children.length > 0;
 }
 
+let told = []; // what was last said of the ranks
+
+/** Writes states into the table of GPUs; where its rows are not those of `ranks`, htmx brings it again. */
 export function showRanks(ranks) {
-  for (const rank of ranks ?? []) {
+  if (!ranks) return;
+  told = ranks;
+  if ($$("#gpus [data-rank]").length !== ranks.length) $("#gpus")?.dispatchEvent(new Event("meridian:gpus"));
+  fillRanks();
+}
+
+// While the table was on its way more may have been said.
+document.addEventListener("htmx:afterSettle", fillRanks);
+
+function fillRanks() {
+  for (const rank of told) {
     const row = $(`[data-rank="${rank.rank}"]`);
     if (!row) continue;
     const state = $(".state", row);

@@ -42,7 +42,7 @@ export function bindGoto(timeline, form, fetchIteration) {
     event.preventDefault();
     const { model } = timeline, last = model.iterations.at(-1)?.iteration ?? -1;
     const place = parsePlace(input.value, { epoch: model.epoch, until: model.frontier });
-    if (!place) { refuse("An iteration such as 12, a time since the start such as 4.5 s, or a clock time such as 02:49:09."); return; }
+    if (!place) { refuse("An iteration such as 12, a time since the start such as 4.5 s, or a clock time such as 02:49:09 or 02:49:09 UTC."); return; }
     if (place.iteration !== undefined) {
       if (place.iteration > last) { refuse(last < 0 ? "No iteration has begun yet." : `The run has reached iteration ${count(last + 1)}.`); return; }
       if (!timeline.showIteration(place.iteration) && !(await fetchIteration(place.iteration) && timeline.showIteration(place.iteration))) {

@@ -1,5 +1,6 @@
 // An item in words: for the tooltip, the sheet under a narrow timeline, the live region and the table.
-import { bytes, clock, count, difference, duration, instant, percent } from "../lib/format.js";
+import { bytes, count, difference, duration, instant, percent } from "../lib/format.js";
+import { written } from "../lib/times.js";
 import { bubblesIn } from "./gaps.js";
 import { laneName } from "./gutter.js";
 import { waitedFor } from "./waits.js";
@@ -44,9 +45,9 @@ const WORDS = { error: "fault", warn: "warning", info: "change" };
 
 // Marks that stand on one spot are told together.
 function markFacts({ marks }, since) {
-  const [first, ...others] = marks;
-  const facts = [[WORDS[first.level] ?? first.level, `${clock(first.t)} UTC`], ["at", since(first.time)]];
-  others.slice(0, 4).forEach((mark) => facts.push([clock(mark.t), mark.text]));
+  const [first, ...others] = marks, when = (mark, style) => written(new Date(mark.t * 1_000), style);
+  const facts = [[WORDS[first.level] ?? first.level, when(first, "recent")], ["at", since(first.time)]];
+  others.slice(0, 4).forEach((mark) => facts.push([when(mark, "recent cell"), mark.text]));
   if (others.length > 4) facts.push(["and", `${others.length - 4} more`]);
   return facts;
 }

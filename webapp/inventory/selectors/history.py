@@ -19,12 +19,13 @@ WIDE, HIGH, LEFT, FOOT, HEAD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One measurement: its place in the chart, and what it says."""
+    """One measurement: its place in the chart, when it was, and what it says."""
 
     x: float
     y: float
     source: str
-    title: str
+    at: datetime
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +88,7 @@ def _chart(label: str, unit: str, field: str, rows: Sequence[LinkMeasurement], i
 
 def _point(row: LinkMeasurement, field: str, unit: str, x: float, y: float) -> Point:
     source = LinkSource(row.source).label.lower()
-    text = f"{row.at:%Y-%m-%d %H:%M:%S} UTC: {getattr(row, field):g} {unit}, {source}"
-    return Point(x=x, y=y, source=row.source, title=text)
+    return Point(x=x, y=y, source=row.source, at=row.at, text=f"{getattr(row, field):g} {unit}, {source}")
 
 
 def _step(most: float) -> float:

@@ -14,7 +14,7 @@ class DrainRuns(models.TextChoices):
     """What becomes of the runs that are there when a drain begins."""
 
     FINISH = "finish", "go on to their end there"
-    MOVE = "move", "end after an iteration and start again elsewhere, from the first iteration"
+    MOVE = "move", "end after an iteration and start again elsewhere, from the last checkpoint if any"
     STOP = "stop", "end after an iteration and stay stopped"
 
 

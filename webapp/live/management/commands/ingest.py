@@ -22,7 +22,7 @@ async def _main() -> None:
     client = Redis.from_url(
         settings.VALKEY_URL,
         decode_responses=True,
-        encoding_errors="replace",  # a node may send what is no UTF-8: one such entry must not stop the others
+        encoding_errors="replace",  # what a node sends need not be UTF-8
         socket_connect_timeout=3,
         socket_timeout=10,
     )
