@@ -93,8 +93,8 @@ def shape_of(problem: Problem, route: Sequence[int], split: Sequence[int]) -> Sh
 
 def cell_sizes(request: PlanRequest, layout: Layout | None = None) -> tuple[int, ...]:
     """Pipelines in a DP-cell to try: what C says for the slowest listed link, as Algorithm 1, and a few small
-    numbers, so that a slow link that nobody uses does not make all cells large. A faster link may still take the
-    size away that C gave."""
+    numbers, so that a slow link that nobody uses does not make all cells large. A faster link may still take
+    the size away that C gave."""
     job = job_of(request, cluster_of(request), layout)
     return tuple(dict.fromkeys([job.cell_pipelines, *SMALL_CELLS]))
 
