@@ -8,7 +8,7 @@ STAMP := .venv/.set-up
 .PHONY: help setup demo up test test-long check format bench lock clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@awk -F':.*## *' '/^[a-z-]+:.*##/ {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with everything in it (about 2.2 GB)
 

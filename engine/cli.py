@@ -1,5 +1,6 @@
 """The `meridian` command: one sub-command per file in engine/commands, loaded when it is called."""
 
+import errno
 import gc
 import importlib
 import os
@@ -119,6 +120,10 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _fail("no space left where the output goes", 1)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -1,6 +1,7 @@
 """Reading the documents that users write (JSON or YAML) into pydantic models, with one-line errors."""
 
 import difflib
+import errno
 import json
 import math
 import sys
@@ -26,6 +27,7 @@ NonNegative = Annotated[Number, Field(ge=0, le=1e15)]
 Positive = Annotated[Number, Field(gt=0, le=1e15)]
 Count = Annotated[int, BeforeValidator(_not_a_bool), Field(strict=True, ge=1)]
 Flag = Annotated[bool, Field(strict=True)]
+Limit = Annotated[Count, Field(le=1_000_000_000)]
 Index = Annotated[int, BeforeValidator(_not_a_bool), Field(strict=True, ge=0)]
 
 
@@ -51,11 +53,18 @@ def load_document(source: str | Path) -> Any:
         The file is missing or unreadable, or its text is neither JSON nor YAML.
     """
     try:
-        text = sys.stdin.read() if str(source) == "-" else Path(source).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = _standard_input() if str(source) == "-" else Path(source).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError; so is a name with NUL in it
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError("FILE", str(source), f"cannot be read ({reason})") from None
     return read_document(text, str(source))
+
+
+def _standard_input() -> str:
+    if sys.stdin is None:  # closed by the shell: <&-
+        raise OSError(errno.EBADF, "it is closed")
+    # UTF-8 as in files, whatever the locale says.
+    return sys.stdin.buffer.read().decode("utf-8") if hasattr(sys.stdin, "buffer") else sys.stdin.read()
 
 
 def read_document(text: str, source: str) -> Any:
@@ -105,9 +114,19 @@ def _yaml(text: str, source: str, json_problem: str) -> Any:
         raise InputError("FILE", source, "nested too deeply") from None
     except InputError:
         raise
-    except yaml.YAMLError:
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        if mark is not None and text.lstrip()[:1] not in ("{", "["):  # it was not meant to be JSON
+            json_problem = (
+                f"{getattr(error, 'problem', error)} at line {mark.line + 1} column {mark.column + 1}"
+            )
         raise InputError("FILE", source, f"not JSON or YAML: {json_problem}") from None
-    except ValueError as error:  # a date that is none, an integer too long
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:  # a date that is none, a tag that lies
         raise InputError("FILE", source, f"not readable: {str(error).partition(';')[0]}") from None
 
 
@@ -171,7 +190,7 @@ def _first(error: ValidationError, model: type[BaseModel], at: str) -> InputErro
 def _is_branch(part: int | str) -> bool:
     """Pydantic names the branch of a union in the path; users know no such thing."""
     return isinstance(part, str) and (
-        part[:1].isupper() or "[" in part or part in {"float", "int", "str", "bool"}
+        part[:1].isupper() or "[" in part or part in {"float", "int", "str", "bool", "constrained-str"}
     )
 
 

@@ -33,7 +33,8 @@ if [ "$free_gb" -lt 4 ]; then
     exit 1
 fi
 
-[ -x .venv/bin/python ] || "$python" -m venv .venv
+# Without pip it was interrupted while it was made.
+.venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 .venv/bin/python -m pip install --quiet --progress-bar off --no-compile -r requirements.lock
 .venv/bin/python -m pip install --quiet --no-compile --no-deps --editable .

@@ -57,45 +57,67 @@ def command(
     found = resumed(job, corpus.fingerprint()) if job.resume else None
     if found:
         click.echo(f"resumes after step {found.manifest.step} from {found.where}", err=True)
-    with contextlib.ExitStack() as stack:
-        span_file = stack.enter_context(_writable(spans, "--spans")) if spans else None
-        metrics_file = stack.enter_context(_writable(metrics, "--metrics")) if metrics else None
-        trace_file = stack.enter_context(_writable(trace, "--trace")) if trace else None
-        log_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="meridian-train-"))
-        sinks: list[Sink] = [Metrics(metrics_file)] if metrics_file else []
-        if tensorboard:
-            sinks.append(_events_in(tensorboard))
-        for sink in sinks:
-            stack.enter_context(contextlib.closing(sink))
-        watch = _Watch(job, span_file, sinks, keep_spans=trace_file is not None)
-        _run(job, watch, log_dir)
-        if trace_file:
-            json.dump(chrome_trace(watch.kept, "s"), trace_file)
+    watch, unwritten = _trained(job, spans, metrics, trace, tensorboard)
     if watch.failure or watch.result is None:
         click.echo(f"meridian: the run failed: {watch.failure or 'no result came'}", err=True)
         return 1
     click.echo(json.dumps(watch.result, allow_nan=False) if as_json else "\n".join(lines(job, watch.result)))
+    if unwritten is not None:
+        click.echo(f"meridian: a file of the run is not whole: {unwritten}", err=True)
+        return 1
     return 0
+
+
+def _trained(
+    job: TrainJob, spans: Path | None, metrics: Path | None, trace: Path | None, tensorboard: Path | None
+) -> tuple["_Watch", OSError | None]:
+    """What the run said, and why a file of it is not whole: a full disk must not cost the result of hours."""
+    watch: _Watch | None = None
+    try:
+        with contextlib.ExitStack() as stack:
+            span_file = stack.enter_context(_writable(spans, "--spans")) if spans else None
+            metrics_file = stack.enter_context(_writable(metrics, "--metrics")) if metrics else None
+            trace_file = stack.enter_context(_writable(trace, "--trace")) if trace else None
+            log_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="meridian-train-"))
+            sinks: list[Sink] = [Metrics(metrics_file)] if metrics_file else []
+            if tensorboard:
+                sinks.append(_events_in(tensorboard))
+            for sink in sinks:
+                stack.enter_context(contextlib.closing(sink))
+            watch = _Watch(job, span_file, sinks, keep_spans=trace_file is not None)
+            _run(job, watch, log_dir)
+            if trace_file:
+                json.dump(chrome_trace(watch.kept, "s"), trace_file)
+    except OSError as error:
+        if watch is None or watch.result is None:
+            raise
+        return watch, error
+    return watch, None
 
 
 def _with_absolute_paths(job: TrainJob) -> TrainJob:
     """The job with its paths as every process sees them, whatever folder it runs in; URLs stay."""
     changes: dict[str, Any] = {}
     if isinstance(job.data, dict):
-        changes["data"] = {name: _absolute(path) for name, path in job.data.items()}
+        changes["data"] = {dc: _absolute(f"data.{dc}", path) for dc, path in job.data.items()}
     elif job.data is not None:
-        changes["data"] = _absolute(job.data)
+        changes["data"] = _absolute("data", job.data)
     if job.model.tokenizer is not None:
-        changes["model"] = job.model.model_copy(update={"tokenizer": _absolute(job.model.tokenizer)})
+        tokenizer = _absolute("model.tokenizer", job.model.tokenizer)
+        changes["model"] = job.model.model_copy(update={"tokenizer": tokenizer})
     if isinstance(job.resume, str):
-        changes["resume"] = _absolute(job.resume)
+        changes["resume"] = _absolute("resume", job.resume)
     if job.checkpoint is not None:
-        changes["checkpoint"] = job.checkpoint.model_copy(update={"dir": _absolute(job.checkpoint.dir)})
+        folder = _absolute("checkpoint.dir", job.checkpoint.dir)
+        changes["checkpoint"] = job.checkpoint.model_copy(update={"dir": folder})
     return job.model_copy(update=changes)
 
 
-def _absolute(path: str) -> str:
-    return path if "://" in path else str(Path(path).expanduser().resolve())
+def _absolute(field: str, path: str) -> str:
+    try:
+        return path if "://" in path else str(Path(path).expanduser().resolve())
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a user that is none, NUL
+        raise InputError(field, path[:200], f"must be a path: {error}") from None
 
 
 def _run(job: TrainJob, watch: "_Watch", log_dir: str) -> None:

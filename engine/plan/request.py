@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from engine.cluster.gpus import catalogue
 from engine.errors import InputError
-from engine.inputs import Count, Document, Flag, Index, NonNegative, Number, Positive, nearest
+from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest
 from engine.model.presets import PRESETS
 from engine.model.stages import MeasuredProfile
 from engine.schedule.scenario import MOST_OPS, MOST_STAGES, Contention, RecomputeRule, Scenario
@@ -217,7 +217,7 @@ class PlanRequest(Document):
     policy: str
     recompute_rule: RecomputeRule | None = None
     contention: Contention | None = None
-    memory_limit: Count | None = None
+    memory_limit: Limit | None = None
     max_dp_cells: Count | None = Field(default=None, le=MOST_OPTIONS)
     allreduce: Flag = True
     budget_per_iteration: NonNegative | None = None

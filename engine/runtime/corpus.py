@@ -141,9 +141,13 @@ def corpus_files(data: str | None) -> list[Path]:
     if data is None:
         # Text that comes with every Python; sorted, so that it is the same on every node of one version.
         return sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    root = Path(data).expanduser()
-    if not root.exists():
-        raise InputError("data", data, "no such file or folder")
+    try:
+        root = Path(data).expanduser()
+        exists = root.exists()
+    except (OSError, RuntimeError, ValueError):  # too long, a user that is none, NUL
+        exists = False
+    if not exists:
+        raise InputError("data", data[:200], "no such file or folder")
     if root.is_file():
         return [root]
     files = sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))

@@ -160,7 +160,8 @@ class Host:
     def _line(self, pipe: _Pipe, line: bytes) -> None:
         rank = pipe.owner
         if not pipe.is_events:
-            rank.log.write(line + b"\n")
+            with contextlib.suppress(OSError):  # a disk that is full costs the line, not the run
+                rank.log.write(line + b"\n")
             text = line[:LONGEST_LINE].decode(errors="replace").rstrip()
             if text.strip():
                 rank.last_line = text

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from engine.errors import InputError
-from engine.inputs import Count, Document, Flag, Index, NonNegative, Number, Positive, nearest
+from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest
 from engine.model.measured import times_of_profile
 from engine.runtime.devices import Devices
 from engine.runtime.job_settings import CheckpointSettings, SpikeSettings, Steps, ValidationSettings
@@ -45,11 +45,14 @@ UNREACHABLE = HopNetwork(latency_ms=1e9, cap_gbps=1e-9, connections=1, window_by
 _LATER = "not available in this version"
 
 
+PathName = Annotated[str, Field(min_length=1)]
+
+
 class TrainDataCenter(Document):
     """A data centre and the GPUs in it that the job may use."""
 
     name: Annotated[str, Field(min_length=1)]
-    gpus: Index
+    gpus: Annotated[Index, Field(le=10_000_000)]
 
 
 class TrainLink(Document):
@@ -76,8 +79,8 @@ class TrainJob(Document):
     sharing: Sharing | None = None
     contention: Contention | None = None
     recompute_rule: RecomputeRule | None = None
-    memory_limit: Count | None = None
-    full_limit: Count | None = None
+    memory_limit: Limit | None = None
+    full_limit: Limit | None = None
     chunks: Annotated[Count, Field(le=MOST_CHUNKS)] | None = None
     traversal: TraversalName | None = None
     time_limit_s: Annotated[Positive, Field(le=MOST_SECONDS)] = 60.0
@@ -88,7 +91,7 @@ class TrainJob(Document):
     activation_bytes: Annotated[Count, Field(le=10**11)] | None = None
     connections: Literal["auto"] | Annotated[Count, Field(le=256)] = "auto"
     model: TrainModel
-    data: str | dict[str, str] | None = None
+    data: PathName | dict[str, PathName] | None = None
     device: Literal["cpu", "emulated", "cuda"] = "cpu"
     times_ms: Times | None = None
     dtype: Literal["fp32", "bf16", "fp64"] = "fp32"

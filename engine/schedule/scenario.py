@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
 from engine.errors import InputError
-from engine.inputs import Count, Document, Flag, Index, NonNegative, Positive, nearest
+from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Positive, nearest
 from engine.schedule.ir import Sharing
 from engine.schedule.registry import MODULES
 from engine.schedule.traversal import TraversalName
@@ -56,8 +56,8 @@ class Scenario(Document):
     wan: Link | list[Link] = Link()
     lan: Link = Link()
     sharing: Sharing | None = None
-    memory_limit: Count | None = None
-    full_limit: Count | None = None
+    memory_limit: Limit | None = None
+    full_limit: Limit | None = None
     policy: str
     contention: Contention | None = None
     recompute_rule: RecomputeRule | None = None

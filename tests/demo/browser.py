@@ -13,7 +13,8 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+MACOS = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
+NAMES = ("chromium", "chromium-browser", "google-chrome", MACOS)
 PASSWORD = "meridian-demo"
 WITHIN_MS = 30_000  # for a busy machine: what is there at once is not waited for
 expect.set_options(timeout=WITHIN_MS)

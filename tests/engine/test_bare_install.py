@@ -82,6 +82,13 @@ def test_simulate_runs_in_it(bare_python: Path) -> None:
     assert json.loads(result.stdout)["makespan"] == 36
 
 
+def test_the_proven_optimum_is_found_in_it(bare_python: Path) -> None:
+    scenario = {"stages": 2, "microbatches": 2, "times": {"forward": 1, "backward": 2}, "policy": "optimal"}
+    result = _run(bare_python, "-m", "engine.cli", "simulate", "--json", "-", stdin=json.dumps(scenario))
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["optimal"]
+
+
 @pytest.mark.long
 def test_pip_install_without_extras(tmp_path: Path) -> None:
     """The real thing: pip resolves and installs the bare package from its registry."""

@@ -40,6 +40,11 @@ def _loaded(folder: Path, text: str) -> Any:
         "a: !!python/object:os.system x",
         "\0",
         "a: b: c",
+        "a: !!bool abc",
+        "a: !!int ''",
+        "a: !!timestamp abc",
+        "a: !!set [b]",
+        "? !!str [a]",
     ],
     ids=lambda text: text[:12],
 )
@@ -54,6 +59,13 @@ def test_unreadable_text_is_one_line(tmp_path: Path, text: str) -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         load_document(tmp_path / name)
+
+
+def test_yaml_that_is_none_says_where(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at line 3 column 1"):
+        _loaded(tmp_path, "stages: 2\npolicy: x\n\tbad: 1\n")
+    with pytest.raises(InputError, match="at line 1 column 12"):
+        _loaded(tmp_path, '{"stages": ]}')
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:

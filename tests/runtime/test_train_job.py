@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -136,3 +137,37 @@ def test_command_trains_and_writes_spans_and_trace(tmp_path: Path) -> None:
     assert result["iteration_ms"]["simulated"] > 0
     assert len((tmp_path / "s").read_text().splitlines()) == 4 * (3 + 3 + 1)
     assert json.loads((tmp_path / "t").read_text())["traceEvents"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("option", ["--spans", "--trace", "--metrics"])
+def test_a_full_disk_costs_the_file_and_not_the_result(tmp_path: Path, option: str) -> None:
+    one = document(stages=1, pipelines=1, dc_of_stage=[0], policy="gpipe", recompute=False, steps=2)
+    (tmp_path / "job.json").write_text(json.dumps(one))
+    arguments = [str(tmp_path / "job.json"), "--json", option, "/dev/full"]
+    answer = CliRunner().invoke(command, arguments, standalone_mode=False)
+    assert answer.return_value == 1
+    assert json.loads(answer.stdout)["steps"] == 2
+    assert "No space left" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"data": ""}, "data"),
+        ({"data": 5}, "data"),
+        ({"data": "a\0b"}, "data"),
+        ({"data": "~nobody-of-that-name/x"}, "data"),
+        ({"data": {"north": "a\0b", "south": "x"}}, "data.north"),
+        ({"data": "x" * 5000}, "data"),
+        ({"resume": "a\0b"}, "resume"),
+        ({"checkpoint": {"dir": "a\0b", "every": 1}}, "checkpoint.dir"),
+        ({"memory_limit": 10**30}, "memory_limit"),
+        ({"datacenters": [{"name": "north", "gpus": 10**12}]}, "datacenters[0].gpus"),
+    ],
+)
+def test_what_is_no_path_and_no_number_is_named(tmp_path: Path, changes: Any, field: str) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(document(**changes)))
+    answer = CliRunner().invoke(command, [str(tmp_path / "job.json")], standalone_mode=False)
+    assert isinstance(answer.exception, InputError)
+    assert answer.exception.field == field
