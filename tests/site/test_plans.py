@@ -59,16 +59,19 @@ def operator(world: World, client: Client) -> Client:
     gpus=st.tuples(st.integers(0, 40), st.integers(0, 40)),
     latency=st.integers(0, 100),
     bandwidth=st.integers(1, 100),
+    price=st.floats(0, 100),
 )
 def test_what_a_slider_says_is_what_the_document_holds(
-    gpus: tuple[int, int], latency: int, bandwidth: int
+    gpus: tuple[int, int], latency: int, bandwidth: int, price: float
 ) -> None:
     query = {
         "gpus-0": str(gpus[0]), "gpus-1": str(gpus[1]), "latency-0": str(latency),
         "bandwidth-0": str(bandwidth), "option": "3", "budget": "",
+        "price-1": str(price),
     }  # fmt: skip
     document, used = changed(DOCUMENT, query)
     assert [dc["gpus"] for dc in document["datacenters"]] == list(gpus)
+    assert document["datacenters"][1]["price_per_gpu_hour"] == price
     link = document["links"][0]
     assert (link["latency_ms"], link["bandwidth_gbps"]) == (latency, bandwidth)
     # The changed document, asked with what was used alone, is the same; nothing used, nothing changed.
@@ -100,6 +103,8 @@ def test_c_follows_the_links_where_it_came_from_them() -> None:
         ({"gpus-0": "-1"}, "gpus-0"),
         ({"gpus-0": "1e9"}, "gpus-0"),
         ({"gpus-0": "999999999"}, "gpus"),
+        ({"price-0": "-1"}, "price_per_gpu_hour"),
+        ({"price-0": ""}, "price-0"),
         ({"latency-0": "nan"}, "latency_ms"),
         ({"bandwidth-0": "0"}, "bandwidth_gbps"),
         ({"bandwidth-0": "fast"}, "bandwidth-0"),

@@ -17,6 +17,10 @@ from webapp.planning.number_lists import Numbers
 SEVERAL = "Or several, such as 1, 2, 4: the best is found."
 
 
+# `optimal` takes a minute a cell: the page Schedules has progress and a stop for that.
+AT_ONCE = tuple(name for name in RUNNABLE if name != "optimal")
+
+
 class PlanForm(Sectioned, forms.Form):
     """Explicit times can be launched on emulated GPUs; a model preset is planned only in this version."""
 
@@ -68,7 +72,7 @@ class PlanForm(Sectioned, forms.Form):
         help_text="Search: any order and share of data centres. Algorithm 1: as the Atlas paper fills them.",
     )  # fmt: skip
     policy = forms.ChoiceField(
-        choices=[("auto", "auto: the best there is"), *((name, name) for name in RUNNABLE)], initial="auto",
+        choices=[("auto", "auto: the best there is"), *((name, name) for name in AT_ONCE)], initial="auto",
         help_text="auto answers with the best fast one and is refined in the background.",
     )  # fmt: skip
     max_dp_cells = forms.IntegerField(label="Most DP cells", min_value=1, max_value=100_000, required=False)

@@ -25,7 +25,10 @@ MOST_SLIDERS = 60  # more data centres or links than this have no sliders each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slider:
-    """One thing to change: its parameter, value, and where it begins and ends."""
+    """One thing to change: its parameter, value, and where it begins and ends.
+
+    price, price_name : $/GPU h of a data centre whose GPUs these are, and the parameter that changes it.
+    """
 
     name: str
     label: str
@@ -35,7 +38,8 @@ class Slider:
     least: float
     most: float
     step: float
-    note: str = ""
+    price: float | None = None
+    price_name: str = ""
 
     @property
     def is_changed(self) -> bool:
@@ -53,7 +57,7 @@ def sliders(request: dict[str, Any], changed: dict[str, Any]) -> dict[str, list[
             Slider(
                 name=f"gpus-{i}", label=was["name"], unit="GPUs", planned=was["gpus"], value=now["gpus"],
                 least=0, most=max(2 * was["gpus"], now["gpus"], LEAST_GPUS), step=1,
-                note=f"{was['price_per_gpu_hour']:,.2f}",
+                price=now["price_per_gpu_hour"], price_name=f"price-{i}",
             )
             for i, (was, now) in enumerate(dcs)
         ],
@@ -110,6 +114,8 @@ def changed(request: dict[str, Any], query: Mapping[str, str]) -> tuple[dict[str
             continue
         if kind == "gpus" and at < len(made["datacenters"]):
             put(made["datacenters"][at], "gpus", name, _whole(name, query[name]))
+        elif kind == "price" and at < len(made["datacenters"]):
+            put(made["datacenters"][at], "price_per_gpu_hour", name, _number(name, query[name]))
         elif kind in FIGURES and at < len(made.get("links", [])):
             put(made["links"][at], FIGURES[kind], name, _number(name, query[name]))
     if follows_links(request):
@@ -154,6 +160,11 @@ def told(request: dict[str, Any], made: dict[str, Any]) -> list[str]:
         f"{was['name']} {was['gpus']:,} → {now['gpus']:,} GPUs"
         for was, now in zip(request["datacenters"], made["datacenters"], strict=True)
         if was["gpus"] != now["gpus"]
+    ]
+    lines += [
+        f"{was['name']} ${was['price_per_gpu_hour']:g} → ${now['price_per_gpu_hour']:g}/GPU h"
+        for was, now in zip(request["datacenters"], made["datacenters"], strict=True)
+        if was["price_per_gpu_hour"] != now["price_per_gpu_hour"]
     ]
     for was, now in zip(request.get("links", []), made.get("links", []), strict=True):
         pair = _between(was)
