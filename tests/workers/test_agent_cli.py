@@ -49,7 +49,8 @@ class Handler(BaseHTTPRequestHandler):
         self._say(self.server.status, self.server.answer)
 
     def do_GET(self) -> None:
-        self._say(503, {"database": {"ok": False, "text": "The database is away."}})
+        checks = {"database": {"ok": False, "detail": "The database is away."}}
+        self._say(503, {"ok": False, "checks": checks})
 
     def _say(self, status: int, body: Any) -> None:
         self.send_response(status)
