@@ -14,6 +14,7 @@ from webapp.planning.design import Column, DesignForm, DesignPage, Figures
 
 GIB = 2**30
 MOST_DRAWN = 600
+MOST_ROWS = 12  # of a step that the page shows; its file has all
 
 
 class SwapForm(DesignForm):
@@ -156,7 +157,22 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
                 ],
             )
         )  # fmt: skip
+    if answer.get("spans"):
+        made.append(_step(answer["spans"]))
     return made
+
+
+def _step(spans: list[dict[str, Any]]) -> Figures:
+    """What the chart of one step draws."""
+    rows = [{**span, "number": span.get("chunk", 0) + 1} for span in sorted(spans, key=lambda s: s["start"])]
+    return Figures(
+        name="step", title="One step", note="what computes and what loads", rows=rows, most=MOST_ROWS,
+        columns=[
+            Column(label="Op", key="op"), Column(label="Sub-model", key="number", decimals=0),
+            Column(label="Start", key="start", unit="s", decimals=3),
+            Column(label="End", key="end", unit="s", decimals=3),
+        ],
+    )  # fmt: skip
 
 
 def _charts(answer: dict[str, Any]) -> dict[str, Any]:
