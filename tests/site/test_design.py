@@ -88,5 +88,15 @@ def test_what_does_not_fit_is_said(viewer: Client) -> None:
     assert page.status_code == 200
     assert page.context["answer"]["feasible"] is False
     assert page.context["answer"]["reason"] in page.content.decode()
-    fabric = viewer.get("/network/", {**first("network"), "model": ""})
+    fabric = viewer.get("/network/", {**first("network"), "model": "", "message_mb": ""})
     assert {table.name for table in fabric.context["tables"] if table.rows} == {"fabrics"}
+
+
+def test_collectives_run_over_all_gpus_in_every_hb_domain(viewer: Client) -> None:
+    page = viewer.get("/network/", {**first("network"), "model": "", "gpus": 512, "hb_domain": "8, 64"})
+    (table,) = (table for table in page.context["tables"] if table.name == "collectives")
+    assert len(table.rows) == 2 * 4
+    assert {row["x"] * row["y"] for row in table.rows} == {512}
+    assert all(row["rail_only_s"] > 0 and row["rail_optimised_s"] > 0 for row in table.rows)
+    wrong = viewer.get("/network/", {**first("network"), "gpus": 512, "hb_domain": "7"})
+    assert "hb_domain" in wrong.context["form"].errors

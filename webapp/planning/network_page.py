@@ -15,6 +15,10 @@ from webapp.planning.design import Column, DesignForm, DesignPage, Figures
 # What a page may compute while somebody waits; the command line has no such limits.
 MOST_GPUS = 200_000
 MOST_DOMAINS = 8
+COLLECTIVES = {
+    "allgather": "all-gather", "reduce_scatter": "reduce-scatter", "allreduce": "all-reduce",
+    "all_to_all": "all-to-all",
+}  # fmt: skip
 RATED = [name for name, gpu in catalogue().items() if gpu.nic_bytes_per_s]
 MODELS = [name for name in PRESETS if name not in PER_STAGE]
 
@@ -28,6 +32,10 @@ class NetworkForm(DesignForm):
         help_text="GPUs that one high-bandwidth domain joins; several.",
     )
     switch_radix = forms.IntegerField(label="Ports a switch", min_value=2, max_value=100_000, initial=64)
+    message_mb = forms.FloatField(
+        label="Message, MB", min_value=0.001, max_value=1e6, initial=1000, required=False,
+        help_text="What each GPU has in a collective over all of them. Empty: no collectives.",
+    )  # fmt: skip
     model = forms.ChoiceField(
         choices=[("", "fabric only"), *((n, n) for n in MODELS)], required=False, initial="gpt-1t"
     )
@@ -60,7 +68,11 @@ class NetworkForm(DesignForm):
     transceiver_w = forms.FloatField(label="Transceiver, W", min_value=0, initial=9)
 
     layout = [
-        ("Fabric", "", ["gpus", "gpu_type", "hb_domain", "switch_radix", "hb_gb_s", "nic_gb_s"]),
+        (
+            "Fabric",
+            "",
+            ["gpus", "gpu_type", "hb_domain", "switch_radix", "hb_gb_s", "nic_gb_s", "message_mb"],
+        ),
         ("Model", "", ["model", "batch", "recompute"]),
         ("Parallelism", "", ["tp", "pp", "interleave"]),
         ("Mixture of experts", "", ["experts", "top_k", "every"]),
@@ -74,6 +86,8 @@ class NetworkForm(DesignForm):
             "switch_radix": values["switch_radix"], "gpu_type": values["gpu_type"],
         }  # fmt: skip
         document |= {name: values[name] for name in ("hb_gb_s", "nic_gb_s") if values[name] is not None}
+        if values["message_mb"] is not None:
+            document["collectives"] = _over_all(values["gpus"], document["hb_domain"], values["message_mb"])
         if not values["model"]:
             return document
         trained = ("model", "batch", "recompute", "tp", "pp", "interleave")
@@ -86,6 +100,16 @@ class NetworkForm(DesignForm):
 
     def check(self, document: dict[str, Any]) -> None:
         parse(NetworkRequest, document)
+
+
+def _over_all(gpus: int, domains: list[int], message_mb: float) -> list[dict[str, Any]]:
+    """Every collective over all GPUs, as x in an HB domain by y domains."""
+    sizes = [size for size in domains if size > 0 and gpus % size == 0]
+    return [
+        {"op": op, "bytes": message_mb * 1e6, "x": size, "y": gpus // size}
+        for size in sizes
+        for op in COLLECTIVES
+    ]
 
 
 def _domains(text: str) -> list[int]:
@@ -117,6 +141,8 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
     made = []
     if answer.get("iterations"):
         made.append(_iterations(answer["iterations"]))
+    if answer.get("collectives"):
+        made.append(_collectives(answer["collectives"]))
     made.append(_fabrics(answer["fabrics"]))
     if answer.get("traffic"):
         made.append(_traffic(answer["traffic"]))
@@ -144,6 +170,20 @@ def _iterations(rows: list[dict[str, Any]]) -> Figures:
             Column(label="MFU", key="mfu", unit="%", decimals=1, scale=100, wide=True),
             Column(label="Memory", key="memory_gb_per_gpu", unit="GB", decimals=1, wide=True),
             *([Column(label="", key="reason")] if any(row["reason"] for row in rows) else []),
+        ],
+    )  # fmt: skip
+
+
+def _collectives(rows: list[dict[str, Any]]) -> Figures:
+    return Figures(
+        name="collectives", title="Collectives over all GPUs", note="at the rates that are reached",
+        rows=[{**row, "name": COLLECTIVES[row["op"]]} for row in rows],
+        columns=[
+            Column(label="HB", key="x", decimals=0), Column(label="Domains", key="y", decimals=0, wide=True),
+            Column(label="Collective", key="name"),
+            Column(label="Message", key="bytes", unit="MB", decimals=0, scale=1e-6, wide=True),
+            Column(label="Rail-only", key="rail_only_s", unit="ms", decimals=2, scale=1e3),
+            Column(label="Rail-optimised", key="rail_optimised_s", unit="ms", decimals=2, scale=1e3),
         ],
     )  # fmt: skip
 
@@ -225,7 +265,7 @@ def _charts(answer: dict[str, Any]) -> dict[str, Any]:
 
 page = DesignPage(
     title="Network design",
-    lead="Rail-only beside rail-optimised: cost, power, iteration time by HB domain, traffic, failures.",
+    lead="Rail-only beside rail-optimised: cost, power, iteration times, collectives, traffic, failures.",
     command="network", script="js/design.js", form=NetworkForm, answer=_answer, facts=_facts, tables=_tables,
     charts=_charts,
 )  # fmt: skip
