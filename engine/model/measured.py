@@ -23,15 +23,13 @@ def times_of_profile(document: Any) -> Any:
         return document
     rows = document["rows"]
     if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) for row in rows):
-        raise InputError("times_ms.rows", rows, "must be the rows of a profile, one per stage")
+        raise InputError("rows", rows, "must be the rows of a profile, one per stage")
     for i, row in enumerate(rows):
         if row.get("stage", i) != i:
-            raise InputError(
-                f"times_ms.rows[{i}].stage", row["stage"], f"must be {i}: in order, none left out"
-            )
+            raise InputError(f"rows[{i}].stage", row["stage"], f"must be {i}: in order, none left out")
     kinds = [kind for kind in KINDS if kind in REQUIRED or any(f"{kind}_ms" in row for row in rows)]
     for i, row in enumerate(rows):
         for kind in kinds:
             if f"{kind}_ms" not in row:
-                raise InputError(f"times_ms.rows[{i}].{kind}_ms", None, "required, as other stages have it")
+                raise InputError(f"rows[{i}].{kind}_ms", None, "required, as other stages have it")
     return {kind: [row[f"{kind}_ms"] for row in rows] for kind in kinds}

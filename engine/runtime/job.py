@@ -35,6 +35,7 @@ from engine.schedule.traversal import TraversalName
 BYTES_OF_DTYPE = {"fp32": 4, "bf16": 2, "fp64": 8}  # of what is computed with and sent
 BYTES_OF_PARAMETER = {"fp32": 4, "bf16": 4, "fp64": 8}
 RUNNABLE = POLICIES
+LONGEST_MS = 3.6e6
 SHORTEST_EMULATED_MS = 5.0  # below it the overshoot of sleeping (0.1–0.4 ms) is no longer small
 MOST_RANKS = 1024
 # For the order of ops where nothing was measured: one core at 20 GFLOP/s. Never shown as a result.
@@ -60,7 +61,7 @@ class TrainLink(Document):
 
     between: Annotated[list[str], Field(min_length=2, max_length=2)]
     latency_ms: Annotated[NonNegative, Field(le=10_000)]
-    bandwidth_gbps: Annotated[Positive, Field(le=100_000)]
+    bandwidth_gbps: Annotated[Positive, Field(ge=1e-6, le=100_000)]
     connections: Annotated[Count, Field(le=256)] | None = None
     egress_price_per_gb: NonNegative | None = None
 
@@ -132,6 +133,7 @@ class TrainJob(Document):
         _check_stages(self)
         _check_data(self)
         _check_links(self)
+        _check_stage_times(self)
         _check_times(self)
         _ = self.scenario  # the scenario's own rules (policy, per-stage lists) hold for the job too
         return self
@@ -397,6 +399,18 @@ def _check_links(job: TrainJob) -> None:
                 crossing = f"are in {names[a]} and {names[b]}, but no link joins them"
                 allowed = f"neighbours in the ring of stage {stage}'s replicas {crossing}"
                 raise InputError("links", [link.between for link in job.links], allowed)
+
+
+def _check_stage_times(job: TrainJob) -> None:
+    for name in ("forward", "backward", "recompute", "weight") if job.times_ms is not None else ():
+        times = getattr(job.times_ms, name)
+        if isinstance(times, list) and len(times) != job.stages:
+            allowed = f"a number or one per stage: {job.stages} expected, {len(times)} given"
+            raise InputError(f"times_ms.{name}", times, allowed)
+        for stage, time_ms in enumerate(_as_list(times)):
+            if time_ms > LONGEST_MS:
+                field = f"times_ms.{name}[{stage}]" if isinstance(times, list) else f"times_ms.{name}"
+                raise InputError(field, time_ms, f"at most {LONGEST_MS:,.0f} ms, an hour")
 
 
 def _check_times(job: TrainJob) -> None:

@@ -163,6 +163,9 @@ def test_a_full_disk_costs_the_file_and_not_the_result(tmp_path: Path, option: s
         ({"resume": "a\0b"}, "resume"),
         ({"checkpoint": {"dir": "a\0b", "every": 1}}, "checkpoint.dir"),
         ({"memory_limit": 10**30}, "memory_limit"),
+        ({"times_ms": {"forward": [10, 20], "backward": 20}}, "times_ms.forward"),
+        ({"times_ms": {"forward": 10, "backward": [20, 20, 1e15]}}, "times_ms.backward[2]"),
+        ({"times_ms": {"rows": []}}, "times_ms.rows"),
         ({"datacenters": [{"name": "north", "gpus": 10**12}]}, "datacenters[0].gpus"),
     ],
 )
