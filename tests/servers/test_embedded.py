@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +188,23 @@ def test_a_stale_pid_file_naming_a_strangers_process_is_removed(tmp_path: Path) 
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def test_a_server_that_outlived_its_supervisor_is_stopped_before_the_next_starts(var: Path) -> None:
+    """As where the kernel does not end it: two servers on one append-only file would lose what one wrote."""
+    with embedded.EmbeddedServers(var, want=("valkey",)) as servers:
+        (valkey,) = servers.servers
+        orphan = valkey.child
+        assert orphan is not None
+        reaper = threading.Thread(target=orphan.wait)
+        reaper.start()
+        with redis.Redis.from_url(valkey.url) as client:
+            client.set("kept", "1")
+        valkey.start()
+        assert orphan.poll() is not None
+        with redis.Redis.from_url(valkey.url) as client:
+            assert client.get("kept") == b"1"
+        reaper.join()
 
 
 def test_the_binaries_are_the_packages_own() -> None:

@@ -1,6 +1,5 @@
 """The embedded PostgreSQL: one foreground server on 127.0.0.1, durable, with a password."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -14,6 +13,7 @@ from webapp.servers import process
 from webapp.servers.errors import ServersError
 from webapp.servers.logs import last_line, open_log
 from webapp.servers.places import Account, own
+from webapp.servers.stale import end_stale
 
 USER = "meridian"
 DATABASE = "meridian"
@@ -190,30 +190,11 @@ def clear_stale(data: Path) -> None:
     Raises
     ------
     ServersError
-        The orphan does not end within 20 s.
+        The orphan does not end.
     """
-    pid_file = data / "postmaster.pid"
-    try:
-        pid = int(pid_file.read_text().split("\n", 1)[0])
-    except (OSError, ValueError):
-        return
-    deadline = time.monotonic() + 10
-    asked = False
-    while process.alive(pid):
-        command = process.command_of(pid)
-        if command and not _is_postmaster_of(command, data):
-            break
-        if command and not asked:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGINT)
-            asked = True
-            deadline = time.monotonic() + 20
-        if time.monotonic() > deadline:
-            if not command:
-                break  # a zombie that nobody reaps holds no data
-            raise ServersError(f"process {pid} is an orphaned PostgreSQL on {data} and does not end: kill it")
-        time.sleep(0.1)
-    pid_file.unlink(missing_ok=True)
+    end_stale(
+        data / "postmaster.pid", lambda command: _is_postmaster_of(command, data), signal.SIGINT, "PostgreSQL"
+    )
 
 
 def _is_postmaster_of(command: str, data: Path) -> bool:

@@ -13,6 +13,7 @@ from webapp.servers import process
 from webapp.servers.errors import ServersError
 from webapp.servers.logs import last_line, open_log
 from webapp.servers.places import Account, own
+from webapp.servers.stale import end_stale
 
 START_S = 60.0
 
@@ -49,6 +50,7 @@ class Valkey:
         """
         self.data.mkdir(exist_ok=True)
         own(self.data, self.account, 0o700)
+        end_stale(self.data / "valkey.pid", self._is_ours, signal.SIGTERM, "Valkey")
         self._write("users.acl", _with_default_user(self._read("users.acl"), self.password))
         self._write("valkey.conf", self._configuration())
         self.child = process.spawn(
@@ -66,6 +68,9 @@ class Valkey:
         if self.child is not None:
             process.stop(self.child, (signal.SIGTERM, 10.0))
 
+    def _is_ours(self, command: str) -> bool:
+        return command.endswith(str(self.data / "valkey.conf"))
+
     def _configuration(self) -> str:
         # `appendfsync always`, not `everysec`: a task or event that Valkey acknowledged is on disk. Telemetry
         # comes in pipelined batches, one fsync each, and publishing to sockets is not written at all.
@@ -80,6 +85,8 @@ class Valkey:
             "save": '""',
             "maxmemory-policy": "noeviction",
             "daemonize": "no",
+            "pidfile": f'"{self.data / "valkey.pid"}"',
+            "set-proc-title": "no",  # its command line says whose it is
         }
         return "".join(f"{name} {value}\n" for name, value in settings.items())
 
