@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.demo.crowd import Seen, percentile, watch  # noqa: E402
-from tests.demo.long import demo_of_its_own, first_run, operator_of, process_of  # noqa: E402
+from tests.demo_alone.own import demo_of_its_own, first_run, operator_of, process_of  # noqa: E402
 
 LISTEN_S = 15.0
 TITLES = ("sockets", "refused", "open p50", "p99 s", "snap p50", "p99 s", "late p50", "p99 ms", "lost", "web")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tests.demo.long import (
+from tests.demo_alone.own import (
     agent_of,
     all_free,
     demo_of_its_own,

@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from tests.demo.harness import Client, Demo, run_ids, wait_for
-from tests.demo.long import (
+from tests.demo.watching import Watcher
+from tests.demo_alone.own import (
     RANKS,
     agent_of,
     all_free,
@@ -29,7 +30,6 @@ from tests.demo.long import (
     state_of,
     trains_on,
 )
-from tests.demo.watching import Watcher
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.demo.harness import Demo, wait_for
-from tests.demo.long import demo_of_its_own, family_of, first_run, left_of, operator_of, query, state_of
+from tests.demo_alone.own import demo_of_its_own, family_of, first_run, left_of, operator_of, query, state_of
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 

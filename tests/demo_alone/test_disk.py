@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.demo.harness import Client, Demo, wait_for
-from tests.demo.long import (
+from tests.demo_alone.own import (
     all_free,
     complete,
     ended,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.demo.crowd import watch
 from tests.demo.harness import Demo
-from tests.demo.long import demo_of_its_own, first_run, operator_of, process_of, state_of, trains_on
+from tests.demo_alone.own import demo_of_its_own, first_run, operator_of, process_of, state_of, trains_on
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
