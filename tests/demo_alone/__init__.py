@@ -1,1 +1,1 @@
-"""Tests that start, load and kill demos of their own; beside the shared one of tests/demo they would be slow."""
+"""Tests that start, load and kill demos of their own; the shared one of tests/demo would slow them down."""
