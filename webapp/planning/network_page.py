@@ -34,7 +34,7 @@ class NetworkForm(DesignForm):
     switch_radix = forms.IntegerField(label="Ports a switch", min_value=2, max_value=100_000, initial=64)
     message_mb = forms.FloatField(
         label="Message, MB", min_value=0.001, max_value=1e6, initial=1000, required=False,
-        help_text="What each GPU has in a collective over all of them. Empty: no collectives.",
+        help_text="The whole of a collective over all GPUs; in an all-to-all what each sends. Empty: none.",
     )  # fmt: skip
     model = forms.ChoiceField(
         choices=[("", "fabric only"), *((n, n) for n in MODELS)], required=False, initial="gpt-1t"
@@ -106,7 +106,13 @@ def _over_all(gpus: int, domains: list[int], message_mb: float) -> list[dict[str
     """Every collective over all GPUs, as x in an HB domain by y domains."""
     sizes = [size for size in domains if size > 0 and gpus % size == 0]
     return [
-        {"op": op, "bytes": message_mb * 1e6, "x": size, "y": gpus // size}
+        # Of an all-to-all the engine counts what goes from one GPU to one other.
+        {
+            "op": op,
+            "x": size,
+            "y": gpus // size,
+            "bytes": message_mb * 1e6 / (gpus if op == "all_to_all" else 1),
+        }
         for size in sizes
         for op in COLLECTIVES
     ]
@@ -176,12 +182,13 @@ def _iterations(rows: list[dict[str, Any]]) -> Figures:
 
 def _collectives(rows: list[dict[str, Any]]) -> Figures:
     return Figures(
-        name="collectives", title="Collectives over all GPUs", note="at the rates that are reached",
+        name="collectives", title="Collectives over all GPUs",
+        note="at nominal rates; of an all-to-all the message of one pair",
         rows=[{**row, "name": COLLECTIVES[row["op"]]} for row in rows],
         columns=[
             Column(label="HB", key="x", decimals=0), Column(label="Domains", key="y", decimals=0, wide=True),
             Column(label="Collective", key="name"),
-            Column(label="Message", key="bytes", unit="MB", decimals=0, scale=1e-6, wide=True),
+            Column(label="Message", key="bytes", unit="MB", decimals=3, scale=1e-6, wide=True),
             Column(label="Rail-only", key="rail_only_s", unit="ms", decimals=2, scale=1e3),
             Column(label="Rail-optimised", key="rail_optimised_s", unit="ms", decimals=2, scale=1e3),
         ],
