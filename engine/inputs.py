@@ -54,8 +54,10 @@ def load_document(source: str | Path) -> Any:
     """
     try:
         text = _standard_input() if str(source) == "-" else Path(source).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError; so is a name with NUL in it
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+    except UnicodeDecodeError:
+        raise InputError("FILE", str(source), "cannot be read (not UTF-8 text)") from None
+    except (OSError, ValueError) as error:  # a name with NUL in it is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError("FILE", str(source), f"cannot be read ({reason})") from None
     return read_document(text, str(source))
 
@@ -98,6 +100,10 @@ def _once_each(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     return made
 
 
+# What PyYAML lets through: a date that is none, an integer too long, a tag that the value does not fit.
+BAD_VALUES = (ValueError, LookupError, TypeError, AttributeError)
+
+
 class _Loader(yaml.SafeLoader):
     """YAML in which, as in JSON here, no field may be given twice (merge keys `<<` may be overridden)."""
 
@@ -116,17 +122,12 @@ def _yaml(text: str, source: str, json_problem: str) -> Any:
         raise
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
+        problem = json_problem
         if mark is not None and text.lstrip()[:1] not in ("{", "["):  # it was not meant to be JSON
-            json_problem = (
-                f"{getattr(error, 'problem', error)} at line {mark.line + 1} column {mark.column + 1}"
-            )
-        raise InputError("FILE", source, f"not JSON or YAML: {json_problem}") from None
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ) as error:  # a date that is none, a tag that lies
+            what = getattr(error, "problem", error)
+            problem = f"{what} at line {mark.line + 1} column {mark.column + 1}"
+        raise InputError("FILE", source, f"not JSON or YAML: {problem}") from None
+    except BAD_VALUES as error:
         raise InputError("FILE", source, f"not readable: {str(error).partition(';')[0]}") from None
 
 

@@ -44,6 +44,15 @@ class Times(Document):
     recompute: NonNegative | list[NonNegative] = 0.0
     weight: NonNegative | list[NonNegative] = 0.0
 
+    def check(self, stages: int, at: str) -> None:
+        """InputError where they do not fit so many stages; `at` is where they stand in the document."""
+        for kind, value in self:
+            if isinstance(value, list) and len(value) != stages:
+                allowed = f"a number or one per stage: {stages} expected, {len(value)} given"
+                raise InputError(f"{at}.{kind}", value, allowed)
+            if kind in ("forward", "backward") and not np.all(np.asarray(value) > 0):
+                raise InputError(f"{at}.{kind}", value, "must be greater than 0")
+
 
 class Scenario(Document):
     """A validated scenario. Per-stage and per-hop arrays hang off it as cached properties."""
@@ -88,13 +97,7 @@ class Scenario(Document):
         if self.dc_of_stage and len(self.dc_of_stage) != self.stages:
             allowed = f"one DC index per stage: {self.stages} expected, {len(self.dc_of_stage)} given"
             raise InputError("dc_of_stage", self.dc_of_stage, allowed)
-        for kind in ("forward", "backward", "recompute", "weight"):
-            value = getattr(self.times, kind)
-            if isinstance(value, list) and len(value) != self.stages:
-                allowed = f"a number or one per stage: {self.stages} expected, {len(value)} given"
-                raise InputError(f"times.{kind}", value, allowed)
-            if kind in ("forward", "backward") and not np.all(np.asarray(value) > 0):
-                raise InputError(f"times.{kind}", value, "must be greater than 0")
+        self.times.check(self.stages, "times")
         hops = len(self.wan_hops)
         # One more is that of a loop's hop from the last stage to the first.
         if isinstance(self.wan, list) and len(self.wan) not in (hops, hops + self.wraps_over_wan):

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.runtime.launch import LOCALHOST, Disturbance, LaunchSpec, RankGroup, single_machine
+from tests.demo.harness import wait_for
 from tests.runtime.jobs import Run, job
 
 ENDLESS = {"steps": 1_000_000}
@@ -35,13 +36,6 @@ def gone_within(processes: set[int], seconds: float) -> bool:
     while alive(processes) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not alive(processes)
-
-
-def until(met: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_events_of_a_run(tmp_path: Path) -> None:
@@ -101,11 +95,14 @@ def test_two_nodes_stopped_one_after_the_other_have_both_stopped(tmp_path: Path)
     try:
         north.start()
         south.start()
-        until(lambda: any(event["kind"] == "step" for event in events))
-        ranks_of_south = [e["pid"] for e in events if e["kind"] == "rank" and e["rank"] in (2, 5)]
-        north.stop(2.0)
-        assert gone_within(set(ranks_of_south), 10)
-        assert south.running(), "its host waits for what it may be told"
+        wait_for("a step", lambda: any(event["kind"] == "step" for event in events), 60, every=0.05)
+        ranks_of_south = {e["pid"] for e in events if e["kind"] == "rank" and e["rank"] in (2, 5)}
+        with ThreadPoolExecutor() as beside:
+            stopping = beside.submit(north.stop, 2.0)
+            wait_for("south's ranks to end", lambda: not alive(ranks_of_south), 20, every=0.01)
+            assert south.running(), "its host waits for what it may be told"
+            south.stop(2.0)
+            stopping.result(20)
     finally:
         north.stop(0.0)
         south.stop(0.0)

@@ -13,7 +13,7 @@ from webapp.inventory import services
 from webapp.inventory.models import Node
 from webapp.queries import LARGEST, whole
 
-ODD = ("²", "9" * 5000, "-1", "1.5", "0x10", "\0", "٣")
+ODD = ("²", "9" * 5000, str(LARGEST), "-1", "1.5", "0x10", "\0", "٣")
 
 
 @given(st.integers(0, LARGEST))
@@ -34,7 +34,9 @@ def test_odd_numbers_in_addresses_are_left_out(world: World, odd: str) -> None:
     run, plan = world.launch(), reverse("planning:plan-detail", args=[world.plan.pk])
     for path, query in (
         (reverse("inventory:node-list"), {"per_page": odd}),
+        (reverse("inventory:node-reach"), {"dc": odd}),
         (reverse("jobs:run-list"), {"per_page": odd, "page": odd}),
+        (reverse("jobs:run-live", args=[run.pk]), {"since": odd}),
         (reverse("inventory:link-suggestion"), {"a": odd, "b": odd}),
         (reverse("planning:plan-create"), {"from": odd}),
         (reverse("planning:plan-compare"), {"plan": odd}),
@@ -44,6 +46,8 @@ def test_odd_numbers_in_addresses_are_left_out(world: World, odd: str) -> None:
         (reverse("jobs:run-logs", args=[run.pk]), {"q": odd, "rank": odd, "after": odd}),
     ):
         assert operator.get(path, query).status_code in (200, 404), (path, query)
+    spans = operator.get(reverse("jobs:run-spans", args=[run.pk]), {"from": odd})
+    assert spans.status_code == (200 if odd == "٣" else 400)
     launch = reverse("planning:plan-launch", args=[world.plan.pk])
     assert operator.post(launch, {"option": odd}).status_code == 302
     assert operator.post(reverse("jobs:run-dry"), {"plan": world.plan.pk, "option": odd}).status_code == 400

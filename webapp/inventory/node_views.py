@@ -25,6 +25,7 @@ from webapp.inventory.node_tables import NodeFilterSet, NodeTable
 from webapp.inventory.pages import BROKER_AWAY, Pages
 from webapp.inventory.selectors.details import last_trial
 from webapp.inventory.selectors.nodes import node_page, nodes_for_lists, reach_matrix, runs_on
+from webapp.queries import whole
 
 JOINS_PER_MINUTE = 20  # of one address
 BROKER_SILENT = ("broker", "does not answer, so nobody can join now", "try again soon")
@@ -230,7 +231,7 @@ def _page_of(thing: Node | DataCenter) -> str:
 def node_reach(request: HttpRequest) -> HttpResponse:
     """Which nodes reach which, by the last tries."""
     dcs = DataCenter.objects.visible_to(request.user)
-    chosen = dcs.filter(pk=int(request.GET["dc"])).first() if request.GET.get("dc", "").isdecimal() else None
+    chosen = dcs.filter(pk=whole(request.GET.get("dc")) or 0).first()
     found = Node.objects.visible_to(request.user).select_related("dc").defer("seen_ranks", "seen_hardware")
     found = found.filter(dc=chosen) if chosen else found
     shown = list(found.order_by("dc__name", "name")[:MOST_SHOWN])

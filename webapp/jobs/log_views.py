@@ -11,21 +11,22 @@ from django.views.decorators.cache import never_cache
 from webapp.accounts.permissions import visible_or_404
 from webapp.jobs.models import RankState, Run
 from webapp.live import logs
+from webapp.queries import whole
 
 
 def _asked(request: HttpRequest) -> dict[str, Any]:
     """`rank` (None: all) and `q` of the query; what is no number asks for all."""
-    rank, words = request.GET.get("rank", ""), request.GET.get("q", "").replace("\0", "").strip()[:200]
-    return {"rank": int(rank[:6]) if rank.isdecimal() else None, "q": words}
+    words = request.GET.get("q", "").replace("\0", "").strip()[:200]
+    return {"rank": whole(request.GET.get("rank")), "q": words}
 
 
 @never_cache
 def run_logs(request: HttpRequest, pk: int) -> HttpResponse:
     run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=pk)
-    asked, after = _asked(request), request.GET.get("after", "")
+    asked, after = _asked(request), whole(request.GET.get("after"))
     found = logs.lines(run, **asked)
-    shown, more = logs.tail(found, int(after[:18]) if after.isdecimal() else None)
-    newest = max((line.pk for line in shown), default=int(after[:18]) if after.isdecimal() else 0)
+    shown, more = logs.tail(found, after)
+    newest = max((line.pk for line in shown), default=after or 0)
     if request.accepts("application/json") and not request.accepts("text/html"):
         lines = [logs.entry(line) for line in shown]
         return JsonResponse({"lines": lines, "after": newest, "more": more, "over": run.is_over})

@@ -21,6 +21,7 @@ from webapp.live.history import history
 from webapp.live.models import IterationStat
 from webapp.live.selectors import messages_since, snapshot, spans_between
 from webapp.live.trace import kept, trace
+from webapp.queries import whole
 
 METRICS = ("iteration", "start", "end", "loss", "grad_norm", "learning_rate", "tokens", "utilization")
 
@@ -65,8 +66,8 @@ LINKS = ("live", "history", "cancel", "retry", "clone", "logs", "metrics", "trac
 def run_live(request: HttpRequest, pk: int) -> JsonResponse:
     """For browsers whose socket is blocked: what came after `since`, or the snapshot of a run."""
     visible_or_404(Run.objects.only("pk"), request.user, pk=pk)
-    since = request.GET.get("since", "")
-    missed = messages_since(pk, int(since[:18])) if since.isdecimal() else None
+    since = whole(request.GET.get("since"))
+    missed = None if since is None else messages_since(pk, since)
     return JsonResponse(snapshot(pk) if missed is None else {"events": missed})
 
 
@@ -104,9 +105,10 @@ def run_trace(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _iteration(request: HttpRequest, name: str, default: int) -> int:
     text = request.GET.get(name, "")
-    if text and not (text.isdecimal() and len(text) < 10):
+    iteration = whole(text, 999_999_999)
+    if text and iteration is None:
         raise InputError(name, text, "must be the number of an iteration")
-    return int(text) if text else default
+    return default if iteration is None else iteration
 
 
 def run_document(request: HttpRequest, pk: int) -> HttpResponse:

@@ -9,8 +9,7 @@ from engine.plan.request import PlanRequest
 from engine.simulate.export import write_csv
 from webapp.planning.design import Column, Figures
 from webapp.planning.models import Plan
-from webapp.planning.selectors import engine_option
-from webapp.queries import whole
+from webapp.planning.selectors import engine_option, option_index
 
 COLUMNS = (
     Column(label="D", key="dp_cells", decimals=0), Column(label="Feasible", key="feasible"),
@@ -50,9 +49,7 @@ def plan_file(document: dict[str, Any], result: dict[str, Any], name: str, optio
 
 
 def _chosen(result: dict[str, Any], option: str | None) -> dict[str, Any] | None:
-    index = whole(option, len(result["options"]) - 1)
-    if index is None:
-        index = result["best"]
+    index = option_index(option, len(result["options"]), result["best"])
     return None if index is None else result["options"][index]
 
 

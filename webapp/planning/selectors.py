@@ -208,10 +208,14 @@ def launch_check(plan: Plan, option: dict[str, Any], stock: Stock | None) -> dic
 
 
 def _selected(options: list[dict[str, Any]], best: int | None, asked: str | None) -> dict[str, Any] | None:
-    index = whole(asked, len(options) - 1)
-    if index is None:
-        index = best
+    index = option_index(asked, len(options), best)
     return None if index is None else options[index]
+
+
+def option_index(asked: str | None, count: int, best: int | None) -> int | None:
+    """The option that an address asks for, among `count`; what is none of them asks for the best."""
+    index = whole(asked, count - 1)
+    return best if index is None else index
 
 
 def _deadline_ms(request: dict[str, Any]) -> float | None:
