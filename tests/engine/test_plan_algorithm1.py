@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.cell import scenario_of
 from engine.plan.dc_selection import plan
@@ -254,6 +255,13 @@ def test_slower_gpus_compute_longer_in_their_own_stages() -> None:
     request = parse(PlanRequest, given)
     forward = scenario_of(request, plan(request).options[0]).per_stage("forward")
     assert forward[4:] == pytest.approx(forward[:4] * 312 / 125)
+
+
+def test_more_dp_cells_than_can_be_listed_are_refused_with_the_remedy() -> None:
+    given = document([10**7], job={"partitions": 1})
+    with pytest.raises(InputError, match=r"^max_dp_cells: .*at most 100,000"):
+        planned(given)
+    assert len(planned({**given, "max_dp_cells": 3}).options) == 3
 
 
 def test_same_input_same_output() -> None:

@@ -327,6 +327,16 @@ def test_of_many_data_centres_it_is_not_worse_either(gpus: list[int], objective:
     assert found.search.stopped_by in ("proven", "candidates")
 
 
+def test_what_was_not_tried_is_not_called_worse() -> None:
+    """A data centre is left out "however it is scheduled" only where the search ran to its end."""
+    joined = [(0, 1, 5.0, 5.0), (1, 2, 5.0, 5.0), (0, 2, 5.0, 5.0)]
+    request = parse(PlanRequest, document([12, 12, 4], joined))
+    whole, cut = plan(request), plan(request, budget_s=0.0)
+    assert [result.search and result.search.stopped_by for result in (whole, cut)] == ["proven", "budget"]
+    assert any("however it is scheduled" in left.reason for left in whole.excluded)
+    assert any("of those that were tried" in left.reason for left in cut.excluded)
+
+
 def test_a_data_centre_between_two_that_are_far_apart_is_gone_through() -> None:
     """dc0 and dc2 hold everything together, but dc1 has fast links to both."""
     data = document([2, 2, 2], [(0, 2, 100.0, 0.1), (0, 1, 1.0, 10.0), (1, 2, 1.0, 10.0)])

@@ -174,8 +174,12 @@ def test_retention_keeps_the_last_iterations_and_all_rollups(run: Any) -> None:
     assert batches == 2 * 12
 
 
+# Entries that are no events: what comes after them is taken in all the same.
+GARBAGE = (b"\xff\xfe", b"[" * 100_000, b"{", b"5", b"1" * 5000, b'{"kind": 1e999}', b"")
+
+
 @pytest.mark.django_db(transaction=True)
-def test_a_killed_ingest_loses_nothing() -> None:
+def test_a_killed_ingest_loses_nothing_and_takes_in_no_garbage() -> None:
     from tests.site.world import make_world
     from webapp.live.models import SpanBatch
 
@@ -188,6 +192,9 @@ def test_a_killed_ingest_loses_nothing() -> None:
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=ROOT, env=environment)
 
+    for entry in GARBAGE:
+        client.xadd("node:east-1:events", {"e": entry})
+    client.xadd("node:east-1:events", {"other": "field"})
     ingest = start()
     try:
         for i, (node, _, event) in enumerate(sent):
