@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from numba import config, njit
+from numba.core.types import unliteral
 
 # Numba imports all of scipy.linalg to see whether there is a BLAS: 0.2 s of each command, and no kernel here
 # multiplies matrices. Where SciPy is loaded already it costs nothing and stays.
@@ -62,7 +63,17 @@ if not config.CACHE_DIR and (kept_in := _kept_in()):  # type: ignore[attr-define
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Decorator: compile `function` at its first call, for good (the machine code is kept on disk)."""
-    return njit(cache=True, _nrt=False)(function)  # type: ignore[call-overload]
+    made = njit(cache=True, _nrt=False)(function)  # type: ignore[call-overload]
+    template = made.get_call_template
+
+    def of_types(args: Iterable[Any], kws: dict[str, Any]) -> Any:
+        """A kernel that another one calls with a constant is not compiled for that constant alone."""
+        return template(
+            [unliteral(type_) for type_ in args], {name: unliteral(type_) for name, type_ in kws.items()}
+        )
+
+    made.get_call_template = of_types
+    return made
 
 
 def inlined(function: Callable[..., Any]) -> Any:

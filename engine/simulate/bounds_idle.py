@@ -63,21 +63,22 @@ def _ways(
     pace: Floats,
 ) -> kernel.Ways:
     turns = np.where(paths.shared | (sharers == 1), paths.held, 0.0)
+    row = np.ascontiguousarray  # kernels are compiled anew for arrays with gaps, and walk them more slowly
     return kernel.Ways(
         begin=begin[0],
         soonest=begin[1],
-        first=first,
-        trip=paths.trip,
-        second=second,
+        first=row(first),
+        trip=row(paths.trip),
+        second=row(second),
         again=paths.again,
-        weight=paths.weight,
+        weight=row(paths.weight),
         recomputes=paths.recompute > 0,
         cross=paths.held + paths.latency,
         stage=paths.traversal.stage_of,
         order=_order(paths.traversal.stage_of),
         pace=pace,
         turn=np.maximum.accumulate(np.append(0.0, turns)),
-        turn_beyond=np.maximum.accumulate(np.append(turns, 0.0)[::-1])[::-1],
+        turn_beyond=row(np.maximum.accumulate(np.append(turns, 0.0)[::-1])[::-1]),
         sharers=sharers,
         held=limits.held,
         full=limits.full,

@@ -140,7 +140,7 @@ def test_the_bound_holds_for_what_was_drawn(document: dict, jitter: float, seed:
     assert result.makespan is None or 0 < result.lower_bound <= result.makespan * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(scenarios())
 def test_what_a_policy_makes_has_no_fault_and_reads_back(document: dict) -> None:
     scenario = parse(Scenario, document)

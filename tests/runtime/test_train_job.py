@@ -140,7 +140,14 @@ def test_command_trains_and_writes_spans_and_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("option", ["--spans", "--trace", "--metrics"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--spans",
+        pytest.param("--trace", marks=pytest.mark.long),
+        pytest.param("--metrics", marks=pytest.mark.long),
+    ],
+)
 def test_a_full_disk_costs_the_file_and_not_the_result(tmp_path: Path, option: str) -> None:
     one = document(stages=1, pipelines=1, dc_of_stage=[0], policy="gpipe", recompute=False, steps=2)
     (tmp_path / "job.json").write_text(json.dumps(one))
