@@ -77,7 +77,8 @@ def _memory(job: TrainJob, memory: list[StageMemory], team: Team) -> Check:
     text = (
         f"Stage {stage.stage + 1} needs {_size(stage.total_bytes)} of {pool.gpu.memory_bytes / GIB:,.0f} GiB"
         f" ({pool.gpu_type}): {_size(stage.state_bytes)} weights, gradients and optimizer,"
-        f" {_size(stage.activation_bytes)} activations of {stage.in_flight} microbatches."
+        f" {_size(stage.activation_bytes)} activations of {stage.in_flight}"
+        f" {'microbatch' if stage.in_flight == 1 else 'microbatches'}."
     )
     return Check(name="Memory", ok=share <= 1, text=text, blocks=True)
 
