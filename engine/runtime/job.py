@@ -23,6 +23,7 @@ from engine.schedule.ir import Sharing
 from engine.schedule.scenario import (
     MOST_CHUNKS,
     MOST_SECONDS,
+    MOST_SPANS,
     POLICIES,
     Contention,
     Link,
@@ -252,14 +253,23 @@ class TrainJob(Document):
         dcs = self._scenario_dcs
         hops = [hop for hop in range(self.stages) if dcs[hop] != dcs[(hop + 1) % self.stages]]
         wan = [self._slowest(hop) for hop in hops]
-        return Scenario(
-            stages=self.stages, dc_of_stage=list(dcs), pipelines=self.pipelines,
-            microbatches=microbatches or self.microbatches_of_step, times=times, wan=wan or Link(),
-            sharing="spatial" if self.is_mixed else self.sharing, memory_limit=self.memory_limit,
-            full_limit=self.full_limit, policy=self.policy, contention=self.contention,
-            recompute_rule=self.recompute_rule, chunks=self._chunks, traversal=self.traversal,
-            time_limit_s=self.time_limit_s,
-        )  # fmt: skip
+        try:
+            return Scenario(
+                stages=self.stages, dc_of_stage=list(dcs), pipelines=self.pipelines,
+                microbatches=microbatches or self.microbatches_of_step, times=times, wan=wan or Link(),
+                sharing="spatial" if self.is_mixed else self.sharing, memory_limit=self.memory_limit,
+                full_limit=self.full_limit, policy=self.policy, contention=self.contention,
+                recompute_rule=self.recompute_rule, chunks=self._chunks, traversal=self.traversal,
+                time_limit_s=self.time_limit_s,
+            )  # fmt: skip
+        except InputError as error:
+            if error.field not in (
+                "spans",
+                "microbatches",
+            ):  # a job has not the one, and the other times accumulation
+                raise
+            allowed = f"times accumulation, stages and pipelines: at most {MOST_SPANS:,} ops an iteration"
+            raise InputError("microbatches", self.microbatches, allowed) from None
 
     @cached_property
     def _scenario_dcs(self) -> tuple[int, ...]:

@@ -174,6 +174,8 @@ def test_a_full_disk_costs_the_file_and_not_the_result(tmp_path: Path, option: s
         ({"times_ms": {"forward": 10, "backward": [20, 20, 1e15]}}, "times_ms.backward[2]"),
         ({"times_ms": {"rows": []}}, "times_ms.rows"),
         ({"datacenters": [{"name": "north", "gpus": 10**12}]}, "datacenters[0].gpus"),
+        ({"microbatches": 10_000, "accumulation": 10}, "microbatches"),
+        ({"microbatches": 10_000, "accumulation": 10_000}, "microbatches"),
     ],
 )
 def test_what_is_no_path_and_no_number_is_named(tmp_path: Path, changes: Any, field: str) -> None:
