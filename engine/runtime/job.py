@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from engine.errors import InputError
-from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest
+from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest, parse
 from engine.model.measured import times_of_profile
 from engine.runtime.devices import Devices
 from engine.runtime.job_settings import CheckpointSettings, SpikeSettings, Steps, ValidationSettings
@@ -253,15 +253,16 @@ class TrainJob(Document):
         dcs = self._scenario_dcs
         hops = [hop for hop in range(self.stages) if dcs[hop] != dcs[(hop + 1) % self.stages]]
         wan = [self._slowest(hop) for hop in hops]
+        values = {
+            "stages": self.stages, "dc_of_stage": list(dcs), "pipelines": self.pipelines,
+            "microbatches": microbatches or self.microbatches_of_step, "times": times, "wan": wan or Link(),
+            "sharing": "spatial" if self.is_mixed else self.sharing, "memory_limit": self.memory_limit,
+            "full_limit": self.full_limit, "policy": self.policy, "contention": self.contention,
+            "recompute_rule": self.recompute_rule, "chunks": self._chunks, "traversal": self.traversal,
+            "time_limit_s": self.time_limit_s,
+        }  # fmt: skip
         try:
-            return Scenario(
-                stages=self.stages, dc_of_stage=list(dcs), pipelines=self.pipelines,
-                microbatches=microbatches or self.microbatches_of_step, times=times, wan=wan or Link(),
-                sharing="spatial" if self.is_mixed else self.sharing, memory_limit=self.memory_limit,
-                full_limit=self.full_limit, policy=self.policy, contention=self.contention,
-                recompute_rule=self.recompute_rule, chunks=self._chunks, traversal=self.traversal,
-                time_limit_s=self.time_limit_s,
-            )  # fmt: skip
+            return parse(Scenario, values)
         except InputError as error:
             if error.field not in (
                 "spans",
