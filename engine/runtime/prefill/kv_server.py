@@ -1,0 +1,161 @@
+"""A stage's side of the hand-over: waits for decode workers, gives each the cache that it asks for, once.
+
+Conversation, after the handshake: {fetch, blocks} ← decoder; {cache: shape}, then a frame for each block →
+decoder; {taken} ← decoder; the cache is freed; {freed} → decoder. A decoder that breaks off has died: its
+cache is freed, too.
+"""
+
+import contextlib
+import socket
+import threading
+import time
+
+import torch
+from torch import Tensor
+
+from engine.prefill.handover import StageCache
+from engine.runtime.prefill.kv_pool import Freed, KvPool, LeaseEnded
+from engine.runtime.prefill.kv_wire import REFUSED, Frame, KvTransferError, greet, receive_frame, send_frame
+from engine.runtime.transport.errors import TransportError
+from engine.runtime.transport.handshake import Identity, listen
+
+PATIENCE_S = 10.0  # for a decoder that says, and takes, nothing
+MOST_GUESTS = 64
+LOOK_S = 0.25  # longest time between two looks at leases and at `close`
+
+
+class KvServer:
+    """Serves one stage's pool at `host`; a thread for each decode worker, and one that ends leases in time.
+
+    me : the rank that owns the stage; a decode worker must know the same run, generation and secret.
+    port : 0 lets the system choose.
+
+    Raises OSError where nobody can listen there.
+    """
+
+    def __init__(
+        self, pool: KvPool, me: Identity, *, host: str, port: int = 0, patience_s: float = PATIENCE_S
+    ) -> None:
+        self.pool, self.me, self.host = pool, me, host
+        self._patience_s = patience_s
+        self._listener = socket.create_server((host, port))
+        self._listener.settimeout(LOOK_S)
+        self.port: int = self._listener.getsockname()[1]
+        self._closing = threading.Event()
+        self._guests: dict[threading.Thread, socket.socket] = {}
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._serve, name=f"kv-{me.rank}", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "KvServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def offer(self, request: str, *, lease_s: float) -> StageCache:
+        """Hold the request's cache, which is complete, for a decode worker. Raises LeaseEnded, InputError."""
+        blocks = self.pool.offer(request, lease_s=lease_s)
+        shape = self.pool.shape
+        return StageCache(
+            rank=self.me.rank, host=self.host, port=self.port, block_ids=blocks,
+            first_layer=shape.first_layer, layers=shape.layers,
+        )  # fmt: skip
+
+    def withdraw(self, request: str) -> bool:
+        """Free the request's cache; a transfer that is under way breaks off."""
+        return self.pool.free(request, Freed.ABORTED)
+
+    def close(self) -> None:
+        """End all conversations and wait for their threads."""
+        self._closing.set()
+        self._thread.join()
+        self._listener.close()
+        with self._lock:
+            guests = dict(self._guests)
+        for connected in guests.values():
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+        for thread in guests:
+            thread.join()
+
+    def _serve(self) -> None:
+        while not self._closing.is_set():
+            self.pool.expire()
+            ends = self.pool.next_end()
+            left = LOOK_S if ends is None else ends - time.monotonic()
+            self._listener.settimeout(min(LOOK_S, max(left, 1e-3)))
+            try:
+                connected, _ = self._listener.accept()
+            except OSError:  # nobody came, or it left again
+                continue
+            self._welcome(connected)
+
+    def _welcome(self, connected: socket.socket) -> None:
+        with self._lock:
+            if len(self._guests) >= MOST_GUESTS:
+                connected.close()
+                return
+            thread = threading.Thread(target=self._attend, args=(connected,), daemon=True)
+            self._guests[thread] = connected
+        thread.start()
+
+    def _attend(self, connected: socket.socket) -> None:
+        try:
+            with connected:
+                connected.settimeout(self._patience_s)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                greet(connected, listen(self.me))
+                self._converse(connected)
+        except (TransportError, OSError):
+            pass  # a stranger, or a decoder that died: what it held is freed where it is held
+        finally:
+            with self._lock:
+                self._guests.pop(threading.current_thread(), None)
+
+    def _converse(self, connected: socket.socket) -> None:
+        asked, _ = receive_frame(connected)
+        request = asked.get("fetch")
+        blocks = asked.get("blocks")
+        if not isinstance(request, str) or not isinstance(blocks, list):
+            raise KvTransferError("a decode worker asked for nothing that is known")
+        try:
+            tokens = self.pool.claim(request, tuple(blocks))
+        except LeaseEnded:
+            send_frame(connected, {REFUSED: "no such cache: its lease ended, or it was taken"})
+            return
+        try:
+            self._send(connected, request, tokens, blocks)
+            self._let_go(connected, request)
+        except LeaseEnded:
+            send_frame(connected, {REFUSED: "the lease ended during the transfer"})
+        finally:
+            self.pool.free(request, Freed.DECODER_LOST)  # nothing is left of it where all went well
+
+    def _send(self, connected: socket.socket, request: str, tokens: int, blocks: list[int]) -> None:
+        shape = self.pool.shape
+        cache: Frame = {
+            "cache": request, "tokens": tokens, "first_layer": shape.first_layer, "layers": shape.layers,
+            "kv_heads": shape.kv_heads, "head_size": shape.head_size, "dtype": shape.dtype,
+            "block_tokens": shape.block_tokens,
+        }  # fmt: skip
+        send_frame(connected, cache)
+        for index, block in enumerate(blocks):
+            # A copy: however slow the decoder is, the lease ends when it ends.
+            with self.pool.pinned(request) as held:
+                piece = _bytes_of(held.block(index))
+            send_frame(connected, {"block": block}, piece)
+
+    def _let_go(self, connected: socket.socket, request: str) -> None:
+        answer, _ = receive_frame(connected)
+        if answer.get("taken") != request:
+            raise KvTransferError(f"a decode worker did not confirm {request}")
+        if not self.pool.free(request, Freed.HANDED_OVER):
+            raise LeaseEnded(request)
+        send_frame(connected, {"freed": request})
+
+
+def _bytes_of(piece: Tensor) -> memoryview:
+    """The bytes of a block in the order of its shape, copied to this process's memory."""
+    flat = piece.to("cpu", copy=True, memory_format=torch.contiguous_format).flatten()
+    return flat.view(torch.uint8).numpy().data
