@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from engine.errors import InputError
+from engine.inputs import parse
 from engine.prefill.handover import KvTransferParams, transfer_params
 from engine.runtime.prefill import kv_wire
 from engine.runtime.prefill.decode import DecodeWorker
 from engine.runtime.prefill.kv_pool import Freed
 from engine.runtime.prefill.kv_server import KvServer
 from engine.runtime.prefill.kv_wire import KvTransferError, greet, receive_frame, send_frame
-from engine.runtime.prefill.pipeline import PrefillPipeline, Prefilled
+from engine.runtime.prefill.pipeline import Prefilled, PrefillPipeline
 from engine.runtime.transport.handshake import Identity, dial
 from tests.runtime.prefill.checkpoints import BLOCK, model, pipeline, prompt, save
 
@@ -34,9 +35,7 @@ class Service:
     def __init__(self, folder: Path, keep: ExitStack, **settings: object) -> None:
         self.run: PrefillPipeline = pipeline(folder, 3, **settings)
         self.servers = [
-            keep.enter_context(
-                KvServer(stage.pool, identity(rank), host="127.0.0.1", patience_s=2)
-            )
+            keep.enter_context(KvServer(stage.pool, identity(rank), host="127.0.0.1", patience_s=2))
             for rank, stage in enumerate(self.run.stages)
         ]
 
@@ -231,8 +230,6 @@ def test_params_are_plain_json(service: Service) -> None:
     assert params.remote_block_ids == params.remote_stages[0].block_ids
     wrong = params.model_dump() | {"remote_port": params.remote_port % 65_535 + 1}
     with pytest.raises(InputError, match="remote_port"):
-        from engine.inputs import parse
-
         parse(KvTransferParams, wrong)
 
 
