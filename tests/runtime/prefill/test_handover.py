@@ -22,7 +22,7 @@ from engine.runtime.transport.handshake import Identity, dial
 from tests.runtime.prefill.checkpoints import BLOCK, model, pipeline, prompt, save
 
 DECODER = 1000
-NEW_TOKENS = 24
+NEW_TOKENS = 12
 
 
 def identity(rank: int, secret: bytes = b"s" * 16) -> Identity:
@@ -35,7 +35,7 @@ class Service:
     def __init__(self, folder: Path, keep: ExitStack, **settings: object) -> None:
         self.run: PrefillPipeline = pipeline(folder, 3, **settings)
         self.servers = [
-            keep.enter_context(KvServer(stage.pool, identity(rank), host="127.0.0.1", patience_s=2))
+            keep.enter_context(KvServer(stage.pool, identity(rank), host="127.0.0.1", patience_s=0.5))
             for rank, stage in enumerate(self.run.stages)
         ]
 
@@ -97,7 +97,7 @@ def test_greedy_tokens_are_transformers_own(service: Service, worker: DecodeWork
     assert service.freed(Freed.HANDED_OVER) == [1, 1, 1]
     made = worker.decode(cache, done.first_token, max_new_tokens=NEW_TOKENS - 1)
     assert [done.first_token, *made] == own_tokens(ids)
-    assert len(set(made)) > 5  # no model that says the same whatever it has read
+    assert len(set(made)) > 3  # no model that says the same whatever it has read
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
