@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.prefill.handover import KvTransferParams, StageCache
+from engine.prefill.handover import CacheSource, KvTransferParams, StageCache
 from engine.runtime.prefill.kv_pool import KvShape
 from engine.runtime.prefill.kv_wire import Frame, KvTransferError, greet, receive_frame, send_frame
 from engine.runtime.prefill.weights import DTYPES
@@ -28,7 +28,7 @@ class ReceivedCache:
         return [(part[0, layer], part[1, layer]) for part in self.parts for layer in range(part.shape[1])]
 
 
-class KvClient:
+class KvClient(CacheSource):
     """Fetches caches for one decode worker.
 
     me : its own rank, apart from all of the run's, with the run, generation and secret of the prefill side.
@@ -72,9 +72,10 @@ class KvClient:
         header, _ = receive_frame(connected)
         shape = self._shape(header, params, stage)
         states = torch.empty(shape.piece(params.remote_tokens), dtype=DTYPES[shape.dtype])
+        buffer = bytearray(min(shape.block_tokens, params.remote_tokens) * shape.token_bytes)
         for index, number in enumerate(stage.block_ids):
             first, count = index * shape.block_tokens, shape.tokens_in(index, params.remote_tokens)
-            found, body = receive_frame(connected, body_bytes=count * shape.token_bytes)
+            found, body = receive_frame(connected, body_bytes=count * shape.token_bytes, into=buffer)
             if found.get("block") != number:
                 raise KvTransferError(f"block {found.get('block')} came where {number} was due")
             piece = torch.frombuffer(body, dtype=states.dtype).view(shape.piece(count))

@@ -186,19 +186,28 @@ class KvPool:
                     reason=f"kv_space: {tokens:,} tokens need {needed:,} bytes of KV cache; "
                     f"{self.free_bytes:,} of {self.budget_bytes:,} are free"
                 )
-            blocks = tuple(self._books.free.pop() for _ in range(count))
             size = self.shape.piece(count * self.shape.block_tokens)
-            states = torch.empty(size, dtype=DTYPES[self.shape.dtype], device=self.device)
+            try:
+                states = torch.empty(size, dtype=DTYPES[self.shape.dtype], device=self.device)
+            except torch.OutOfMemoryError:  # training has more of it than the budget was made for
+                needed = count * self.shape.block_bytes
+                return Infeasible(reason=f"kv_space: the device has no {needed:,} bytes left")
+            blocks = tuple(self._books.free.pop() for _ in range(count))
             cache = KvCache(request=request, shape=self.shape, tokens=tokens, blocks=blocks, states=states)
             self._books.leases[request] = _Lease(cache=cache, expires=self._clock() + lease_s)
         return None
 
     @contextmanager
-    def pinned(self, request: str) -> Iterator[KvCache]:
-        """The request's cache, which is not taken away while in use. Raises LeaseEnded."""
+    def pinned(self, request: str, *, same: KvCache | None = None) -> Iterator[KvCache]:
+        """The request's cache, which is not taken away while in use. Raises LeaseEnded.
+
+        same : it must still be this one: a request may come again under the name of one that is gone.
+        """
         self.expire()
         with self._lock:
             lease = self._lease(request)
+            if same is not None and lease.cache is not same:
+                raise LeaseEnded(request)
             lease.pins += 1
         try:
             yield lease.cache
@@ -224,8 +233,8 @@ class KvPool:
             lease.offered, lease.expires = True, self._clock() + lease_s
             return lease.cache.blocks
 
-    def claim(self, request: str, blocks: tuple[int, ...]) -> int:
-        """A decoder comes for the cache: nobody else may. Returns its tokens.
+    def claim(self, request: str, blocks: tuple[int, ...]) -> KvCache:
+        """A decoder comes for the cache: nobody else may. What it is now, to be used through `pinned`.
 
         Raises LeaseEnded: also where it is not offered, is being fetched, or has other blocks.
         """
@@ -235,14 +244,15 @@ class KvPool:
             if not lease.offered or lease.leaving or lease.cache.blocks != blocks:
                 raise LeaseEnded(request)
             lease.leaving = True
-            return lease.cache.tokens
+            return lease.cache
 
-    def free(self, request: str, why: Freed) -> bool:
-        """Give back what the request holds; False where it holds nothing."""
+    def free(self, request: str, why: Freed, *, same: KvCache | None = None) -> bool:
+        """Give back what the request holds; False where it holds nothing, or not this cache any more."""
         with self._lock:
-            lease = self._books.leases.pop(request, None)
-            if lease is None:
+            lease = self._books.leases.get(request)
+            if lease is None or (same is not None and lease.cache is not same):
                 return False
+            del self._books.leases[request]
             lease.doomed = why
             self.freed[why] += 1
             if lease.pins:

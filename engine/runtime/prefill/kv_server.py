@@ -13,8 +13,8 @@ import time
 import torch
 from torch import Tensor
 
-from engine.prefill.handover import StageCache
-from engine.runtime.prefill.kv_pool import Freed, KvPool, LeaseEnded
+from engine.prefill.handover import HandOver, StageCache
+from engine.runtime.prefill.kv_pool import Freed, KvCache, KvPool, LeaseEnded
 from engine.runtime.prefill.kv_wire import REFUSED, Frame, KvTransferError, greet, receive_frame, send_frame
 from engine.runtime.transport.errors import TransportError
 from engine.runtime.transport.handshake import Identity, listen
@@ -24,7 +24,7 @@ MOST_GUESTS = 64
 LOOK_S = 0.25  # longest time between two looks at leases and at `close`
 
 
-class KvServer:
+class KvServer(HandOver):
     """Serves one stage's pool at `host`; a thread for each decode worker, and one that ends leases in time.
 
     me : the rank that owns the stage; a decode worker must know the same run, generation and secret.
@@ -69,7 +69,7 @@ class KvServer:
     def close(self) -> None:
         """End all conversations and wait for their threads."""
         self._closing.set()
-        with contextlib.suppress(OSError):  # Linux wakes who waits for guests; elsewhere they look by themselves
+        with contextlib.suppress(OSError):  # on Linux this wakes the thread; elsewhere it looks by itself
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
@@ -122,42 +122,45 @@ class KvServer:
         if not isinstance(request, str) or not isinstance(blocks, list):
             raise KvTransferError("a decode worker asked for nothing that is known")
         try:
-            tokens = self.pool.claim(request, tuple(blocks))
+            cache = self.pool.claim(request, tuple(blocks))
         except LeaseEnded:
             send_frame(connected, {REFUSED: "no such cache: its lease ended, or it was taken"})
             return
         try:
-            self._send(connected, request, tokens, blocks)
-            self._let_go(connected, request)
+            self._send(connected, cache)
+            self._let_go(connected, cache)
         except LeaseEnded:
             send_frame(connected, {REFUSED: "the lease ended during the transfer"})
         finally:
-            self.pool.free(request, Freed.DECODER_LOST)  # nothing is left of it where all went well
+            self.pool.free(request, Freed.DECODER_LOST, same=cache)  # gone already where all went well
 
-    def _send(self, connected: socket.socket, request: str, tokens: int, blocks: list[int]) -> None:
-        shape = self.pool.shape
-        cache: Frame = {
-            "cache": request, "tokens": tokens, "first_layer": shape.first_layer, "layers": shape.layers,
-            "kv_heads": shape.kv_heads, "head_size": shape.head_size, "dtype": shape.dtype,
+    def _send(self, connected: socket.socket, cache: KvCache) -> None:
+        shape = cache.shape
+        header: Frame = {
+            "cache": cache.request, "tokens": cache.tokens, "first_layer": shape.first_layer,
+            "layers": shape.layers, "kv_heads": shape.kv_heads, "head_size": shape.head_size, "dtype": shape.dtype,
             "block_tokens": shape.block_tokens,
         }  # fmt: skip
-        send_frame(connected, cache)
-        for index, block in enumerate(blocks):
+        send_frame(connected, header)
+        staging = torch.empty(shape.block_bytes, dtype=torch.uint8)
+        for index, block in enumerate(cache.blocks):
             # A copy: however slow the decoder is, the lease ends when it ends.
-            with self.pool.pinned(request) as held:
-                piece = _bytes_of(held.block(index))
+            with self.pool.pinned(cache.request, same=cache) as held:
+                piece = _copied(held.block(index), staging)
             send_frame(connected, {"block": block}, piece)
 
-    def _let_go(self, connected: socket.socket, request: str) -> None:
+    def _let_go(self, connected: socket.socket, cache: KvCache) -> None:
+        request = cache.request
         answer, _ = receive_frame(connected)
         if answer.get("taken") != request:
             raise KvTransferError(f"a decode worker did not confirm {request}")
-        if not self.pool.free(request, Freed.HANDED_OVER):
+        if not self.pool.free(request, Freed.HANDED_OVER, same=cache):
             raise LeaseEnded(request)
         send_frame(connected, {"freed": request})
 
 
-def _bytes_of(piece: Tensor) -> memoryview:
-    """The bytes of a block in the order of its shape, copied to this process's memory."""
-    flat = piece.to("cpu", copy=True, memory_format=torch.contiguous_format).flatten()
-    return flat.view(torch.uint8).numpy().data
+def _copied(piece: Tensor, staging: Tensor) -> memoryview:
+    """The bytes of a block in the order of its shape, in the front of `staging`, which is in main memory."""
+    front = staging[: piece.numel() * piece.itemsize]
+    front.view(piece.dtype).view(piece.shape).copy_(piece)
+    return front.numpy().data

@@ -50,8 +50,10 @@ def send_frame(connected: socket.socket, header: Frame, body: Buffer = b"") -> N
     connected.sendall(body)
 
 
-def receive_frame(connected: socket.socket, *, body_bytes: int = 0) -> tuple[Frame, bytearray]:
-    """The next frame, which has so many raw bytes.
+def receive_frame(
+    connected: socket.socket, *, body_bytes: int = 0, into: bytearray | None = None
+) -> tuple[Frame, memoryview]:
+    """The next frame, which has so many raw bytes; they come to lie in the front of `into` where given.
 
     Raises
     ------
@@ -65,7 +67,7 @@ def receive_frame(connected: socket.socket, *, body_bytes: int = 0) -> tuple[Fra
     if magic != MAGIC or text_bytes > MOST_JSON_BYTES or raw_bytes not in (0, body_bytes):
         raise KvTransferError("not the frame of a KV transfer that was due")
     text = _receive(connected, text_bytes)
-    body = _receive(connected, raw_bytes)
+    body = _receive(connected, raw_bytes, into)
     if checksum != _checksum(text, body):
         raise KvTransferError("a frame came with other bytes than were sent")
     header = _object(text)
@@ -76,9 +78,9 @@ def receive_frame(connected: socket.socket, *, body_bytes: int = 0) -> tuple[Fra
     return header, body
 
 
-def _object(text: bytearray) -> Frame:
+def _object(text: memoryview) -> Frame:
     try:
-        header = json.loads(text)
+        header = json.loads(bytes(text))
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
@@ -92,9 +94,9 @@ def _checksum(text: Buffer, body: Buffer) -> int:
     return int(digest.intdigest())
 
 
-def _receive(connected: socket.socket, count: int) -> bytearray:
-    data = bytearray(count)
-    view = memoryview(data)
+def _receive(connected: socket.socket, count: int, into: bytearray | None = None) -> memoryview:
+    data = memoryview(bytearray(count) if into is None else into)[:count]
+    view = data
     while view:
         got = connected.recv_into(view)
         if got == 0:

@@ -117,14 +117,12 @@ def test_bytes_that_change_on_the_way_are_refused(
     done = service.prefill(prompt(40))
     params, checksum = service.offer(done), kv_wire._checksum
 
-    def of_what_was_sent(text: bytes, body: bytearray) -> int:
-        found = checksum(text, body)
-        if isinstance(body, bytearray) and body:  # a block that has arrived
+    def of_what_came(text: bytes, body: memoryview) -> int:
+        if isinstance(text, memoryview) and body:  # a block that has arrived
             body[len(body) // 2] ^= 1
-            found = checksum(text, body)
-        return found
+        return checksum(text, body)
 
-    monkeypatch.setattr(kv_wire, "_checksum", of_what_was_sent)
+    monkeypatch.setattr(kv_wire, "_checksum", of_what_came)
     with pytest.raises(KvTransferError, match="other bytes than were sent"):
         worker.fetch(params)
     assert until(lambda: service.bytes_in_use == 0)
@@ -136,6 +134,13 @@ def test_a_cache_is_fetched_once(service: Service, worker: DecodeWorker) -> None
     worker.fetch(params)
     with pytest.raises(KvTransferError, match="no such cache"):
         worker.fetch(params)
+
+
+def test_a_name_can_be_used_again_at_once(service: Service, worker: DecodeWorker) -> None:
+    for _ in range(20):
+        worker.fetch(service.offer(service.prefill(prompt(20))))
+    assert service.freed(Freed.HANDED_OVER) == [20, 20, 20]
+    assert service.freed(Freed.DECODER_LOST) == [0, 0, 0]
 
 
 def test_a_lease_ends_without_anybody_asking(service: Service, worker: DecodeWorker) -> None:

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -101,6 +102,20 @@ def test_what_is_in_use_is_freed_when_its_user_is_done() -> None:
     assert cache.states.numel() == 0  # whoever still knows the cache keeps no memory of it
 
 
+def test_a_request_of_the_same_name_is_another() -> None:
+    pool = pool_of(Clock())
+    pool.reserve("a", 8, lease_s=1)
+    with pool.pinned("a") as old:
+        pass
+    pool.free("a", Freed.ABORTED)
+    pool.reserve("a", 12, lease_s=1)
+    assert not pool.free("a", Freed.DECODER_LOST, same=old)
+    with pytest.raises(LeaseEnded), pool.pinned("a", same=old):
+        pass
+    with pool.pinned("a") as new:
+        assert new.tokens == 12
+
+
 def test_a_refusal_has_the_figures() -> None:
     pool = pool_of(Clock())
     pool.reserve("a", 30, lease_s=1)
@@ -110,6 +125,21 @@ def test_a_refusal_has_the_figures() -> None:
     assert refused.reason == (
         f"kv_space: 12 tokens need {needed:,} bytes of KV cache; {free:,} of {pool.budget_bytes:,} are free"
     )
+
+
+def test_memory_that_training_has_taken_is_no_loss_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = pool_of(Clock())
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "empty", full)
+        refused = pool.reserve("a", 30, lease_s=1)
+    assert isinstance(refused, Infeasible)
+    assert refused.reason.startswith("kv_space")
+    assert pool.bytes_in_use == 0
+    assert pool.reserve("a", 40, lease_s=1) is None
+
+
+def full(*_: object, **__: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +178,7 @@ def test_ten_thousand_requests_leave_nothing() -> None:
                 with pool.pinned(name) as cache:
                     cache.filled = cache.tokens
                     pool.offer(name, lease_s=rng.random())
-                    pool.claim(name, cache.blocks)
+                    assert pool.claim(name, cache.blocks) is cache
             except LeaseEnded:
                 continue
             why = rng.choice([*Freed])
