@@ -138,8 +138,8 @@ class KvServer(HandOver):
         shape = cache.shape
         header: Frame = {
             "cache": cache.request, "tokens": cache.tokens, "first_layer": shape.first_layer,
-            "layers": shape.layers, "kv_heads": shape.kv_heads, "head_size": shape.head_size, "dtype": shape.dtype,
-            "block_tokens": shape.block_tokens,
+            "layers": shape.layers, "kv_heads": shape.kv_heads, "head_size": shape.head_size,
+            "dtype": shape.dtype, "block_tokens": shape.block_tokens,
         }  # fmt: skip
         send_frame(connected, header)
         staging = torch.empty(shape.block_bytes, dtype=torch.uint8)
