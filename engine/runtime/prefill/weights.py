@@ -24,7 +24,7 @@ EMBEDDING = f"{LLAMA_ENDS['token']}.weight"
 NORM = f"{LLAMA_ENDS['norm']}.weight"
 HEAD = "lm_head.weight"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-READABLE = {"F32", "BF16", "F16"}  # as safetensors names them
+READABLE = {"F64", "F32", "BF16", "F16"}  # as safetensors names them
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -7,8 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.runtime import export as exporting
+from engine.runtime.checkpoint.manifest import find
 from engine.runtime.prefill.pipeline import Prefilled, PrefillPipeline
 from tests.runtime.prefill.checkpoints import SHAPES, pipeline, prompt, save, theirs
+from tests.runtime.test_export import checkpoint_of
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +58,20 @@ def test_bf16_is_as_near_as_bf16_gets(folder: Path) -> None:
     assert found.dtype is torch.bfloat16
     cosine = torch.nn.functional.cosine_similarity(found.float(), whole, dim=0)
     assert cosine > 0.995
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_what_training_exports_is_served(dtype: str, tmp_path: Path) -> None:
+    """A byte-level Llama out of a training checkpoint, by `meridian export`."""
+    from transformers import AutoModelForCausalLM
+
+    shape = {"family": "llama", "layers": 3, "hidden": 32, "heads": 4, "kv_heads": 2, "seq": 64}
+    checkpoint_of(tmp_path / "c", shape, dtype)
+    exporting.export(find(str(tmp_path / "c")), tmp_path / "out")
+    tokens = list(b"the quick brown fox jumps over")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    with torch.no_grad():
+        expected = theirs(torch.tensor([tokens])).logits[0, -1]
+    for stages in (1, 3):
+        found = logits_of(pipeline(tmp_path / "out", stages), tokens, [17, 13])
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
