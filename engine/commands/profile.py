@@ -8,7 +8,7 @@ import click
 from engine.commands.tables import number, render
 from engine.errors import Infeasible
 from engine.inputs import load_document, parse
-from engine.runtime.prefill.measuring import PrefillProfile, PrefillProfileRequest, profile_prefill
+from engine.runtime.prefill.measuring import PrefillProfile, PrefillProfileRequest, profile_prefill, rounds
 from engine.runtime.profiling import NAMES, ProfileRequest, StageTimes, profile_stage
 
 
@@ -47,9 +47,7 @@ def command(file: str, prefill: bool, as_json: bool) -> None:
 
 def _prefill(file: str, as_json: bool) -> None:
     request = parse(PrefillProfileRequest, load_document(file))
-    with click.progressbar(
-        length=len(request.tokens), label="lengths", file=sys.stderr, hidden=as_json
-    ) as bar:
+    with click.progressbar(length=rounds(request), label="rounds", file=sys.stderr, hidden=as_json) as bar:
         profile = profile_prefill(request, report=lambda _: bar.update(1))
     if as_json:
         asked = request.model_dump(exclude={"tokens"})

@@ -108,7 +108,7 @@ def profile_prefill(
 
     Parameters
     ----------
-    report : told of every length that is done.
+    report : told of every round through the lengths that is done.
 
     Raises
     ------
@@ -123,15 +123,22 @@ def profile_prefill(
     torch.set_num_threads(request.threads)
     ran: list[Ran] = []
     stage = _stage(request, config, ran)
-    run, drawn = PrefillPipeline([stage]), np.random.default_rng(request.seed)
-    rows = []
-    for tokens in sorted(request.tokens):
-        prompt = drawn.integers(0, config.vocab_size, tokens).tolist()
-        rows.append(_times(run, prompt, request.repeats, ran))
+    drawn = np.random.default_rng(request.seed)
+    prompts = [drawn.integers(0, config.vocab_size, tokens).tolist() for tokens in sorted(request.tokens)]
+    run = PrefillPipeline([stage])
+    for done in range(rounds(request)):
+        for prompt in prompts:
+            _once(run, prompt)
         if report is not None:
-            report(tokens)
+            report(done)
+    rows = tuple(_times(len(prompt), ran) for prompt in prompts)
     token_bytes = stage.pool.shape.token_bytes
-    return PrefillProfile(rows=tuple(rows), weight_bytes=stage.weight_bytes, token_bytes=token_bytes)
+    return PrefillProfile(rows=rows, weight_bytes=stage.weight_bytes, token_bytes=token_bytes)
+
+
+def rounds(request: PrefillProfileRequest) -> int:
+    """How often every length is run: all of them in turn, so that a slow minute falls on all alike."""
+    return WARM_UP + request.repeats
 
 
 def _stage(request: PrefillProfileRequest, config: LlamaConfig, ran: list[Ran]) -> PrefillStage:
@@ -146,14 +153,15 @@ def _stage(request: PrefillProfileRequest, config: LlamaConfig, ran: list[Ran]) 
     return PrefillStage.load(request.checkpoint, settings, report=ran.append, seed=seed)
 
 
-def _times(run: PrefillPipeline, prompt: list[int], repeats: int, ran: list[Ran]) -> LengthTimes:
-    ran.clear()
-    for _ in range(WARM_UP + repeats):
-        refused = run.prefill(REQUEST, prompt, lease_s=LEASE_S)
-        if isinstance(refused, Infeasible):
-            raise InputError("tokens", len(prompt), refused.reason)
-        run.abort(REQUEST)
-    counted = [(done.end - done.start) * 1e3 for done in ran[WARM_UP:]]
-    return LengthTimes(
-        tokens=len(prompt), ms=statistics.median(counted), p95_ms=float(np.percentile(counted, 95))
-    )
+def _once(run: PrefillPipeline, prompt: list[int]) -> None:
+    refused = run.prefill(REQUEST, prompt, lease_s=LEASE_S)
+    if isinstance(refused, Infeasible):
+        raise InputError("tokens", len(prompt), refused.reason)
+    run.abort(REQUEST)
+
+
+def _times(tokens: int, ran: list[Ran]) -> LengthTimes:
+    """Of the prompts of one length, those after the warm-up."""
+    all_ms = [(done.end - done.start) * 1e3 for done in ran if done.chunk.tokens == tokens]
+    counted = all_ms[WARM_UP:]
+    return LengthTimes(tokens=tokens, ms=statistics.median(counted), p95_ms=float(np.percentile(counted, 95)))

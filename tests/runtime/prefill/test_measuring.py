@@ -63,8 +63,8 @@ def test_the_table_ends_with_the_model_and_its_errors(
 ) -> None:  # fmt: skip
     true = LatencyModel(a_ms=3, b_ms=0.2, c_ms=1e-4)
 
-    def foretold(_: object, prompt: list[int], *__: object) -> LengthTimes:
-        return LengthTimes(tokens=len(prompt), ms=true.ms(len(prompt)), p95_ms=9.0)
+    def foretold(tokens: int, _: object) -> LengthTimes:
+        return LengthTimes(tokens=tokens, ms=true.ms(tokens), p95_ms=9.0)
 
     monkeypatch.setattr(measuring, "_times", foretold)
     lines = run(save(tmp_path)).splitlines()
