@@ -14,6 +14,7 @@ from engine.runtime.prefill.kv_pool import KvShape
 from engine.runtime.prefill.kv_wire import KvTransferError
 from engine.runtime.prefill.weights import DTYPES
 from engine.runtime.transport.handshake import Identity
+from engine.runtime.transport.tls import TlsFiles
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
@@ -25,7 +26,10 @@ class DecodeWorker:
     Raises InputError where the folder holds no Llama, or transformers is not installed.
     """
 
-    def __init__(self, folder: str | Path, me: Identity, *, dtype: str = "fp32", device: str = "cpu") -> None:
+    def __init__(
+        self, folder: str | Path, me: Identity, *, dtype: str = "fp32", device: str = "cpu",
+        tls: TlsFiles | None = None,
+    ) -> None:  # fmt: skip
         folder = Path(folder).expanduser()
         config = read_config(folder)
         try:
@@ -36,7 +40,7 @@ class DecodeWorker:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype])
         self.model = model.to(device).eval()
         shape = KvShape.of(config, range(config.num_hidden_layers), dtype=dtype, block_tokens=1)
-        self._client, self._longest = KvClient(me, shape), config.max_position_embeddings
+        self._client, self._longest = KvClient(me, shape, tls=tls), config.max_position_embeddings
 
     def fetch(self, params: KvTransferParams) -> ReceivedCache:
         """The cache that a completion's answer names. Raises KvTransferError."""

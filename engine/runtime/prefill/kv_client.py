@@ -9,9 +9,10 @@ from torch import Tensor
 
 from engine.prefill.handover import CacheSource, KvTransferParams, StageCache
 from engine.runtime.prefill.kv_pool import KvShape
-from engine.runtime.prefill.kv_wire import Frame, KvTransferError, greet, receive_frame, send_frame
+from engine.runtime.prefill.kv_wire import Frame, KvTransferError, greet, receive_frame, secured, send_frame
 from engine.runtime.prefill.weights import DTYPES
 from engine.runtime.transport.handshake import Identity, dial
+from engine.runtime.transport.tls import TlsContexts, TlsFiles
 
 CONNECT_S = 10.0
 
@@ -33,11 +34,14 @@ class KvClient(CacheSource):
 
     me : its own rank, apart from all of the run's, with the run, generation and secret of the prefill side.
     shape : of the cache of all layers, as the decode worker's own model has it.
-    patience_s : for a stage that says nothing.
+    patience_s : for a stage that says nothing.  tls : certificates, where the stages ask for them.
     """
 
-    def __init__(self, me: Identity, shape: KvShape, *, patience_s: float = CONNECT_S) -> None:
+    def __init__(
+        self, me: Identity, shape: KvShape, *, patience_s: float = CONNECT_S, tls: TlsFiles | None = None
+    ) -> None:
         self.me, self.shape, self._patience_s = me, shape, patience_s
+        self._tls = TlsContexts.of(tls)
 
     def fetch(self, params: KvTransferParams) -> ReceivedCache:
         """The whole cache, from all stages at the same time; no stage holds anything of it afterwards.
@@ -57,10 +61,10 @@ class KvClient(CacheSource):
     def _fetch(self, params: KvTransferParams, stage: StageCache) -> Tensor:
         where = f"stage at {stage.host}:{stage.port}"
         try:
-            with socket.create_connection((stage.host, stage.port), timeout=self._patience_s) as connected:
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                greet(connected, dial(self.me, peer=stage.rank, index=0, count=1))
-                return self._converse(connected, params, stage)
+            connected = socket.create_connection((stage.host, stage.port), timeout=self._patience_s)
+            with connected, secured(connected, self._tls, listens=False) as talking:
+                greet(talking, dial(self.me, peer=stage.rank, index=0, count=1))
+                return self._converse(talking, params, stage)
         except KvTransferError as error:
             raise KvTransferError(f"{where}: {error}") from None
         except OSError as error:  # AuthenticationError among them

@@ -15,12 +15,22 @@ from torch import Tensor
 
 from engine.prefill.handover import HandOver, StageCache
 from engine.runtime.prefill.kv_pool import Freed, KvCache, KvPool, LeaseEnded
-from engine.runtime.prefill.kv_wire import REFUSED, Frame, KvTransferError, greet, receive_frame, send_frame
+from engine.runtime.prefill.kv_wire import (
+    REFUSED,
+    Frame,
+    KvTransferError,
+    greet,
+    receive_frame,
+    secured,
+    send_frame,
+)
 from engine.runtime.transport.errors import TransportError
 from engine.runtime.transport.handshake import Identity, listen
+from engine.runtime.transport.tls import TlsContexts, TlsFiles
 
 PATIENCE_S = 10.0  # for a decoder that says, and takes, nothing
 MOST_GUESTS = 64
+PAUSE_S = 0.02
 LOOK_S = 0.25  # longest time between two looks at leases and at `close`
 
 
@@ -28,16 +38,17 @@ class KvServer(HandOver):
     """Serves one stage's pool at `host`; a thread for each decode worker, and one that ends leases in time.
 
     me : the rank that owns the stage; a decode worker must know the same run, generation and secret.
-    port : 0 lets the system choose.
+    port : 0 lets the system choose.  tls : certificates, where the transfer is to be encrypted.
 
-    Raises OSError where nobody can listen there.
+    Raises OSError where nobody can listen there, InputError where a certificate does not do.
     """
 
     def __init__(
-        self, pool: KvPool, me: Identity, *, host: str, port: int = 0, patience_s: float = PATIENCE_S
-    ) -> None:
+        self, pool: KvPool, me: Identity, *, host: str, port: int = 0, patience_s: float = PATIENCE_S,
+        tls: TlsFiles | None = None,
+    ) -> None:  # fmt: skip
         self.pool, self.me, self.host = pool, me, host
-        self._patience_s = patience_s
+        self._patience_s, self._tls = patience_s, TlsContexts.of(tls)
         self._listener = socket.create_server((host, port))
         self._listener.settimeout(LOOK_S)
         self.port: int = self._listener.getsockname()[1]
@@ -89,7 +100,10 @@ class KvServer(HandOver):
             self._listener.settimeout(min(LOOK_S, max(left, 1e-3)))
             try:
                 connected, _ = self._listener.accept()
-            except OSError:  # nobody came, or it left again
+            except TimeoutError:
+                continue
+            except OSError:  # it left again; or no file is left for it: not to be asked again at once
+                self._closing.wait(PAUSE_S)
                 continue
             self._welcome(connected)
 
@@ -106,9 +120,11 @@ class KvServer(HandOver):
         try:
             with connected:
                 connected.settimeout(self._patience_s)
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                greet(connected, listen(self.me))
-                self._converse(connected)
+                with secured(connected, self._tls, listens=True) as talking:
+                    with self._lock:
+                        self._guests[threading.current_thread()] = talking
+                    greet(talking, listen(self.me))
+                    self._converse(talking)
         except (TransportError, OSError):
             pass  # a stranger, or a decoder that died: what it held is freed where it is held
         finally:

@@ -1,18 +1,22 @@
 """Frames between a stage and a decode worker: a fixed head, JSON, raw bytes; nothing is ever unpickled.
 
-Both sides prove first that they know the run's secret, by the handshake of the WAN transport. What follows is
-not encrypted: it stays inside a data centre, as the training's own LAN traffic does.
+Both sides prove first that they know the run's secret, by the handshake of the WAN transport, and inside its
+mutual TLS where that is asked for.
 """
 
 import json
 import socket
+import ssl
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import xxhash
 
 from engine.runtime.transport.errors import TransportError
 from engine.runtime.transport.handshake import Dialogue, Greeting
+from engine.runtime.transport.tls import TlsContexts
 
 MAGIC = 0x4D4B  # "MK"
 _HEAD = struct.Struct("<HIQQ")  # magic, bytes of JSON, raw bytes, checksum of both
@@ -26,6 +30,19 @@ Frame = dict[str, Any]
 
 class KvTransferError(TransportError):
     """A cache did not come over: refused, damaged, cut off, or not what was asked for."""
+
+
+@contextmanager
+def secured(connected: socket.socket, tls: TlsContexts, *, listens: bool) -> Iterator[socket.socket]:
+    """`connected`, which blocks, without delays and inside TLS where that is asked for; closed at the end.
+
+    Raises OSError; what TLS raises is one.
+    """
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with tls.wrap(connected, listens=listens) as talking:
+        if isinstance(talking, ssl.SSLSocket):
+            talking.do_handshake()
+        yield talking
 
 
 def greet(connected: socket.socket, dialogue: Dialogue) -> Greeting:

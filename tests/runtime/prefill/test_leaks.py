@@ -2,18 +2,21 @@
 
 import os
 import random
+import shutil
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from engine.prefill.handover import StageCache, transfer_params
+from engine.prefill.handover import KvTransferParams, StageCache, transfer_params
 from engine.runtime.prefill.kv_client import KvClient
 from engine.runtime.prefill.kv_pool import Freed, KvPool, KvShape, LeaseEnded
 from engine.runtime.prefill.kv_server import KvServer
 from engine.runtime.prefill.kv_wire import KvTransferError, greet, send_frame
 from engine.runtime.transport.handshake import Identity, dial
+from tests.runtime.test_transport_tls import authority, node
 
 SHAPE = KvShape(first_layer=0, layers=2, kv_heads=2, head_size=8, dtype="bf16", block_tokens=16)
 REQUESTS, THREADS = 10_000, 4
@@ -86,17 +89,39 @@ def test_ten_thousand_transfers_leave_nothing() -> None:
             pool.offer(request, lease_s=1)
 
 
+def offered(server: KvServer, tokens: int = 5) -> KvTransferParams:
+    """A cache of so many tokens."""
+    server.pool.reserve("r", tokens, lease_s=30)
+    with server.pool.pinned("r") as cache:
+        cache.states.fill_(1.5)
+        cache.filled = tokens
+    stage = server.offer("r", lease_s=30)
+    return transfer_params(engine_id="e", request="r", tokens=tokens, stages=[stage])
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificates with openssl")
+def test_with_certificates_none_but_nodes_come_in(tmp_path: Path) -> None:
+    ours, theirs = authority(tmp_path / "ours"), authority(tmp_path / "theirs")
+    mine, peer, stranger = node(ours, "a"), node(ours, "b"), node(theirs, "c")
+    pool = KvPool(SHAPE, budget_bytes=64 * SHAPE.block_bytes)
+    with KvServer(pool, identity(0), host="127.0.0.1", patience_s=1, tls=mine) as server:
+        params = offered(server, 100)
+        for tls in (stranger, None):
+            with pytest.raises(KvTransferError):
+                KvClient(identity(99), SHAPE, patience_s=2, tls=tls).fetch(params)
+        assert pool.bytes_in_use > 0
+        came = KvClient(identity(99), SHAPE, tls=peer).fetch(params)
+        assert (came.parts[0] == 1.5).all()
+        assert pool.bytes_in_use == 0
+
+
 @pytest.mark.long
 def test_a_full_house_is_no_end() -> None:
     """More connections than are served are closed; those who come later are served."""
     pool = KvPool(SHAPE, budget_bytes=64 * SHAPE.block_bytes)
     with KvServer(pool, identity(0), host="127.0.0.1", patience_s=1) as server:
         crowd = [socket.create_connection((server.host, server.port), timeout=5) for _ in range(100)]
-        pool.reserve("r", 5, lease_s=30)
-        with pool.pinned("r") as cache:
-            cache.filled = 5
-        stage = server.offer("r", lease_s=30)
-        params = transfer_params(engine_id="e", request="r", tokens=5, stages=[stage])
+        params = offered(server)
         client = KvClient(identity(99), SHAPE)
         with pytest.raises(KvTransferError):
             client.fetch(params)
