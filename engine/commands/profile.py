@@ -1,4 +1,4 @@
-"""`meridian profile FILE`: how long each op of each pipeline stage takes on this machine."""
+"""`meridian profile FILE`: how long each op of each pipeline stage, or prefill, takes on this machine."""
 
 import json
 import sys
@@ -6,21 +6,31 @@ import sys
 import click
 
 from engine.commands.tables import number, render
+from engine.errors import Infeasible
 from engine.inputs import load_document, parse
+from engine.runtime.prefill.measuring import PrefillProfile, PrefillProfileRequest, profile_prefill, rounds
 from engine.runtime.profiling import NAMES, ProfileRequest, StageTimes, profile_stage
 
 
 @click.command("profile")
 @click.argument("file")
+@click.option("--prefill", is_flag=True, help="Measure prefill by prompt length and fit the latency model.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def command(file: str, as_json: bool) -> None:
+def command(file: str, prefill: bool, as_json: bool) -> None:
     """Measure the stages of a model on this machine, one after another.
 
     FILE (JSON or YAML, - for standard input): model {layers, hidden, heads, seq, …}, stages, micro_batch,
     device (cpu), dtype, recompute, split, repeats, seed.
 
     What --json prints can stand as `times_ms` in the file of `meridian train`.
+
+    With --prefill, FILE has: checkpoint (folder of a Hugging Face Llama), weights disk|random, tokens
+    (lengths of prompts), device cpu|cuda, dtype, repeats, threads, seed. The `points` that --json prints, or
+    its `latency`, can stand in `profile` of the file of `meridian prefill replay`.
     """
+    if prefill:
+        _prefill(file, as_json)
+        return
     request = parse(ProfileRequest, load_document(file))
     with click.progressbar(range(request.stages), label="stages", file=sys.stderr, hidden=as_json) as stages:
         rows = [profile_stage(request, stage) for stage in stages]
@@ -33,6 +43,34 @@ def command(file: str, as_json: bool) -> None:
         click.echo(json.dumps(answer, allow_nan=False))
     else:
         click.echo("\n".join(_lines(rows)))
+
+
+def _prefill(file: str, as_json: bool) -> None:
+    request = parse(PrefillProfileRequest, load_document(file))
+    with click.progressbar(length=rounds(request), label="rounds", file=sys.stderr, hidden=as_json) as bar:
+        profile = profile_prefill(request, report=lambda _: bar.update(1))
+    if as_json:
+        asked = request.model_dump(exclude={"tokens"})
+        click.echo(json.dumps(asked | profile.as_dict(), allow_nan=False))
+    else:
+        click.echo("\n".join(_prefill_lines(profile)))
+
+
+def _prefill_lines(profile: PrefillProfile) -> list[str]:
+    """Of each length the times and what the fitted model says; below, the model and its errors."""
+    measured = [[f"{row.tokens:,}", number(row.ms, 2), number(row.p95_ms, 2)] for row in profile.rows]
+    found = profile.fitted
+    if isinstance(found, Infeasible):
+        return [*render(["tokens", "prefill\nms", "p95\nms"], measured), "", f"no model: {found.reason}"]
+    latency, left_out = found
+    cells = [
+        [*row, number(latency.ms(tokens), 2)]
+        for row, (tokens, _) in zip(measured, profile.points, strict=True)
+    ]
+    lines = render(["tokens", "prefill\nms", "p95\nms", "fitted\nms"], cells)
+    fitted = f"t = {latency.a_ms:.4g} + {latency.b_ms:.4g}·s + {latency.c_ms:.4g}·s² ms for s tokens"
+    errors = f"mean {100 * left_out.mean:.1f} %, worst {100 * left_out.worst:.1f} %"
+    return [*lines, "", fitted, f"on {left_out.points} lengths that a fit did not see: {errors}"]
 
 
 def _lines(rows: list[StageTimes]) -> list[str]:

@@ -1,0 +1,100 @@
+"""How a prompt's KV cache changes hands: who offers it, who fetches it, and what is said about it over HTTP.
+
+No tensors here. The stages that computed a cache each keep their layers of it under a lease; the answer to
+the request says where it lies; the decode worker fetches it from each stage and the stage frees it. Nobody
+coordinates: a cache that is not fetched is gone when its lease ends.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field, model_validator
+
+from engine.errors import InputError
+from engine.inputs import Count, Document, Index
+
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+Port = Annotated[Count, Field(le=65_535)]
+
+
+class StageCache(Document):
+    """Where one stage's part of a cache lies: its blocks, for `layers` layers from `first_layer` on.
+
+    rank : of the process that listens at host and port, by which it is greeted.
+    """
+
+    rank: Index
+    host: Name
+    port: Port
+    block_ids: Annotated[tuple[Index, ...], Field(min_length=1)]
+    first_layer: Index
+    layers: Count
+
+
+class KvTransferParams(Document):
+    """`kv_transfer_params` of a completion, named as vLLM's connectors name them where they have the same.
+
+    remote_host, remote_port, remote_block_ids : of the first stage, which on one GPU is all.
+    remote_tokens : tokens in the cache: the whole prompt's.  remote_stages : every stage, in order.
+    """
+
+    do_remote_prefill: Literal[True] = True
+    do_remote_decode: Literal[False] = False
+    remote_engine_id: Name
+    remote_request_id: Name
+    remote_host: Name
+    remote_port: Port
+    remote_block_ids: tuple[Index, ...]
+    remote_tokens: Count
+    remote_stages: Annotated[tuple[StageCache, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "KvTransferParams":
+        first = self.remote_stages[0]
+        if (self.remote_host, self.remote_port) != (first.host, first.port):
+            raise InputError(
+                "remote_port", self.remote_port, "must be where the first of remote_stages listens"
+            )
+        if self.remote_block_ids != first.block_ids:
+            raise InputError("remote_block_ids", self.remote_block_ids, "must be those of the first stage")
+        following = 0
+        for i, stage in enumerate(self.remote_stages):
+            if stage.first_layer != following:
+                allowed = f"must follow the layers before it: {following}"
+                raise InputError(f"remote_stages[{i}].first_layer", stage.first_layer, allowed)
+            following += stage.layers
+        return self
+
+    @property
+    def layers(self) -> int:
+        """Layers of the whole model."""
+        return sum(stage.layers for stage in self.remote_stages)
+
+
+class HandOver(Protocol):
+    """What one stage does with its part of a cache that is complete."""
+
+    def offer(self, request: str, *, lease_s: float) -> StageCache:
+        """Hold it for a decode worker for so long, and say where."""
+
+    def withdraw(self, request: str) -> bool:
+        """Free it, as when its client went away; False where nothing is held."""
+
+
+class CacheSource(Protocol):
+    """What a decode worker does with the answer: fetch the whole cache, after which the stages have none."""
+
+    def fetch(self, params: KvTransferParams) -> Any:
+        """The cache, in the decode worker's own form."""
+
+
+def transfer_params(
+    *, engine_id: str, request: str, tokens: int, stages: Sequence[StageCache]
+) -> KvTransferParams:
+    """The answer for a cache of `tokens` tokens that lies on `stages`, in pipeline order."""
+    first = stages[0]
+    return KvTransferParams(
+        remote_engine_id=engine_id, remote_request_id=request, remote_host=first.host,
+        remote_port=first.port, remote_block_ids=first.block_ids, remote_tokens=tokens,
+        remote_stages=tuple(stages),
+    )  # fmt: skip

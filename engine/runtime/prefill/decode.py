@@ -1,0 +1,83 @@
+"""A decode worker: transformers' generate goes on from a received cache and one token, without the prompt."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.errors import InputError
+from engine.prefill.handover import KvTransferParams
+from engine.runtime.prefill.config import read_config
+from engine.runtime.prefill.kv_client import KvClient, ReceivedCache
+from engine.runtime.prefill.kv_pool import KvShape
+from engine.runtime.prefill.kv_wire import KvTransferError
+from engine.runtime.prefill.weights import DTYPES
+from engine.runtime.transport.handshake import Identity
+from engine.runtime.transport.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from transformers import DynamicCache
+
+
+class DecodeWorker:
+    """The whole model of `folder` in transformers, beside a client of the stages that prefill.
+
+    Raises InputError where the folder holds no Llama, or transformers is not installed.
+    """
+
+    def __init__(
+        self, folder: str | Path, me: Identity, *, dtype: str = "fp32", device: str = "cpu",
+        tls: TlsFiles | None = None,
+    ) -> None:  # fmt: skip
+        folder = Path(folder).expanduser()
+        config = read_config(folder)
+        try:
+            from transformers import AutoModelForCausalLM
+        except ImportError:
+            allowed = "decoding needs the package transformers, which is not installed"
+            raise InputError("checkpoint", str(folder), allowed) from None
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype])
+        self.model = model.to(device).eval()
+        shape = KvShape.of(config, range(config.num_hidden_layers), dtype=dtype, block_tokens=1)
+        self._client, self._longest = KvClient(me, shape, tls=tls), config.max_position_embeddings
+
+    def fetch(self, params: KvTransferParams) -> ReceivedCache:
+        """The cache that a completion's answer names. Raises KvTransferError."""
+        if params.remote_tokens > self._longest:
+            raise KvTransferError(f"a cache of {params.remote_tokens:,} tokens; at most {self._longest:,}")
+        return self._client.fetch(params)
+
+    @torch.inference_mode()
+    def decode(
+        self, cache: ReceivedCache, last_token: int, *, max_new_tokens: int, **options: Any
+    ) -> list[int]:
+        """`max_new_tokens` tokens behind `last_token`, fewer where the model ends; greedy unless asked.
+
+        Parameters
+        ----------
+        last_token : the one that prefill answered with; `cache` holds all before it.
+        options : of transformers' generate, such as do_sample, temperature, streamer.
+        """
+        if max_new_tokens < 1 or last_token in self._ends():
+            return []
+        ids = torch.tensor([[last_token]], device=self.model.device)
+        made = self.model.generate(
+            ids, attention_mask=torch.ones(1, cache.tokens + 1, dtype=torch.int64, device=ids.device),
+            past_key_values=self._theirs(cache), max_new_tokens=max_new_tokens,
+            **{"do_sample": False} | options,
+        )  # fmt: skip
+        tokens: list[int] = made[0, 1:].tolist()
+        return tokens
+
+    def _theirs(self, cache: ReceivedCache) -> "DynamicCache":
+        from transformers import DynamicCache
+
+        made = DynamicCache(config=self.model.config)
+        for number, (keys, values) in enumerate(cache.layers()):
+            made.update(keys[None].to(self.model.device), values[None].to(self.model.device), number)
+        return made
+
+    def _ends(self) -> Sequence[int]:
+        ends = self.model.generation_config.eos_token_id
+        return ends if isinstance(ends, list) else [] if ends is None else [ends]
