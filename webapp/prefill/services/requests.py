@@ -67,17 +67,11 @@ def _check(tenancy: Tenancy, datacenters: Sequence[DataCenter]) -> None:
     if tenancy.asked_longest_prompt > most:
         raise ValidationError({"asked_longest_prompt": f"{tenancy.model} takes at most {most:,} tokens."})
     if tenancy.typical_prompt > tenancy.asked_longest_prompt:
-        raise ValidationError(
-            {
-                "typical_prompt": f"Must be at most the longest prompt, {tenancy.asked_longest_prompt:,} tokens."
-            }
-        )
+        allowed = f"Must be at most the longest prompt, {tenancy.asked_longest_prompt:,} tokens."
+        raise ValidationError({"typical_prompt": allowed})
     if tenancy.asked_longest_prompt > tenancy.asked_tokens_per_min:
-        raise ValidationError(
-            {
-                "asked_tokens_per_min": f"Must hold the longest prompt, {tenancy.asked_longest_prompt:,} tokens."
-            }
-        )
+        allowed = f"Must hold the longest prompt, {tenancy.asked_longest_prompt:,} tokens."
+        raise ValidationError({"asked_tokens_per_min": allowed})
 
 
 @transaction.atomic
@@ -124,10 +118,10 @@ def withdraw_tenancy(actor: Any, tenancy: Tenancy) -> Tenancy:
         tenancy.save(update_fields=["renewal_days", "renewal_asked_at"])
         record(actor, "withdraw", tenancy, team=tenancy.team, before=before, after={"renewal_days": None})
     elif tenancy.status == TenancyStatus.REQUESTED:
-        before = {"status": str(tenancy.status)}
+        was = {"status": str(tenancy.status)}
         tenancy.status = TenancyStatus.WITHDRAWN
         tenancy.save(update_fields=["status"])
-        record(actor, "withdraw", tenancy, team=tenancy.team, before=before, after={"status": "withdrawn"})
+        record(actor, "withdraw", tenancy, team=tenancy.team, before=was, after={"status": "withdrawn"})
         tell(tenancy, f"{actor} has withdrawn the request {tenancy}.", tenant=False, by=actor)
     return tenancy
 
