@@ -18,7 +18,7 @@ class Chart:
     after_y: float
     ticks: list[tuple[float, str]]
     hours: list[tuple[float, str]]
-    ends: list[tuple[float, str]]
+    ends: list[tuple[float, float, str]]  # where a run ends, and how high its words stand
 
     left: float = LEFT
     right: float = RIGHT
@@ -53,15 +53,21 @@ def supply_chart(forecast: Forecast) -> Chart | None:
     def y(rate: float) -> float:
         return round(BOTTOM - rate / top * (BOTTOM - TOP), 1)
 
-    points, ends = [], []
-    drops = sorted((row.cell.until, row) for row in forecast.cells if row.cell.until and row.cell.until < end)
+    points: list[tuple[float, float]] = []
+    ends: list[tuple[float, float, str]] = []
+    drops = sorted(
+        ((row.cell.until, row) for row in forecast.cells if row.cell.until and row.cell.until < end),
+        key=lambda drop: drop[0],
+    )
     rate = forecast.running
     points.append((LEFT, y(rate)))
     for at, row in drops:
         points.append((x(at), y(rate)))
         rate = max(0.0, rate - row.tokens_per_min)
         points.append((x(at), y(rate)))
-        ends.append((x(at), f"{row.cell.run.job.name} ends {at.astimezone(UTC):%H:%M}"))
+        words = f"{row.cell.run.job.name} ends {at.astimezone(UTC):%H:%M}"
+        if words not in [said for _, _, said in ends]:  # a run has a cell in each data centre
+            ends.append((x(at), TOP + 12 * (len(ends) + 1), words))
     points.append((RIGHT, y(rate)))
     return Chart(
         supply=" ".join(f"{px},{py}" for px, py in points),

@@ -18,6 +18,7 @@ AHEAD_H = 24
 KEPT_S = 60  # supply of a cell
 REQUESTS = 2000  # simulated for one answer, over all cells; at least LEAST in each
 LEAST = 150
+NAMED = 12  # buyers that are told of one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,14 +89,10 @@ def forecast(
     others = sold_to(tenancy, datacenters)
     hours = _hours(running)
     total = sum(row.tokens_per_min for row in running)
-    streams = [
-        Stream(tokens=other.typical_prompt, tokens_per_min=rate, ttft_ms=float(other.ttft_ms or 0))
-        for other, rate in others
-    ]
+    names, streams = _buyers(others)
     mine = Stream(tokens=tenancy.typical_prompt, tokens_per_min=tokens_per_min, ttft_ms=float(ttft_ms))
     before = _met(running, total, streams) if total else [None] * len(streams)
     after = _met(running, total, [*streams, mine]) if total else [None] * (len(streams) + 1)
-    names = [str(other) for other, _ in others] + [str(tenancy)]
     buyers = [
         Buyer(
             name=name,
@@ -106,7 +103,7 @@ def forecast(
             now=_figures(before[i] if i < len(streams) else None),
             after=_figures(after[i]),
         )
-        for i, (name, stream) in enumerate(zip(names, [*streams, mine], strict=True))
+        for i, (name, stream) in enumerate(zip([*names, str(tenancy)], [*streams, mine], strict=True))
     ]
     return Forecast(
         cells=rows,
@@ -133,6 +130,24 @@ def sold_to(tenancy: Tenancy, datacenters: Sequence[DataCenter]) -> list[tuple[T
         granted = {dc.pk for dc in other.datacenters}
         made.append((other, (other.tokens_per_min or 0) * len(granted & wanted) / len(granted)))
     return made
+
+
+def _buyers(others: Sequence[tuple[Tenancy, float]]) -> tuple[list[str], list[Stream]]:
+    """The NAMED largest by their names, and the rest as one, of their mean prompt and shortest objective."""
+    ordered = sorted(others, key=lambda pair: -pair[1])
+    named, rest = ordered[:NAMED], ordered[NAMED:]
+    names = [str(other) for other, _ in named]
+    streams = [
+        Stream(tokens=other.typical_prompt, tokens_per_min=rate, ttft_ms=float(other.ttft_ms or 0))
+        for other, rate in named
+    ]
+    if rest:
+        rate = sum(rate for _, rate in rest)
+        prompts = sum(rate / other.typical_prompt for other, rate in rest)
+        shortest = min(float(other.ttft_ms or 0) for other, _ in rest)
+        names.append(f"{len(rest):,} more")
+        streams.append(Stream(tokens=max(1, round(rate / prompts)), tokens_per_min=rate, ttft_ms=shortest))
+    return names, streams
 
 
 def _supply(cell: Cell, tokens: int) -> CellSupply:

@@ -1,7 +1,5 @@
 """Tables of tenancies, keys and usage."""
 
-from typing import Any
-
 import django_tables2 as tables
 
 from webapp.prefill.models import ApiKey, KeyState, Outcome, Tenancy, TenancyStatus, UsageEvent
@@ -136,15 +134,6 @@ class StatementTable(Table):
     charged = NumberColumn("Charged", unit="$", footer=lambda table: dollars(table.total("charged"), 6))
 
     narrow = ("name", "tokens", "charged")
-
-    class Meta(Table.Meta):
-        attrs = {"class": "statement"}
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for column in self.base_columns.values():
-            if isinstance(column, NumberColumn):
-                column.attrs["tf"] = {"class": "num"}
 
     def total(self, name: str) -> int:
         return sum(row[name] or 0 for row in self.data.data)

@@ -74,7 +74,9 @@ def tenancy_detail(request: HttpRequest, pk: int) -> HttpResponse:
         and tenancy.status in (TenancyStatus.ACTIVE, TenancyStatus.ENDED)
         and not tenancy.waits,
         "sees_keys": sees_keys,
-        "keys": bound_table(request, KeyTable, key_rows, prefix="keys-") if sees_keys else None,
+        "keys": bound_table(request, KeyTable, key_rows, prefix="keys-", exclude=("tenancy",))
+        if sees_keys
+        else None,
         "month": selectors.used_this_month([tenancy]).get(tenancy.pk),
         "left": selectors.quota_left(tenancy) if tenancy.tokens_per_min else None,
         "news": selectors.news(request.user, tenancy),
