@@ -46,10 +46,11 @@ app.conf.update(
         # A reconcile that could not start before the next one is due is worth nothing: it expires.
         "reconcile": {"task": "jobs.reconcile", "schedule": 2.0, "options": {"expires": 2}},
         "computations": {"task": "planning.requeue_lost", "schedule": 10.0, "options": {"expires": 10}},
+        "tenancies": {"task": "prefill.upkeep", "schedule": 10.0, "options": {"expires": 10}},
         "retention": {"task": "live.retention", "schedule": 30.0, "options": {"expires": 30}},
     },
 )
-app.autodiscover_tasks(["webapp.accounts", "webapp.jobs", "webapp.live", "webapp.planning"])
+app.autodiscover_tasks(["webapp.accounts", "webapp.jobs", "webapp.live", "webapp.planning", "webapp.prefill"])
 
 
 @task_prerun.connect

@@ -10,7 +10,10 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from webapp.prefill.money import dollars
+
 register = template.Library()
+register.filter("dollars", dollars)
 DASH = "–"
 # How a time is written; static/js/lib/times.js writes the same in the reader's zone.
 STYLES = {"second": "%Y-%m-%d %H:%M:%S", "minute": "%Y-%m-%d %H:%M", "day": "%Y-%m-%d", "clock": "%H:%M:%S"}
@@ -137,3 +140,18 @@ def _label(context: template.Context, url: str) -> str:
         thing = context.get(kind) or context.get("object") or getattr(form, "instance", None)
         return str(thing or "")
     return url.strip("/").rsplit("/", 1)[-1].replace("-", " ").capitalize() if page == "list" else ""
+
+
+@register.filter
+def thousands(value: float | None) -> str:
+    """A number in thousands, three digits at least: 90.0, 4,698."""
+    if value is None:
+        return DASH
+    kilo = float(value) / 1e3
+    return f"{kilo:,.0f}" if abs(kilo) >= 100 else f"{kilo:,.1f}"
+
+
+@register.filter
+def percent(share: float | None) -> str:
+    """A share of 1 in %, with one decimal."""
+    return DASH if share is None else f"{100 * share:.1f}"

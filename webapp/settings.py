@@ -54,6 +54,7 @@ INSTALLED_APPS = [
     "webapp.planning",
     "webapp.jobs",
     "webapp.live",
+    "webapp.prefill",
 ]
 
 MIDDLEWARE = [

@@ -22,7 +22,7 @@ class NumberColumn(tables.Column):
 
     def __init__(self, *args: Any, unit: str = "", decimals: int = 0, **kwargs: Any) -> None:
         number = {"class": "num"}
-        kwargs.setdefault("attrs", {"th": number, "td": number})
+        kwargs.setdefault("attrs", {"th": number, "td": number, "tf": number})
         kwargs.setdefault("default", DASH)
         super().__init__(*args, **kwargs)
         self.unit = unit

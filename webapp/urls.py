@@ -18,4 +18,6 @@ urlpatterns = [
     path("placement/", include("webapp.planning.placement_urls")),
     path("schedules/", include("webapp.planning.schedule_urls")),
     path("runs/", include("webapp.jobs.urls")),
+    path("", include("webapp.prefill.urls")),
+    path("v1/", include("webapp.prefill.api_urls")),
 ]

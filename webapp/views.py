@@ -4,14 +4,15 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from webapp.accounts.middleware import for_everyone
-from webapp.accounts.models import READERS
+from webapp.accounts.models import READERS, Role
 from webapp.accounts.permissions import may_somewhere
 from webapp.live import overview as live_overview
 
 
 @for_everyone
 def overview(request: HttpRequest) -> HttpResponse:
-    """What there is, what runs, what needs attention; who reads nothing goes on to their account."""
+    """What there is, what runs, what needs attention. Who reads nothing goes on to their own page."""
     if not may_somewhere(request.user, READERS):
-        return redirect("accounts:me")
+        tenant = may_somewhere(request.user, (Role.TENANT,))
+        return redirect("prefill:home" if tenant else "accounts:me")
     return render(request, "overview.html", live_overview.context(request.user))

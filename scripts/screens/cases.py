@@ -17,6 +17,7 @@ RUN_MS = 2500
 def shots(paths: dict[str, str]) -> list[Shot]:
     """All situations; `paths` says where each thing stands (staged.paths)."""
     others = [_watching(paths), _parts(paths), _forms(paths), _outside(paths), _things(paths), _errors(paths)]
+    others.append(_tenancies(paths))
     return _runs(paths) + [replace(shot, sparse=not shot.narrow_only) for some in others for shot in some]
 
 
@@ -161,6 +162,32 @@ def _outside(paths: dict[str, str]) -> list[Shot]:
         Shot(name="viewer-overview", path="/", who="viewer", settle_ms=500),
         Shot(name="viewer-plan", path=paths["plan-three"], who="viewer", settle_ms=900),
     ]
+
+
+def _tenancies(paths: dict[str, str]) -> list[Shot]:
+    """A request as admins decide on it, and what the tenant has."""
+    waiting = paths["tenancy-Fathom Images"] + "review/"
+    return [
+        Shot(name="tenancy-review", path=waiting, settle_ms=800),
+        Shot(name="tenancy-review-errors", path=waiting, act=_refuse, expected=("422",)),
+        Shot(name="tenancy-renewal", path=paths["tenancy-Halden Eval"]),
+        Shot(name="tenancy-used", path=paths["tenancy-Fathom Search"], who="tenant"),
+        Shot(name="tenancy-refused", path=paths["tenancy-Night batch"], who="tenant"),
+        Shot(name="tenancy-form", path="/tenancies/new/", who="tenant"),
+        Shot(name="tenancy-key", path="/keys/new/", who="tenant", act=_make_key, expected=("422",)),
+        Shot(name="tenancy-usage", path="/usage/", who="tenant"),
+    ]
+
+
+def _refuse(visitor: Visitor) -> None:
+    with visitor.page.expect_navigation():
+        visitor.page.click("button[value=refuse]")
+
+
+def _make_key(visitor: Visitor) -> None:
+    visitor.page.fill("[name=name]", "evaluation")
+    with visitor.page.expect_navigation():
+        visitor.page.click("main form button.primary")
 
 
 def _log_in(name: str, times: int) -> Callable[[Visitor], None]:

@@ -14,6 +14,7 @@ from engine import __version__
 from scripts.screens import staged_runs
 from tests.site import many
 from tests.site.addresses import world_of_database
+from tests.site.tenancies import ask, give_key, grant, second_tenant, use
 from tests.site.world import World, make_dc, make_node, make_user
 from webapp.accounts.models import Invitation, Role, Team, User
 from webapp.accounts.services import deactivate, invite, make_reset_link
@@ -23,6 +24,8 @@ from webapp.jobs.models import Run
 from webapp.planning import compose
 from webapp.planning.models import Plan
 from webapp.planning.services import create_plan
+from webapp.prefill.models import Tenancy
+from webapp.prefill.services import ask_renewal, refuse_tenancy
 
 MEASURED = 40  # of the link
 GPUS = 32  # of a node: several runs train on each
@@ -41,6 +44,22 @@ def stage(world: World) -> None:
     probes(world)
     staged_runs.runs(world)
     layouts(world)
+    tenancies(world)
+
+
+def tenancies(world: World) -> None:
+    """One that is used, one by another tenant, one that waits, one that was refused, and a renewal."""
+    admin, rival = world.users["admin"], second_tenant(world)
+    used = grant(world, ask(world))
+    grant(world, ask(world, rival, name="Halden Labs", typical_prompt=2_048), tokens_per_min=400_000)
+    give_key(world, used)
+    for i in range(40):
+        missed = {"outcome": "refused", "reason": "no_bubble", "ttft_ms": None}
+        at = timezone.now() - timedelta(minutes=7 * i)
+        use(used, i, at=at, prompt_tokens=300 + 97 * i, **(missed if i % 9 == 4 else {}))
+    refuse_tenancy(admin, ask(world, name="Night batch"), "No run trains in mid before December.")
+    ask(world, name="Fathom Images", asked_tokens_per_min=900_000, purpose="search answers, EU and US")
+    ask_renewal(rival, grant(world, ask(world, rival, name="Halden Eval")), 30)
 
 
 def layouts(world: World) -> None:
@@ -119,6 +138,10 @@ def paths() -> dict[str, str]:
     found |= {
         f"user-{user.username}": reverse("accounts:person-detail", args=[user.pk])
         for user in User.objects.all()
+    }
+    found |= {
+        f"tenancy-{tenancy.name}": reverse("prefill:tenancy-detail", args=[tenancy.pk])
+        for tenancy in Tenancy.objects.all()
     }
     return found | _secrets() | _forms()
 

@@ -12,11 +12,13 @@ from typing import Any
 
 from tests.site.computations import comparison, placement
 from tests.site.telemetry import measure
+from tests.site.tenancies import ask, give_key, grant
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Role
 from webapp.accounts.services import invite
 from webapp.inventory.services import record_measurement
 from webapp.live.models import SpanBatch
+from webapp.prefill.models import ApiKey, Tenancy
 
 PERSONS = (
     "anonymous",
@@ -54,6 +56,12 @@ TEAM_OPERATORS = outcomes(tenant="404", viewer="403", operator="ok", admin="ok",
 TEAM_ADMINS = outcomes(tenant="404", viewer="403", operator="403", admin="ok", stranger="404")
 # People and teams: to who does not administer them they do not exist.
 HIDDEN = outcomes(tenant="404", viewer="404", operator="404", admin="ok", stranger="404")
+# The tenant's own: it and the readers of the team see it; admins decide; only the tenant asks and has keys.
+OWN = outcomes(tenant="ok", viewer="ok", operator="ok", admin="ok", stranger="404")
+OWN_ADMINS = outcomes(tenant="403", viewer="403", operator="403", admin="ok", stranger="404")
+TENANT = outcomes(tenant="ok", viewer="403", operator="403", admin="403", stranger="404")
+KEYS = outcomes(tenant="ok", viewer="404", operator="404", admin="ok", stranger="404")
+ASKERS = outcomes(tenant="ok", viewer="403", operator="ok", admin="ok", stranger="ok")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +145,19 @@ def invitation_token(world: World) -> Args:
 
 def audit_row(world: World) -> Args:
     return {"pk": AuditEntry.objects.filter(team=world.team).latest("pk").pk}
+
+
+def asked(world: World) -> Args:
+    """A request of the tenant that waits."""
+    return {"pk": (Tenancy.objects.order_by("pk").first() or ask(world)).pk}
+
+
+def granted(world: World) -> Args:
+    return {"pk": (Tenancy.objects.in_force().order_by("pk").first() or grant(world)).pk}
+
+
+def api_key(world: World) -> Args:
+    return {"pk": (ApiKey.objects.live().order_by("pk").first() or give_key(world)[0]).pk}
 
 
 def measured(world: World) -> Args:
@@ -260,6 +281,31 @@ ACCESS: dict[str, Access] = {
     "placement:placement-cancel": Access(post=TEAM_OPERATORS, args=placed),
     "placement:placement-delete": Access(post=TEAM_OPERATORS, args=placed),
     "planning:plan-launch": Access(post=TEAM_OPERATORS, args=plan, data={"option": 0}),
+    # prefill: a tenant's own, which its team reads and its admins decide on
+    "prefill:home": Access(get=ACCOUNT, post=ACCOUNT),
+    "prefill:tenancy-list": Access(get=ACCOUNT, post=ACCOUNT),
+    "prefill:tenancy-request": Access(get=ASKERS, post=ASKERS),
+    "prefill:tenancy-detail": Access(get=OWN, post=OWN, args=asked),
+    "prefill:tenancy-review": Access(get=OWN_ADMINS, post=OWN_ADMINS, args=asked),
+    "prefill:tenancy-suspend": Access(get=OWN_ADMINS, post=OWN_ADMINS, args=granted, data={"reason": "x"}),
+    "prefill:tenancy-resume": Access(post=OWN_ADMINS, args=granted),
+    "prefill:tenancy-renew": Access(get=OWN, post=TENANT, args=granted, data={"days": 3}),
+    "prefill:tenancy-withdraw": Access(post=TENANT, args=asked),
+    "prefill:key-list": Access(get=ACCOUNT, post=ACCOUNT),
+    "prefill:key-create": Access(get=ACCOUNT, post=ACCOUNT),
+    "prefill:key-rotate": Access(get=KEYS, post=KEYS | {"admin": "403"}, args=api_key, data={"overlap_h": 1}),
+    "prefill:key-revoke": Access(post=KEYS, args=api_key),
+    "prefill:usage-list": Access(get=ACCOUNT, post=ACCOUNT),
+    "prefill:usage-statement": Access(get=ACCOUNT, post=ACCOUNT),
+    "prefill:usage-export": Access(get=ACCOUNT, post=ACCOUNT, args=lambda world: {"kind": "csv"}),
+    # the API: a key opens it; a session, anybody's, does not
+    "v1:models": Access(get=dict.fromkeys(PERSONS, "401")),
+    "v1:quote": Access(post=dict.fromkeys(PERSONS, "401")),
+    "v1:unknown": Access(
+        get=dict.fromkeys(PERSONS, "404"),
+        post=dict.fromkeys(PERSONS, "404"),
+        args=lambda w: {"rest": "completions"},
+    ),
     # jobs
     "jobs:run-list": Access(get=READERS, post=READERS),
     "jobs:run-detail": Access(get=TEAM, post=TEAM, args=run),

@@ -15,6 +15,7 @@ from django.db import connection
 from django.utils import timezone
 
 from tests.site.computations import comparison, placement
+from tests.site.tenancies import MODEL
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Invitation, Membership, Role, Team, User
 from webapp.inventory.models import DataCenter, Device, GpuPool, LinkMeasurement, Node, WanLink
@@ -22,6 +23,7 @@ from webapp.jobs.models import TERMINAL, Desired, Job, MarkLevel, RankState, Run
 from webapp.live import liveness
 from webapp.live.models import Beat, IterationStat, LogLine, SpanBatch
 from webapp.planning.models import Computation, ComputationState, Plan
+from webapp.prefill.models import ApiKey, Notice, Tenancy, TenancyPlace, UsageEvent, charge_of
 
 PLACES = (
     ("us-east", "Ashburn, Virginia", 39.04, -77.49),
@@ -48,6 +50,7 @@ WORDS = (
     "gpt-b",
 )
 PEOPLE = ("ada", "grace", "alan", "edsger", "barbara", "donald", "leslie", "frances", "tony", "radia")
+BUYERS = ("Fathom Search", "Kestrel AI", "Halden Labs", "Orrery", "Quill & Co", "Tessera")
 VERBS = ("create", "change", "delete", "launch", "cancel", "enrol")
 
 
@@ -289,6 +292,88 @@ def audit(world: World, numbers: range) -> None:
     AuditEntry.objects.bulk_update(made, ["at"], batch_size=500)
 
 
+def tenancies(world: World, numbers: range) -> None:
+    """Half of them active, a third waiting, and some that were refused, suspended or are over."""
+    now = timezone.now()
+    statuses = ("active", "requested", "active", "requested", "active", "refused", "suspended", "ended")
+    common = {
+        "team": world.team, "tenant": world.users["tenant"], "model": MODEL, "asked_ttft_ms": 2000,
+        "asked_days": 90, "typical_prompt": 1024, "asked_longest_prompt": 4096,
+    }  # fmt: skip
+    made = []
+    for i in numbers:
+        status = statuses[i % len(statuses)]
+        granted = {
+            "tokens_per_min": 20_000 + 10_000 * (i % 7), "ttft_ms": 2000, "longest_prompt": 4096,
+            "price": 40_000 + 5_000 * (i % 5), "starts_at": now - timedelta(days=40),
+            "ends_at": now + timedelta(days=-2 if status == "ended" else 20 + i % 60),
+        }  # fmt: skip
+        decided = {"decided_by": world.users["admin"], "decided_at": now - timedelta(days=40)}
+        held = granted if status in ("active", "suspended", "ended") else {}
+        made.append(
+            Tenancy(
+                name=f"{_name(BUYERS, i)}",
+                purpose="search answers",
+                status=status,
+                asked_tokens_per_min=30_000 + 10_000 * (i % 7),
+                reason="No supply there before the next run." if status == "refused" else "",
+                **common,
+                **held,
+                **({} if status == "requested" else decided),
+            )
+        )
+    made = Tenancy.objects.bulk_create(made)
+    TenancyPlace.objects.bulk_create(
+        TenancyPlace(tenancy=one, dc=world.dcs[i % 2], is_granted=bool(one.tokens_per_min))
+        for i, one in zip(numbers, made, strict=True)
+    )
+    Notice.objects.bulk_create(
+        Notice(user=world.users[name], tenancy=one, text=f"{one} was decided.")
+        for one in made[:20]
+        for name in ("tenant", "admin")
+    )
+
+
+def api_keys(world: World, numbers: range) -> None:
+    """Of the first tenancy; two work, the others were revoked."""
+    tenancy = Tenancy.objects.in_force().order_by("pk")[0]
+    now = timezone.now()
+    ApiKey.objects.bulk_create(
+        ApiKey(
+            tenancy=tenancy,
+            name=("search", "batch", "eval")[i % 3],
+            prefix=f"mrd-{i:06d}",
+            sha256=f"{i:064x}",
+            created_by=world.users["tenant"],
+            revoked_at=None if i < 2 else now - timedelta(days=i),
+            used_at=now - timedelta(minutes=i),
+        )
+        for i in numbers
+    )
+
+
+def usage(world: World, numbers: range) -> None:
+    """A delivered request every few minutes, and one refused in eleven."""
+    tenancy = Tenancy.objects.in_force().order_by("pk")[0]
+    assert tenancy.price is not None
+    UsageEvent.objects.bulk_create(
+        UsageEvent(
+            request_id=f"{i:032x}",
+            tenancy=tenancy,
+            dc=world.dcs[i % 2],
+            at=_ago(i, 11),
+            outcome="delivered" if i % 11 else "refused",
+            reason="" if i % 11 else ("no_bubble", "ttft")[i % 2],
+            prompt_tokens=(tokens := 200 + i * 137 % 3800),
+            ttft_ms=60 + 0.14 * tokens if i % 11 else None,
+            ttft_objective_ms=tenancy.ttft_ms,
+            price=tenancy.price,
+            charge=charge_of(tokens, tenancy.price) if i % 11 else 0,
+        )
+        for i in numbers
+    )
+
+
 def _first_run(world: World) -> Run:
     """The run that the world's plan was launched as."""
     return Run.objects.filter(job__name=world.plan.name).order_by("pk").first() or world.launch()
@@ -441,6 +526,9 @@ FILLERS: tuple[Callable[[World, range], None], ...] = (
     invitations,
     measurements,
     audit,
+    tenancies,
+    api_keys,
+    usage,
     watched,
 )
 

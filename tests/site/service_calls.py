@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from engine import __version__
 from tests.site.computations import QUESTION, claimed, queued
+from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.world import World, make_dc
 from webapp.accounts import services as accounts
 from webapp.accounts.models import Role
@@ -33,6 +34,8 @@ from webapp.jobs.services import boundary
 from webapp.live import services as live
 from webapp.live.services.logs import record_loss, store
 from webapp.planning import services as planning
+from webapp.prefill import services as prefill
+from webapp.prefill.models import Tenancy
 
 Prepare = Callable[[World], Callable[[], Any]]
 
@@ -77,6 +80,33 @@ def rank_event(w: World) -> Callable[[], Any]:
     run = placed(w)
     event = {"kind": "rank", "run": run.pk, "generation": run.generation, "rank": 0, "state": "starting"}
     return partial(jobs.record_rank_event, run, event)
+
+
+def tenant(w: World) -> Any:
+    return w.users["tenant"]
+
+
+def asking(w: World) -> Callable[[], Any]:
+    new = Tenancy(
+        team=w.team, name="New", model=MODEL, asked_tokens_per_min=9_000, asked_ttft_ms=400, asked_days=30
+    )
+    return partial(prefill.request_tenancy, tenant(w), new, w.dcs[:1])
+
+
+def ended(w: World) -> Callable[[], Any]:
+    end(grant(w))
+    return partial(prefill.end_tenancies)
+
+
+def suspended(w: World) -> Tenancy:
+    return prefill.suspend_tenancy(admin(w), grant(w), "Bursts.")
+
+
+def used(w: World) -> Callable[[], Any]:
+    return partial(
+        prefill.record_usage, grant(w), request_id="r", dc=w.dcs[0], at=timezone.now(), outcome="refused",
+        reason="no_bubble", prompt_tokens=1,
+    )  # fmt: skip
 
 
 def moved_dc(w: World) -> Any:
@@ -222,6 +252,20 @@ CALLS: dict[str, Prepare] = {
         request=w.plan.request,
         training=w.plan.training,
     ),
+    # prefill
+    "prefill.request_tenancy": asking,
+    "prefill.withdraw_tenancy": lambda w: partial(prefill.withdraw_tenancy, tenant(w), ask(w)),
+    "prefill.ask_renewal": lambda w: partial(prefill.ask_renewal, tenant(w), grant(w), 30),
+    "prefill.approve_tenancy": lambda w: partial(
+        prefill.approve_tenancy, admin(w), ask(w), limits(), w.dcs[:1]
+    ),
+    "prefill.refuse_tenancy": lambda w: partial(prefill.refuse_tenancy, admin(w), ask(w), "No supply."),
+    "prefill.suspend_tenancy": lambda w: partial(prefill.suspend_tenancy, admin(w), grant(w), "Bursts."),
+    "prefill.resume_tenancy": lambda w: partial(prefill.resume_tenancy, admin(w), suspended(w)),
+    "prefill.end_tenancies": ended,
+    "prefill.make_key": lambda w: partial(prefill.make_key, tenant(w), grant(w), "new"),
+    "prefill.rotate_key": lambda w: partial(prefill.rotate_key, tenant(w), give_key(w)[0], 24),
+    "prefill.revoke_key": lambda w: partial(prefill.revoke_key, tenant(w), give_key(w)[0]),
     # jobs
     "jobs.launch_plan": lambda w: partial(jobs.launch_plan, operator(w), w.plan, w.plan.result["best"]),
     "jobs.launch_run": lambda w: partial(jobs.launch_run, operator(w), w.launch().job),
@@ -243,6 +287,18 @@ REPORTED = "notes what a node or rank reports; nobody decided anything"
 HOUSE = "keeps house; the setting says how much is kept"
 
 NOTES: dict[str, tuple[Prepare, str]] = {
+    # prefill
+    "prefill.record_usage": (used, "an event of its own, which nobody can change"),
+    "prefill.note_key_use": (
+        lambda w: partial(prefill.note_key_use, give_key(w)[0]),
+        "when a key was used last; its use is an event",
+    ),
+    "prefill.tell": (
+        lambda w: partial(prefill.tell, ask(w), "x"),
+        "a notice of what another service has done",
+    ),
+    "prefill.mail_notices": (lambda w: partial(prefill.mail_notices), "delivers notices"),
+    "prefill.warn_of_ends": (lambda w: partial(prefill.warn_of_ends), "a notice; nothing changes"),
     # planning
     "planning.claim": (
         lambda w: partial(planning.claim, queued(w).pk),
@@ -342,6 +398,8 @@ NOTES: dict[str, tuple[Prepare, str]] = {
 }
 
 READS: dict[str, str] = {
+    "prefill.key_hash": "a hash",
+    "prefill.may_decide": "whether somebody may decide",
     "accounts.close_sockets": "has ingest tell open sockets what another service has decided",
     "accounts.request_id": "the id of the request or task",
     "accounts.token_hash": "a hash",

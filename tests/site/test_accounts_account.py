@@ -16,16 +16,16 @@ def logged_in(house: Any, name: str) -> Client:
     return client
 
 
-def test_a_tenant_lands_on_an_account_that_says_what_he_may(house: Any) -> None:
+def test_a_tenant_lands_on_prefill_and_has_an_account_that_says_what_he_may(house: Any) -> None:
     house.give_password("tenant")
     client = logged_in(house, "tenant")
-    page = client.get("/", follow=True)
-    assert page.request["PATH_INFO"] == "/account/"
+    assert client.get("/", follow=True).request["PATH_INFO"] == "/prefill/"
+    page = client.get("/account/")
     text = page.content.decode()
     assert "Tenant" in text
     assert "stay hidden" in text
     menu = [item["url"] for item in page.context["site"]["nav"]]
-    assert menu == ["/account/"]
+    assert menu == ["/prefill/", "/tenancies/", "/keys/", "/usage/", "/account/"]
 
 
 def test_the_menu_shows_what_one_may_open(house: Any) -> None:

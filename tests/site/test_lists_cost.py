@@ -28,6 +28,7 @@ SHORT = {
     "inventory:gputype-list": "the catalogue that ships",
     "inventory:gputype-detail": "a quarter of the data centres have its GPUs",
     "inventory:region-list": "the catalogue that ships",
+    "prefill:usage-statement": "a row a tenancy that was used this month",
 }
 
 

@@ -28,6 +28,7 @@ def _site(request: HttpRequest) -> dict[str, Any]:
             "teams": [],
             "more_teams": 0,
             "role": "",
+            "reads": False,
             "may_operate": False,
             "broker": None,
             "demo": settings.DEMO,
@@ -46,6 +47,7 @@ def _site(request: HttpRequest) -> dict[str, Any]:
         "teams": list(visible.values_list("name", flat=True)[:NAMED_TEAMS]),
         "more_teams": max(0, read - NAMED_TEAMS),
         "role": highest.label if highest else "",
+        "reads": bool(read),
         "may_operate": user.is_superuser or any(role in OPERATORS for role in roles),
         "broker": broker.health(),
         "demo": settings.DEMO,
@@ -55,10 +57,18 @@ def _site(request: HttpRequest) -> dict[str, Any]:
 def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[dict[str, Any]]:
     """The pages that `user` may open, with how many rows they have."""
     if not any(role in READERS for role in roles):
-        return _entries(request, [("account", "My account", "accounts:me", None)])
+        account = [("account", "My account", "accounts:me", None)]
+        tenant = [
+            ("prefill", "Prefill", "prefill:home", None),
+            ("tenancies", "Tenancies", "prefill:tenancy-list", None),
+            ("keys", "Keys", "prefill:key-list", None),
+            ("usage", "Usage", "prefill:usage-list", None),
+        ]
+        return _entries(request, [*tenant, *account] if Role.TENANT in roles else account)
     from webapp.inventory.models import DataCenter, Node, WanLink
     from webapp.jobs.models import Run
     from webapp.planning.models import Plan
+    from webapp.prefill.models import Tenancy
 
     entries = [
         ("overview", "Overview", "overview", None),
@@ -68,6 +78,9 @@ def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[d
         ("network", "Network design", "design:network", None),
         ("swap", "Swap plan", "design:swap", None),
         ("runs", "Runs", "jobs:run-list", Run.objects.visible_to(user).open()),
+        ("tenancies", "Tenancies", "prefill:tenancy-list", Tenancy.objects.visible_to(user).to_decide()),
+        ("keys", "Keys", "prefill:key-list", None),
+        ("usage", "Usage", "prefill:usage-list", None),
         ("datacenters", "Data centres", "inventory:datacenter-list", DataCenter.objects.visible_to(user)),
         ("nodes", "Nodes", "inventory:node-list", Node.objects.visible_to(user)),
         ("links", "Links", "inventory:link-list", WanLink.objects.visible_to(user)),

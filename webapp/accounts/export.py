@@ -54,9 +54,7 @@ def _harmless(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-async def lines(
-    rows: QuerySet[AuditEntry], write: Callable[[AuditEntry], str], head: str = ""
-) -> AsyncIterator[bytes]:
+async def lines(rows: QuerySet[Any], write: Callable[[Any], str], head: str = "") -> AsyncIterator[bytes]:
     """`head`, then every row, read from the database AT_ONCE at a time."""
     yield head.encode()
     async for entry in rows.aiterator(chunk_size=AT_ONCE):

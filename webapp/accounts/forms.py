@@ -17,7 +17,7 @@ from webapp.formkit import Sectioned
 
 ROLE_HELP = (
     "Viewers read; operators also change inventory, plans and runs; admins also manage people and read the "
-    "audit; tenants have their account page alone."
+    "audit; tenants ask for prefill, and see their own tenancies alone."
 )
 
 PASSWORD_HELP = "At least 8 characters; no common password, not digits alone, not like your name."

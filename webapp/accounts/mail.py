@@ -28,3 +28,12 @@ def send_invitation(invitation: Invitation, url: str) -> bool:
     except (OSError, smtplib.SMTPException) as error:
         log.warning("invitation not sent", invitation=invitation.pk, error=str(error))
         return False
+
+
+def send_notice(address: str, subject: str, text: str) -> bool:
+    """Send a few sentences to `address`; returns whether the mail server took them."""
+    try:
+        return send_mail(subject, f"{text}\n", None, [address]) > 0
+    except (OSError, smtplib.SMTPException) as error:
+        log.warning("notice not sent", error=str(error))
+        return False

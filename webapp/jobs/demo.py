@@ -53,6 +53,7 @@ def seed(var: Path) -> Run:
     admin = ensure_user("admin", PASSWORD)
     set_role(admin, team, Role.ADMIN)
     set_role(ensure_user("operator", PASSWORD), team, Role.OPERATOR)
+    set_role(ensure_user("tenant", PASSWORD), team, Role.TENANT)
     dcs = {row[0]: _datacenter(team, *row) for row in DATACENTERS}
     for a, b, latency_ms in LINKS:
         _link(dcs[a], dcs[b], latency_ms)

@@ -9,10 +9,12 @@ from django.urls import reverse
 from django.utils import timezone
 
 from webapp import health
+from webapp.accounts.models import Team
 from webapp.inventory.models import Node, silence
 from webapp.inventory.selectors.use import Use
 from webapp.jobs.models import Run, Status
 from webapp.markup import ago
+from webapp.prefill.models import Tenancy
 
 MOST_SHOWN = 6
 MOST_NODES = 3  # named one by one; more are one entry with a link to their list
@@ -28,8 +30,9 @@ def attention(user: Any, whole: Use, runs: Iterable[Run]) -> dict[str, Any]:
     runs : those that the page shows, with what ended last among them.
     """
     waiting = _waiting(user)
-    unseen = waiting[0].of - len(waiting) if waiting else 0
-    found = [*_disk(), *_silent(user, whole), *_stuck(waiting), *_failed(runs)]
+    asked = _asked(user)
+    unseen = sum(rows[0].of - len(rows) for rows in (waiting, asked) if rows)
+    found = [*_disk(), *_silent(user, whole), *_stuck(waiting), *_tenancies(asked), *_failed(runs)]
     return {"attention": found[:MOST_SHOWN], "attention_count": len(found) + unseen}
 
 
@@ -37,6 +40,28 @@ def _waiting(user: Any) -> list[Any]:
     """Runs that wait for what does not come by itself, the first MOST_SHOWN `of` all."""
     stuck = Run.objects.visible_to(user).open().filter(needs_action=True)
     return list(stuck.for_lists().annotate(of=Window(Count("pk"))).order_by("status_since")[:MOST_SHOWN])
+
+
+def _asked(user: Any) -> list[Any]:
+    """Tenancies that wait for a decision that `user` may make, the first MOST_SHOWN `of` all."""
+    teams = Team.objects.administered_by(user)
+    rows = Tenancy.objects.to_decide().filter(team__in=teams).exclude(tenant=user).select_related("tenant")
+    return list(rows.annotate(of=Window(Count("pk"))).order_by("created_at")[:MOST_SHOWN])
+
+
+def _tenancies(rows: Iterable[Tenancy]) -> Iterator[Entry]:
+    for tenancy in rows:
+        since = ago(tenancy.waits_since or tenancy.created_at).removesuffix(" ago")
+        renewal = tenancy.renewal_days is not None
+        yield {
+            "level": "warn",
+            "title": f"{tenancy.name} asks for {'a renewal' if renewal else 'prefill'}",
+            "text": f"{(tenancy.tokens_per_min or tenancy.asked_tokens_per_min) / 1e3:,.4g}k tokens/min of "
+            f"{tenancy.model}, TTFT within {tenancy.ttft_ms or tenancy.asked_ttft_ms:,} ms. "
+            f"Waiting {since} for an admin.",
+            "url": reverse("prefill:tenancy-review", args=[tenancy.pk]),
+            "action": "Review",
+        }
 
 
 def _disk() -> Iterator[Entry]:

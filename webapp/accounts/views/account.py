@@ -19,7 +19,7 @@ MAY = {
     Role.VIEWER: "Sees the team's data centres, nodes, links, plans and runs.",
     Role.OPERATOR: "Sees and changes the team's inventory and plans; launches and stops runs.",
     Role.ADMIN: "Does what operators do; manages people and invitations; reads the audit of the team.",
-    Role.TENANT: "Has this account page. The team's data centres, plans and runs stay hidden from it.",
+    Role.TENANT: "Asks for prefill, has keys, sees its own use. The team's plans and runs stay hidden.",
 }
 
 

@@ -40,6 +40,7 @@ def _referring(thing: "Thing") -> Iterable[tuple[str, Any]]:
         ("node", thing.nodes.all()),
         ("link", WanLink.objects.filter(Q(a=thing) | Q(b=thing)).select_related("a", "b")),
         ("plan", _plans(thing.team_id, mentions)),
+        ("tenancy", _tenancies(thing)),
     ]
 
 
@@ -54,6 +55,12 @@ def _plans(team_id: int, mentions: list[dict[str, Any]]) -> Any:
 
     where = _any(Q(request__contains=mention) for mention in mentions)
     return Plan.objects.filter(where, team=team_id).only("name")
+
+
+def _tenancies(dc: DataCenter) -> Any:
+    from webapp.prefill.models import Tenancy  # as with jobs
+
+    return Tenancy.objects.filter(places__dc=dc)
 
 
 def _of_job(mentions: list[dict[str, Any]]) -> Q:
@@ -94,4 +101,5 @@ def _named(kind: str, rows: models.QuerySet[Any]) -> str:
         return ""
     names = ", ".join(str(row) for row in rows[:MOST_NAMED])
     more = f" and {total - MOST_NAMED} more" if total > MOST_NAMED else ""
-    return f"{kind if total == 1 else kind + 's'} {names}{more}"
+    several = f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
+    return f"{kind if total == 1 else several} {names}{more}"

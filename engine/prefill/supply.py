@@ -1,0 +1,123 @@
+"""What the bubbles of a fleet could sell, and what selling more of them does to the time to first token.
+
+Both are answered by the controller itself, offered requests that nobody has sent yet: the schedule's bubbles,
+guards, chunks and queue are those that real requests would meet.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.prefill.controller import Controller
+from engine.prefill.index import Fleet
+from engine.prefill.latency import LatencyModel
+from engine.prefill.placement import Cache, Placement, Request, Settings
+
+Floats = NDArray[np.float64]
+MS_PER_MIN = 60_000.0
+# Iterations before anything is counted: the first ones meet an empty queue.
+WARM_ITERATIONS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Prompts of one length that arrive at random: `tokens` each, `tokens_per_min` together.
+
+    ttft_ms : the objective within which each must be done, or it is refused.
+    """
+
+    tokens: int
+    tokens_per_min: float
+    ttft_ms: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Met:
+    """What the prompts of one stream met: TTFT (ms) of those accepted, and how many were refused."""
+
+    ttft_ms: Floats
+    refused: int
+
+    @property
+    def asked(self) -> int:
+        return len(self.ttft_ms) + self.refused
+
+
+def sellable(
+    fleet: Fleet,
+    latency: LatencyModel,
+    *,
+    settings: Settings,
+    cache: Cache,
+    tokens: int,
+    requests: int = 1500,
+) -> float:
+    """Tokens per minute that the fleet prefills where prompts of `tokens` tokens never end; 0: none fits.
+
+    Parameters
+    ----------
+    settings : its objective is left out of account: less time means more refusals.
+    requests : how many are placed; more tell the rate more exactly.
+    """
+    endless = Settings(guard_ms=settings.guard_ms, queue=settings.queue, chunk_tokens=settings.chunk_tokens)
+    controller = Controller(fleet, latency, settings=endless, cache=cache)
+    if tokens > controller.longest_tokens:
+        return 0.0
+    at_ms, ends = 0.0, []
+    for i in range(20 * requests):
+        answer = controller.offer(Request(id=i, tokens=tokens, arrival_ms=at_ms))
+        if isinstance(answer, Placement):
+            ends.append(answer.end_ms)
+            if len(ends) == requests:
+                break
+        else:
+            at_ms += max(answer.retry_after_ms or 0.0, controller.period_ms / 64)
+    return _rate(np.sort(np.array(ends)), controller.period_ms) * tokens
+
+
+def _rate(ends_ms: Floats, period_ms: float) -> float:
+    """Requests per minute over whole iterations: after the warm-up, as long as the queue was full."""
+    if not len(ends_ms):
+        return 0.0
+    last = int(ends_ms[-1] // period_ms)
+    first = min(WARM_ITERATIONS, max(0, last - 1))
+    begin, end = first * period_ms, max(last, first + 1) * period_ms
+    return float(np.count_nonzero((ends_ms >= begin) & (ends_ms < end)) / (end - begin) * MS_PER_MIN)
+
+
+def met(
+    fleet: Fleet,
+    latency: LatencyModel,
+    *,
+    settings: Settings,
+    cache: Cache,
+    streams: Sequence[Stream],
+    requests: int = 1500,
+    seed: int = 0,
+) -> list[Met]:
+    """What the prompts of each of `streams` meet while all of them arrive: Poisson arrivals, mixed.
+
+    The same seed gives the same arrivals. A stream without tokens per minute meets nothing.
+    """
+    rates = np.array([stream.tokens_per_min / stream.tokens / MS_PER_MIN for stream in streams])
+    ttft: list[list[float]] = [[] for _ in streams]
+    refused = [0] * len(streams)
+    if rates.sum() > 0:
+        random = np.random.default_rng(seed)
+        arrivals = np.cumsum(random.exponential(1 / rates.sum(), requests))
+        kinds = random.choice(len(streams), size=requests, p=rates / rates.sum())
+        controller = Controller(fleet, latency, settings=settings, cache=cache)
+        for i, (at_ms, kind) in enumerate(zip(arrivals.tolist(), kinds.tolist(), strict=True)):
+            stream = streams[kind]
+            deadline_ms = at_ms + stream.ttft_ms
+            answer = controller.offer(
+                Request(id=i, tokens=stream.tokens, arrival_ms=at_ms, deadline_ms=deadline_ms)
+            )
+            if isinstance(answer, Placement):
+                ttft[kind].append(answer.ttft_ms)
+            else:
+                refused[kind] += 1
+    return [Met(ttft_ms=np.array(t), refused=r) for t, r in zip(ttft, refused, strict=True)]

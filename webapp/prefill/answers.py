@@ -1,0 +1,56 @@
+"""Bodies and headers of the API: as OpenAI's, so that its clients read them."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from django.http import JsonResponse
+
+from webapp.accounts.services import request_id
+from webapp.prefill.quota import Drawn
+
+# Type of an error body by HTTP status.
+TYPES = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error",
+    503: "service_unavailable_error",
+}  # fmt: skip
+
+
+@dataclass
+class ApiError(Exception):
+    """A refusal: HTTP status, a code that machines read, a sentence, and how long to wait (seconds)."""
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+    drawn: Drawn | None = None
+
+    def response(self) -> JsonResponse:
+        error: dict[str, Any] = {
+            "message": self.message,
+            "type": TYPES.get(self.status, "invalid_request_error"),
+            "param": self.param,
+            "code": self.code,
+        }
+        if self.retry_after_s is not None:
+            error["retry_after_ms"] = ceil(1e3 * self.retry_after_s)
+        made = answer({"error": error}, status=self.status, drawn=self.drawn)
+        if self.retry_after_s is not None:
+            made["Retry-After"] = str(max(1, ceil(self.retry_after_s)))  # whole seconds, as HTTP wants them
+        if self.status == 401:
+            made["WWW-Authenticate"] = "Bearer"
+        return made
+
+
+def answer(body: dict[str, Any], *, status: int = 200, drawn: Drawn | None = None) -> JsonResponse:
+    """A JSON answer with the request's id and, where they are known, the rate limits of the tenancy."""
+    made = JsonResponse(body, status=status)
+    made["x-request-id"] = request_id()
+    made["Cache-Control"] = "no-store"
+    if drawn is not None:
+        made["x-ratelimit-limit-tokens"] = str(drawn.limit)
+        made["x-ratelimit-remaining-tokens"] = str(drawn.remaining)
+        made["x-ratelimit-reset-tokens"] = f"{drawn.full_s:.3f}s"
+    return made

@@ -1,0 +1,147 @@
+"""The API under /v1/. A prompt that comes in is counted and forgotten: it is neither stored nor logged."""
+
+import json
+from typing import Any
+
+from django.contrib.auth.decorators import login_not_required
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, HttpResponse, UnreadablePostError
+from django.views.decorators.csrf import csrf_exempt
+
+from engine.inputs import nearest
+from engine.prefill.placement import Refusal
+from webapp.inventory.models import DataCenter
+from webapp.prefill import quota
+from webapp.prefill.answers import ApiError, answer
+from webapp.prefill.bearer import with_key
+from webapp.prefill.catalogue import context_tokens
+from webapp.prefill.models import Tenancy, charge_of
+from webapp.prefill.quote import quote
+
+FIELDS = ("model", "prompt", "prompt_tokens")
+MOST_TOKENS = 10**9
+WHY = {
+    "no_bubble": "No bubble holds this prompt soon enough.",
+    "too_long": "The prompt fits the model, but no bubble here.",
+    "queue_full": "As many requests wait as may.",
+    "kv_space": "The KV cache has no room on the GPUs.",
+    "ttft": "It could not be done within the objective.",
+    "training_paused": "Training does not run as foreseen.",
+}
+
+
+@with_key("GET")
+def models(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
+    """The models of the key's tenancy, as model@dc."""
+    about = {
+        "object": "model",
+        "created": int(tenancy.starts_at.timestamp()) if tenancy.starts_at else 0,
+        "owned_by": tenancy.team.name,
+        "max_prompt_tokens": tenancy.longest_prompt,
+    }
+    return answer({"object": "list", "data": [{"id": name, **about} for name in tenancy.used_names]})
+
+
+@with_key("POST")
+def prefill_quote(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
+    """Whether a prompt would be admitted now, how soon its KV cache would be there, and its price."""
+    asked = _document(request)
+    dc = _place(tenancy, asked.get("model"))
+    tokens, counted = _tokens(asked)
+    _require_short(tenancy, tokens, counted)
+    limit = tenancy.tokens_per_min or 0
+    drawn = quota.look(tenancy.pk, tokens, limit)
+    if not drawn.ok:
+        text = f"{drawn.remaining:,} of {limit:,} tokens a minute are left."
+        raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=drawn.wait_s, drawn=drawn)
+    found = quote(tenancy.model, dc, tokens, float(tenancy.ttft_ms or 0))
+    if isinstance(found, Refusal):
+        wait_s = None if found.retry_after_ms is None else found.retry_after_ms / 1e3
+        raise ApiError(503, found.reason, WHY[found.reason], retry_after_s=wait_s, drawn=drawn)
+    price = tenancy.price or 0
+    body = {
+        "object": "prefill.quote",
+        "admitted": True,
+        "model": asked["model"],
+        "prompt_tokens": tokens,
+        "prompt_tokens_counted": counted,
+        "queue_ms": round(found.queue_ms, 3),
+        "ttft_ms": round(found.ttft_ms, 3),
+        "ttft_objective_ms": tenancy.ttft_ms,
+        "price_microusd_per_million_tokens": price,
+        "charge_microusd": charge_of(tokens, price),
+    }
+    return answer(body, drawn=drawn)
+
+
+@csrf_exempt
+@login_not_required
+def unknown(request: HttpRequest, rest: str) -> HttpResponse:
+    """Every other address."""
+    return ApiError(404, "unknown_url", "There is no such address under /v1/.").response()
+
+
+def _document(request: HttpRequest) -> dict[str, Any]:
+    """The JSON object of the request. Errors say what is wrong with it, never what stands in it."""
+    try:
+        asked = json.loads(request.body)
+    except RequestDataTooBig:
+        raise ApiError(413, "request_too_large", "The request's body is too large.") from None
+    except (ValueError, RecursionError, UnreadablePostError):
+        raise ApiError(400, "invalid_json", "The body must be one JSON object.") from None
+    if not isinstance(asked, dict):
+        raise ApiError(400, "invalid_json", "The body must be one JSON object.")
+    for name in asked:
+        if name not in FIELDS:
+            text = f"Unknown field {name[:40]!r}: {nearest(name[:40], FIELDS)}."
+            raise ApiError(400, "unknown_field", text, param=name[:40])
+    return asked
+
+
+def _place(tenancy: Tenancy, name: object) -> DataCenter:
+    """The data centre of `name`, model@dc. One that is not the tenancy's does not exist for it."""
+    if not isinstance(name, str):
+        raise ApiError(400, "invalid_value", "model must be text, as in llama-3-8b@us-east.", param="model")
+    rows = Tenancy.objects.prefetch_related("places__dc").get(pk=tenancy.pk)
+    for dc in rows.datacenters:
+        if name == f"{tenancy.model}@{dc.name}":
+            return dc
+    text = f"The model {name[:80]!r} does not exist for this key; GET /v1/models lists those that do."
+    raise ApiError(404, "model_not_found", text, param="model")
+
+
+def _tokens(asked: dict[str, Any]) -> tuple[int, str]:
+    """How many tokens the prompt has, and how they were counted.
+
+    A prompt as text has at most as many tokens as bytes of UTF-8; one as token ids has as many as it lists.
+    """
+    if ("prompt" in asked) == ("prompt_tokens" in asked):
+        raise ApiError(
+            400, "invalid_value", "Give prompt or prompt_tokens, one of the two.", param="prompt_tokens"
+        )
+    if "prompt_tokens" in asked:
+        tokens, counted = asked["prompt_tokens"], "given"
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MOST_TOKENS:
+            text = f"prompt_tokens must be a whole number from 1 to {MOST_TOKENS:,}."
+            raise ApiError(400, "invalid_value", text, param="prompt_tokens")
+        return tokens, counted
+    prompt = asked["prompt"]
+    if isinstance(prompt, str) and prompt:
+        return len(prompt.encode(errors="surrogatepass")), "bytes"
+    if isinstance(prompt, list) and prompt and all(type(token) is int and token >= 0 for token in prompt):
+        return len(prompt), "ids"
+    text = "prompt must be text, or a list of token ids, and not empty."
+    raise ApiError(400, "invalid_value", text, param="prompt")
+
+
+def _require_short(tenancy: Tenancy, tokens: int, counted: str) -> None:
+    context, longest = context_tokens(tenancy.model), tenancy.longest_prompt or 0
+    if counted == "bytes" and tokens > longest:
+        text = f"{tokens:,} bytes may be more than {longest:,} tokens: send prompt_tokens or token ids."
+        raise ApiError(400, "tokens_unknown", text, param="prompt")
+    if tokens > context:
+        text = f"{tokens:,} tokens: {tenancy.model} takes at most {context:,}."
+        raise ApiError(413, "context_length_exceeded", text, param="prompt")
+    if tokens > longest:
+        text = f"{tokens:,} tokens: the tenancy's longest prompt is {longest:,}."
+        raise ApiError(413, "prompt_too_long", text, param="prompt")

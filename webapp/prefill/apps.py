@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class PrefillConfig(AppConfig):
+    name = "webapp.prefill"

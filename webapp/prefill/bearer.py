@@ -1,0 +1,94 @@
+"""Who calls the API: by the key in the Authorization header alone. Sessions open nothing here."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import redis
+import structlog
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+
+from webapp import broker
+from webapp.accounts.permissions import may
+from webapp.prefill.answers import ApiError
+from webapp.prefill.models import ASKERS, ApiKey, Tenancy, TenancyStatus
+from webapp.prefill.services import note_key_use
+from webapp.prefill.services.keys import BEGINNING, key_hash
+
+log = structlog.get_logger(__name__)
+LONGEST_KEY = 200
+CALLS_PER_MIN = 1200  # of one tenancy, over all its keys
+
+View = Callable[[HttpRequest, Tenancy], HttpResponse]
+
+
+def with_key(method: str) -> Callable[[View], Callable[..., HttpResponse]]:
+    """For a view that takes (request, tenancy in force) and may raise ApiError; answers to `method` alone.
+
+    The key is looked up at every call: one that was revoked opens nothing from then on.
+    """
+
+    def decorate(view: View) -> Callable[..., HttpResponse]:
+        @csrf_exempt
+        @login_not_required
+        @wraps(view)
+        def guarded(request: HttpRequest, **kwargs: Any) -> HttpResponse:
+            try:
+                if request.method != method:
+                    return _not_allowed(method)
+                return view(request, _caller(request))
+            except ApiError as error:
+                return error.response()
+            except (redis.RedisError, OSError):
+                log.warning("quotas are not known: the broker does not answer")
+                text = "Quotas are not known at the moment."
+                return ApiError(503, "unavailable", text, retry_after_s=5.0).response()
+
+        return guarded
+
+    return decorate
+
+
+def _not_allowed(method: str) -> JsonResponse:
+    made = ApiError(405, "method_not_allowed", f"This address answers to {method} alone.").response()
+    made["Allow"] = method
+    return made
+
+
+def _caller(request: HttpRequest) -> Tenancy:
+    """The tenancy of the key that the request carries. Raises ApiError."""
+    scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+    text = text.strip()
+    if scheme.lower() != "bearer" or not text:
+        raise ApiError(401, "missing_api_key", "Send the key as: Authorization: Bearer KEY.")
+    key = None
+    if text.startswith(BEGINNING) and len(text) <= LONGEST_KEY:
+        rows = ApiKey.objects.live().select_related("tenancy__team", "tenancy__tenant")
+        key = rows.filter(sha256=key_hash(text)).first()
+    if key is None:
+        raise ApiError(401, "invalid_api_key", "This key is unknown, revoked or was replaced.")
+    tenancy = key.tenancy
+    _require_in_force(tenancy)
+    _count(tenancy)
+    note_key_use(key)
+    return tenancy
+
+
+def _require_in_force(tenancy: Tenancy) -> None:
+    if not tenancy.tenant.is_active or not may(tenancy.tenant, tenancy.team, ASKERS):
+        raise ApiError(
+            403, "account_closed", "The account that this key belongs to may not use prefill any more."
+        )
+    state = tenancy.state
+    if state == TenancyStatus.SUSPENDED:
+        raise ApiError(403, "tenancy_suspended", f"The tenancy is suspended: {tenancy.reason}")
+    if state != TenancyStatus.ACTIVE:
+        raise ApiError(403, "tenancy_ended", "The term of the tenancy is over. It can be renewed.")
+
+
+def _count(tenancy: Tenancy) -> None:
+    if broker.uses(f"v1:{tenancy.pk}", 60) > CALLS_PER_MIN:
+        text = f"More than {CALLS_PER_MIN:,} calls in a minute."
+        raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=30.0)

@@ -1,0 +1,45 @@
+"""The models whose prefill the engine can foretell on one GPU, and what of them a request needs."""
+
+from functools import cache
+
+from engine.errors import InputError
+from engine.model.presets import PRESETS
+from engine.prefill.latency import LatencyModel, covering
+from engine.prefill.placement import Cache
+from engine.prefill.profiles import shipped
+
+CACHE_BYTES = 2  # of a number in the KV cache: fp16
+
+
+@cache
+def latencies() -> dict[tuple[str, str], LatencyModel]:
+    """{(model, GPU type): latency}, of one GPU that holds the model; never shorter than what was measured."""
+    return {
+        (p.model, p.gpu): covering(p.latency, p.points)
+        for p in shipped()
+        if p.tensor_parallel == 1 and p.model in PRESETS
+    }
+
+
+def models() -> list[str]:
+    """Names of the models that can be asked for."""
+    return sorted({model for model, _ in latencies()})
+
+
+def gpu_types(model: str) -> list[str]:
+    """GPU types on which the prefill of `model` has been measured."""
+    return sorted(gpu for name, gpu in latencies() if name == model)
+
+
+def context_tokens(model: str) -> int:
+    """The longest prompt that `model` takes, in tokens. Raises InputError for a model that is unknown."""
+    if model not in models():
+        raise InputError("model", model, f"must be one of {', '.join(models())}")
+    return PRESETS[model].seq
+
+
+def cache_of(model: str, lan_gbps: float) -> Cache:
+    """Its KV cache, keys and values of every layer, and the LAN over which it leaves for the decode GPU."""
+    shape = PRESETS[model]
+    token_bytes = 2.0 * shape.layers * shape.kv_width * CACHE_BYTES
+    return Cache(token_bytes=token_bytes, bytes_per_s=lan_gbps * 1e9 / 8)

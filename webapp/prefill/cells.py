@@ -1,0 +1,160 @@
+"""The bubbles that runs leave in a data centre, as their schedules foretell them: what prefill can run in."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Exists, OuterRef, Q
+from django.utils import timezone
+
+from engine.prefill.bubbles import Interval, TrainingPattern, joined
+from engine.prefill.index import Fleet
+from engine.prefill.latency import LatencyModel
+from engine.prefill.placement import Cache, Settings
+from webapp.inventory.models import DataCenter, GpuPool
+from webapp.jobs.models import HOLDING, RankState, Run, Status
+from webapp.live.codes import OPS
+from webapp.prefill.catalogue import cache_of, latencies
+
+# What requests meet: guard before training ops, those that wait, least tokens of a chunk.
+SETTINGS = Settings(guard_ms=2.0, queue=64, chunk_tokens=128)
+MOST_RUNS = 50  # of those that hold GPUs, and of those queued, the ones looked at
+GPU_CODES = frozenset(OPS.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cell:
+    """The GPUs of one kind that a run has, or would have, in one data centre.
+
+    planned : it is queued and holds none yet.  until : when the run should end by its predicted iterations;
+    None where it has not begun.
+    """
+
+    run: Run
+    dc: DataCenter
+    gpu_type: str
+    fleet: Fleet
+    latency: LatencyModel
+    cache: Cache
+    planned: bool
+    until: datetime | None
+
+    @property
+    def idle_share(self) -> float:
+        """Of its GPU time, what training leaves idle."""
+        return 1 - self.fleet.pattern.utilization
+
+    @property
+    def gpus(self) -> int:
+        return self.fleet.gpus
+
+    @property
+    def period_ms(self) -> float:
+        return self.fleet.pattern.period_ms
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        return self.run.pk, self.dc.pk, self.gpu_type
+
+
+def cells(model: str, datacenters: Sequence[DataCenter], *, planned: bool = True) -> list[Cell]:
+    """The cells in `datacenters` on whose GPUs the prefill of `model` was measured; running ones first."""
+    found: list[Cell] = []
+    by_pk = {dc.pk: dc for dc in datacenters}
+    held = _runs(Q(status__in=HOLDING), Exists(RankState.objects.filter(run=OuterRef("pk"), dc__in=by_pk)))
+    places = _places(held)
+    for run in held:
+        found += _cells(run, model, places.get(run.pk, {}), by_pk, planned=False)
+    if planned:
+        names = [{"datacenters": [{"name": name}]} for name in _document_names(datacenters)]
+        wanted = Q(pk__in=[])
+        for name in names:
+            wanted |= Q(job__document__contains=name)
+        pools = _pools(datacenters)
+        for run in _runs(Q(status=Status.QUEUED, job__team__in={dc.team_id for dc in datacenters}), wanted):
+            found += _cells(run, model, _asked_places(run, pools), by_pk, planned=True)
+    return found
+
+
+def _runs(*where: Any) -> list[Run]:
+    rows = Run.objects.filter(*where).select_related("job").defer("result", "job__plan_copy")
+    return list(rows.order_by("created_at", "pk")[:MOST_RUNS])
+
+
+def _places(runs: Iterable[Run]) -> dict[int, dict[int, tuple[int, str]]]:
+    """{run: {stage: (data centre, GPU type)}} as its ranks were placed."""
+    ranks = RankState.objects.filter(run__in=[run.pk for run in runs])
+    made: dict[int, dict[int, tuple[int, str]]] = {}
+    for run, stage, dc, gpu_type in ranks.values_list(
+        "run", "stage", "dc", "node__pool__gpu_type"
+    ).distinct():
+        made.setdefault(run, {})[stage] = (dc, gpu_type)
+    return made
+
+
+def _pools(datacenters: Sequence[DataCenter]) -> dict[str, tuple[int, str]]:
+    """{name in documents: (data centre, GPU type)}; the bare name means the first pool."""
+    made: dict[str, tuple[int, str]] = {}
+    for pool in GpuPool.objects.filter(dc__in=datacenters).select_related("dc").order_by("pk"):
+        made.setdefault(pool.dc.name, (pool.dc_id, pool.gpu_type))
+        made[f"{pool.dc.name}:{pool.gpu_type}"] = (pool.dc_id, pool.gpu_type)
+    return made
+
+
+def _document_names(datacenters: Sequence[DataCenter]) -> list[str]:
+    return list(_pools(datacenters))
+
+
+def _asked_places(run: Run, pools: dict[str, tuple[int, str]]) -> dict[int, tuple[int, str]]:
+    document = run.job.document
+    names = [dc["name"] for dc in document.get("datacenters", ())]
+    stages = document.get("dc_of_stage") or [0] * int(document["stages"])
+    return {
+        stage: pools[names[dc]] for stage, dc in enumerate(stages) if dc < len(names) and names[dc] in pools
+    }
+
+
+def _cells(
+    run: Run, model: str, places: dict[int, tuple[int, str]], by_pk: dict[int, DataCenter], *, planned: bool
+) -> Iterator[Cell]:
+    period_ms = float(run.predicted.get("iteration_ms") or 0)
+    if period_ms <= 0 or not run.predicted.get("spans"):
+        return
+    stages = int(run.job.document["stages"])
+    for place in sorted(set(places.values())):
+        dc, latency = by_pk.get(place[0]), latencies().get((model, place[1]))
+        if dc is None or latency is None:
+            continue
+        here = sorted(stage for stage, where in places.items() if where == place)
+        pattern = _pattern(run.predicted["spans"], stages, here, period_ms)
+        if pattern is None:
+            continue
+        left = timedelta(milliseconds=period_ms * max(0, run.steps - run.done))
+        yield Cell(
+            run=run,
+            dc=dc,
+            gpu_type=place[1],
+            fleet=Fleet(pattern=pattern, phase_ms=(0.0,)),
+            latency=latency,
+            cache=cache_of(model, dc.intra_gbps),
+            planned=planned,
+            until=None if planned else timezone.now() + left,
+        )
+
+
+def _pattern(
+    lanes: Sequence[Sequence[Any]], stages: int, here: Sequence[int], period_ms: float
+) -> TrainingPattern | None:
+    """What the GPUs of the stages `here` do in one iteration, by the predicted span codes of every rank."""
+    busy: dict[int, tuple[Interval, ...]] = {}
+    for rank, *codes in lanes:
+        spans = sorted(
+            (float(code[2]), min(float(code[3]), period_ms)) for code in codes if code[0] in GPU_CODES
+        )
+        busy[rank] = joined((max(0.0, start), end) for start, end in spans)
+    pipelines = (max(busy) + 1) // stages if busy else 0
+    if not pipelines or not here:
+        return None
+    rows = tuple(tuple(busy.get(p * stages + s, ()) for s in here) for p in range(pipelines))
+    return TrainingPattern(period_ms=period_ms, busy=rows, dc_of_stage=(0,) * len(here))

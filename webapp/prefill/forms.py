@@ -1,0 +1,160 @@
+"""Forms of tenancies and keys. They check and clean; saving is the services' part."""
+
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+
+from webapp.accounts.models import Team
+from webapp.formkit import Sectioned
+from webapp.inventory.models import DataCenter
+from webapp.prefill.catalogue import context_tokens, gpu_types, models
+from webapp.prefill.models import ASKERS, MOST_DAYS, MOST_PRICE, Tenancy, TenancyPlace
+from webapp.prefill.money import MICRO, micro_dollars
+from webapp.prefill.services import Limits
+from webapp.prefill.services.keys import MOST_OVERLAP_H
+
+
+def _offered(teams: Any) -> Any:
+    """Data centres of `teams` with GPUs on which some model's prefill has been measured."""
+    measured = {gpu for model in models() for gpu in gpu_types(model)}
+    rows = DataCenter.objects.filter(team__in=teams, pools__gpu_type__in=measured)
+    return rows.distinct().order_by("name")
+
+
+class DataCentersField(forms.ModelMultipleChoiceField):
+    """Data centres to tick; of several teams, with the team's name."""
+
+    several_teams = False
+
+    def label_from_instance(self, obj: Any) -> str:
+        return f"{obj.name} ({obj.team})" if self.several_teams else obj.name
+
+
+class TenancyForm(Sectioned, forms.ModelForm):
+    """What a tenant asks for."""
+
+    layout = [
+        ("Request", "", ["team", "name", "purpose", "model"]),
+        ("Where", "Data centres whose GPUs the model was measured on", ["datacenters"]),
+        ("How much", "An admin may grant less", ["asked_tokens_per_min", "asked_ttft_ms", "asked_days"]),
+        ("Prompts", "", ["typical_prompt", "asked_longest_prompt"]),
+    ]
+    model = forms.ChoiceField(choices=lambda: [(name, name) for name in models()])
+    datacenters = DataCentersField(
+        DataCenter.objects.none(), label="Data centres", widget=forms.CheckboxSelectMultiple
+    )
+
+    class Meta:
+        model = Tenancy
+        fields = [
+            "team", "name", "purpose", "model", "asked_tokens_per_min", "asked_ttft_ms", "asked_days",
+            "typical_prompt", "asked_longest_prompt",
+        ]  # fmt: skip
+        labels = {
+            "name": "Name", "purpose": "For", "asked_tokens_per_min": "Prompt tokens a minute",
+            "asked_ttft_ms": "Time to first token, ms", "asked_days": "Term, days",
+            "typical_prompt": "Typical prompt, tokens", "asked_longest_prompt": "Longest prompt, tokens",
+        }  # fmt: skip
+        help_texts = {
+            "name": "By which both sides know it.",
+            "purpose": "What the prompts are for; an admin reads it.",
+            "asked_ttft_ms": "Prefill and the transfer of its KV cache are done by then, or refused at once.",
+            "typical_prompt": "The forecast reckons with it.",
+        }
+
+    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        teams = Team.objects.with_role(user, ASKERS)
+        team: Any = self.fields["team"]
+        team.queryset, team.empty_label = teams, None
+        only = list(teams[:2])
+        if len(only) == 1:
+            team.widget, team.initial = forms.HiddenInput(), only[0]
+        place: Any = self.fields["datacenters"]
+        place.several_teams = len(only) > 1
+        place.queryset = _offered(teams).select_related("team")
+        for name, value in (("asked_tokens_per_min", 60_000), ("asked_ttft_ms", 2_000), ("asked_days", 90)):
+            self.fields[name].initial = value
+
+    def _post_clean(self) -> None:
+        """The service checks the whole request, and says what is wrong at its fields."""
+        for name in self._meta.fields or ():
+            if name in self.cleaned_data:
+                setattr(self.instance, name, self.cleaned_data[name])
+
+
+class ReviewForm(Sectioned, forms.Form):
+    """What an admin grants, and why; or why not."""
+
+    tokens_per_min = forms.IntegerField(label="Tokens a minute", min_value=1)
+    longest_prompt = forms.IntegerField(label="Longest prompt, tokens", min_value=1)
+    ttft_ms = forms.IntegerField(label="TTFT, ms", min_value=1)
+    price = forms.DecimalField(
+        label="Price, $/M prompt tokens", min_value=0, max_value=MOST_PRICE // MICRO, max_digits=10,
+        decimal_places=6,
+    )  # fmt: skip
+    days = forms.IntegerField(label="Term, days", min_value=1, max_value=MOST_DAYS)
+    datacenters = forms.ModelMultipleChoiceField(
+        DataCenter.objects.none(), label="Data centres", widget=forms.CheckboxSelectMultiple
+    )
+    reason = forms.CharField(
+        label="Reason, the tenant reads it", max_length=400, required=False, widget=forms.Textarea
+    )
+
+    def __init__(self, *args: Any, tenancy: Tenancy, **kwargs: Any) -> None:
+        kwargs.setdefault("initial", first_limits(tenancy))
+        super().__init__(*args, **kwargs)
+        asked = TenancyPlace.objects.filter(tenancy=tenancy)
+        place: Any = self.fields["datacenters"]
+        place.queryset = DataCenter.objects.filter(pk__in=asked.values("dc")).order_by("name")
+        self.fields["longest_prompt"].help_text = f"The model takes {context_tokens(tenancy.model):,}."
+        self.fields["reason"].widget.attrs["rows"] = 3
+
+    def limits(self) -> Limits:
+        given = self.cleaned_data
+        whole = {name: given[name] for name in ("tokens_per_min", "ttft_ms", "longest_prompt", "days")}
+        return Limits(price=micro_dollars(given["price"]), **whole)
+
+
+def first_limits(tenancy: Tenancy) -> dict[str, Any]:
+    """What the review begins with: as asked, or, for a renewal, as granted."""
+    return {
+        "tokens_per_min": tenancy.tokens_per_min or tenancy.asked_tokens_per_min,
+        "ttft_ms": tenancy.ttft_ms or tenancy.asked_ttft_ms,
+        "longest_prompt": tenancy.longest_prompt or tenancy.asked_longest_prompt,
+        "price": None if tenancy.price is None else f"{tenancy.price / MICRO:.6f}".rstrip("0").rstrip("."),
+        "days": tenancy.renewal_days or tenancy.asked_days,
+        "datacenters": [dc.pk for dc in tenancy.datacenters],
+    }
+
+
+class ReasonForm(Sectioned, forms.Form):
+    reason = forms.CharField(label="Reason, the tenant reads it", max_length=400)
+
+
+class RenewalForm(Sectioned, forms.Form):
+    days = forms.IntegerField(label="Days more", min_value=1, max_value=MOST_DAYS, initial=90)
+
+
+class KeyForm(Sectioned, forms.Form):
+    tenancy = forms.ModelChoiceField(Tenancy.objects.none(), empty_label=None)
+    name = forms.CharField(max_length=60, help_text="What uses it, as in search-eu.")
+
+    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        place: Any = self.fields["tenancy"]
+        place.queryset = Tenancy.objects.visible_to(user).in_force().filter(tenant=user)
+
+
+class RotateForm(Sectioned, forms.Form):
+    overlap_h = forms.FloatField(
+        label="The old key still works for, hours", min_value=0, max_value=MOST_OVERLAP_H, initial=24,
+        help_text="0 ends it at once.",
+    )  # fmt: skip
+
+    def clean_overlap_h(self) -> float:
+        value = float(self.cleaned_data["overlap_h"])
+        if value != value:
+            raise ValidationError("Must be a number of hours.")
+        return value

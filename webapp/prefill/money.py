@@ -1,0 +1,17 @@
+"""Micro-dollars, which are kept and exported, as the dollars that people read and type."""
+
+from decimal import ROUND_HALF_UP, Decimal
+
+MICRO = 1_000_000
+
+
+def dollars(micro: int | None, decimals: int = 2) -> str:
+    """`micro` micro-dollars in dollars, as 1,234.50; a dash where there is none."""
+    if micro is None:
+        return "–"
+    return f"{Decimal(micro) / MICRO:,.{decimals}f}"
+
+
+def micro_dollars(amount: Decimal) -> int:
+    """Dollars as whole micro-dollars, rounded half up."""
+    return int((amount * MICRO).to_integral_value(ROUND_HALF_UP))

@@ -1,0 +1,13 @@
+"""Control-plane tasks of prefill."""
+
+from celery import shared_task
+
+
+@shared_task(name="prefill.upkeep")
+def upkeep() -> None:
+    """End terms that are over, warn of those that soon will be, mail what people are told."""
+    from webapp.prefill.services import end_tenancies, mail_notices, warn_of_ends
+
+    end_tenancies()
+    warn_of_ends()
+    mail_notices()

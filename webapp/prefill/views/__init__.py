@@ -1,0 +1,1 @@
+"""Pages of prefill, by what they are about."""

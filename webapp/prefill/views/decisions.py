@@ -1,0 +1,114 @@
+"""What admins decide on: the review with the forecast, suspension and its end."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from webapp.accounts.middleware import for_everyone
+from webapp.accounts.models import ADMINS
+from webapp.accounts.permissions import require
+from webapp.inventory.models import DataCenter
+from webapp.prefill import services
+from webapp.prefill.chart import supply_chart
+from webapp.prefill.forms import ReasonForm, ReviewForm, first_limits
+from webapp.prefill.models import MOST_TOKENS_PER_MIN, MOST_TTFT_MS, Tenancy
+from webapp.prefill.supply import forecast
+from webapp.prefill.views.tenancies import form_page, one
+from webapp.queries import whole
+
+
+@for_everyone
+@never_cache
+def tenancy_review(request: HttpRequest, pk: int) -> HttpResponse:
+    """The request beside the forecast; POST `decision` approve or refuse."""
+    tenancy = _to_decide(request, pk)
+    form = ReviewForm(request.POST or None, tenancy=tenancy)
+    if request.method == "POST" and _decided(request, form, tenancy):
+        return redirect("prefill:tenancy-detail", pk)
+    tokens, ttft_ms, datacenters = _what_if(request, form, tenancy)
+    found = forecast(tenancy, datacenters, tokens_per_min=tokens, ttft_ms=ttft_ms)
+    context = {
+        "title": f"Review {tenancy}",
+        "crumbs": [
+            ("Tenancies", reverse("prefill:tenancy-list")),
+            (str(tenancy), reverse("prefill:tenancy-detail", args=[pk])),
+        ],
+        "tenancy": tenancy,
+        "form": form,
+        "forecast": found,
+        "chart": supply_chart(found),
+        "where": ", ".join(dc.name for dc in datacenters),
+    }
+    status = 422 if form.errors else 200
+    return render(request, "prefill/tenancy_review.html", context, status=status)
+
+
+def _decided(request: HttpRequest, form: ReviewForm, tenancy: Tenancy) -> bool:
+    """Carry out the decision; False where it cannot be, with the reason at its field."""
+    try:
+        if request.POST.get("decision") == "refuse":
+            form.full_clean()
+            reason = str(request.POST.get("reason", ""))
+            form.errors.clear()  # of limits that a refusal does not need
+            services.refuse_tenancy(request.user, tenancy, reason)
+        elif form.is_valid():
+            chosen = list(form.cleaned_data["datacenters"])
+            services.approve_tenancy(
+                request.user, tenancy, form.limits(), chosen, form.cleaned_data["reason"]
+            )
+        else:
+            return False
+    except ValidationError as error:
+        form.take_errors(error)
+        return False
+    messages.success(request, "Decided. The tenant is told.")
+    return True
+
+
+def _what_if(request: HttpRequest, form: ReviewForm, tenancy: Tenancy) -> tuple[int, int, list[DataCenter]]:
+    """The limits that the forecast is for: as the form says, else as asked."""
+    given = request.POST or request.GET
+    first: dict[str, Any] = first_limits(tenancy)
+    tokens = whole(given.get("tokens_per_min"), MOST_TOKENS_PER_MIN) or first["tokens_per_min"]
+    ttft_ms = whole(given.get("ttft_ms"), MOST_TTFT_MS) or first["ttft_ms"]
+    asked = {place.dc_id: place.dc for place in tenancy.places.all()}
+    ticked = [asked[dc] for text in given.getlist("datacenters") if (dc := whole(text)) in asked]
+    return tokens, ttft_ms, ticked or tenancy.datacenters
+
+
+@for_everyone
+def tenancy_suspend(request: HttpRequest, pk: int) -> HttpResponse:
+    """Stop selling, with a reason."""
+    tenancy = _to_decide(request, pk)
+    form = ReasonForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            services.suspend_tenancy(request.user, tenancy, form.cleaned_data["reason"])
+            messages.success(request, "Suspended: its keys open nothing. What was accepted is finished.")
+            return redirect("prefill:tenancy-detail", pk)
+        except ValidationError as error:
+            form.take_errors(error)
+    title = f"Suspend {tenancy}"
+    return form_page(request, form, title, "Suspend", reverse("prefill:tenancy-detail", args=[pk]))
+
+
+@for_everyone
+@require_POST
+def tenancy_resume(request: HttpRequest, pk: int) -> HttpResponse:
+    services.resume_tenancy(request.user, _to_decide(request, pk))
+    return redirect("prefill:tenancy-detail", pk)
+
+
+def _to_decide(request: HttpRequest, pk: int) -> Tenancy:
+    """The tenancy, for an admin of the team who is not its tenant."""
+    tenancy = one(request, pk)
+    require(request.user, tenancy.team, ADMINS)
+    if tenancy.tenant_id == request.user.pk:
+        raise PermissionDenied("Nobody decides on their own tenancy; another admin of the team has to.")
+    return tenancy

@@ -1,0 +1,52 @@
+"""A tenant's own page: what it has, what it used, and a request to copy."""
+
+import json
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+
+from webapp.accounts.middleware import for_everyone
+from webapp.accounts.permissions import may_somewhere
+from webapp.prefill import selectors
+from webapp.prefill.models import ASKERS, ApiKey, Tenancy
+from webapp.prefill.tables import tenancy_state
+
+MOST_SHOWN = 20
+
+
+@for_everyone
+@never_cache
+def home(request: HttpRequest) -> HttpResponse:
+    me: Any = request.user
+    mine: Any = selectors.tenancies(request.user).filter(tenant=me)
+    shown = list(mine.order_by("-created_at")[:MOST_SHOWN])
+    month = selectors.used_this_month(shown)
+    in_force = mine.in_force().first()
+    context = {
+        "title": "Prefill",
+        "crumbs": [],
+        "tenancies": [(one, tenancy_state(one), month.get(one.pk)) for one in shown],
+        "tenancy_count": mine.count(),
+        "total": selectors.used(selectors.usage(request.user).filter(tenancy__tenant=me), days=30),
+        "live_keys": ApiKey.objects.visible_to(request.user).live().filter(tenancy__tenant=me).count(),
+        "left": selectors.quota_left(in_force) if in_force else None,
+        "in_force": in_force,
+        "example": _example(request, in_force),
+        "news": selectors.news(request.user),
+        "may_ask": may_somewhere(request.user, ASKERS),
+    }
+    return render(request, "prefill/home.html", context)
+
+
+def _example(request: HttpRequest, tenancy: Tenancy | None) -> str:
+    """A shell command that asks for a quote."""
+    names = tenancy.used_names if tenancy else []
+    body = json.dumps({"model": names[0] if names else "MODEL@DC", "prompt_tokens": 512})
+    url = request.build_absolute_uri(reverse("v1:quote"))
+    return (
+        f"curl {url} \\\n  -H 'Authorization: Bearer $MERIDIAN_KEY' \\\n"
+        f"  -H 'Content-Type: application/json' \\\n  -d '{body}'"
+    ).replace("'Authorization: Bearer $MERIDIAN_KEY'", '"Authorization: Bearer $MERIDIAN_KEY"')
