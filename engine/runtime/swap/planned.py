@@ -42,9 +42,12 @@ class SwapPlan:
         return self.result.step.step_s
 
     @property
-    def first_load_s(self) -> float:
-        """Seconds to load the first sub-model, which each update makes stale."""
-        return self.subs[0].load_s
+    def update_s(self) -> float:
+        """Seconds of transfers that no step hides: the last gradients out, the updated first sub-model in."""
+        stay = self.result.gradients == "device" or len(self.subs) == 1
+        leaving = self.subs if stay else self.subs[:1]
+        out_s = sum(sub.parameter_bytes for sub in leaving) / self.result.host_bytes_per_s
+        return self.subs[0].load_s + out_s
 
 
 def planned(job: TrainJob) -> SwapPlan:
@@ -105,12 +108,12 @@ def layers_of_job(job: TrainJob) -> tuple[Layer, ...]:
 def predicted_iteration_s(
     job: TrainJob, plan: SwapPlan, *, allreduce_s: float | None = None, optimizer_s: float = 0.0
 ) -> float:
-    """Seconds of one global batch: its steps, the updated first sub-model's load, all-reduce, optimizer."""
+    """Seconds of one global batch: its steps, the transfers between two batches, all-reduce, optimizer."""
     if allreduce_s is None:
         n = job.pipelines
         payload = job.model.parameters * BYTES_OF_PARAMETER[job.dtype] * 2 * (n - 1) / n
         allreduce_s = ALLREDUCE_FLOOR_S + payload / ALLREDUCE_BYTES_PER_S if n > 1 else 0.0
-    return job.accumulation * plan.round_s + plan.first_load_s + allreduce_s + optimizer_s
+    return job.accumulation * plan.round_s + plan.update_s + allreduce_s + optimizer_s
 
 
 def _whole_ms(job: TrainJob) -> tuple[float, float, float]:
