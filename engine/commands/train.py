@@ -47,7 +47,8 @@ def command(
 
     FILE (JSON or YAML, - for standard input) is a job: datacenters, links, stages, dc_of_stage, pipelines,
     microbatches, micro_batch, policy, model {layers, hidden, heads, seq}, device (cpu or emulated), times_ms,
-    steps, strategy (pipeline or swap) and more; see docs/training.md. Progress goes to stderr. Exit status 1 if the run failed.
+    steps, strategy (pipeline or swap) and more; see docs/training.md. Progress goes to stderr. Exit status 1
+    if the run failed.
     """
     job = _with_absolute_paths(parse(TrainJob, load_document(file)))
     corpus = corpus_of(job)

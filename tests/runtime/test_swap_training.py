@@ -1,8 +1,12 @@
 """A swap run computes what one process computes, with whoever is there, inside the device's memory."""
 
+import dataclasses
 import itertools
 import os
+import selectors
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from engine.runtime.launch import LOCALHOST, RankGroup, single_machine
+from engine.runtime.swap.client import Client
 from engine.runtime.swap.memory import DeviceMemory
+from engine.runtime.swap.tracker import Tracker
 from tests.runtime.jobs import Run
 from tests.runtime.swap_jobs import EMULATED, GPU, job
 from tests.runtime.test_training_equals_single import reference
@@ -150,6 +157,61 @@ def test_a_run_ends_at_a_boundary(tmp_path: Path) -> None:
     run.group.stop_at_boundary()
     result = run.result()
     assert result["steps"] == run.of_kind("boundary")[0]["iteration"] + 1
+
+
+@pytest.mark.long
+def test_another_machine_brings_one_worker_and_one_that_joins(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind((LOCALHOST, 0))
+        port = free.getsockname()[1]
+    of = job(steps=40, swap={"gpu": GPU, "joins": [{"after_step": 1, "device": 4}]})
+    spec = dataclasses.replace(
+        single_machine(of, run="test", log_dir=""), rendezvous_port=port, secret="s" * 32
+    )
+    events: list[dict[str, Any]] = []
+    groups = [
+        RankGroup(dataclasses.replace(spec, local=local, log_dir=str(tmp_path / name)), events.append)
+        for name, local in (("north", (0, 1)), ("south", (2, 3)))
+    ]
+    try:
+        for group in groups:
+            group.start()
+        assert all(group.wait(120) for group in groups)
+    finally:
+        for group in groups:
+            group.stop(0.0)
+    (result,) = [event for event in events if event["kind"] == "result"]
+    assert result["losses"] == pytest.approx(reference(of)[0], rel=1e-9)
+    assert [change["joined"] for change in result["swap"]["changes"]] == [[3]]
+    assert {e["state"] for e in events if e["kind"] == "rank" and e["exit_code"] is not None} == {"finished"}
+
+
+def test_who_does_not_know_the_secret_is_refused() -> None:
+    with selectors.DefaultSelector() as selector, socket.create_server((LOCALHOST, 0)) as listener:
+        spec = single_machine(job(), run="test", log_dir="")
+        tracker = Tracker(spec, listener, selector, say=lambda _: None, start=lambda _: None, asked=b"\0")
+        answers: list[str] = []
+
+        def knock(secret: str) -> None:
+            other = dataclasses.replace(spec, secret=secret)
+            hello = {"step": 0, "address": {}}
+            client = Client(other, 0, listener.getsockname()[1], hello, lambda e: answers.append(str(e)))
+            client.say("beat")
+
+        def turn(seconds: float) -> None:
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                for key, _ in selector.select(0.05):
+                    key.data()
+
+        knocking = threading.Thread(target=knock, args=("wrong",))
+        knocking.start()
+        turn(0.5)
+        knocking.join()
+        assert len(answers) == 1
+        assert "lost the tracker" in answers[0]
+        assert not tracker.awaits
+        tracker.close()
 
 
 def test_memory_that_is_not_there_is_refused() -> None:

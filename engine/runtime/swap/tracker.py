@@ -82,6 +82,7 @@ class Tracker:
         self._epoch = 1
         self._retries = 0
         self._retry_at = math.inf
+        self._last = False  # whether the run ends after the step at hand
         self._joining: list[int] = []  # members that do not have the weights yet
         self.failure: str | None = None
         self.losses: list[float] = []
@@ -322,10 +323,10 @@ class Tracker:
         self._phase = "stepping"
         self.redone += self._ledger.redone
         self._say_batch()
-        last = bool(self._asked[0]) or self._step + 1 == self._job.steps
+        self._last = bool(self._asked[0]) or self._step + 1 == self._job.steps
         saver = min(self._members)
         for worker in self._members.values():
-            self._tell(worker, "commit", step=self._step, saver=saver, last=last)
+            self._tell(worker, "commit", step=self._step, saver=saver, last=self._last)
 
     def _if_all_idle(self) -> None:
         if not all(worker.idle for worker in self._members.values()):
@@ -339,7 +340,7 @@ class Tracker:
     # Between two batches.
 
     def _between_batches(self) -> None:
-        if self._asked[0] or self._step == self._job.steps:
+        if self._last:
             if self._step < self._job.steps:
                 rank = self._spec.first_rank
                 self._say({"kind": "boundary", "rank": rank, "iteration": self._step - 1, "t": time.time()})
