@@ -22,6 +22,7 @@ from engine.runtime.job import TrainJob
 from engine.runtime.launch import RankGroup, single_machine
 from engine.runtime.metrics import Metrics, Sink
 from engine.runtime.planned import pinned, schedule_of
+from engine.runtime.swap.planned import SwapPlan, planned
 from engine.simulate.spans import Span
 from engine.simulate.trace import chrome_trace
 
@@ -46,12 +47,16 @@ def command(
 
     FILE (JSON or YAML, - for standard input) is a job: datacenters, links, stages, dc_of_stage, pipelines,
     microbatches, micro_batch, policy, model {layers, hidden, heads, seq}, device (cpu or emulated), times_ms,
-    steps and more; see docs/training.md. Progress goes to stderr. Exit status 1 if the run failed.
+    steps, strategy (pipeline or swap) and more; see docs/training.md. Progress goes to stderr. Exit status 1
+    if the run failed.
     """
     job = _with_absolute_paths(parse(TrainJob, load_document(file)))
     corpus = corpus_of(job)
-    job = pinned(job)
-    schedule_of(job)
+    if job.swaps:
+        _warn_of_stalls(planned(job))
+    else:
+        job = pinned(job)
+        schedule_of(job)
     if job.checkpoint:
         open_place(job.checkpoint.dir).prepare()
     found = resumed(job, corpus.fingerprint()) if job.resume else None
@@ -93,6 +98,11 @@ def _trained(
             raise
         return watch, error
     return watch, None
+
+
+def _warn_of_stalls(plan: SwapPlan) -> None:
+    if plan.result.reason:
+        click.echo(f"the device will wait for loads: {plan.result.reason}", err=True)
 
 
 def _with_absolute_paths(job: TrainJob) -> TrainJob:
@@ -161,6 +171,17 @@ class _Watch:
                 click.echo(f"{self._ready} ranks are ready", err=True)
         if event["state"] == "failed" and self.failure is None:
             self.failure = f"rank {event['rank']}: {event['detail']}"
+        if event["state"] == "left":
+            click.echo(f"worker {event['rank']} is lost: {event['detail']}", err=True)
+
+    def _on_workers(self, event: dict[str, Any]) -> None:
+        who = [
+            f"{name} {', '.join(map(str, event[name]))}"
+            for name in ("joined", "left", "lost")
+            if name in event
+        ]
+        now = ", ".join(map(str, event["workers"]))
+        click.echo(f"after {event['step']} steps: {'; '.join(who)}; workers are {now}", err=True)
 
     def _on_step(self, event: dict[str, Any]) -> None:
         for sink in self._sinks:
@@ -236,7 +257,21 @@ def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
             f"WAN          {link['from']} → {link['to']}: {link['bytes'] / 1e6:,.1f} MB at {rate}, "
             f"{link['connections']} connections a pair"
         )
+    if "swap" in result:
+        yield from _swap_lines(result["swap"])
     yield f"parameters   sha256 {result['params_sha256']}"
+
+
+def _swap_lines(swap: dict[str, Any]) -> Iterator[str]:
+    step, use = swap["step_ms"], swap["step_utilization"]
+    yield (
+        f"sub-models   {len(swap['sub_models'])}, {swap['loads_per_step']} loads a step, most on the device "
+        f"{swap['peak_device_bytes'] / 1e6:,.1f} of {swap['device_bytes'] / 1e6:,.1f} MB"
+    )
+    yield f"swap step    {_ms(step['median'])} median, {_ms(step['planned'])} planned"
+    yield f"             {_share(use['measured'])} of it computing, {_share(use['planned'])} planned"
+    if swap["redone"]:
+        yield f"done again   {swap['redone']} microbatches of workers that were lost"
 
 
 def _span(values: list[float]) -> str:

@@ -27,6 +27,9 @@ from engine.runtime.corpus import Corpus, corpus_of
 from engine.runtime.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
 from engine.runtime.predict import schedule_of
 from engine.runtime.result import completed
+from engine.runtime.swap.planned import SwapPlan, planned
+from engine.runtime.swap.result import result_of
+from engine.runtime.swap.tracker import Tracker
 from engine.schedule import Schedule
 
 # How long a rank that lost a peer waits to be told apart from the rank that is the cause, or to be stopped as
@@ -59,12 +62,14 @@ class Host:
     """The ranks of one machine and what became of them."""
 
     spec: LaunchSpec
-    schedule: Schedule
+    schedule: Schedule | None  # of a pipeline job
+    plan: SwapPlan | None  # of a swap job
     corpora: dict[str, Corpus]  # by name of the data centre
     began: float
     ranks: dict[int, _Rank] = field(default_factory=dict)
     stopping: bool = False
     result: dict[str, Any] | None = None
+    tracker: Tracker | None = None  # of a swap job, where this machine has the first rank
     # Shared with the ranks, which are forks of this process: a signal could come before its handler.
     _asked: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -72,46 +77,74 @@ class Host:
     _judge_at: float | None = None
     _said: set[int] = field(default_factory=set)
     _commands: bytes = b""
+    _port: int = 0
+    _life_read: int = -1
+    _life_write: int = -1
 
     def run(self) -> int:
         """Start the ranks and watch them to their end; returns the exit status."""
-        port, listener = _listener(self.spec)
-        life_read, life_write = os.pipe()
+        self._port, listener = _listener(self.spec)
+        self._life_read, self._life_write = os.pipe()
         _watch_children(self._selector)
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._command)
         # The ranks share what was imported here for as long as they do not write to it; a collector
         # that walks over it would write to every page.
         gc.collect()
         gc.freeze()
+        if self.plan is not None and listener is not None:
+            self.tracker = Tracker(
+                self.spec, listener, self._selector, say=_emit, start=self._start_late, asked=self._asked
+            )
         for me in self.spec.ranks:
-            if me.rank in self.spec.local:
-                self._fork(me, port, listener, life_read, life_write)
-        if listener is not None:
-            listener.close()
-        os.close(life_read)
-        while self._undecided() or any(rank.code is None or rank.open_pipes for rank in self.ranks.values()):
+            if me.rank in self.spec.local and not self._comes_later(me):
+                self._fork(me, listener)
+        if self.tracker is None:
+            os.close(self._life_read)
+            if listener is not None:
+                listener.close()
+        while self._going_on():
             self._turn()
         self._judge(final=True)
-        if self.result is not None and all(rank.code == 0 for rank in self.ranks.values()):
-            _emit({"kind": "result", **completed(self.spec.job, self.schedule, self.result)})
+        self._give_result()
         return 0
 
-    def _fork(
-        self, me: RankAssignment, port: int, listener: socket.socket | None, life: int, host_end: int
-    ) -> None:
+    def _going_on(self) -> bool:
+        here = any(rank.code is None or rank.open_pipes for rank in self.ranks.values())
+        elsewhere = self.tracker is not None and not self.stopping and self.tracker.awaits
+        return here or elsewhere or self._undecided()
+
+    def _give_result(self) -> None:
+        if self.tracker is not None and self.plan is not None:
+            self.tracker.close()
+            if self.tracker.over and self.tracker.stats:
+                _emit({"kind": "result", **result_of(self.spec.job, self.plan, self.tracker)})
+        elif self.result is not None and all(rank.code == 0 for rank in self.ranks.values()):
+            assert self.schedule is not None
+            _emit({"kind": "result", **completed(self.spec.job, self.schedule, self.result)})
+
+    def _comes_later(self, me: RankAssignment) -> bool:
+        """Whether a worker is to start when the tracker, which is here, says so."""
+        return self.tracker is not None and me.rank >= self.spec.job.world_size
+
+    def _start_late(self, rank: int) -> None:
+        if rank in self.spec.local and not self.stopping:
+            self._fork(next(me for me in self.spec.ranks if me.rank == rank), None)
+
+    def _fork(self, me: RankAssignment, listener: socket.socket | None) -> None:
         out_read, out_write = os.pipe()
         events_read, events_write = os.pipe()
         hosts_store = listener is not None and me.rank == self.spec.first_rank
         start = rank_module.Start(
-            spec=self.spec, me=me, schedule=self.schedule, corpus=self.corpora[me.dc_name], port=port,
+            spec=self.spec, me=me, schedule=self.schedule, plan=self.plan,
+            corpus=self.corpora[me.dc_name], port=self._port,
             listen_fd=listener.fileno() if listener is not None and hosts_store else None,
             events_fd=events_write, began=self.began, asked=self._asked,
         )  # fmt: skip
         pid = os.fork()
         if pid == 0:
-            for fd in (out_read, events_read, host_end, *self._others()):
+            for fd in (out_read, events_read, self._life_write, *self._others()):
                 os.close(fd)
-            _become_rank(start, out_write, life)
+            _become_rank(start, out_write, self._life_read)
         os.close(out_write)
         os.close(events_write)
         log = open(os.path.join(self.spec.log_dir, f"rank-{me.rank}.log"), "ab", buffering=0)  # noqa: SIM115
@@ -126,10 +159,12 @@ class Host:
         return self._judge_at is not None and not self.stopping
 
     def _others(self) -> list[int]:
-        return [key.fd for key in self._selector.get_map().values() if isinstance(key.data, _Pipe)]
+        pipes = [key.fd for key in self._selector.get_map().values() if isinstance(key.data, _Pipe)]
+        return [*pipes, *(self.tracker.files if self.tracker else [])]
 
     def _turn(self) -> None:
-        deadlines = [at for at in (self._kill_at, self._judge_at) if at is not None]
+        ticks = self.tracker.deadline() if self.tracker else None
+        deadlines = [at for at in (self._kill_at, self._judge_at, ticks) if at is not None]
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         for key, _ in self._selector.select(timeout):
             if isinstance(key.data, _Pipe):
@@ -137,6 +172,9 @@ class Host:
             else:
                 key.data()
         self._reap()
+        if self.tracker is not None:
+            self.tracker.tick()
+            self._heed(self.tracker)
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
@@ -186,10 +224,28 @@ class Host:
             rank.code = os.waitstatus_to_exitcode(status)
             if rank.code == 0:
                 continue
-            if not self.stopping:
+            if self._can_do_without(rank):
+                self._said.add(rank.me.rank)
+                self._say(rank, "left", _why(rank))
+            elif not self.stopping:
                 # The rank that is the cause may be reaped after those that noticed its end.
                 soon = 0.1 if rank.code != EXIT_PEER_LOST else CAUSE_S
                 self._judge_at = min(self._judge_at or math.inf, time.monotonic() + soon)
+
+    def _can_do_without(self, rank: _Rank) -> bool:
+        """Whether a lost worker leaves its work to others; one that ends with an error fails the run."""
+        assert rank.code is not None
+        if self.plan is None or self.stopping or not (rank.code < 0 or rank.code == EXIT_PEER_LOST):
+            return False
+        return self.tracker.survives(rank.me.rank) if self.tracker is not None else rank.code < 0
+
+    def _heed(self, tracker: Tracker) -> None:
+        """Stop a run that its tracker has given up."""
+        if tracker.failure is not None and not self.stopping:
+            for rank in [rank for rank in self.ranks.values() if rank.code is None][:1]:
+                self._said.add(rank.me.rank)
+                self._say(rank, "failed", tracker.failure)
+            self._stop(KILL_AFTER_FAILURE_S)
 
     def _judge(self, *, final: bool) -> None:
         """Say what became of the ranks that ended; the first time that some failed, stop the others."""
@@ -325,8 +381,8 @@ def main() -> int:
         line += byte
     spec = LaunchSpec.from_json(line.decode())
     try:
-        schedule = schedule_of(spec.job)
-        return Host(spec, schedule, _corpora(spec), began).run()
+        schedule, plan = (None, planned(spec.job)) if spec.job.swaps else (schedule_of(spec.job), None)
+        return Host(spec, schedule, plan, _corpora(spec), began).run()
     except InputError as error:
         for rank in spec.local:
             _emit(

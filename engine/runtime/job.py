@@ -19,6 +19,9 @@ from engine.runtime.learning_rate import LearningRateSchedule
 from engine.runtime.model_document import BYTE_VOCABULARY as BYTE_VOCABULARY
 from engine.runtime.model_document import TrainModel as TrainModel
 from engine.runtime.network import HopNetwork, hop_network
+from engine.runtime.swap import settings as swap_settings
+from engine.runtime.swap.settings import STRATEGY as SWAP
+from engine.runtime.swap.settings import SwapSettings
 from engine.schedule.ir import Sharing
 from engine.schedule.scenario import (
     MOST_CHUNKS,
@@ -108,6 +111,14 @@ class TrainJob(Document):
     checkpoint: CheckpointSettings | None = None
     resume: Flag | Annotated[str, Field(min_length=1)] | None = None
     strategy: str = "pipeline"
+    swap: SwapSettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled(cls, document: Any) -> Any:
+        if isinstance(document, dict) and document.get("strategy") == SWAP:
+            return swap_settings.filled(document)
+        return document
 
     @field_validator("times_ms", mode="before")
     @classmethod
@@ -117,10 +128,8 @@ class TrainJob(Document):
     @field_validator("strategy")
     @classmethod
     def _known_strategy(cls, strategy: str) -> str:
-        if strategy == "swap":
-            raise ValueError(f"{_LATER}; allowed: pipeline")
-        if strategy != "pipeline":
-            raise ValueError("unknown strategy, " + nearest(strategy, ["pipeline"]))
+        if strategy not in ("pipeline", SWAP):
+            raise ValueError("unknown strategy, " + nearest(strategy, ["pipeline", SWAP]))
         return strategy
 
     @model_validator(mode="after")
@@ -131,12 +140,14 @@ class TrainJob(Document):
                 "resume", True, "needs checkpoint.dir to look in; or give the path of a checkpoint"
             )
         _check_datacenters(self)
+        _check_strategy(self)
         _check_stages(self)
         _check_data(self)
         _check_links(self)
         _check_stage_times(self)
         _check_times(self)
-        _ = self.scenario  # the scenario's own rules (policy, per-stage lists) hold for the job too
+        if not self.swaps:
+            _ = self.scenario  # the scenario's own rules (policy, per-stage lists) hold for the job too
         return self
 
     @cached_property
@@ -144,11 +155,21 @@ class TrainJob(Document):
         """Index into `datacenters` of each stage; under `devices` of the first pipeline's."""
         return self.dcs_of_pipeline[0]
 
+    @property
+    def swaps(self) -> bool:
+        """Whether each worker trains the whole model (strategy swap): its pipelines are its workers."""
+        return self.strategy == SWAP
+
     @cached_property
     def dcs_of_pipeline(self) -> tuple[tuple[int, ...], ...]:
-        """Index into `datacenters` of each stage, by pipeline: they differ under `devices` alone."""
+        """Index into `datacenters` of each stage, by pipeline: they differ under `devices` alone.
+
+        With strategy swap of each worker, those included that join later.
+        """
         if self.devices is not None:
-            return self.devices.dcs([dc.gpus for dc in self.datacenters])
+            joining = [[joins.device] for joins in self.swap.joins] if self.swap else []
+            placed = Devices(pipelines=[*self.devices.pipelines, *joining])
+            return placed.dcs([dc.gpus for dc in self.datacenters])
         dcs = tuple(self.dc_of_stage) if self.dc_of_stage else (0,) * self.stages
         return (dcs,) * self.pipelines
 
@@ -323,8 +344,15 @@ def _nominal_times(job: TrainJob) -> Times:
     return Times(forward=forward, backward=forward, weight=forward)
 
 
+def _check_strategy(job: TrainJob) -> None:
+    if job.swaps:
+        swap_settings.check(job)
+    elif job.swap is not None:
+        raise InputError("swap", job.swap.model_dump(exclude_none=True), "belongs to strategy swap")
+
+
 def _refuse_later(job: TrainJob) -> None:
-    if job.device == "cuda":
+    if job.device == "cuda" and not job.swaps:
         raise InputError("device", job.device, f"{_LATER}; allowed: cpu, emulated")
 
 
@@ -404,6 +432,9 @@ def _check_links(job: TrainJob) -> None:
                 crossing = f"cross from {names[a]} to {names[b]}, but no link joins them"
                 allowed = f"stages {stage} and {stage + 1} {crossing}"
                 raise InputError("links", [link.between for link in job.links], allowed)
+    if job.swaps:
+        swap_settings.check_links(job)
+        return
     for stage in range(job.stages):
         for (_, a), (_, b) in pairwise((*job.ring_of(stage), job.ring_of(stage)[0])):
             if a != b and job.link_between(a, b) is None:

@@ -131,7 +131,7 @@ def single_machine(
     """Return the spec of a job whose ranks all run on this machine, one emulated node per GPU."""
     ranks = []
     used = dict.fromkeys(range(len(job.datacenters)), 0)
-    for rank in range(job.world_size):
+    for rank in range(job.stages * len(job.dcs_of_pipeline)):
         pipeline, stage = divmod(rank, job.stages)
         dc = job.dcs_of_pipeline[pipeline][stage]
         name = job.datacenters[dc].name
@@ -149,7 +149,7 @@ def single_machine(
         )
         used[dc] += 1
     return LaunchSpec(
-        run=run, generation=1, job=job, ranks=tuple(ranks), local=tuple(range(job.world_size)),
+        run=run, generation=1, job=job, ranks=tuple(ranks), local=tuple(range(len(ranks))),
         rendezvous_host=LOCALHOST, rendezvous_port=0, secret=secrets.token_hex(16), log_dir=log_dir,
         disturbance=disturbance or Disturbance(),
     )  # fmt: skip
@@ -248,7 +248,7 @@ class RankGroup:
             if event is None:
                 continue
             self._heard = True
-            if event["kind"] == "rank" and event["state"] in ("finished", "failed", "stopped"):
+            if event["kind"] == "rank" and event["state"] in ("finished", "failed", "stopped", "left"):
                 ended.add(event["rank"])
             self._deliver(event)
         code = self._host.wait()

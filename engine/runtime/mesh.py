@@ -8,10 +8,11 @@ from typing import Any
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
 from engine.runtime.exchange import WAIT_S, PeerLost
+from engine.runtime.job import TrainJob
 from engine.runtime.launch import LaunchSpec, RankAssignment
 from engine.runtime.network import HopNetwork
 from engine.runtime.ring import Ring
-from engine.runtime.transport import Endpoint, LinkShape, Peer
+from engine.runtime.transport import Address, Endpoint, LinkShape, Peer
 from engine.runtime.wiring import neighbours
 from engine.schedule.ir import Schedule
 
@@ -120,13 +121,7 @@ class Mesh:
         return [self.at(pipeline, self.me.stage) for pipeline in sorted(near)]
 
     def _gloo(self, name: str, ranks: list[int]) -> Any:
-        # torch keeps a record of the latest 2,000 collectives, 2 kB each; ours are in the spans already.
-        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
-        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._devices = [ProcessGroupGloo.create_device(hostname=self.me.host)]
-        options._timeout = timedelta(seconds=WAIT_S)
-        options._threads = 1
-        return ProcessGroupGloo(PrefixStore(name, self.store), ranks.index(self.me.rank), len(ranks), options)
+        return gloo_group(PrefixStore(name, self.store), self.me, ranks)
 
     def _connected_endpoint(self) -> Endpoint | None:
         others = self._peer_assignments()
@@ -156,23 +151,37 @@ class Mesh:
         network = self.job.between(self.me.dc, other.dc)
         assert network is not None, "every pair of data centres that talk has a link"
         hop = self._neighbours.get(other.stage, min(other.stage, self.me.stage))
-        return Peer(
-            rank=other.rank, address=(host, port), link=f"{self.me.dc_name} → {other.dc_name}",
-            shape=self._shape(hop, network) if self._emulates(other) else None,
-            connections="auto" if network.auto else network.connections,
-            cap_bytes_per_s=network.cap_bytes_per_s,
-        )  # fmt: skip
-
-    def _emulates(self, other: RankAssignment) -> bool:
-        # Between two processes of one machine there is no WAN but an emulated one.
-        return self.job.device == "emulated" or other.host == self.me.host
-
-    def _shape(self, hop: int, network: HopNetwork) -> LinkShape:
         slower = self.spec.disturbance.of_hop(hop)
-        return LinkShape(
-            one_way_delay_s=network.latency_ms / 1e3, cap_bytes_per_s=network.cap_bytes_per_s / slower,
-            window_bytes=network.window_bytes / slower, connections=network.connections,
-        )  # fmt: skip
+        return wan_peer(self.job, self.me, other, (host, port), network, slower=slower)
+
+
+def gloo_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
+    """A gloo group of `ranks`, which meet at `store`; all of them call this."""
+    # torch keeps a record of the latest 2,000 collectives, 2 kB each; ours are in the spans already.
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._devices = [ProcessGroupGloo.create_device(hostname=me.host)]
+    options._timeout = timedelta(seconds=WAIT_S)
+    options._threads = 1
+    return ProcessGroupGloo(store, ranks.index(me.rank), len(ranks), options)
+
+
+def wan_peer(
+    job: TrainJob, me: RankAssignment, other: RankAssignment, address: Address, network: HopNetwork, *,
+    slower: float = 1.0,
+) -> Peer:  # fmt: skip
+    """A rank in another data centre, over a link that is `slower` times as slow as it should be."""
+    # Between two processes of one machine there is no WAN but an emulated one.
+    emulated = job.device == "emulated" or other.host == me.host
+    shape = LinkShape(
+        one_way_delay_s=network.latency_ms / 1e3, cap_bytes_per_s=network.cap_bytes_per_s / slower,
+        window_bytes=network.window_bytes / slower, connections=network.connections,
+    )  # fmt: skip
+    return Peer(
+        rank=other.rank, address=address, link=f"{me.dc_name} → {other.dc_name}",
+        shape=shape if emulated else None, connections="auto" if network.auto else network.connections,
+        cap_bytes_per_s=network.cap_bytes_per_s,
+    )  # fmt: skip
 
 
 def _store(spec: LaunchSpec, port: int, listen_fd: int | None) -> PrefixStore:

@@ -72,7 +72,7 @@ class Stage(nn.Module):
 
     def digests(self) -> dict[int, str]:
         """SHA-256 of each layer's parameters as little-endian fp32, by layer number."""
-        return {number: _digest(layer) for number, layer in zip(self.numbers, self.layers, strict=True)}
+        return {number: digest(layer) for number, layer in zip(self.numbers, self.layers, strict=True)}
 
 
 def layers_of_places(blocks: int, places: int) -> list[list[int]]:
@@ -120,7 +120,8 @@ def _initialise(layer: nn.Module, shape: TrainModel, generator: torch.Generator)
             parameter.normal_(0.0, residual_std if into_residual else INIT_STD, generator=generator)
 
 
-def _digest(layer: nn.Module) -> str:
+def digest(layer: nn.Module) -> str:
+    """SHA-256 of a layer's parameters as little-endian fp32, hex."""
     sha = hashlib.sha256()
     for parameter in layer.parameters():
         sha.update(parameter.detach().to(torch.float32).contiguous().numpy().tobytes())

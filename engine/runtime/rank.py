@@ -26,6 +26,8 @@ from engine.runtime.mesh import Mesh
 from engine.runtime.model import DTYPES, Stage, params_sha256
 from engine.runtime.recorder import Recorder
 from engine.runtime.result import measured_part, medians_of_stages
+from engine.runtime.swap.planned import SwapPlan
+from engine.runtime.swap.worker import train
 from engine.runtime.totals import Background, Totals
 from engine.runtime.transport import LinkLost
 from engine.runtime.validation import Validation
@@ -38,11 +40,12 @@ EXIT_FAILED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What the host hands to a rank when it forks it."""
+    """What the host hands to a rank when it forks it: of its strategy, a schedule or a swap plan."""
 
     spec: LaunchSpec
     me: RankAssignment
-    schedule: Schedule
+    schedule: Schedule | None
+    plan: SwapPlan | None
     corpus: Corpus
     port: int
     listen_fd: int | None
@@ -55,6 +58,8 @@ def run(start: Start) -> NoReturn:
     """Run a rank to its end and leave the process; never returns."""
     try:
         torch.set_num_threads(1)
+        if start.plan is not None:
+            train(start, die)
         _Training(start).run()
     except BaseException as error:
         die(error)
@@ -84,7 +89,9 @@ def _is_loss_of_peer(error: BaseException) -> bool:
 
 class _Training:
     def __init__(self, start: Start) -> None:
+        assert start.schedule is not None
         self._start, self._spec, self._me, self._job = start, start.spec, start.me, start.spec.job
+        self._schedule = start.schedule
         self._events = EventWriter(start.events_fd)
         self._mesh = Mesh(self._spec, self._me, start.schedule, port=start.port, listen_fd=start.listen_fd)
         self._recorder = Recorder(self._me, self._events, die)
@@ -135,7 +142,7 @@ class _Training:
         if held_out is None:
             return None
         return Validation(
-            self._job, self._me, self._start.schedule.traversal, self._stage, self._mesh, held_out,
+            self._job, self._me, self._schedule.traversal, self._stage, self._mesh, held_out,
             leads=self._me.rank == self._spec.first_rank, say=self._events.put,
         )  # fmt: skip
 
@@ -234,7 +241,7 @@ class _Training:
     def _lasts_s(self, kind: OpKind) -> float | None:
         if self._job.device != "emulated":
             return None
-        schedule, stage = self._start.schedule, self._me.stage
+        schedule, stage = self._schedule, self._me.stage
         profile_ms = durations(self._job.scenario, schedule.chunks, split=schedule.has(OpKind.W))
         return float(profile_ms[kind, stage]) / 1e3 * self._spec.disturbance.of_op(stage, kind.name)
 

@@ -85,8 +85,11 @@ class Recorder:
             self._warm_from = number + WARM_UP
         self._now = _Iteration(number=number)
 
-    def op(self, op: SpanOp, microbatch: int | None, start: float, end: float, *, chunk: int = 0) -> None:
-        """Note an op of this GPU; times of time.monotonic()."""
+    def op(
+        self, op: SpanOp, microbatch: int | None, start: float, end: float, *, chunk: int = 0,
+        payload: Payload | None = None, nbytes: int | None = None,
+    ) -> None:  # fmt: skip
+        """Note an op of this GPU, or a load onto it beside its ops; times of time.monotonic()."""
         record = self._now
         assert record is not None
         if not record.spans:
@@ -95,7 +98,7 @@ class Recorder:
         me = self._me
         span = Span(
             track="gpu", pipeline=me.pipeline, stage=me.stage, op=op, microbatch=microbatch, chunk=chunk,
-            start=unix(start), end=unix(end),
+            start=unix(start), end=unix(end), payload=payload, bytes=nbytes,
         )  # fmt: skip
         with self._lock:
             record.spans.append(span)

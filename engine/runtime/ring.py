@@ -31,12 +31,13 @@ class Ring:
     Parameters
     ----------
     ranks : of all replicas, in the order of the ring, the same on each.
+    first : number of the first sum, the same on each, past those of a ring that was here before.
     """
 
-    def __init__(self, endpoint: Endpoint, ranks: Sequence[int]) -> None:
+    def __init__(self, endpoint: Endpoint, ranks: Sequence[int], first: int = 0) -> None:
         self._endpoint, self._ranks = endpoint, tuple(ranks)
         self._me = self._ranks.index(endpoint.rank)
-        self._count = 0
+        self._count = first
         self._thread = ThreadPoolExecutor(1, "ring")
 
     def allreduce(self, tensors: list[Tensor]) -> _Summing:

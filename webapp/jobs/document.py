@@ -44,6 +44,8 @@ def pinned_document(document: dict[str, Any]) -> dict[str, Any]:
         The document is refused, or the site cannot place its ranks.
     """
     job = parse(TrainJob, document)
+    if job.swaps:
+        raise InputError("strategy", job.strategy, "is for `meridian train`: the site runs pipelines")
     if job.devices is not None:
         allowed = "is for `meridian train`: the site chooses the nodes itself"
         raise InputError("devices", document["devices"], allowed)

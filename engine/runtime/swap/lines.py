@@ -1,0 +1,54 @@
+"""Messages between the workers and the tracker: JSON objects, a line each, on one TCP connection a worker.
+
+A connection begins with the tracker's nonce, which the worker answers with its MAC under the run's secret:
+who does not know it is refused before anything it says is heeded.
+"""
+
+import hashlib
+import hmac
+import json
+import socket
+from typing import Any
+
+Message = dict[str, Any]
+LONGEST_LINE = 4 << 20
+
+
+def mac(secret: str, run: str, generation: int, rank: int, nonce: str) -> str:
+    """What rank `rank` of a run answers to the tracker's `nonce`."""
+    said = json.dumps([run, generation, rank, nonce])
+    return hmac.new(secret.encode(), said.encode(), hashlib.sha256).hexdigest()
+
+
+def encode(message: Message) -> bytes:
+    """A message as a line."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+class Lines:
+    """Bytes that came so far, cut into messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that are whole now.
+
+        Raises
+        ------
+        ValueError
+            A line is longer than any message, or no JSON object.
+        """
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            raise ValueError(f"a line of more than {LONGEST_LINE:,} bytes")
+        messages = [json.loads(line) for line in lines]
+        if not all(isinstance(message, dict) for message in messages):
+            raise ValueError("a line that is no object")
+        return messages
+
+
+def tuned(connection: socket.socket) -> socket.socket:
+    """The connection with small messages sent at once."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection

@@ -1,0 +1,231 @@
+"""A swap run computes what one process computes, with whoever is there, inside the device's memory."""
+
+import dataclasses
+import itertools
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.runtime.launch import LOCALHOST, RankGroup, single_machine
+from engine.runtime.swap.client import Client
+from engine.runtime.swap.memory import DeviceMemory
+from engine.runtime.swap.tracker import Tracker
+from tests.runtime.jobs import Run
+from tests.runtime.swap_jobs import EMULATED, GPU, job
+from tests.runtime.test_training_equals_single import reference
+
+
+def check_equal(run: Run, result: dict[str, Any]) -> None:
+    losses, norms, _ = reference(run.job)
+    off = 1e-9 if run.job.dtype == "fp64" else 1e-5
+    assert result["losses"] == pytest.approx(losses, rel=off, abs=off)
+    assert result["grad_norms"] == pytest.approx(norms, rel=off, abs=off)
+
+
+def check_exactly_once(run: Run) -> None:
+    """By the tracker's word, and by the spans of all workers that came to the end of an iteration."""
+    units = run.job.global_batch // run.job.micro_batch
+    batches = run.of_kind("batch")
+    assert [batch["iteration"] for batch in batches] == list(range(run.job.steps))
+    for batch in batches:
+        assert sorted(itertools.chain(*batch["units"].values())) == list(range(units))
+        spans = [
+            span for event in run.of_kind("spans") if event["iteration"] == batch["iteration"]
+            for span in event["spans"]
+        ]  # fmt: skip
+        for op in ("F", "R", "B"):
+            done = [(s.get("chunk"), s["microbatch"]) for s in spans if s.get("op") == op]
+            assert len(done) == len(set(done)) == units * (1 + max(chunk for chunk, _ in done))
+
+
+def test_losses_norms_and_spans(tmp_path: Path) -> None:
+    run = Run(job(**EMULATED, clip=1.0, steps=3), str(tmp_path))
+    result = run.result()
+    check_equal(run, result)
+    check_exactly_once(run)
+    swap, n = result["swap"], len(result["swap"]["sub_models"])
+    assert swap["feasible"]
+    assert n > 2
+    assert swap["peak_device_bytes"] <= swap["device_bytes"] == 1_500_000
+    assert result["iteration_ms"]["simulated"] > 3 * 0.08e3
+    for event in run.of_kind("spans"):
+        loads = [s for s in event["spans"] if s["op"] == "load" and "payload" not in s]
+        out = [s for s in event["spans"] if s["op"] == "load" and s.get("payload") == "gradient"]
+        # 2(n − 1) loads a step, and the updated first sub-model's; at the very first, that one's own too.
+        assert len(loads) == 2 * (n - 1) + 1 + (event["iteration"] == 0)
+        assert sorted(s["chunk"] for s in out) == list(range(n))
+        for span in (*loads, *out):
+            sub = swap["sub_models"][span["chunk"]]
+            assert span["bytes"] == sub["parameter_bytes"]
+            assert span["end"] - span["start"] >= span["bytes"] / 0.04e9 - 1e-4
+        work = [s for s in event["spans"] if s["op"] in ("F", "R", "B")]
+        assert all(a["end"] <= b["start"] + 1e-5 for a, b in itertools.pairwise(work)), "one op at a time"
+        order = [s["chunk"] for s in work if s["op"] != "R"]
+        visits = [chunk for chunk, _ in itertools.groupby(order)]
+        assert visits == [*range(n), *reversed(range(n - 1))], "the last sub-model stays after forward"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "fp32", "accumulation": 2, "lr_schedule": {"warmup_steps": 2, "decay": "cosine"}},
+        {"dtype": "fp32", "model": {"layers": 6, "hidden": 32, "heads": 2, "seq": 16, "family": "llama"}},
+        {"devices": {"pipelines": [[0], [3], [1]]}, "swap": {"gpu": GPU, "gradients": "device"}},
+        {"swap": {"gpu": {"memory_bytes": 1e8}}},
+    ],
+    ids=["fp32", "llama", "device-two-dcs", "one-sub-model"],
+)  # fmt: skip
+def test_every_way_equals_a_plain_loop(changes: dict[str, Any], tmp_path: Path) -> None:
+    run = Run(job(**changes), str(tmp_path))
+    check_equal(run, run.result())
+    check_exactly_once(run)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("devices", [[0, 1, 2], [0, 1, 3]], ids=["gloo", "ring"])
+def test_one_leaves_one_joins_one_is_killed(devices: list[int], tmp_path: Path) -> None:
+    of = job(
+        **EMULATED, steps=14, devices={"pipelines": [[device] for device in devices]},
+        swap={
+            "gpu": GPU,
+            "joins": [{"after_step": 1, "device": 4}, {"after_step": 2, "device": devices[1]}],
+            "leaves": [{"after_step": 2, "worker": 1}],
+        },
+    )  # fmt: skip
+    run = Run(of, str(tmp_path))
+    assert run.training.wait(60)
+    wait_for(lambda: any("joined" in event for event in run.of_kind("workers")))
+    first = next(e["pid"] for e in run.of_kind("rank") if e["rank"] == 0)
+    os.kill(first, signal.SIGKILL)
+    result = run.result()
+    check_equal(run, result)
+    for batch in run.of_kind("batch"):
+        assert sorted(itertools.chain(*batch["units"].values())) == list(range(12))
+    assert {"joined", "left", "lost"} <= {name for change in result["swap"]["changes"] for name in change}
+    assert [e["rank"] for e in run.of_kind("rank") if e["state"] == "left"] == [0]
+    assert "SIGKILL" in next(e["detail"] for e in run.of_kind("rank") if e["state"] == "left")
+
+
+@pytest.mark.long
+def test_the_last_worker_that_is_killed_fails_the_run(tmp_path: Path) -> None:
+    run = Run(job(pipelines=2, steps=100_000), str(tmp_path))
+    assert run.training.wait(60)
+    for count, rank in enumerate((0, 1), start=1):
+        os.kill(next(e["pid"] for e in run.of_kind("rank") if e["rank"] == rank), signal.SIGKILL)
+        wait_for(lambda count=count: sum(e["exit_code"] == -9 for e in run.of_kind("rank")) == count)
+    assert run.group.wait(30)
+    assert [(e["rank"], e["state"]) for e in run.of_kind("rank") if e["exit_code"]] == [
+        (0, "left"), (1, "failed"),
+    ]  # fmt: skip
+    assert not run.of_kind("result")
+
+
+@pytest.mark.long
+def test_an_error_of_a_worker_fails_the_run_with_its_last_line(tmp_path: Path) -> None:
+    run = Run(job(lr=1000.0, steps=200, dtype="fp32"), str(tmp_path))
+    assert run.group.wait(60)
+    failed = [e for e in run.of_kind("rank") if e["state"] == "failed"]
+    assert failed
+    assert all("must be finite" in e["detail"] for e in failed)
+    assert not run.of_kind("result")
+
+
+@pytest.mark.long
+def test_checkpoint_and_resume_equal_the_whole_run(tmp_path: Path) -> None:
+    saves = {"dir": str(tmp_path / "saved"), "every": 2, "keep": 2}
+    half = Run(job(steps=2, checkpoint=saves), str(tmp_path / "a")).result()
+    assert half["checkpoints"] == {"saved": 1, "failed": 0, "last_step": 2}
+    rest = Run(job(steps=4, checkpoint=saves, resume=True), str(tmp_path / "b")).result()
+    whole = Run(job(steps=4), str(tmp_path / "c")).result()
+    assert rest["resumed_from"] == 2
+    assert half["losses"] + rest["losses"] == pytest.approx(whole["losses"], rel=1e-12)
+
+
+@pytest.mark.long
+def test_a_run_ends_at_a_boundary(tmp_path: Path) -> None:
+    run = Run(job(steps=100_000), str(tmp_path))
+    assert run.training.wait(60)
+    run.group.stop_at_boundary()
+    result = run.result()
+    assert result["steps"] == run.of_kind("boundary")[0]["iteration"] + 1
+
+
+@pytest.mark.long
+def test_another_machine_brings_one_worker_and_one_that_joins(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind((LOCALHOST, 0))
+        port = free.getsockname()[1]
+    of = job(steps=40, swap={"gpu": GPU, "joins": [{"after_step": 1, "device": 4}]})
+    spec = dataclasses.replace(
+        single_machine(of, run="test", log_dir=""), rendezvous_port=port, secret="s" * 32
+    )
+    events: list[dict[str, Any]] = []
+    groups = [
+        RankGroup(dataclasses.replace(spec, local=local, log_dir=str(tmp_path / name)), events.append)
+        for name, local in (("north", (0, 1)), ("south", (2, 3)))
+    ]
+    try:
+        for group in groups:
+            group.start()
+        assert all(group.wait(120) for group in groups)
+    finally:
+        for group in groups:
+            group.stop(0.0)
+    (result,) = [event for event in events if event["kind"] == "result"]
+    assert result["losses"] == pytest.approx(reference(of)[0], rel=1e-9)
+    assert [change["joined"] for change in result["swap"]["changes"]] == [[3]]
+    assert {e["state"] for e in events if e["kind"] == "rank" and e["exit_code"] is not None} == {"finished"}
+
+
+def test_who_does_not_know_the_secret_is_refused() -> None:
+    with selectors.DefaultSelector() as selector, socket.create_server((LOCALHOST, 0)) as listener:
+        spec = single_machine(job(), run="test", log_dir="")
+        tracker = Tracker(spec, listener, selector, say=lambda _: None, start=lambda _: None, asked=b"\0")
+        answers: list[str] = []
+
+        def knock(secret: str) -> None:
+            other = dataclasses.replace(spec, secret=secret)
+            hello = {"step": 0, "address": {}}
+            client = Client(other, 0, listener.getsockname()[1], hello, lambda e: answers.append(str(e)))
+            client.say("beat")
+
+        def turn(seconds: float) -> None:
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                for key, _ in selector.select(0.05):
+                    key.data()
+
+        knocking = threading.Thread(target=knock, args=("wrong",))
+        knocking.start()
+        turn(0.5)
+        knocking.join()
+        assert len(answers) == 1
+        assert "lost the tracker" in answers[0]
+        assert not tracker.awaits
+        tracker.close()
+
+
+def test_memory_that_is_not_there_is_refused() -> None:
+    memory = DeviceMemory(100)
+    memory.take(60)
+    with pytest.raises(MemoryError, match="120 bytes do not fit on a device of 100 bytes"):
+        memory.take(120)
+    memory.give(60)
+    memory.take(100)
+    assert memory.peak_bytes == 100
+
+
+def wait_for(met: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
