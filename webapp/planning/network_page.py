@@ -5,12 +5,12 @@ from typing import Any
 from django import forms
 
 from engine.cluster.gpus import catalogue
-from engine.errors import InputError
 from engine.inputs import parse
 from engine.model.presets import PER_STAGE, PRESETS
 from engine.plan.network.design import design
 from engine.plan.network.request import NetworkRequest
 from webapp.planning.design import Column, DesignForm, DesignPage, Figures
+from webapp.planning.number_lists import Numbers
 
 # What a page may compute while somebody waits; the command line has no such limits.
 MOST_GPUS = 200_000
@@ -26,8 +26,10 @@ MODELS = [name for name in PRESETS if name not in PER_STAGE]
 class NetworkForm(DesignForm):
     gpus = forms.IntegerField(label="GPUs", min_value=1, max_value=MOST_GPUS, initial=32_768)
     gpu_type = forms.ChoiceField(label="GPU type", choices=[(n, n) for n in RATED], initial="h100")
-    hb_domain = forms.CharField(
+    hb_domain = Numbers(
         label="HB domains",
+        whole=True,
+        most=MOST_DOMAINS,
         initial="8, 64, 256",
         help_text="GPUs that one high-bandwidth domain joins; several.",
     )
@@ -82,7 +84,7 @@ class NetworkForm(DesignForm):
     def compose(self, values: dict[str, Any]) -> dict[str, Any]:
         prices = {name: values[name] for name in ("port_usd", "transceiver_usd", "port_w", "transceiver_w")}
         document: dict[str, Any] = {
-            "gpus": values["gpus"], "hb_domain": _domains(values["hb_domain"]), "prices": prices,
+            "gpus": values["gpus"], "hb_domain": values["hb_domain"], "prices": prices,
             "switch_radix": values["switch_radix"], "gpu_type": values["gpu_type"],
         }  # fmt: skip
         document |= {name: values[name] for name in ("hb_gb_s", "nic_gb_s") if values[name] is not None}
@@ -116,16 +118,6 @@ def _over_all(gpus: int, domains: list[int], message_mb: float) -> list[dict[str
         for size in sizes
         for op in COLLECTIVES
     ]
-
-
-def _domains(text: str) -> list[int]:
-    try:
-        sizes = [int(part) for part in text.replace(",", " ").split()]
-    except ValueError:
-        raise InputError("hb_domain", text, "whole numbers separated by commas, such as 8, 64, 256") from None
-    if not 0 < len(sizes) <= MOST_DOMAINS:
-        raise InputError("hb_domain", text, f"one to {MOST_DOMAINS} sizes")
-    return sizes
 
 
 def _answer(document: dict[str, Any]) -> dict[str, Any]:

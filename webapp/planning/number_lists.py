@@ -8,17 +8,19 @@ from webapp.markup import plain
 
 
 class Numbers(forms.CharField):
-    """One number, or several separated by commas."""
+    """One number, or several (`most`) separated by commas or blanks."""
 
-    def __init__(self, *, whole: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, whole: bool = False, most: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.whole = whole
+        self.whole, self.most = whole, most
 
     def to_python(self, value: Any) -> Any:
         text = super().to_python(value)
         if not text:
             return None
-        parts = [part.strip() for part in text.split(",") if part.strip()]
+        parts = text.replace(",", " ").split()
+        if self.most and len(parts) > self.most:
+            raise forms.ValidationError(f"Give at most {self.most}.")
         try:
             numbers = [int(part) if self.whole else float(part) for part in parts]
         except ValueError:

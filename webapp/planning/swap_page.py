@@ -11,9 +11,11 @@ from engine.plan.swap.models import known_models
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
 from webapp.planning.design import Column, DesignForm, DesignPage, Figures
+from webapp.planning.number_lists import Numbers
 
 GIB = 2**30
 MOST_DRAWN = 600
+MOST_NETWORKS = 10
 MOST_ROWS = 12  # of a step that the page shows; its file has all
 
 
@@ -51,8 +53,9 @@ class SwapForm(DesignForm):
         label="Pipeline stages", min_value=1, max_value=256, required=False, initial=4
     )
     microbatches = forms.IntegerField(min_value=1, max_value=4096, required=False, initial=8)
-    mbps = forms.CharField(
+    mbps = Numbers(
         label="Networks, Mbps",
+        most=MOST_NETWORKS,
         required=False,
         initial="400, 800, 10000",
         help_text="Between pipeline stages.",
@@ -79,7 +82,7 @@ class SwapForm(DesignForm):
         if values["stages"] and values["microbatches"] and values["mbps"]:
             document["compare"] = {
                 "stages": values["stages"], "microbatches": values["microbatches"],
-                "links": [{"name": f"{rate:g} Mbps", "mbps": rate} for rate in _rates(values["mbps"])],
+                "links": [{"name": f"{rate:g} Mbps", "mbps": rate} for rate in values["mbps"]],
             }  # fmt: skip
         return document
 
@@ -90,16 +93,6 @@ class SwapForm(DesignForm):
         """The catalogue's GPU and its own memory are two fields here."""
         field = {"gpu.memory_bytes": "memory_gib", "gpu.name": "gpu"}.get(error.field, error.field)
         super().take_input_error(InputError(field, error.value, error.allowed))
-
-
-def _rates(text: str) -> list[float]:
-    try:
-        rates = [float(part) for part in text.replace(",", " ").split()]
-    except ValueError:
-        raise InputError("mbps", text, "numbers separated by commas, such as 400, 800") from None
-    if len(rates) > 10 or not all(0 < rate <= 1e9 for rate in rates):
-        raise InputError("mbps", text, "at most ten rates above 0")
-    return rates
 
 
 def _answer(document: dict[str, Any]) -> dict[str, Any]:

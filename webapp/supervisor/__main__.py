@@ -23,7 +23,7 @@ from webapp.supervisor.console import Console
 from webapp.supervisor.services import BACKGROUND, Service, agent_services, site_environment, site_services
 from webapp.supervisor.supervisor import Failed, Interrupted, Refused, Supervisor
 
-LOGINS = "log in as admin / meridian-demo, or operator / meridian-demo"
+LOGINS = "log in as admin / meridian-demo, operator / meridian-demo, or tenant / meridian-demo"
 READY_S = 60.0
 
 
