@@ -40,7 +40,7 @@ def as_csv_line(entry: AuditEntry) -> str:
         if name in ("before", "after"):
             row.append("" if value is None else json.dumps(value, ensure_ascii=False))
         else:
-            row.append("" if value is None else _harmless(str(value)))
+            row.append("" if value is None else harmless(str(value)))
     return csv_line(row)
 
 
@@ -50,7 +50,8 @@ def csv_line(row: list[str]) -> str:
     return out.getvalue()
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
+    """Text that a spreadsheet takes for a formula gets a quote."""
     return f"'{text}" if text.startswith(FORMULA) else text
 
 

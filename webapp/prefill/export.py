@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from webapp.accounts.export import csv_line
+from webapp.accounts.export import csv_line, harmless
 from webapp.prefill.models import UsageEvent
 
 FIELDS = (
@@ -15,7 +15,6 @@ STATEMENT = (
     "month", "tenancy", "tenant", "price_microusd_per_million_tokens", "requests", "delivered",
     "delivered_prompt_tokens", "charge_microusd",
 )  # fmt: skip
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def values(event: UsageEvent) -> dict[str, Any]:
@@ -61,6 +60,6 @@ def statement_csv(rows: Iterable[dict[str, Any]], month: str) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Text that a spreadsheet takes for a formula gets a quote."""
-    text = "" if value is None else str(value)
-    return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text
+    if value is None:
+        return ""
+    return harmless(value) if isinstance(value, str) else str(value)
