@@ -7,8 +7,9 @@ const BY = ["dc", "pipeline", "stage"], MODES = ["both", "measured", "predicted"
 export function viewParams(timeline, { range = false, generation = null } = {}) {
   const { view, focus, pinned, options } = timeline, params = new URLSearchParams();
   if (!view.live || range) {
-    params.set("from", view.from.toFixed(3));
-    params.set("to", view.to.toFixed(3));
+    // In full: edges that fall between two pixels are drawn where they were.
+    params.set("from", String(view.from));
+    params.set("to", String(view.to));
     const first = timeline.frame?.anchors.find((anchor) => !anchor.ahead);
     if (first && !options.still) params.set("it", String(first.iteration + 1));
     if (generation > 1) params.set("attempt", String(generation));
