@@ -400,6 +400,7 @@ NOTES: dict[str, tuple[Prepare, str]] = {
 READS: dict[str, str] = {
     "prefill.key_hash": "a hash",
     "prefill.may_decide": "whether somebody may decide",
+    "prefill.require_decider": "refuses who may not decide",
     "accounts.close_sockets": "has ingest tell open sockets what another service has decided",
     "accounts.request_id": "the id of the request or task",
     "accounts.token_hash": "a hash",

@@ -45,7 +45,8 @@ def may_decide(actor: Any, tenancy: Tenancy) -> bool:
     return actor.pk != tenancy.tenant_id and may(actor, tenancy.team, ADMINS)
 
 
-def _require_decider(actor: Any, tenancy: Tenancy) -> None:
+def require_decider(actor: Any, tenancy: Tenancy) -> None:
+    """Raise PermissionDenied unless `actor` may decide on the tenancy."""
     require(actor, tenancy.team, ADMINS)
     if actor.pk == tenancy.tenant_id:
         raise PermissionDenied("Nobody decides on their own tenancy; another admin of the team has to.")
@@ -67,7 +68,7 @@ def approve_tenancy(
     ValidationError
         Nothing waits for a decision, or a limit is out of range.
     """
-    _require_decider(actor, tenancy)
+    require_decider(actor, tenancy)
     tenancy = _waiting(tenancy)
     _check(tenancy, limits, datacenters)
     now = timezone.now()
@@ -105,7 +106,7 @@ def refuse_tenancy(actor: Any, tenancy: Tenancy, reason: str) -> Tenancy:
     ValidationError
         Nothing waits for a decision, or there is no reason.
     """
-    _require_decider(actor, tenancy)
+    require_decider(actor, tenancy)
     tenancy = _waiting(tenancy)
     reason = _given(reason)
     renews, before = tenancy.renewal_days is not None, _values(tenancy)
@@ -130,7 +131,7 @@ def suspend_tenancy(actor: Any, tenancy: Tenancy, reason: str) -> Tenancy:
     ValidationError
         It is not active, or there is no reason.
     """
-    _require_decider(actor, tenancy)
+    require_decider(actor, tenancy)
     tenancy = Tenancy.objects.select_for_update().get(pk=tenancy.pk)
     if tenancy.state != TenancyStatus.ACTIVE:
         raise ValidationError(f"A tenancy that is {tenancy.state.label.lower()} cannot be suspended.")
@@ -153,7 +154,7 @@ def resume_tenancy(actor: Any, tenancy: Tenancy) -> Tenancy:
     PermissionDenied
         `actor` is no admin of the team, or is the tenant.
     """
-    _require_decider(actor, tenancy)
+    require_decider(actor, tenancy)
     tenancy = Tenancy.objects.select_for_update().get(pk=tenancy.pk)
     if tenancy.state == TenancyStatus.SUSPENDED:
         before = _values(tenancy)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -11,13 +11,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from webapp.accounts.middleware import for_everyone
-from webapp.accounts.models import ADMINS
-from webapp.accounts.permissions import require
 from webapp.inventory.models import DataCenter
 from webapp.prefill import services
 from webapp.prefill.chart import supply_chart
 from webapp.prefill.forms import ReasonForm, ReviewForm, first_limits
 from webapp.prefill.models import MOST_TOKENS_PER_MIN, MOST_TTFT_MS, Tenancy
+from webapp.prefill.services.decisions import require_decider
 from webapp.prefill.supply import forecast
 from webapp.prefill.views.tenancies import form_page, one
 from webapp.queries import whole
@@ -108,7 +107,5 @@ def tenancy_resume(request: HttpRequest, pk: int) -> HttpResponse:
 def _to_decide(request: HttpRequest, pk: int) -> Tenancy:
     """The tenancy, for an admin of the team who is not its tenant."""
     tenancy = one(request, pk)
-    require(request.user, tenancy.team, ADMINS)
-    if tenancy.tenant_id == request.user.pk:
-        raise PermissionDenied("Nobody decides on their own tenancy; another admin of the team has to.")
+    require_decider(request.user, tenancy)
     return tenancy
