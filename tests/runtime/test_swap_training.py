@@ -150,6 +150,23 @@ def test_checkpoint_and_resume_equal_the_whole_run(tmp_path: Path) -> None:
     assert half["losses"] + rest["losses"] == pytest.approx(whole["losses"], rel=1e-12)
 
 
+AS_PIPELINE = {"strategy": None, "swap": None, "stages": 2, "dc_of_stage": [0, 0], "policy": "1f1b",
+               "datacenters": [{"name": "north", "gpus": 6}], "links": None}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("first", "then"), [(AS_PIPELINE, {}), ({}, AS_PIPELINE)], ids=["swap", "pipeline"])
+def test_a_strategy_goes_on_from_the_other_ones_checkpoint(
+    tmp_path: Path, first: dict[str, Any], then: dict[str, Any]
+) -> None:
+    saves = {"dir": str(tmp_path / "saved"), "every": 2, "keep": 2}
+    half = Run(job(steps=2, checkpoint=saves, **first), str(tmp_path / "a")).result()
+    rest = Run(job(steps=4, checkpoint=saves, resume=True, **then), str(tmp_path / "b")).result()
+    whole = Run(job(steps=4), str(tmp_path / "c")).result()
+    assert rest["resumed_from"] == 2
+    assert half["losses"] + rest["losses"] == pytest.approx(whole["losses"], rel=1e-9)
+
+
 @pytest.mark.long
 def test_a_run_ends_at_a_boundary(tmp_path: Path) -> None:
     run = Run(job(steps=100_000), str(tmp_path))
