@@ -6,7 +6,9 @@ all-reduce over the D·C replicas of a stage is added. Equal cells are simulated
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,13 +23,14 @@ from engine.plan.held import held_bytes
 from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import MOST_OPTIONS, PlanRequest
 from engine.plan.result import Option, Partition, PlanResult
-from engine.schedule.scenario import Scenario
-from engine.simulate import SimulationResult, simulate
+from engine.simulate import simulate
 
 # Simulated seconds of one answer, of the machine that `plan.search.cells` counts in: a what-if that must
 # come at once, and a plan that may take its time.
 WHAT_IF_S = 0.15
 FULL_S = 2.0
+
+Partitions = tuple[Partition, ...]
 
 
 def plan(
@@ -58,10 +61,11 @@ def plan(
     if most > MOST_OPTIONS:
         allowed = f"the GPUs make {most:,} DP-cells: give the most to try, at most {MOST_OPTIONS:,}"
         raise InputError("max_dp_cells", None, allowed)
-    cells = _Cells()
+    placed = [_placed(request, cluster, job, order, dp_cells) for dp_cells in range(1, most + 1)]
+    distinct = dict.fromkeys(option.partitions for option in placed if not option.reason)
+    cells = _simulated(request, cluster, job, distinct)
     options = tuple(
-        choose.within_limits(request, _option(request, cluster, job, order, dp_cells, cells))
-        for dp_cells in range(1, most + 1)
+        choose.within_limits(request, _timed(request, cluster, job, option, cells)) for option in placed
     )
     best = choose.best(options, request.objective)
     return choose.result(
@@ -118,21 +122,10 @@ def assign(gpus: Sequence[tuple[str, int]], stages: int, gpus_per_stage: int) ->
     return tuple(partitions)
 
 
-class _Cells:
-    """get_latency_pp: simulates each distinct cell once."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[Partition, ...], SimulationResult] = {}
-
-    def simulate(self, partitions: tuple[Partition, ...], scenario: Scenario) -> SimulationResult:
-        if partitions not in self._seen:
-            self._seen[partitions] = simulate(scenario)
-        return self._seen[partitions]
-
-
-def _option(
-    request: PlanRequest, cluster: Cluster, job: Job, order: tuple[str, ...], dp_cells: int, cells: _Cells
+def _placed(
+    request: PlanRequest, cluster: Cluster, job: Job, order: tuple[str, ...], dp_cells: int
 ) -> Option:
+    """Where the stages of `dp_cells` DP-cells go, and how many GPUs that takes; or why they have no place."""
     pipelines = dp_cells * job.cell_pipelines
     gpus_per_stage = pipelines * job.tensor_parallel
     gpus = [(name, cluster.datacenter(name).gpus) for name in order]
@@ -147,25 +140,12 @@ def _option(
     placed = sum(part.stages for part in partitions)
     if placed < job.partitions:
         return replace(option, reason=short_of_gpus(placed, job.partitions, gpus_per_stage))
-    option = replace(
+    return replace(
         option,
         partitions=partitions,
         gpus_used={part.dc: part.stages * gpus_per_stage for part in partitions},
         gpus_idle=idle_gpus(request, partitions, gpus_per_stage),
     )
-    scenario = cell_scenario(request, cluster, job, partitions)
-    if isinstance(scenario, Infeasible):
-        return replace(option, reason=scenario.reason)
-    result = cells.simulate(partitions, scenario)
-    if result.timeline is None:
-        return replace(option, reason=result.reason)
-    figures = Figures(
-        makespan_ms=result.timeline.makespan,
-        lower_bound_ms=result.lower_bound,
-        utilization=result.timeline.utilization(),
-        held_bytes=held_bytes(job.stages.memory, result.timeline.schedule),
-    )
-    return cost.priced(request, cluster, job, timed_option(request, cluster, job, option, figures))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +156,47 @@ class Figures:
     lower_bound_ms: float
     utilization: float
     held_bytes: NDArray[np.float64] | None
+
+
+def _simulated(
+    request: PlanRequest, cluster: Cluster, job: Job, cells: Collection[Partitions]
+) -> dict[Partitions, Figures | Infeasible]:
+    """get_latency_pp of each distinct cell, on all cores: compiled code runs without the GIL."""
+
+    def figures(partitions: Partitions) -> Figures | Infeasible:
+        return _figures(request, cluster, job, partitions)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(cells, pool.map(figures, cells), strict=True))
+
+
+def _figures(
+    request: PlanRequest, cluster: Cluster, job: Job, partitions: Partitions
+) -> Figures | Infeasible:
+    scenario = cell_scenario(request, cluster, job, partitions)
+    if isinstance(scenario, Infeasible):
+        return scenario
+    result = simulate(scenario)
+    if result.timeline is None:
+        return Infeasible(reason=result.reason or "")
+    return Figures(
+        makespan_ms=result.timeline.makespan,
+        lower_bound_ms=result.lower_bound,
+        utilization=result.timeline.utilization(),
+        held_bytes=held_bytes(job.stages.memory, result.timeline.schedule),
+    )
+
+
+def _timed(
+    request: PlanRequest, cluster: Cluster, job: Job, option: Option,
+    cells: Mapping[Partitions, Figures | Infeasible],
+) -> Option:  # fmt: skip
+    if option.reason:
+        return option
+    figures = cells[option.partitions]
+    if isinstance(figures, Infeasible):
+        return replace(option, reason=figures.reason)
+    return cost.priced(request, cluster, job, timed_option(request, cluster, job, option, figures))
 
 
 def timed_option(

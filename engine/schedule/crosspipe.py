@@ -216,7 +216,8 @@ class _Attempts:
     def run(self, loop: Loop, cell: Cell, idea: str, given: Codes | None = None) -> State:
         """One run of the event loop; remembered if it is the best so far."""
         state = loop.state(given, log=True)
-        self.started += int(places_kernel.run(cell, state))
+        places_kernel.run(cell, state)
+        self.started += int(state.length.sum())
         makespan = float(state.free.max())
         if self.found is None or makespan < self.found.makespan * (1 - SAME):
             self.found = _Best(makespan=makespan, loop=loop, state=state, idea=idea)

@@ -232,9 +232,7 @@ def _decide(cell, state, s, now):
 
 @compiled
 def run(cell, state):
-    """Fills `state` until nothing is left to decide; returns the number of ops started."""
-    while True:
-        if state.wake[1] == np.inf:
-            return state.length.sum()
+    """Fills `state` until nothing is left to decide."""
+    while state.wake[1] < np.inf:
         s = latest_up_to(state.wake, state.wake[1] + cell.instant)
         _decide(cell, state, s, wakes_at(state.wake, s))

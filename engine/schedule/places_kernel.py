@@ -347,7 +347,7 @@ def _run_link(cell, state, actor, now):
 
 @compiled
 def run(cell, state):
-    """Fills `state` until nothing is left to decide; returns the number of ops started."""
+    """Fills `state` until nothing is left to decide; `length` says how many ops have started."""
     gpus = len(cell.place_of) * cell.pipelines
     for k in range(cell.pipelines):
         for m in range(cell.microbatches):
@@ -362,4 +362,3 @@ def run(cell, state):
             _run_link(cell, state, actor, now)
         else:
             _run_gpu(cell, state, actor, now)
-    return state.length.sum()

@@ -61,7 +61,8 @@ class Timeline:
 
     def utilization(self) -> float:
         """Busy time over makespan × GPUs."""
-        return float(self.busy().sum() / (self.makespan * self.busy().size))
+        busy = self.busy()
+        return float(busy.sum() / (self.makespan * busy.size))
 
     def stage_spans(self) -> Floats:
         """Last end minus first start of each GPU, shape (pipelines, stages)."""

@@ -1,0 +1,23 @@
+"""A command whose machine code is on disk does not set up the compiler, which takes longer than its work."""
+
+import subprocess
+import sys
+
+PLAN = """
+import sys
+from pathlib import Path
+from engine.inputs import load_document, parse
+from engine.plan.dc_selection import plan
+from engine.plan.request import PlanRequest
+
+plan(parse(PlanRequest, load_document(Path("examples/five-dcs.json")) | {"method": "algorithm1"}))
+print(*sorted({"numba.np.arraymath", "numba.np.npyimpl", "scipy.linalg"} & set(sys.modules)))
+"""
+
+
+def test_kept_machine_code_is_loaded_without_the_compiler() -> None:
+    said = [
+        subprocess.run([sys.executable, "-c", PLAN], check=True, capture_output=True, text=True).stdout
+        for _ in range(2)  # the first may compile
+    ]
+    assert said[1].strip() == ""
