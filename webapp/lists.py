@@ -19,7 +19,7 @@ from webapp.queries import whole
 
 PAGE_SIZES = (25, 50, 100, 200)
 PER_PAGE = 50
-PER_PAGE_OF_SEVERAL = 25  # where a page shows several tables
+PER_PAGE_OF_SEVERAL = 15  # where a page shows several tables
 COUNT_EXACTLY_TO = 10_000
 Action = tuple[str, str]  # URL, label
 

@@ -10,6 +10,7 @@ from django.utils.functional import SimpleLazyObject
 
 from webapp import broker
 from webapp.accounts.models import OPERATORS, READERS, Membership, Role, Team
+from webapp.counts import counts_of
 
 NAMED_TEAMS = 3  # of which more are only counted
 RANKED = (Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.TENANT)
@@ -70,6 +71,7 @@ def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[d
     from webapp.planning.models import Plan
     from webapp.prefill.models import Tenancy
 
+    operates = any(role in OPERATORS for role in roles)
     entries = [
         ("overview", "Overview", "overview", None),
         ("plans", "Plans", "planning:plan-list", Plan.objects.visible_to(user)),
@@ -78,6 +80,7 @@ def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[d
         ("network", "Network design", "design:network", None),
         ("swap", "Swap plan", "design:swap", None),
         ("runs", "Runs", "jobs:run-list", Run.objects.visible_to(user).open()),
+        *([("prefill-live", "Prefill live", "prefill:live", None)] if operates else []),
         ("tenancies", "Tenancies", "prefill:tenancy-list", Tenancy.objects.visible_to(user).to_decide()),
         ("keys", "Keys", "prefill:key-list", None),
         ("usage", "Usage", "prefill:usage-list", None),
@@ -98,9 +101,11 @@ def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[d
 def _entries(request: HttpRequest, entries: Sequence[tuple[str, str, str, Any]]) -> list[dict[str, Any]]:
     here = request.path
     made = []
+    counted = [queryset for *_, queryset in entries if queryset is not None]
+    counts = iter(counts_of(counted) if counted else ())
     for name, label, url_name, queryset in entries:
         url = reverse(url_name)
         active = here == url if name == "overview" else here.startswith(url)
-        count = None if queryset is None else queryset.count()
+        count = None if queryset is None else next(counts)
         made.append({"name": name, "label": label, "url": url, "count": count, "active": active})
     return made

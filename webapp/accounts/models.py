@@ -67,8 +67,8 @@ class TeamQuerySet(models.QuerySet["Team"]):
             return self.none()
         if user.is_superuser:
             return self.all()
-        member = Membership.objects.filter(user=user, role__in=roles)
-        return self.filter(pk__in=member.values("team"))
+        # A join, as each query around a subquery would have to plan it; a person is in a team once.
+        return self.filter(memberships__user=user, memberships__role__in=roles)
 
 
 class Team(models.Model):

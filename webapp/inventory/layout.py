@@ -24,11 +24,15 @@ class Box:
 
     @property
     def left(self) -> float:
-        return self.x - self.wide / 2
+        return round(self.x - self.wide / 2, 1)
 
     @property
     def top(self) -> float:
-        return self.y - self.high / 2
+        return round(self.y - self.high / 2, 1)
+
+    def rounded(self) -> "Box":
+        """The same to a tenth of a pixel, as a drawing writes it."""
+        return Box(x=round(self.x, 1), y=round(self.y, 1), wide=round(self.wide, 1), high=round(self.high, 1))
 
     def overlaps(self, other: "Box", gap: float = 0.0) -> bool:
         """Whether less than `gap` is between the two."""

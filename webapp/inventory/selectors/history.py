@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from html import escape
 from typing import Any
 
+from django.utils.safestring import SafeString
+
 from webapp.inventory.models import LinkMeasurement, LinkSource, WanLink
+from webapp.markup import STYLES
 
 MOST_POINTS = 200
 WIDE, HIGH, LEFT, FOOT, HEAD = (
@@ -27,6 +31,17 @@ class Point:
     at: datetime
     text: str
 
+    @property
+    def circle(self) -> str:
+        """Its mark as SVG, which says when and what. A template takes ten times as long for hundreds."""
+        at, text = self.at.astimezone(UTC), escape(self.text)
+        title = (
+            f'<title data-at="{at.isoformat()}" data-when="second" data-rest=": {text}">'
+            f"{at.strftime(STYLES['second'])} UTC: {text}</title>"
+        )
+        place = f'cx="{self.x}" cy="{self.y}" r="3"'
+        return f'<circle class="point" data-source="{escape(self.source)}" {place}>{title}</circle>'
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
@@ -46,6 +61,11 @@ class Chart:
     left: int = LEFT
     right: int = WIDE - 8
     foot: int = HIGH - FOOT
+
+    @property
+    def circles(self) -> SafeString:
+        """The marks of all points."""
+        return SafeString("".join(point.circle for point in self.points))
 
 
 def link_charts(link: WanLink) -> list[Chart]:
