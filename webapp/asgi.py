@@ -14,12 +14,13 @@ from channels.security.websocket import AllowedHostsOriginValidator  # type: ign
 
 from webapp.checks import require_servers  # noqa: E402
 from webapp.live.routing import websocket_urlpatterns  # noqa: E402
+from webapp.prefill.gateway.bodies import InMemory  # noqa: E402
 
 require_servers()
 
 application = ProtocolTypeRouter(
     {
-        "http": http,
+        "http": InMemory(http),
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )

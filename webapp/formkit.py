@@ -43,9 +43,11 @@ class Sectioned(forms.BaseForm):
 
     def take_input_error(self, error: InputError) -> None:
         """Show the engine's refusal at the field that it is about, else on top."""
+        path = error.field.partition("[")[0]
         last = error.field.rpartition(".")[2].partition("[")[0]
-        name = last if last in self.fields else error.field.partition("[")[0].partition(".")[0]
-        if name in self.fields:
+        names = (path.replace(".", "_"), last, path.partition(".")[0])
+        name = next((name for name in names if name in self.fields), "")
+        if name:
             self.add_error(name, f"{error.allowed[:1].upper()}{error.allowed[1:]}.")
         else:
             self.add_error(None, str(error))
@@ -92,7 +94,7 @@ class PlainSelect(forms.Select):
 
 
 # The column that `str` of a row is: options are read without making an object of each.
-LABELS = {"user": "username", "team": "name", "plan": "name", "datacenter": "name"}
+LABELS = {"user": "username", "team": "name", "plan": "name", "datacenter": "name", "tenancy": "name"}
 
 
 class RowChoices(BaseChoiceIterator):

@@ -1,12 +1,15 @@
-"""Static files besides static/: plotly.min.js out of the plotly wheel, so that nothing is vendored."""
+"""Static files: served without holding a thread for other answers, and plotly.min.js out of its wheel."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.contrib.staticfiles.finders import BaseFinder
 from django.core.files.storage import FileSystemStorage
+from django.http import HttpRequest
+from whitenoise.middleware import WhiteNoiseMiddleware  # type: ignore[import-untyped]
 from whitenoise.storage import CompressedManifestStaticFilesStorage  # type: ignore[import-untyped]
 
 NAME = "plotly/plotly.min.js"
@@ -32,6 +35,33 @@ class PlotlyFinder(BaseFinder):
 
     def list(self, ignore_patterns: Iterable[str] | None) -> Iterable[Any]:
         yield "plotly.min.js", self.storage
+
+
+class StaticFilesMiddleware(WhiteNoiseMiddleware):
+    """WhiteNoise between async neighbours: as it comes, it would hold a thread until each answer begins."""
+
+    async_capable = sync_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        super().__init__(get_response)
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self._answer(request) if iscoroutinefunction(self) else super().__call__(request)
+
+    async def _answer(self, request: HttpRequest) -> Any:
+        if request.path_info.startswith(self.static_prefix):
+            made = await sync_to_async(self._file)(request)
+            if made is not None:
+                return made
+        following: Awaitable[Any] = self.get_response(request)
+        return await following
+
+    def _file(self, request: HttpRequest) -> Any:
+        path = request.path_info
+        found = self.find_file(path) if self.autorefresh else self.files.get(path)
+        return None if found is None else self.serve(found, request)
 
 
 class ManifestStorage(CompressedManifestStaticFilesStorage):

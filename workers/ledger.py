@@ -39,7 +39,12 @@ class RunRecord:
 
     generation: int
     closed: bool = False  # a stop came: no start of this generation is taken any more
+    start: int = 1  # the last one of this generation: a run that recovers starts a lost machine again
     ranks: dict[int, RankRecord] = field(default_factory=dict)
+
+    def follows(self, start: int) -> bool:
+        """Whether such a start may follow: it is a later one, and nothing is left of the one before."""
+        return start > self.start and not self.closed and all(r.state in ENDED for r in self.ranks.values())
 
 
 class Ledger:
@@ -50,13 +55,16 @@ class Ledger:
         self._lock = threading.Lock()
         self._runs: dict[str, RunRecord] = _read(path)
 
-    def admit(self, run: str, generation: int, ranks: tuple[int, ...]) -> str:
-        """Record a start; '' where it may go ahead, else why not: older, again or stopped."""
+    def admit(self, run: str, generation: int, ranks: tuple[int, ...], start: int = 1) -> str:
+        """Record a start; '' where it may go ahead, else why not: older, again or stopped.
+
+        A later `start` of the same generation may go ahead once all ranks of the one before have ended.
+        """
         with self._lock:
             known = self._runs.get(run)
             if known is not None and generation < known.generation:
                 return f"older: generation {generation} is older than {known.generation}, seen here already"
-            if known is not None and generation == known.generation:
+            if known is not None and generation == known.generation and not known.follows(start):
                 return (
                     f"stopped: generation {generation} was stopped before it came"
                     if known.closed
@@ -64,8 +72,9 @@ class Ledger:
                 )
             self._runs.pop(run, None)  # to the end: the newest are kept longest
             self._runs[run] = RunRecord(
-                generation=generation, ranks={rank: RankRecord(state="starting") for rank in ranks}
-            )
+                generation=generation, start=start,
+                ranks={rank: RankRecord(state="starting") for rank in ranks},
+            )  # fmt: skip
             self._write()
             return ""
 
@@ -104,7 +113,7 @@ class Ledger:
     def _ranks(self) -> list[dict[str, Any]]:
         with self._lock:
             return [
-                {"run": run, "generation": record.generation, "rank": rank}
+                {"run": run, "generation": record.generation, "start": record.start, "rank": rank}
                 | {"pid": known.pid, "state": known.state, "started": known.started, "noted": known.noted}
                 for run, record in self._runs.items()
                 for rank, known in sorted(record.ranks.items())
@@ -120,6 +129,7 @@ class Ledger:
             run: {
                 "generation": record.generation,
                 "closed": record.closed,
+                "start": record.start,
                 "ranks": {str(rank): [r.state, r.pid, r.started] for rank, r in record.ranks.items()},
             }
             for run, record in self._runs.items()
@@ -155,6 +165,7 @@ def _read(path: Path) -> dict[str, RunRecord]:
             run: RunRecord(
                 generation=record["generation"],
                 closed=record["closed"],
+                start=record.get("start", 1),
                 ranks={
                     int(rank): RankRecord(state=state, pid=pid, started=started, noted=-math.inf)
                     for rank, (state, pid, started) in record["ranks"].items()

@@ -23,7 +23,8 @@ from workers.spool import Entry, Spool
 log = logging.getLogger(__name__)
 
 Event = dict[str, Any]
-VITAL = frozenset({"rank", "step", "boundary", "checkpoint", "validation", "result"})  # never dropped
+# Never dropped.
+VITAL = frozenset({"rank", "step", "boundary", "checkpoint", "validation", "result", "desk"})
 FLUSH_S = 0.1
 BATCH = 256
 MEMORY_BYTES = 8 * 1024 * 1024

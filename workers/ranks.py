@@ -72,7 +72,7 @@ class RankSupervisor:
         except InputError as error:
             self._refuse_unreadable(text, str(error))
             return f"refused: {error}"
-        refused = self._ledger.admit(spec.run, spec.generation, spec.local)
+        refused = self._ledger.admit(spec.run, spec.generation, spec.local, spec.start)
         if refused == "again":
             return "already started"
         if refused:
@@ -135,7 +135,8 @@ class RankSupervisor:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             self._on_event(
-                _rank_event(rank, "failed", "the node's agent ended, and its ranks with it", pid=pid),
+                _rank_event(rank, "failed", "the node's agent ended, and its ranks with it", pid=pid)
+                | {"start": rank["start"], "gone": True}
             )
         return len(gone)
 

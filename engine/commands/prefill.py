@@ -52,6 +52,31 @@ def replay_command(file: str, as_json: bool, placements: Path | None) -> None:
         click.echo("\n".join(lines(result)))
 
 
+@command.command("model")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option(
+    "--steps", type=click.IntRange(0, 100_000), help="Of training; 0: random weights.  [default: 400]"
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
+def model_command(directory: Path, steps: int | None, seed: int) -> None:
+    """Write a tiny byte-level Llama into DIRECTORY, for `prefill.checkpoint` of a job that is a demo.
+
+    It is trained for some seconds on the text of Python's standard library.
+    """
+    import torch
+
+    from engine.runtime.prefill.tiny import STEPS, write_tiny
+
+    torch.set_num_threads(1)  # so small a model is slower on several
+
+    def report(done: int, loss: float) -> None:
+        click.echo(f"step {done}: loss {loss:.2f}", err=True)
+
+    tiny = write_tiny(directory, steps=STEPS if steps is None else steps, seed=seed, report=report)
+    how = "random" if tiny.loss is None else f"loss {tiny.loss:.2f} nats a byte"
+    click.echo(f"{tiny.out}: {tiny.parameters:,} parameters, {how}")
+
+
 @contextmanager
 def _lines_to(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None] | None]:
     """A function that writes one line of `path` as JSON; None without a path."""

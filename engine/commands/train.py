@@ -22,6 +22,7 @@ from engine.runtime.job import TrainJob
 from engine.runtime.launch import RankGroup, single_machine
 from engine.runtime.metrics import Metrics, Sink
 from engine.runtime.planned import pinned, schedule_of
+from engine.runtime.prefill import settings as prefill_settings
 from engine.runtime.swap.planned import SwapPlan, planned
 from engine.simulate.spans import Span
 from engine.simulate.trace import chrome_trace
@@ -120,6 +121,10 @@ def _with_absolute_paths(job: TrainJob) -> TrainJob:
     if job.checkpoint is not None:
         folder = _absolute("checkpoint.dir", job.checkpoint.dir)
         changes["checkpoint"] = job.checkpoint.model_copy(update={"dir": folder})
+    if job.prefill is not None:
+        folder = _absolute("prefill.checkpoint", job.prefill.checkpoint)
+        prefill_settings.check_checkpoint(Path(folder))
+        changes["prefill"] = job.prefill.model_copy(update={"checkpoint": folder, "name": job.prefill.model})
     return job.model_copy(update=changes)
 
 
@@ -190,6 +195,10 @@ class _Watch:
         self._last_step = event["t"]
         steps = self._job.steps
         click.echo(f"iteration {event['iteration'] + 1}/{steps}  loss {event['loss']:.4f}{took}", err=True)
+
+    def _on_recovery(self, event: dict[str, Any]) -> None:
+        goes_on = f"goes on with iteration {event['iteration'] + 1} from {event['from']}"
+        click.echo(f"recovered: {event['detail']}; {goes_on}, {event['lost_s']:.1f} s lost", err=True)
 
     def _on_validation(self, event: dict[str, Any]) -> None:
         for sink in self._sinks:

@@ -16,7 +16,7 @@ from time import thread_time_ns
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.prefill.bubbles import Interval
+from engine.prefill.bubbles import Interval, TrainingPattern
 from engine.prefill.index import ANY_DC, BubbleIndex, Fleet, Found
 from engine.prefill.kernels.gaps import EPS
 from engine.prefill.kernels.place import BEGIN, END, GPU, TOKENS
@@ -58,22 +58,27 @@ class Controller:
         self.fleet, self.latency, self.settings = fleet, latency, settings
         self.cache = cache or Cache()
         self.period_ms = fleet.pattern.period_ms
-        slo_ms = settings.ttft_slo_ms if math.isfinite(settings.ttft_slo_ms) else 0.0
-        horizon_ms = max(HORIZON_ITERATIONS * self.period_ms, 2 * slo_ms)
-        self.index = BubbleIndex(
-            fleet,
-            latency,
-            hop or Hop(),
-            chunk=settings.chunk_tokens,
-            guard_ms=settings.guard_ms,
-            horizon_ms=horizon_ms,
-        )
-        self.longest_tokens = longest_tokens(fleet, latency, settings, horizon_ms)
+        self._hop = hop or Hop()
+        self._new_index()
         self.now_ms = 0.0
         self.paused = False
         self.search_ns: deque[int] = deque(maxlen=SEARCHES_KEPT)
         self._book = _Book()
         self._sequence = count()
+
+    def _new_index(self) -> None:
+        settings, latency = self.settings, self.latency
+        slo_ms = settings.ttft_slo_ms if math.isfinite(settings.ttft_slo_ms) else 0.0
+        horizon_ms = max(HORIZON_ITERATIONS * self.period_ms, 2 * slo_ms)
+        self.index = BubbleIndex(
+            self.fleet,
+            latency,
+            self._hop,
+            chunk=settings.chunk_tokens,
+            guard_ms=settings.guard_ms,
+            horizon_ms=horizon_ms,
+        )
+        self.longest_tokens = longest_tokens(self.fleet, latency, settings, horizon_ms)
 
     @property
     def waiting(self) -> tuple[Placement, ...]:
@@ -116,9 +121,14 @@ class Controller:
         return begun
 
     def cancel(self, placement: Placement) -> None:
-        """Gives back what `placement` holds and has not begun, as when its client went away."""
-        self.index.give(self._to_come(placement))
+        """Gives back what `placement` holds and has not begun, as when its client went away.
+
+        One that was cancelled, or lost to training, holds nothing.
+        """
         book = self._book
+        if all(p is not placement for p in (*book.waiting, *(entry[2] for entry in book.begun))):
+            return
+        self.index.give(self._to_come(placement))
         book.waiting = [p for p in book.waiting if p is not placement]
         book.begun = [entry for entry in book.begun if entry[2] is not placement]
         book.begun.sort()
@@ -144,6 +154,47 @@ class Controller:
             rows = self._to_come(placement)
             self.index.give(rows[~_on(rows, gpus)])
         return self._plan_anew(misplaced)
+
+    def learned(
+        self,
+        pattern: TrainingPattern,
+        guard_ms: float,
+        bubbles: Sequence[Iterable[Interval]],
+        resume_ms: float,
+    ) -> Moved:
+        """Training of a fleet of one cell has another pattern, or needs another guard, than was thought.
+
+        `bubbles` until `resume_ms` as in `training_moved`, which this is with all that comes after it, too.
+        """
+        self.fleet = replace(self.fleet, pattern=pattern)
+        self.settings = replace(self.settings, guard_ms=guard_ms)
+        self.period_ms = pattern.period_ms
+        self._new_index()
+        self.index.advance(self.now_ms)
+        return self.training_moved(0, bubbles, resume_ms)
+
+    def resume(self, old: Placement, done: int, *, not_before_ms: float) -> Placement | None:
+        """Plans anew what an accepted request still lacks: `done` tokens have their cache on its pipeline.
+
+        For chunks that did not run when they should have. None, and nothing is held, where it has no place.
+        """
+        self.cancel(old)
+        tokens, chunk = old.request.tokens, self._chunk(old.request.tokens)
+        after = max(self.now_ms, not_before_ms)
+        if done:
+            found = self.index.resume(old.pipeline, tokens, done=done, chunk=chunk, not_before_ms=after)
+        else:
+            found = self._search(old.request, after)
+        if found is None:
+            return None
+        kept = old.rows[: self.fleet.pp_degree if done else 0].copy()
+        kept[:, BEGIN:] = self.now_ms, self.now_ms, done
+        rows = np.concatenate([kept, found.rows])
+        kv_done_ms = found.end_ms + self.cache.transfer_ms(tokens)
+        new = replace(old, pipeline=found.pipeline, rows=rows, kv_done_ms=kv_done_ms)
+        self.index.take(found.rows)
+        self._insert(new)
+        return new
 
     def _keep_running(self, row: Floats) -> None:
         """An interval that has begun cannot be stopped: what is left of it is not free."""
@@ -249,6 +300,9 @@ class Controller:
 
     def _accept(self, placement: Placement) -> None:
         self.index.take(placement.rows)
+        self._insert(placement)
+
+    def _insert(self, placement: Placement) -> None:
         waiting = self._book.waiting
         at = len(waiting)
         while at and waiting[at - 1].start_ms > placement.start_ms:

@@ -16,7 +16,7 @@ from torch import Tensor
 from engine.runtime.transport import Endpoint, SharedReceiver, SharedSender, TransportError
 
 WAIT_S = 1800.0  # a peer that is alive but silent for this long counts as lost
-MESSAGE, STARTED, TOTALS, VALIDATION, SUM = range(5)  # first int of a tag
+MESSAGE, STARTED, TOTALS, VALIDATION, SUM, STATE = range(6)  # first int of a tag
 
 Key = tuple[int, int]  # of a message on its link: chunk of the op that made it, microbatch
 

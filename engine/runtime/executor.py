@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from engine.runtime.exchange import Incoming, Key, Outgoing
 from engine.runtime.gradients import Gradients
 from engine.runtime.model import Chunk, Stage, Taped, loss_of
+from engine.runtime.prefill.seat import Seat
 from engine.runtime.recorder import Crossing, Recorder
 from engine.schedule.ir import OpKind, Schedule
 
@@ -114,17 +115,18 @@ class Executor:
         the model begins or ends.
     shape : of a message, (micro_batch, seq, hidden).
     late : an R waits until the gradient of its microbatch is there.
+    seat : of prefill, which has the GPU while no op runs; None where nothing is prefilled.
     """
 
     def __init__(
         self, stage: Stage, work: tuple[Work, ...], *, places: Sequence[Place],
         links: Sequence[Incoming | Outgoing], shape: tuple[int, int, int], dtype: torch.dtype,
         microbatches: int, pipelines: int, batch: Callable[[int], tuple[Tensor, Tensor]], late: bool,
-        gradients: Gradients, recorder: Recorder,
+        gradients: Gradients, recorder: Recorder, seat: Seat | None = None,
     ) -> None:  # fmt: skip
         self._chunks: list[Chunk] = list(stage.chunks)  # type: ignore[arg-type]
         self._work, self._places, self._links, self._late = work, places, links, late
-        self._batch, self._gradients, self._recorder = batch, gradients, recorder
+        self._batch, self._gradients, self._recorder, self._seat = batch, gradients, recorder, seat
         self._shape, self._dtype, self._microbatches = shape, dtype, microbatches
         self._scale = torch.tensor(1.0 / (microbatches * pipelines), dtype=_loss_dtype(dtype))
         self._splits = any(work.kind is OpKind.W for work in work)
@@ -150,6 +152,8 @@ class Executor:
         self._gradients.clear()
         for link in self._links:
             link.begin(iteration)
+        if self._seat is not None:
+            self._seat.begin(iteration)
         for work in self._work:
             self._post(work)
         if self._needs_batch:
@@ -173,7 +177,7 @@ class Executor:
         place, m = self._places[work.chunk], work.microbatch
         if isinstance(place.before, Port):
             place.before.incoming.wait((place.before.takes, m))
-        start = time.monotonic()
+        start = self._start()
         output = self._compute(work, keep=work.keep)
         if place.after is None:
             self.loss += output.item() * self._scale.item()
@@ -189,14 +193,14 @@ class Executor:
             self._await_gradient(work)
         elif isinstance(after, Port) and after.wait_started:
             after.wait_started(work.microbatch)
-        start = time.monotonic()
+        start = self._start()
         self._compute(work, keep=True)
         self._end(work, start)
 
     def _backward(self, work: Work) -> None:
         place, m = self._places[work.chunk], work.microbatch
         self._await_gradient(work)
-        start = time.monotonic()
+        start = self._start()
         if isinstance(place.before, Port) and place.before.tell_started:
             place.before.tell_started(m)
         kept = self._kept[work.key]
@@ -227,7 +231,7 @@ class Executor:
         return gradients[-1] if kept.leaf is not None else None
 
     def _weight(self, work: Work) -> None:
-        start = time.monotonic()
+        start = self._start()
         kept = self._kept[work.key]
         self._add(work, lambda: _weight_gradients(kept))
         self._let_go(work)
@@ -280,6 +284,9 @@ class Executor:
         sent = port.outgoing.send((port.crossing.chunk, m), tensor.detach().contiguous())
         self._recorder.sent(port.crossing, m, sent)
 
+    def _start(self) -> float:
+        return self._seat.take() if self._seat is not None else time.monotonic()
+
     def _end(self, work: Work, start: float) -> None:
         if work.lasts_s is not None:
             left = start + work.lasts_s - time.monotonic()
@@ -287,7 +294,10 @@ class Executor:
                 time.sleep(left)
             else:
                 self._recorder.overrun(-left)
-        self._recorder.op(work.kind.name, work.microbatch, start, time.monotonic(), chunk=work.chunk)  # type: ignore[arg-type]
+        end = time.monotonic()
+        self._recorder.op(work.kind.name, work.microbatch, start, end, chunk=work.chunk)  # type: ignore[arg-type]
+        if self._seat is not None:
+            self._seat.give(start, end)
 
 
 def _weight_gradients(kept: _Kept) -> None:

@@ -157,7 +157,7 @@ def _write_config(manifest: Manifest, folder: Path) -> None:
         "architectures": [_architecture(shape)],
         "dtype": "float64" if manifest.dtype == "fp64" else "float32",
         "vocab_size": embedding[0], "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None,
-        **(_llama(shape, block) if shape.family == "llama" else _gpt2(shape, block)),
+        **(llama_config(shape, block) if shape.family == "llama" else _gpt2(shape, block)),
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config, indent=2))
 
@@ -170,7 +170,8 @@ def _gpt2(shape: TrainModel, block: dict[str, list[int]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _llama(shape: TrainModel, block: dict[str, list[int]]) -> dict[str, Any]:
+def llama_config(shape: TrainModel, block: dict[str, list[int]]) -> dict[str, Any]:
+    """What config.json says of a Llama's shape; `block` has the shapes of its first block's weights."""
     head_size = shape.hidden // shape.heads
     return {
         "model_type": "llama", "max_position_embeddings": shape.seq, "hidden_size": shape.hidden,

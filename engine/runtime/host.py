@@ -1,8 +1,8 @@
 """The process that hosts the ranks of one machine: imports torch once, forks a rank per GPU, watches them.
 
-Reads a launch spec and then commands (``stop GRACE_S``; ``boundary``: end after a whole iteration) from
-standard input, a line each; writes events to standard output as JSON lines. When standard input closes, its
-owner is gone: the ranks are killed.
+Reads a launch spec and then commands (``stop GRACE_S``; ``boundary``: end after a whole iteration; ``cut
+[A, B, SECONDS]``: a drill) from standard input, a line each; writes events to standard output as JSON lines.
+When standard input closes, its owner is gone: the ranks are killed.
 A rank's process is a fork of this one before it has any other thread, as in multiprocessing's forkserver.
 """
 
@@ -21,11 +21,17 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+import torch
+
 from engine.errors import InputError
 from engine.runtime import rank as rank_module
 from engine.runtime.corpus import Corpus, corpus_of
-from engine.runtime.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
+from engine.runtime.launch import EXIT_FINAL, EXIT_PEER_LOST, LaunchSpec, RankAssignment
 from engine.runtime.predict import schedule_of
+from engine.runtime.prefill.desks import Desks
+from engine.runtime.prefill.served import examine, warm
+from engine.runtime.recovery.life import Dead
+from engine.runtime.recovery.machine import Machine
 from engine.runtime.result import completed
 from engine.runtime.swap.planned import SwapPlan, planned
 from engine.runtime.swap.result import result_of
@@ -35,6 +41,8 @@ from engine.schedule import Schedule
 # How long a rank that lost a peer waits to be told apart from the rank that is the cause, or to be stopped as
 # its peer was: agents that are shut down together do not stop their ranks in the same second.
 CAUSE_S = 3.0
+# The same where the run goes on: all ranks end anyway, and only what is said of it depends on the cause.
+CAUSE_OF_RECOVERY_S = 0.3
 KILL_AFTER_FAILURE_S = 2.0
 LONGEST_LINE = 4096
 _PR_SET_PDEATHSIG = 1
@@ -70,6 +78,7 @@ class Host:
     stopping: bool = False
     result: dict[str, Any] | None = None
     tracker: Tracker | None = None  # of a swap job, where this machine has the first rank
+    desks: Desks | None = None  # of prefill; empty in a job without it
     # Shared with the ranks, which are forks of this process: a signal could come before its handler.
     _asked: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -78,6 +87,8 @@ class Host:
     _said: set[int] = field(default_factory=set)
     _commands: bytes = b""
     _port: int = 0
+    machine: Machine | None = None  # of a run that recovers
+    _killing: bool = False
     _life_read: int = -1
     _life_write: int = -1
 
@@ -87,6 +98,8 @@ class Host:
         self._life_read, self._life_write = os.pipe()
         _watch_children(self._selector)
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._command)
+        if self.spec.job.recovery is not None:
+            _import_ahead()
         # The ranks share what was imported here for as long as they do not write to it; a collector
         # that walks over it would write to every page.
         gc.collect()
@@ -95,23 +108,66 @@ class Host:
             self.tracker = Tracker(
                 self.spec, listener, self._selector, say=_emit, start=self._start_late, asked=self._asked
             )
-        for me in self.spec.ranks:
-            if me.rank in self.spec.local and not self._comes_later(me):
-                self._fork(me, listener)
-        if self.tracker is None:
-            os.close(self._life_read)
-            if listener is not None:
+        if self.spec.job.recovery is not None:
+            self.machine = Machine(self.spec, self, self._selector, say=_emit, listener=listener)
+        else:
+            self._fork_all(listener)
+            if self.tracker is None and listener is not None:
                 listener.close()
+        if self.schedule is not None:
+            self.desks = self._new_desks(self.schedule)
+            self.desks.start()
         while self._going_on():
             self._turn()
+        if self.desks is not None:
+            self.desks.close()
         self._judge(final=True)
         self._give_result()
         return 0
 
+    def _fork_all(self, listener: socket.socket | None) -> None:
+        for me in self.spec.ranks:
+            if me.rank in self.spec.local and not self._comes_later(me):
+                self._fork(me, listener)
+
     def _going_on(self) -> bool:
-        here = any(rank.code is None or rank.open_pipes for rank in self.ranks.values())
+        here = not self.all_gone()
         elsewhere = self.tracker is not None and not self.stopping and self.tracker.awaits
-        return here or elsewhere or self._undecided()
+        again = self._recovers()
+        return here or elsewhere or again or self._undecided()
+
+    # What recovery asks of the host (recovery.machine.Processes).
+
+    def start_all(self, store: socket.socket | None, port: int) -> None:
+        """Fork all ranks for another life; `store`: its rendezvous store's socket, on its machine."""
+        self._port, self._killing, self.result = port, False, None
+        self._fork_all(store)
+
+    def kill_all(self) -> None:
+        """Kill the ranks that are left, of whose end nothing is to be said."""
+        self._killing, self._judge_at = True, None
+        self._signal(signal.SIGKILL)
+
+    def all_gone(self) -> bool:
+        """Whether no rank lives, and everything that they said has been read."""
+        return all(rank.code is not None and not rank.open_pipes for rank in self.ranks.values())
+
+    def forget_all(self) -> None:
+        """Forget the ranks, which are gone."""
+        for rank in self.ranks.values():
+            rank.log.close()
+        self.ranks.clear()
+
+    def fail(self, why: str) -> None:
+        """End the run, saying of ranks that are dead how they ended, or `why` where none is there."""
+        if self.ranks:
+            self._judge(final=False)
+            self._stop(KILL_AFTER_FAILURE_S)
+            return
+        first, *others = sorted(self.spec.local)
+        self._say_ended(first, "failed", why)
+        for rank in others:
+            self._say_ended(rank, "stopped", why)
 
     def _give_result(self) -> None:
         if self.tracker is not None and self.plan is not None:
@@ -120,7 +176,15 @@ class Host:
                 _emit({"kind": "result", **result_of(self.spec.job, self.plan, self.tracker)})
         elif self.result is not None and all(rank.code == 0 for rank in self.ranks.values()):
             assert self.schedule is not None
-            _emit({"kind": "result", **completed(self.spec.job, self.schedule, self.result)})
+            recovered = {"recoveries": self.machine.told} if self.machine is not None else {}
+            result = completed(self.spec.job, self.schedule, self.result)
+            _emit({"kind": "result", **result, **recovered})
+
+    def _new_desks(self, schedule: Schedule) -> Desks:
+        return Desks(
+            spec=self.spec, schedule=schedule, selector=self._selector, say=_emit, port=self._port,
+            life=(self._life_read, self._life_write),
+        )  # fmt: skip
 
     def _comes_later(self, me: RankAssignment) -> bool:
         """Whether a worker is to start when the tracker, which is here, says so."""
@@ -134,11 +198,13 @@ class Host:
         out_read, out_write = os.pipe()
         events_read, events_write = os.pipe()
         hosts_store = listener is not None and me.rank == self.spec.first_rank
+        machine = self.machine
         start = rank_module.Start(
-            spec=self.spec, me=me, schedule=self.schedule, plan=self.plan,
+            spec=machine.spec_now() if machine else self.spec, me=me, schedule=self.schedule, plan=self.plan,
             corpus=self.corpora[me.dc_name], port=self._port,
             listen_fd=listener.fileno() if listener is not None and hosts_store else None,
             events_fd=events_write, began=self.began, asked=self._asked,
+            kept=machine.kept(me.rank) if machine else None, cuts=machine.cuts if machine else None,
         )  # fmt: skip
         pid = os.fork()
         if pid == 0:
@@ -154,17 +220,24 @@ class Host:
         self._selector.register(events_read, selectors.EVENT_READ, _Pipe(rank, is_events=True))
         self._say(rank, "starting")
 
+    def _recovers(self) -> bool:
+        """Whether the run goes on where ranks are lost."""
+        return self.machine is not None and self.machine.awaits and not self.stopping
+
     def _undecided(self) -> bool:
         """Whether ranks ended of which it is not clear yet whether they failed or were to be stopped."""
         return self._judge_at is not None and not self.stopping
 
     def _others(self) -> list[int]:
         pipes = [key.fd for key in self._selector.get_map().values() if isinstance(key.data, _Pipe)]
-        return [*pipes, *(self.tracker.files if self.tracker else [])]
+        lines = self.tracker or self.machine
+        return [*pipes, *(lines.files if lines else [])]
 
     def _turn(self) -> None:
         ticks = self.tracker.deadline() if self.tracker else None
-        deadlines = [at for at in (self._kill_at, self._judge_at, ticks) if at is not None]
+        again = self.machine.deadline() if self.machine and self._recovers() else None
+        opens = self.desks.deadline() if self.desks and not self.stopping else None
+        deadlines = [at for at in (self._kill_at, self._judge_at, ticks, again, opens) if at is not None]
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         for key, _ in self._selector.select(timeout):
             if isinstance(key.data, _Pipe):
@@ -172,9 +245,14 @@ class Host:
             else:
                 key.data()
         self._reap()
+        if self.desks is not None and not self.stopping:
+            self.desks.tick()
         if self.tracker is not None:
             self.tracker.tick()
             self._heed(self.tracker)
+        if self.machine is not None and self._recovers():
+            well = self.all_gone() and all(rank.code == 0 for rank in self.ranks.values())
+            self.machine.tick(finished=well and self.result is not None)
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
@@ -209,6 +287,8 @@ class Host:
             event = json.loads(line)
             if event["kind"] == "result":
                 self.result = {name: value for name, value in event.items() if name != "kind"}
+            elif self.machine is not None:
+                self.machine.heard(event)
             else:
                 _emit(event)
 
@@ -220,6 +300,8 @@ class Host:
                 return
             if pid == 0:
                 return
+            if self.desks is not None and self.desks.reaped(pid, status):
+                continue
             rank = self.ranks[pid]
             rank.code = os.waitstatus_to_exitcode(status)
             if rank.code == 0:
@@ -227,9 +309,10 @@ class Host:
             if self._can_do_without(rank):
                 self._said.add(rank.me.rank)
                 self._say(rank, "left", _why(rank))
-            elif not self.stopping:
+            elif not self.stopping and not self._killing:
                 # The rank that is the cause may be reaped after those that noticed its end.
-                soon = 0.1 if rank.code != EXIT_PEER_LOST else CAUSE_S
+                late = CAUSE_S if self.machine is None else CAUSE_OF_RECOVERY_S
+                soon = 0.1 if rank.code != EXIT_PEER_LOST else late
                 self._judge_at = min(self._judge_at or math.inf, time.monotonic() + soon)
 
     def _can_do_without(self, rank: _Rank) -> bool:
@@ -250,6 +333,9 @@ class Host:
     def _judge(self, *, final: bool) -> None:
         """Say what became of the ranks that ended; the first time that some failed, stop the others."""
         self._judge_at = None
+        if self.machine is not None and self._recovers():
+            self.machine.ended([_dead(rank) for rank in self.ranks.values() if rank.code])
+            return
         ended = [rank for rank in self.ranks.values() if rank.code is not None]
         causes = [r for r in ended if r.code not in (0, EXIT_PEER_LOST)]
         for rank in ended:
@@ -265,21 +351,20 @@ class Host:
             for rank in ended:
                 if rank.code == 0:
                     self._say(rank, "finished")
+            if self.stopping and self.machine is not None:
+                for lost in set(self.spec.local) - {rank.me.rank for rank in ended}:
+                    self._say_ended(lost, "stopped", "stopped before it was started again")
         elif not self.stopping:
             self._stop(KILL_AFTER_FAILURE_S)
 
     def _say(self, rank: _Rank, state: str, detail: str = "") -> None:
-        _emit(
-            {
-                "kind": "rank",
-                "rank": rank.me.rank,
-                "state": state,
-                "detail": detail,
-                "exit_code": rank.code,
-                "pid": rank.pid,
-                "t": time.time(),
-            }
-        )
+        _emit(_rank_event(rank.me.rank, state, detail, exit_code=rank.code, pid=rank.pid))
+
+    def _say_ended(self, rank: int, state: str, detail: str) -> None:
+        """Of a rank that has no process here at the moment."""
+        if rank not in self._said:
+            self._said.add(rank)
+            _emit(_rank_event(rank, state, detail))
 
     def _command(self) -> None:
         data = os.read(sys.stdin.fileno(), 65536)
@@ -293,9 +378,13 @@ class Host:
                 self._stop(float(line.split()[1]))
             elif line == b"boundary":
                 self._asked[0] = 1
+            elif line.startswith(b"cut ") and self.machine is not None:
+                self.machine.cuts.cut(*json.loads(line[4:]))
 
     def _stop(self, grace_s: float) -> None:
         self.stopping = True
+        if self.machine is not None:
+            self.machine.close()
         self._signal(signal.SIGTERM if grace_s > 0 else signal.SIGKILL)
         self._kill_at = time.monotonic() + grace_s
 
@@ -304,6 +393,20 @@ class Host:
             if rank.code is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(rank.pid, number)
+
+
+def _rank_event(
+    rank: int, state: str, detail: str, *, exit_code: int | None = None, pid: int | None = None
+) -> dict[str, Any]:
+    return {
+        "kind": "rank", "rank": rank, "state": state, "detail": detail, "exit_code": exit_code, "pid": pid,
+        "t": time.time(),
+    }  # fmt: skip
+
+
+def _dead(rank: _Rank) -> Dead:
+    code = rank.code
+    return Dead(rank=rank.me.rank, why=_why(rank), cause=code != EXIT_PEER_LOST, final=code == EXIT_FINAL)
 
 
 def _why(rank: _Rank) -> str:
@@ -348,6 +451,15 @@ def _become_rank(start: rank_module.Start, out: int, life: int) -> NoReturn:
     rank_module.run(start)
 
 
+def _import_ahead() -> None:
+    """Import what torch imports on first use: some 800 modules, 2 s of a core in every rank otherwise.
+
+    Only where ranks begin anew again and again: those of the demo, with it, grew by 2.2 MB a minute.
+    """
+    torch.optim.AdamW([torch.nn.Parameter(torch.empty(1))])
+    torch.empty_like(torch.empty(1, device="meta"), device="cpu")
+
+
 def _watch_children(selector: selectors.BaseSelector) -> None:
     """Wake the selector when a child ends."""
     woken, waker = socket.socketpair()
@@ -382,20 +494,13 @@ def main() -> int:
     spec = LaunchSpec.from_json(line.decode())
     try:
         schedule, plan = (None, planned(spec.job)) if spec.job.swaps else (schedule_of(spec.job), None)
+        if spec.job.prefill is not None:
+            examine(spec.job.prefill, ranks=len(spec.local))
+            warm()
         return Host(spec, schedule, plan, _corpora(spec), began).run()
     except InputError as error:
         for rank in spec.local:
-            _emit(
-                {
-                    "kind": "rank",
-                    "rank": rank,
-                    "state": "failed",
-                    "detail": str(error),
-                    "exit_code": None,
-                    "pid": None,
-                    "t": time.time(),
-                }
-            )
+            _emit(_rank_event(rank, "failed", str(error)))
         return 0
     except BrokenPipeError:  # the owner is gone
         return 1

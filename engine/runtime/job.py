@@ -14,11 +14,19 @@ from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest, parse
 from engine.model.measured import times_of_profile
 from engine.runtime.devices import Devices
-from engine.runtime.job_settings import CheckpointSettings, SpikeSettings, Steps, ValidationSettings
+from engine.runtime.job_settings import (
+    CheckpointSettings,
+    RecoverySettings,
+    SpikeSettings,
+    Steps,
+    ValidationSettings,
+)
 from engine.runtime.learning_rate import LearningRateSchedule
 from engine.runtime.model_document import BYTE_VOCABULARY as BYTE_VOCABULARY
 from engine.runtime.model_document import TrainModel as TrainModel
 from engine.runtime.network import HopNetwork, hop_network
+from engine.runtime.prefill import settings as prefill_settings
+from engine.runtime.prefill.settings import PrefillSettings
 from engine.runtime.swap import settings as swap_settings
 from engine.runtime.swap.settings import STRATEGY as SWAP
 from engine.runtime.swap.settings import SwapSettings
@@ -110,8 +118,10 @@ class TrainJob(Document):
     spike: SpikeSettings | Literal[False] = SpikeSettings()
     checkpoint: CheckpointSettings | None = None
     resume: Flag | Annotated[str, Field(min_length=1)] | None = None
+    recovery: RecoverySettings | None = None
     strategy: str = "pipeline"
     swap: SwapSettings | None = None
+    prefill: PrefillSettings | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -146,6 +156,7 @@ class TrainJob(Document):
         _check_links(self)
         _check_stage_times(self)
         _check_times(self)
+        prefill_settings.check(self)
         if not self.swaps:
             _ = self.scenario  # the scenario's own rules (policy, per-stage lists) hold for the job too
         return self

@@ -47,3 +47,14 @@ class SpikeSettings(Document):
 
     factor: Annotated[Number, Field(gt=1, le=1e6)] = 3.0
     window: Annotated[Count, Field(ge=2, le=100_000)] = 50
+
+
+class RecoverySettings(Document):
+    """A run that goes on by itself after a failure: a rank, a machine, a link or a data centre that is lost.
+
+    attempts : most recoveries within an hour; one more failure ends the run.
+    wait_s : how long a machine, or a link, that is gone is waited for; then the run fails.
+    """
+
+    attempts: Annotated[Count, Field(le=10_000)] = 3
+    wait_s: Annotated[Positive, Field(le=86_400)] = 120.0

@@ -23,6 +23,7 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.runtime.job import TrainJob
 
+EXIT_FINAL = 78  # of a rank that would end the same way again: bad input, a loss that went wrong (EX_CONFIG)
 EXIT_PEER_LOST = 75  # of a rank that is not the cause: it lost another one (EX_TEMPFAIL)
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ class LaunchSpec:
 
     rendezvous_port 0 lets the machine that hosts the store choose one (single-machine runs only).
     ports : first and last of the ports on which the local ranks may listen to others; None: any free one.
+    life : of the run's ranks, counted from 1; they begin another one after a failure (recovery).
+    start : of this generation on this machine, counted from 1; a lost machine is started again (recovery).
     """
 
     run: str
@@ -84,6 +87,8 @@ class LaunchSpec:
     log_dir: str
     disturbance: Disturbance = field(default_factory=Disturbance)
     ports: tuple[int, int] | None = None
+    life: int = 1
+    start: int = 1
 
     def to_json(self) -> str:
         """The spec as one line of JSON."""
@@ -223,6 +228,11 @@ class RankGroup:
         if self._host is not None:
             self._command("boundary")
 
+    def cut(self, a: str, b: str, seconds: float) -> None:
+        """Cut the network between two data centres for ranks here, emulated or not; for drills."""
+        if self._host is not None:
+            self._command("cut " + json.dumps([a, b, seconds]))
+
     def _command(self, line: str) -> None:
         assert self._host is not None
         assert self._host.stdin is not None
@@ -260,7 +270,7 @@ class RankGroup:
 
     def _decoded(self, line: bytes) -> Event | None:
         try:
-            return {"run": self.spec.run, "generation": self.spec.generation, **json.loads(line)}
+            return {**self._origin(), **json.loads(line)}
         except ValueError:
             log.warning("host of run %s wrote what is no event: %r", self.spec.run, line[:200])
             return None
@@ -272,9 +282,14 @@ class RankGroup:
             state = "failed"
             detail = f"the host process of the ranks ended with status {code}: {self._last_host_line()}"
         return {
-            "kind": "rank", "run": self.spec.run, "generation": self.spec.generation, "rank": rank,
-            "state": state, "detail": detail, "exit_code": code, "pid": None, "t": time.time(),
+            "kind": "rank", **self._origin(), "rank": rank, "state": state, "detail": detail,
+            "exit_code": code, "pid": None, "gone": state == "failed" and code != 0, "t": time.time(),
         }  # fmt: skip
+
+    def _origin(self) -> dict[str, Any]:
+        spec = self.spec
+        started = {"start": spec.start} if spec.start > 1 else {}
+        return {"run": spec.run, "generation": spec.generation, **started}
 
     def _last_host_line(self) -> str:
         with open(os.path.join(self.spec.log_dir, "host.log"), "rb") as host_log:

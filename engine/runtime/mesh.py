@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from engine.runtime.exchange import WAIT_S, PeerLost
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import LaunchSpec, RankAssignment
 from engine.runtime.network import HopNetwork
+from engine.runtime.recovery.cuts import Cuts
 from engine.runtime.ring import Ring
 from engine.runtime.transport import Address, Endpoint, LinkShape, Peer
 from engine.runtime.wiring import neighbours
@@ -20,12 +22,21 @@ RENDEZVOUS_S = 120.0
 
 
 class Mesh:
-    """The connections of rank `me`; `listen_fd` is the store's socket where this rank hosts it."""
+    """The connections of rank `me`.
+
+    Parameters
+    ----------
+    listen_fd : the store's socket where this rank hosts it.
+    also : ranks to connect to beyond those that the schedule needs.
+    cuts : drills, in which the network between two data centres is cut.
+    """
 
     def __init__(
-        self, spec: LaunchSpec, me: RankAssignment, schedule: Schedule, *, port: int, listen_fd: int | None
-    ) -> None:
+        self, spec: LaunchSpec, me: RankAssignment, schedule: Schedule, *, port: int, listen_fd: int | None,
+        also: Sequence[int] = (), cuts: Cuts | None = None,
+    ) -> None:  # fmt: skip
         self.spec, self.me, self.job, self._schedule = spec, me, spec.job, schedule
+        self._also, self._cuts = also, cuts
         self._neighbours = neighbours(schedule, me.stage)
         self.store = _store(spec, port, listen_fd)
         self._by_place = {(a.pipeline, a.stage): a for a in spec.ranks}
@@ -128,8 +139,9 @@ class Mesh:
         if not others:
             return None
         endpoint = Endpoint(
-            rank=self.me.rank, listen_host=self.me.host, secret=self.spec.secret, run=self.spec.run,
-            generation=self.spec.generation, listen_ports=self.spec.ports,
+            rank=self.me.rank, listen_host=self.me.host, secret=self.spec.secret,
+            run=f"{self.spec.run}, life {self.spec.life}", generation=self.spec.generation,
+            listen_ports=self.spec.ports, cut=self._cut,
         )  # fmt: skip
         self.share("address", list(endpoint.address))
         endpoint.connect([self._peer(other) for other in others], timeout_s=RENDEZVOUS_S)
@@ -142,7 +154,14 @@ class Mesh:
         crosses = any(job.network(hop, me.pipeline) is not None for hop in self._neighbours.values())
         if crosses and self._schedule.sharing == "temporal":
             others += [self.at(p, me.stage) for p in range(job.pipelines) if p != me.pipeline]
-        return others + self._ring_neighbours()
+        others += self._ring_neighbours()
+        known = {other.rank for other in others}
+        return others + [a for a in self.spec.ranks if a.rank in self._also and a.rank not in known]
+
+    def _cut(self, rank: int) -> bool:
+        """Whether the network to a rank is cut now."""
+        other = next(a for a in self.spec.ranks if a.rank == rank)
+        return self._cuts is not None and self._cuts.now(self.me.dc_name, other.dc_name)
 
     def _peer(self, other: RankAssignment) -> Peer:
         host, port = json.loads(self.store.get(f"address/{other.rank}"))
@@ -184,6 +203,11 @@ def wan_peer(
     )  # fmt: skip
 
 
+def open_store(spec: LaunchSpec, port: int) -> PrefixStore:
+    """The rendezvous store of a run, for a process that is none of its ranks. Raises PeerLost."""
+    return _store(spec, port, None)
+
+
 def _store(spec: LaunchSpec, port: int, listen_fd: int | None) -> PrefixStore:
     limit = timedelta(seconds=RENDEZVOUS_S)
     try:
@@ -194,4 +218,4 @@ def _store(spec: LaunchSpec, port: int, listen_fd: int | None) -> PrefixStore:
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise PeerLost(f"no rendezvous at {spec.rendezvous_host}:{port}: {reason}") from None
-    return PrefixStore(f"{spec.run}/{spec.generation}", store)
+    return PrefixStore(f"{spec.run}/{spec.generation}/{spec.life}", store)

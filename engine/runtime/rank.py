@@ -1,5 +1,6 @@
 """One rank: sets itself up, trains step after step, and says how it went."""
 
+import math
 import os
 import sys
 import threading
@@ -19,12 +20,15 @@ from engine.runtime.events import EventWriter
 from engine.runtime.exchange import PeerLost
 from engine.runtime.executor import Executor, work_of
 from engine.runtime.gradients import Gradients
-from engine.runtime.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
-from engine.runtime.losses import Losses
+from engine.runtime.launch import EXIT_FINAL, EXIT_PEER_LOST, LaunchSpec, RankAssignment
+from engine.runtime.losses import Losses, rate_of, step_event
 from engine.runtime.memory import give_back
 from engine.runtime.mesh import Mesh
 from engine.runtime.model import DTYPES, Stage, params_sha256
+from engine.runtime.prefill.in_rank import prefill_of
 from engine.runtime.recorder import Recorder
+from engine.runtime.recovery.cuts import Cuts
+from engine.runtime.recovery.resume import UNTOLD, Kept, Steps
 from engine.runtime.result import measured_part, medians_of_stages
 from engine.runtime.swap.planned import SwapPlan
 from engine.runtime.swap.worker import train
@@ -52,6 +56,8 @@ class Start:
     events_fd: int
     began: float  # Unix time at which the host began
     asked: Flag  # one byte that the host sets to end the run at an iteration boundary
+    kept: Kept | None = None  # of a run that recovers
+    cuts: Cuts | None = None
 
 
 def run(start: Start) -> NoReturn:
@@ -75,10 +81,10 @@ def die(error: BaseException) -> NoReturn:
         os._exit(EXIT_PEER_LOST)
     if isinstance(error, InputError):
         print(error, file=sys.stderr, flush=True)  # noqa: T201
-        os._exit(EXIT_FAILED)
+        os._exit(EXIT_FINAL)
     traceback.print_exception(error)
     sys.stderr.flush()
-    os._exit(EXIT_FAILED)
+    os._exit(EXIT_FINAL if isinstance(error, FloatingPointError) else EXIT_FAILED)
 
 
 def _is_loss_of_peer(error: BaseException) -> bool:
@@ -93,7 +99,10 @@ class _Training:
         self._start, self._spec, self._me, self._job = start, start.spec, start.me, start.spec.job
         self._schedule = start.schedule
         self._events = EventWriter(start.events_fd)
-        self._mesh = Mesh(self._spec, self._me, start.schedule, port=start.port, listen_fd=start.listen_fd)
+        self._mesh = Mesh(
+            self._spec, self._me, start.schedule, port=start.port, listen_fd=start.listen_fd,
+            also=start.kept.peers(self._me.rank) if start.kept else (), cuts=start.cuts,
+        )  # fmt: skip
         self._recorder = Recorder(self._me, self._events, die)
         self._stage = Stage(self._job, self._me.stage, start.schedule.traversal)
         job, me, mesh = self._job, self._me, self._mesh
@@ -105,8 +114,10 @@ class _Training:
             self._stage.parameters(), lr=job.lr, weight_decay=job.weight_decay, fused=True
         )
         wiring = Wiring(job, start.schedule, me, mesh)
+        work = work_of(start.schedule, me.pipeline, me.stage, self._lasts_s)
+        self._prefill = prefill_of(self._spec, me, mesh.store, ops=len(work), span=self._recorder.prefill)
         self._executor = Executor(
-            self._stage, work_of(start.schedule, me.pipeline, me.stage, self._lasts_s),
+            self._stage, work, seat=self._prefill.seat if self._prefill else None,
             places=wiring.places, links=wiring.links, dtype=DTYPES[job.dtype],
             shape=(job.micro_batch, job.model.seq, job.model.hidden),
             microbatches=job.microbatches_of_step, pipelines=job.pipelines, batch=self._batch,
@@ -128,6 +139,14 @@ class _Training:
         )  # fmt: skip
         self._losses = Losses(job.spike or None)
         self._validation = self._new_validation()
+        self._first, self._resumed_from = self._keeper.first_step, self._keeper.resumed_from
+        self._told = threading.Condition()
+        self._told_steps = self._first
+        self._steps = (
+            Steps(start.kept, me.rank, list(self._stage.parameters()), self._optimizer)
+            if start.kept
+            else None
+        )
         self._startup_s = 0.0
         self._saved: dict[str, Any] | None = None
         self._samples = np.concatenate(
@@ -160,17 +179,23 @@ class _Training:
 
     def run(self) -> None:
         self._same_text()
+        if self._steps:
+            self._recall(self._steps)
         self._state("ready")
         self._mesh.barrier("ready")
         self._state("running")
         self._startup_s = time.time() - self._start.began
-        for iteration in range(self._keeper.first_step, self._job.steps):
+        if self._steps:
+            self._make_up(self._steps.kept)
+        for iteration in range(self._first, self._job.steps):
             if self._boundary.passed(iteration):
                 self._keeper.end(iteration)
                 break
             self._iterate(iteration)
             if self._validation:
                 self._validation.after(iteration + 1)
+        if self._prefill:
+            self._prefill.close()
         self._recorder.drain()
         if self._background:
             self._background.close()
@@ -179,6 +204,40 @@ class _Training:
         self._mesh.close()
         self._events.close()
 
+    def _recall(self, steps: Steps) -> None:
+        """Begin where the last life of the run's ranks has come to."""
+        header, kept = steps.recalled(self._mesh.endpoint), steps.kept
+        for told in kept.told:
+            self._losses.add(*told)
+        if self._validation:
+            self._validation.results.extend(kept.validation)
+        if header is None:
+            if self._first:  # from a checkpoint: what it leads to is kept as the state after any step is
+                steps.keep(self._first, self._resumed_from, *UNTOLD)
+            return
+        self._first, self._resumed_from = header.step, header.resumed_from
+        retell = kept.life.retell and not math.isnan(header.loss)
+        self._told_steps = header.step - retell
+        self._keeper.sound(self._told_steps)
+        if retell and self._background:
+            self._background.contribute(header.step - 1, header.square_sum, header.loss)
+
+    def _make_up(self, kept: Kept) -> None:
+        """Do what the last life left undone after the step with which this one begins."""
+        if not kept.in_memory or not self._first:
+            return
+        if kept.life.saved_step < self._first:
+            self._keeper.after(self._first)
+        if self._validation and kept.life.validated_step < self._first:
+            self._validation.after(self._first)
+
+    def _keep(self, steps: Steps, step: int, square_sum: float, loss: float) -> None:
+        """Keep the state after `step` steps; what rides with it may only be what is lost with one more."""
+        if self._background and self._me.rank == self._spec.first_rank:
+            with self._told:
+                self._told.wait_for(lambda: self._told_steps >= step - 1)
+        steps.keep(step, self._resumed_from, square_sum, loss)
+
     def _iterate(self, iteration: int) -> None:
         recorder, gradients = self._recorder, self._gradients
         recorder.begin(iteration)
@@ -186,24 +245,25 @@ class _Training:
         loss, start, end = gradients.all_reduce(self._executor.loss, recorder.clock.unix)
         if self._job.pipelines > 1:
             recorder.op("all_reduce", None, start, end)
-        self._clip_or_report(iteration, gradients.square_sum(), loss)
+        square_sum = gradients.square_sum()
+        self._clip_or_report(iteration, square_sum, loss)
         start = time.monotonic()
         self._set_rate(iteration)
         self._optimizer.step()
         end = time.monotonic()
         recorder.op("optimizer", None, start, end)
-        if self._keeper.after(iteration + 1):
+        kept = self._keeper.after(iteration + 1)
+        if self._steps:
+            self._keep(self._steps, iteration + 1, square_sum, loss)
+        if kept or self._steps:
             start, end = end, time.monotonic()
             recorder.op("checkpoint", None, start, end)
         recorder.finish(end)
         give_back(iteration)
 
-    def _rate(self, iteration: int) -> float:
-        return self._job.lr_schedule.rate(self._job.lr, iteration, self._job.steps)
-
     def _set_rate(self, iteration: int) -> None:
         for group in self._optimizer.param_groups:
-            group["lr"] = self._rate(iteration)
+            group["lr"] = rate_of(self._job, iteration)
 
     def _clip_or_report(self, iteration: int, square_sum: float, loss: float) -> None:
         clip = self._job.clip
@@ -219,20 +279,15 @@ class _Training:
     def _step(self, iteration: int, square_sum: float, loss: float) -> None:
         if self._me.rank != self._spec.first_rank:
             return
-        norm = square_sum**0.5
+        norm, now = square_sum**0.5, time.time()
         self._losses.add(iteration, loss, norm)
         self._keeper.sound(iteration + 1)
-        self._events.put(
-            {
-                "kind": "step",
-                "iteration": iteration,
-                "loss": loss,
-                "grad_norm": norm,
-                "learning_rate": self._rate(iteration),
-                "tokens": self._job.tokens_per_step,
-                "t": time.time(),
-            }
-        )
+        if self._steps:
+            self._steps.kept.board.note(iteration, loss, norm, now)
+        with self._told:
+            self._told_steps = iteration + 1
+            self._told.notify_all()
+        self._events.put(step_event(self._job, iteration, loss, norm, now))
 
     def _batch(self, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
         tokens, targets = self._start.corpus.batch(iteration, self._job.global_batch, self._samples)
@@ -285,7 +340,7 @@ class _Training:
             "validation": self._validation.results if self._validation else [],
             "params_sha256": params_sha256(digests),
             **measured_part(self._job, stats),
-            "resumed_from": self._keeper.resumed_from,
+            "resumed_from": self._resumed_from,
             "checkpoints": self._saved,
             "startup_s": round(self._startup_s, 3),
             "median_s_of_stage": medians_of_stages(self._job, stats),

@@ -107,6 +107,16 @@ class Recorder:
             if microbatch is not None:
                 self._busy_s += end - start
 
+    def prefill(self, start: float, end: float) -> None:
+        """Note a chunk of a prompt that ran between training ops; it is in no statistics of training."""
+        record, unix, me = self._now, self.clock.unix, self._me
+        assert record is not None
+        span = Span(
+            track="gpu", pipeline=me.pipeline, stage=me.stage, op="prefill", start=unix(start), end=unix(end)
+        )
+        with self._lock:
+            record.spans.append(span)
+
     def overrun(self, by_s: float) -> None:
         """Count an emulated op whose real computation took longer than its profile says."""
         self.overruns += 1

@@ -141,6 +141,8 @@ def test_a_cancelled_request_gives_its_place_back() -> None:
     first = accepted(to, "a", 490)
     to.cancel(first)
     assert accepted(to, "b", 490).start_ms == 50
+    to.cancel(first)
+    assert accepted(to, "c", 490).start_ms == 150, "what b holds now is not given away"
 
 
 def test_the_clock_goes_forward() -> None:
@@ -155,3 +157,37 @@ def test_chunks_that_no_bubble_holds_make_no_difference() -> None:
     to = placing(chunk_tokens=5000)
     assert refused(to, "x", 491) == Refusal(reason="too_long", retry_after_ms=None)
     accepted(to, "a", 490)
+
+
+def test_what_did_not_run_is_placed_anew_behind_what_did() -> None:
+    to = placing(chunk_tokens=100)
+    first = accepted(to, "a", 700)  # 490 tokens in one bubble, the rest in the next
+    assert [row[3] for row in first.rows] == [490, 210]
+    to.advance(99.5)  # the first chunk was late, and only 200 of its tokens ran
+    again = to.resume(first, 200, not_before_ms=0.0)
+    assert again is not None
+    assert [(row[1], row[3]) for row in again.rows] == [(99.5, 200), (150.0, 490), (250.0, 10)]
+    # what the first plan held in the second bubble is free for others where the new one leaves room
+    assert accepted(to, "b", 480, 99.5).rows[0, 1] == 251.0
+
+
+def test_what_has_no_place_any_more_holds_none() -> None:
+    to = placing()
+    first = accepted(to, "a", 300)
+    to.advance(60.0)
+    nothing = TrainingPattern(period_ms=100.0, busy=((((0.0, 99.5),),),), dc_of_stage=(0,))
+    moved = to.learned(nothing, 1.0, [()], 100.0)
+    assert moved.lost == (), "it has begun"
+    assert to.resume(first, 0, not_before_ms=0.0) is None
+    assert not to.waiting
+
+
+def test_a_pattern_that_was_learned_moves_what_waits() -> None:
+    to = placing()
+    accepted(to, "a", 300)
+    later = TrainingPattern(period_ms=120.0, busy=((((0.0, 70.0),),),), dc_of_stage=(0,))
+    moved = to.learned(later, 5.0, [((70.0, 120.0),)], 120.0)
+    assert [p.start_ms for p in moved.moved] == [70.0]
+    assert to.period_ms == 120.0
+    assert to.longest_tokens == 450
+    assert accepted(to, "b", 300).start_ms == 190.0

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.runtime.launch import LOCALHOST, LaunchSpec, single_machine
-from engine.runtime.swap.lines import Lines, Message, encode, mac
+from engine.runtime.lines import Lines, Message, encode, mac
 from engine.runtime.swap.tracker import Tracker
 from tests.runtime.swap_jobs import GPU, job
 

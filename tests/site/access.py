@@ -283,6 +283,7 @@ ACCESS: dict[str, Access] = {
     "planning:plan-launch": Access(post=TEAM_OPERATORS, args=plan, data={"option": 0}),
     # prefill: a tenant's own, which its team reads and its admins decide on
     "prefill:home": Access(get=ACCOUNT, post=ACCOUNT),
+    "prefill:live": Access(get=OPERATORS, post=OPERATORS),
     "prefill:tenancy-list": Access(get=ACCOUNT, post=ACCOUNT),
     "prefill:tenancy-request": Access(get=ASKERS, post=ASKERS),
     "prefill:tenancy-detail": Access(get=OWN, post=OWN, args=asked),
@@ -304,8 +305,11 @@ ACCESS: dict[str, Access] = {
     "v1:unknown": Access(
         get=dict.fromkeys(PERSONS, "404"),
         post=dict.fromkeys(PERSONS, "404"),
-        args=lambda w: {"rest": "completions"},
+        args=lambda w: {"rest": "embeddings"},
     ),
+    "v1:completions": Access(post=dict.fromkeys(PERSONS, "401")),
+    "v1:chat-completions": Access(post=dict.fromkeys(PERSONS, "401")),
+    "v1:batches": Access(post=dict.fromkeys(PERSONS, "401")),
     # jobs
     "jobs:run-list": Access(get=READERS, post=READERS),
     "jobs:run-detail": Access(get=TEAM, post=TEAM, args=run),

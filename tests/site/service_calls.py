@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from engine import __version__
 from tests.site.computations import QUESTION, claimed, queued
+from tests.site.desks import NOW, desk_event, prefill_event
 from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.world import World, make_dc
 from webapp.accounts import services as accounts
@@ -29,9 +30,10 @@ from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, Node
 from webapp.inventory.services.nodes import give_credentials
 from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
-from webapp.jobs.models import MarkLevel, Run, Status
+from webapp.jobs.models import Job, MarkLevel, Run, Status
 from webapp.jobs.services import boundary
 from webapp.live import services as live
+from webapp.live.services.desks import record_desk, record_prefill
 from webapp.live.services.logs import record_loss, store
 from webapp.planning import services as planning
 from webapp.prefill import services as prefill
@@ -129,6 +131,14 @@ def waiting_work(w: World) -> Callable[[], Any]:
 def release(w: World) -> Callable[[], Any]:
     run = placed(w)
     return partial(jobs.release_rank, run, run.ranks.all()[0])
+
+
+def bring_back(w: World) -> Callable[[], Any]:
+    run = placed(w)
+    Job.objects.filter(pk=run.job_id).update(document={**run.job.document, "recovery": {}})
+    Run.objects.filter(pk=run.pk).update(status=Status.RUNNING)
+    run = Run.objects.get(pk=run.pk)
+    return partial(jobs.bring_back, run, run.ranks.all()[0], "its agent ended.")
 
 
 def joining(w: World) -> Callable[[], Any]:
@@ -283,6 +293,9 @@ CALLS: dict[str, Prepare] = {
     "jobs.forget_stopped_work": waiting_work,
 }
 
+RECOVERY = {
+    "detail": "rank 1 died", "detected_s": 0.0, "from": "memory", "iteration": 3, "lost_s": 1.0, "t": 1.79e9,
+}  # fmt: skip
 REPORTED = "notes what a node or rank reports; nobody decided anything"
 HOUSE = "keeps house; the setting says how much is kept"
 
@@ -365,6 +378,11 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         lambda w: partial(jobs.record_checkpoint, w.launch(), {"step": 2, "state": "saved", "where": "/c"}),
         REPORTED,
     ),
+    "jobs.record_recovery": (lambda w: partial(jobs.record_recovery, w.launch(), RECOVERY), REPORTED),
+    "jobs.bring_back": (
+        bring_back,
+        "delivers the launch, which is in the audit, again; the run's page says it",
+    ),
     "jobs.record_boundary": (lambda w: partial(jobs.record_boundary, w.launch(), 3), REPORTED),
     "jobs.wait_for": (lambda w: partial(jobs.wait_for, w.launch(), "GPUs"), "the run's page says it"),
     "jobs.wait_in_queue": (
@@ -392,9 +410,18 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     "live.take_in": (lambda w: partial(live.take_in, [], {w.launch().pk}), REPORTED),
     "live.record_loss": (lambda w: partial(record_loss, w.nodes[0].name, 3), REPORTED),
     "live.store": (lambda w: partial(store, {}), REPORTED),
+    "live.record_desk": (
+        lambda w: (lambda run: partial(record_desk, run, "east-1", NOW, desk_event(run)))(placed(w)),
+        REPORTED,
+    ),
+    "live.record_prefill": (
+        lambda w: (lambda run: partial(record_prefill, run, "east-1", NOW, prefill_event(run)))(placed(w)),
+        REPORTED,
+    ),
     "live.forget_old_spans": (lambda w: partial(live.forget_old_spans, 10), HOUSE),
     "live.compact_iterations": (lambda w: partial(live.compact_iterations, 10), HOUSE),
     "live.forget_old_lines": (lambda w: partial(live.forget_old_lines, 10), HOUSE),
+    "live.add_up_prefill": (lambda w: partial(live.add_up_prefill, 3_600), HOUSE),
 }
 
 READS: dict[str, str] = {
@@ -414,6 +441,7 @@ READS: dict[str, str] = {
     "inventory.sync_acl": "tells the broker what the database says",
     "inventory.node_broker_url": "a URL",
     "live.line_of": "builds a row",
+    "live.merged": "adds counts up",
     "live.thinned": "leaves lines of a flood out",
     "jobs.is_cause": "judges a rank",
     "jobs.rank_failure": "a sentence",

@@ -171,9 +171,11 @@ def test_selects_offer_what_django_would_offer(world: Any) -> None:
     """Options are read as columns: they must be the rows' own names, and nothing in them may act as HTML."""
     from django import forms
 
+    from tests.site.tenancies import grant
     from webapp.accounts.models import Team, User
     from webapp.formkit import LABELS, plain_selects
     from webapp.planning.models import Plan
+    from webapp.prefill.models import Tenancy
 
     type(world.plan).objects.create(
         team=world.team,
@@ -183,7 +185,8 @@ def test_selects_offer_what_django_would_offer(world: Any) -> None:
         computed_ms=1,
         created_by=world.users["operator"],
     )
-    models = (Plan, DataCenter, Team, User)
+    grant(world)
+    models = (Plan, DataCenter, Team, Tenancy, User)
     assert {model._meta.model_name for model in models} == set(LABELS)
     for model in models:
         for key in (None, "pk" if model is Plan else LABELS[str(model._meta.model_name)]):

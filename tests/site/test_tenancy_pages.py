@@ -1,8 +1,12 @@
 """Pages of tenancies, keys and usage, as each side sees them."""
 
+import ast
 import csv
+import html
 import io
 import json
+import re
+import shlex
 from datetime import timedelta
 from typing import Any
 
@@ -281,5 +285,21 @@ def test_a_renewal_is_asked_for_and_taken_back(world: Any) -> None:
 def test_the_example_is_for_a_model_that_the_tenant_has(world: Any) -> None:
     services.make_key(world.users["tenant"], grant(world), "search")
     page = world.client("tenant").get("/prefill/")
-    assert '{"model": "llama-3-8b@east", "prompt_tokens": 512}' in page.context["example"]
-    assert "http://testserver/v1/prefill/quote" in page.context["example"]
+    assert all('"llama-3-8b"' in example for _, _, example in page.context["examples"])
+    assert "llama-3-8b@east" in text(page)
+
+
+def test_the_examples_of_the_tenants_page_are_whole(world: Any) -> None:
+    """The shell reads the command as it stands, and Python the program."""
+    give_key(world)
+    page = text(world.client("tenant").get("/prefill/"))
+    curl, python = (
+        html.unescape(found)
+        for found in re.findall(r'<code id="example-[a-z]+"[^>]*>(.*?)</code>', page, re.DOTALL)
+    )
+    words = shlex.split(curl)
+    assert words[:2] == ["curl", "http://testserver/v1/completions"]
+    assert json.loads(words[words.index("-d") + 1])["model"] == MODEL
+    assert "Authorization: Bearer $MERIDIAN_KEY" in words
+    ast.parse(python)
+    assert 'base_url="http://testserver/v1"' in python

@@ -12,7 +12,8 @@ from django.test import Client
 from django.utils import timezone
 from redis import RedisError
 
-from tests.site.tenancies import ask, end, give_key, grant, second_tenant
+from tests.site.desks import desk_event, prefill_event, say
+from tests.site.tenancies import ask, end, give_key, grant, limits, second_tenant
 from tests.site.test_tenancy_pages import train
 from webapp import broker
 from webapp.accounts.models import AuditEntry
@@ -51,6 +52,7 @@ def beat(run: Any, *, ago_s: float = 0.1) -> None:
     """The run has just ended an iteration."""
     now = time.time() - ago_s
     IterationStat.objects.update_or_create(run=run, iteration=3, defaults={"start": now - 0.7, "end": now})
+    say(desk_event(run))
 
 
 def code(answer: Any) -> str:
@@ -61,7 +63,11 @@ def test_models_are_those_of_the_keys_tenancy(world: Any) -> None:
     _, secret = give_key(world)
     grant(world, ask(world, second_tenant(world), name="Other"))
     answer = call(secret, path="/v1/models")
-    assert [model["id"] for model in answer.json()["data"]] == ["llama-3-8b@east", "llama-3-8b@mid"]
+    names = ["llama-3-8b", "llama-3-8b@east", "llama-3-8b@mid"]
+    assert {model["id"]: model["open"] for model in answer.json()["data"]} == dict.fromkeys(names, False)
+    say(desk_event(train(world)))
+    opened = {model["id"]: model["open"] for model in call(secret, path="/v1/models").json()["data"]}
+    assert opened == dict(zip(names, (True, True, False), strict=True))
     assert answer.json()["data"][0]["object"] == "model"
     assert answer.headers["x-request-id"]
 
@@ -105,6 +111,36 @@ def test_without_a_run_the_answer_is_503_with_when_to_ask_again(world: Any) -> N
     answer = call(secret, ask_for(100))
     assert (answer.status_code, code(answer), answer.headers["Retry-After"]) == (503, "no_bubble", "30")
     assert answer.json()["error"]["retry_after_ms"] == 30_000
+
+
+def test_without_an_open_desk_nothing_is_admitted(world: Any) -> None:
+    _, secret = give_key(world)
+    run = train(world)
+    beat(run)
+    assert call(secret, ask_for(100)).json()["basis"] == "schedule"
+    say(desk_event(run, state="closed"))
+    assert code(call(secret, ask_for(100))) == "no_bubble"
+
+
+def test_a_model_that_only_a_desk_knows_can_be_asked_for_and_quoted(world: Any) -> None:
+    run = train(world)
+    say(desk_event(run, model="tiny-bytes"))
+    page = world.client("tenant").get("/tenancies/new/").content.decode()
+    assert "tiny-bytes" in page
+    stranger = world.client("stranger").get("/tenancies/new/").content.decode()
+    assert "tiny-bytes" not in stranger
+    asked = Tenancy(
+        team=world.team, name="Tiny", model="tiny-bytes", asked_tokens_per_min=90_000, asked_ttft_ms=400,
+        asked_days=9,
+    )  # fmt: skip
+    services.request_tenancy(world.users["tenant"], asked, world.dcs[:1])
+    assert world.client("admin").get(f"/tenancies/{asked.pk}/review/").status_code == 200
+    granted = services.approve_tenancy(world.users["admin"], asked, limits(), world.dcs[:1])
+    _, secret = give_key(world, granted)
+    body = call(secret, ask_for(100, "tiny-bytes@east")).json()
+    assert (body["admitted"], body["basis"], body["ttft_ms"]) == (True, "desk", None)
+    say(prefill_event(run, paused=True))
+    assert code(call(secret, ask_for(100, "tiny-bytes@east"))) == "training_paused"
 
 
 def test_a_run_that_is_not_heard_of_is_not_counted_on(world: Any) -> None:
@@ -216,7 +252,7 @@ def test_other_methods_and_addresses(world: Any) -> None:
     _, secret = give_key(world)
     assert call(secret, path=QUOTE).status_code == 405
     assert call(secret, path=QUOTE).headers["Allow"] == "POST"
-    for path in ("/v1/completions", "/v1/chat/completions", "/v1/models/x"):
+    for path in ("/v1/embeddings", "/v1/files", "/v1/chat", "/v1/models/x"):
         answer = call(secret, {"prompt": "x"}, path=path)
         assert (answer.status_code, code(answer)) == (404, "unknown_url")
 

@@ -14,7 +14,7 @@ WRITES = re.compile(r"\.(update|update_or_create|get_or_create|bulk_create|bulk_
 # allocate: services of one subject; liveness: ingest's own beat
 SERVICES = {"services.py", "allocate.py", "liveness.py"}
 HARMLESS = re.compile(
-    r"services\.(save|delete)\(|inventory\.save\(|model_copy|asyncio|hashlib|structlog|app\.conf\.update"
+    r"services\.(save|delete)\(|inventory\.save\(|completions\.create\(|model_copy|asyncio|hashlib|structlog|app\.conf\.update"
 )
 
 

@@ -14,8 +14,28 @@ from webapp.planning.dry import dry_run_document
 
 # Of one policy; another has its own. A schedule is that of all other values too: it is made anew.
 POLICY_RULES = ("contention", "recompute_rule", "chunks", "traversal")
+# Of the document's section `prefill`, by their path in it.
+PREFILL = (
+    "checkpoint",
+    "name",
+    "latency.a_ms",
+    "latency.b_ms",
+    "latency.c_ms",
+    "chunk_tokens",
+    "kv_budget_gb",
+)
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
 NEEDS_MEMORY = ("micro_batch", "microbatches", "memory_limit", "policy")
+
+
+def _prefill_field(path: str) -> str:
+    return f"prefill_{path.replace('.', '_')}"
+
+
+def _at(section: dict[str, Any], path: str) -> Any:
+    first, _, rest = path.partition(".")
+    value = section.get(first)
+    return (value or {}).get(rest) if rest else value
 
 
 class CloneForm(Sectioned, forms.Form):
@@ -51,6 +71,31 @@ class CloneForm(Sectioned, forms.Form):
         label="A checkpoint every", min_value=1, max_value=10**9, required=False, help_text="Iterations."
     )
     resume = forms.BooleanField(label="Go on from the run's last checkpoint", required=False)
+    recoveries = forms.IntegerField(
+        label="Recoveries an hour", min_value=1, max_value=10_000, required=False,
+        help_text="So often it goes on by itself after a failure; empty: a failure ends the run.",
+    )  # fmt: skip
+    prefill_checkpoint = forms.CharField(
+        label="Model", max_length=500, required=False,
+        help_text="A folder with a Hugging Face Llama, the same on every node; empty: nothing is sold.",
+    )  # fmt: skip
+    prefill_name = forms.CharField(
+        label="Called", max_length=128, required=False, help_text="Empty: as its folder."
+    )
+    prefill_latency_a_ms = forms.FloatField(
+        label="A chunk takes, ms", min_value=0, required=False,
+        help_text="On one GPU, as meridian profile --prefill prints a_ms, b_ms and c_ms.",
+    )  # fmt: skip
+    prefill_latency_b_ms = forms.FloatField(label="and for each token, ms", min_value=0, required=False)
+    prefill_latency_c_ms = forms.FloatField(
+        label="and for each token squared, ms", min_value=0, required=False
+    )
+    prefill_chunk_tokens = forms.IntegerField(
+        label="Least tokens of a chunk", min_value=1, required=False, help_text="Empty: prompts stay whole."
+    )
+    prefill_kv_budget_gb = forms.FloatField(
+        label="KV caches of a GPU, GB", min_value=1e-3, required=False, help_text="Empty: 1."
+    )
     idempotency_key = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
 
     layout = [
@@ -58,6 +103,12 @@ class CloneForm(Sectioned, forms.Form):
         ("Training", "", ["lr", "clip", "seed", "microbatches", "micro_batch"]),
         ("Schedule", "", ["policy", "sharing", "memory_limit"]),
         ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every", "resume"]),
+        ("Failures", "", ["recoveries"]),
+        (
+            "Prefill",
+            "Tenants' prompts in the bubbles of this run",
+            [_prefill_field(path) for path in PREFILL],
+        ),
     ]
     CHANGED = (
         "steps",
@@ -76,6 +127,9 @@ class CloneForm(Sectioned, forms.Form):
         values = {name: getattr(old, name) for name in self.CHANGED}
         if old.checkpoint:
             values |= {"checkpoint_dir": old.checkpoint.dir, "checkpoint_every": old.checkpoint.every}
+        values["recoveries"] = old.recovery.attempts if old.recovery else None
+        asked = run.job.document.get("prefill") or {}
+        values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
         super().__init__(data, initial={"name": _free_name(run.job), **values, **(initial or {})})
         self.run = run
         self.dry = None if self.is_bound else dry_run_document(run.job.document, run.job.team)
@@ -117,8 +171,28 @@ class CloneForm(Sectioned, forms.Form):
             else:
                 document[name] = cleaned[name]
         self._checkpoints(document, cleaned)
+        settings = dict(document.pop("recovery", None) or {})
+        if cleaned["recoveries"]:
+            document["recovery"] = {**settings, "attempts": cleaned["recoveries"]}
+        self._prefill(document, cleaned)
         parse(TrainJob, document)
         return document
+
+    def _prefill(self, document: dict[str, Any], cleaned: dict[str, Any]) -> None:
+        """The section as it was with what the form says; nothing of it where no model is named."""
+        settings = dict(document.pop("prefill", None) or {})
+        if not cleaned["prefill_checkpoint"]:
+            return
+        latency = dict(settings.pop("latency", None) or {})
+        for path in PREFILL:
+            part, name = (latency, path.partition(".")[2]) if "." in path else (settings, path)
+            value = cleaned[_prefill_field(path)]
+            part.pop(name, None)
+            if value not in (None, ""):
+                part[name] = value
+        if latency.keys() & {"a_ms", "b_ms", "c_ms"}:
+            latency.pop("points", None)
+        document["prefill"] = {**settings, "latency": latency}
 
     def _checkpoints(self, document: dict[str, Any], cleaned: dict[str, Any]) -> None:
         where, every = cleaned["checkpoint_dir"], cleaned["checkpoint_every"]

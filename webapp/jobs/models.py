@@ -8,6 +8,8 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
+from engine.inputs import parse
+from engine.runtime.job_settings import RecoverySettings
 from webapp.accounts.models import Team
 from webapp.inventory.models import DataCenter, Node
 from webapp.planning.models import Plan
@@ -186,6 +188,12 @@ class Run(models.Model):
         return {**self.job.document, **({"resume": self.resumes_from} if self.resumes_from else {})}
 
     @property
+    def recovery(self) -> RecoverySettings | None:
+        """How it goes on after a failure, where its job says that it does."""
+        asked = self.job.document.get("recovery")
+        return None if asked is None else parse(RecoverySettings, asked, at="recovery")
+
+    @property
     def stop_ordinal(self) -> int | None:
         """The iteration after which it ends, as people count: from 1."""
         return None if self.stop_after is None else self.stop_after + 1
@@ -213,6 +221,7 @@ class RankState(models.Model):
     last_line = models.CharField(max_length=500, blank=True)  # of its log
     dispatched_at = models.DateTimeField(null=True)
     dispatches = models.PositiveIntegerField(default=0)
+    start = models.PositiveIntegerField(default=1)  # of its machine's ranks: a lost one is started again
 
     class Meta:
         ordering = ["run", "rank"]

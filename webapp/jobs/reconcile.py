@@ -66,8 +66,11 @@ def _advance(run: Run, send: Send) -> None:
         return
     if run.status == Status.STARTING:
         _start(run, send)
-    elif run.status == Status.RUNNING and run.boundary_why and run.stop_after is None:
-        _ask_for_boundary(run, send)
+    elif run.status == Status.RUNNING:
+        if run.recovery is not None:
+            _dispatch(run, send)
+        if run.boundary_why and run.stop_after is None:
+            _ask_for_boundary(run, send)
     elif run.status == Status.STOPPING:
         _stop(run, send)
 
@@ -80,7 +83,9 @@ def _watch_nodes(run: Run) -> bool:
     for rank in _ranks(run):
         reason = _trouble(run, rank)
         if reason:
-            services.fail_run(run, reason)
+            back = rank.node.state == NodeState.ONLINE and services.bring_back(run, rank, reason)
+            if not back:
+                services.fail_run(run, reason)
             return True
     return False
 
@@ -104,7 +109,7 @@ def _watch_ranks(run: Run) -> bool:
 
 def _trouble(run: Run, rank: RankState) -> str:
     node = rank.node
-    if node.state != NodeState.ONLINE:
+    if node.state != NodeState.ONLINE and not _awaited(run, rank):
         quiet = f"{(timezone.now() - node.last_seen).total_seconds():.0f} s" if node.last_seen else "ever"
         return f"Node {node.name} in {rank.dc.name} has been silent for {quiet}."
     started = rank.state in (RankStatus.STARTING, RankStatus.READY, RankStatus.RUNNING)
@@ -116,6 +121,14 @@ def _trouble(run: Run, rank: RankState) -> str:
     ):
         return f"{services.place(rank)} is gone: its node no longer knows of it."
     return ""
+
+
+def _awaited(run: Run, rank: RankState) -> bool:
+    """Whether a silent node may still come back to a run that recovers; its ranks wait for it as long."""
+    settings, last = run.recovery, rank.node.last_seen
+    if settings is None or last is None or run.status != Status.RUNNING:
+        return False
+    return timezone.now() - last < silence() + timedelta(seconds=settings.wait_s)
 
 
 def _reported(run: Run, rank: RankState, *, alive: bool = False) -> bool:
@@ -138,7 +151,6 @@ def _ranks(run: Run) -> list[RankState]:
 
 def _start(run: Run, send: Send) -> None:
     """Tell nodes that have not answered to start their ranks; give up when it takes too long."""
-    silent = [rank for rank in _ranks(run) if rank.state == RankStatus.ASSIGNED]
     if timezone.now() - run.status_since > timedelta(seconds=settings.START_TIMEOUT_S):
         late = [rank for rank in _ranks(run) if rank.state != RankStatus.RUNNING]
         who = services.place(late[0]) + (f" and {len(late) - 1} more" if len(late) > 1 else "")
@@ -146,16 +158,22 @@ def _start(run: Run, send: Send) -> None:
             run, f"Did not start within {settings.START_TIMEOUT_S:.0f} s: {who} did not get ready."
         )
         return
-    again = timezone.now() - timedelta(seconds=settings.DISPATCH_AGAIN_AFTER_S)
-    due = {rank.node for rank in silent if rank.dispatched_at is None or rank.dispatched_at < again}
     try:
-        for node in sorted(due, key=lambda node: node.name):
-            send(node.name, "workers.start_ranks", {"spec": spec_of(run, node).to_json()})
-            services.record_dispatch(run, node)
+        _dispatch(run, send)
     except BrokerDown:
         services.wait_for(run, "Waits for the broker: it does not answer. Tried again every 2 s")
         raise
     services.wait_for(run, _waits(run))
+
+
+def _dispatch(run: Run, send: Send) -> None:
+    """Tell nodes to start those of their ranks that they have not answered for."""
+    silent = [rank for rank in _ranks(run) if rank.state == RankStatus.ASSIGNED]
+    again = timezone.now() - timedelta(seconds=settings.DISPATCH_AGAIN_AFTER_S)
+    due = {rank.node for rank in silent if rank.dispatched_at is None or rank.dispatched_at < again}
+    for node in sorted(due, key=lambda node: node.name):
+        send(node.name, "workers.start_ranks", {"spec": spec_of(run, node).to_json()})
+        services.record_dispatch(run, node)
 
 
 def _waits(run: Run) -> str:
@@ -273,4 +291,5 @@ def spec_of(run: Run, node: Node) -> LaunchSpec:
         secret=run.secret,
         log_dir="",  # the node knows where its logs go
         ports=node.rank_ports,
+        start=max(rank.start for rank in ranks if rank.node_id == node.pk),
     )

@@ -4,9 +4,13 @@ from typing import Any
 
 from engine.simulate.spans import Span
 
-OPS = {"F": "F", "R": "R", "B": "B", "W": "W", "all_reduce": "A", "optimizer": "O", "checkpoint": "C"}
+OPS = {
+    "F": "F", "R": "R", "B": "B", "W": "W", "all_reduce": "A", "optimizer": "O", "checkpoint": "C",
+    "prefill": "P",
+}  # fmt: skip
 TRAINING = frozenset("FRBW")
 SYNC = frozenset("AOC")
+PREFILL = "P"
 Code = list[Any]
 
 

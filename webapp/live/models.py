@@ -1,11 +1,17 @@
 """Telemetry of runs: raw spans for the last iterations, rollups for good."""
 
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
 
-from webapp.inventory.models import Node
-from webapp.jobs.models import Run
+from webapp.inventory.models import DataCenter, Node
+from webapp.jobs.models import Run, Status
 
 
 class SpanBatch(models.Model):
@@ -87,6 +93,112 @@ class LogLine(models.Model):
 
     def __str__(self) -> str:
         return self.text
+
+
+class DeskState(models.TextChoices):
+    OPEN = "open", "Open"
+    CLOSED = "closed", "Closed"
+
+
+# A desk says something every second; one that has said nothing for so long is not used.
+DESK_SILENT_S = 10.0
+
+
+class DeskQuerySet(models.QuerySet["Desk"]):
+    def visible_to(self, user: Any) -> DeskQuerySet:
+        """Desks of the runs that `user` sees."""
+        return self.filter(run__in=Run.objects.visible_to(user))
+
+    def usable(self) -> DeskQuerySet:
+        """Those that take prompts now: open, heard of lately, of a run that trains."""
+        since = timezone.now() - timedelta(seconds=DESK_SILENT_S)
+        return self.filter(state=DeskState.OPEN, run__status=Status.RUNNING, heard_at__gte=since)
+
+
+class Desk(models.Model):
+    """Where the prompts of one data centre are handed in to a run (engine.prefill.desk), as last reported.
+
+    rank : by which it is greeted.  said_at : Unix seconds by its own clock; what is older changes nothing.
+    """
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="desks")
+    dc = models.ForeignKey(DataCenter, on_delete=models.CASCADE, related_name="+")
+    model = models.CharField(max_length=128)
+    host = models.CharField(max_length=253)
+    port = models.PositiveIntegerField()
+    rank = models.PositiveIntegerField()
+    state = models.CharField(max_length=6, choices=DeskState.choices)
+    detail = models.CharField(max_length=300, blank=True)
+    said_at = models.FloatField()
+    heard_at = models.DateTimeField()
+
+    objects = DeskQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["run", "dc"]
+        indexes = [models.Index(fields=["model"], condition=Q(state="open"), name="desk_open_by_model")]
+        constraints = [
+            models.UniqueConstraint(fields=["run", "dc"], name="desk_key"),
+            models.CheckConstraint(condition=Q(state__in=DeskState.values), name="desk_state_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model} in {self.dc_id}, run {self.run_id}"
+
+
+class PrefillCounts(models.Model):
+    """What a desk did in some time. `refused` and `failed` are {reason: requests}.
+
+    missed : delivered after their objective.  prefill_ms : GPU time, over all `gpus` of the data centre.
+    slowdown : of training, as a share (0.01: iterations take 1 % longer); null where it is not known.
+    """
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+")
+    dc = models.ForeignKey(DataCenter, on_delete=models.CASCADE, related_name="+")
+    window_s = models.FloatField()
+    accepted = models.PositiveIntegerField()
+    refused = models.JSONField(default=dict)
+    delivered = models.PositiveIntegerField()
+    failed = models.JSONField(default=dict)
+    missed = models.PositiveIntegerField()
+    waiting = models.PositiveIntegerField()
+    prefill_ms = models.FloatField()
+    gpus = models.PositiveIntegerField()
+    slowdown = models.FloatField(null=True)
+
+    class Meta:
+        abstract = True
+
+
+class PrefillSecond(PrefillCounts):
+    """A desk's report of about a second, which ended at `t` (Unix seconds). waiting: requests then."""
+
+    t = models.FloatField()
+    paused = models.BooleanField()
+
+    class Meta:
+        ordering = ["run", "dc", "t"]
+        constraints = [models.UniqueConstraint(fields=["run", "dc", "t"], name="prefillsecond_key")]
+
+    def __str__(self) -> str:
+        return f"prefill of run {self.run_id} in {self.dc_id} until {self.t}"
+
+
+class PrefillMinute(PrefillCounts):
+    """The reports whose `t` lies in one minute (since 1970), added up when they are forgotten.
+
+    waiting, slowdown : the most.
+    """
+
+    minute = models.PositiveIntegerField()
+    paused_s = models.FloatField()
+
+    class Meta:
+        ordering = ["run", "dc", "minute"]
+        constraints = [models.UniqueConstraint(fields=["run", "dc", "minute"], name="prefillminute_key")]
+
+    def __str__(self) -> str:
+        return f"prefill of run {self.run_id} in {self.dc_id}, minute {self.minute}"
 
 
 class AgentLoss(models.Model):

@@ -12,7 +12,7 @@ from webapp.prefill.quota import Drawn
 # Type of an error body by HTTP status.
 TYPES = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error",
-    503: "service_unavailable_error",
+    500: "server_error", 502: "server_error", 503: "service_unavailable_error",
 }  # fmt: skip
 
 
@@ -26,8 +26,10 @@ class ApiError(Exception):
     param: str | None = None
     retry_after_s: float | None = None
     drawn: Drawn | None = None
+    request: str = ""  # its id, where it has one of the site's own
 
-    def response(self) -> JsonResponse:
+    @property
+    def body(self) -> dict[str, Any]:
         error: dict[str, Any] = {
             "message": self.message,
             "type": TYPES.get(self.status, "invalid_request_error"),
@@ -36,7 +38,10 @@ class ApiError(Exception):
         }
         if self.retry_after_s is not None:
             error["retry_after_ms"] = ceil(1e3 * self.retry_after_s)
-        made = answer({"error": error}, status=self.status, drawn=self.drawn)
+        return {"error": error}
+
+    def response(self) -> JsonResponse:
+        made = answer(self.body, status=self.status, drawn=self.drawn, request=self.request)
         if self.retry_after_s is not None:
             made["Retry-After"] = str(max(1, ceil(self.retry_after_s)))  # whole seconds, as HTTP wants them
         if self.status == 401:
@@ -44,11 +49,19 @@ class ApiError(Exception):
         return made
 
 
-def answer(body: dict[str, Any], *, status: int = 200, drawn: Drawn | None = None) -> JsonResponse:
+def answer(
+    body: dict[str, Any], *, status: int = 200, drawn: Drawn | None = None, request: str = ""
+) -> JsonResponse:
     """A JSON answer with the request's id and, where they are known, the rate limits of the tenancy."""
     made = JsonResponse(body, status=status)
-    made["x-request-id"] = request_id()
-    made["Cache-Control"] = "no-store"
+    for name, value in headers(request or request_id(), drawn).items():
+        made[name] = value
+    return made
+
+
+def headers(request: str, drawn: Drawn | None) -> dict[str, str]:
+    """Of every answer, streamed ones too."""
+    made = {"x-request-id": request, "Cache-Control": "no-store"}
     if drawn is not None:
         made["x-ratelimit-limit-tokens"] = str(drawn.limit)
         made["x-ratelimit-remaining-tokens"] = str(drawn.remaining)

@@ -15,31 +15,30 @@ from webapp.prefill import quota
 from webapp.prefill.answers import ApiError, answer
 from webapp.prefill.bearer import with_key
 from webapp.prefill.catalogue import context_tokens
+from webapp.prefill.catalogue import models as measured_models
 from webapp.prefill.models import Tenancy, charge_of
-from webapp.prefill.quote import quote
+from webapp.prefill.quote import NOTHING_RUNS_MS, Admitted, quote
+from webapp.prefill.reasons import WHY
+from webapp.prefill.served import all_paused, desks_for, desks_in
 
 FIELDS = ("model", "prompt", "prompt_tokens")
 MOST_TOKENS = 10**9
-WHY = {
-    "no_bubble": "No bubble holds this prompt soon enough.",
-    "too_long": "The prompt fits the model, but no bubble here.",
-    "queue_full": "As many requests wait as may.",
-    "kv_space": "The KV cache has no room on the GPUs.",
-    "ttft": "It could not be done within the objective.",
-    "training_paused": "Training does not run as foreseen.",
-}
 
 
 @with_key("GET")
 def models(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
-    """The models of the key's tenancy, as model@dc."""
+    """The model of the key's tenancy, anywhere and as model@dc; `open`: whether a run takes prompts there."""
+    open_in = set(desks_in([tenancy.team_id]).filter(model=tenancy.model).values_list("dc__name", flat=True))
     about = {
         "object": "model",
         "created": int(tenancy.starts_at.timestamp()) if tenancy.starts_at else 0,
         "owned_by": tenancy.team.name,
         "max_prompt_tokens": tenancy.longest_prompt,
     }
-    return answer({"object": "list", "data": [{"id": name, **about} for name in tenancy.used_names]})
+    names = {dc.name: f"{tenancy.model}@{dc.name}" for dc in tenancy.datacenters}
+    found = [{"id": tenancy.model, **about, "open": bool(open_in & names.keys())}]
+    found += [{"id": name, **about, "open": dc in open_in} for dc, name in names.items()]
+    return answer({"object": "list", "data": found})
 
 
 @with_key("POST")
@@ -54,7 +53,7 @@ def prefill_quote(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
     if not drawn.ok:
         text = f"{drawn.remaining:,} of {limit:,} tokens a minute are left."
         raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=drawn.wait_s, drawn=drawn)
-    found = quote(tenancy.model, dc, tokens, float(tenancy.ttft_ms or 0))
+    found, basis = _found(tenancy, dc, tokens)
     if isinstance(found, Refusal):
         wait_s = None if found.retry_after_ms is None else found.retry_after_ms / 1e3
         raise ApiError(503, found.reason, WHY[found.reason], retry_after_s=wait_s, drawn=drawn)
@@ -65,13 +64,29 @@ def prefill_quote(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
         "model": asked["model"],
         "prompt_tokens": tokens,
         "prompt_tokens_counted": counted,
-        "queue_ms": round(found.queue_ms, 3),
-        "ttft_ms": round(found.ttft_ms, 3),
+        "basis": basis,
+        "queue_ms": None if found.queue_ms is None else round(found.queue_ms, 3),
+        "ttft_ms": None if found.ttft_ms is None else round(found.ttft_ms, 3),
         "ttft_objective_ms": tenancy.ttft_ms,
         "price_microusd_per_million_tokens": price,
         "charge_microusd": charge_of(tokens, price),
     }
     return answer(body, drawn=drawn)
+
+
+def _found(tenancy: Tenancy, dc: DataCenter, tokens: int) -> tuple[Admitted | Refusal, str]:
+    """What is foretold, and from what: the schedule where the model's prefill was measured, else the desk.
+
+    Without an open desk nothing is admitted, whatever the schedules say.
+    """
+    desks = desks_for(tenancy, dc)
+    if not desks:
+        return Refusal(reason="no_bubble", retry_after_ms=NOTHING_RUNS_MS), "desk"
+    if tenancy.model in measured_models():
+        return quote(tenancy.model, dc, tokens, float(tenancy.ttft_ms or 0)), "schedule"
+    if all_paused(desks):
+        return Refusal(reason="training_paused", retry_after_ms=1e3), "desk"
+    return Admitted(queue_ms=None, ttft_ms=None), "desk"
 
 
 @csrf_exempt

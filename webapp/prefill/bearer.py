@@ -37,43 +37,63 @@ def with_key(method: str) -> Callable[[View], Callable[..., HttpResponse]]:
         def guarded(request: HttpRequest, **kwargs: Any) -> HttpResponse:
             try:
                 if request.method != method:
-                    return _not_allowed(method)
-                return view(request, _caller(request))
+                    return not_allowed(method)
+                return view(request, caller(request).tenancy)
             except ApiError as error:
                 return error.response()
             except (redis.RedisError, OSError):
-                log.warning("quotas are not known: the broker does not answer")
-                text = "Quotas are not known at the moment."
-                return ApiError(503, "unavailable", text, retry_after_s=5.0).response()
+                return no_quotas().response()
 
         return guarded
 
     return decorate
 
 
-def _not_allowed(method: str) -> JsonResponse:
+def not_allowed(method: str) -> JsonResponse:
+    """The refusal of every method but `method`."""
     made = ApiError(405, "method_not_allowed", f"This address answers to {method} alone.").response()
     made["Allow"] = method
     return made
 
 
-def _caller(request: HttpRequest) -> Tenancy:
-    """The tenancy of the key that the request carries. Raises ApiError."""
+def no_quotas() -> ApiError:
+    """The refusal while the broker does not answer; it is logged."""
+    log.warning("quotas are not known: the broker does not answer")
+    return ApiError(503, "unavailable", "Quotas are not known at the moment.", retry_after_s=5.0)
+
+
+def caller(request: HttpRequest) -> ApiKey:
+    """The key that the request carries, with its tenancy, which is in force.
+
+    Raises
+    ------
+    ApiError
+        There is none, it opens nothing, or too many calls were made with it.
+    RedisError
+        The broker does not answer: calls cannot be counted.
+    """
     scheme, _, text = request.headers.get("Authorization", "").partition(" ")
     text = text.strip()
     if scheme.lower() != "bearer" or not text:
         raise ApiError(401, "missing_api_key", "Send the key as: Authorization: Bearer KEY.")
-    key = None
-    if text.startswith(BEGINNING) and len(text) <= LONGEST_KEY:
-        rows = ApiKey.objects.live().select_related("tenancy__team", "tenancy__tenant")
-        key = rows.filter(sha256=key_hash(text)).first()
+    known = text.startswith(BEGINNING) and len(text) <= LONGEST_KEY
+    key = _live(sha256=key_hash(text)) if known else _live(pk=None)
+    _count(key.tenancy)
+    note_key_use(key)
+    return key
+
+
+def recheck(key: ApiKey) -> ApiKey:
+    """`key` as it is now, in the middle of a long call. Raises ApiError where it opens nothing any more."""
+    return _live(pk=key.pk)
+
+
+def _live(**which: Any) -> ApiKey:
+    key = ApiKey.objects.live().select_related("tenancy__team", "tenancy__tenant").filter(**which).first()
     if key is None:
         raise ApiError(401, "invalid_api_key", "This key is unknown, revoked or was replaced.")
-    tenancy = key.tenancy
-    _require_in_force(tenancy)
-    _count(tenancy)
-    note_key_use(key)
-    return tenancy
+    _require_in_force(key.tenancy)
+    return key
 
 
 def _require_in_force(tenancy: Tenancy) -> None:

@@ -14,13 +14,13 @@ from engine.prefill.latency import LatencyModel
 from engine.prefill.placement import Cache, Settings
 from webapp.inventory.models import DataCenter, GpuPool
 from webapp.jobs.models import HOLDING, RankState, Run, Status
-from webapp.live.codes import OPS
+from webapp.live.codes import OPS, PREFILL
 from webapp.prefill.catalogue import cache_of, latencies
 
 # What requests meet: guard before training ops, those that wait, least tokens of a chunk.
 SETTINGS = Settings(guard_ms=2.0, queue=64, chunk_tokens=128)
 MOST_RUNS = 50  # of those that hold GPUs, and of those queued, the ones looked at
-GPU_CODES = frozenset(OPS.values())
+GPU_CODES = frozenset(OPS.values()) - {PREFILL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,6 +4,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.db.models import Q
 
 from webapp.accounts.models import Team
 from webapp.formkit import Sectioned
@@ -11,14 +12,15 @@ from webapp.inventory.models import DataCenter
 from webapp.prefill.catalogue import context_tokens, gpu_types, models
 from webapp.prefill.models import ASKERS, MOST_DAYS, MOST_PRICE, Tenancy, TenancyPlace
 from webapp.prefill.money import MICRO, micro_dollars
+from webapp.prefill.served import desks_in, served_models
 from webapp.prefill.services import Limits
 from webapp.prefill.services.keys import MOST_OVERLAP_H
 
 
 def _offered(teams: Any) -> Any:
-    """Data centres of `teams` with GPUs on which some model's prefill has been measured."""
-    measured = {gpu for model in models() for gpu in gpu_types(model)}
-    rows = DataCenter.objects.filter(team__in=teams, pools__gpu_type__in=measured)
+    """Data centres of `teams` with an open desk, or with GPUs on which some model's prefill was measured."""
+    measured = Q(pools__gpu_type__in={gpu for model in models() for gpu in gpu_types(model)})
+    rows = DataCenter.objects.filter(measured | Q(pk__in=desks_in(teams).values("dc")), team__in=teams)
     return rows.distinct().order_by("name")
 
 
@@ -36,11 +38,11 @@ class TenancyForm(Sectioned, forms.ModelForm):
 
     layout = [
         ("Request", "", ["team", "name", "purpose", "model"]),
-        ("Where", "Data centres whose GPUs the model was measured on", ["datacenters"]),
+        ("Where", "Data centres with a desk, or whose GPUs the model was measured on", ["datacenters"]),
         ("How much", "An admin may grant less", ["asked_tokens_per_min", "asked_ttft_ms", "asked_days"]),
         ("Prompts", "", ["typical_prompt", "asked_longest_prompt"]),
     ]
-    model = forms.ChoiceField(choices=lambda: [(name, name) for name in models()])
+    model = forms.ChoiceField(help_text="Those that runs serve now, and those measured on one GPU.")
     datacenters = DataCentersField(
         DataCenter.objects.none(), label="Data centres", widget=forms.CheckboxSelectMultiple
     )
@@ -66,6 +68,8 @@ class TenancyForm(Sectioned, forms.ModelForm):
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         teams = Team.objects.with_role(user, ASKERS)
+        choice: Any = self.fields["model"]
+        choice.choices = [(name, name) for name in sorted({*models(), *served_models(teams)})]
         team: Any = self.fields["team"]
         team.queryset, team.empty_label = teams, None
         only = list(teams[:2])
@@ -108,7 +112,7 @@ class ReviewForm(Sectioned, forms.Form):
         asked = TenancyPlace.objects.filter(tenancy=tenancy)
         place: Any = self.fields["datacenters"]
         place.queryset = DataCenter.objects.filter(pk__in=asked.values("dc")).order_by("name")
-        self.fields["longest_prompt"].help_text = f"The model takes {context_tokens(tenancy.model):,}."
+        self.fields["longest_prompt"].help_text = f"At most {context_tokens(tenancy.model):,}."
         self.fields["reason"].widget.attrs["rows"] = 3
 
     def limits(self) -> Limits:

@@ -74,7 +74,7 @@ class Tenancy(models.Model):
     )  # who buys
     name = models.CharField(max_length=80)
     purpose = models.CharField(max_length=300, blank=True)
-    model = models.CharField(max_length=40)
+    model = models.CharField(max_length=128)
     asked_tokens_per_min = models.PositiveBigIntegerField(validators=_at_least_one(MOST_TOKENS_PER_MIN))
     asked_ttft_ms = models.PositiveIntegerField(validators=_at_least_one(MOST_TTFT_MS))
     asked_days = models.PositiveIntegerField(validators=_at_least_one(MOST_DAYS))
@@ -272,7 +272,7 @@ class UsageEvent(models.Model):
     reason = models.CharField(max_length=40, blank=True)  # of a refusal or abortion
     prompt_tokens = models.PositiveBigIntegerField()
     ttft_ms = models.FloatField(null=True)
-    ttft_objective_ms = models.PositiveIntegerField()
+    ttft_objective_ms = models.PositiveIntegerField(null=True)  # none of requests in batches
     price = models.PositiveBigIntegerField()  # micro-dollars per million prompt tokens, as it was then
     charge = models.PositiveBigIntegerField()  # micro-dollars
 

@@ -27,6 +27,21 @@ if take then
 end
 return {ok and 1 or 0, string.format('%.6f', level)}
 """
+# KEYS: the bucket. ARGV: its size, tokens to put back (below 0: to take in any case).
+GIVE = """
+local size, back = tonumber(ARGV[1]), tonumber(ARGV[2])
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1e6
+local held = redis.call('HMGET', KEYS[1], 'level', 'at')
+local level = size
+if held[1] then
+  level = math.min(size, tonumber(held[1]) + math.max(0, now - tonumber(held[2])) * size / 60)
+end
+level = math.min(size, level + back)
+redis.call('HSET', KEYS[1], 'level', string.format('%.6f', level), 'at', string.format('%.6f', now))
+redis.call('EXPIRE', KEYS[1], 120)
+return string.format('%.6f', level)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +67,16 @@ def take(tenancy_id: int, tokens: int, limit: int) -> Drawn:
     return _draw(tenancy_id, tokens, limit, take=True)
 
 
+def give_back(tenancy_id: int, tokens: int, limit: int) -> Drawn:
+    """Put back `tokens` that were taken and not used; fewer than 0 were used beyond those taken.
+
+    Raises as `take` does.
+    """
+    level = float(broker.client().eval(GIVE, 1, f"control:quota:{tenancy_id}", limit, tokens))
+    full_s = (limit - level) * MINUTE_S / limit
+    return Drawn(ok=True, limit=limit, remaining=max(0, int(level)), wait_s=0.0, full_s=full_s)
+
+
 def look(tenancy_id: int, tokens: int, limit: int) -> Drawn:
     """What `take` would answer; nothing is taken. Raises as `take` does."""
     return _draw(tenancy_id, tokens, limit, take=False)
@@ -65,7 +90,7 @@ def _draw(tenancy_id: int, tokens: int, limit: int, *, take: bool) -> Drawn:
     return Drawn(
         ok=ok,
         limit=limit,
-        remaining=int(level),
+        remaining=max(0, int(level)),
         wait_s=0.0 if ok else (tokens - level) / rate,
         full_s=(limit - level) / rate,
     )

@@ -22,10 +22,11 @@ NOTHING_RUNS_MS = 30_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A place that the prompt would have got. Nothing is kept for it. Times in ms."""
+    """A place that the prompt would have got. Nothing is kept for it. Times in ms, None where they are not
+    foretold."""
 
-    queue_ms: float
-    ttft_ms: float
+    queue_ms: float | None
+    ttft_ms: float | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +62,7 @@ def quote(model: str, dc: DataCenter, tokens: int, ttft_ms: float) -> Admitted |
         ]
     admitted = [answer for answer in answers if isinstance(answer, Admitted)]
     if admitted:
-        return min(admitted, key=lambda answer: answer.ttft_ms)
+        return min(admitted, key=lambda answer: answer.ttft_ms or 0.0)
     refused = [answer for answer in answers if isinstance(answer, Refusal)]
     if not refused:
         return Refusal(reason="no_bubble", retry_after_ms=NOTHING_RUNS_MS)

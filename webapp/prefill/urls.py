@@ -1,10 +1,11 @@
 from django.urls import path
 
-from webapp.prefill.views import decisions, home, keys, tenancies, usage
+from webapp.prefill.views import decisions, home, keys, live, tenancies, usage
 
 app_name = "prefill"
 urlpatterns = [
     path("prefill/", home.home, name="home"),
+    path("prefill/live/", live.live, name="live"),
     path("tenancies/", tenancies.tenancy_list, name="tenancy-list"),
     path("tenancies/new/", tenancies.tenancy_request, name="tenancy-request"),
     path("tenancies/<int:pk>/", tenancies.tenancy_detail, name="tenancy-detail"),

@@ -1,17 +1,19 @@
 """A decode worker: transformers' generate goes on from a received cache and one token, without the prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from engine.errors import InputError
+from engine.prefill.desk import Sampling
 from engine.prefill.handover import KvTransferParams
 from engine.runtime.prefill.config import read_config
 from engine.runtime.prefill.kv_client import KvClient, ReceivedCache
 from engine.runtime.prefill.kv_pool import KvShape
 from engine.runtime.prefill.kv_wire import KvTransferError
+from engine.runtime.prefill.sampling import draw
 from engine.runtime.prefill.weights import DTYPES
 from engine.runtime.transport.handshake import Identity
 from engine.runtime.transport.tls import TlsFiles
@@ -69,6 +71,24 @@ class DecodeWorker:
         )  # fmt: skip
         tokens: list[int] = made[0, 1:].tolist()
         return tokens
+
+    def stream(
+        self, cache: ReceivedCache, last_token: int, *, most: int, sampling: Sampling
+    ) -> Generator[int, None, Literal["stop", "length"]]:
+        """As `decode`, token by token as they are asked for; `most` at most. Returns why they ended.
+
+        Tokens are drawn as `sampling` says; `last_token` was the answer's first.
+        """
+        theirs, ends = self._theirs(cache), self._ends()
+        for at in range(1, most + 1):
+            with torch.inference_mode():
+                ids = torch.tensor([[last_token]], device=self.model.device)
+                made = self.model(ids, past_key_values=theirs, use_cache=True)
+                last_token = draw(made.logits[0, -1].cpu(), sampling, at=at)
+            if last_token in ends:
+                return "stop"
+            yield last_token
+        return "length"
 
     def _theirs(self, cache: ReceivedCache) -> "DynamicCache":
         from transformers import DynamicCache

@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
 from engine.runtime.layers import rotated
 from engine.runtime.prefill.config import LlamaConfig
@@ -67,6 +66,9 @@ def _attend(x: Tensor, w: BlockWeights, config: LlamaConfig, turns: Angles, past
     query = rotated(_heads(functional.linear(x, w.query), config), *turns)
     past.keys[:, past.done : end] = rotated(_heads(functional.linear(x, w.key), config), *turns)
     past.values[:, past.done : end] = _heads(functional.linear(x, w.value), config)
+    # Its import brings torch._dynamo: 800 modules, which a host without prefill must not hand to its ranks.
+    from torch.nn.attention.bias import causal_lower_right
+
     mixed = functional.scaled_dot_product_attention(
         query[None], past.keys[None, :, :end], past.values[None, :, :end],
         attn_mask=causal_lower_right(count, end), enable_gqa=config.kv_heads < config.num_attention_heads,

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.runtime.exchange import PeerLost
 from engine.runtime.launch import LaunchSpec
-from engine.runtime.swap.lines import Lines, Message, encode, mac, tuned
+from engine.runtime.lines import Lines, Message, encode, mac, tuned
 
 CONNECT_S = 120.0
 BEAT_S = 1.0

@@ -29,7 +29,10 @@ _OF_PIPELINES = {
         "must be left out: it belongs to schedules of pipelines",
     ),
 }
-_NOT_BUILT = {"validation": "not available with strategy swap"}
+_NOT_BUILT = {
+    "validation": "not available with strategy swap",
+    "recovery": "must be left out: a swap run goes on without a lost worker by itself",
+}
 
 
 class Joins(Document):

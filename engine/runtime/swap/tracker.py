@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from engine.runtime.launch import LaunchSpec
+from engine.runtime.lines import Lines, Message, encode, mac, tuned
 from engine.runtime.swap.ledger import Ledger
-from engine.runtime.swap.lines import Lines, Message, encode, mac, tuned
 
 SILENT_S = 20.0  # a worker that says nothing for so long is lost; it beats every second
 RETRY_S = 1.0  # after a sum that failed though nobody is lost yet: the one who is may be noticed by then

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from engine.runtime.events import EventWriter
+from engine.runtime.lines import Message
 from engine.runtime.losses import Losses
 from engine.runtime.memory import give_back
 from engine.runtime.recorder import Recorder
@@ -30,7 +31,6 @@ from engine.runtime.swap.device import CpuDevice, CudaDevice, Device, EmulatedDe
 from engine.runtime.swap.group import Groups
 from engine.runtime.swap.host_model import HostModel
 from engine.runtime.swap.keeping import SwapKeeper
-from engine.runtime.swap.lines import Message
 from engine.runtime.swap.memory import DeviceMemory
 from engine.runtime.swap.rounds import Batch, Rounds
 from engine.runtime.swap.swapper import Swapper

@@ -48,12 +48,14 @@ class Endpoint:
         is cut; a network that comes back earlier costs time only (the beat is half a second).
     checksums : send a checksum with every chunk, so that the peer can tell one that was changed.
     tls : certificates for mutual TLS with all peers, which must have it too; None: bytes are not encrypted.
+    cut : asked whether the network to a rank is cut, as in a drill: nothing goes there or comes while it is.
     """
 
     def __init__(
         self, *, rank: int, listen_host: str, secret: bytes | str, run: str, generation: int = 0,
         listen_ports: tuple[int, int] | None = None, unexpected_bytes: int = 256 << 20,
         silence_timeout_s: float = 4.5, checksums: bool = True, tls: TlsFiles | None = None,
+        cut: Callable[[int], bool] = lambda _: False,
     ) -> None:  # fmt: skip
         key = secret.encode() if isinstance(secret, str) else secret
         if not key:
@@ -62,13 +64,13 @@ class Endpoint:
         self._me = Identity(rank=rank, run=run, generation=generation, secret=key)
         self._unexpected_bytes = unexpected_bytes
         self._silent_ticks = max(2, round(silence_timeout_s / TICK_S))
-        self._checksums = checksums
+        self._checksums, self._cut = checksums, cut
         contexts = TlsContexts.of(tls)
         self._links: dict[int, Link] = {}
         self._early: dict[int, list[tuple[socket.socket, Greeting]]] = {}
         self._closed = False
         self._closing = threading.Lock()
-        self._listener = _listen(listen_host, listen_ports, rank)
+        self._listener = listen(listen_host, listen_ports, rank)
         self._listener.setblocking(False)
         self.address: Address = self._listener.getsockname()[:2]
         self._loop = Loop(f"transport-{rank}", self._crashed)
@@ -188,7 +190,7 @@ class Endpoint:
         link = Link(
             self._loop, self._greeter, self.rank, peer, place=_look_up(peer),
             unexpected_bytes=self._unexpected_bytes, silent_ticks=self._silent_ticks,
-            checksums=self._checksums,
+            checksums=self._checksums, is_cut=functools.partial(self._cut, peer.rank),
         )  # fmt: skip
         self._links[peer.rank] = link
         self._loop.call(lambda: self._adopt(link))
@@ -246,7 +248,7 @@ class Endpoint:
         self._abandon()
 
 
-def _listen(host: str, ports: tuple[int, int] | None, rank: int) -> socket.socket:
+def listen(host: str, ports: tuple[int, int] | None, rank: int) -> socket.socket:
     """A listening socket on one of `ports`, tried in turn from a place that differs by rank."""
     if ports is None:
         return socket.create_server((host, 0), backlog=512)

@@ -4,6 +4,7 @@ import functools
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 from engine.runtime.transport.acknowledging import Acknowledging
 from engine.runtime.transport.connection import Connection
@@ -50,7 +51,7 @@ class Link:
 
     def __init__(
         self, loop: Loop, greeter: Greeter, rank: int, peer: Peer, *, place: Place, unexpected_bytes: int,
-        silent_ticks: int, checksums: bool,
+        silent_ticks: int, checksums: bool, is_cut: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.peer = peer
         self.complete = threading.Event()  # every connection stands, or the link is lost
@@ -61,6 +62,7 @@ class Link:
         self._loop = loop
         self._greeter = greeter
         self._rank = rank
+        self._is_cut = is_cut
         self._place = place
         self._dials = rank > peer.rank
         self._dialling: set[int] = set()
@@ -92,6 +94,10 @@ class Link:
         """Dial what is missing; the side that does not dial only asks whether the peer is still there."""
         if self.lost is not None or self._closing or self._peer_leaves:
             return
+        if self._is_cut():
+            if not self.complete.is_set():  # else the next tick asks again
+                self._loop.at(time.monotonic() + TICK_S, self.mend)
+            return
         if not self._dials:
             if self.complete.is_set() and not self._connections and not self._dialling:
                 self._dialling.add(URGENT)
@@ -107,6 +113,10 @@ class Link:
     def attach(self, connected: socket.socket, greeting: Greeting) -> None:
         """Take a connection that has been greeted; the last one completes the link."""
         index = greeting.index - 1
+        if self._is_cut():
+            connected.close()
+            self.mend()
+            return
         if self.lost is not None or self._closing or (self._session and self._session != greeting.session):
             connected.close()
             if self.lost is None and not self._closing:
@@ -157,6 +167,8 @@ class Link:
         """
         if self.lost is not None or not self.complete.is_set():
             return
+        if self._is_cut():
+            self.cut()
         heard = False
         for connection in list(self._connections.values()):
             heard = heard or connection.heard

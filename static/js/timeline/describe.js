@@ -14,7 +14,7 @@ export function titleOf(scene, item) {
   if (item.type === "heat") return `${item.row.title}, ${item.row.lanes.length} GPUs`;
   if (item.type === "transfer") return `${item.gradient ? "Gradient" : "Activation"}, microbatch ${item.microbatch + 1}`;
   const name = NAMES[item.kind] ?? item.kind;
-  return "AOC".includes(item.kind) ? name : `${name}, microbatch ${item.microbatch + 1}`;
+  return "AOCP".includes(item.kind) ? name : `${name}, microbatch ${item.microbatch + 1}`;
 }
 
 const length = (ms) => (ms < 10_000 ? instant(ms) : duration(ms).join(" "));

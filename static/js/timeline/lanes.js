@@ -3,7 +3,7 @@ import { KINDS, blockOf, lastAtOrBefore } from "./blocks.js";
 import { eachGap, leastBubble, pieces } from "./gaps.js";
 
 const BUBBLE_FROM_PX = 2;
-const LABELS = { A: "AR", O: "Opt", C: "Copy" };
+const LABELS = { A: "AR", O: "Opt", C: "Copy", P: "P" };
 
 export function labelOf(kind, microbatch) {
   const name = KINDS[kind];
@@ -54,6 +54,7 @@ function paintOp(scene, place, level, kind, microbatch, x0, x1) {
   batch.add(style.fills[kind], at, place.top, width, place.height);
   if (kind === 2) patterns.add(style.band, at, place.top + place.height - 2, width, 2);
   else if (kind === 3) patterns.add(style.band, at, place.top, width, 2);
+  else if (kind === 6) for (const y of [place.top, place.top + place.height - 1]) patterns.add(style.ops[6], at, y, width, 1);
   if (level !== "label" || place.height < 12) return;
   const left = Math.max(at, scene.left), text = labelOf(kind, microbatch);
   if (at + width - left >= scene.textWidth(text) + 3) scene.labels.push(text, (left + at + width) / 2, place.top + 7.5, kind);

@@ -2,7 +2,7 @@
 import { $$ } from "../lib/dom.js";
 import { makeStyle } from "./paint.js";
 
-const KIND = { forward: 0, recompute: 1, backward: 2, weight: 3, allreduce: 4, optimizer: 5 };
+const KIND = { forward: 0, recompute: 1, backward: 2, weight: 3, allreduce: 4, optimizer: 5, prefill: 6 };
 
 export function paintLegend(root) {
   const paint = () => {
@@ -30,6 +30,7 @@ function swatch(context, style, name) {
     context.fillStyle = style.band;
     if (kind === 2) context.fillRect(0, 8, 16, 2);
     if (kind === 3) context.fillRect(0, 0, 16, 2);
+    if (kind === 6) { context.strokeStyle = style.ops[6]; context.strokeRect(0.5, 0.5, 15, 9); }
   }
 }
 

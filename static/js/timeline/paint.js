@@ -1,7 +1,7 @@
 // Colours and patterns of ops, and a batch that fills rectangles one style at a time.
 import { heatRamp, readTokens, withAlpha } from "../lib/tokens.js";
 
-const TILE = { R: 6, A: 3, bubble: 6 };
+const TILE = { R: 6, A: 3, P: 4, bubble: 6 };
 
 /** What is needed to paint under the present theme and pixel ratio. */
 export function makeStyle(ratio) {
@@ -16,7 +16,7 @@ export function makeStyle(ratio) {
     transferEdge: [t.opF, t.opB],
     band: withAlpha(t.opLabel, 0.55),
     // What an op is filled with where patterns show: ground and pattern in one.
-    fills: ops.map((colour, kind) => (kind === 1 ? diagonal(TILE.R, withAlpha(t.opLabel, 0.5), 1, ratio, colour) : kind === 4 ? level(TILE.A, withAlpha(t.opLabel, 0.45), ratio, colour) : colour)),
+    fills: ops.map((colour, kind) => (kind === 1 ? diagonal(TILE.R, withAlpha(t.opLabel, 0.5), 1, ratio, colour) : kind === 4 ? level(TILE.A, withAlpha(t.opLabel, 0.45), ratio, colour) : kind === 6 ? dots(TILE.P, colour, ratio, withAlpha(colour, 0.3)) : colour)),
     bubble: diagonal(TILE.bubble, t.bubbleLine, 1, ratio),
     font: (size, weight = 400) => `${weight} ${size}px ${t.family}`,
   };
@@ -51,6 +51,16 @@ function level(size, colour, ratio, ground) {
     context.fillRect(0, 0, size, size);
     context.fillStyle = colour;
     context.fillRect(0, 1, size, 1);
+  });
+}
+
+// Prefill stays behind training: a light ground with dots.
+function dots(size, colour, ratio, ground) {
+  return tile(size, ratio, (context) => {
+    context.fillStyle = ground;
+    context.fillRect(0, 0, size, size);
+    context.fillStyle = colour;
+    context.fillRect(1, 1, 1, 1);
   });
 }
 

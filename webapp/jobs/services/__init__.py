@@ -15,6 +15,7 @@ from webapp.jobs.services.ranks import (
     record_result,
     release_rank,
 )
+from webapp.jobs.services.recovery import bring_back, record_recovery
 from webapp.jobs.services.status import (
     Waiting,
     add_mark,
@@ -30,9 +31,9 @@ from webapp.jobs.services.status import (
 
 __all__ = [
     "Waiting",
-    "add_mark", "cancel_run", "clone_run", "fail_run", "finish_stopped", "forget_stopped_work", "is_cause",
-    "launch_plan", "launch_run", "lock", "next_live_seq", "place", "rank_failure", "record_boundary",
-    "record_checkpoint", "record_dispatch", "record_last_line", "record_progress", "record_rank_event",
-    "record_result", "release_rank", "retry_run", "set_status", "stop_at_boundary", "wait_for",
-    "wait_in_queue",
+    "add_mark", "bring_back", "cancel_run", "clone_run", "fail_run", "finish_stopped", "forget_stopped_work",
+    "is_cause", "launch_plan", "launch_run", "lock", "next_live_seq", "place", "rank_failure",
+    "record_boundary", "record_checkpoint", "record_dispatch", "record_last_line", "record_progress",
+    "record_rank_event", "record_recovery", "record_result", "release_rank", "retry_run",
+    "set_status", "stop_at_boundary", "wait_for", "wait_in_queue",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from webapp.jobs.models import (
     Status,
 )
 from webapp.jobs.services.boundary import finish, go_on_elsewhere
+from webapp.jobs.services.recovery import bring_back
 from webapp.jobs.services.status import add_mark, fail_run, finish_stopped, lock, set_status
 
 
@@ -28,7 +29,8 @@ from webapp.jobs.services.status import add_mark, fail_run, finish_stopped, lock
 def record_rank_event(run: Run, event: dict[str, Any]) -> bool:
     """Take in one `rank` event of `run`; returns whether it was news.
 
-    A repeated event, one of a rank that is over and one that would go back in time change nothing.
+    A repeated event, one of a rank that is over and one that would go back in time change nothing. A rank
+    that is gone with its host or agent is started again where its job recovers.
     """
     rank = RankState.objects.select_for_update().filter(run=run, rank=event["rank"]).first()
     new = event.get("state")
@@ -36,9 +38,12 @@ def record_rank_event(run: Run, event: dict[str, Any]) -> bool:
         rank is None
         or new not in RANK_ORDER
         or rank.state in RANK_OVER
+        or int(event.get("start") or 1) < rank.start
         or RANK_ORDER[RankStatus(new)] <= RANK_ORDER[RankStatus(rank.state)]
     ):
         return False
+    if event.get("gone") and bring_back(run, rank, str(event.get("detail") or "it does not say why")):
+        return True
     rank.state = new
     rank.state_since = timezone.now()
     rank.detail = str(event.get("detail") or "")[:500]

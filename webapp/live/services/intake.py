@@ -17,7 +17,7 @@ from webapp.live import payload, usage
 from webapp.live.codes import code_of
 from webapp.live.models import IterationStat, LogLine, SpanBatch
 from webapp.live.selectors import run_usage
-from webapp.live.services import logs
+from webapp.live.services import desks, logs
 from webapp.live.shape import Shape, shape_of_run
 
 log = structlog.get_logger(__name__)
@@ -221,6 +221,9 @@ def _take_other(intake: Intake, node: str, entry: str, event: Event) -> None:
     if kind == "rates":
         record_rates(node, event)
         return
+    if kind in _DESKS:
+        _take_desk(intake, node, entry, event)
+        return
     run = _run_of(intake, node, event)
     taker = _TAKERS.get(str(kind))
     if run is None or taker is None:
@@ -231,6 +234,22 @@ def _take_other(intake: Intake, node: str, entry: str, event: Event) -> None:
     except (KeyError, TypeError, ValueError) as error:
         intake.refused += 1
         log.warning("event refused", kind=kind, run=run.pk, error=str(error))
+
+
+_DESKS = {"desk": desks.record_desk, "prefill": desks.record_prefill}
+
+
+def _take_desk(intake: Intake, node: str, entry: str, event: Event) -> None:
+    """What a desk says: a process beside the ranks, with a rank of its own beyond theirs."""
+    run = intake.runs.get(_run_id(event) or 0)
+    if run is None or event.get("generation") != run.generation:
+        intake.refused += 1
+        return
+    try:
+        _DESKS[event["kind"]](run, node, _entry_time(entry), event)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        intake.refused += 1
+        log.warning("event refused", kind=event["kind"], run=run.pk, error=str(error))
 
 
 def _take_rank(intake: Intake, run: Run, event: Event) -> None:
@@ -269,6 +288,11 @@ def _take_checkpoint(intake: Intake, run: Run, event: Event) -> None:
         intake.touched.add(run.pk)
 
 
+def _take_recovery(intake: Intake, run: Run, event: Event) -> None:
+    if jobs.record_recovery(run, event):
+        intake.touched.add(run.pk)
+
+
 def _take_validation(intake: Intake, run: Run, event: Event) -> None:
     """Nothing yet: the losses come with the result."""
 
@@ -278,6 +302,7 @@ _TAKERS = {
     "step": _take_step,
     "boundary": _take_boundary,
     "checkpoint": _take_checkpoint,
+    "recovery": _take_recovery,
     "validation": _take_validation,
     "log": _take_log,
     "result": _take_result,

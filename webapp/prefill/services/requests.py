@@ -12,6 +12,7 @@ from webapp.accounts.services import record
 from webapp.inventory.models import DataCenter
 from webapp.prefill.catalogue import context_tokens, models
 from webapp.prefill.models import ASKERS, MOST_DAYS, Tenancy, TenancyPlace, TenancyStatus
+from webapp.prefill.served import served_models
 from webapp.prefill.services.notices import tell
 
 ASKED = ("name", "purpose", "model", "asked_tokens_per_min", "asked_ttft_ms", "asked_days", "typical_prompt",
@@ -56,8 +57,9 @@ def request_tenancy(actor: Any, tenancy: Tenancy, datacenters: Sequence[DataCent
 
 def _check(tenancy: Tenancy, datacenters: Sequence[DataCenter]) -> None:
     """What fields cannot check alone."""
-    if tenancy.model not in models():
-        raise ValidationError({"model": f"{tenancy.model!r}: must be one of {', '.join(models())}."})
+    known = sorted({*models(), *served_models([tenancy.team_id])})
+    if tenancy.model not in known:
+        raise ValidationError({"model": f"{tenancy.model!r}: must be one of {', '.join(known)}."})
     if not datacenters:
         raise ValidationError({"datacenters": "Choose at least one data centre."})
     strange = [dc.name for dc in datacenters if dc.team_id != tenancy.team_id]

@@ -34,19 +34,31 @@ def home(request: HttpRequest) -> HttpResponse:
         "live_keys": ApiKey.objects.visible_to(request.user).live().filter(tenancy__tenant=me).count(),
         "left": selectors.quota_left(in_force) if in_force else None,
         "in_force": in_force,
-        "example": _example(request, in_force),
+        "examples": _examples(request, in_force),
         "news": selectors.news(request.user),
         "may_ask": may_somewhere(request.user, ASKERS),
     }
     return render(request, "prefill/home.html", context)
 
 
-def _example(request: HttpRequest, tenancy: Tenancy | None) -> str:
-    """A shell command that asks for a quote."""
-    names = tenancy.used_names if tenancy else []
-    body = json.dumps({"model": names[0] if names else "MODEL@DC", "prompt_tokens": 512})
-    url = request.build_absolute_uri(reverse("v1:quote"))
-    return (
-        f"curl {url} \\\n  -H 'Authorization: Bearer $MERIDIAN_KEY' \\\n"
-        f"  -H 'Content-Type: application/json' \\\n  -d '{body}'"
-    ).replace("'Authorization: Bearer $MERIDIAN_KEY'", '"Authorization: Bearer $MERIDIAN_KEY"')
+def _examples(request: HttpRequest, tenancy: Tenancy | None) -> list[tuple[str, str, str]]:
+    """(id, title, text) of what can be copied: a shell command, and OpenAI's own client."""
+    model = tenancy.model if tenancy else "MODEL"
+    base = request.build_absolute_uri(reverse("v1:models")).removesuffix("/models")
+    body = json.dumps({"model": model, "prompt": "The idle time of a pipeline", "max_tokens": 16})
+    curl = (
+        f"curl {base}/completions \\\n"
+        '  -H "Authorization: Bearer $MERIDIAN_KEY" \\\n'
+        '  -H "Content-Type: application/json" \\\n'
+        f"  -d '{body}'"
+    )
+    python = (
+        "import os\nfrom openai import OpenAI\n\n"
+        f'client = OpenAI(base_url={json.dumps(base)}, api_key=os.environ["MERIDIAN_KEY"])\n'
+        "stream = client.chat.completions.create(\n"
+        f'    model={json.dumps(model)}, messages=[{{"role": "user", "content": "Hello"}}], stream=True\n'
+        ")\n"
+        "for chunk in stream:\n"
+        '    print(chunk.choices[0].delta.content or "", end="")'
+    )
+    return [("example-curl", "curl", curl), ("example-python", "Python, pip install openai", python)]

@@ -1,7 +1,8 @@
-"""Messages between the workers and the tracker: JSON objects, a line each, on one TCP connection a worker.
+"""Messages between processes of a run beside its tensors: JSON objects, a line each, on a TCP connection.
 
-A connection begins with the tracker's nonce, which the worker answers with its MAC under the run's secret:
-who does not know it is refused before anything it says is heeded.
+Workers and the tracker of a swap run speak so, and the hosts of a run that recovers. A connection begins with
+a nonce, which the other side answers with its MAC under the run's secret: who does not know it is refused
+before anything it says is heeded.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ LONGEST_LINE = 4 << 20
 
 
 def mac(secret: str, run: str, generation: int, rank: int, nonce: str) -> str:
-    """What rank `rank` of a run answers to the tracker's `nonce`."""
+    """What rank `rank` of a run answers to a `nonce`."""
     said = json.dumps([run, generation, rank, nonce])
     return hmac.new(secret.encode(), said.encode(), hashlib.sha256).hexdigest()
 

@@ -1,0 +1,212 @@
+"""What prefill costs a running training: ``python -m benchmarks.prefill_live``.
+
+The demo cell on the emulated device, in blocks of iterations with and without prefill by turns. Prints the
+slow-down of the blocks' mean iteration, with a 95 % bootstrap interval over pairs of neighbouring blocks, how
+much prefill ran, times to first token against their objective, and how busy the CPU was, by other programs
+too. Above 70 % nothing is claimed.
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from engine.inputs import parse
+from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused
+from engine.runtime.job import TrainJob
+from engine.runtime.launch import RankGroup, single_machine
+from engine.runtime.prefill.desk_wire import GATEWAY_RANK, Line, answers, call
+from engine.runtime.prefill.tiny import write_tiny
+from engine.runtime.transport.handshake import Identity
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "demo.json"
+# 108 ms for 512 tokens: three times as long as Llama-3-8B on an A100, so that the CPU, which plays twelve
+# GPUs, has to compute fewer prompts a second.
+LATENCY = {"a_ms": 6.0, "b_ms": 0.2, "c_ms": 0.0}
+CLAIM_BELOW = 70.0  # per cent of the CPU
+DRAWS = 10_000
+
+
+@dataclass
+class Told:
+    """What the run and its desks said."""
+
+    begins: list[float] = field(default_factory=list)  # Unix seconds of rank 0's iterations
+    desks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ranks: set[int] = field(default_factory=set)  # their processes
+    prefill_ms: float = 0.0
+    ttft_ms: list[float] = field(default_factory=list)
+    ended: dict[str, int] = field(default_factory=dict)
+    missed: int = 0
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """An event of the run."""
+        if event["kind"] == "spans" and event["rank"] == 0:
+            self.begins.append(event["start"])
+        elif event["kind"] == "desk" and event["state"] == "open":
+            self.desks[event["dc"]] = event
+        elif event["kind"] == "rank" and event["pid"]:
+            self.ranks.add(event["pid"])
+        elif event["kind"] == "prefill":
+            self.prefill_ms += event["prefill_ms"]
+
+
+class Asker:
+    """Keeps `many` requests under way at one desk while it is told to."""
+
+    def __init__(self, line: Line, told: Told, options: argparse.Namespace, seed: int) -> None:
+        self._line, self._told, self._options = line, told, options
+        self._draws = np.random.default_rng(seed)
+        self._number = self.under_way = 0
+        self.asking = False
+        self._reading = asyncio.create_task(self._read())
+
+    async def begin(self) -> None:
+        """Ask, and go on asking with every answer."""
+        self.asking = True
+        for _ in range(self._options.many):
+            await self._ask()
+
+    async def _ask(self) -> None:
+        self._number += 1
+        self.under_way += 1
+        tokens = int(self._draws.integers(16, self._options.longest))
+        prompt = tuple(self._draws.integers(0, 256, tokens).tolist())
+        await self._line.send(
+            Ask(
+                request=str(self._number),
+                prompt=prompt,
+                max_tokens=self._options.tokens,
+                longest_prompt=10_000,
+                ttft_objective_ms=self._options.objective,
+            )
+        )
+
+    async def _read(self) -> None:
+        told = self._told
+        async for answer in answers(self._line):
+            if not isinstance(answer, Done | Refused | Failed):
+                told.ended["accepted"] = told.ended.get("accepted", 0) + isinstance(answer, Accepted)
+                continue
+            kind = "done" if isinstance(answer, Done) else f"{answer.kind}: {answer.reason}"
+            told.ended[kind] = told.ended.get(kind, 0) + 1
+            if isinstance(answer, Done):
+                told.ttft_ms.append(answer.ttft_ms)
+                told.missed += answer.ttft_ms > self._options.objective
+            self.under_way -= 1
+            if isinstance(answer, Refused):
+                await asyncio.sleep(0.1)
+            if self.asking:
+                await self._ask()
+
+
+async def measure(group: RankGroup, told: Told, options: argparse.Namespace, secret: str) -> dict[str, Any]:
+    """Run the blocks, and say what came out."""
+    while len(told.desks) < options.desks:
+        assert group.running(), "the run ended before its desks were there"
+        await asyncio.sleep(0.1)
+    me = Identity(rank=GATEWAY_RANK, run="bench", generation=1, secret=secret.encode())
+    lines = [await call(d["host"], d["port"], me, d["rank"]) for d in told.desks.values()]
+    askers = [Asker(line, told, options, seed) for seed, line in enumerate(lines)]
+    await iterations(told, 2)
+    blocks: dict[bool, list[list[float]]] = {True: [], False: []}
+    psutil.cpu_percent()
+    began, prefill_before = time.monotonic(), told.prefill_ms
+    before = cpu_seconds(group, told)
+    for block in range(2 * options.blocks):
+        on = (block % 2 == 0) != (block // 2 % 2 == 1)
+        for asker in askers if on else ():
+            await asker.begin()
+        await iterations(told, 2)
+        first = len(told.begins) - 1
+        await iterations(told, options.iterations)
+        blocks[on].append(np.diff(told.begins[first : first + options.iterations + 1]).tolist())
+        for asker in askers:
+            asker.asking = False
+        while any(asker.under_way for asker in askers):
+            await asyncio.sleep(0.02)
+    used = {kind: seconds - before[kind] for kind, seconds in cpu_seconds(group, told).items()}
+    more = {
+        "cpu_percent": psutil.cpu_percent(), "cpu_s": used, "seconds": time.monotonic() - began,
+        "prefill_gpu_s": (told.prefill_ms - prefill_before) / 1e3,
+    }  # fmt: skip
+    return result(blocks, told, more)
+
+
+def cpu_seconds(group: RankGroup, told: Told) -> dict[str, float]:
+    """CPU time so far of all ranks, of all desks with their decoders, and of this process."""
+    assert group._host is not None
+    found = {"ranks": 0.0, "desks": 0.0, "gateway": sum(psutil.Process().cpu_times()[:2])}
+    for process in psutil.Process(group._host.pid).children(recursive=True):
+        found["ranks" if process.pid in told.ranks else "desks"] += sum(process.cpu_times()[:2])
+    return found
+
+
+async def iterations(told: Told, count: int) -> None:
+    """Wait until so many more have begun."""
+    until = len(told.begins) + count
+    while len(told.begins) < until:
+        await asyncio.sleep(0.01)
+
+
+def result(blocks: dict[bool, list[list[float]]], told: Told, more: dict[str, Any]) -> dict[str, Any]:
+    """The figures."""
+    means = {on: np.array([np.mean(block) for block in rows]) for on, rows in blocks.items()}
+    # Neighbours, one of each kind, are set beside each other: what changes slowly is in both.
+    ratios = means[True] / means[False]
+    draws = np.random.default_rng(0)
+    drawn = draws.choice(ratios, (DRAWS, len(ratios))).mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975]) - 1
+    medians = {on: float(np.median([t for block in rows for t in block])) for on, rows in blocks.items()}
+    ttft = {f"p{q}": float(np.percentile(told.ttft_ms, q)) for q in (50, 95, 99)} if told.ttft_ms else {}
+    return {
+        "blocks": len(means[True]), "iteration_ms_with": 1e3 * float(means[True].mean()),
+        "iteration_ms_without": 1e3 * float(means[False].mean()),
+        "slowdown": float(ratios.mean() - 1), "low": float(low),
+        "high": float(high), "slowdown_of_medians": medians[True] / medians[False] - 1,
+        "ended": told.ended, "missed": told.missed, "ttft_ms": ttft, **more,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Start the run, measure, stop it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--blocks", type=int, default=30, help="of each kind")
+    parser.add_argument("--iterations", type=int, default=4, help="of a block that are measured")
+    parser.add_argument("--many", type=int, default=1, help="requests under way at each desk")
+    parser.add_argument("--longest", type=int, default=512, help="tokens of a prompt")
+    parser.add_argument("--tokens", type=int, default=1, help="to make; over 1 a decoder has work, too")
+    parser.add_argument("--objective", type=float, default=2000.0, help="ms to the first token")
+    options = parser.parse_args()
+    document = json.loads(EXAMPLE.read_text())
+    options.desks = len(set(document["dc_of_stage"]))
+    with tempfile.TemporaryDirectory() as folder:
+        write_tiny(Path(folder) / "tiny", steps=0)
+        prefill = {
+            "checkpoint": f"{folder}/tiny", "dtype": "fp32", "weight_budget_gb": 0.002, "kv_budget_gb": 0.001,
+            "latency": LATENCY, "chunk_tokens": 32, "pause_slowdown": 1.0,
+        }  # fmt: skip
+        job = parse(TrainJob, {**document, "steps": 1_000_000, "prefill": prefill})
+        told, spec = Told(), single_machine(job, run="bench", log_dir=f"{folder}/log")
+        group = RankGroup(spec, told.on_event)
+        group.start()
+        try:
+            found = asyncio.run(measure(group, told, options, spec.secret))
+        finally:
+            group.stop(1.0)
+    print(json.dumps(found, indent=1))
+    quiet = found["cpu_percent"] <= CLAIM_BELOW
+    claim = "under 1 %" if found["high"] < 0.01 else "not under 1 %"
+    print(f"upper end of the slow-down's 95 % interval: {found['high']:+.2%}, {claim}", end="")
+    print("" if quiet else f"; but the CPU was {found['cpu_percent']:.0f} % busy: nothing is claimed")
+
+
+if __name__ == "__main__":
+    main()

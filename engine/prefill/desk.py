@@ -1,0 +1,172 @@
+"""What is said at a desk: where prompts are handed in, of one run in one data centre, and tokens come out.
+
+The desk is a process beside the ranks of a run. It owns the controller of the bubbles of its data centre,
+and decodes what was prefilled. The gateway that tenants call holds one connection to each desk and sends its
+requests there, many at the same time; every message after `Ask` names its request. A prompt is only ever in
+memory: on its way, at the desk and in the ranks.
+"""
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from engine.errors import InputError
+from engine.inputs import Count, Document, Index, NonNegative, Number, Positive
+from engine.prefill.handover import KvTransferParams
+from engine.prefill.placement import Reason
+
+RequestId = Annotated[str, Field(min_length=1, max_length=128)]
+Finish = Literal["stop", "length"]
+
+
+class Verbatim(Document):
+    """A document whose strings keep the white space around them: prompts and pieces of text."""
+
+    model_config = Document.model_config | {"str_strip_whitespace": False}
+
+
+class Turn(Verbatim):
+    """One message of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Sampling(Document):
+    """How tokens are drawn; temperature 0 takes the likeliest."""
+
+    temperature: Annotated[Number, Field(ge=0, le=2)] = 0.0
+    top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
+    seed: Index | None = None
+
+
+class Ask(Verbatim):
+    """A request: exactly one of `prompt` (text or token ids) and `turns`.
+
+    max_tokens : most tokens to make; 1 is prefill alone.  stop : texts that end the answer.
+    ttft_objective_ms : from the desk's receipt to the first token.  None: as soon as may be, for batches.
+    longest_prompt : most tokens that its tenancy may send.  hand_over : the tenant decodes by itself: `Done`
+    says where the KV cache lies, and max_tokens must be 1.
+    """
+
+    kind: Literal["ask"] = "ask"
+    request: RequestId
+    prompt: str | tuple[Index, ...] | None = None
+    turns: tuple[Turn, ...] | None = None
+    max_tokens: Count = 16
+    stop: tuple[str, ...] = ()
+    sampling: Sampling = Sampling()
+    ttft_objective_ms: Positive | None = None
+    longest_prompt: Count
+    priority: int = 0
+    hand_over: bool = False
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> "Ask":
+        if (self.prompt is None) == (self.turns is None):
+            raise InputError("prompt", None, "give exactly one of prompt and turns")
+        if self.hand_over and self.max_tokens != 1:
+            raise InputError("max_tokens", self.max_tokens, "must be 1 where the cache is handed over")
+        return self
+
+
+class Withdraw(Document):
+    """The client is gone: what the request still holds is freed. No answer but `Failed` (cancelled)."""
+
+    kind: Literal["withdraw"] = "withdraw"
+    request: RequestId
+
+
+class Accepted(Document):
+    """It has its place: the first token is due within `ttft_ms` of the receipt."""
+
+    kind: Literal["accepted"] = "accepted"
+    request: RequestId
+    prompt_tokens: Count
+    queue_ms: NonNegative
+    ttft_ms: NonNegative
+
+
+class Refused(Document):
+    """It has no place. `reason` is the controller's, or the request's own fault (`prompt_too_long`: over
+    longest_prompt; `context_length_exceeded`: the model's; `invalid_prompt`, with `message`).
+
+    retry_after_ms : None where waiting does not help.  prompt_tokens : None where they were not counted.
+    """
+
+    kind: Literal["refused"] = "refused"
+    request: RequestId
+    reason: Reason | Literal["prompt_too_long", "context_length_exceeded", "invalid_prompt"]
+    retry_after_ms: NonNegative | None = None
+    prompt_tokens: Index | None = None
+    message: str = ""
+
+
+class Token(Verbatim):
+    """One more token. `text` may be empty while a character is not complete.
+
+    ttft_ms : of the first token, from the receipt of the request, measured.
+    """
+
+    kind: Literal["token"] = "token"
+    request: RequestId
+    token: Index
+    text: str
+    ttft_ms: NonNegative | None = None
+
+
+class Done(Document):
+    """All tokens have been sent."""
+
+    kind: Literal["done"] = "done"
+    request: RequestId
+    finish: Finish
+    prompt_tokens: Count
+    completion_tokens: Index
+    ttft_ms: NonNegative
+    kv_transfer_params: KvTransferParams | None = None
+
+
+class Failed(Document):
+    """An accepted request that will not be answered, and why.
+
+    `training`: late training took its place and no other was found. `cancelled`: withdrawn. `decode`: the
+    cache or the decoder was lost. `stopped`: the run ends.
+    """
+
+    kind: Literal["failed"] = "failed"
+    request: RequestId
+    reason: Literal["training", "cancelled", "decode", "stopped"]
+    message: str = ""
+
+
+ToDesk = Annotated[Ask | Withdraw, Field(discriminator="kind")]
+FromDesk = Annotated[Accepted | Refused | Token | Done | Failed, Field(discriminator="kind")]
+_TO_DESK: TypeAdapter[Any] = TypeAdapter(ToDesk)
+_FROM_DESK: TypeAdapter[Any] = TypeAdapter(FromDesk)
+MOST_LINE_BYTES = 8 * 1024 * 1024
+
+
+def line_of(message: Document) -> bytes:
+    """The message as one JSON line."""
+    return message.model_dump_json(exclude_none=True).encode() + b"\n"
+
+
+def to_desk(line: bytes) -> Ask | Withdraw:
+    """Raises ValueError: no such message."""
+    message: Ask | Withdraw = _TO_DESK.validate_python(_pairs(line))
+    return message
+
+
+def from_desk(line: bytes) -> Accepted | Refused | Token | Done | Failed:
+    """Raises ValueError: no such message."""
+    message: Accepted | Refused | Token | Done | Failed = _FROM_DESK.validate_python(_pairs(line))
+    return message
+
+
+def _pairs(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

@@ -1,0 +1,205 @@
+"""When the GPUs of a running cell train, learned from its own last iterations.
+
+A run has more than its schedule: all-reduce, optimizer, checkpoints, and a WAN that is not quite as planned.
+It also repeats itself. So the pattern is the median of what was seen, told from the begin of each iteration,
+and the guard is what was seen of ops that begin earlier than that.
+
+An op here is (iteration, index): its place in the order of its GPU. The last one of an iteration lasts until
+the GPU is ready for the next: all-reduce, optimizer and what else comes between belong to it.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.prefill.bubbles import Interval, TrainingPattern, joined
+
+Floats = NDArray[np.float64]
+Op = tuple[int, int]
+
+FEWEST = 3  # iterations, before anything can be said
+KEPT = 24
+SAME_MS = 0.01  # a signal that comes twice says the same
+EARLY_QUANTILE = 0.99
+MOST_GUARD_SHARE = (
+    0.1  # of an iteration: a guard beyond it would leave no bubble, and says that nothing repeats
+)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One iteration: begin and end of every op by GPU, NaN where not known; ms."""
+
+    starts: Floats
+    ends: Floats
+
+
+class ObservedCell:
+    """The GPUs of one cell that are in one data centre.
+
+    Parameters
+    ----------
+    ops : number of ops in an iteration of each GPU, by pipeline, then stage.
+    stages : of the cell in this data centre; GPUs are numbered pipeline · stages + stage.
+
+    Attributes
+    ----------
+    latest : the iteration that runs, None before the first signal.
+    begin_ms : when the first op of its first GPU began.
+    """
+
+    def __init__(self, ops: Sequence[int], *, stages: int) -> None:
+        self._ops, self._stages = tuple(ops), stages
+        self._seen: dict[int, _Seen] = {}
+        self._history: deque[tuple[Floats, Floats]] = deque(maxlen=KEPT)
+        self._periods: deque[float] = deque(maxlen=KEPT)
+        self._begins: dict[int, float] = {}
+        self._starts = self._ends = np.empty((len(self._ops), max(self._ops)))
+        self._order: list[tuple[list[float], list[int]]] = []
+        self.latest: int | None = None
+        self.begin_ms = 0.0
+        self.period_ms = 0.0
+        self.early_ms = 0.0
+
+    @property
+    def knows(self) -> bool:
+        """Whether enough was seen to tell what comes."""
+        return len(self._history) >= FEWEST and len(self._periods) >= FEWEST - 1
+
+    def ended(self, gpu: int, op: Op, start_ms: float, end_ms: float) -> bool:
+        """Signal: an op ran. Returns whether with it an iteration has begun, or become known as a whole.
+
+        Signals of iterations that are over for long, and of ops that a GPU has not, are left aside.
+        """
+        iteration, index = op
+        newest = self.latest if self.latest is not None else iteration
+        if not 0 <= gpu < len(self._ops) or not 0 <= index < self._ops[gpu] or iteration < newest - KEPT:
+            return False
+        begun = self._begins.get(iteration)
+        if (gpu, index) == (0, 0) and begun is not None and start_ms > begun + SAME_MS:
+            self._go_back()
+        seen = self._seen.setdefault(iteration, self._empty())
+        seen.starts[gpu, index], seen.ends[gpu, index] = start_ms, end_ms
+        news = False
+        if (gpu, index) == (0, 0) and iteration not in self._begins:
+            self._begun(iteration, start_ms)
+            news = True
+        if iteration in self._begins and self._is_whole(seen):
+            begin = self._begins[iteration]
+            self._history.append((seen.starts - begin, seen.ends - begin))
+            del self._seen[iteration]
+            self._learn()
+            news = True
+        return news
+
+    def overdue(self, now_ms: float) -> bool:
+        """Whether the next iteration should have begun by now and has not: it begins no earlier than now."""
+        first_ms = float(self._ends[0, 0]) if self.knows else 0.0
+        late_ms = now_ms - (self.begin_ms + self.period_ms + first_ms)
+        return self.knows and late_ms > 0
+
+    def resume_ms(self, now_ms: float) -> float:
+        """When the next iteration begins, as far as is known."""
+        expected = self.begin_ms + self.period_ms
+        return max(expected, now_ms) if self.overdue(now_ms) else expected
+
+    def pattern(self) -> TrainingPattern:
+        """The ops of an iteration, from its begin on."""
+        rows = [self._on_circle(gpu) for gpu in range(len(self._ops))]
+        pipelines = len(self._ops) // self._stages
+        return TrainingPattern(
+            period_ms=self.period_ms,
+            busy=tuple(
+                tuple(rows[p * self._stages + s] for s in range(self._stages)) for p in range(pipelines)
+            ),
+            dc_of_stage=(0,) * self._stages,
+        )
+
+    def bubbles(self, pattern: TrainingPattern, resume_ms: float) -> list[tuple[Interval, ...]]:
+        """The idle intervals of each GPU, from the begin of the iteration that runs to its end."""
+        found = []
+        for p in range(pattern.pipelines):
+            for s in range(pattern.stages):
+                busy = [(self.begin_ms + b, self.begin_ms + e) for b, e in pattern.busy[p][s]]
+                begins = [self.begin_ms, *(e for _, e in busy)]
+                ends = [*(b for b, _ in busy), resume_ms]
+                found.append(tuple((b, e) for b, e in zip(begins, ends, strict=True) if e > b))
+        return found
+
+    def next_op(self, gpu: int, at_ms: float, *, resume_ms: float) -> tuple[Op, float]:
+        """The first op of a GPU that is to begin at or after `at_ms`, and when."""
+        assert self.latest is not None
+        starts, indexes = self._order[gpu]
+        begin, iteration = self.begin_ms, self.latest
+        if at_ms + 1e-6 >= begin + self.period_ms:  # later iterations count from where the next should begin
+            begin, iteration, at_ms = resume_ms, iteration + 1, max(at_ms, resume_ms)
+        laps = int((at_ms - begin) // self.period_ms)
+        best: tuple[Op, float] | None = None
+        for lap in (laps - 1, laps, laps + 1):
+            since = begin + lap * self.period_ms
+            place = bisect_left(starts, at_ms - since - 1e-6)
+            if place < len(starts):
+                op, begins = (iteration + lap, indexes[place]), since + starts[place]
+                if best is None or begins < best[1]:
+                    best = op, begins
+        assert best is not None, "every GPU has an op in every iteration"
+        return best
+
+    def _go_back(self) -> None:
+        """Training repeats an iteration, as after a checkpoint: what it did in those before is over."""
+        self._seen.clear()
+        self._begins.clear()
+        self.latest = None
+
+    def _begun(self, iteration: int, start_ms: float) -> None:
+        before = self._begins.get(iteration - 1)
+        if before is not None:
+            self._periods.append(start_ms - before)
+        self._begins[iteration] = start_ms
+        for old in [i for i in self._begins if i < iteration - KEPT]:
+            self._begins.pop(old)
+            self._seen.pop(old, None)
+        if self.latest is None or iteration > self.latest:
+            self.latest, self.begin_ms = iteration, start_ms
+
+    def _learn(self) -> None:
+        starts = np.stack([starts for starts, _ in self._history])
+        ends = np.stack([ends for _, ends in self._history])
+        self._starts, self._ends = np.median(starts, axis=0), np.median(ends, axis=0)
+        if self._periods:
+            self.period_ms = float(np.median(self._periods))
+        early = self._starts[None] - starts
+        # The first op of the first GPU is what all is counted from.
+        self.early_ms = max(0.0, float(np.nanquantile(early, EARLY_QUANTILE)))
+        self._order = []
+        for gpu, count in enumerate(self._ops):
+            order = np.argsort(self._starts[gpu, :count], kind="stable")
+            self._order.append((self._starts[gpu, order].tolist(), order.tolist()))
+
+    def guard_ms(self, least_ms: float) -> float:
+        """What to keep free before an op: `least_ms`, or what 99 of 100 ops that were early stayed within."""
+        return max(least_ms, min(self.early_ms, MOST_GUARD_SHARE * self.period_ms))
+
+    def _on_circle(self, gpu: int) -> tuple[Interval, ...]:
+        """Training of a GPU within one period; what reaches beyond its end lies at its begin."""
+        period = self.period_ms
+        pieces: list[Interval] = []
+        for k in range(self._ops[gpu]):
+            begin, end = float(self._starts[gpu, k]), float(self._ends[gpu, k])
+            if end - begin >= period:
+                return ((0.0, period),)
+            lap = begin // period
+            begin, end = begin - lap * period, end - lap * period
+            pieces += [(begin, min(end, period))] + ([(0.0, end - period)] if end > period else [])
+        return joined(sorted(pieces))
+
+    def _empty(self) -> _Seen:
+        shape = len(self._ops), max(self._ops)
+        return _Seen(starts=np.full(shape, np.nan), ends=np.full(shape, np.nan))
+
+    def _is_whole(self, seen: _Seen) -> bool:
+        return all(not np.isnan(seen.ends[gpu, :count]).any() for gpu, count in enumerate(self._ops))

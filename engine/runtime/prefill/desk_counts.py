@@ -1,0 +1,36 @@
+"""What a desk did in the last second, as the run's events say it."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the last event. missed : delivered past their objective.  prefill_ms : of chunks that ran."""
+
+    accepted: int = 0
+    delivered: int = 0
+    missed: int = 0
+    prefill_ms: float = 0.0
+    refused: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    since: float = field(default_factory=time.monotonic)
+
+    def event(
+        self, dc: str, *, waiting: int, gpus: int, slowdown: float | None, paused: bool
+    ) -> dict[str, Any]:
+        """The event of kind `prefill`; counting begins anew."""
+        now = time.monotonic()
+        made = {
+            "kind": "prefill", "dc": dc, "t": time.time(), "window_s": round(now - self.since, 3),
+            "accepted": self.accepted, "refused": dict(self.refused), "delivered": self.delivered,
+            "failed": dict(self.failed), "missed": self.missed, "waiting": waiting,
+            "prefill_ms": round(self.prefill_ms, 3), "gpus": gpus, "slowdown": slowdown, "paused": paused,
+        }  # fmt: skip
+        self.accepted = self.delivered = self.missed = 0
+        self.prefill_ms, self.since = 0.0, now
+        self.refused.clear()
+        self.failed.clear()
+        return made

@@ -1,0 +1,70 @@
+"""Whether a machine can prefill what a job asks for: the checkpoint, its tokenizer, memory."""
+
+import os
+from pathlib import Path
+
+from engine.errors import InputError
+from engine.runtime.prefill.config import LlamaConfig
+from engine.runtime.prefill.decoding import can_decode
+from engine.runtime.prefill.in_rank import BLOCK_TOKENS
+from engine.runtime.prefill.kv_pool import KvShape
+from engine.runtime.prefill.settings import PrefillSettings, check_checkpoint
+from engine.runtime.prefill.tokenizing import tokenizer_of
+from engine.runtime.prefill.weights import Part
+
+
+def examine(settings: PrefillSettings, *, ranks: int) -> LlamaConfig:
+    """The model of `settings`, which so many ranks of this machine are to hold.
+
+    Raises
+    ------
+    InputError
+        No Llama is there, or a budget or this machine's memory is too small, with the figures.
+    """
+    folder = Path(settings.checkpoint).expanduser()
+    config = check_checkpoint(folder)
+    try:
+        part = Part(config=config, stage=0, stages=1)
+        part.check_budget(settings.dtype, settings.weight_budget_bytes)
+    except InputError as error:
+        raise InputError(f"prefill.{error.field}", error.value, error.allowed) from None
+    tokenizer_of(folder, vocab=config.vocab_size)
+    block_bytes = cache_shape(config, settings).block_bytes
+    if settings.kv_budget_bytes < block_bytes:
+        allowed = f"at least {block_bytes / 1e9:g}: a block of {BLOCK_TOKENS} tokens"
+        raise InputError("prefill.kv_budget_gb", settings.kv_budget_gb, allowed)
+    needed = ranks * (part.weight_bytes(settings.dtype) + settings.kv_budget_bytes)
+    there = _main_memory_bytes()
+    if needed > there:
+        allowed = (
+            f"{ranks} ranks here need {needed:,} bytes for weights and KV caches; the machine has {there:,}"
+        )
+        raise InputError("prefill.kv_budget_gb", settings.kv_budget_gb, allowed)
+    return config
+
+
+def cache_shape(config: LlamaConfig, settings: PrefillSettings) -> KvShape:
+    """Of the caches that a rank holds."""
+    layers = range(config.num_hidden_layers)
+    return KvShape.of(config, layers, dtype=settings.dtype, block_tokens=BLOCK_TOKENS)
+
+
+def warm() -> None:
+    """Import and load what desks need, before the host forks: compiled code, and transformers where it is.
+
+    A desk that is started anew is then there at once, and no import takes time from training.
+    """
+    from engine.prefill.bubbles import TrainingPattern
+    from engine.prefill.index import BubbleIndex, Fleet
+    from engine.prefill.latency import Hop, LatencyModel
+
+    pattern = TrainingPattern(period_ms=1.0, busy=((((0.0, 0.5),),),), dc_of_stage=(0,))
+    latency = LatencyModel(a_ms=0.0, b_ms=1.0, c_ms=0.0)
+    fleet = Fleet(pattern=pattern, phase_ms=(0.0,))
+    BubbleIndex(fleet, latency, Hop(), chunk=1, guard_ms=0.0, horizon_ms=2.0)
+    if can_decode():
+        import transformers.models.llama.modeling_llama  # noqa: F401
+
+
+def _main_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,164 @@
+"""Text to ids and back for a served model: by the checkpoint's tokenizer.json, else byte by byte."""
+
+import codecs
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from engine.errors import InputError
+from engine.prefill.desk import Turn
+
+TOKENIZER = "tokenizer.json"
+SETTINGS = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
+BYTES = 256
+_INCOMPLETE = "\ufffd"
+
+
+class Pieces(Protocol):
+    """The text of one answer, as its tokens come."""
+
+    def add(self, token: int) -> str:
+        """What text the token adds; empty while a character is not complete."""
+
+
+class Tokenizer(Protocol):
+    """`kind` says which of the two it is."""
+
+    kind: str
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a prompt."""
+
+    def chat(self, turns: Sequence[Turn]) -> list[int]:
+        """The ids of a chat up to where the assistant goes on. Raises InputError: its template refuses it."""
+
+    def pieces(self) -> Pieces:
+        """For the text of an answer."""
+
+
+def plain(turns: Sequence[Turn]) -> str:
+    """A chat where the tokenizer has no template: a line of `role: content` each, then `assistant:`."""
+    return "".join(f"{turn.role}: {turn.content}\n" for turn in turns) + "assistant:"
+
+
+def tokenizer_of(folder: Path, *, vocab: int) -> Tokenizer:
+    """The tokenizer of the checkpoint in `folder`. Raises InputError where what is there does not do."""
+    if (folder / TOKENIZER).is_file():
+        return _Hub(folder, vocab)
+    if vocab < BYTES:
+        allowed = (
+            f"has no {TOKENIZER}, and its vocabulary of {vocab} ids is too small for bytes: at least 256"
+        )
+        raise InputError("prefill.checkpoint", str(folder), allowed)
+    return _Bytes()
+
+
+class _Bytes:
+    kind = "bytes"
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode("utf-8", errors="replace"))
+
+    def chat(self, turns: Sequence[Turn]) -> list[int]:
+        return self.encode(plain(turns))
+
+    def pieces(self) -> Pieces:
+        return _BytePieces()
+
+
+class _BytePieces:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: int) -> str:
+        return self._decoder.decode(bytes([token])) if token < BYTES else ""
+
+
+class _Hub:
+    kind = TOKENIZER
+
+    def __init__(self, folder: Path, vocab: int) -> None:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        from tokenizers import Tokenizer as Library
+
+        path = folder / TOKENIZER
+        try:
+            self._library = Library.from_str(path.read_text(encoding="utf-8"))
+        except Exception as error:  # the library raises Exception itself
+            raise InputError("prefill.checkpoint", str(path), f"is no tokenizer ({error})") from None
+        if self._library.get_vocab_size() > vocab:
+            allowed = f"has {self._library.get_vocab_size()} tokens, the model {vocab}"
+            raise InputError("prefill.checkpoint", str(path), allowed)
+        self._settings = _json(folder / SETTINGS)
+        self._template = _template(folder, self._settings)
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._library.encode(text).ids)
+
+    def chat(self, turns: Sequence[Turn]) -> list[int]:
+        if self._template is None:
+            return self.encode(plain(turns))
+        text = self._rendered([turn.model_dump() for turn in turns])
+        return list(self._library.encode(text, add_special_tokens=False).ids)
+
+    def pieces(self) -> Pieces:
+        return _HubPieces(self._library)
+
+    def _rendered(self, messages: list[dict[str, Any]]) -> str:
+        from jinja2.exceptions import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        def refuse(message: str) -> None:
+            raise InputError("messages", len(messages), str(message)[:200])
+
+        room = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        room.globals["raise_exception"] = refuse
+        tokens = {name: _token(self._settings.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
+        try:
+            made = room.from_string(self._template or "")
+            return made.render(messages=messages, add_generation_prompt=True, **tokens)
+        except (TemplateError, TypeError) as error:
+            allowed = f"the model's chat template refuses them ({type(error).__name__})"
+            raise InputError("messages", len(messages), allowed) from None
+
+
+class _HubPieces:
+    def __init__(self, library: Any) -> None:
+        self._library, self._ids, self._said = library, [], 0  # type: ignore[var-annotated]
+
+    def add(self, token: int) -> str:
+        self._ids.append(token)
+        text = self._library.decode(self._ids, skip_special_tokens=True)
+        if text.endswith(_INCOMPLETE):
+            return ""
+        piece = text[self._said :]
+        self._said = len(text)
+        return str(piece)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _template(folder: Path, settings: dict[str, Any]) -> str | None:
+    try:
+        return (folder / TEMPLATE).read_text(encoding="utf-8")
+    except OSError:
+        pass
+    found = settings.get("chat_template")
+    if isinstance(found, list):  # several, by name
+        found = next(
+            (t.get("template") for t in found if isinstance(t, dict) and t.get("name") == "default"), None
+        )
+    return found if isinstance(found, str) else None
+
+
+def _token(value: Any) -> str:
+    return str(value.get("content", "")) if isinstance(value, dict) else str(value or "")

@@ -1,0 +1,91 @@
+"""What hosts tell each other and their ranks: one life of a run's ranks, and how the last one ended."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+from engine.runtime.launch import LaunchSpec, RankAssignment
+from engine.runtime.recovery.plan import From
+
+Failed = Literal["rank", "node", "link", "datacenter"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """All ranks from one common start to their end.
+
+    number : counted from 1. step : steps done at its start. source, where, peers : as in plan.Way.
+    store_port : of this life's rendezvous store, on the first rank's machine.
+    saved_step, validated_step : the last ones that are done, so that none is left out or done twice.
+    retell : the totals of the last step before are not known yet: pipeline 0 tells them again.
+    """
+
+    number: int
+    step: int
+    source: From
+    where: str | None = None
+    peers: dict[int, int] = field(default_factory=dict)
+    store_port: int = 0
+    saved_step: int = 0
+    validated_step: int = 0
+    retell: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**asdict(self), "peers": list(self.peers.items())}
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`. Raises TypeError or ValueError where the values are none."""
+        return cls(**{**values, "peers": {int(a): int(b) for a, b in values["peers"]}})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dead:
+    """A rank that ended; `cause`: not for having lost another one. `final`: it would end so again."""
+
+    rank: int
+    why: str
+    cause: bool
+    final: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Trouble:
+    """A failure while it is dealt with: what is lost may turn out to be more than was noticed first.
+
+    noticed : Unix time. silent_s : since the last sign of life, where silence is how it was noticed.
+    """
+
+    noticed: float
+    silent_s: float = 0.0
+    dead: dict[int, Dead] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)  # lost with their memory, and how that was noticed
+
+    def add(self, dead: Iterable[Dead]) -> None:
+        """Note ranks that ended; what is known of one already stays."""
+        for rank in dead:
+            self.dead.setdefault(rank.rank, rank)
+
+    def described(self, spec: LaunchSpec) -> tuple[Failed, str]:
+        """What failed, and in words."""
+        causes = [rank for rank in self.dead.values() if rank.cause]
+        gone = {rank.rank for rank in causes} | {a.rank for a in spec.ranks if a.node in self.nodes}
+        centres = _whole(spec.ranks, gone)
+        named = {a.rank: f"rank {a.rank} ({a.dc_name} p{a.pipeline}s{a.stage})" for a in spec.ranks}
+        if centres and (len(gone) > 1 or self.nodes):
+            return "datacenter", f"all ranks of {' and '.join(centres)}"
+        if self.nodes:
+            return "node", "; ".join(f"node {node}: {why}" for node, why in self.nodes.items())
+        if causes:
+            return "rank", "; ".join(f"{named[rank.rank]}: {rank.why}" for rank in causes)
+        # The ranks that the transport told of it know which link; the others lost these, inside their centre.
+        whys = sorted((rank.why for rank in self.dead.values()), key=lambda why: "gloo" in why)
+        return "link", whys[0] if whys else "no rank said why"
+
+
+def _whole(ranks: Sequence[RankAssignment], gone: set[int]) -> list[str]:
+    """The data centres, of several, of which nothing is left."""
+    names = sorted({a.dc_name for a in ranks})
+    lost = [name for name in names if all(a.rank in gone for a in ranks if a.dc_name == name)]
+    return lost if len(names) > 1 else []

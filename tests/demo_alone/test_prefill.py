@@ -1,0 +1,127 @@
+"""The whole product sells the bubbles of a run: from the clone form to tokens in the official client."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.demo.harness import Client, Demo, wait_for
+from tests.demo_alone.own import (
+    demo_of_its_own,
+    ended,
+    first_run,
+    operator_of,
+    progress,
+    query,
+    state_of,
+)
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+PROMPT = "The quick brown fox jumps over the lazy dog, and nobody may read this on any disk: 7f3a."
+
+
+@pytest.fixture
+def demo() -> Iterator[Demo]:
+    with demo_of_its_own() as demo:
+        yield demo.start()
+
+
+def logged_in(demo: Demo, name: str) -> Client:
+    client = Client(demo.url)
+    client.login(name, "meridian-demo")
+    return client
+
+
+def filled_in(page: str) -> dict[str, str]:
+    """The values with which the fields of a page's form begin, as far as they are one line of text."""
+    form = dict(re.findall(r'<input[^>]*name="(\w+)"[^>]*value="([^"]*)"', page))
+    chosen = re.findall(r'<select[^>]*name="(\w+)".*?<option value="([^"]*)"[^>]*selected', page, re.S)
+    return form | dict(chosen)
+
+
+def selling(demo: Demo, folder: Path) -> str:
+    """A clone of the demo's run that prefills a tiny Llama."""
+    client = operator_of(demo)
+    run = first_run(demo, client, seconds=150)
+    client.post(f"/runs/{run}/cancel/")
+    ended(client, run, 60)
+    form = filled_in(client.get(f"/runs/{run}/clone/"))
+    model = {"checkpoint": folder, "name": "llama-tiny", "chunk_tokens": 16, "kv_budget_gb": 0.01}
+    latency = {"latency_a_ms": 2, "latency_b_ms": 0.1, "latency_c_ms": 0}
+    page = client.post(
+        f"/runs/{run}/clone/",
+        form | {f"prefill_{name}": str(value) for name, value in (model | latency).items()},
+    )
+    launched = re.search(r"/runs/(\d+)/$", client.last_url)
+    assert launched, page
+    return launched[1]
+
+
+def key_of_a_tenancy(demo: Demo) -> str:
+    """What a tenant asks for, an admin grants, and the key that the tenant makes of it."""
+    tenant, admin = logged_in(demo, "tenant"), logged_in(demo, "admin")
+    form = filled_in(tenant.get("/tenancies/new/"))
+    (dc,) = query(demo, "select dc_id from live_desk where state = 'open' order by dc_id limit 1")[0]
+    asked = {"name": "search", "purpose": "tests", "model": "llama-tiny", "datacenters": [dc]}
+    sizes = {"typical_prompt": 64, "asked_longest_prompt": 512, "asked_ttft_ms": 20_000}
+    page = tenant.post("/tenancies/new/", {**form, **asked, **sizes})
+    made = re.search(r"/tenancies/(\d+)/$", tenant.last_url)
+    assert made, page
+    review = f"/tenancies/{made[1]}/review/"
+    limits = filled_in(admin.get(review)) | {"price": "1.5", "datacenters": dc, "decision": "approve"}
+    page = admin.post(review, limits)
+    assert admin.last_url.endswith(f"/tenancies/{made[1]}/"), page
+    page = tenant.post("/keys/new/", {"tenancy": made[1], "name": "laptop"})
+    found = re.search(r"mrd-[\w-]{43}", page)
+    assert found, page
+    return found[0]
+
+
+def test_bubbles_are_sold_while_the_run_trains(demo: Demo, tmp_path: Path) -> None:
+    folder = tmp_path / "llama-tiny"
+    command = [sys.executable, "-m", "engine.cli", "prefill", "model", str(folder), "--steps", "0"]
+    subprocess.run(command, check=True, capture_output=True)
+    tmp_path.chmod(0o755)
+    run = selling(demo, folder)
+    client = operator_of(demo)
+    desks = "select count(*) from live_desk where run_id = %s and state = 'open'"
+    wait_for("a desk in each data centre", lambda: query(demo, desks, int(run))[0][0] == 3, 150)
+    key = key_of_a_tenancy(demo)
+    with openai.OpenAI(base_url=f"{demo.url}/v1", api_key=key, max_retries=5, timeout=60) as api:
+        model = api.models.list().data[0].id
+        before = progress(client, run)
+        whole = api.completions.create(model=model, prompt=PROMPT, max_tokens=1, temperature=0)
+        assert whole.usage is not None
+        assert whole.usage.prompt_tokens in (len(PROMPT), len(PROMPT) + 1)  # bytes, and a begin of text
+        stream = api.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": PROMPT}],
+            max_tokens=4,
+            temperature=0,
+            stream=True,
+        )
+        assert [piece.choices[0].finish_reason for piece in stream if piece.choices][-1] in ("length", "stop")
+        wait_for("it to train on", lambda: progress(client, run) > before + 2, 60)
+    assert state_of(client, run)["status"] == "running"
+    usage = query(demo, "select outcome, charge from prefill_usageevent order by id")
+    assert [outcome for outcome, _ in usage if outcome == "delivered"] == ["delivered"] * 2
+    assert "llama-tiny" in client.get("/prefill/live/")
+    wait_for(
+        "a span of prefill",
+        lambda: (
+            query(
+                demo,
+                desks.replace("live_desk", "live_prefillsecond").replace("state = 'open'", "delivered > 0"),
+                int(run),
+            )[0][0]
+            > 0
+        ),
+        30,
+    )
+    client.post(f"/runs/{run}/cancel/")
+    assert ended(client, run, 60)["status"] == "cancelled"
+    assert not [path for path in demo.var.rglob("*") if path.is_file() and b"7f3a." in path.read_bytes()]

@@ -1,0 +1,127 @@
+"""A small training run that prefills, and a gateway to its desks."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from engine.prefill.desk import Ask, Done, Refused, Token, Withdraw
+from engine.runtime.job import TrainJob
+from engine.runtime.launch import RankGroup, single_machine
+from engine.runtime.prefill.desk_wire import GATEWAY_RANK, Answer, DeskLost, Line, answers, call
+from engine.runtime.transport.handshake import Identity
+from tests.runtime.jobs import job
+
+# On a machine that others keep busy, training may be too uneven for a while to leave a bubble.
+PASSING = ("no_bubble", "queue_full", "kv_space")
+
+
+def prefill(folder: Path, **changes: Any) -> dict[str, Any]:
+    """The section of a job's document; chunks of at least 16 tokens, so that prompts are cut."""
+    return {
+        "checkpoint": str(folder), "name": "tiny", "dtype": "fp32", "weight_budget_gb": 0.01,
+        "kv_budget_gb": 0.001, "latency": {"a_ms": 3, "b_ms": 0.2, "c_ms": 0}, "chunk_tokens": 16,
+        "pause_slowdown": 1.0, **changes,
+    }  # fmt: skip
+
+
+def live_job(folder: Path, **changes: Any) -> TrainJob:
+    """Three emulated stages in two data centres, two pipelines, that go on until they are stopped."""
+    return job(
+        device="emulated", times_ms={"forward": 10, "backward": 20, "recompute": 10}, micro_batch=1,
+        **{"prefill": prefill(folder), "steps": 1_000_000, **changes},
+    )  # fmt: skip
+
+
+class LiveRun:
+    """A run on the emulated device, in two data centres, with a desk in each."""
+
+    def __init__(self, folder: Path, log_dir: Path, **changes: Any) -> None:
+        of = live_job(folder, **changes)
+        self.events: list[dict[str, Any]] = []
+        self.spec = single_machine(of, run="live", log_dir=str(log_dir))
+        self.group = RankGroup(self.spec, self.events.append)
+        self.group.start()
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in list(self.events) if event["kind"] == kind]
+
+    def desk(self, dc: str) -> dict[str, Any] | None:
+        """Where the desk of a data centre listens; None while it is closed."""
+        said = [event for event in self.of_kind("desk") if event["dc"] == dc]
+        return said[-1] if said and said[-1]["state"] == "open" else None
+
+    def desk_process(self, dc: str) -> psutil.Process:
+        """The process that listens there."""
+        where = self.desk(dc)
+        assert where is not None
+        assert self.group._host is not None
+        for process in psutil.Process(self.group._host.pid).children():
+            listening = [c.laddr.port for c in process.net_connections("tcp") if c.status == "LISTEN"]
+            if where["port"] in listening:
+                return process
+        raise AssertionError("nobody listens there")
+
+    async def until(self, what: str, is_so: Callable[[], Any], seconds: float = 60.0) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while not is_so():
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            failed = [e["detail"] for e in self.of_kind("rank") if e["state"] == "failed"]
+            raise AssertionError(f"{what} never came; {failed}") from None
+
+    async def gateway(self, dc: str) -> "Gateway":
+        where = self.desk(dc)
+        assert where is not None
+        me = Identity(rank=GATEWAY_RANK, run="live", generation=1, secret=self.spec.secret.encode())
+        return Gateway(await call(where["host"], where["port"], me, where["rank"]))
+
+
+class Gateway:
+    """Asks, and keeps the answers by request; where the refusal passes, it asks again, as clients do."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self.answers: dict[str, list[Answer]] = {}
+        self._asked: dict[str, Ask] = {}
+        self.lost = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+
+    async def ask(self, request: str, **what: Any) -> None:
+        self._asked[request] = Ask(request=request, **{"longest_prompt": 1000, **what})
+        await self._line.send(self._asked[request])
+
+    async def withdraw(self, request: str) -> None:
+        await self._line.send(Withdraw(request=request))
+
+    async def ended(self, request: str) -> list[Answer]:
+        """All that was answered, once there is no more to come."""
+        async with asyncio.timeout(30):
+            while not any(a.kind in ("done", "refused", "failed") for a in self.answers.get(request, [])):
+                await asyncio.sleep(0.01)
+        return self.answers[request]
+
+    async def tokens(self, request: str) -> list[int]:
+        """The tokens of a request that went well."""
+        said = await self.ended(request)
+        assert isinstance(said[-1], Done), said
+        return [a.token for a in said if isinstance(a, Token)]
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        await self._line.close()
+
+    async def _read(self) -> None:
+        try:
+            async for answer in answers(self._line):
+                if isinstance(answer, Refused) and answer.reason in PASSING:
+                    await asyncio.sleep(0.1)
+                    await self._line.send(self._asked[answer.request])
+                else:
+                    self.answers.setdefault(answer.request, []).append(answer)
+        except DeskLost:
+            pass
+        self.lost.set()

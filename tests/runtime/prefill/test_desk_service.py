@@ -1,0 +1,254 @@
+"""A desk's requests without sockets: one GPU, a clock that the test sets, and a rank that it plays."""
+
+from typing import Any
+
+import pytest
+
+from engine.inputs import Document
+from engine.prefill.desk import Ask
+from engine.prefill.handover import StageCache
+from engine.runtime.prefill.desk_plan import DeskPlan, Seats
+from engine.runtime.prefill.desk_request import Model
+from engine.runtime.prefill.desk_service import LEAD_MS, PATIENCE_MS, DeskService
+from engine.runtime.prefill.kv_pool import KvShape
+from engine.runtime.prefill.seat_wire import Cancel, ChunkLate, ChunkRan, Drop, OpEnded, Row
+from engine.runtime.prefill.settings import PrefillSettings
+from engine.runtime.prefill.tokenizing import tokenizer_of
+
+PERIOD_MS, BUSY_MS = 100.0, 40.0  # one op at the begin of each iteration
+SHAPE = KvShape(first_layer=0, layers=1, kv_heads=1, head_size=8, dtype="fp32", block_tokens=32)
+CACHE = StageCache(rank=0, host="h", port=1, block_ids=(0,), first_layer=0, layers=1)
+
+
+class Box:
+    """A gateway, a rank or a decoder that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Document] = []
+        self.started: list[tuple[str, int, int]] = []
+        self.stopped: list[str] = []
+
+    def send(self, message: Document) -> None:
+        self.sent.append(message)
+
+    def start(self, request: str, params: Document, token: int, *, most: int, sampling: Document) -> None:
+        self.started.append((request, token, most))
+
+    def stop(self, request: str) -> None:
+        self.stopped.append(request)
+
+    def kinds(self) -> list[str]:
+        return [message.kind for message in self.sent]  # type: ignore[attr-defined]
+
+    def last(self) -> Any:
+        return self.sent[-1]
+
+
+class Desk:
+    """The service after four iterations, at 10 ms into the fifth."""
+
+    def __init__(self, tmp_path: Any, **changes: Any) -> None:
+        settings = PrefillSettings(
+            **{"checkpoint": "/x", "latency": {"a_ms": 1, "b_ms": 0.5, "c_ms": 0}, "dtype": "fp32",
+               "chunk_tokens": 16, "kv_budget_gb": 0.001, **changes}
+        )  # fmt: skip
+        self.now_ms, self.decoder, self.gateway, self.rank = 0.0, Box(), Box(), Box()
+        model = Model(
+            tokenizer=tokenizer_of(tmp_path, vocab=256), vocabulary=256, context=2048, ends=frozenset({0}),
+            engine_id="run/1/north",
+        )  # fmt: skip
+        plan = DeskPlan(Seats(ranks=(0,), ops=(1,), stages=1), settings, SHAPE)
+        self.service = DeskService(
+            plan, model, decoder=self.decoder, now_ms=lambda: self.now_ms, origin_s=0.0
+        )
+        self.service.attach(0, self.rank)
+        for iteration in range(5):
+            self.trains(iteration)
+        self.now_ms = 450.0
+
+    def trains(self, iteration: int, late_ms: float = 0.0, lasts_ms: float = BUSY_MS) -> None:
+        start = iteration * PERIOD_MS + late_ms
+        end = start + lasts_ms
+        self.now_ms = max(self.now_ms, end)
+        ended = OpEnded(iteration=iteration, op=0, start_s=start / 1e3, end_s=end / 1e3)
+        self.service.heard(0, ended)
+
+    def ask(self, name: str = "a", tokens: int = 40, **what: Any) -> None:
+        given = {"prompt": "x" * tokens, "max_tokens": 1, "longest_prompt": 1000, **what}
+        self.service.ask(self.gateway, Ask(request=name, **given))
+
+    def turn(self, at_ms: float) -> list[Row]:
+        """The rows that go out by then."""
+        self.now_ms = at_ms
+        before = len(self.rank.sent)
+        self.service.turn()
+        return [message for message in self.rank.sent[before:] if isinstance(message, Row)]
+
+    def ran(self, row: Row, token: int | None = None, cache: StageCache | None = None) -> None:
+        tokens = len(row.ids)
+        end_s = row.begin_s + 0.001 + 0.0005 * tokens
+        self.now_ms = max(self.now_ms, end_s * 1e3)
+        self.service.heard(
+            0,
+            ChunkRan(
+                request=row.request, done=row.done, tokens=tokens, start_s=row.begin_s, end_s=end_s,
+                token=token, cache=cache,
+            ),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def desk(tmp_path: Any) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_a_prompt_is_accepted_sent_and_answered(desk: Desk) -> None:
+    desk.ask()
+    accepted = desk.gateway.last()
+    assert (accepted.kind, accepted.prompt_tokens) == ("accepted", 40)
+    (row,) = desk.turn(451.0)
+    assert (row.iteration, row.op, row.final) == (5, 0, True)
+    assert row.until_s <= 0.5
+    desk.ran(row, token=ord("y"))
+    assert desk.gateway.kinds() == ["accepted", "token", "done"]
+    assert desk.gateway.last().ttft_ms == pytest.approx(desk.now_ms - 450.0)
+    assert desk.service.turn() is None, "nothing is under way"
+
+
+def test_a_long_prompt_goes_in_chunks_through_bubbles_shortly_before_each(desk: Desk) -> None:
+    desk.ask(tokens=150)
+    (first,) = desk.turn(451.0)
+    assert first.done == 0
+    assert not first.final
+    desk.ran(first)
+    second_begins_ms = 500.0 + BUSY_MS
+    assert desk.turn(second_begins_ms - LEAD_MS - 5) == []
+    desk.trains(5)
+    (second,) = desk.turn(second_begins_ms + 0.5)
+    assert second.done == len(first.ids)
+    assert (second.iteration, second.final) == (6, True)
+
+
+def test_a_chunk_that_was_late_is_placed_anew(desk: Desk) -> None:
+    desk.ask()
+    (row,) = desk.turn(451.0)
+    desk.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
+    (again,) = desk.turn(452.0)
+    assert again.done == 0
+    desk.ran(again, token=1)
+    assert desk.gateway.last().kind == "done"
+
+
+def test_one_that_is_always_late_fails_in_the_end_and_says_why(desk: Desk) -> None:
+    desk.ask()
+    iteration, at_ms = 5, 450.0
+    while desk.gateway.last().kind == "accepted" and iteration < 200:
+        at_ms += 10.0
+        if at_ms >= iteration * PERIOD_MS + BUSY_MS:
+            desk.trains(iteration)
+            iteration += 1
+        for row in desk.turn(at_ms):
+            desk.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
+    assert desk.gateway.last().reason == "training"
+    assert isinstance(desk.rank.last(), Drop)
+    assert desk.service.counts.failed == {"training": 1}
+    assert at_ms > PATIENCE_MS
+
+
+def test_one_that_training_leaves_no_place_waits_until_there_is_one_again(desk: Desk) -> None:
+    """For a while training leaves no bubble that would hold a chunk; what was accepted is not lost by it."""
+    desk.ask(tokens=90)
+    for iteration in range(5, 35):
+        desk.trains(iteration, lasts_ms=97.0)
+        rows = desk.turn(desk.now_ms + 1)
+        for row in rows:
+            desk.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
+    assert (rows, desk.service.waiting) == ([], 0), "the bubbles to come hold nothing"
+    assert desk.gateway.kinds() == ["accepted"]
+    for iteration in range(35, 60):
+        desk.trains(iteration)
+        rows = rows or desk.turn(desk.now_ms + 1)
+    desk.ran(rows[0], token=1)
+    assert desk.gateway.kinds() == ["accepted", "token", "done"]
+
+
+def test_training_that_comes_later_moves_what_was_to_run(desk: Desk) -> None:
+    desk.ask("first", tokens=90)
+    desk.ask("second", tokens=80)
+    desk.turn(451.0)
+    assert desk.service.waiting == 1
+    (row,) = desk.turn(530.0)
+    assert row.begin_s == pytest.approx(0.54)
+    desk.now_ms = 559.0  # no op has begun since: its rank waited for one, and gives the chunk back
+    desk.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
+    assert isinstance(desk.rank.sent[-1], Cancel)
+    desk.trains(5, late_ms=60.0)  # its op ran from 560 to 600
+    (again,) = desk.turn(601.0)
+    assert again.request == row.request
+    assert again.begin_s >= 0.599
+
+
+def test_answers_end_at_their_stop_at_the_models_end_and_at_their_length(desk: Desk) -> None:
+    for name, first in (("ended", 0), ("stopped", ord("b")), ("long", ord("c"))):
+        desk.ask(name, tokens=8, max_tokens=3, stop=("b",))
+        row = desk.turn(desk.now_ms + 1)[0]
+        desk.ran(row, token=first, cache=CACHE)
+    said = {m.request: m for m in desk.gateway.sent if m.kind == "done"}  # type: ignore[attr-defined]
+    assert (said["ended"].finish, said["ended"].completion_tokens) == ("stop", 0)  # type: ignore[attr-defined]
+    assert said["stopped"].finish == "stop"  # type: ignore[attr-defined]
+    ((key, token, most),) = desk.decoder.started
+    assert (token, most) == (ord("c"), 2)
+    desk.service.decoded({"request": key, "token": ord("d")})
+    desk.service.decoded({"request": key, "token": ord("e")})
+    desk.service.decoded({"request": key, "end": "length"})
+    assert (desk.gateway.last().finish, desk.gateway.last().completion_tokens) == ("length", 3)
+
+
+def test_withdrawn_and_left_free_what_they_hold(desk: Desk) -> None:
+    desk.ask("a")
+    desk.turn(451.0)
+    desk.service.withdraw(desk.gateway, "a")
+    assert desk.gateway.last().reason == "cancelled"
+    assert isinstance(desk.rank.last(), Drop)
+    desk.ask("b")
+    desk.service.gone(desk.gateway)
+    assert desk.service.counts.failed == {"cancelled": 2}
+    assert desk.service.waiting == 0
+
+
+def test_without_a_decoder_only_prefill_is_taken(desk: Desk) -> None:
+    desk.ask("a", max_tokens=2)
+    desk.ran(desk.turn(451.0)[0], token=1, cache=CACHE)
+    desk.service.decoder_lost()
+    assert desk.gateway.last().reason == "decode"
+    desk.ask("b", max_tokens=2)
+    assert (desk.gateway.last().kind, desk.gateway.last().reason) == ("refused", "invalid_prompt")
+    assert "meridian[decode]" in desk.gateway.last().message
+
+
+def test_no_request_is_accepted_while_training_is_too_slow(desk: Desk) -> None:
+    desk.service.plan.slowdown.paused = True
+    desk.ask()
+    assert (desk.gateway.last().reason, desk.service.counts.refused) == (
+        "training_paused", {"training_paused": 1},
+    )  # fmt: skip
+
+
+def test_a_rank_that_leaves_fails_what_it_computed(desk: Desk) -> None:
+    desk.ask()
+    desk.turn(451.0)
+    desk.service.detach(0, desk.rank)
+    assert desk.gateway.last().reason == "training"
+    desk.ask("b")
+    assert (desk.gateway.last().kind, desk.gateway.last().reason) == ("refused", "no_bubble")
+
+
+def test_one_who_goes_before_moves_a_chunk_that_was_sent(desk: Desk) -> None:
+    desk.now_ms = 495.0
+    desk.ask("low", tokens=90)  # it fits into the next bubble, from 540 on
+    desk.now_ms = 520.0
+    assert len(desk.turn(520.0)) == 1
+    desk.ask("high", tokens=20, priority=1)
+    assert [type(m) for m in desk.rank.sent] == [Row, Cancel]
+    rows = desk.turn(521.0)
+    assert [row.request.split("-")[1] for row in rows][:1] == ["high"]

@@ -1,0 +1,196 @@
+"""Runs that lose a rank, a machine, a link or a data centre go on by themselves, as if nothing had been."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.jobs import Run, job
+from tests.runtime.machines import Machines
+
+STEPS = 12
+JOB = {"dtype": "fp64", "steps": STEPS}
+SPLIT = [(0, 1), (3, 4), (2,), (5,)]  # north on two machines, south on two
+ONE_PIPELINE = {"pipelines": 1, "datacenters": [{"name": "north", "gpus": 2}, {"name": "south", "gpus": 1}]}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    known: dict[str, dict[str, Any]] = {}
+
+    def result(**changes: Any) -> dict[str, Any]:
+        if repr(changes) not in known:
+            known[repr(changes)] = Run(job(**changes), str(tmp_path_factory.mktemp("log"))).result()
+        return known[repr(changes)]
+
+    return result
+
+
+def check_exactly_once(events: list[dict[str, Any]], of: Any, recoveries: list[dict[str, Any]]) -> None:
+    """Every microbatch of every iteration that counts was done once, as the spans tell."""
+    first_of_life = {row["life"]: row["iteration"] for row in recoveries}
+    seen: dict[tuple[int, int], dict[str, Any]] = {}
+    for event in (e for e in events if e["kind"] == "spans"):
+        later = [step for life, step in first_of_life.items() if life > event["life"]]
+        if all(event["iteration"] < step for step in later):  # else it was done again, and does not count
+            assert seen.setdefault((event["rank"], event["iteration"]), event) is event
+    for (rank, iteration), event in seen.items():
+        done = Counter(
+            (s["op"], s["microbatch"]) for s in event["spans"] if s["track"] == "gpu" and s["op"] in "FB"
+        )
+        expected = {(op, m): 1 for op in ("F", "B") for m in range(of.microbatches)}
+        assert done == expected, f"rank {rank}, iteration {iteration}"
+    # Ranks that are killed may take the spans of its last iterations with it, nothing else may be missing.
+    missing = of.world_size * of.steps - len(seen)
+    assert missing <= 2 * of.world_size * len(recoveries)
+    assert not missing or recoveries
+
+
+def check_same(result: dict[str, Any], whole: dict[str, Any]) -> None:
+    assert result["params_sha256"] == whole["params_sha256"]
+    assert result["losses"] == whole["losses"]
+    assert result["grad_norms"] == whole["grad_norms"]
+
+
+@pytest.mark.parametrize("victim", [0, pytest.param(4, marks=pytest.mark.long)])
+def test_killed_rank_costs_time_only(
+    victim: int, tmp_path: Path, undisturbed: Callable[..., dict[str, Any]]
+) -> None:
+    of = job(**JOB, recovery={})
+    with Machines(of, tmp_path, [range(6)]) as run:
+        run.at_step(3)
+        run.kill_rank(victim)
+        result = run.result()
+    check_same(result, undisturbed(**JOB))
+    assert [e["iteration"] for e in run.of_kind("step")] == list(range(STEPS)), "each told once"
+    (recovery,) = result["recoveries"]
+    assert (recovery["failed"], recovery["life"]) == ("rank", 2)
+    assert f"rank {victim} " in recovery["detail"]
+    assert recovery["from"] in ("memory", "peer")
+    assert recovery["detected_s"] < 5
+    assert recovery["iteration"] >= 3
+    check_exactly_once(run.events, of, result["recoveries"])
+
+
+@pytest.mark.long
+def test_without_a_replica_the_machine_keeps_the_state(
+    tmp_path: Path, undisturbed: Callable[..., dict[str, Any]]
+) -> None:
+    of = job(**JOB, **ONE_PIPELINE, recovery={})
+    with Machines(of, tmp_path, [range(3)]) as run:
+        run.at_step(3)
+        run.kill_rank(1)
+        result = run.result()
+    check_same(result, undisturbed(**JOB, **ONE_PIPELINE))
+    assert [row["from"] for row in result["recoveries"]] == ["memory"]
+    check_exactly_once(run.events, of, result["recoveries"])
+
+
+@pytest.mark.long
+def test_lost_machine_takes_its_stages_from_replicas(
+    tmp_path: Path, undisturbed: Callable[..., dict[str, Any]]
+) -> None:
+    of = job(**JOB, recovery={})
+    with Machines(of, tmp_path, SPLIT) as run:
+        run.at_step(3)
+        run.kill_machines(1)
+        result = run.result()
+    check_same(result, undisturbed(**JOB))
+    (recovery,) = result["recoveries"]
+    assert (recovery["failed"], recovery["from"]) == ("node", "peer")
+    assert "node-1" in recovery["detail"]
+    check_exactly_once(run.events, of, result["recoveries"])
+
+
+@pytest.mark.long
+def test_machine_of_the_first_rank_is_lost(
+    tmp_path: Path, undisturbed: Callable[..., dict[str, Any]]
+) -> None:
+    with Machines(job(**JOB, recovery={}), tmp_path, SPLIT) as run:
+        run.at_step(3)
+        run.kill_machines(0)
+        result = run.result()
+    whole = undisturbed(**JOB)
+    assert result["params_sha256"] == whole["params_sha256"]
+    told = {e["iteration"]: e["loss"] for e in run.of_kind("step")}
+    assert [told[i] for i in range(STEPS)] == whole["losses"]
+
+
+@pytest.mark.long
+def test_lost_data_centre_goes_back_to_the_checkpoint(
+    tmp_path: Path, undisturbed: Callable[..., dict[str, Any]]
+) -> None:
+    saves = {"dir": str(tmp_path / "saved"), "every": 3}
+    of = job(**JOB, recovery={}, checkpoint=saves)
+    with Machines(of, tmp_path, SPLIT) as run:
+        run.wait(lambda: any(e["step"] >= 3 for e in run.of_kind("checkpoint")), "a checkpoint")
+        run.kill_machines(2, 3)
+        result = run.result()
+    check_same(result, undisturbed(**JOB))
+    (recovery,) = result["recoveries"]
+    assert (recovery["failed"], recovery["from"]) == ("datacenter", "checkpoint")
+    assert "south" in recovery["detail"]
+    assert recovery["iteration"] % 3 == 0
+    assert result["checkpoints"]["last_step"] == STEPS
+
+
+@pytest.mark.long
+def test_cut_link_is_noticed_within_5_s(tmp_path: Path, undisturbed: Callable[..., dict[str, Any]]) -> None:
+    of = job(**{**JOB, "steps": 40}, recovery={})
+    with Machines(of, tmp_path, [range(6)]) as run:
+        run.at_step(3)
+        run.cut("north", "south", 5.5)
+        result = run.result()
+    check_same(result, undisturbed(**{**JOB, "steps": 40}))
+    (recovery,) = result["recoveries"]
+    assert recovery["failed"] == "link"
+    assert "north → south" in recovery["detail"] or "south → north" in recovery["detail"]
+    assert 4 <= recovery["detected_s"] <= 5
+
+
+def test_a_run_whose_attempts_are_used_up_fails_with_the_ranks_own_last_line(tmp_path: Path) -> None:
+    with Machines(job(**{**JOB, "steps": 10**6}, recovery={"attempts": 1}), tmp_path, [range(6)]) as run:
+        for count in (1, 2):
+            run.at_step(3 * count)
+            run.kill_rank(4)
+            if count == 1:
+                run.wait(lambda: bool(run.of_kind("recovery")), "the recovery")
+        assert run.groups[0].wait(30)
+    ended = {e["rank"]: (e["state"], e["exit_code"]) for e in run.of_kind("rank")}
+    assert ended[4] == ("failed", -9)
+    assert {state for rank, (state, _) in ended.items() if rank != 4} == {"stopped"}
+
+
+def test_a_loss_that_goes_wrong_is_not_tried_again(tmp_path: Path) -> None:
+    of = job(lr=1000.0, steps=200, recompute=False, recovery={})
+    with Machines(of, tmp_path, [range(6)]) as run:
+        assert run.groups[0].wait(60)
+    assert not run.of_kind("recovery")
+    failed = [e for e in run.of_kind("rank") if e["state"] == "failed"]
+    assert [e["rank"] for e in failed] == [0]
+    assert "must be finite" in failed[0]["detail"]
+
+
+@pytest.mark.long
+def test_a_machine_that_does_not_return_fails_the_run(tmp_path: Path) -> None:
+    of = job(**{**JOB, "steps": 10**6}, recovery={"wait_s": 2})
+    with Machines(of, tmp_path, SPLIT) as run:
+        run.at_step(2)
+        run.kill_machines(1, away_s=1000)
+        assert run.groups[0].wait(30)
+    failed = [e for e in run.of_kind("rank") if e["state"] == "failed" and e["rank"] == 0]
+    assert "nothing was heard from node-1 for 2 s" in failed[0]["detail"]
+
+
+@pytest.mark.long
+def test_stopped_while_it_waits_for_a_machine(tmp_path: Path) -> None:
+    of = job(**{**JOB, "steps": 10**6}, recovery={})
+    with Machines(of, tmp_path, SPLIT) as run:
+        run.at_step(2)
+        run.kill_machines(1, away_s=1000)
+        run.wait(lambda: not run.groups[1].running(), "its end")
+        run.groups[0].stop(1.0)
+        ended = {e["rank"]: e["state"] for e in run.of_kind("rank")}
+        assert {ended[0], ended[1]} == {"stopped"}

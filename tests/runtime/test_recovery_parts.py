@@ -1,0 +1,166 @@
+"""From where a run goes on, what failed, and what is kept of steps: without processes."""
+
+import itertools
+import os
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import InputError
+from engine.runtime.launch import LaunchSpec, single_machine
+from engine.runtime.recovery.history import History
+from engine.runtime.recovery.life import Dead, Life, Trouble
+from engine.runtime.recovery.memory import Header, Memory, held, new_memory
+from engine.runtime.recovery.plan import Saved, way_on
+from tests.runtime.jobs import job
+
+SPEC: LaunchSpec = single_machine(job(recovery={}), run="x", log_dir="")
+RANKS = range(6)  # two pipelines of three stages: 0 1 | 2 and 3 4 | 5
+
+
+def test_the_newest_step_that_all_hold() -> None:
+    way = way_on(
+        SPEC, {rank: (4, 5) if rank == 2 else (5, 6) for rank in RANKS if rank != 5} | {5: (4, 5)}, None
+    )
+    assert (way.source, way.step, way.peers) == ("memory", 5, {})
+
+
+def test_a_replica_gives_what_a_lost_machine_held() -> None:
+    way = way_on(SPEC, {rank: (5, 6) for rank in RANKS if rank not in (3, 4)}, None)
+    assert (way.source, way.step, way.peers) == ("peer", 6, {3: 0, 4: 1})
+
+
+def test_a_stage_that_nobody_holds_goes_back_to_the_checkpoint_or_the_start() -> None:
+    kept = {rank: (5, 6) for rank in RANKS if rank not in (2, 5)}
+    saved = Saved(step=4, where="/saved/4")
+    assert way_on(SPEC, kept, saved).source == "checkpoint"
+    assert (way_on(SPEC, kept, saved).step, way_on(SPEC, kept, saved).where) == (4, "/saved/4")
+    assert (way_on(SPEC, kept, None).source, way_on(SPEC, kept, None).step) == ("start", 0)
+    assert way_on(SPEC, {}, None).source == "start"
+
+
+@given(st.lists(st.integers(0, 1), min_size=6, max_size=6), st.sets(st.integers(0, 5), max_size=3))
+def test_no_rank_begins_with_a_state_that_nobody_has(ahead: list[int], lost: set[int]) -> None:
+    """Whatever ranks are a step ahead and whatever machines are lost."""
+    kept = {rank: (8 + ahead[rank], 9 + ahead[rank]) for rank in RANKS if rank not in lost}
+    way = way_on(SPEC, kept, None)
+    if way.source == "start":
+        assert any({stage, stage + 3} <= lost for stage in range(3))
+        return
+    assert way.step in (9, 10)
+    for rank in RANKS:
+        giver = way.peers.get(rank, rank)
+        assert giver % 3 == rank % 3
+        assert way.step in kept[giver]
+
+
+@pytest.mark.parametrize(
+    ("dead", "nodes", "failed"),
+    [
+        ([Dead(rank=4, why="killed", cause=True), Dead(rank=5, why="lost", cause=False)], {}, "rank"),
+        ([Dead(rank=2, why="lost rank 1 over north → south", cause=False)], {}, "link"),
+        ([Dead(rank=0, why="lost", cause=False)], {"north-1": "it ended"}, "node"),
+        ([], {"south-0": "silent for 4.6 s", "south-1": "it ended"}, "datacenter"),
+        ([Dead(rank=r, why="killed by SIGKILL", cause=True) for r in (2, 5)], {}, "datacenter"),
+    ],
+)  # fmt: skip
+def test_what_failed(dead: list[Dead], nodes: dict[str, str], failed: str) -> None:
+    trouble = Trouble(noticed=0.0)
+    trouble.add(dead)
+    trouble.nodes.update(nodes)
+    assert trouble.described(SPEC)[0] == failed
+
+
+def test_a_life_survives_json() -> None:
+    life = Life(number=3, step=7, source="peer", peers={3: 0, 4: 1}, store_port=5, retell=True)
+    assert Life.of(life.to_dict()) == life
+
+
+class Stage:
+    def __init__(self, fd: int) -> None:
+        self.layer = torch.nn.Linear(3, 2, dtype=torch.float64)
+        self.parameters = list(self.layer.parameters())
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=0.1)
+        self.memory = Memory(fd, self.parameters, self.optimizer)
+        self.generator = torch.Generator().manual_seed(3)
+
+    def step(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = torch.rand(parameter.shape, generator=self.generator, dtype=parameter.dtype)
+        self.optimizer.step()
+
+    def keep(self, step: int) -> None:
+        self.memory.keep(Header(step=step, resumed_from=None, square_sum=step / 3, loss=step / 7))
+
+    def state(self) -> list[torch.Tensor]:
+        moments = [
+            self.optimizer.state[p][m] for p in self.parameters for m in ("exp_avg", "exp_avg_sq", "step")
+        ]
+        return [tensor.detach().clone() for tensor in itertools.chain(self.parameters, moments)]
+
+
+def test_memory_gives_back_the_last_two_steps_to_the_bit() -> None:
+    fd = new_memory(0)
+    assert held(fd) == ()
+    stage, states = Stage(fd), {}
+    for step in range(1, 6):
+        stage.step()
+        stage.keep(step)
+        states[step] = stage.state()
+    assert held(fd) == (4, 5)
+    heir = Stage(fd)  # as another process would
+    for step in (5, 4):
+        assert heir.memory.recall(step) == Header(
+            step=step, resumed_from=None, square_sum=step / 3, loss=step / 7
+        )
+        assert all(torch.equal(a, b) for a, b in zip(heir.state(), states[step], strict=True))
+    with pytest.raises(LookupError, match="after 3 steps"):
+        heir.memory.recall(3)
+    os.close(fd)
+
+
+def test_a_slot_that_is_half_written_is_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    fd = new_memory(0)
+    stage = Stage(fd)
+    stage.step()
+    stage.keep(1)
+    stage.keep(2)
+
+    def killed(_: Header) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stage.memory, "publish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        stage.keep(3)
+    assert held(fd) == (2,)
+    os.close(fd)
+
+
+def event(iteration: int) -> dict[str, Any]:
+    return {"kind": "step", "iteration": iteration, "loss": 1.0 / (iteration + 1), "grad_norm": 2.0, "t": 9.0}
+
+
+def test_a_step_is_told_once_and_none_is_lost() -> None:
+    history = History()
+    assert [history.takes(event(i)) for i in (0, 1, 1, 0, 2)] == [True, True, False, False, True]
+    for iteration in (1, 2, 3):
+        history.board.note(iteration, 1.0 / (iteration + 1), 2.0, 9.0)
+    assert [row[0] for row in history.unheard()] == [3]
+    assert history.before(4) == tuple((i, 1.0 / (i + 1), 2.0) for i in range(4))
+    assert not history.takes(event(3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"recovery": {"attempts": 0}}, "recovery.attempts"),
+        ({"recovery": {"wait_s": 0}}, "recovery.wait_s"),
+        ({"recovery": {"retries": 3}}, "recovery.retries"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        job(**changes)

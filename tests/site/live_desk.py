@@ -1,0 +1,224 @@
+"""A desk in a thread of the test: the real line, the real controller over real bubbles, a real tiny model.
+
+Text is tokens by byte, modulo the vocabulary; a token's text is one character.
+"""
+
+import asyncio
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Any
+
+import torch
+
+from engine.prefill.bubbles import TrainingPattern
+from engine.prefill.controller import Controller
+from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused, Token, Withdraw
+from engine.prefill.handover import StageCache, transfer_params
+from engine.prefill.index import Fleet
+from engine.prefill.latency import LatencyModel
+from engine.prefill.placement import Cache, Refusal, Request, Settings
+from engine.runtime.prefill.desk_wire import DESK_RANK, DeskLost, Line, asks, open_desk
+from engine.runtime.prefill.pipeline import Prefilled, PrefillPipeline
+from engine.runtime.transport.handshake import Identity
+from tests.runtime.prefill.checkpoints import TINY, theirs
+from webapp.jobs.models import Run
+
+VOCABULARY = int(TINY["vocab_size"])  # type: ignore[call-overload]
+CONTEXT = int(TINY["max_position_embeddings"])  # type: ignore[call-overload]
+
+
+def tokens_of(text: str) -> list[int]:
+    return [byte % VOCABULARY for byte in text.encode()]
+
+
+def text_of(token: int) -> str:
+    return chr(32 + token)
+
+
+def expected(prompt: str | list[int], tokens: int) -> str:
+    """What transformers makes of a prompt, each token the likeliest."""
+    ids = tokens_of(prompt) if isinstance(prompt, str) else list(prompt)
+    made = ""
+    for _ in range(tokens):
+        ids.append(int(theirs(ids).argmax()))
+        made += text_of(ids[-1])
+    return made
+
+
+class LiveDesk:
+    """asked, withdrawn : ids of requests, as they came. broken : after so many tokens its lines are cut.
+
+    endless : tokens of one letter as fast as the line takes them, as many as are asked for.
+    """
+
+    def __init__(self, run: Run, model: PrefillPipeline, *, rank: int = DESK_RANK, **settings: Any) -> None:
+        me = Identity(rank=rank, run=str(run.pk), generation=run.generation, secret=run.secret.encode())
+        self._me, self._model = me, model
+        pattern = TrainingPattern(
+            period_ms=60.0, busy=((((0.0, 20.0),),), (((30.0, 50.0),),)), dc_of_stage=(0,)
+        )
+        self.controller = Controller(
+            Fleet(pattern=pattern, phase_ms=(0.0,)),
+            LatencyModel(a_ms=1.0, b_ms=0.05, c_ms=0.0),
+            settings=Settings(**{"guard_ms": 1.0, "queue": 64, "chunk_tokens": 32, **settings}),
+            cache=Cache(),
+        )
+        self.asked: list[Ask] = []
+        self.withdrawn: list[str] = []
+        self.lines = 0
+        self.broken: int | None = None
+        self.endless = False
+        self.fails = ""
+        self._began = monotonic()
+        self._work: dict[str, asyncio.Task[None]] = {}
+        self._open: set[Line] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server: Any = asyncio.run_coroutine_threadsafe(
+            open_desk("127.0.0.1", 0, me, self._serve), self._loop
+        ).result(10)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def close_port(self) -> None:
+        """Nobody listens any more; what is connected is cut."""
+
+        async def cut() -> None:
+            self._server.close()
+            for line in list(self._open):
+                await line.close()
+
+        asyncio.run_coroutine_threadsafe(cut(), self._loop).result(10)
+
+    async def _stop(self) -> None:
+        self._server.close()
+        for line in list(self._open):
+            await line.close()
+        await asyncio.gather(*self._work.values(), return_exceptions=True)
+        while len(asyncio.all_tasks()) > 1:  # lines that close
+            await asyncio.sleep(0.01)
+
+    async def _serve(self, line: Line) -> None:
+        self.lines += 1
+        self._open.add(line)
+        work = self._work
+        try:
+            async for said in asks(line):
+                if isinstance(said, Withdraw):
+                    self.withdrawn.append(said.request)
+                    if said.request in work:
+                        work.pop(said.request).cancel()
+                    continue
+                self.asked.append(said)
+                work[said.request] = asyncio.create_task(self._answer(line, said))
+        finally:
+            self._open.discard(line)
+            for task in work.values():
+                task.cancel()
+
+    async def _answer(self, line: Line, ask: Ask) -> None:
+        with suppress(DeskLost):
+            await self._answered(line, ask)
+
+    async def _answered(self, line: Line, ask: Ask) -> None:
+        arrived = monotonic()
+        ids = self._ids(ask)
+        if len(ids) > ask.longest_prompt:
+            await line.send(Refused(request=ask.request, reason="prompt_too_long", prompt_tokens=len(ids)))
+            return
+        if len(ids) + ask.max_tokens > CONTEXT and not self.endless:
+            reason = "context_length_exceeded"
+            await line.send(Refused(request=ask.request, reason=reason, prompt_tokens=len(ids)))
+            return
+        now_ms = (arrived - self._began) * 1e3
+        asked = Request(
+            id=ask.request,
+            tokens=len(ids),
+            arrival_ms=now_ms,
+            priority=ask.priority,
+            deadline_ms=now_ms + (ask.ttft_objective_ms or math.inf),
+        )
+        place = self.controller.offer(asked)
+        if isinstance(place, Refusal):
+            await line.send(
+                Refused(
+                    request=ask.request,
+                    reason=place.reason,
+                    retry_after_ms=place.retry_after_ms,
+                    prompt_tokens=len(ids),
+                )
+            )
+            return
+        await line.send(
+            Accepted(
+                request=ask.request, prompt_tokens=len(ids), queue_ms=place.queue_ms, ttft_ms=place.ttft_ms
+            )
+        )
+        await asyncio.sleep((place.kv_done_ms - now_ms) / 1e3)
+        if self.fails:
+            await line.send(Failed(request=ask.request, reason=self.fails))  # type: ignore[arg-type]
+            return
+        done = self._model.prefill(ask.request, ids, lease_s=60)
+        assert isinstance(done, Prefilled)
+        self._model.abort(ask.request)
+        await self._tokens(line, ask, ids, done.first_token, (monotonic() - arrived) * 1e3)
+
+    async def _tokens(self, line: Line, ask: Ask, ids: list[int], first: int, ttft_ms: float) -> None:
+        prompt, token = len(ids), first
+        for number in range(ask.max_tokens):
+            await line.send(
+                Token(
+                    request=ask.request,
+                    token=token,
+                    text="x" * 20_000 if self.endless else text_of(token),
+                    ttft_ms=None if number else ttft_ms,
+                )
+            )
+            await asyncio.sleep(0)
+            if self.broken is not None and number + 1 >= self.broken:
+                await line.close()
+                return
+            if ask.request in self.withdrawn:
+                return
+            ids.append(token)
+            if number + 1 < ask.max_tokens and not self.endless:
+                token = int(theirs(ids).argmax())
+        params = None
+        if ask.hand_over:
+            stage = StageCache(rank=0, host="10.0.0.1", port=5_000, block_ids=(1, 2), first_layer=0, layers=4)
+            params = transfer_params(engine_id="e", request=ask.request, tokens=prompt, stages=[stage])
+        await line.send(
+            Done(
+                request=ask.request,
+                finish="length",
+                prompt_tokens=prompt,
+                completion_tokens=ask.max_tokens,
+                ttft_ms=ttft_ms,
+                kv_transfer_params=params,
+            )
+        )
+
+    def _ids(self, ask: Ask) -> list[int]:
+        if ask.turns is not None:
+            return tokens_of("".join(f"<{turn.role}>{turn.content}" for turn in ask.turns))
+        return tokens_of(ask.prompt) if isinstance(ask.prompt, str) else list(ask.prompt or ())
+
+
+@contextmanager
+def live_desk(run: Run, model: PrefillPipeline, **settings: Any) -> Iterator[LiveDesk]:
+    """A desk that is open, until the block ends."""
+    torch.set_num_threads(1)
+    desk = LiveDesk(run, model, **settings)
+    try:
+        yield desk
+    finally:
+        desk.close()

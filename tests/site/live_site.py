@@ -1,0 +1,41 @@
+"""The site's ASGI application behind uvicorn, in a thread of the test."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from webapp.prefill.gateway.lines import close_lines
+
+
+class _Server(uvicorn.Server):
+    async def shutdown(self, sockets: object = None) -> None:
+        await close_lines()
+        await super().shutdown(sockets)  # type: ignore[arg-type]
+
+
+@contextmanager
+def live_site() -> Iterator[str]:
+    """Its address. Ends with everything that it has begun."""
+    from webapp.asgi import application
+
+    config = uvicorn.Config(
+        application, host="127.0.0.1", port=0, lifespan="off", log_config=None, loop="asyncio",
+        timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = _Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    thread.start()
+    until = time.monotonic() + 20
+    while not server.started and time.monotonic() < until:
+        time.sleep(0.01)
+    assert server.started
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()

@@ -1,0 +1,45 @@
+"""Prefill is switched on, changed and switched off where a run is cloned."""
+
+from typing import Any
+
+import pytest
+
+from tests.site.test_checkpoints import clone
+from tests.site.world import World
+from webapp.jobs.models import Run
+
+MODEL = {
+    "prefill_checkpoint": "/models/tiny", "prefill_name": "llama-tiny", "prefill_latency_a_ms": 3,
+    "prefill_latency_b_ms": 0.2, "prefill_latency_c_ms": 0, "prefill_chunk_tokens": 16,
+}  # fmt: skip
+
+
+def test_prefill_is_switched_on_and_off(world: World) -> None:
+    clone(world, world.launch(), name="sells", **MODEL)
+    sells = Run.objects.get(job__name="sells")
+    assert sells.document["prefill"] == {
+        "checkpoint": "/models/tiny", "name": "llama-tiny", "chunk_tokens": 16,
+        "latency": {"a_ms": 3, "b_ms": 0.2, "c_ms": 0},
+    }  # fmt: skip
+    clone(world, sells, name="slower", prefill_latency_b_ms=0.4)
+    slower = Run.objects.get(job__name="slower").document["prefill"]
+    assert slower["latency"] == {"a_ms": 3, "b_ms": 0.4, "c_ms": 0}
+    clone(world, sells, name="trains", prefill_checkpoint="")
+    assert "prefill" not in Run.objects.get(job__name="trains").document
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "said"),
+    [
+        ({"prefill_latency_b_ms": ""}, "prefill_latency_b_ms", "Required, but missing"),
+        ({"prefill_latency_b_ms": 0}, "prefill_latency_b_ms", "greater than 0"),
+        ({"recoveries": 3}, "recoveries", "beside prefill"),
+    ],
+)
+def test_what_cannot_be_is_said_at_its_field(
+    world: World, changes: dict[str, Any], field: str, said: str
+) -> None:
+    form = clone(world, world.launch(), name="never", **{**MODEL, **changes}).context["form"]
+    told = form.errors.get(field) or form.errors.get("__all__")
+    assert said in str(told)
+    assert not Run.objects.filter(job__name="never").exists()

@@ -1,0 +1,100 @@
+"""The page Prefill live: figures out of what desks said and tenants met, for those who operate the runs."""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.site.desks import desk_event, prefill_event, say
+from tests.site.telemetry import events
+from tests.site.tenancies import grant, use
+from tests.site.test_tenancy_pages import text, train
+from webapp.jobs.models import Job, Run
+from webapp.live.codes import code_of
+from webapp.live.models import SpanBatch
+from webapp.live.services import take_in
+from webapp.prefill.watching import watched
+
+
+@pytest.fixture
+def run(world: Any) -> Any:
+    made = train(world)
+    take_in(events(made, 3), set())
+    say(desk_event(made), desk_event(made, dc="mid", rank=1_000_001))
+    return made
+
+
+def test_without_a_desk_it_says_how_to_switch_prefill_on(world: Any) -> None:
+    page = text(world.client("operator").get("/prefill/live/"))
+    assert "No run takes prompts" in page
+    assert "&quot;checkpoint&quot;" in page
+    assert "data-timeline" not in page
+
+
+def test_figures_are_sums_of_what_was_said(world: Any, run: Run) -> None:
+    now = time.time()
+    say(*[prefill_event(run, t=now - i) for i in range(10)], prefill_event(run, t=now - 300, accepted=99))
+    found = watched(world.users["operator"], None)
+    assert [row.desk.dc.name for row in found.rows] == ["east"]  # a node of east says nothing of mid
+    row = found.rows[0]
+    assert (row.accepted, row.refused_count, row.delivered, row.missed, row.waiting) == (70, 30, 50, 10, 4)
+    assert row.refused[0][:2] == ("queue_full", 20)
+    assert row.before == pytest.approx(50.0)  # half a second of each
+    assert row.after == pytest.approx(55.0)  # 100 ms of two GPUs a second
+    assert row.slowdown == pytest.approx(0.4)
+    assert found.accepted_share == pytest.approx(70.0)
+    assert found.rates is not None
+    assert sum(high > 0 for _, _, high in found.rates.accepted) >= 2
+    page = text(world.client("operator").get("/prefill/live/"))
+    for shown in ("queue_full", "As many requests wait as may.", "50.0, 55.0", "data-timeline-section"):
+        assert shown in page
+    part = world.client("operator").get("/prefill/live/", headers={"HX-Request": "true"})
+    assert "data-timeline-section" not in text(part)
+
+
+def test_ttft_is_what_tenants_met_in_time_or_late(world: Any, run: Run) -> None:
+    tenancy = grant(world, ttft_ms=400)
+    for i in range(100):
+        use(tenancy, i, ttft_ms=float(10 * (i + 1)))
+    use(tenancy, 1_000, ttft_ms=9_999.0, in_batch=True)
+    ttft = watched(world.users["admin"], None).ttft
+    assert ttft is not None
+    assert (ttft.requests, ttft.missed, ttft.objective) == (100, 60, "400")
+    assert (ttft.p50, ttft.p99) == (pytest.approx(505.0), pytest.approx(990.1))
+
+
+def test_a_silent_desk_and_a_strangers_are_not_shown(world: Any, run: Run) -> None:
+    assert watched(world.users["stranger"], None).rows == []
+    assert watched(world.users["viewer"], None).rows == []
+    Run.objects.filter(pk=run.pk).update(status="failed", finished_at=run.created_at)
+    assert watched(world.users["operator"], None).rows == []
+
+
+def test_links_lead_to_it_where_they_help(world: Any, run: Run) -> None:
+    document = {**run.job.document, "prefill": {"checkpoint": "/m"}}
+    assert 'swatch="prefill"' not in text(world.client("operator").get(f"/runs/{run.pk}/"))
+    Job.objects.filter(pk=run.job_id).update(document=document)
+    page = text(world.client("operator").get(f"/runs/{run.pk}/"))
+    assert f"/prefill/live/?run={run.pk}" in page
+    assert 'swatch="prefill"' in page
+    assert "/prefill/live/" not in text(world.client("viewer").get(f"/runs/{run.pk}/"))
+    assert 'href="/prefill/live/"' in text(world.client("operator").get("/runs/"))
+
+
+def test_its_queries_do_not_grow_with_desks(world: Any, run: Run, django_assert_max_num_queries: Any) -> None:
+    client = world.client("operator")
+    say(desk_event(run, dc="mid", rank=1_000_001), prefill_event(run, dc="mid"), node="mid-1")
+    say(prefill_event(run))
+    client.get("/prefill/live/")
+    with django_assert_max_num_queries(30):
+        assert client.get("/prefill/live/", headers={"HX-Request": "true"}).status_code == 200
+
+
+def test_a_prefill_span_is_drawn_and_is_no_training(world: Any, run: Run) -> None:
+    span = {"track": "gpu", "pipeline": 0, "stage": 0, "op": "prefill", "start": 10.0, "end": 10.5}
+    assert code_of(span, origin=10.0) == ["P", None, 0.0, 500.0]
+    (node, entry, event) = events(run, 1, first=5)[0]
+    extra = {**span, "start": event["start"] + 0.6, "end": event["start"] + 0.9}
+    take_in([(node, entry, {**event, "spans": [*event["spans"], extra]})], set())
+    batch = SpanBatch.objects.get(run=run, iteration=5, rank=0)
+    assert [code[0] for code in batch.spans] == ["F", "P"]

@@ -1,0 +1,181 @@
+"""Desks of runs and what they did: taken in from nodes, added up by the minute when seconds are forgotten."""
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from math import isfinite
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from webapp.inventory.models import Node
+from webapp.inventory.selectors import datacenter_name
+from webapp.jobs.models import RankState, Run
+from webapp.live.models import Desk, DeskState, PrefillMinute, PrefillSecond
+from webapp.live.shape import shape_of_run
+
+ANY_HOST = ("", "0.0.0.0", "::")
+MOST_COUNT = 2**31 - 1
+MOST_REASONS = 20
+MINUTE_S = 60
+MOST_AT_ONCE = 20_000  # seconds that one call adds up
+
+
+def record_desk(run: Run, node: str, at: datetime, event: dict[str, Any]) -> Desk | None:
+    """Note that a desk of `run` was opened or closed; what is older than the last changes nothing.
+
+    Parameters
+    ----------
+    node : who says so; it speaks for data centres in which it has a rank of the run, and for its own host.
+    at : when the broker heard of it.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        The event lacks a field, has one of a wrong kind, or speaks for another.
+    """
+    dc = _dc_of(run, node, event["dc"])
+    said_at = _number(event["t"])
+    values = {
+        "model": _text(event["model"], 128),
+        "host": _host(node, event["host"]),
+        "port": _count(event["port"], 65_535),
+        "rank": _count(event["rank"]),
+        "state": DeskState(event["state"]),
+        "detail": str(event.get("detail") or "")[:300],
+        "said_at": said_at,
+        "heard_at": at,
+    }
+    if not values["model"] or not values["port"]:
+        raise ValueError("a desk has a model and a port")
+    known = Desk.objects.select_for_update().filter(run=run, dc=dc).first()
+    if known is None:
+        return Desk.objects.create(run=run, dc_id=dc, **values)
+    if known.said_at > said_at:
+        return None
+    for name, value in values.items():
+        setattr(known, name, value)
+    known.save(update_fields=list(values))
+    return known
+
+
+def record_prefill(run: Run, node: str, at: datetime, event: dict[str, Any]) -> PrefillSecond | None:
+    """Keep what a desk did in the last second; a report again, or one added up already, changes nothing.
+
+    Raises as `record_desk` does.
+    """
+    dc = _dc_of(run, node, event["dc"])
+    slowdown = event.get("slowdown")
+    row = PrefillSecond(
+        run=run,
+        dc_id=dc,
+        t=_number(event["t"]),
+        window_s=_number(event["window_s"]),
+        **{name: _count(event[name]) for name in ("accepted", "delivered", "missed", "waiting", "gpus")},
+        **{name: _reasons(event[name]) for name in ("refused", "failed")},
+        prefill_ms=_number(event["prefill_ms"]),
+        slowdown=None if slowdown is None else _number(slowdown, least=-1e3),
+        paused=bool(event["paused"]),
+    )
+    Desk.objects.filter(run=run, dc=dc, heard_at__lt=at).update(heard_at=at)
+    if PrefillMinute.objects.filter(run=run, dc=dc, minute=_minute(row.t)).exists():
+        return None
+    made = PrefillSecond.objects.bulk_create([row], ignore_conflicts=True)
+    return made[0]
+
+
+@transaction.atomic
+def add_up_prefill(keep_s: int) -> int:
+    """Replace the reports of minutes that ended over `keep_s` seconds ago by a row each; returns how many
+    reports."""
+    before = (int(timezone.now().timestamp()) - keep_s) // MINUTE_S * MINUTE_S
+    old = PrefillSecond.objects.select_for_update(skip_locked=True).filter(t__lt=before).order_by("t", "pk")
+    minutes: dict[tuple[int, int, int], list[PrefillSecond]] = {}
+    for row in old[:MOST_AT_ONCE]:
+        minutes.setdefault((row.run_id, row.dc_id, _minute(row.t)), []).append(row)
+    if len(minutes) > 1 and sum(map(len, minutes.values())) == MOST_AT_ONCE:
+        newest = max(key[2] for key in minutes)  # perhaps not all of it was read
+        minutes = {key: rows for key, rows in minutes.items() if key[2] < newest}
+    PrefillMinute.objects.bulk_create(
+        [_added_up(*key, rows) for key, rows in minutes.items()], ignore_conflicts=True
+    )
+    gone = [row.pk for rows in minutes.values() for row in rows]
+    PrefillSecond.objects.filter(pk__in=gone).delete()
+    return len(gone)
+
+
+def _added_up(run: int, dc: int, minute: int, rows: Iterable[PrefillSecond]) -> PrefillMinute:
+    rows = list(rows)
+    slow = [row.slowdown for row in rows if row.slowdown is not None]
+    return PrefillMinute(
+        run_id=run,
+        dc_id=dc,
+        minute=minute,
+        window_s=sum(row.window_s for row in rows),
+        **{name: sum(getattr(row, name) for row in rows) for name in ("accepted", "delivered", "missed")},
+        refused=merged(row.refused for row in rows),
+        failed=merged(row.failed for row in rows),
+        waiting=max(row.waiting for row in rows),
+        prefill_ms=sum(row.prefill_ms for row in rows),
+        gpus=max(row.gpus for row in rows),
+        slowdown=max(slow) if slow else None,
+        paused_s=sum(row.window_s for row in rows if row.paused),
+    )
+
+
+def merged(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """The sum of {reason: requests}."""
+    return dict(sum(map(Counter, counts), Counter()))
+
+
+def _dc_of(run: Run, node: str, name: Any) -> int:
+    """The id of the data centre that `node`, which has ranks of `run` there, calls `name` (or its index)."""
+    if isinstance(name, int):
+        name = shape_of_run(run.pk).dcs[name]
+    if not isinstance(name, str):
+        raise TypeError("dc must be a name or an index")
+    own = RankState.objects.filter(run=run, node__name=node, dc__name=datacenter_name(name))
+    dc = own.values_list("dc", flat=True).first()
+    if dc is None:
+        raise ValueError("the node has no rank of the run in that data centre")
+    return dc
+
+
+def _host(node: str, host: Any) -> str:
+    own = Node.objects.values_list("host", flat=True).get(name=node)
+    if host not in (own, *ANY_HOST):
+        raise ValueError("a node speaks for its own host")
+    return own
+
+
+def _minute(t: float) -> int:
+    return int(t // MINUTE_S)
+
+
+def _number(value: Any, *, least: float = 0.0) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise TypeError("must be a number")
+    if not least <= value < 1e11:
+        raise ValueError("number out of range")
+    return float(value)
+
+
+def _count(value: Any, most: int = MOST_COUNT) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("must be a whole number")
+    if not 0 <= value <= most:
+        raise ValueError("number out of range")
+    return value
+
+
+def _text(value: Any, most: int) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        raise ValueError(f"must be text of at most {most} characters")
+    return value
+
+
+def _reasons(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or len(value) > MOST_REASONS:
+        raise ValueError("must be {reason: requests}")
+    return {_text(reason, 40): _count(count) for reason, count in value.items()}

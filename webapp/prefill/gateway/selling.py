@@ -1,0 +1,168 @@
+"""What the database and Valkey know of a request: who asks, what is left, where it may go, what it cost."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from time import monotonic
+from typing import Any, ParamSpec, TypeVar
+from uuid import uuid4
+
+import structlog
+from asgiref.sync import sync_to_async
+from django.db import connection
+from django.http import HttpRequest
+from django.utils import timezone
+
+from webapp.inventory.models import DataCenter
+from webapp.live.models import Desk
+from webapp.prefill import quota
+from webapp.prefill.answers import ApiError
+from webapp.prefill.bearer import caller, recheck
+from webapp.prefill.gateway.asked import Asked
+from webapp.prefill.gateway.lines import DeskAddress
+from webapp.prefill.models import ApiKey, Outcome, Tenancy
+from webapp.prefill.quota import Drawn
+from webapp.prefill.services import record_usage
+
+log: Any = structlog.get_logger(__name__)
+NO_DESK_S = 30.0  # when to try again where no run takes prompts
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(slots=True, kw_only=True)
+class Sale:
+    """One request of a tenancy on its way.
+
+    taken : tokens of its quota that it holds.  places : {data centre: name} where it may run.
+    dc : where it was handed in last.  in_batch : it has no objective, and waits behind others.
+    """
+
+    key: ApiKey
+    asked: Asked
+    places: dict[int, str]
+    desks: list[DeskAddress]
+    taken: int
+    drawn: Drawn
+    in_batch: bool = False
+    dc: int | None = None
+    id: str = field(default_factory=lambda: f"req_{uuid4().hex}")
+    at: datetime = field(default_factory=timezone.now)
+    began_s: float = field(default_factory=monotonic)
+
+    @property
+    def tenancy(self) -> Tenancy:
+        return self.key.tenancy
+
+    @property
+    def limit(self) -> int:
+        return self.tenancy.tokens_per_min or 1
+
+    @property
+    def elapsed_ms(self) -> float:
+        return (monotonic() - self.began_s) * 1e3
+
+    def refusal(self, status: int, code: str, message: str, **more: Any) -> ApiError:
+        return ApiError(status, code, message, drawn=self.drawn, request=self.id, **more)
+
+
+async def in_thread(act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Do what waits for the database or Valkey in the request's thread. Its connection goes back to the pool:
+    a stream of minutes must not hold it."""
+
+    def work() -> R:
+        try:
+            return act(*args, **kwargs)
+        finally:
+            if not connection.in_atomic_block:
+                connection.close()
+
+    return await sync_to_async(work)()
+
+
+def who(request: HttpRequest) -> ApiKey:
+    """The key of the request, with its tenancy and data centres. Raises ApiError, RedisError."""
+    return _with_places(caller(request))
+
+
+def _with_places(key: ApiKey) -> ApiKey:
+    key.tenancy = Tenancy.objects.select_related("team").prefetch_related("places__dc").get(pk=key.tenancy_id)
+    return key
+
+
+def still(key: ApiKey) -> ApiKey:
+    """The same key, looked up again. Raises ApiError where it opens nothing any more."""
+    return _with_places(recheck(key))
+
+
+def admit(key: ApiKey, asked: Asked, *, in_batch: bool = False) -> Sale:
+    """Where a request may run; takes its tokens from the tenancy's quota.
+
+    Raises
+    ------
+    ApiError
+        The model is not the tenancy's, or too many tokens are used already.
+    RedisError
+        The broker does not answer.
+    """
+    tenancy = key.tenancy
+    places = _places(tenancy, asked.model)
+    if isinstance(asked.what.get("prompt"), tuple) and asked.most_tokens > (tenancy.longest_prompt or 0):
+        text = f"{asked.most_tokens:,} tokens: the tenancy's longest prompt is {tenancy.longest_prompt:,}."
+        raise ApiError(413, "prompt_too_long", text, param="prompt")
+    tokens = min(asked.most_tokens, tenancy.longest_prompt or 0)  # the desk refuses what is longer
+    drawn = quota.take(tenancy.pk, tokens, tenancy.tokens_per_min or 1)
+    if not drawn.ok:
+        text = f"{drawn.remaining:,} of {drawn.limit:,} tokens a minute are left; this may need {tokens:,}."
+        raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=drawn.wait_s, drawn=drawn)
+    desks = desks_of(tenancy, places)
+    return Sale(
+        key=key, asked=asked, places=places, desks=desks, taken=tokens, drawn=drawn, in_batch=in_batch
+    )
+
+
+def _places(tenancy: Tenancy, name: str) -> dict[int, str]:
+    """{data centre: name} that `name`, a model or model@dc, means for a tenancy."""
+    granted = {dc.pk: dc.name for dc in tenancy.datacenters}
+    if name == tenancy.model:
+        return granted
+    found = {pk: dc for pk, dc in granted.items() if name == f"{tenancy.model}@{dc}"}
+    if not found:
+        text = f"The model {name[:80]!r} does not exist for this key; GET /v1/models lists those that do."
+        raise ApiError(404, "model_not_found", text, param="model")
+    return found
+
+
+def desks_of(tenancy: Tenancy, places: dict[int, str]) -> list[DeskAddress]:
+    """The open desks of the tenancy's model in `places`, of runs of the team that sells."""
+    rows = Desk.objects.usable().filter(model=tenancy.model, dc__in=places, run__job__team=tenancy.team_id)
+    rows = rows.select_related("run").defer("run__predicted", "run__result").order_by("pk")
+    return [_address(row, places[row.dc_id]) for row in rows]
+
+
+def _address(desk: Desk, dc: str) -> DeskAddress:
+    run = desk.run
+    return DeskAddress(
+        desk=desk.pk, run=str(run.pk), generation=run.generation, secret=run.secret, dc=desk.dc_id,
+        dc_name=dc, model=desk.model, host=desk.host, port=desk.port, rank=desk.rank,
+    )  # fmt: skip
+
+
+def settle(sale: Sale, tokens: int) -> None:
+    """Of the tokens that were taken, keep `tokens`. Without the broker those taken stay taken."""
+    if tokens == sale.taken:
+        return
+    try:
+        sale.drawn = quota.give_back(sale.tenancy.pk, sale.taken - tokens, sale.limit)
+        sale.taken = tokens
+    except Exception as error:
+        log.warning("tokens not given back", request=sale.id, error=type(error).__name__)
+
+
+def write_usage(sale: Sale, *, outcome: Outcome, reason: str, tokens: int, ttft_ms: float | None) -> None:
+    """Write what came of a request, once. Raises DatabaseError."""
+    place = DataCenter.objects.get(pk=sale.dc or min(sale.places))
+    record_usage(
+        sale.tenancy, request_id=sale.id, dc=place, at=sale.at, outcome=outcome, prompt_tokens=tokens,
+        key=sale.key, reason=reason[:40], ttft_ms=ttft_ms, in_batch=sale.in_batch,
+    )  # fmt: skip

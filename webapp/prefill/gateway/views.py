@@ -1,0 +1,148 @@
+"""POST /v1/completions and /v1/chat/completions."""
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import redis
+import structlog
+from django.contrib.auth.decorators import login_not_required
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse, UnreadablePostError
+from django.http.response import HttpResponseBase
+from django.views.decorators.csrf import csrf_exempt
+
+from webapp.prefill.answers import ApiError, answer, headers
+from webapp.prefill.bearer import no_quotas, not_allowed
+from webapp.prefill.gateway import shapes
+from webapp.prefill.gateway.answering import Answering, begin, write_refusal
+from webapp.prefill.gateway.asked import Kind, document, read
+from webapp.prefill.gateway.selling import admit, in_thread, who
+from webapp.prefill.gateway.shapes import Shape
+from webapp.prefill.models import ApiKey
+
+log = structlog.get_logger(__name__)
+CLIENT_S = 60.0
+Serve = Callable[[HttpRequest, ApiKey], Awaitable[HttpResponseBase]]
+
+
+def selling(serve: Serve) -> Callable[..., Any]:
+    """For a view that takes (request, key in force) and may raise ApiError; answers to POST alone."""
+
+    @csrf_exempt
+    @login_not_required
+    @wraps(serve)
+    async def guarded(request: HttpRequest) -> HttpResponseBase:
+        try:
+            if request.method != "POST":
+                return not_allowed("POST")
+            return await serve(request, await in_thread(who, request))
+        except ApiError as error:
+            return error.response()
+        except (redis.RedisError, OSError):
+            return no_quotas().response()
+        except Exception as error:
+            return unforeseen(error).response()
+
+    return guarded
+
+
+def unforeseen(error: Exception) -> ApiError:
+    """The answer to a fault of ours. Where it was is logged and not its text, which may hold the prompt."""
+    where = [line.strip() for line in traceback.format_tb(error.__traceback__)[-4:]]
+    log.error("request failed", error=type(error).__name__, where=where)
+    return ApiError(500, "internal_error", "The site could not deal with this request.")
+
+
+@selling
+async def completions(request: HttpRequest, key: ApiKey) -> HttpResponseBase:
+    """A prompt, and the tokens that follow it."""
+    return await _serve("completion", request, key)
+
+
+@selling
+async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBase:
+    """Messages, and the assistant's answer."""
+    return await _serve("chat", request, key)
+
+
+async def _serve(kind: Kind, request: HttpRequest, key: ApiKey) -> HttpResponseBase:
+    asked = read(kind, document(body_of(request)))
+    sale = await in_thread(admit, key, asked)
+    try:
+        answering = await begin(sale)
+    except ApiError as error:
+        await write_refusal(sale, error)
+        raise
+    shape = Shape(kind=kind, request=sale.id, model=asked.model)
+    if not asked.stream:
+        return await _whole(answering, shape)
+    made = StreamingHttpResponse(
+        _pieces(answering, shape, include_usage=asked.include_usage), content_type="text/event-stream"
+    )
+    for name, value in (headers(sale.id, sale.drawn) | {"X-Accel-Buffering": "no"}).items():
+        made[name] = value
+    return made
+
+
+def body_of(request: HttpRequest) -> bytes:
+    """Raises ApiError."""
+    try:
+        return request.body
+    except RequestDataTooBig:
+        raise ApiError(413, "request_too_large", "The request's body is too large.") from None
+    except UnreadablePostError:
+        raise ApiError(400, "invalid_json", "The body could not be read.") from None
+
+
+async def _whole(answering: Answering, shape: Shape) -> HttpResponse:
+    sale = answering.sale
+    try:
+        body = await whole(answering, shape)
+    finally:
+        await answering.close()
+    return answer(body, drawn=sale.drawn, request=sale.id)
+
+
+async def whole(answering: Answering, shape: Shape) -> dict[str, object]:
+    """All of an answer in one body. Raises ApiError."""
+    text = "".join([token.text async for token in answering.tokens()])
+    assert answering.done is not None
+    return shape.whole(text, answering.done)
+
+
+async def _pieces(answering: Answering, shape: Shape, *, include_usage: bool) -> AsyncIterator[bytes]:
+    """A stream. What breaks off after it began can only be said in an event, without [DONE]."""
+    first = True
+    try:
+        async for token in answering.tokens():
+            with _taken_in_time():
+                yield shapes.event(shape.piece(token, first=first))
+            first = False
+        assert answering.done is not None
+        with _taken_in_time():
+            yield shapes.event(shape.end(answering.done))
+            if include_usage:
+                yield shapes.event(shape.totals(answering.done))
+            yield shapes.LAST
+    except ApiError as error:
+        yield shapes.event(error.body)
+    except Exception as error:
+        yield shapes.event(unforeseen(error).body)
+    finally:
+        await answering.close()
+
+
+@contextmanager
+def _taken_in_time() -> Iterator[None]:
+    """Around a yield: a client that takes nothing for CLIENT_S is hung up on; the task that sends ends."""
+    task = asyncio.current_task()
+    assert task is not None
+    timer = asyncio.get_running_loop().call_later(CLIENT_S, task.cancel)
+    try:
+        yield
+    finally:
+        timer.cancel()

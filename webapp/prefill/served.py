@@ -1,0 +1,31 @@
+"""The models that runs serve now: those of their open desks."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+
+from webapp.inventory.models import DataCenter
+from webapp.live.models import Desk, PrefillSecond
+from webapp.prefill.models import Tenancy
+
+
+def desks_in(teams: Any) -> QuerySet[Desk]:
+    """The open desks of the runs of `teams`."""
+    return Desk.objects.usable().filter(run__job__team__in=teams)
+
+
+def served_models(teams: Any) -> set[str]:
+    """Their models."""
+    return set(desks_in(teams).values_list("model", flat=True))
+
+
+def desks_for(tenancy: Tenancy, dc: DataCenter) -> QuerySet[Desk]:
+    """The open desks in `dc` that may be handed a tenancy's prompts."""
+    return desks_in([tenancy.team_id]).filter(model=tenancy.model, dc=dc)
+
+
+def all_paused(desks: QuerySet[Desk]) -> bool:
+    """Whether every one of `desks` said last that training takes longer than it may."""
+    last = PrefillSecond.objects.filter(run__in=desks.values("run")).order_by("run_id", "dc_id", "-t")
+    said = {(row.run_id, row.dc_id): row.paused for row in last.distinct("run_id", "dc_id")}
+    return all(said.get((desk.run_id, desk.dc_id), False) for desk in desks)
