@@ -54,15 +54,19 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
+# One running demo, one run that prefills, kernels that take seconds to load.
+TOGETHER = ("tests/demo/", "tests/runtime/prefill/test_live.py", "tests/engine/test_optimal.py")
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests of the whole product share one running demo and go to one worker; others go to either."""
+    """Tests that share one costly start go to one worker together; others go to any."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneDemo(LoadScopeScheduling):
+    class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "demo" if nodeid.startswith("tests/demo/") else nodeid
+            return next((start for start in TOGETHER if nodeid.startswith(start)), nodeid)
 
-    return OneDemo(config, log)
+    return Together(config, log)
 
 
 def pytest_unconfigure() -> None:
