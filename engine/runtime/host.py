@@ -152,6 +152,10 @@ class Host:
         """Whether no rank lives, and everything that they said has been read."""
         return all(rank.code is not None and not rank.open_pipes for rank in self.ranks.values())
 
+    def bereft(self) -> list[Dead]:
+        """Ranks that ended for having lost another one."""
+        return [_dead(rank) for rank in self.ranks.values() if rank.code == EXIT_PEER_LOST]
+
     def forget_all(self) -> None:
         """Forget the ranks, which are gone."""
         for rank in self.ranks.values():

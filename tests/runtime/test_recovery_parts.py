@@ -74,6 +74,19 @@ def test_what_failed(dead: list[Dead], nodes: dict[str, str], failed: str) -> No
     assert trouble.described(SPEC)[0] == failed
 
 
+def test_a_link_is_named_by_who_was_at_it_though_others_ended_first() -> None:
+    whys = {
+        0: "[gloo] connection closed by peer",
+        2: "rank 2 lost rank 5 over LAN of south: the connections broke",
+        5: "rank 5 lost rank 4 over north → south: silent for 4.2 s",
+    }
+    trouble = Trouble(noticed=0.0)
+    for rank, why in whys.items():
+        trouble.add([Dead(rank=rank, why=why, cause=False)])
+    assert trouble.described(SPEC) == ("link", whys[5])
+    assert trouble.silent_s == 4.2
+
+
 def test_a_life_survives_json() -> None:
     life = Life(number=3, step=7, source="peer", peers={3: 0, 4: 1}, store_port=5, retell=True)
     assert Life.of(life.to_dict()) == life

@@ -53,10 +53,10 @@ class Follow:
         """When `tick` is to be called at the latest (time.monotonic())."""
         return time.monotonic() + (TICK_S if self._phase == "running" else 0.02)
 
-    def trouble(self, dead: Sequence[Dead], *, silent_s: float = 0.0) -> None:
+    def trouble(self, dead: Sequence[Dead]) -> None:
         """Ranks of this machine ended."""
         if self._line is not None and self._phase == "running":
-            self._line.tell("trouble", dead=[asdict(rank) for rank in dead], silent_s=silent_s)
+            self._line.tell("trouble", dead=[asdict(rank) for rank in dead])
 
     def tick(self) -> None:
         """Go a step further where that is possible now."""
@@ -64,7 +64,8 @@ class Follow:
             self._line.tick()
         if self._phase == "halting" and self._ranks.gone() and self._line is not None:
             self._phase = "halted"
-            self._line.tell("halted", **self._report())
+            bereft = [asdict(rank) for rank in self._ranks.bereft()]
+            self._line.tell("halted", bereft=bereft, **self._report())
         if self._phase == "away" and self._ranks.gone():
             self._come_back()
 

@@ -29,6 +29,7 @@ class Ranks(Protocol):
     def begin(self, life: Life, store: socket.socket | None) -> None: ...
     def kill(self) -> None: ...
     def gone(self) -> bool: ...
+    def bereft(self) -> list[Dead]: ...
     def held(self) -> dict[int, tuple[int, ...]]: ...
     def give_up(self, why: str) -> None: ...
 
@@ -77,10 +78,10 @@ class Lead:
         """When `tick` is to be called at the latest (time.monotonic())."""
         return time.monotonic() + (TICK_S if self._phase == "running" else 0.02)
 
-    def trouble(self, dead: Sequence[Dead], *, silent_s: float = 0.0) -> None:
+    def trouble(self, dead: Sequence[Dead]) -> None:
         """Ranks of this machine ended."""
         if self._phase == "running":
-            self._noticed(silent_s).add(dead)
+            self._noticed().add(dead)
             self._halt()
 
     def tick(self) -> None:
@@ -91,6 +92,7 @@ class Lead:
             self._saved = self._history.saved
             self._tell_all("saved", step=self._saved.step, where=self._saved.where)
         if self._phase == "halting" and self._ranks.gone():
+            self._noticed().add(self._ranks.bereft())
             self._held.update(self._ranks.held())
             self._phase = "gathering"
         if self._phase == "gathering":
@@ -131,9 +133,9 @@ class Lead:
             self._selector.unregister(self._listener)
             self._listener.close()
 
-    def _noticed(self, silent_s: float = 0.0) -> Trouble:
+    def _noticed(self) -> Trouble:
         if self._trouble is None:
-            self._trouble = Trouble(noticed=time.time(), silent_s=silent_s)
+            self._trouble = Trouble(noticed=time.time())
         return self._trouble
 
     def _halt(self) -> None:
@@ -205,9 +207,11 @@ class Lead:
         if not line.ranks:
             self._greet(line, message)
         elif op == "halted":
+            if self._trouble is not None:
+                self._trouble.add(Dead(**dead) for dead in message["bereft"])
             self._report(message)
         elif op == "trouble" and self._phase == "running":
-            self._noticed(float(message["silent_s"])).add(Dead(**dead) for dead in message["dead"])
+            self._noticed().add(Dead(**dead) for dead in message["dead"])
             self._halt()
 
     def _greet(self, line: Line, message: Message) -> None:
@@ -242,7 +246,6 @@ class Lead:
         for rank in line.ranks:
             self._held.pop(rank, None)
         nodes = {a.node for a in self._spec.ranks if a.rank in line.ranks}
-        silent_s = line.silent_s if "silent" in why else 0.0
-        self._noticed(silent_s).nodes.update(dict.fromkeys(nodes, why))
+        self._noticed().nodes.update(dict.fromkeys(nodes, why))
         if self._phase == "running":
             self._halt()

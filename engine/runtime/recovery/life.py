@@ -1,5 +1,6 @@
 """What hosts tell each other and their ranks: one life of a run's ranks, and how the last one ended."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
@@ -8,6 +9,8 @@ from engine.runtime.launch import LaunchSpec, RankAssignment
 from engine.runtime.recovery.plan import From
 
 Failed = Literal["rank", "node", "link", "datacenter"]
+
+_SILENT = re.compile(r"silent for ([\d.]+) s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +57,10 @@ class Dead:
 class Trouble:
     """A failure while it is dealt with: what is lost may turn out to be more than was noticed first.
 
-    noticed : Unix time. silent_s : since the last sign of life, where silence is how it was noticed.
+    noticed : Unix time.
     """
 
     noticed: float
-    silent_s: float = 0.0
     dead: dict[int, Dead] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)  # lost with their memory, and how that was noticed
 
@@ -66,6 +68,12 @@ class Trouble:
         """Note ranks that ended; what is known of one already stays."""
         for rank in dead:
             self.dead.setdefault(rank.rank, rank)
+
+    @property
+    def silent_s(self) -> float:
+        """Since the last sign of life, where silence is how it was noticed."""
+        whys = [*(rank.why for rank in self.dead.values()), *self.nodes.values()]
+        return max((float(seconds) for why in whys for seconds in _SILENT.findall(why)), default=0.0)
 
     def described(self, spec: LaunchSpec) -> tuple[Failed, str]:
         """What failed, and in words."""
@@ -79,9 +87,10 @@ class Trouble:
             return "node", "; ".join(f"node {node}: {why}" for node, why in self.nodes.items())
         if causes:
             return "rank", "; ".join(f"{named[rank.rank]}: {rank.why}" for rank in causes)
-        # The ranks that the transport told of it know which link; the others lost these, inside their centre.
-        whys = sorted((rank.why for rank in self.dead.values()), key=lambda why: "gloo" in why)
-        return "link", whys[0] if whys else "no rank said why"
+        # The ranks at the link know which one; the others lost these, inside their centre, by LAN or gloo.
+        whys = [rank.why for rank in self.dead.values()]
+        nearest = min(whys, key=lambda why: ("gloo" in why, "over LAN" in why), default="no rank said why")
+        return "link", nearest
 
 
 def _whole(ranks: Sequence[RankAssignment], gone: set[int]) -> list[str]:

@@ -1,7 +1,6 @@
 """One machine's part of a run that recovers: its ranks' memory, what they said, and who decides for them."""
 
 import dataclasses
-import re
 import selectors
 import socket
 from collections.abc import Callable, Sequence
@@ -17,8 +16,6 @@ from engine.runtime.recovery.life import Dead, Life
 from engine.runtime.recovery.memory import held, new_memory
 from engine.runtime.recovery.resume import Kept
 
-_SILENT = re.compile(r"silent for ([\d.]+) s")
-
 
 class Processes(Protocol):
     """The rank processes, in the hands of the host."""
@@ -27,6 +24,7 @@ class Processes(Protocol):
     def kill_all(self) -> None: ...
     def all_gone(self) -> bool: ...
     def forget_all(self) -> None: ...
+    def bereft(self) -> list[Dead]: ...
     def fail(self, why: str) -> None: ...
 
 
@@ -91,8 +89,7 @@ class Machine:
 
     def ended(self, dead: Sequence[Dead]) -> None:
         """Ranks here ended before their time."""
-        silences = [float(seconds) for rank in dead for seconds in _SILENT.findall(rank.why)]
-        self._recovery.trouble(dead, silent_s=max(silences, default=0.0))
+        self._recovery.trouble(dead)
 
     def heard(self, event: dict[str, Any]) -> None:
         """Pass on what a rank says, but for steps that are told already."""
@@ -135,6 +132,10 @@ class Machine:
     def gone(self) -> bool:
         """Whether no rank lives here, and everything that they said has been read."""
         return self._processes.all_gone()
+
+    def bereft(self) -> list[Dead]:
+        """Ranks here that ended for having lost another one, those that were not noticed in time, too."""
+        return self._processes.bereft()
 
     def held(self) -> dict[int, tuple[int, ...]]:
         """By local rank: the steps after which its state is in memory; asked when no rank lives here."""
