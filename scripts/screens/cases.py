@@ -9,6 +9,7 @@ import redis
 from playwright.sync_api import Page
 
 from scripts.screens.camera import Shot, asked
+from scripts.screens.sites import rows
 from tests.demo.browser import Visitor
 
 RUN_MS = 2500
@@ -176,7 +177,13 @@ def _tenancies(paths: dict[str, str]) -> list[Shot]:
         Shot(name="tenancy-form", path="/tenancies/new/", who="tenant"),
         Shot(name="tenancy-key", path="/keys/new/", who="tenant", act=_make_key, expected=("422",)),
         Shot(name="tenancy-usage", path="/usage/", who="tenant"),
+        Shot(name="prefill-live-selling", path="/prefill/live/", act=_sell, settle_ms=RUN_MS),
     ]
+
+
+def _sell(visitor: Visitor) -> None:
+    rows("sell")
+    visitor.page.reload()
 
 
 def _refuse(visitor: Visitor) -> None:

@@ -1,6 +1,7 @@
 """What is in the databases of the sites: `python -m scripts.screens.rows COMMAND`, a process with Django.
 
-`empty`, `full`, `cases` fill the database of this environment; `pages` and `paths` print addresses as JSON.
+`empty`, `full`, `cases` fill the database of this environment, `sell` lets the desks of the latter say what
+they did just now; `pages` and `paths` print addresses as JSON.
 """
 
 import json
@@ -55,6 +56,10 @@ def main(command: str) -> None:
         from scripts.screens import staged
 
         answer = staged.paths()
+    elif command == "sell":
+        from scripts.screens import staged_prefill
+
+        answer = staged_prefill.sell()
     else:
         answer = make(command)
     sys.stdout.write(json.dumps(answer) + "\n")

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from engine import __version__
-from scripts.screens import staged_runs
+from scripts.screens import staged_prefill, staged_runs
 from tests.site import many
 from tests.site.addresses import world_of_database
 from tests.site.tenancies import ask, give_key, grant, second_tenant, use
@@ -45,6 +45,7 @@ def stage(world: World) -> None:
     staged_runs.runs(world)
     layouts(world)
     tenancies(world)
+    staged_prefill.selling(world)
 
 
 def tenancies(world: World) -> None:
