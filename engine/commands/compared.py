@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from engine.commands.reports import folder, write_json, write_result
+from engine.commands.files import folder, write_json
+from engine.commands.reports import write_result
 from engine.commands.tables import number, render
 from engine.simulate import Compared
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from engine.commands.files import folder, write_json
 from engine.commands.tables import number, render
 from engine.errors import InputError
 from engine.inputs import load_document, parse
@@ -23,7 +24,8 @@ from engine.plan.network.result import FabricPair, IterationRow, NetworkResult
     type=click.Path(path_type=Path),
     help="Write the traffic of every GPU pair as CSV to this file.",
 )
-def command(file: str, as_json: bool, matrix: Path | None) -> None:
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for result.json.")
+def command(file: str, as_json: bool, matrix: Path | None, out: Path | None) -> None:
     """Design the network inside a data centre: rail-only beside rail-optimised.
 
     FILE (JSON or YAML, - for standard input) names GPUs, HB domains and switches, and optionally a model to
@@ -35,6 +37,8 @@ def command(file: str, as_json: bool, matrix: Path | None) -> None:
         if result.job is None or result.traffic is None:
             raise InputError("--matrix", str(matrix), "needs a model that fits the first hb_domain")
         write_matrix(result.job, matrix, sum(n for kind, n in result.traffic.pairs.items() if kind != "none"))
+    if out is not None:
+        write_json(result.as_dict(), folder(out) / "result.json")
     if as_json:
         click.echo(json.dumps(result.as_dict(), allow_nan=False))
     else:

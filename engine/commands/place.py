@@ -1,14 +1,13 @@
 """`meridian place FILE`: which device computes which stage of which pipeline, where links differ."""
 
-import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from engine.commands.files import folder, write_json, write_rows
 from engine.commands.tables import number, render
-from engine.errors import InputError
 from engine.inputs import load_document, parse
 from engine.plan.placement.request import PlacementRequest
 from engine.plan.placement.result import Placement
@@ -107,19 +106,6 @@ def _times(cost_s: float, ours_s: float) -> str | None:
 
 
 def _write(placement: Placement, out: Path) -> None:
-    """Writes the answer and the cost over evaluations.
-
-    Raises
-    ------
-    InputError
-        The folder cannot be made or written.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "result.json").write_text(json.dumps(placement.as_dict(), allow_nan=False), encoding="utf-8")
-        with (out / "history.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["evaluations", "cost_s"])
-            writer.writerows(placement.history)
-    except OSError as error:
-        raise InputError("--out", str(out), f"cannot be written ({error.strerror})") from None
+    """Writes the answer and the cost over evaluations. Raises InputError where the folder cannot be."""
+    write_json(placement.as_dict(), folder(out) / "result.json")
+    write_rows(["evaluations", "cost_s"], placement.history, out / "history.csv")

@@ -3,9 +3,12 @@
 import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 import click
 
+from engine.commands.files import folder, write_json, write_rows
 from engine.commands.tables import number, render
 from engine.inputs import load_document, parse
 from engine.plan.request import PlanRequest
@@ -20,7 +23,8 @@ LONGEST_RUN = 3
 @click.command("plan")
 @click.argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def command(file: str, as_json: bool) -> None:
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for result.json and options.csv.")
+def command(file: str, as_json: bool, out: Path | None) -> None:
     """Choose data centres and the number of DP-cells for a training job.
 
     FILE (JSON or YAML, - for standard input) lists data centres, links and the job; method: search (default)
@@ -28,6 +32,8 @@ def command(file: str, as_json: bool) -> None:
     """
     request = parse(PlanRequest, load_document(file))
     result = _planned(request)
+    if out is not None:
+        _write(result, out)
     if as_json:
         click.echo(json.dumps(result.as_dict(), allow_nan=False))
     else:
@@ -40,6 +46,25 @@ def _planned(request: PlanRequest) -> PlanResult:
 
     announce_compilation()
     return plan(request)
+
+
+def _write(result: PlanResult, out: Path) -> None:
+    """Writes the answer and its options. Raises InputError where the folder cannot be made or written."""
+    write_json(result.as_dict(), folder(out) / "result.json")
+    rows = [_flat(option) for option in result.options]
+    write_rows(list(rows[0]) if rows else [], (list(row.values()) for row in rows), out / "options.csv")
+
+
+def _flat(option: Option) -> dict[str, Any]:
+    """The option with a text where it has more than one value: east 4, mid 2."""
+    parts = {"partitions": {part.dc: part.stages for part in option.partitions}}
+    return {name: _text(value) for name, value in (option.as_dict() | parts).items()}
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {count}" for name, count in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 def lines(request: PlanRequest, result: PlanResult) -> Iterator[str]:

@@ -11,7 +11,8 @@ import numpy as np
 
 from engine.commands.compared import comparison, write_all
 from engine.commands.compiled import announce_compilation
-from engine.commands.reports import folder, write_result
+from engine.commands.files import folder
+from engine.commands.reports import write_result
 from engine.errors import InputError
 from engine.inputs import load_document, parse
 from engine.schedule import Schedule

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from engine.commands.files import folder, write_json
 from engine.commands.tables import number, render
-from engine.errors import InputError
 from engine.inputs import load_document, parse
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
@@ -122,10 +122,5 @@ def _write(result: SwapResult, out: Path) -> None:
     """Writes the answer and its trace. Raises InputError where the folder cannot be made or written."""
     from engine.simulate.trace import chrome_trace
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "result.json").write_text(json.dumps(result.as_dict(), allow_nan=False), encoding="utf-8")
-        trace = chrome_trace(result.spans(), unit="s")
-        (out / "trace.json").write_text(json.dumps(trace, allow_nan=False), encoding="utf-8")
-    except OSError as error:
-        raise InputError("--out", str(out), f"cannot be written ({error.strerror})") from None
+    write_json(result.as_dict(), folder(out) / "result.json")
+    write_json(chrome_trace(result.spans(), unit="s"), out / "trace.json")

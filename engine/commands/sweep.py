@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from engine.commands.compiled import announce_compilation
+from engine.commands.files import folder, write_json, write_rows
 from engine.commands.tables import render
 from engine.inputs import load_document, parse
 from engine.simulate import SweepDocument, SweepRow, sweep
@@ -15,7 +17,8 @@ from engine.simulate import SweepDocument, SweepRow, sweep
 @click.command("sweep")
 @click.argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def command(file: str, as_json: bool) -> None:
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for result.json and rows.csv.")
+def command(file: str, as_json: bool, out: Path | None) -> None:
     """Sweep one parameter of a scenario over values and policies.
 
     FILE (JSON or YAML, - for standard input): scenario (as for `meridian simulate`, without policy),
@@ -24,10 +27,20 @@ def command(file: str, as_json: bool) -> None:
     document = parse(SweepDocument, load_document(file))
     announce_compilation()
     rows = list(sweep(document))
+    if out is not None:
+        _write(rows, out)
     if as_json:
         click.echo(json.dumps({"rows": [row.as_dict() for row in rows]}, allow_nan=False))
     else:
         click.echo("\n".join(lines(document, rows)))
+
+
+def _write(rows: Sequence[SweepRow], out: Path) -> None:
+    """Writes the answer, as JSON and as a table. Raises InputError where the folder cannot be."""
+    given = [row.as_dict() for row in rows]
+    write_json({"rows": given}, folder(out) / "result.json")
+    columns = list(given[0])
+    write_rows(columns, ([row[name] for name in columns] for row in given), out / "rows.csv")
 
 
 def lines(document: SweepDocument, rows: Sequence[SweepRow]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import click
 
+from engine.commands.files import folder, write_json
 from engine.errors import InputError
 from engine.inputs import load_document, parse
 from engine.runtime.checkpoint.manifest import resumed
@@ -40,9 +41,14 @@ GRACE_S = 3.0
     "--tensorboard", type=click.Path(path_type=Path), help="Write TensorBoard events into this folder."
 )
 @click.option("--spans", type=click.Path(path_type=Path), help="Write every span as a line of JSON.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for result.json, trace.json, metrics.csv and spans.jsonl.",
+)
 def command(
     file: str, as_json: bool, trace: Path | None, metrics: Path | None, tensorboard: Path | None,
-    spans: Path | None,
+    spans: Path | None, out: Path | None,
 ) -> int:  # fmt: skip
     """Train a model across data centres, all of them emulated on this machine.
 
@@ -63,6 +69,10 @@ def command(
     found = resumed(job, corpus.fingerprint()) if job.resume else None
     if found:
         click.echo(f"resumes after step {found.manifest.step} from {found.where}", err=True)
+    if out is not None:
+        folder(out)
+        trace, metrics = trace or out / "trace.json", metrics or out / "metrics.csv"
+        spans = spans or out / "spans.jsonl"
     watch, unwritten = _trained(job, spans, metrics, trace, tensorboard)
     if watch.failure or watch.result is None:
         click.echo(f"meridian: the run failed: {watch.failure or 'no result came'}", err=True)
@@ -71,6 +81,8 @@ def command(
     if unwritten is not None:
         click.echo(f"meridian: a file of the run is not whole: {unwritten}", err=True)
         return 1
+    if out is not None:
+        write_json(watch.result, out / "result.json")
     return 0
 
 

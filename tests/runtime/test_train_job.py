@@ -126,10 +126,10 @@ def test_command_trains_and_writes_spans_and_trace(tmp_path: Path) -> None:
     arguments = [
         str(tmp_path / "job.json"),
         "--json",
-        "--spans",
-        str(tmp_path / "s"),
         "--trace",
         str(tmp_path / "t"),
+        "--out",
+        str(tmp_path / "out"),
     ]
     answer = CliRunner().invoke(command, arguments, standalone_mode=False)
     assert answer.exception is None
@@ -137,8 +137,12 @@ def test_command_trains_and_writes_spans_and_trace(tmp_path: Path) -> None:
     result = json.loads(answer.stdout)
     assert result["steps"] == len(result["losses"]) == 4
     assert result["iteration_ms"]["simulated"] > 0
-    assert len((tmp_path / "s").read_text().splitlines()) == 4 * (3 + 3 + 1)
+    assert len((tmp_path / "out/spans.jsonl").read_text().splitlines()) == 4 * (3 + 3 + 1)
     assert json.loads((tmp_path / "t").read_text())["traceEvents"]
+    assert json.loads((tmp_path / "out/result.json").read_text()) == result
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "result.json", "metrics.csv", "spans.jsonl",
+    }, "the trace went where it was asked to"  # fmt: skip
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
