@@ -1,7 +1,8 @@
 """Static files: served without holding a thread for other answers, and plotly.min.js out of its wheel."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.http import HttpRequest
 from whitenoise.middleware import WhiteNoiseMiddleware  # type: ignore[import-untyped]
 from whitenoise.storage import CompressedManifestStaticFilesStorage  # type: ignore[import-untyped]
 
+BLOCKS = 64  # of 4 KiB
 NAME = "plotly/plotly.min.js"
 
 
@@ -54,6 +56,8 @@ class StaticFilesMiddleware(WhiteNoiseMiddleware):
         if request.path_info.startswith(self.static_prefix):
             made = await sync_to_async(self._file)(request)
             if made is not None:
+                if made.streaming:
+                    made.streaming_content = _pieces(iter(made.streaming_content))
                 return made
         following: Awaitable[Any] = self.get_response(request)
         return await following
@@ -62,6 +66,12 @@ class StaticFilesMiddleware(WhiteNoiseMiddleware):
         path = request.path_info
         found = self.find_file(path) if self.autorefresh else self.files.get(path)
         return None if found is None else self.serve(found, request)
+
+
+async def _pieces(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """`parts`, some at a time: of what is no async iterator Django would collect all before it sends any."""
+    while piece := await sync_to_async(lambda: b"".join(islice(parts, BLOCKS)))():
+        yield piece
 
 
 class ManifestStorage(CompressedManifestStaticFilesStorage):
