@@ -46,9 +46,6 @@ def pinned_document(document: dict[str, Any]) -> dict[str, Any]:
     job = parse(TrainJob, document)
     if job.swaps:
         raise InputError("strategy", job.strategy, "is for `meridian train`: the site runs pipelines")
-    if job.devices is not None:
-        allowed = "is for `meridian train`: the site chooses the nodes itself"
-        raise InputError("devices", document["devices"], allowed)
     hurried = job.model_copy(update={"time_limit_s": min(job.time_limit_s, LONGEST_SEARCH_S)})
     found = pinned(hurried)
     return document if found is hurried else {**document, "schedule": found.schedule}
