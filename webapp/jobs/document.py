@@ -27,9 +27,6 @@ def train_document(
     """
     if not option.get("feasible"):
         raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
-    if option["dp_cells"] != 1:
-        allowed = "this version runs one DP cell; choose D = 1 or set the most DP cells of the plan to 1"
-        raise InputError("option.dp_cells", option["dp_cells"], allowed)
     document = _document(request, option, training)
     parse(TrainJob, document)
     return document
@@ -64,6 +61,7 @@ def _document(request: dict[str, Any], option: dict[str, Any], training: dict[st
             names.index(part["dc"]) for part in option["partitions"] for _ in range(part["stages"])
         ],
         "pipelines": option["pipelines"],
+        **({"cells": option["dp_cells"]} if option["dp_cells"] > 1 else {}),
         "microbatches": job["microbatches"],
         "policy": option["policy"],
         **training,

@@ -15,7 +15,7 @@ class Shape:
     """Lanes by rank, data centres by index, WAN links by direction.
 
     dcs_of_pipeline : index into `dcs` of each stage, by pipeline.
-    pairs : node pairs that one transfer uses together: all pipelines where links are shared in time.
+    pairs : node pairs that one transfer uses together: a cell's pipelines where links are shared in time.
     """
 
     stages: int
@@ -55,7 +55,7 @@ def shape_of(document: dict[str, Any]) -> Shape:
         dcs=tuple(names),
         dcs_of_pipeline=ways,
         links=tuple(links),
-        pairs=document.get("pipelines", 1) if sharing == "temporal" else 1,
+        pairs=document.get("pipelines", 1) // document.get("cells", 1) if sharing == "temporal" else 1,
     )
 
 
