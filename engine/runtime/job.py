@@ -86,6 +86,7 @@ class TrainJob(Document):
     stages: Annotated[Count, Field(le=MOST_RANKS)]
     dc_of_stage: list[Index] = Field(default_factory=list)
     pipelines: Annotated[Count, Field(le=MOST_RANKS)] = 1
+    cells: Annotated[Count, Field(le=MOST_RANKS)] = 1
     microbatches: Annotated[Count, Field(le=10_000)]
     micro_batch: Annotated[Count, Field(le=100_000)] = 1
     policy: str
@@ -195,6 +196,16 @@ class TrainJob(Document):
         return self.stages * self.pipelines
 
     @property
+    def cell_pipelines(self) -> int:
+        """Pipelines of a DP-cell: those that a schedule orders together, and that may share links in time."""
+        return self.pipelines // self.cells
+
+    def cell_of(self, pipeline: int) -> range:
+        """The pipelines of the cell of `pipeline`; a schedule numbers them from 0."""
+        first = pipeline - pipeline % self.cell_pipelines
+        return range(first, first + self.cell_pipelines)
+
+    @property
     def global_batch(self) -> int:
         """Sequences per step."""
         return self.pipelines * self.microbatches_of_step * self.micro_batch
@@ -272,7 +283,7 @@ class TrainJob(Document):
 
     @cached_property
     def scenario(self) -> Scenario:
-        """The scenario of one iteration, in milliseconds: what the simulator times and the executor runs."""
+        """A cell's iteration, in milliseconds: what the simulator times and what the executor runs."""
         return self.scenario_with(self.times)
 
     @cached_property
@@ -286,7 +297,7 @@ class TrainJob(Document):
         hops = [hop for hop in range(self.stages) if dcs[hop] != dcs[(hop + 1) % self.stages]]
         wan = [self._slowest(hop) for hop in hops]
         values = {
-            "stages": self.stages, "dc_of_stage": list(dcs), "pipelines": self.pipelines,
+            "stages": self.stages, "dc_of_stage": list(dcs), "pipelines": self.cell_pipelines,
             "microbatches": microbatches or self.microbatches_of_step, "times": times, "wan": wan or Link(),
             "sharing": "spatial" if self.is_mixed else self.sharing, "memory_limit": self.memory_limit,
             "full_limit": self.full_limit, "policy": self.policy, "contention": self.contention,
@@ -390,6 +401,7 @@ def _check_stages(job: TrainJob) -> None:
         raise InputError("model.layers", job.model.layers, allowed)
     if job.world_size > MOST_RANKS:
         raise InputError("pipelines", job.pipelines, f"gives {job.world_size} ranks; at most {MOST_RANKS}")
+    _check_cells(job)
     if job.devices is not None:
         _check_devices(job, job.devices)
         return
@@ -400,6 +412,14 @@ def _check_stages(job: TrainJob) -> None:
                 f"{site.name} needs {hosted * job.pipelines} ({hosted} stages × {job.pipelines} pipelines)"
             )
             raise InputError(f"datacenters[{index}].gpus", site.gpus, allowed)
+
+
+def _check_cells(job: TrainJob) -> None:
+    if job.pipelines % job.cells:
+        raise InputError("cells", job.cells, f"a number that divides the {job.pipelines} pipelines")
+    if job.cells > 1 and job.is_mixed:
+        allowed = "1: devices lead pipelines through different data centres, so that no two cells are alike"
+        raise InputError("cells", job.cells, allowed)
 
 
 def _check_data(job: TrainJob) -> None:

@@ -153,7 +153,7 @@ class Mesh:
         others = [self.at(me.pipeline, stage) for stage in sorted(stages)]
         crosses = any(job.network(hop, me.pipeline) is not None for hop in self._neighbours.values())
         if crosses and self._schedule.sharing == "temporal":
-            others += [self.at(p, me.stage) for p in range(job.pipelines) if p != me.pipeline]
+            others += [self.at(p, me.stage) for p in job.cell_of(me.pipeline) if p != me.pipeline]
         others += self._ring_neighbours()
         known = {other.rank for other in others}
         return others + [a for a in self.spec.ranks if a.rank in self._also and a.rank not in known]

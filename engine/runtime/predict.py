@@ -1,6 +1,6 @@
 """What one iteration of a job should take: the simulator's timeline, with all-reduce and optimizer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,9 +73,10 @@ def predict(
     # The next iteration may begin on each stage once its optimizer is done; the stage with the longest way
     # sets the pace (nearly always the first stage, which ends last).
     iteration_s = float(np.max(begins + step_s - first))
-    spans = [_in_seconds(span) for span in timeline.spans()]
+    one_cell = [_in_seconds(span) for span in timeline.spans()]
+    spans = [_of_cell(span, cell * job.cell_pipelines) for cell in range(job.cells) for span in one_cell]
     spans += _closing_spans(job, last, reduce_s, begins, step_s)
-    busy_s = float(timeline.busy().sum()) / 1e3
+    busy_s = float(timeline.busy().sum()) * job.cells / 1e3
     return Prediction(
         spans=tuple(spans), iteration_s=iteration_s, makespan_s=timeline.makespan / 1e3,
         utilization=busy_s / (iteration_s * job.world_size),
@@ -122,6 +123,11 @@ def _in_seconds(span: Span) -> Span:
         if name in values:
             values[name] = values[name] / 1e3
     return Span.from_dict(values)
+
+
+def _of_cell(span: Span, first: int) -> Span:
+    """A span of the cell whose pipelines begin with number `first`: all cells do the same."""
+    return replace(span, pipeline=span.pipeline + first) if first else span
 
 
 def _closing_spans(

@@ -114,7 +114,7 @@ class _Training:
             self._stage.parameters(), lr=job.lr, weight_decay=job.weight_decay, fused=True
         )
         wiring = Wiring(job, start.schedule, me, mesh)
-        work = work_of(start.schedule, me.pipeline, me.stage, self._lasts_s)
+        work = work_of(start.schedule, me.pipeline % job.cell_pipelines, me.stage, self._lasts_s)
         self._prefill = prefill_of(self._spec, me, mesh.store, ops=len(work), span=self._recorder.prefill)
         self._executor = Executor(
             self._stage, work, seat=self._prefill.seat if self._prefill else None,

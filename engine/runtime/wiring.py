@@ -72,6 +72,8 @@ class Wiring:
 
     def __init__(self, job: TrainJob, schedule: Schedule, me: RankAssignment, fabric: Fabric) -> None:
         self._job, self._schedule, self._me, self._fabric = job, schedule, me, fabric
+        self._cell = job.cell_of(me.pipeline)
+        self._in_cell = self._cell.index(me.pipeline)  # as the schedule numbers it
         self._incoming: dict[int, Incoming] = {}
         self._outgoing: dict[int, Outgoing] = {}
         self._gated = schedule.recompute_gate == "jit" and schedule.has(OpKind.R)
@@ -152,7 +154,7 @@ class Wiring:
         return lambda key: (link * chunks + key[0]) * microbatches + key[1]
 
     def _shared(self, way: int) -> bool:
-        return self._schedule.sharing == "temporal" and self._job.pipelines > 1
+        return self._schedule.sharing == "temporal" and self._job.cell_pipelines > 1
 
     def _listed(self, way: int) -> tuple[int, int]:
         """The name of a way in the schedule's link order."""
@@ -161,18 +163,18 @@ class Wiring:
 
     def _in_turn(self, way: int, outgoing: Outgoing) -> Outgoing:
         transfers = self._schedule.transfers(*self._listed(way))
-        own = [(t.chunk, t.microbatch) for t in transfers if t.pipeline == self._me.pipeline]
+        own = [(t.chunk, t.microbatch) for t in transfers if t.pipeline == self._in_cell]
         return InTurn(outgoing, own) if own else outgoing
 
     def _sharing(self, way: int, *, sends: bool) -> dict[str, Any]:
         sides = [
-            tuple(self._fabric.at(p, stage).rank for p in range(self._job.pipelines))
+            tuple(self._fabric.at(p, stage).rank for p in self._cell)
             for stage in ends_of(way, self._job.stages)
         ]
         near, far = sides if sends else reversed(sides)
         transfers = self._schedule.transfers(*self._listed(way))
         order = tuple((t.pipeline, (t.chunk, t.microbatch)) for t in transfers)
-        return {"link": way, "pipeline": self._me.pipeline, "near": near, "far": far, "order": order}
+        return {"link": way, "pipeline": self._in_cell, "near": near, "far": far, "order": order}
 
     def _crossing(self, way: int, chunk: int, payload: Payload) -> Crossing:
         from_stage, to_stage = ends_of(way, self._job.stages)

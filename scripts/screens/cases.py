@@ -13,6 +13,12 @@ from scripts.screens.sites import rows
 from tests.demo.browser import Visitor
 
 RUN_MS = 2500
+# A network design of experts, and its iteration time over the rate of the NICs.
+SWEEP = (
+    "gpus=8192&gpu_type=h100&hb_domain=8%2C+64%2C+256&switch_radix=64&message_mb=1000&model=gpt-146b&batch=2048"
+    "&recompute=selective&experts=64&top_k=2&every=2&sweep=nic_gb_s&values=12.5%2C+25%2C+50%2C+100%2C+200"
+    "&port_usd=694&transceiver_usd=199&port_w=18&transceiver_w=9"
+)
 
 
 def shots(paths: dict[str, str]) -> list[Shot]:
@@ -93,6 +99,7 @@ def _parts(paths: dict[str, str]) -> list[Shot]:
         Shot(name="log", path=logs),
         Shot(name="log-found", path=f"{logs}?q=UserWarning"),
         Shot(name="log-of-one", path=f"{logs}?rank=3"),
+        Shot(name="network-sweep", path=f"/network/?{SWEEP}", settle_ms=1500),
         Shot(name="log-none", path=f"{logs}?q=nowhere"),
         Shot(name="log-empty", path=paths["run-queued"] + "logs/"),
         Shot(name="metrics-10000", path=paths["run-metrics"], settle_ms=2000),

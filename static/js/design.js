@@ -7,6 +7,7 @@ const root = $("[data-charts]"), charts = jsonScript("charts");
 const words = (x, y, text, anchor = "start") => svg("text", { x, y, "text-anchor": anchor }, text);
 
 if (root && charts?.stacks) stacks(root, charts.stacks);
+if (root && charts?.lines) curves(root, charts.lines);
 if (root && charts?.gantt) gantt(root, charts.gantt);
 
 function head(root, title) {
@@ -45,6 +46,38 @@ function key(kind) {
 function axis(plot, x, most, high) {
   const step = tickStep(most / 600, 80);
   for (let t = 0; t <= most; t += step) plot.append(words(x(t), high - 4, fixed(t, step < 1 ? 2 : 0), "middle"));
+}
+
+/** One line per design over the values of one parameter. */
+function curves(root, { title, unit, lines }) {
+  head(root, title);
+  const wide = 720, high = 240, left = 52, right = 76, foot = 40;
+  const points = lines.flatMap((line) => line.points), values = [...new Set(points.map(([value]) => value))];
+  const least = Math.min(...values), span = Math.max(...values) - least || 1, most = Math.max(...points.map(([, s]) => s)) * 1.06 || 1;
+  const x = (value) => left + ((value - least) / span) * (wide - left - right), y = (s) => high - foot - (s / most) * (high - foot - 8);
+  const plot = svg("svg", { viewBox: `0 0 ${wide} ${high}`, class: "plot curves", role: "img", "aria-label": `${title}; the table below holds the figures` });
+  const step = tickStep(most / (high - foot), 44), decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  for (let s = 0; s <= most; s += step) plot.append(svg("line", { x1: left, x2: wide - right, y1: y(s), y2: y(s), class: s ? "grid" : "axis" }), words(left - 6, y(s) + 4, fixed(s, decimals), "end"));
+  let free = -Infinity;
+  for (const value of [...values].sort((a, b) => a - b)) {
+    if (x(value) < free) continue;
+    plot.append(words(x(value), high - foot + 16, `${value}`, "middle"));
+    free = x(value) + 48;
+  }
+  plot.append(words((left + wide - right) / 2, high - 6, unit, "middle"));
+  const names = lines.map((line, i) => {
+    plot.append(svg("polyline", { class: `curve curve-${i % 4}`, points: line.points.map(([value, s]) => `${x(value).toFixed(1)},${y(s).toFixed(1)}`).join(" ") }));
+    for (const [value, s] of line.points) {
+      const dot = svg("circle", { cx: x(value), cy: y(s), r: 3, class: `dot curve-${i % 4}` });
+      dot.append(svg("title", {}, `${line.name}, ${value}: ${fixed(s, 3)} s`));
+      plot.append(dot);
+    }
+    return { name: line.name, at: y(line.points.at(-1)[1]) };
+  });
+  names.sort((a, b) => a.at - b.at);
+  let lowest = -Infinity;
+  for (const { name, at } of names) plot.append(words(wide - right + 8, lowest = Math.max(lowest + 13, at + 4), name));
+  root.append(plot);
 }
 
 /** What runs and what loads, row by row. */

@@ -278,6 +278,7 @@ ACCESS: dict[str, Access] = {
     "placement:placement-detail": Access(get=TEAM, post=TEAM, args=placed),
     "placement:placement-document": Access(get=TEAM, post=TEAM, args=placed),
     "placement:placement-table": Access(get=TEAM, post=TEAM, args=lambda w: {**placed(w), "table": "groups"}),
+    "placement:placement-launch": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=placed),
     "placement:placement-cancel": Access(post=TEAM_OPERATORS, args=placed),
     "placement:placement-delete": Access(post=TEAM_OPERATORS, args=placed),
     "planning:plan-launch": Access(post=TEAM_OPERATORS, args=plan, data={"option": 0}),

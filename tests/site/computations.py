@@ -4,6 +4,7 @@ from typing import Any
 
 from tests.engine import fig6
 from tests.site.world import World
+from webapp.inventory.models import WanLink
 from webapp.planning import services
 from webapp.planning.computing import work_at
 from webapp.planning.models import Computation, ComputationKind
@@ -13,6 +14,12 @@ SCENARIO: dict[str, Any] = {name: value for name, value in fig6.FIG6.items() if 
 QUESTION: dict[str, Any] = {"scenario": SCENARIO, "policies": ["gpipe", "atlas"], "unit": "slot"}
 SWEEP: dict[str, Any] = {
     "scenario": SCENARIO, "policies": ["varuna", "atlas"], "parameter": "wan.latency", "values": [0, 1, 2],
+}  # fmt: skip
+
+# What is trained on a placement of four stages.
+PLACED_TRAINING: dict[str, Any] = {
+    "model": {"layers": 4, "hidden": 32, "heads": 2, "seq": 32}, "microbatches": 4, "micro_batch": 1,
+    "policy": "1f1b", "times_ms": {"forward": 20, "backward": 40}, "steps": 5, "lr": 1e-3, "seed": 0,
 }  # fmt: skip
 
 
@@ -58,6 +65,12 @@ def placement(world: World) -> Computation:
     """The world's one answered placement."""
     kept = Computation.objects.filter(team=world.team, kind="placement", state="done").first()
     return kept or answered(world, placement_question(world), ComputationKind.PLACEMENT)
+
+
+def joined_placement(world: World) -> Computation:
+    """The same where every two data centres are joined, so that any pipeline can be run."""
+    WanLink.objects.get_or_create(a=world.dcs[0], b=world.dcs[2], latency_ms=40, bandwidth_gbps=1)
+    return placement(world)
 
 
 def comparison(world: World) -> Computation:

@@ -19,7 +19,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.utils import timezone
 
 from engine import __version__
-from tests.site.computations import QUESTION, claimed, queued
+from tests.site.computations import PLACED_TRAINING, QUESTION, claimed, joined_placement, queued
 from tests.site.desks import NOW, desk_event, prefill_event
 from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.world import World, make_dc
@@ -278,6 +278,9 @@ CALLS: dict[str, Prepare] = {
     "prefill.revoke_key": lambda w: partial(prefill.revoke_key, tenant(w), give_key(w)[0]),
     # jobs
     "jobs.launch_plan": lambda w: partial(jobs.launch_plan, operator(w), w.plan, w.plan.result["best"]),
+    "jobs.launch_placement": lambda w: partial(
+        jobs.launch_placement, operator(w), joined_placement(w), name="placed", training=PLACED_TRAINING
+    ),
     "jobs.launch_run": lambda w: partial(jobs.launch_run, operator(w), w.launch().job),
     "jobs.retry_run": lambda w: partial(jobs.retry_run, operator(w), over(w)),
     "jobs.clone_run": lambda w: clone(w, w.launch()),

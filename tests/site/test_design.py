@@ -35,12 +35,17 @@ def first(name: str) -> dict[str, Any]:
     return first_values(PAGES[name].page.form)
 
 
+def _file(viewer: Client, asked: dict[str, Any], table: str) -> str:
+    return viewer.get("/network/", {**asked, "as": "csv", "table": table}).content.decode()
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_shows_what_the_command_answers_to_its_document(viewer: Client, name: str) -> None:
     document = json.loads(viewer.get(f"/{name}/", {**first(name), "as": "document"}).content)
     page = viewer.get(f"/{name}/", first(name))
     assert page.status_code == 200
-    assert page.context["answer"] == ENGINE[name](document)
+    answer = {key: value for key, value in page.context["answer"].items() if key != "heat"}
+    assert answer == ENGINE[name](document)
     assert viewer.get(f"/{name}/").context["answer"] == page.context["answer"]
 
 
@@ -100,3 +105,51 @@ def test_collectives_run_over_all_gpus_in_every_hb_domain(viewer: Client) -> Non
     assert all(row["rail_only_s"] > 0 and row["rail_optimised_s"] > 0 for row in table.rows)
     wrong = viewer.get("/network/", {**first("network"), "gpus": 512, "hb_domain": "7"})
     assert "hb_domain" in wrong.context["form"].errors
+
+
+def test_the_heat_map_adds_up_to_the_table_of_traffic(viewer: Client) -> None:
+    asked = {**first("network"), "gpus": 2048, "hb_domain": "8"}
+    page = viewer.get("/network/", asked)
+    assert "Who sends to whom" in page.content.decode()
+    rows = list(csv.DictReader(io.StringIO(_file(viewer, asked, "heat"))))
+    traffic = list(csv.DictReader(io.StringIO(_file(viewer, asked, "traffic"))))
+    sent = sum(float(row["Bytes"]) for row in rows)
+    assert sent == pytest.approx(1e12 * sum(float(row["Bytes TB"]) for row in traffic), rel=1e-9)
+    assert len(page.context["matrix"].rows) == 16
+    assert viewer.get("/network/", {**asked, "model": ""}).context["matrix"] is None
+
+
+def test_a_sweep_is_the_answers_to_its_values(viewer: Client) -> None:
+    asked = {**first("network"), "gpus": 512, "hb_domain": "8, 64", "model": "gpt-22b"}
+    page = viewer.get("/network/", {**asked, "sweep": "nic_gb_s", "values": "100, 25"})
+    rows = page.context["answer"]["swept"]["rows"]
+    assert [(row["value"], row["hb_domain"]) for row in rows] == [(25, 8), (25, 64), (100, 8), (100, 64)]
+    for value in (25, 100):
+        alone = viewer.get("/network/", {**asked, "nic_gb_s": value}).context["answer"]["iterations"]
+        found = [row["iteration_s"] for row in rows if row["value"] == value]
+        assert found == [row["iteration_s"] for row in alone]
+    drawn = page.context["charts"]["lines"]
+    assert [line["name"] for line in drawn["lines"]] == ["HB 8", "HB 64"]
+    file = _file(viewer, {**asked, "sweep": "nic_gb_s", "values": "100, 25"}, "sweep")
+    assert len(list(csv.DictReader(io.StringIO(file)))) == 4
+    document = viewer.get("/network/", {**asked, "sweep": "batch", "values": "64", "as": "document"})
+    parse(NetworkRequest, document.json())
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"sweep": "batch"}, "values"),
+        ({"values": "1, 2"}, "sweep"),
+        ({"sweep": "nic_gb_s", "values": "0"}, "values"),
+        ({"sweep": "batch", "values": "1.5"}, "values"),
+        ({"sweep": "batch", "values": "nan"}, "values"),
+        ({"sweep": "batch", "values": "1,2,3,4,5,6,7"}, "values"),
+        ({"sweep": "gpus", "values": "8"}, "sweep"),
+        ({"sweep": "batch", "values": "64", "model": ""}, "sweep"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused_at_its_field(viewer: Client, change: Any, field: str) -> None:
+    page = viewer.get("/network/", {**first("network"), **change})
+    assert page.status_code == 422
+    assert field in page.context["form"].errors

@@ -15,9 +15,13 @@ from engine.inputs import parse
 from engine.plan.dc_selection import WHAT_IF_S
 from engine.plan.dc_selection import plan as solve
 from engine.plan.request import PlanRequest
-from tests.site.world import World
+from tests.site.world import VALUES, World
 from webapp.accounts.models import AuditEntry
-from webapp.planning import refinement, services
+from webapp.inventory.models import Node
+from webapp.jobs.allocate import allocate
+from webapp.jobs.services import launch_plan
+from webapp.live.shape import shape_of
+from webapp.planning import compose, refinement, services
 from webapp.planning.computing import work_at
 from webapp.planning.models import Computation, Plan
 from webapp.planning.what_if import asked, changed, sliders, told
@@ -319,3 +323,27 @@ def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: Wor
     for text, said in (("0", "greater than"), ("2, x", "whole numbers"), ("9999", "less than")):
         errors = operator.post(reverse("planning:plan-create"), {**data, "partitions": text}).context["form"]
         assert said in str(errors.errors["partitions"])
+
+
+def test_an_option_of_several_cells_is_launched_as_it_was_planned(world: World) -> None:
+    Node.objects.filter(pk__in=[node.pk for node in world.nodes]).update(gpus=12)
+    values = {
+        **VALUES, "datacenters": world.dcs, "activation_bytes": 5_000_000, "comm_to_compute": 2.0,
+        "method": "algorithm1", "max_dp_cells": 2, "order": "gpus",
+    }  # fmt: skip
+    plan = services.create_plan(
+        world.users["operator"], team=world.team, name="cells", request=compose.request_of(values),
+        training=compose.training_of(values),
+    )  # fmt: skip
+    index, option = next((i, o) for i, o in enumerate(plan.result["options"]) if o["dp_cells"] == 2)
+    assert option["feasible"]
+    world.hear()
+    run = launch_plan(world.users["operator"], plan, index)
+    document = run.job.document
+    assert (document["pipelines"], document["cells"]) == (4, 2)
+    assert allocate(run)
+    assert run.ranks.count() == 4 * 6
+    assert shape_of(document).pairs == 2
+    page = world.client("operator").get(f"/plans/{plan.pk}/?option={index}").content.decode()
+    assert "Launch D = 2" in page
+    assert "one DP cell" not in page

@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
@@ -10,8 +9,9 @@ from django.utils import timezone
 from webapp.inventory.models import Node
 from webapp.inventory.selectors import pools
 from webapp.jobs.models import RankState, Run, Status
+from webapp.jobs.places import pool_of_rank
 from webapp.jobs.services import fail_run, lock, set_status, wait_for
-from webapp.jobs.stock import Gpu, Shortage, Stock, dc_names
+from webapp.jobs.stock import Shortage, Stock
 
 
 @transaction.atomic
@@ -20,15 +20,15 @@ def allocate(run: Run) -> bool:
     run = lock(run.pk)
     if run.status != Status.QUEUED:
         return False
-    document, team = run.job.document, run.job.team_id
+    document, team, seats = run.job.document, run.job.team_id, run.job.seats
     named = pools(run.job.team, [dc["name"] for dc in document["datacenters"]])
     Node.objects.select_for_update().filter(pool__in=named.values()).count()  # one allocation at a time
     stock = Stock([(team, document)])
-    shortage = stock.shortage(team, document)
+    shortage = stock.shortage(team, document, seats)
     if shortage:
         _say(run, shortage)
         return False
-    RankState.objects.bulk_create(_assign(run, document, stock.idle(team, document)))
+    RankState.objects.bulk_create(_assign(run, stock))
     run.rendezvous_port = _port(run)
     run.save(update_fields=["rendezvous_port"])
     set_status(run, Status.STARTING, "")
@@ -43,16 +43,19 @@ def _say(run: Run, shortage: Shortage) -> None:
     wait_for(run, shortage.said(ahead), needs_action=shortage.needs_action)
 
 
-def _assign(run: Run, document: dict[str, Any], idle: dict[str, list[Gpu]]) -> Iterator[RankState]:
-    """Stage by stage, so that what all-reduces together lies close together."""
-    supply = {name: iter(gpus) for name, gpus in idle.items()}
-    for stage, name in enumerate(dc_names(document)):
-        for pipeline in range(document["pipelines"]):
-            node, gpu = next(supply[name])
-            yield RankState(
-                run=run, rank=pipeline * document["stages"] + stage, pipeline=pipeline, stage=stage,
-                dc=node.dc, node=node, gpu=gpu, state_since=timezone.now(),
-            )  # fmt: skip
+def _assign(run: Run, stock: Stock) -> Iterator[RankState]:
+    """The GPUs where the job is placed; else stage by stage, so that what all-reduces lies close together."""
+    document, team = run.job.document, run.job.team_id
+    stages, names = document["stages"], pool_of_rank(document)
+    placed = iter(stock.seated(team, document, run.job.seats)) if run.job.seats else None
+    supply = {name: iter(gpus) for name, gpus in stock.idle(team, document).items()}
+    order = range(len(names)) if placed else sorted(range(len(names)), key=lambda rank: rank % stages)
+    for rank in order:
+        node, gpu = next(placed or supply[names[rank]])
+        yield RankState(
+            run=run, rank=rank, pipeline=rank // stages, stage=rank % stages,
+            dc=node.dc, node=node, gpu=gpu, state_since=timezone.now(),
+        )  # fmt: skip
 
 
 def _port(run: Run) -> int:

@@ -27,9 +27,6 @@ def train_document(
     """
     if not option.get("feasible"):
         raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
-    if option["dp_cells"] != 1:
-        allowed = "this version runs one DP cell; choose D = 1 or set the most DP cells of the plan to 1"
-        raise InputError("option.dp_cells", option["dp_cells"], allowed)
     document = _document(request, option, training)
     parse(TrainJob, document)
     return document
@@ -46,9 +43,6 @@ def pinned_document(document: dict[str, Any]) -> dict[str, Any]:
     job = parse(TrainJob, document)
     if job.swaps:
         raise InputError("strategy", job.strategy, "is for `meridian train`: the site runs pipelines")
-    if job.devices is not None:
-        allowed = "is for `meridian train`: the site chooses the nodes itself"
-        raise InputError("devices", document["devices"], allowed)
     hurried = job.model_copy(update={"time_limit_s": min(job.time_limit_s, LONGEST_SEARCH_S)})
     found = pinned(hurried)
     return document if found is hurried else {**document, "schedule": found.schedule}
@@ -67,6 +61,7 @@ def _document(request: dict[str, Any], option: dict[str, Any], training: dict[st
             names.index(part["dc"]) for part in option["partitions"] for _ in range(part["stages"])
         ],
         "pipelines": option["pipelines"],
+        **({"cells": option["dp_cells"]} if option["dp_cells"] > 1 else {}),
         "microbatches": job["microbatches"],
         "policy": option["policy"],
         **training,

@@ -132,7 +132,7 @@ class CloneForm(Sectioned, forms.Form):
         values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
         super().__init__(data, initial={"name": _free_name(run.job), **values, **(initial or {})})
         self.run = run
-        self.dry = None if self.is_bound else dry_run_document(run.job.document, run.job.team)
+        self.dry = None if self.is_bound else self._dry(run.job.document)
         resume = self.fields["resume"]
         resume.disabled = run.saved_step is None
         resume.help_text = (
@@ -149,9 +149,12 @@ class CloneForm(Sectioned, forms.Form):
                 self.take_input_error(error)
         return cleaned
 
+    def _dry(self, document: dict[str, Any]) -> dict[str, Any]:
+        return dry_run_document(document, self.run.job.team, seats=self.run.job.seats)
+
     def _refuse_what_cannot_run(self) -> None:
         """Errors for what stands in the way for good; a launch says at which field a schedule fails."""
-        self.dry = dry_run_document(self.document, self.run.job.team)
+        self.dry = self._dry(self.document)
         for check in self.dry["checks"]:
             if check["ok"] or not check["blocks"] or check["name"] == "Document":
                 continue

@@ -1,6 +1,7 @@
 """What people decide about runs: stop, try again, try with other values, and asking beforehand."""
 
 import secrets
+import uuid
 from typing import Any
 
 from django.contrib import messages
@@ -13,9 +14,11 @@ from engine.errors import InputError
 from webapp.accounts.permissions import require, visible_or_404
 from webapp.jobs.forms import CloneForm
 from webapp.jobs.models import Run
-from webapp.jobs.services import cancel_run, clone_run, retry_run
+from webapp.jobs.placed_form import PlacedForm
+from webapp.jobs.services import cancel_run, clone_run, launch_placement, retry_run
 from webapp.planning.dry import dry_run
 from webapp.planning.models import Plan
+from webapp.planning.placement_selectors import launch_values, placements
 from webapp.queries import whole
 
 
@@ -68,12 +71,36 @@ def run_clone(request: HttpRequest, pk: int) -> HttpResponse:
 def _clone_context(run: Run, form: CloneForm) -> dict[str, Any]:
     return {
         "title": f"Clone {run}",
+        "note": "a new job with the values below; data centres, links and model stay as they were",
         "run": run,
         "form": form,
         "sections": form.sections,
         "cancel_url": reverse("jobs:run-detail", args=[run.pk]),
         "wide": True,
     }
+
+
+def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """The launch form of a placement: its groups and pipelines become the devices of a run."""
+    placement = visible_or_404(placements().select_related("team"), request.user, pk=pk)
+    require(request.user, placement.team)
+    initial = {**launch_values(placement, request.user), "idempotency_key": fresh_key()}
+    form = PlacedForm(request.POST or None, placement=placement, initial=initial)
+    if request.method == "POST" and form.is_valid() and "check" not in request.POST:
+        try:
+            made = launch_placement(
+                request.user, placement, name=form.cleaned_data["name"], training=form.training,
+                key=form.cleaned_data["idempotency_key"],
+            )  # fmt: skip
+            return redirect("jobs:run-detail", pk=made.pk)
+        except InputError as error:
+            form.take_input_error(error)
+    context = {
+        "title": f"Launch {placement.name}", "form": form, "sections": form.sections, "wide": True,
+        "note": "a job whose ranks compute on the GPUs where the placement puts them",
+        "cancel_url": reverse("placement:placement-detail", args=[pk]),
+    }  # fmt: skip
+    return render(request, "jobs/run_clone.html", context, status=422 if form.errors else 200)
 
 
 @require_POST

@@ -68,6 +68,8 @@ class Job(models.Model):
     document = models.JSONField()
     plan = models.ForeignKey(Plan, null=True, on_delete=models.PROTECT, related_name="jobs")
     plan_copy = models.JSONField(default=dict)  # {name, request, option}: plans may change, what ran may not
+    # [name of the node, GPU] of each rank where it is placed; empty: a run gets what is idle.
+    seats = models.JSONField(default=list)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
     )
@@ -94,7 +96,7 @@ class RunQuerySet(models.QuerySet["Run"]):
     def for_lists(self) -> RunQuerySet:
         """Without the large columns."""
         return self.select_related("job", "created_by").defer(
-            "predicted", "result", "job__document", "job__plan_copy"
+            "predicted", "result", "job__document", "job__plan_copy", "job__seats"
         )
 
 

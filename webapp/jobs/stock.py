@@ -5,16 +5,18 @@ through the whole queue with one.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from webapp.inventory.models import GpuPool, Node, NodeState
 from webapp.inventory.selectors.pools import pools_of_teams
 from webapp.jobs.models import RANK_OVER, RankState
+from webapp.jobs.places import Document, gpus_needed
 
 Gpu = tuple[Node, int]
-Document = dict[str, Any]  # of `meridian train`
+Seats = Sequence[Sequence[Any]]  # [name of the node, GPU] of each rank of a job that is placed
+MOST_NAMED = 3  # nodes or GPUs that a sentence names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +104,39 @@ class Stock:
             for name, needed in gpus_needed(document).items()
         }
 
-    def shortage(self, team: int, document: Document) -> Shortage | None:
-        """What is said first: what will not come, then what needs somebody, then what only takes time."""
+    def shortage(self, team: int, document: Document, seats: Seats = ()) -> Shortage | None:
+        """What is said first: what will not come, then what needs somebody, then what only takes time.
+
+        seats : of a job that is placed: those GPUs it waits for, and no others.
+        """
         supply = self.supply(team, document).items()
         found = [shortage for name, pool in supply if (shortage := pool.shortage(name))]
+        if seats and (lack := self.shortage_of(team, document, seats)):
+            found.append(lack)
         return max(found, key=lambda each: (each.for_good, each.needs_action), default=None)
+
+    def seated(self, team: int, document: Document, seats: Seats) -> list[Gpu]:
+        """The GPU of each rank of a placed job that lacks nothing."""
+        nodes = self._named(team, document)
+        return [(nodes[name], gpu) for name, gpu in seats]
+
+    def _named(self, team: int, document: Document) -> dict[str, Node]:
+        pools = self.pools(team, document).values()
+        return {node.name: node for pool in pools for node in self._nodes[pool.pk, document["device"]]}
+
+    def shortage_of(self, team: int, document: Document, seats: Seats) -> Shortage | None:
+        """Why these very GPUs cannot be had now."""
+        nodes = self._named(team, document)
+        gone = [name for name, gpu in seats if name not in nodes or gpu >= nodes[name].gpus]
+        if gone:
+            text = f"offers no such {document['device']} GPU in the pools of the placement"
+            return Shortage(text=f"Waits for {_several(gone)}: the inventory {text}", needs_action=True)
+        away = [name for name, _ in seats if not nodes[name].is_placeable]
+        if away:
+            said = f"Waits for {_several(away)}, where it is placed"
+            return Shortage(text=f"{said}: silent, draining or of another version", needs_action=True)
+        busy = [f"{name} GPU {gpu}" for name, gpu in seats if (nodes[name].pk, gpu) in self._held]
+        return Shortage(text=f"Waits for {_several(busy)}, where it is placed: busy") if busy else None
 
     def _idle(self, pool: GpuPool, device: str) -> list[Gpu]:
         nodes = [node for node in self._nodes[pool.pk, device] if node.is_placeable]
@@ -126,15 +156,8 @@ class Stock:
         )
 
 
-def gpus_needed(document: Document) -> dict[str, int]:
-    """GPUs per pool, by name."""
-    needed: dict[str, int] = defaultdict(int)
-    for dc in dc_names(document):
-        needed[dc] += document["pipelines"]
-    return needed
-
-
-def dc_names(document: dict[str, Any]) -> list[str]:
-    """The pool of each stage, by name."""
-    dc_of_stage = document.get("dc_of_stage") or [0] * document["stages"]
-    return [document["datacenters"][dc]["name"] for dc in dc_of_stage]
+def _several(names: Iterable[str]) -> str:
+    """The first few of `names`, each once, and how many more there are."""
+    known = list(dict.fromkeys(names))
+    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+    return ", ".join(known[:MOST_NAMED]) + more

@@ -17,7 +17,7 @@ from webapp.inventory.models import DataCenter, WanLink
 from webapp.inventory.selectors.use import Use, gpu_use, together
 from webapp.inventory.selectors.worldmap import WorldMap, drawing
 from webapp.jobs.models import Run
-from webapp.jobs.stock import dc_names
+from webapp.jobs.places import gpus_needed
 from webapp.live.attention import attention
 from webapp.live.flows import MOST_RUNS, Ends, flows
 from webapp.live.models import IterationStat
@@ -108,7 +108,7 @@ def _run(run: Any, usage: dict[str, Any] | None) -> dict[str, Any]:
         "status": run.status,
         "status_label": run.status_label,
         "reason": run.waits_for or run.status_reason,
-        "where": ", ".join(dict.fromkeys(dc_names(run.job.document))),
+        "where": ", ".join(gpus_needed(run.job.document)),
         "gpus": shape_of(run.job.document).ranks,
         "iteration": run.iteration,
         "steps": run.steps,

@@ -1,24 +1,27 @@
 """The shape of a run as its page draws it: lanes, data centres and links, from the job's document."""
 
-import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from webapp.jobs.models import RankState, Run
+from webapp.jobs.places import dcs_of_pipelines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Lanes by rank, data centres by index, WAN links by direction.
 
-    pairs : node pairs that one transfer uses together: all pipelines where links are shared in time.
+    dcs_of_pipeline : index into `dcs` of each stage, by pipeline.
+    pairs : node pairs that one transfer uses together: a cell's pipelines where links are shared in time.
     """
 
     stages: int
     pipelines: int
     dcs: tuple[str, ...]
-    dc_of_stage: tuple[int, ...]
+    dcs_of_pipeline: tuple[tuple[int, ...], ...]
     links: tuple[dict[str, Any], ...]
     pairs: int
 
@@ -28,17 +31,17 @@ class Shape:
 
     @property
     def dc_of_rank(self) -> tuple[int, ...]:
-        return self.dc_of_stage * self.pipelines
+        return tuple(dc for dcs in self.dcs_of_pipeline for dc in dcs)
 
 
 def shape_of(document: dict[str, Any]) -> Shape:
     """The shape of the job in `document` (of `meridian train`)."""
     names = [dc["name"] for dc in document["datacenters"]]
-    dc_of_stage = tuple(document.get("dc_of_stage") or [0] * document["stages"])
-    sharing = document.get("sharing") or ("temporal" if document["policy"] == "atlas" else "spatial")
-    crossings = dict.fromkeys(
-        direction for a, b in itertools.pairwise(dc_of_stage) if a != b for direction in ((a, b), (b, a))
-    )
+    ways = dcs_of_pipelines(document)
+    # Pipelines that run through different data centres share no links.
+    own = "temporal" if document["policy"] == "atlas" and len(set(ways)) == 1 else "spatial"
+    sharing = document.get("sharing") or own
+    crossings = dict.fromkeys(_crossings(ways))
     known = {frozenset(link["between"]): link for link in document.get("links", [])}
     links = []
     for a, b in crossings:
@@ -50,10 +53,18 @@ def shape_of(document: dict[str, Any]) -> Shape:
         stages=document["stages"],
         pipelines=document.get("pipelines", 1),
         dcs=tuple(names),
-        dc_of_stage=dc_of_stage,
+        dcs_of_pipeline=ways,
         links=tuple(links),
-        pairs=document.get("pipelines", 1) if sharing == "temporal" else 1,
+        pairs=document.get("pipelines", 1) // document.get("cells", 1) if sharing == "temporal" else 1,
     )
+
+
+def _crossings(ways: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, int]]:
+    """The directions in which neighbouring stages send between data centres, in pipeline order."""
+    for dcs in dict.fromkeys(ways):
+        for a, b in pairwise(dcs):
+            if a != b:
+                yield from ((a, b), (b, a))
 
 
 @lru_cache(maxsize=256)
@@ -74,7 +85,7 @@ def lanes(shape: Shape, ranks: list[RankState]) -> list[dict[str, Any]]:
                 "rank": rank,
                 "pipeline": pipeline,
                 "stage": stage,
-                "dc": shape.dc_of_stage[stage],
+                "dc": shape.dcs_of_pipeline[pipeline][stage],
                 "gpu": at.gpu if at else None,
                 "node": at.node.name if at else None,
             }

@@ -47,8 +47,9 @@ def _spans(run: Run, first: int, last: int) -> Iterator[Span]:
     batches = SpanBatch.objects.filter(run=run, iteration__range=(first, last))
     for batch in batches.order_by("iteration", "rank").iterator(chunk_size=500):
         pipeline, stage = divmod(batch.rank, shape.stages)
+        dcs = shape.dcs_of_pipeline[pipeline]
         for code in batch.spans:
-            wan = code[0] == "T" and shape.dc_of_stage[code[5]] != shape.dc_of_stage[code[6]]
+            wan = code[0] == "T" and dcs[code[5]] != dcs[code[6]]
             yield span_of(
                 code, pipeline=pipeline, stage=stage, wan=wan,
                 run=str(run.pk), iteration=batch.iteration, gpu=gpus.get(batch.rank),

@@ -12,7 +12,10 @@ Traffic = list[
 
 
 def of_batch(codes: Iterable[Code], dc_of_stage: Sequence[int]) -> tuple[float, float, list[Traffic]]:
-    """Busy seconds (F, R, B, W), sync seconds (all-reduce, optimizer) and WAN transfers of a rank."""
+    """Busy seconds (F, R, B, W), sync seconds (all-reduce, optimizer) and WAN transfers of a rank.
+
+    dc_of_stage : of the pipeline of that rank.
+    """
     busy = sync = 0.0
     traffic: list[Traffic] = []
     for code in codes:

@@ -64,6 +64,7 @@ class Figures:
     rows: Sequence[dict[str, Any]]
     note: str = ""
     most: int | None = None
+    file_only: bool = False  # drawn in another way on the page
 
     @property
     def is_cut(self) -> bool:
@@ -89,6 +90,11 @@ class DesignForm(Sectioned, forms.Form):
 
     document: dict[str, Any]
 
+    @property
+    def question(self) -> dict[str, Any]:
+        """What the page answers: the engine's document, where the form asks for nothing besides."""
+        return self.document
+
     def compose(self, values: dict[str, Any]) -> dict[str, Any]:
         """The engine's document. Raises InputError where a value cannot be."""
         raise NotImplementedError
@@ -113,7 +119,7 @@ class DesignPage:
     """A page: its form, what answers the form's document, what of the answer is shown.
 
     command : the sub-command of `meridian` that answers the same document.
-    tables, facts, charts : of the answer; charts are read by the page's script.
+    tables, facts, charts, heat : of the answer; charts are read by the page's script, heat is a `Matrix`.
     """
 
     title: str
@@ -125,6 +131,7 @@ class DesignPage:
     facts: Callable[[dict[str, Any]], list[tuple[str, str]]]
     tables: Callable[[dict[str, Any]], list[Figures]]
     charts: Callable[[dict[str, Any]], dict[str, Any]]
+    heat: Callable[[dict[str, Any]], Any] = lambda answer: None
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         """The page, its document (?as=document) or one of its tables as CSV (?as=csv&table=…)."""
@@ -135,7 +142,7 @@ class DesignPage:
             return self._render(request, form, {}, status=422)
         if form_of == "document":
             return download(json.dumps(form.document, indent=2), "application/json", f"{self.command}.json")
-        answer = copy.deepcopy(_answered(self, json.dumps(form.document)))
+        answer = copy.deepcopy(_answered(self, json.dumps(form.question)))
         if form_of == "csv":
             return self._csv(answer, table)
         return self._render(request, form, answer)
@@ -150,10 +157,12 @@ class DesignPage:
         self, request: HttpRequest, form: DesignForm, answer: dict[str, Any], status: int = 200
     ) -> HttpResponse:
         query = request.GET.urlencode()
+        tables = [table for table in self.tables(answer) if not table.file_only] if answer else []
         context = {
             "title": self.title, "lead": self.lead, "form": form, "sections": form.sections,
             "script": self.script, "answer": answer, "query": f"{query}&" if query else "",
-            "facts": self.facts(answer) if answer else [], "tables": self.tables(answer) if answer else [],
+            "facts": self.facts(answer) if answer else [], "tables": tables,
+            "matrix": self.heat(answer) if answer else None,
             "charts": self.charts(answer) if answer else None,
             "command": f"meridian {self.command} {self.command}.json",
             "document_name": f"{self.command}.json",

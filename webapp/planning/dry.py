@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from engine.errors import InputError
@@ -12,7 +13,7 @@ from webapp.accounts.models import Team
 from webapp.inventory.models import WanLink
 from webapp.inventory.selectors import pools
 from webapp.jobs.document import train_document
-from webapp.jobs.stock import Stock
+from webapp.jobs.stock import Seats, Stock
 from webapp.planning.memory import StageMemory, stage_memory
 from webapp.planning.models import Plan
 
@@ -45,8 +46,10 @@ def dry_run(plan: Plan, option_index: int, stock: Stock | None = None) -> dict[s
     return dry_run_document(document, plan.team, stock)
 
 
-def dry_run_document(document: dict[str, Any], team: Team, stock: Stock | None = None) -> dict[str, Any]:
-    """The same of a document of `meridian train` that `team` would launch."""
+def dry_run_document(
+    document: dict[str, Any], team: Team, stock: Stock | None = None, seats: Seats = ()
+) -> dict[str, Any]:
+    """The same of a document of `meridian train` that `team` would launch; `seats` of one that is placed."""
     try:
         job = parse(TrainJob, document)
         memory = stage_memory(job)
@@ -54,7 +57,12 @@ def dry_run_document(document: dict[str, Any], team: Team, stock: Stock | None =
         return answer([Check(name="Document", ok=False, text=_sentence(error), blocks=True)])
     told = f"{job.stages} stages, {job.pipelines} pipelines, {job.policy}: a schedule exists."
     checks = [Check(name="Document", ok=True, text=told)]
-    checks += [_memory(job, memory, team), *_gpus(document, team, stock), *_links(job, team), _broker()]
+    checks += [
+        _memory(job, memory, team),
+        *_gpus(document, team, stock, seats),
+        *_links(job, team),
+        _broker(),
+    ]
     return answer(checks)
 
 
@@ -68,9 +76,10 @@ def _memory(job: TrainJob, memory: list[StageMemory], team: Team) -> Check:
     named = pools(team, [dc.name for dc in job.datacenters])
     shares = []
     for stage in memory:
-        pool = named.get(job.datacenters[job.dcs[stage.stage]].name)
-        if pool:
-            shares.append((stage.total_bytes / pool.gpu.memory_bytes, stage, pool))
+        for dc in sorted({dcs[stage.stage] for dcs in job.dcs_of_pipeline}):
+            pool = named.get(job.datacenters[dc].name)
+            if pool:
+                shares.append((stage.total_bytes / pool.gpu.memory_bytes, stage, pool))
     if not shares:
         return Check(name="Memory", ok=False, text="The GPU type of no stage is known.", blocks=True)
     share, stage, pool = max(shares, key=lambda row: row[0])
@@ -83,7 +92,7 @@ def _memory(job: TrainJob, memory: list[StageMemory], team: Team) -> Check:
     return Check(name="Memory", ok=share <= 1, text=text, blocks=True)
 
 
-def _gpus(document: dict[str, Any], team: Team, stock: Stock | None) -> Iterator[Check]:
+def _gpus(document: dict[str, Any], team: Team, stock: Stock | None, seats: Seats) -> Iterator[Check]:
     """One check per data centre: the device is offered there, and GPUs of it are idle."""
     stock = stock or Stock([(team.pk, document)])
     for name, supply in stock.supply(team.pk, document).items():
@@ -93,18 +102,27 @@ def _gpus(document: dict[str, Any], team: Team, stock: Stock | None) -> Iterator
         yield Check(
             name=f"GPUs in {name}", ok=lack is None, text=text, blocks=lack is not None and lack.for_good
         )
+    if seats:
+        lack = stock.shortage_of(team.pk, document, seats)
+        text = f"{lack.text}." if lack else f"The {len(seats)} GPUs of the placement are idle."
+        yield Check(name="Placement", ok=lack is None, text=text)
 
 
 def _links(job: TrainJob, team: Team) -> Iterator[Check]:
-    """One check per WAN hop: the link stands in the inventory as the job counts on it."""
+    """One check per link that pipelines or rings of replicas cross: it is in the inventory as counted on."""
     named = pools(team, [dc.name for dc in job.datacenters])
-    for stage in sorted(job.hops):
-        a, b = (job.datacenters[job.dcs[s]].name for s in (stage, stage + 1))
-        assumed = job.link_between(job.dcs[stage], job.dcs[stage + 1])
-        ends = [named[name].dc_id for name in (a, b) if name in named]
-        if len(set(ends)) < 2 or assumed is None:
+    crossed = [pair for dcs in job.dcs_of_pipeline for pair in pairwise(dcs)]
+    for stage in range(job.stages):
+        ring = [dc for _, dc in job.ring_of(stage)]
+        crossed += pairwise([*ring, ring[0]])
+    first = {frozenset(pair): pair for pair in reversed(crossed) if pair[0] != pair[1]}
+    for ends in reversed(list(first.values())):
+        a, b = (job.datacenters[dc].name for dc in ends)
+        assumed = job.link_between(*ends)
+        sites = [named[name].dc_id for name in (a, b) if name in named]
+        if len(set(sites)) < 2 or assumed is None:
             continue  # a pool is gone, which is said above; or two pools of one data centre
-        known = WanLink.objects.filter(a__in=ends, b__in=ends).first()
+        known = WanLink.objects.filter(a__in=sites, b__in=sites).first()
         yield _link(f"Link {a} – {b}", known, assumed)
 
 

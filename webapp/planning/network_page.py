@@ -5,16 +5,28 @@ from typing import Any
 from django import forms
 
 from engine.cluster.gpus import catalogue
+from engine.errors import InputError
 from engine.inputs import parse
 from engine.model.presets import PER_STAGE, PRESETS
 from engine.plan.network.design import design
 from engine.plan.network.request import NetworkRequest
 from webapp.planning.design import Column, DesignForm, DesignPage, Figures
+from webapp.planning.network_figures import (
+    SWEPT,
+    heat_matrix,
+    heat_of,
+    heat_table,
+    sweep_chart,
+    sweep_table,
+    swept,
+)
 from webapp.planning.number_lists import Numbers
+from webapp.planning.placement_selectors import Matrix
 
 # What a page may compute while somebody waits; the command line has no such limits.
 MOST_GPUS = 200_000
 MOST_DOMAINS = 8
+MOST_VALUES = 6
 COLLECTIVES = {
     "allgather": "all-gather", "reduce_scatter": "reduce-scatter", "allreduce": "all-reduce",
     "all_to_all": "all-to-all",
@@ -69,6 +81,14 @@ class NetworkForm(DesignForm):
     port_w = forms.FloatField(label="Port, W", min_value=0, initial=18)
     transceiver_w = forms.FloatField(label="Transceiver, W", min_value=0, initial=9)
 
+    sweep = forms.ChoiceField(
+        label="Over", required=False,
+        choices=[("", "nothing"), *((name, f"{label}, {unit}") for name, (label, unit) in SWEPT.items())],
+    )  # fmt: skip
+    values = Numbers(
+        most=MOST_VALUES, required=False, help_text=f"At most {MOST_VALUES}, such as 25, 50, 100."
+    )
+
     layout = [
         (
             "Fabric",
@@ -78,6 +98,7 @@ class NetworkForm(DesignForm):
         ("Model", "", ["model", "batch", "recompute"]),
         ("Parallelism", "", ["tp", "pp", "interleave"]),
         ("Mixture of experts", "", ["experts", "top_k", "every"]),
+        ("Sweep", "one parameter, over all designs", ["sweep", "values"]),
         ("Prices", "", ["port_usd", "transceiver_usd", "port_w", "transceiver_w"]),
     ]
 
@@ -103,6 +124,35 @@ class NetworkForm(DesignForm):
     def check(self, document: dict[str, Any]) -> None:
         parse(NetworkRequest, document)
 
+    @property
+    def question(self) -> dict[str, Any]:
+        return self.document | ({"swept": self.swept} if self.swept else {})
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        self.swept: dict[str, Any] | None = None
+        if not self.errors and (cleaned.get("sweep") or cleaned.get("values")):
+            self._sweep(cleaned["sweep"], cleaned["values"])
+        return cleaned
+
+    def _sweep(self, parameter: str, values: list[float] | None) -> None:
+        """Take the sweep, or say at its fields what is missing or refused."""
+        if not parameter:
+            self.add_error("sweep", "Choose what the values are of.")
+        elif not values:
+            self.add_error("values", "Give the values to try.")
+        elif "model" not in self.document:
+            self.add_error("sweep", "Choose a model: a fabric alone has no iteration time.")
+        else:
+            whole = [int(v) if parameter == "batch" and v.is_integer() else v for v in values]
+            try:
+                for value in whole:
+                    self.check({**self.document, parameter: value})
+            except InputError as error:
+                self.add_error("values", str(error))
+            else:
+                self.swept = {"parameter": parameter, "values": sorted(set(whole))}
+
 
 def _over_all(gpus: int, domains: list[int], message_mb: float) -> list[dict[str, Any]]:
     """Every collective over all GPUs, as x in an HB domain by y domains."""
@@ -121,7 +171,10 @@ def _over_all(gpus: int, domains: list[int], message_mb: float) -> list[dict[str
 
 
 def _answer(document: dict[str, Any]) -> dict[str, Any]:
-    return design(parse(NetworkRequest, document)).as_dict()
+    sweep = document.pop("swept", None)
+    found = design(parse(NetworkRequest, document))
+    answer = found.as_dict() | {"heat": heat_of(found)}
+    return answer | ({"swept": swept(document, **sweep)} if sweep else {})
 
 
 def _facts(answer: dict[str, Any]) -> list[tuple[str, str]]:
@@ -139,6 +192,10 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
     made = []
     if answer.get("iterations"):
         made.append(_iterations(answer["iterations"]))
+    if answer.get("swept"):
+        made.append(sweep_table(answer["swept"]))
+    if answer.get("heat"):
+        made.append(heat_table(answer["heat"]))
     if answer.get("collectives"):
         made.append(_collectives(answer["collectives"]))
     made.append(_fabrics(answer["fabrics"]))
@@ -251,7 +308,8 @@ PARTS = {"compute": "Compute", "tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "
 
 def _charts(answer: dict[str, Any]) -> dict[str, Any]:
     rows = [row for row in answer.get("iterations") or [] if row["feasible"]]
-    return {
+    drawn = sweep_chart(answer["swept"]) if answer.get("swept") else None
+    stacks = {
         "stacks": {
             "title": "Parts of an iteration, s", "parts": list(PARTS.values()),
             "bars": [
@@ -260,11 +318,16 @@ def _charts(answer: dict[str, Any]) -> dict[str, Any]:
             ],
         }
     } if rows else {}  # fmt: skip
+    return stacks | ({"lines": drawn} if drawn else {})
+
+
+def _heat(answer: dict[str, Any]) -> Matrix | None:
+    return heat_matrix(answer["heat"]) if answer.get("heat") else None
 
 
 page = DesignPage(
     title="Network design",
     lead="Rail-only beside rail-optimised: cost, power, iteration times, collectives, traffic, failures.",
     command="network", script="js/design.js", form=NetworkForm, answer=_answer, facts=_facts, tables=_tables,
-    charts=_charts,
+    charts=_charts, heat=_heat,
 )  # fmt: skip

@@ -11,7 +11,9 @@ from engine.plan.placement import scenarios
 from engine.plan.placement.request import MOST_EVALUATIONS, PlacementRequest
 from webapp.formkit import Sectioned, team_field
 from webapp.inventory.models import DataCenter
+from webapp.planning.models import Plan
 from webapp.planning.placement_network import AWS, Network, network_from, of_inventory, of_regions
+from webapp.planning.placement_plan import gpus_of, placed_plan
 
 # What a page computes and keeps; the command has no such limits.
 MOST_DEVICES = 1024
@@ -84,6 +86,10 @@ class PlacementForm(Sectioned, forms.Form):
         required=False, initial=True, label="Compare with random, Kernighan–Lin, genetic"
     )
 
+    # The plan and its option whose GPUs are placed, where it is of one.
+    plan = forms.IntegerField(min_value=1, required=False, widget=forms.HiddenInput)
+    option = forms.IntegerField(min_value=0, required=False, widget=forms.HiddenInput)
+
     layout = [
         ("Placement", "", ["team", "name"]),
         ("Devices", "and the links between them", [
@@ -98,6 +104,14 @@ class PlacementForm(Sectioned, forms.Form):
         super().__init__(*args, **kwargs)
         team_field(self, user)
         self.fields["datacenters"].queryset = DataCenter.objects.visible_to(user)  # type: ignore[attr-defined]
+        asked = {name: self[name].value() for name in ("plan", "option")}
+        self.placed = placed_plan({"asked": asked}, Plan.objects.visible_to(user).select_related("team"))
+        if self.placed:
+            plan, option = self.placed
+            gpus = ", ".join(f"{name} {count:,}" for name, count in option["gpus_used"].items())
+            told = f"At most the GPUs that D = {option['dp_cells']} of {plan} uses: {gpus}."
+            self.fields["datacenters"].help_text = told
+            self.fields["device"].choices = [("gpu", "a GPU")]  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -168,7 +182,8 @@ class PlacementForm(Sectioned, forms.Form):
         else:
             if not values["datacenters"]:
                 raise InputError("datacenters", None, "choose the data centres to place devices of")
-            network = of_inventory(list(values["datacenters"]), values["device"] or "gpu")
+            most = {pool.pk: count for pool, count in gpus_of(*self.placed).items()} if self.placed else None
+            network = of_inventory(list(values["datacenters"]), values["device"] or "gpu", most)
         if network.devices > MOST_DEVICES:
             name = "each" if values["source"] == "regions" else "datacenters"
             raise InputError(name, network.devices, f"at most {MOST_DEVICES} devices on this page")

@@ -3,8 +3,9 @@ or as a document has them; and back to the matrices that `meridian place` reads.
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,8 @@ class Network:
     latency_ms, bandwidth_gbps : between places, square; on the diagonal between devices of one place, None
         where there is one device only.
     note : how the figures were made, where that needs saying.
+    seats : [name of the node, GPU] of each device of the inventory; None where a device is a node with
+        several. Empty where devices are of no inventory.
     """
 
     places: list[Place]
@@ -60,6 +63,7 @@ class Network:
     latency_ms: list[list[float | None]]
     bandwidth_gbps: list[list[float | None]]
     note: str = ""
+    seats: list[tuple[str, int] | None] = field(default_factory=list)
 
     @property
     def devices(self) -> int:
@@ -94,7 +98,7 @@ class Network:
             places=self.places, machine_gbps=self.machine_gbps, latency_ms=self.latency_ms,
             bandwidth_gbps=self.bandwidth_gbps, note=self.note,
             place_of=[self.place_of[i] for i in kept], machine_of=[self.machine_of[i] for i in kept],
-            labels=[self.labels[i] for i in kept],
+            labels=[self.labels[i] for i in kept], seats=[self.seats[i] for i in kept if self.seats],
         )  # fmt: skip
 
 
@@ -169,11 +173,15 @@ def _one(matrix: Floats, a: list[int], b: list[int], *, same: bool) -> float | N
     return float(matrix[a[0], b[1] if same else b[0]])
 
 
-def of_inventory(dcs: Sequence[DataCenter], device: str) -> Network:
+def of_inventory(dcs: Sequence[DataCenter], device: str, most: Mapping[int, int] | None = None) -> Network:
     """GPUs (`device` "gpu") or nodes ("node") of data centres, with the figures of their WAN links.
 
     Two data centres without a link of their own talk over the linked ones between them: latencies add up, and
     the narrowest link is the bandwidth.
+
+    Parameters
+    ----------
+    most : devices that are taken of each pool, by its id; of pools that it does not name none. None: all.
 
     Raises
     ------
@@ -189,6 +197,8 @@ def of_inventory(dcs: Sequence[DataCenter], device: str) -> Network:
     gpus = catalogue()
     by_gpu = device == "gpu"
     units = [(i, node, k) for i, node in enumerate(nodes) for k in range(node.gpus if by_gpu else 1)]
+    if most is not None:
+        units = _first(units, most)
     notes = [f"{pair} have no link: their figures are of the shortest way over others." for pair in relayed]
     return Network(
         places=[_place(dc) for dc in dcs],
@@ -201,7 +211,20 @@ def of_inventory(dcs: Sequence[DataCenter], device: str) -> Network:
         latency_ms=latency,
         bandwidth_gbps=bandwidth,
         note=" ".join(notes),
+        seats=[(node.name, k) if by_gpu or node.gpus == 1 else None for _, node, k in units],
     )
+
+
+def _first(units: list[tuple[int, Node, int]], most: Mapping[int, int]) -> list[tuple[int, Node, int]]:
+    """The first `most` of every pool."""
+    taken: Counter[int] = Counter()
+    kept = []
+    for unit in units:
+        pool = unit[1].pool_id
+        if taken[pool] < most.get(pool, 0):
+            taken[pool] += 1
+            kept.append(unit)
+    return kept
 
 
 def _place(dc: DataCenter) -> Place:

@@ -2,6 +2,7 @@
 
 import uuid
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,14 @@ from engine.plan.placement.request import PlacementRequest
 from webapp.accounts.permissions import visible_or_404
 from webapp.inventory.models import DataCenter
 from webapp.planning.design import Column, Figures
-from webapp.planning.models import Computation, ComputationKind
+from webapp.planning.models import Computation, ComputationKind, Plan
 from webapp.planning.placement_form import SOURCE_WORDS, document_of
 from webapp.planning.placement_map import placement_map
 from webapp.planning.placement_network import Network, network_from, of_case, of_document
+from webapp.planning.placement_plan import form_values, option_of, placed_plan
+from webapp.queries import whole
 
+LAUNCHED = ("forward_ms", "backward_ms", "recompute_ms", "activation_bytes")  # of a plan with explicit times
 MOST_PLACES = 40  # of the matrix on the page; the file has all
 MOST_ROWS = 200  # of a table on the page; the file has all
 LEVELS = 5  # tokens of the heat ramp
@@ -56,8 +60,15 @@ def network_of(question: dict[str, Any]) -> Network:
     return of_document(parse(PlacementRequest, document))
 
 
-def initial_from(user: Any, key: str) -> dict[str, Any]:
-    """The form's first values: of another placement, or of the inventory's."""
+def initial_from(user: Any, query: Mapping[str, str]) -> dict[str, Any]:
+    """The form's first values: of another placement (from), of an option of a plan, or of the inventory's."""
+    if query.get("plan"):
+        plan = visible_or_404(Plan.objects.select_related("team"), user, pk=whole(query["plan"]) or 0)
+        option = option_of(plan, query.get("option"))
+        if option is None:
+            raise Http404
+        return form_values(plan, int(query["option"]), option)
+    key = query.get("from", "")
     if not key:
         return {"datacenters": list(DataCenter.objects.visible_to(user).values_list("pk", flat=True)[:20])}
     try:
@@ -66,6 +77,18 @@ def initial_from(user: Any, key: str) -> dict[str, Any]:
         raise Http404 from None
     placement = visible_or_404(placements().defer("answer"), user, pk=pk)
     return {**placement.request["asked"], "name": f"{placement.name} again"[:80]}
+
+
+def launch_values(placement: Computation, user: Any) -> dict[str, Any]:
+    """The first values of the launch form: those of the plan that was placed, if it is there to be read."""
+    placed = placed_plan(placement.request, Plan.objects.visible_to(user).filter(team=placement.team))
+    if placed is None:
+        return {}
+    plan, option = placed
+    job, training = plan.request["job"], plan.training or {}
+    values = {**training, **training.get("model", {}), "policy": option["policy"]}
+    values |= {name: job[name] for name in (*LAUNCHED, "microbatches") if job.get(name) is not None}
+    return values
 
 
 def result_context(computation: Computation, show: str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def placement_list(request: HttpRequest) -> HttpResponse:
 
 def placement_create(request: HttpRequest) -> HttpResponse:
     require_somewhere(request.user)
-    initial = initial_from(request.user, request.GET.get("from", ""))
+    initial = initial_from(request.user, request.GET)
     form = PlacementForm(request.POST or None, request.FILES or None, user=request.user, initial=initial)
     if request.method == "POST" and form.is_valid():
         made = services.start(

@@ -198,10 +198,9 @@ def drawn_timeline(computation: Computation, row: dict[str, Any]) -> dict[str, A
             if name in values:
                 values[name] /= 1e3
         coded[span.pipeline * shape.stages + stage].append(code_of(values, origin=0.0))
+    dcs = shape.dcs_of_pipeline[0]
     crossed = dict.fromkeys(
-        (shape.dc_of_stage[span.from_stage or 0], shape.dc_of_stage[span.to_stage or 0])
-        for span in spans
-        if span.track == "wan"
+        (dcs[span.from_stage or 0], dcs[span.to_stage or 0]) for span in spans if span.track == "wan"
     )
     return {
         "dcs": [{"name": name} for name in shape.dcs],

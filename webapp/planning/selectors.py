@@ -17,6 +17,7 @@ from webapp.jobs.stock import Stock
 from webapp.live.codes import code_of
 from webapp.live.shape import lanes, shape_of
 from webapp.planning.models import Computation, ComputationState, Plan
+from webapp.planning.placement_plan import option_of, placements_of, what_differs
 from webapp.planning.refinement import refinement_of, wants_refining
 from webapp.planning.what_if import Asked, answer_at_once, asked, sliders, told
 from webapp.queries import whole
@@ -64,6 +65,9 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
         "columns_after_d": columns + len(dcs),
         "selected": selected,
         "stock": stock,
+        "uneven": what_differs(what.document, selected) if selected and selected["feasible"] else [],
+        "placements": [] if what.is_changed else placements_of(plan),
+        "may_place": stock is not None and selected is not None and bool(option_of(plan, selected["index"])),
         "plan_request": what.document,
         "excluded": result.get("excluded", []),
         "left_out": result.get("left_out", []),

@@ -1,5 +1,6 @@
 """The bubbles that runs leave in a data centre, as their schedules foretell them: what prefill can run in."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from engine.prefill.latency import LatencyModel
 from engine.prefill.placement import Cache, Settings
 from webapp.inventory.models import DataCenter, GpuPool
 from webapp.jobs.models import HOLDING, RankState, Run, Status
+from webapp.jobs.places import dcs_of_pipelines
 from webapp.live.codes import OPS, PREFILL
 from webapp.prefill.catalogue import cache_of, latencies
 
@@ -85,12 +87,16 @@ def _runs(*where: Any) -> list[Run]:
 def _places(runs: Iterable[Run]) -> dict[int, dict[int, tuple[int, str]]]:
     """{run: {stage: (data centre, GPU type)}} as its ranks were placed."""
     ranks = RankState.objects.filter(run__in=[run.pk for run in runs])
-    made: dict[int, dict[int, tuple[int, str]]] = {}
+    made: dict[int, dict[int, set[tuple[int, str]]]] = defaultdict(lambda: defaultdict(set))
     for run, stage, dc, gpu_type in ranks.values_list(
         "run", "stage", "dc", "node__pool__gpu_type"
     ).distinct():
-        made.setdefault(run, {})[stage] = (dc, gpu_type)
-    return made
+        made[run][stage].add((dc, gpu_type))
+    # A stage whose replicas lie in several data centres is a cell of none.
+    return {
+        run: {stage: min(places) for stage, places in stages.items() if len(places) == 1}
+        for run, stages in made.items()
+    }
 
 
 def _pools(datacenters: Sequence[DataCenter]) -> dict[str, tuple[int, str]]:
@@ -109,10 +115,9 @@ def _document_names(datacenters: Sequence[DataCenter]) -> list[str]:
 def _asked_places(run: Run, pools: dict[str, tuple[int, str]]) -> dict[int, tuple[int, str]]:
     document = run.job.document
     names = [dc["name"] for dc in document.get("datacenters", ())]
-    stages = document.get("dc_of_stage") or [0] * int(document["stages"])
-    return {
-        stage: pools[names[dc]] for stage, dc in enumerate(stages) if dc < len(names) and names[dc] in pools
-    }
+    ways = dcs_of_pipelines(document)
+    alike = {stage: dcs[0] for stage, dcs in enumerate(zip(*ways, strict=True)) if len(set(dcs)) == 1}
+    return {stage: pools[names[dc]] for stage, dc in alike.items() if dc < len(names) and names[dc] in pools}
 
 
 def _cells(

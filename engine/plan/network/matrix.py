@@ -9,7 +9,10 @@ import csv
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.errors import InputError
 from engine.plan.network.traffic import KINDS, Flow, Job, data_peers, flows, hops, peers
@@ -54,7 +57,7 @@ def matrix(job: Job) -> dict[tuple[int, int, str], float]:
 def _edges(job: Job) -> Iterator[tuple[int, int, str, float]]:
     tp, dp = int(job.strategies.tp), int(job.strategies.dp)
     for stage in range(job.stages):
-        sums = _by_grid(flows(job, stage))
+        sums = sums_by_group(flows(job, stage))
         for d in range(dp):
             for t in range(tp):
                 yield from _sent(job, sums, stage, d, t)
@@ -64,7 +67,7 @@ def _edges(job: Job) -> Iterator[tuple[int, int, str, float]]:
                 yield gpu_number(job, stage, d, t), gpu_number(job, to, d, t), "pp", size
 
 
-def _by_grid(all_flows: Iterator[Flow]) -> dict[str, tuple[float, float]]:
+def sums_by_group(all_flows: Iterator[Flow]) -> dict[str, tuple[float, float]]:
     """Bytes inside and outside by the group that they go round in; gradients of experts by themselves."""
     sums: dict[str, tuple[float, float]] = {}
     for flow in all_flows:
@@ -94,6 +97,17 @@ def _sent(
 
 def gpu_number(job: Job, stage: int, d: int, t: int) -> int:
     """The number of the GPU at tensor-parallel place `t` of replica `d` of `stage`."""
+    return int(_number(job, stage, d, t))
+
+
+def gpu_numbers(job: Job, stage: int) -> NDArray[np.int64]:
+    """The numbers of all GPUs of `stage`, (replica, tensor-parallel place)."""
+    replicas, places = np.arange(int(job.strategies.dp)), np.arange(int(job.strategies.tp))
+    numbers: NDArray[np.int64] = _number(job, stage, replicas[:, None], places[None, :])
+    return numbers
+
+
+def _number(job: Job, stage: int, d: Any, t: Any) -> Any:
     placement = job.placement
     x_t, x_d, x_p = int(placement.tp.x), int(placement.dp.x), int(placement.stages_inside)
     (t_out, t_in), (d_out, d_in), (p_out, p_in) = divmod(t, x_t), divmod(d, x_d), divmod(stage, x_p)

@@ -34,9 +34,10 @@ class Seats:
         """Those of data centre number `dc`, by pipeline, then stage."""
         stages = [stage for stage, where in enumerate(job.dcs) if where == dc]
         places = [(pipeline, stage) for pipeline in range(job.pipelines) for stage in stages]
+        count = job.cell_pipelines
         return cls(
             ranks=tuple(pipeline * job.stages + stage for pipeline, stage in places),
-            ops=tuple(len(schedule.order(pipeline, stage)) for pipeline, stage in places),
+            ops=tuple(len(schedule.order(pipeline % count, stage)) for pipeline, stage in places),
             stages=len(stages),
         )
 

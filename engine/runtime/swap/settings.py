@@ -20,6 +20,7 @@ _OF_PIPELINES = {
     "policy": "must be left out: the order is ATOM's",
     "dc_of_stage": "must be left out: devices says where a worker is",
     "chunks": "must be left out: the planner cuts the model into sub-models",
+    "cells": "must be left out: workers share no links in time",
     "sharing": "must be left out: nothing but the all-reduce crosses links",
     "activation_bytes": "must be left out: no activation crosses a link",
     "memory_limit": "must be left out: swap.gpu.memory_bytes is the limit",

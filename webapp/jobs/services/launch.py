@@ -13,9 +13,11 @@ from webapp.accounts.services import record
 from webapp.jobs import notify
 from webapp.jobs.document import pinned_document, train_document
 from webapp.jobs.models import Job, MarkLevel, Run
+from webapp.jobs.placed import placed_job
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services.status import add_mark
-from webapp.planning.models import Plan
+from webapp.planning.models import Computation, Plan
+from webapp.planning.placement_plan import placed_plan
 
 LONGEST_KEY = 64
 
@@ -37,6 +39,27 @@ def launch_plan(actor: Any, plan: Plan, option_index: int, *, key: str = "") -> 
     """
     require(actor, plan.team)
     return _once(actor, key, lambda: _launch_option(actor, plan, option_index, key))
+
+
+@transaction.atomic
+def launch_placement(
+    actor: Any, placement: Computation, *, name: str, training: dict[str, Any], key: str = ""
+) -> Run:
+    """Make a job called `name` whose ranks are where `placement` says, and its first run. See `launch_plan`.
+
+    Parameters
+    ----------
+    training : what is trained, as `placed_job` reads it.
+
+    Raises
+    ------
+    PermissionDenied
+        `actor` is no operator of the placement's team.
+    InputError
+        The placement cannot be run, or the engine refuses the document; says why.
+    """
+    require(actor, placement.team)
+    return _once(actor, key, lambda: _launch_placed(actor, placement, name, training, key))
 
 
 @transaction.atomic
@@ -109,6 +132,20 @@ def _launch_option(actor: Any, plan: Plan, option_index: int, key: str) -> Run:
     return _queue(actor, job, key)
 
 
+def _launch_placed(actor: Any, placement: Computation, name: str, training: dict[str, Any], key: str) -> Run:
+    placed = placed_job(placement, training)
+    copy: dict[str, Any] = {"name": name, "placement": {"id": str(placement.pk), "name": placement.name}}
+    planned = placed_plan(placement.request, Plan.objects.filter(team=placement.team))
+    if planned:
+        copy |= {"request": planned[0].request, "option": planned[1]}
+    job = Job.objects.create(
+        team=placement.team, name=name, document=pinned_document(placed.document), seats=placed.seats,
+        plan=planned[0] if planned else None, plan_copy=copy, created_by=actor,
+    )  # fmt: skip
+    record(actor, "create", job, team=job.team, after={"placement": str(placement.pk), "name": name})
+    return _queue(actor, job, key, f"Placed as {placement.name} says.")
+
+
 def _retry(actor: Any, run: Run, key: str, *, resume: bool) -> Run:
     Job.objects.select_for_update().get(pk=run.job_id)
     unfinished = run.job.runs.open().order_by("-generation").first()
@@ -122,7 +159,7 @@ def _retry(actor: Any, run: Run, key: str, *, resume: bool) -> Run:
 def _clone(actor: Any, run: Run, name: str, document: dict[str, Any], key: str) -> Run:
     old = run.job
     job = Job.objects.create(
-        team=old.team, name=name, document=document, plan=old.plan,
+        team=old.team, name=name, document=document, plan=old.plan, seats=old.seats,
         plan_copy={**old.plan_copy, "changed_from": {"run": run.pk, "name": str(run)}}, created_by=actor,
     )  # fmt: skip
     before, after = _difference(old.document, document)

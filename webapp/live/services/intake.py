@@ -124,7 +124,7 @@ def _take_batch(intake: Intake, run: Run, event: Event) -> None:
         epoch = run.epoch if run.epoch is not None else start
         codes = [code_of(span, origin=epoch + ahead) for span in event["spans"]]
         shape = shape_of_run(run.pk)
-        busy, sync, traffic = usage.of_batch(codes, shape.dc_of_stage)
+        busy, sync, traffic = usage.of_batch(codes, shape.dcs_of_pipeline[event["rank"] // shape.stages])
     except (KeyError, TypeError, ValueError, IndexError) as error:
         intake.refused += 1
         log.warning("spans refused", run=run.pk, rank=event.get("rank"), error=str(error))

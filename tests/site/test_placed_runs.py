@@ -1,0 +1,161 @@
+"""Runs on a placement: the GPUs of its groups and pipelines, those and no others."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.runtime.job import TrainJob
+from tests.site.computations import PLACED_TRAINING, answered, joined_placement, placement_question
+from tests.site.world import World
+from webapp.inventory.models import Node
+from webapp.jobs.allocate import allocate
+from webapp.jobs.models import RankState, Run
+from webapp.jobs.placed import placed_job
+from webapp.jobs.queue import Queue
+from webapp.jobs.reconcile import spec_of
+from webapp.jobs.services import clone_run, launch_placement
+from webapp.live.shape import lanes, shape_of
+from webapp.planning.models import Computation, ComputationKind
+from webapp.planning.placement_network import network_from
+
+FORM: dict[str, Any] = {
+    "name": "placed", "steps": 5, "layers": 4, "hidden": 32, "heads": 2, "seq": 32, "microbatches": 4,
+    "micro_batch": 1, "policy": "1f1b", "forward_ms": 20, "backward_ms": 40, "recompute_ms": 0, "lr": 1e-3,
+    "seed": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def placed(world: World) -> Computation:
+    return joined_placement(world)
+
+
+def launched(world: World, placed: Computation) -> Run:
+    return launch_placement(world.users["operator"], placed, name="placed", training=PLACED_TRAINING)
+
+
+def mixed(placed: Computation) -> Computation:
+    """The same devices, in pipelines that change from one data centre to the next at different stages."""
+    ways = [[0, 1, 4, 8], [2, 5, 6, 9], [3, 7, 10, 11]]  # east has 0 to 3, mid 4 to 7, west 8 to 11
+    groups = [sorted(way[stage] for way in ways) for stage in range(4)]
+    assert placed.answer is not None
+    placed.answer = {"placement": {**placed.answer["placement"], "pipelines": ways, "groups": groups}}
+    placed.save(update_fields=["answer"])
+    return placed
+
+
+def seats_of(run: Run) -> list[tuple[str, int]]:
+    ranks = RankState.objects.filter(run=run).select_related("node").order_by("rank")
+    return [(rank.node.name, rank.gpu) for rank in ranks]
+
+
+def test_every_rank_gets_the_gpu_of_its_place(world: World, placed: Computation) -> None:
+    world.hear()
+    run = launched(world, placed)
+    assert allocate(run)
+    network = network_from(placed.request["network"])
+    assert placed.answer is not None
+    ways = placed.answer["placement"]["pipelines"]
+    assert seats_of(run) == [
+        network.seats[device] and tuple(network.seats[device]) for w in ways for device in w
+    ]
+    job = parse(TrainJob, run.job.document)
+    assert job.devices is not None
+    spec = spec_of(run, world.nodes[0])
+    assert [rank.dc for rank in spec.ranks] == [dc for dcs in job.dcs_of_pipeline for dc in dcs]
+    assert [rank.dc_name for rank in spec.ranks] == [rank.node.partition("-")[0] for rank in spec.ranks]
+    assert run.predicted["iteration_ms"] > 0
+
+
+def test_pipelines_through_different_data_centres(world: World, placed: Computation) -> None:
+    world.hear()
+    run = launched(world, mixed(placed))
+    job = parse(TrainJob, run.job.document)
+    assert job.is_mixed
+    assert allocate(run)
+    shape = shape_of(run.job.document)
+    drawn = lanes(shape, list(run.ranks.select_related("node")))
+    for lane in drawn:
+        assert lane["node"].startswith(shape.dcs[lane["dc"]])
+        assert lane["dc"] == job.dcs_of_pipeline[lane["pipeline"]][lane["stage"]]
+    directions = {(link["from"], link["to"]) for link in shape.links}
+    crossed = {pair for dcs in job.dcs_of_pipeline for pair in pairwise(dcs)}
+    assert {(a, b) for a, b in crossed if a != b} <= directions
+    page = world.client("operator").get(f"/runs/{run.pk}/")
+    assert page.status_code == 200
+
+
+def test_it_waits_for_its_own_gpus_only(world: World, placed: Computation) -> None:
+    world.hear()
+    first, second = launched(world, placed), launched(world, placed)
+    assert allocate(first)
+    assert not allocate(second)
+    second.refresh_from_db()
+    assert "GPU" in second.waits_for
+    RankState.objects.filter(run=first).delete()
+    Node.objects.filter(pk=world.nodes[1].pk).update(last_seen=None)
+    queue = Queue()
+    for run in queue.runs:
+        queue.advance(run)
+    queue.tell()
+    second.refresh_from_db()
+    assert second.needs_action
+    assert "mid" in second.waits_for
+
+
+def test_a_clone_stays_where_it_is_placed(world: World, placed: Computation) -> None:
+    run = launched(world, placed)
+    document = {**run.job.document, "steps": 3}
+    again = clone_run(world.users["operator"], run, name="again", document=document)
+    assert again.job.seats == run.job.seats
+    assert len(again.job.seats) == 12
+
+
+def test_what_cannot_be_run_is_refused_with_its_reason(world: World) -> None:
+    question = {**placement_question(world)}
+    old = {**question, "network": {name: v for name, v in question["network"].items() if name != "seats"}}
+    with pytest.raises(InputError, match="place the devices again"):
+        placed_job(answered(world, old, ComputationKind.PLACEMENT), PLACED_TRAINING)
+    case = {
+        **question,
+        "source": "case",
+        "document": {"scenario": "spot", "evaluations": 100},
+        "network": None,
+    }
+    with pytest.raises(InputError, match="not of the inventory"):
+        placed_job(answered(world, {**case, "baselines": False}, ComputationKind.PLACEMENT), PLACED_TRAINING)
+
+
+def test_nodes_that_are_gone_are_named_on_the_form(world: World, placed: Computation) -> None:
+    client = world.client("operator")
+    url = f"/placement/{placed.pk}/launch/"
+    assert client.get(url).status_code == 200
+    Node.objects.filter(pk=world.nodes[1].pk).update(name="elsewhere")
+    refused = client.post(url, FORM)
+    assert refused.status_code == 422
+    assert "mid-1 in mid" in refused.content.decode()
+    assert not Run.objects.exists()
+    Node.objects.filter(pk=world.nodes[1].pk).update(name="mid-1", gpus=3)
+    assert "GPU 3 of mid-1" in client.post(url, FORM).content.decode()
+
+
+def test_the_form_checks_and_launches(world: World, placed: Computation) -> None:
+    world.hear()
+    client = world.client("operator")
+    url = f"/placement/{placed.pk}/launch/"
+    checked = client.post(url, {**FORM, "check": "1"})
+    assert checked.status_code == 200
+    assert "The 12 GPUs of the placement are idle" in checked.content.decode()
+    assert not Run.objects.exists()
+    few = client.post(url, {**FORM, "layers": 3})
+    assert few.status_code == 422
+    assert "layers" in few.context["form"].errors
+    made = client.post(url, {**FORM, "idempotency_key": "once"})
+    again = client.post(url, {**FORM, "idempotency_key": "once"})
+    assert made.headers["Location"] == again.headers["Location"]
+    run = Run.objects.get()
+    assert run.job.plan_copy["placement"]["id"] == str(placed.pk)
+    assert world.client("viewer").get(url).status_code == 403
