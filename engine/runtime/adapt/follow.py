@@ -148,13 +148,14 @@ class Leader(Follower):
     def _decide(self, iteration: int, planning: Future[Replanned]) -> tuple[int, Schedule] | None:
         assert self._verdict is not None
         self._heard = iteration  # what was measured before is known, or from before a search
-        self._expected |= self._verdict.measured
         try:
             found = planning.result()
         except (InputError, DeadlockError) as error:
             print(f"no plan for what was measured: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            self._expected |= self._verdict.measured
             self._judge.expect(self._expected)
             return None
+        self._expected = dict(found.expected)
         if found.schedule is None:
             if abs(found.before_s / found.planned_s - 1) > self._settings.deviation:
                 self._tell(iteration, found)
@@ -167,16 +168,12 @@ class Leader(Follower):
         self._plans += 1
         self._tell(begins, found)
         self._schedule = found.schedule
-        self._expected = {**planned(self._job.scenario, found.schedule), **self._expected}
         self._judge = self._new_judge()
         return begins, found.schedule
 
     def _new_judge(self) -> Judge:
-        known = planned(self._job.scenario, self._schedule)
-        return Judge(
-            {name: self._expected[name] for name in known}, limit=self._settings.deviation,
-            iterations=self._settings.iterations,
-        )  # fmt: skip
+        settings = self._settings
+        return Judge(self._expected, limit=settings.deviation, iterations=settings.iterations)
 
     def _tell(self, iteration: int, found: Replanned) -> None:
         assert self._verdict is not None

@@ -14,7 +14,7 @@ import numpy as np
 
 from engine.inputs import parse
 from engine.runtime.job import TrainJob
-from engine.schedule.ir import OpKind, Schedule, Sharing
+from engine.schedule.ir import NO_OP, OpKind, Schedule, Sharing
 from engine.schedule.scenario import Scenario
 from engine.schedule.timing import durations
 from engine.simulate.spans import Span
@@ -29,16 +29,18 @@ _FIELD_OF = {OpKind.F: "forward", OpKind.R: "recompute", OpKind.B: "backward", O
 def planned(scenario: Scenario, schedule: Schedule) -> dict[Quantity, float]:
     """What `schedule` counts on in `scenario`: every quantity of which a run measures something."""
     whole = durations(scenario, 1, split=schedule.has(OpKind.W))
+    runs = {
+        kind: np.any((schedule.ops != NO_OP) & ((schedule.ops & 3) == kind), axis=(0, 2)) for kind in OpKind
+    }
     found: dict[Quantity, float] = {
         (kind.name, stage): float(whole[kind, stage])
         for kind in OpKind
-        if schedule.has(kind)
         for stage in range(scenario.stages)
-        if whole[kind, stage] > 0
+        if runs[kind][stage] and whole[kind, stage] > 0
     }
     holds = scenario.hop_times(schedule.sharing)
     for hop, (low, high) in _wan_hops(scenario).items():
-        if holds[hop] > 0:
+        if holds[hop] > 0 and hop in schedule.traversal.hop_of:
             found[LINK, low, high] = float(holds[hop])
     return found
 

@@ -22,6 +22,7 @@ class Replanned:
     policy : that was asked.
     planned_s : what the present schedule was expected to take so far.
     before_s, after_s : with the present schedule, and with the one that runs from now on.
+    expected : milliseconds by quantity that this one counts on.
     """
 
     schedule: Schedule | None
@@ -29,6 +30,7 @@ class Replanned:
     planned_s: float
     before_s: float
     after_s: float
+    expected: Measured
 
 
 def replan(job: TrainJob, present: Schedule, expected: Measured, measured: Measured) -> Replanned:
@@ -47,6 +49,7 @@ def replan(job: TrainJob, present: Schedule, expected: Measured, measured: Measu
         found, after_s = None, before_s
     return Replanned(
         schedule=found, policy=policy, before_s=before_s, after_s=after_s,
+        expected=planned(scenario, found or present),
         planned_s=_iteration_s(job, present, _scenario(job, present, expected)),
     )  # fmt: skip
 
