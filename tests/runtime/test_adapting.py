@@ -1,6 +1,7 @@
 """Runs that plan anew: the judge, the planning, the way to all ranks, and a whole run."""
 
 import json
+import random
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -118,11 +119,11 @@ class Reports(Store):
         return [self.values[key] for key in keys]
 
 
-@settings(max_examples=30, deadline=None)
-@given(slow_from=st.integers(0, 8), data=st.data())
-def test_all_ranks_go_over_at_the_same_iteration(slow_from: int, data: Any) -> None:
+@settings(max_examples=15, deadline=None)
+@given(slow_from=st.integers(0, 8), seed=st.integers(0, 2**32))
+def test_all_ranks_go_over_at_the_same_iteration(slow_from: int, seed: int) -> None:
     """Ranks in any order; nobody ends an iteration that the first has not begun, nobody is two ahead."""
-    of = job(**EMULATED)
+    of, chance = job(**EMULATED), random.Random(seed)
     schedule, expected, slow = slow_gpu(of, 0, 1.5)
     store, said, steps = Reports(), [], slow_from + WARM_UP + 9
     leader = Leader(store, rank=0, ranks=range(6), job=of, schedule=schedule, say=said.append)
@@ -138,7 +139,7 @@ def test_all_ranks_go_over_at_the_same_iteration(slow_from: int, data: Any) -> N
 
     while min(at) < steps:
         can = [rank for rank in range(6) if at[rank] < steps and may(rank)]
-        rank = data.draw(st.sampled_from(can))
+        rank = chance.choice(can)
         if not inside[rank]:
             if (new := ranks[rank].before(at[rank])) is not None:
                 switched[rank].append(at[rank])
