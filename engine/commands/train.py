@@ -16,6 +16,7 @@ import click
 from engine.commands.files import folder, write_json
 from engine.errors import InputError
 from engine.inputs import load_document, parse
+from engine.runtime.adapt.told import described
 from engine.runtime.checkpoint.manifest import resumed
 from engine.runtime.checkpoint.place import open_place
 from engine.runtime.corpus import corpus_of
@@ -211,6 +212,9 @@ class _Watch:
     def _on_recovery(self, event: dict[str, Any]) -> None:
         goes_on = f"goes on with iteration {event['iteration'] + 1} from {event['from']}"
         click.echo(f"recovered: {event['detail']}; {goes_on}, {event['lost_s']:.1f} s lost", err=True)
+
+    def _on_adapted(self, event: dict[str, Any]) -> None:
+        click.echo(described(event), err=True)
 
     def _on_validation(self, event: dict[str, Any]) -> None:
         for sink in self._sinks:

@@ -13,8 +13,10 @@ from pydantic import Field, field_validator, model_validator
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest, parse
 from engine.model.measured import times_of_profile
+from engine.runtime.adapt import settings as adapt_settings
 from engine.runtime.devices import Devices
 from engine.runtime.job_settings import (
+    AdaptSettings,
     CheckpointSettings,
     RecoverySettings,
     SpikeSettings,
@@ -123,6 +125,7 @@ class TrainJob(Document):
     strategy: str = "pipeline"
     swap: SwapSettings | None = None
     prefill: PrefillSettings | None = None
+    adapt: AdaptSettings | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -158,6 +161,7 @@ class TrainJob(Document):
         _check_stage_times(self)
         _check_times(self)
         prefill_settings.check(self)
+        adapt_settings.check(self)
         if not self.swaps:
             _ = self.scenario  # the scenario's own rules (policy, per-stage lists) hold for the job too
         return self

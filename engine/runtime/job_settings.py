@@ -1,6 +1,6 @@
 """Parts of a training job's document: what is saved, what is held out, when a loss counts as gone wrong."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -58,3 +58,16 @@ class RecoverySettings(Document):
 
     attempts: Annotated[Count, Field(le=10_000)] = 3
     wait_s: Annotated[Positive, Field(le=86_400)] = 120.0
+
+
+class AdaptSettings(Document):
+    """A run that plans anew where ops or transfers take other times than planned.
+
+    deviation : share by which a time must be off before it counts (0.1: by 10 %).
+    iterations : for how many iterations in a row, in the same direction.
+    policy : what plans anew: the job's own policy (same), or auto, which searches.
+    """
+
+    deviation: Annotated[Number, Field(ge=0.01, le=10)] = 0.1
+    iterations: Annotated[Count, Field(le=1000)] = 3
+    policy: Literal["same", "auto"] = "same"

@@ -51,15 +51,25 @@ class Disturbance:
     """What a run meets that its schedule does not know: for tests and what-if on a real run.
 
     op_factor : (stage, kind of op as its letter, factor) by which an emulated op takes longer.
+    gpu_factor : (pipeline, stage, factor) by which every op of one emulated GPU does.
     link_factor : (from stage, factor) by which the WAN hop after that stage is slower, both ways.
+    since : iteration, counted from 0, with which all of that begins.
     """
 
     op_factor: tuple[tuple[int, str, float], ...] = ()
+    gpu_factor: tuple[tuple[int, int, float], ...] = ()
     link_factor: tuple[tuple[int, float], ...] = ()
+    since: int = 0
 
-    def of_op(self, stage: int, kind: str) -> float:
-        """Factor on the duration of one kind of op on a stage."""
-        return next((f for s, k, f in self.op_factor if (s, k) == (stage, kind)), 1.0)
+    @property
+    def slows(self) -> bool:
+        """Whether anything is disturbed."""
+        return bool(self.op_factor or self.gpu_factor or self.link_factor)
+
+    def of_op(self, pipeline: int, stage: int, kind: str) -> float:
+        """Factor on the duration of one kind of op on a GPU."""
+        of_stage = next((f for s, k, f in self.op_factor if (s, k) == (stage, kind)), 1.0)
+        return of_stage * next((f for p, s, f in self.gpu_factor if (p, s) == (pipeline, stage)), 1.0)
 
     def of_hop(self, stage: int) -> float:
         """Factor on the transfer time of the hop stage → stage + 1."""
@@ -105,8 +115,7 @@ class LaunchSpec:
             values = json.loads(text)
             job = parse(TrainJob, values.pop("job"), at="job")
             ranks = tuple(RankAssignment(**assignment) for assignment in values.pop("ranks"))
-            disturbed = values.pop("disturbance", {})
-            disturbance = Disturbance(**{name: tuple(map(tuple, rows)) for name, rows in disturbed.items()})
+            disturbance = _disturbance(values.pop("disturbance", {}))
             ports = values.pop("ports", None)
             return cls(
                 **{**values, "local": tuple(values["local"])}, job=job, ranks=ranks, disturbance=disturbance,
@@ -121,6 +130,11 @@ class LaunchSpec:
     def first_rank(self) -> int:
         """The rank that hosts the rendezvous store and reports the result."""
         return min(assignment.rank for assignment in self.ranks)
+
+
+def _disturbance(values: dict[str, Any]) -> Disturbance:
+    rows = {name: tuple(map(tuple, given)) for name, given in values.items() if name != "since"}
+    return Disturbance(**rows, since=int(values.get("since", 0)))
 
 
 def _port_range(ports: Any) -> tuple[int, int]:

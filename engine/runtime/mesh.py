@@ -93,6 +93,15 @@ class Mesh:
             if t.peer in stages
         ]
 
+    def disturb(self) -> None:
+        """Make the emulated links slower that the launch spec says, for what this rank sends."""
+        for other in self._peer_assignments() if self.endpoint is not None else ():
+            hop = self._neighbours.get(other.stage, min(other.stage, self.me.stage))
+            factor = self.spec.disturbance.of_hop(hop)
+            if other.dc != self.me.dc and factor != 1.0:
+                assert self.endpoint is not None
+                self.endpoint.slow(other.rank, factor)
+
     def close(self) -> None:
         """Close the transport; gloo's sockets go with the process."""
         if self.endpoint is not None:
@@ -169,9 +178,7 @@ class Mesh:
             return Peer(rank=other.rank, address=(host, port), link=f"LAN of {self.me.dc_name}")
         network = self.job.between(self.me.dc, other.dc)
         assert network is not None, "every pair of data centres that talk has a link"
-        hop = self._neighbours.get(other.stage, min(other.stage, self.me.stage))
-        slower = self.spec.disturbance.of_hop(hop)
-        return wan_peer(self.job, self.me, other, (host, port), network, slower=slower)
+        return wan_peer(self.job, self.me, other, (host, port), network)
 
 
 def gloo_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
@@ -186,15 +193,14 @@ def gloo_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
 
 
 def wan_peer(
-    job: TrainJob, me: RankAssignment, other: RankAssignment, address: Address, network: HopNetwork, *,
-    slower: float = 1.0,
-) -> Peer:  # fmt: skip
-    """A rank in another data centre, over a link that is `slower` times as slow as it should be."""
+    job: TrainJob, me: RankAssignment, other: RankAssignment, address: Address, network: HopNetwork
+) -> Peer:
+    """A rank in another data centre."""
     # Between two processes of one machine there is no WAN but an emulated one.
     emulated = job.device == "emulated" or other.host == me.host
     shape = LinkShape(
-        one_way_delay_s=network.latency_ms / 1e3, cap_bytes_per_s=network.cap_bytes_per_s / slower,
-        window_bytes=network.window_bytes / slower, connections=network.connections,
+        one_way_delay_s=network.latency_ms / 1e3, cap_bytes_per_s=network.cap_bytes_per_s,
+        window_bytes=network.window_bytes, connections=network.connections,
     )  # fmt: skip
     return Peer(
         rank=other.rank, address=address, link=f"{me.dc_name} → {other.dc_name}",

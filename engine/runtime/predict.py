@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from engine.runtime.job import BYTES_OF_PARAMETER, TrainJob
 from engine.runtime.planned import schedule_of
 from engine.schedule import Schedule
-from engine.schedule.scenario import Times
+from engine.schedule.scenario import Scenario, Times
 from engine.simulate import Span, time_schedule
 
 # Calibration on two shared cores, for a prediction before anything was measured: gloo's all-reduce of small
@@ -47,6 +47,7 @@ class Prediction:
 
 def predict(
     job: TrainJob, *, schedule: Schedule | None = None, times: Times | None = None,
+    scenario: Scenario | None = None,
     allreduce_s: tuple[float, ...] | None = None, optimizer_s: tuple[float, ...] | None = None,
 ) -> Prediction:  # fmt: skip
     """Return what one iteration takes.
@@ -55,6 +56,7 @@ def predict(
     ----------
     schedule : of the job, where it is at hand.
     times : op times in milliseconds, for instance measured ones; by default those of the job.
+    scenario : the job's with other times of ops and transfers, in place of `times`.
     allreduce_s, optimizer_s : seconds per stage, for instance measured; by default a calibrated model.
 
     Raises
@@ -63,7 +65,7 @@ def predict(
         The job's limits leave no schedule.
     """
     schedule = schedule or schedule_of(job)
-    scenario = job.scenario_with(times) if times else job.scenario
+    scenario = scenario or (job.scenario_with(times) if times else job.scenario)
     timeline = time_schedule(scenario, schedule)
     reduce_s = np.asarray(allreduce_s or [_modelled_allreduce_s(job, s) for s in range(job.stages)])
     step_s = np.asarray(optimizer_s or [_modelled_optimizer_s(job, s) for s in range(job.stages)])

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from engine.errors import InputError
+from engine.runtime.adapt.follow import Follower, Leader
 from engine.runtime.boundary import Boundary, Flag
 from engine.runtime.checkpoint.keeper import Keeper
 from engine.runtime.corpus import Corpus, samples_of
@@ -103,7 +104,9 @@ class _Training:
             self._spec, self._me, start.schedule, port=start.port, listen_fd=start.listen_fd,
             also=start.kept.peers(self._me.rank) if start.kept else (), cuts=start.cuts,
         )  # fmt: skip
-        self._recorder = Recorder(self._me, self._events, die)
+        self._adapting = self._new_adapting()
+        report = self._adapting.report if self._adapting else None
+        self._recorder = Recorder(self._me, self._events, die, report)
         self._stage = Stage(self._job, self._me.stage, start.schedule.traversal)
         job, me, mesh = self._job, self._me, self._mesh
         self._gradients = Gradients(
@@ -113,17 +116,10 @@ class _Training:
         self._optimizer = torch.optim.AdamW(
             self._stage.parameters(), lr=job.lr, weight_decay=job.weight_decay, fused=True
         )
-        wiring = Wiring(job, start.schedule, me, mesh)
-        work = work_of(start.schedule, me.pipeline % job.cell_pipelines, me.stage, self._lasts_s)
-        self._prefill = prefill_of(self._spec, me, mesh.store, ops=len(work), span=self._recorder.prefill)
-        self._executor = Executor(
-            self._stage, work, seat=self._prefill.seat if self._prefill else None,
-            places=wiring.places, links=wiring.links, dtype=DTYPES[job.dtype],
-            shape=(job.micro_batch, job.model.seq, job.model.hidden),
-            microbatches=job.microbatches_of_step, pipelines=job.pipelines, batch=self._batch,
-            late=start.schedule.recompute_gate == "late", gradients=self._gradients,
-            recorder=self._recorder,
-        )  # fmt: skip
+        ops = len(start.schedule.order(me.pipeline % job.cell_pipelines, me.stage))
+        self._prefill = prefill_of(self._spec, me, mesh.store, ops=ops, span=self._recorder.prefill)
+        self._disturbed = False
+        self._executor = self._new_executor()
         # Replicas hold the same sums, so one pipeline is enough to report them; a clip needs them everywhere.
         totals = Totals(mesh.endpoint, above=mesh.above(), below=mesh.below())
         self._totals = totals
@@ -155,6 +151,43 @@ class _Training:
                 for m in range(job.microbatches_of_step)
             ]
         )
+
+    def _new_executor(self) -> Executor:
+        """What runs this GPU's part of the present schedule."""
+        job, me, schedule = self._job, self._me, self._schedule
+        wiring = Wiring(job, schedule, me, self._mesh)
+        return Executor(
+            self._stage, work_of(schedule, me.pipeline % job.cell_pipelines, me.stage, self._lasts_s),
+            seat=self._prefill.seat if self._prefill else None,
+            places=wiring.places, links=wiring.links, dtype=DTYPES[job.dtype],
+            shape=(job.micro_batch, job.model.seq, job.model.hidden),
+            microbatches=job.microbatches_of_step, pipelines=job.pipelines, batch=self._batch,
+            late=schedule.recompute_gate == "late", gradients=self._gradients, recorder=self._recorder,
+        )  # fmt: skip
+
+    def _new_adapting(self) -> Follower | None:
+        if self._job.adapt is None:
+            return None
+        store, rank = self._mesh.store, self._me.rank
+        if rank != self._spec.first_rank:
+            return Follower(store, rank=rank)
+        return Leader(
+            store, rank=rank, ranks=[a.rank for a in self._spec.ranks], job=self._job,
+            schedule=self._schedule, say=self._events.put,
+        )  # fmt: skip
+
+    def _adjust(self, iteration: int) -> None:
+        """Go over to what holds from `iteration` on: another schedule, or a disturbance that begins."""
+        schedule = self._adapting.before(iteration) if self._adapting else None
+        disturbance = self._spec.disturbance
+        disturbs = not self._disturbed and disturbance.slows and iteration >= disturbance.since
+        if disturbs:
+            self._disturbed = True
+            self._mesh.disturb()
+        if schedule is not None:
+            self._schedule = schedule
+        if disturbs or schedule is not None:
+            self._executor = self._new_executor()
 
     def _new_validation(self) -> Validation | None:
         held_out = self._start.corpus.held_out
@@ -191,6 +224,7 @@ class _Training:
             if self._boundary.passed(iteration):
                 self._keeper.end(iteration)
                 break
+            self._adjust(iteration)
             self._iterate(iteration)
             if self._validation:
                 self._validation.after(iteration + 1)
@@ -298,7 +332,8 @@ class _Training:
             return None
         schedule, stage = self._schedule, self._me.stage
         profile_ms = durations(self._job.scenario, schedule.chunks, split=schedule.has(OpKind.W))
-        return float(profile_ms[kind, stage]) / 1e3 * self._spec.disturbance.of_op(stage, kind.name)
+        slower = self._spec.disturbance.of_op(self._me.pipeline, stage, kind.name) if self._disturbed else 1.0
+        return float(profile_ms[kind, stage]) / 1e3 * slower
 
     def _state(self, state: str) -> None:
         self._events.put(
@@ -343,6 +378,7 @@ class _Training:
             "resumed_from": self._resumed_from,
             "checkpoints": self._saved,
             "startup_s": round(self._startup_s, 3),
+            **({"adaptations": self._adapting.told} if self._adapting else {}),
             "median_s_of_stage": medians_of_stages(self._job, stats),
         }
 

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -60,11 +60,20 @@ class _Traffic:
 
 
 class Recorder:
-    """Collects the spans of one rank; `die` is called with what a transfer raised in the background."""
+    """Collects the spans of one rank.
 
-    def __init__(self, me: RankAssignment, writer: EventWriter, die: Callable[[BaseException], None]) -> None:
+    Parameters
+    ----------
+    die : called with what a transfer raised in the background.
+    report : called with an iteration and its spans once all of them are there.
+    """
+
+    def __init__(
+        self, me: RankAssignment, writer: EventWriter, die: Callable[[BaseException], None],
+        report: Callable[[int, Sequence[Span]], None] | None = None,
+    ) -> None:  # fmt: skip
         self.clock = Clock()
-        self._me, self._writer, self._die = me, writer, die
+        self._me, self._writer, self._die, self._report = me, writer, die, report
         self._lock = threading.Lock()
         self._reapers: dict[Track, queue.SimpleQueue[Any]] = {}
         self._threads: list[threading.Thread] = []
@@ -213,6 +222,8 @@ class Recorder:
             record.missing -= 1
             if record.missing:
                 return
+        if self._report is not None:
+            self._report(record.number, record.spans)
         self._writer.offer(lambda: self._event(record))
 
     def _event(self, record: _Iteration) -> Event:

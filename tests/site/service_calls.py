@@ -299,6 +299,10 @@ CALLS: dict[str, Prepare] = {
 RECOVERY = {
     "detail": "rank 1 died", "detected_s": 0.0, "from": "memory", "iteration": 3, "lost_s": 1.0, "t": 1.79e9,
 }  # fmt: skip
+ADAPTED = {
+    "iteration": 3, "replanned": True, "policy": "atlas", "planned_s": 1.0, "before_s": 1.4, "after_s": 1.2,
+    "deviations": [{"what": "F", "at": [0], "planned_ms": 20.0, "measured_ms": 26.0}], "t": 1.79e9,
+}  # fmt: skip
 REPORTED = "notes what a node or rank reports; nobody decided anything"
 HOUSE = "keeps house; the setting says how much is kept"
 
@@ -381,6 +385,7 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         lambda w: partial(jobs.record_checkpoint, w.launch(), {"step": 2, "state": "saved", "where": "/c"}),
         REPORTED,
     ),
+    "jobs.record_adapted": (lambda w: partial(jobs.record_adapted, w.launch(), ADAPTED), REPORTED),
     "jobs.record_recovery": (lambda w: partial(jobs.record_recovery, w.launch(), RECOVERY), REPORTED),
     "jobs.bring_back": (
         bring_back,

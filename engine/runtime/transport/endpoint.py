@@ -153,6 +153,11 @@ class Endpoint:
         """Break every connection to `peer`, as a WAN does that goes away for a moment; for drills."""
         self._loop.call(self._link(peer).cut)
 
+    def slow(self, peer: int, factor: float) -> None:
+        """Make an emulated link to `peer` slower by `factor`, for what this rank sends; for drills."""
+        link = self._link(peer)
+        self._loop.call(lambda: link.slow(factor))
+
     def clock_offset_s(self, peer: int) -> float:
         """The clock (time.monotonic()) of `peer`'s machine less this machine's; 0 on the same machine."""
         return self._link(peer).inbox.clock_offset_s

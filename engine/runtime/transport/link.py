@@ -214,6 +214,10 @@ class Link:
         for connection in list(self._connections.values()):
             self.ended(connection, f"connection {connection.index} was cut")
 
+    def slow(self, factor: float) -> None:
+        """Make what is sent from now on slower by `factor`, where the link is emulated."""
+        self._outbox.slow(factor)
+
     def traffic(self) -> LinkTraffic:
         """Figures so far."""
         connections = list(self._connections.values())

@@ -138,6 +138,11 @@ class Outbox:
         since = time.monotonic() - self._under_way_since if self._under_way else 0.0
         return self._under_way_s + since
 
+    def slow(self, factor: float) -> None:
+        """An emulated link becomes slower by `factor`; nothing happens to a real one."""
+        if self._shaper is not None:
+            self._shaper.reshape(self._shaper.shape.slower(factor))
+
     def add(self, connection: Connection) -> None:
         """Use `connection` from now on."""
         self._lanes[connection.number] = _Lane(connection)

@@ -1,7 +1,7 @@
 """What a link between two nodes is: its peer, its address and, where it is emulated, its figures."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.errors import InputError
@@ -42,6 +42,14 @@ class LinkShape:
         if self.window_bytes is None or self.one_way_delay_s == 0:
             return math.inf
         return self.window_bytes / (2 * self.one_way_delay_s)
+
+    def slower(self, factor: float) -> "LinkShape":
+        """The link with a `factor`-th of its rate, as cap and window give it."""
+        cap, window = self.cap_bytes_per_s, self.window_bytes
+        return replace(
+            self, cap_bytes_per_s=None if cap is None else cap / factor,
+            window_bytes=None if window is None else window / factor,
+        )  # fmt: skip
 
     @property
     def connection_count(self) -> int:

@@ -31,12 +31,16 @@ class PairShaper:
     """One direction of an emulated node pair, shared by its connections."""
 
     def __init__(self, shape: LinkShape, connections: int) -> None:
-        self.shape = shape
-        self._seconds_per_byte = 1 / (shape.cap_bytes_per_s or math.inf)
-        self._connection_seconds_per_byte = 1 / shape.connection_bytes_per_s
+        self.reshape(shape)
         self._pair_free = -math.inf
         # (free at, connection): the connection whose window opens first takes the next chunk.
         self._free = [(-math.inf, index) for index in range(connections)]
+
+    def reshape(self, shape: LinkShape) -> None:
+        """Other figures for what passes from now on, over as many connections."""
+        self.shape = shape
+        self._seconds_per_byte = 1 / (shape.cap_bytes_per_s or math.inf)
+        self._connection_seconds_per_byte = 1 / shape.connection_bytes_per_s
 
     def next_start(self, ready: float) -> float:
         """When a connection could take a chunk that is there from `ready` on."""

@@ -1,5 +1,6 @@
 """Every change of a job or run: what people decide, and what nodes report. One transaction each."""
 
+from webapp.jobs.services.adapting import record_adapted
 from webapp.jobs.services.boundary import record_boundary, stop_at_boundary
 from webapp.jobs.services.checkpoints import record_checkpoint
 from webapp.jobs.services.launch import (
@@ -39,7 +40,8 @@ __all__ = [
     "Waiting",
     "add_mark", "bring_back", "cancel_run", "clone_run", "fail_run", "finish_stopped", "forget_stopped_work",
     "is_cause", "launch_placement", "launch_plan", "launch_run", "lock", "next_live_seq", "place",
-    "rank_failure", "record_boundary", "record_checkpoint", "record_dispatch", "record_last_line",
+    "rank_failure", "record_adapted", "record_boundary", "record_checkpoint", "record_dispatch",
+    "record_last_line",
     "record_progress", "record_rank_event", "record_recovery", "record_result", "release_rank", "retry_run",
     "set_status", "stop_at_boundary", "wait_for", "wait_in_queue",
 ]  # fmt: skip

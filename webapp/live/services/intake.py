@@ -288,6 +288,11 @@ def _take_checkpoint(intake: Intake, run: Run, event: Event) -> None:
         intake.touched.add(run.pk)
 
 
+def _take_adapted(intake: Intake, run: Run, event: Event) -> None:
+    if jobs.record_adapted(run, event):
+        intake.touched.add(run.pk)
+
+
 def _take_recovery(intake: Intake, run: Run, event: Event) -> None:
     if jobs.record_recovery(run, event):
         intake.touched.add(run.pk)
@@ -303,6 +308,7 @@ _TAKERS = {
     "boundary": _take_boundary,
     "checkpoint": _take_checkpoint,
     "recovery": _take_recovery,
+    "adapted": _take_adapted,
     "validation": _take_validation,
     "log": _take_log,
     "result": _take_result,

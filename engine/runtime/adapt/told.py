@@ -1,0 +1,36 @@
+"""What an `adapted` event says, as a sentence."""
+
+from typing import Any
+
+_OPS = {"F": "forward", "R": "recompute", "B": "backward", "W": "weight gradient"}
+MOST_NAMED = 3
+
+
+def described(event: dict[str, Any]) -> str:
+    """Sentences for people, who count iterations from 1. Raises KeyError, TypeError or ValueError."""
+    deviations = event["deviations"]
+    named = [_deviation(each) for each in deviations[:MOST_NAMED]]
+    if len(deviations) > MOST_NAMED:
+        named.append(f"{len(deviations) - MOST_NAMED} more")
+    before, after = _ms(event["before_s"]), _ms(event["after_s"])
+    if event["replanned"]:
+        return (
+            f"Planned anew with {event['policy']} from iteration {int(event['iteration']) + 1:,} on: "
+            f"{', '.join(named)}. An iteration should now take {after} instead of {before}."
+        )
+    return (
+        f"The plan stays, {event['policy']} has no better one: {', '.join(named)}. "
+        f"An iteration should now take {before}; {_ms(event['planned_s'])} were planned."
+    )
+
+
+def _deviation(each: dict[str, Any]) -> str:
+    at = [int(stage) for stage in each["at"]]
+    took = f"{float(each['measured_ms']):.1f} ms instead of {float(each['planned_ms']):.1f}"
+    if each["what"] == "link":
+        return f"a message between stages {at[0]} and {at[1]} holds its link for {took}"
+    return f"{_OPS[each['what']]} on stage {at[0]} takes {took}"
+
+
+def _ms(seconds: Any) -> str:
+    return f"{float(seconds) * 1e3:,.0f} ms"

@@ -1,0 +1,203 @@
+"""Runs that plan anew: the judge, the planning, the way to all ranks, and a whole run."""
+
+import json
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import InputError
+from engine.runtime.adapt.follow import WARM_UP, Follower, Leader
+from engine.runtime.adapt.judge import Judge
+from engine.runtime.adapt.measured import planned, scenario_as_measured, slowest, summary
+from engine.runtime.adapt.replan import LEAST_GAIN, replan
+from engine.runtime.launch import Disturbance
+from engine.runtime.planned import schedule_of
+from engine.schedule.timing import time_ops
+from engine.simulate import time_schedule
+from engine.simulate.spans import Span
+from tests.runtime.jobs import Run, job
+from tests.runtime.test_boundary import Store
+from tests.runtime.test_training_equals_single import reference
+
+LIMIT = 0.1
+PLANNED = {("F", 0): 20.0, ("B", 0): 40.0, ("F", 1): 20.0, ("link", 0, 1): 16.0}
+EMULATED: dict[str, Any] = {
+    "device": "emulated", "times_ms": {"forward": 10, "recompute": 10, "backward": 20}, "recompute": None,
+    "activation_bytes": 1_000_000, "policy": "atlas", "microbatches": 4, "sharing": "temporal",
+    "links": [{"between": ["north", "south"], "latency_ms": 10, "bandwidth_gbps": 0.4}], "adapt": {},
+}  # fmt: skip
+factors = st.fixed_dictionaries({name: st.floats(1 - LIMIT + 1e-6, 1 + LIMIT - 1e-6) for name in PLANNED})
+
+
+def times(by: dict[Any, float]) -> dict[Any, float]:
+    return {name: PLANNED[name] * factor for name, factor in by.items()}
+
+
+@given(st.lists(factors, max_size=40), st.integers(1, 5))
+def test_noise_below_the_limit_is_no_deviation(noise: list[dict[Any, float]], iterations: int) -> None:
+    judge = Judge(PLANNED, limit=LIMIT, iterations=iterations)
+    assert not any(judge.observe(times(each)) for each in noise)
+
+
+@given(
+    before=st.lists(factors, max_size=6), what=st.sampled_from(sorted(PLANNED, key=str)), data=st.data(),
+    iterations=st.integers(1, 5), slower=st.booleans(),
+)  # fmt: skip
+def test_a_lasting_deviation_is_found_with_its_last_iteration(
+    before: list[Any], what: Any, data: Any, iterations: int, slower: bool
+) -> None:
+    judge = Judge(PLANNED, limit=LIMIT, iterations=iterations)
+    assert not any(judge.observe(times(each)) for each in before)
+    off = st.floats(1 + LIMIT + 1e-6, 5) if slower else st.floats(0.1, 1 - LIMIT - 1e-6)
+    verdicts = [judge.observe(times({**data.draw(factors), what: data.draw(off)})) for _ in range(iterations)]
+    assert not any(verdicts[:-1])
+    assert verdicts[-1] is not None
+    (deviation,) = verdicts[-1].deviations
+    assert (deviation.quantity, deviation.planned_ms) == (what, PLANNED[what])
+    judge.expect(verdicts[-1].measured)
+    again = [judge.observe(verdicts[-1].measured) for _ in range(2 * iterations)]
+    assert not any(again), "what is expected now is no deviation"
+
+
+@given(st.lists(st.sampled_from([0.5, 1.5]), max_size=20))
+def test_what_swings_is_no_deviation(swings: list[float]) -> None:
+    judge = Judge(PLANNED, limit=LIMIT, iterations=3)
+    for at, factor in enumerate(swings):
+        found = judge.observe(times({("F", 0): factor}))
+        assert (found is not None) == (at >= 2 and len(set(swings[at - 2 : at + 1])) == 1)
+
+
+def test_a_summary_has_what_the_schedule_counts_on_where_all_runs_as_planned() -> None:
+    for changes in ({}, {"sharing": "spatial"}, {"policy": "varuna", "pipelines": 1}):
+        of = job(**{**EMULATED, **changes})
+        schedule = schedule_of(of)
+        spans = time_schedule(of.scenario, schedule).spans()
+        in_seconds = [Span(**{**s.as_dict(), "start": s.start / 1e3, "end": s.end / 1e3}) for s in spans]
+        measured = slowest(json.loads(json.dumps([summary(in_seconds)])))
+        assert measured == pytest.approx(planned(of.scenario, schedule))
+        assert planned(scenario_as_measured(of, schedule.sharing, {}), schedule) == pytest.approx(measured)
+
+
+def slow_gpu(of: Any, stage: int, factor: float) -> tuple[Any, dict[Any, float], dict[Any, float]]:
+    schedule = schedule_of(of)
+    expected = planned(of.scenario, schedule)
+    return schedule, expected, {q: ms * (factor if q[1:] == (stage,) else 1) for q, ms in expected.items()}
+
+
+def test_planning_anew_is_worth_it_or_the_plan_stays() -> None:
+    of = job(**EMULATED)
+    schedule, expected, measured = slow_gpu(of, 0, 1.3)
+    found = replan(of, schedule, expected, measured)
+    assert found.schedule is not None
+    assert found.planned_s < found.after_s < found.before_s * (1 - LEAST_GAIN)
+    scenario = scenario_as_measured(of, schedule.sharing, {("F", 0): 1.3, ("R", 0): 1.3, ("B", 0): 1.3})
+    slower_by = found.before_s - found.after_s
+    makespans = [time_ops(scenario, each).makespan / 1e3 for each in (schedule, found.schedule)]
+    assert slower_by == pytest.approx(makespans[0] - makespans[1], abs=2e-3)
+    same = replan(of, found.schedule, measured, measured)
+    assert same.schedule is None
+    assert same.planned_s == same.before_s == same.after_s == pytest.approx(found.after_s)
+
+
+def test_a_search_keeps_to_the_shape_of_the_present_schedule() -> None:
+    of = job(**{**EMULATED, "adapt": {"policy": "auto"}, "time_limit_s": 1.0, "accumulation": 2})
+    schedule, expected, measured = slow_gpu(of, 2, 2.0)
+    found = replan(of, schedule, expected, measured)
+    assert found.policy == "auto"
+    assert found.schedule is not None
+    assert (found.schedule.traversal, found.schedule.sharing) == (schedule.traversal, schedule.sharing)
+    assert found.schedule.microbatches == schedule.microbatches
+
+
+class Reports(Store):
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return [self.values[key] for key in keys]
+
+
+@settings(max_examples=15, deadline=None)
+@given(slow_from=st.integers(0, 8), seed=st.integers(0, 2**32))
+def test_all_ranks_go_over_at_the_same_iteration(slow_from: int, seed: int) -> None:
+    """Ranks in any order; nobody ends an iteration that the first has not begun, nobody is two ahead."""
+    of, chance = job(**EMULATED), random.Random(seed)
+    schedule, expected, slow = slow_gpu(of, 0, 1.5)
+    store, said, steps = Reports(), [], slow_from + WARM_UP + 9
+    leader = Leader(store, rank=0, ranks=range(6), job=of, schedule=schedule, say=said.append)
+    ranks: list[Follower] = [leader, *(Follower(store, rank=rank) for rank in range(1, 6))]
+    at, inside = [0] * 6, [False] * 6
+    switched: list[list[int]] = [[] for _ in ranks]
+    texts: list[list[str]] = [[] for _ in ranks]
+
+    def may(rank: int) -> bool:
+        if inside[rank]:
+            return at[0] > at[rank] or inside[0]
+        return at[rank] <= min(at) + 1
+
+    while min(at) < steps:
+        can = [rank for rank in range(6) if at[rank] < steps and may(rank)]
+        rank = chance.choice(can)
+        if not inside[rank]:
+            if (new := ranks[rank].before(at[rank])) is not None:
+                switched[rank].append(at[rank])
+                texts[rank].append(str(new))
+            inside[rank] = True
+            continue
+        taken = slow if at[rank] >= slow_from else expected
+        rows = [[*name, ms] for name, ms in taken.items()] if rank in (0, 3) else []
+        store.set(f"adapt/report/{at[rank] % 4}/{rank}", json.dumps([at[rank], rows]))
+        inside[rank], at[rank] = False, at[rank] + 1
+    assert [e["iteration"] for e in said] == switched[0]
+    assert len(switched[0]) == 1
+    assert all(own == switched[0] for own in switched)
+    assert all(own == texts[0] for own in texts)
+    assert switched[0][0] <= max(slow_from, WARM_UP) + 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"adapt": {"deviation": 0}}, "adapt.deviation"),
+        ({"adapt": {"iterations": 0}}, "adapt.iterations"),
+        ({"adapt": {"policy": "atlas"}}, "adapt.policy"),
+        ({"adapt": {"every": 3}}, "adapt.every"),
+        ({"adapt": {}, "prefill": {"checkpoint": "/models/x"}}, "adapt: .* must be left out beside prefill"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        job(**changes)
+
+
+def check_switched(run: Run, result: dict[str, Any]) -> None:
+    """Every rank has one order of ops between two new plans, and all change theirs where it is said."""
+    begins = [told["iteration"] for told in result["adaptations"] if told["replanned"]]
+    assert begins
+    orders: dict[int, dict[int, list[tuple[str, int]]]] = {}
+    for event in run.of_kind("spans"):
+        ops = sorted(
+            (s["start"], s["op"], s["microbatch"]) for s in event["spans"] if s.get("op") in [*"FRB"]
+        )
+        orders.setdefault(event["rank"], {})[event["iteration"]] = [op[1:] for op in ops]
+    changed: set[int] = set()
+    for by_iteration in orders.values():
+        assert sorted(by_iteration) == list(range(run.job.steps))
+        own = {after for (_, a), (after, b) in pairwise(sorted(by_iteration.items())) if a != b}
+        assert own <= set(begins)
+        changed |= own
+    assert begins[0] in changed
+
+
+def test_a_slow_gpu_changes_the_plan_on_all_ranks_and_no_loss(tmp_path: Path) -> None:
+    of = job(**{**EMULATED, "dtype": "fp64", "steps": 11, "adapt": {"deviation": 0.25}})
+    run = Run(of, str(tmp_path), Disturbance(gpu_factor=((0, 0, 1.6),), since=3))
+    result = run.result()
+    check_switched(run, result)
+    assert [e["iteration"] for e in run.of_kind("adapted")] == [e["iteration"] for e in result["adaptations"]]
+    assert any(d["what"] == "F" and d["at"] == [0] for d in result["adaptations"][0]["deviations"])
+    losses, norms, _ = reference(of)
+    assert result["losses"] == pytest.approx(losses, rel=1e-9)
+    assert result["grad_norms"] == pytest.approx(norms, rel=1e-9)
