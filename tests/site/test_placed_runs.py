@@ -158,4 +158,5 @@ def test_the_form_checks_and_launches(world: World, placed: Computation) -> None
     assert made.headers["Location"] == again.headers["Location"]
     run = Run.objects.get()
     assert run.job.plan_copy["placement"]["id"] == str(placed.pk)
+    assert f'/placement/{placed.pk}/">{placed.name}<' in client.get(f"/runs/{run.pk}/").content.decode()
     assert world.client("viewer").get(url).status_code == 403

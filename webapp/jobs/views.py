@@ -21,6 +21,8 @@ from webapp.live.history import history
 from webapp.live.models import IterationStat
 from webapp.live.selectors import messages_since, snapshot, spans_between
 from webapp.live.trace import kept, trace
+from webapp.planning.models import Computation
+from webapp.planning.placement_selectors import placements
 from webapp.queries import whole
 
 METRICS = ("iteration", "start", "end", "loss", "grad_norm", "learning_rate", "tokens", "utilization")
@@ -37,6 +39,14 @@ def run_list(request: HttpRequest) -> HttpResponse:
     )
 
 
+def _placement(run: Run) -> Computation | None:
+    """The placement that the run was launched from, if it is still there."""
+    kept = run.job.plan_copy.get("placement")
+    return (
+        placements().filter(pk=kept["id"], team=run.job.team_id).only("id", "name").first() if kept else None
+    )
+
+
 @never_cache
 def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
     run = visible_or_404(Run.objects.select_related("job__team", "job__plan"), request.user, pk=pk)
@@ -44,6 +54,7 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "run": run,
         "job": run.job,
         "plan": run.job.plan,
+        "placement": _placement(run),
         "snapshot": snapshot(pk),
         "ws_path": f"/ws/runs/{pk}/",
         **{f"{name}_url": reverse(f"jobs:run-{name}", args=[pk]) for name in LINKS},
