@@ -281,6 +281,9 @@ ACCESS: dict[str, Access] = {
     "placement:placement-launch": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=placed),
     "placement:placement-cancel": Access(post=TEAM_OPERATORS, args=placed),
     "placement:placement-delete": Access(post=TEAM_OPERATORS, args=placed),
+    "planning:plan-launch-form": Access(
+        get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=lambda world: {"pk": world.plan.pk, "option": 0}
+    ),
     "planning:plan-launch": Access(post=TEAM_OPERATORS, args=plan, data={"option": 0}),
     # prefill: a tenant's own, which its team reads and its admins decide on
     "prefill:home": Access(get=ACCOUNT, post=ACCOUNT),

@@ -7,9 +7,11 @@ from django import forms
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.runtime.job import RUNNABLE, TrainJob
+from webapp.accounts.models import Team
 from webapp.formkit import Sectioned
 from webapp.jobs.document import pinned_document
 from webapp.jobs.models import Job, Run
+from webapp.jobs.stock import Seats
 from webapp.planning.dry import dry_run_document
 
 # Of one policy; another has its own. A schedule is that of all other values too: it is made anew.
@@ -38,10 +40,10 @@ def _at(section: dict[str, Any], path: str) -> Any:
     return (value or {}).get(rest) if rest else value
 
 
-class CloneForm(Sectioned, forms.Form):
-    """Everything that is not here stays as it was in the run's document.
+class JobForm(Sectioned, forms.Form):
+    """Everything that is not here stays as it is in `old`; `document` is what a valid form asks for.
 
-    dry : what a launch would meet (webapp/planning/dry.py): of the run's document, then of what is asked for;
+    dry : what a launch would meet (webapp/planning/dry.py): of the document `old`, then of what is asked for;
         None where that gives no document.
     """
 
@@ -70,10 +72,13 @@ class CloneForm(Sectioned, forms.Form):
     checkpoint_every = forms.IntegerField(
         label="A checkpoint every", min_value=1, max_value=10**9, required=False, help_text="Iterations."
     )
-    resume = forms.BooleanField(label="Go on from the run's last checkpoint", required=False)
     recoveries = forms.IntegerField(
         label="Recoveries an hour", min_value=1, max_value=10_000, required=False,
         help_text="So often it goes on by itself after a failure; empty: a failure ends the run.",
+    )  # fmt: skip
+    adapt_percent = forms.IntegerField(
+        label="Plan anew beyond, %", min_value=1, max_value=1000, required=False,
+        help_text="So far ops or transfers may be off their planned times; empty: the schedule stays.",
     )  # fmt: skip
     prefill_checkpoint = forms.CharField(
         label="Model", max_length=500, required=False,
@@ -101,8 +106,8 @@ class CloneForm(Sectioned, forms.Form):
     layout = [
         ("Run", "", ["name", "steps"]),
         ("Training", "", ["lr", "clip", "seed", "microbatches", "micro_batch"]),
-        ("Schedule", "", ["policy", "sharing", "memory_limit"]),
-        ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every", "resume"]),
+        ("Schedule", "", ["policy", "sharing", "memory_limit", "adapt_percent"]),
+        ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every"]),
         ("Failures", "", ["recoveries"]),
         (
             "Prefill",
@@ -122,22 +127,21 @@ class CloneForm(Sectioned, forms.Form):
         "memory_limit",
     )
 
-    def __init__(self, data: Any = None, *, run: Run, initial: dict[str, Any] | None = None) -> None:
-        old = parse(TrainJob, run.job.document)
+    def __init__(
+        self, data: Any = None, *, document: dict[str, Any], team: Team, seats: Seats = (),
+        initial: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        old = parse(TrainJob, document)
         values = {name: getattr(old, name) for name in self.CHANGED}
         if old.checkpoint:
             values |= {"checkpoint_dir": old.checkpoint.dir, "checkpoint_every": old.checkpoint.every}
         values["recoveries"] = old.recovery.attempts if old.recovery else None
-        asked = run.job.document.get("prefill") or {}
+        values["adapt_percent"] = round(100 * old.adapt.deviation) if old.adapt else None
+        asked = document.get("prefill") or {}
         values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
-        super().__init__(data, initial={"name": _free_name(run.job), **values, **(initial or {})})
-        self.run = run
-        self.dry = None if self.is_bound else self._dry(run.job.document)
-        resume = self.fields["resume"]
-        resume.disabled = run.saved_step is None
-        resume.help_text = (
-            f"After iteration {run.saved_step:,}." if run.saved_step is not None else "It has saved none."
-        )
+        super().__init__(data, initial={**values, **(initial or {})})
+        self.old, self._team, self._seats = document, team, seats
+        self.dry = None if self.is_bound else self._dry(document)
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -150,7 +154,7 @@ class CloneForm(Sectioned, forms.Form):
         return cleaned
 
     def _dry(self, document: dict[str, Any]) -> dict[str, Any]:
-        return dry_run_document(document, self.run.job.team, seats=self.run.job.seats)
+        return dry_run_document(document, self._team, seats=self._seats)
 
     def _refuse_what_cannot_run(self) -> None:
         """Errors for what stands in the way for good; a launch says at which field a schedule fails."""
@@ -165,7 +169,7 @@ class CloneForm(Sectioned, forms.Form):
                 self.add_error(None, f"{check['name']}: {check['text']}")
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
-        document = {name: value for name, value in self.run.job.document.items() if name != "schedule"}
+        document = {name: value for name, value in self.old.items() if name != "schedule"}
         if cleaned["policy"] != document["policy"]:
             document = {name: value for name, value in document.items() if name not in POLICY_RULES}
         for name in self.CHANGED:
@@ -177,6 +181,9 @@ class CloneForm(Sectioned, forms.Form):
         settings = dict(document.pop("recovery", None) or {})
         if cleaned["recoveries"]:
             document["recovery"] = {**settings, "attempts": cleaned["recoveries"]}
+        adapts = dict(document.pop("adapt", None) or {})
+        if cleaned["adapt_percent"]:
+            document["adapt"] = {**adapts, "deviation": cleaned["adapt_percent"] / 100}
         self._prefill(document, cleaned)
         parse(TrainJob, document)
         return document
@@ -205,6 +212,29 @@ class CloneForm(Sectioned, forms.Form):
         if where:
             document["checkpoint"] = {**settings, "dir": where, "every": every}
         document.pop("resume", None)
+
+
+class CloneForm(JobForm):
+    """A job like that of a run."""
+
+    resume = forms.BooleanField(label="Go on from the run's last checkpoint", required=False)
+    layout = [
+        (title, note, [*names, "resume"] if title == "Checkpoints" else names)
+        for title, note, names in JobForm.layout
+    ]
+
+    def __init__(self, data: Any = None, *, run: Run, initial: dict[str, Any] | None = None) -> None:
+        job, named = run.job, {"name": _free_name(run.job), **(initial or {})}
+        super().__init__(data, document=job.document, team=job.team, seats=job.seats, initial=named)
+        self.run = run
+        resume = self.fields["resume"]
+        resume.disabled = run.saved_step is None
+        resume.help_text = (
+            f"After iteration {run.saved_step:,}." if run.saved_step is not None else "It has saved none."
+        )
+
+    def _checkpoints(self, document: dict[str, Any], cleaned: dict[str, Any]) -> None:
+        super()._checkpoints(document, cleaned)
         if cleaned["resume"]:
             document["resume"] = self.run.saved_where
 

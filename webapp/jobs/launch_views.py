@@ -5,17 +5,18 @@ import uuid
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from engine.errors import InputError
 from webapp.accounts.permissions import require, visible_or_404
-from webapp.jobs.forms import CloneForm
+from webapp.jobs.document import train_document
+from webapp.jobs.forms import CloneForm, JobForm
 from webapp.jobs.models import Run
 from webapp.jobs.placed_form import PlacedForm
-from webapp.jobs.services import cancel_run, clone_run, launch_placement, retry_run
+from webapp.jobs.services import cancel_run, clone_run, launch_placement, launch_plan, retry_run
 from webapp.planning.dry import dry_run
 from webapp.planning.models import Plan
 from webapp.planning.placement_selectors import launch_values, placements
@@ -78,6 +79,36 @@ def _clone_context(run: Run, form: CloneForm) -> dict[str, Any]:
         "cancel_url": reverse("jobs:run-detail", args=[run.pk]),
         "wide": True,
     }
+
+
+def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse:
+    """The launch form of an option of a plan: its values first, and what a plan does not say."""
+    plan = visible_or_404(Plan.objects.select_related("team"), request.user, pk=pk)
+    require(request.user, plan.team)
+    if option >= len(plan.result["options"]):
+        raise Http404
+    try:
+        document = train_document(plan.request, plan.result["options"][option], plan.training or {})
+    except InputError as error:
+        messages.error(request, f"Cannot be launched: {error}.")
+        return redirect("planning:plan-detail", pk=pk)
+    initial = {"name": plan.name, "idempotency_key": fresh_key()}
+    form = JobForm(request.POST or None, document=document, team=plan.team, initial=initial)
+    if request.method == "POST" and form.is_valid() and "check" not in request.POST:
+        try:
+            made = launch_plan(
+                request.user, plan, option, name=form.cleaned_data["name"], document=form.document,
+                key=form.cleaned_data["idempotency_key"],
+            )  # fmt: skip
+            return redirect("jobs:run-detail", pk=made.pk)
+        except InputError as error:
+            form.take_input_error(error)
+    context = {
+        "title": f"Launch {plan.name}", "form": form, "sections": form.sections, "wide": True,
+        "note": f"D = {plan.result['options'][option]['dp_cells']}; where its stages lie is the plan's",
+        "cancel_url": f"{reverse('planning:plan-detail', args=[pk])}?option={option}",
+    }  # fmt: skip
+    return render(request, "jobs/run_clone.html", context, status=422 if form.errors else 200)
 
 
 def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:

@@ -1,5 +1,6 @@
 from django.urls import path
 
+from webapp.jobs.launch_views import plan_launch_form
 from webapp.planning import views
 
 app_name = "planning"
@@ -16,4 +17,5 @@ urlpatterns = [
     path("<int:pk>/clone/", views.plan_clone, name="plan-clone"),
     path("<int:pk>/document.json", views.plan_document, name="plan-document"),
     path("<int:pk>/launch/", views.plan_launch, name="plan-launch"),
+    path("<int:pk>/launch/<int:option>/", plan_launch_form, name="plan-launch-form"),
 ]

@@ -23,11 +23,15 @@ LONGEST_KEY = 64
 
 
 @transaction.atomic
-def launch_plan(actor: Any, plan: Plan, option_index: int, *, key: str = "") -> Run:
+def launch_plan(
+    actor: Any, plan: Plan, option_index: int, *, name: str = "", document: dict[str, Any] | None = None,
+    key: str = "",
+) -> Run:  # fmt: skip
     """Make a job of one option of `plan` and its first run.
 
     Parameters
     ----------
+    name, document : of the job, where they are not the plan's name and what the option gives.
     key : idempotency key: the run that `actor` has asked for with the same key before is returned.
 
     Raises
@@ -38,7 +42,7 @@ def launch_plan(actor: Any, plan: Plan, option_index: int, *, key: str = "") -> 
         The option cannot be run; says why.
     """
     require(actor, plan.team)
-    return _once(actor, key, lambda: _launch_option(actor, plan, option_index, key))
+    return _once(actor, key, lambda: _launch_option(actor, plan, option_index, name, document, key))
 
 
 @transaction.atomic
@@ -121,14 +125,19 @@ def _once(actor: Any, key: str, make: Callable[[], Run]) -> Run:
     return known or make()
 
 
-def _launch_option(actor: Any, plan: Plan, option_index: int, key: str) -> Run:
+def _launch_option(
+    actor: Any, plan: Plan, option_index: int, name: str, changed: dict[str, Any] | None, key: str
+) -> Run:
     option = plan.result["options"][option_index]
-    document = pinned_document(train_document(plan.request, option, plan.training or {}))
+    planned = train_document(plan.request, option, plan.training or {})
+    document = changed or pinned_document(planned)
     copy = {"name": plan.name, "request": plan.request, "option": option}
     job = Job.objects.create(
-        team=plan.team, name=plan.name, document=document, plan=plan, plan_copy=copy, created_by=actor
+        team=plan.team, name=name or plan.name, document=document, plan=plan, plan_copy=copy, created_by=actor
     )
-    record(actor, "create", job, team=plan.team, after={"plan": plan.pk, "dp_cells": option["dp_cells"]})
+    _, differs = _difference(planned, changed or planned)
+    after = {"plan": plan.pk, "dp_cells": option["dp_cells"], **differs}
+    record(actor, "create", job, team=plan.team, after=after)
     return _queue(actor, job, key)
 
 

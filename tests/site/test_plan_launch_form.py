@@ -1,0 +1,84 @@
+"""The launch form of an option of a plan: what a plan does not say is asked for before its run begins."""
+
+from typing import Any
+
+import pytest
+
+from tests.site.test_clone_prefill import MODEL
+from tests.site.world import World
+from webapp.accounts.models import AuditEntry
+from webapp.jobs.models import Run
+
+
+def launch(world: World, *, who: str = "operator", option: int = 0, **changes: Any) -> Any:
+    """The form as it is shown, with `changes`, sent."""
+    client, url = world.client(who), f"/plans/{world.plan.pk}/launch/{option}/"
+    form = client.get(url).context["form"]
+    shown = {name: form[name].value() for name in form.fields}
+    given = {name: value for name, value in {**shown, **changes}.items() if value not in (None, False, "")}
+    return client.post(url, given)
+
+
+def test_what_a_plan_does_not_say_is_asked_for(world: World) -> None:
+    answer = launch(
+        world,
+        name="kept",
+        steps=77,
+        checkpoint_dir="/saved",
+        checkpoint_every=5,
+        recoveries=4,
+        adapt_percent=20,
+    )
+    run = Run.objects.get(job__name="kept")
+    assert answer.url == f"/runs/{run.pk}/"
+    plain = world.launch()
+    differing = {"steps", "checkpoint", "recovery", "adapt"}
+    assert {n: v for n, v in run.document.items() if n not in differing} == {
+        n: v for n, v in plain.job.document.items() if n not in differing
+    }
+    assert run.document["steps"] == 77
+    assert run.document["checkpoint"] == {"dir": "/saved", "every": 5}
+    assert run.document["recovery"] == {"attempts": 4}
+    assert run.document["adapt"] == {"deviation": 0.2}
+    assert run.job.plan == world.plan
+    entry = AuditEntry.objects.get(verb="create", object_type="job", object_id=str(run.job_id))
+    assert entry.after["steps"] == 77
+    assert entry.after["recovery"] == {"attempts": 4}
+
+
+def test_a_run_that_sells_is_launched_from_its_plan(world: World) -> None:
+    launch(world, name="sells", **MODEL)
+    assert Run.objects.get(job__name="sells").document["prefill"]["name"] == "llama-tiny"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "said"),
+    [
+        ({"checkpoint_dir": "/saved"}, "checkpoint_every", "how many iterations"),
+        ({**MODEL, "adapt_percent": 10}, "__all__", "beside prefill"),
+        ({"steps": 0}, "steps", "greater than or equal to 1"),
+        ({"microbatches": 1_000_000}, "microbatches", "less than or equal to"),
+    ],
+)
+def test_what_cannot_be_launches_nothing(
+    world: World, changes: dict[str, Any], field: str, said: str
+) -> None:
+    answer = launch(world, name="never", **changes)
+    assert answer.status_code == 422
+    errors = answer.context["form"].errors
+    assert said in str(errors.get(field) or errors)
+    assert not Run.objects.filter(job__name="never").exists()
+
+
+def test_check_launches_nothing_and_sent_twice_is_one_run(world: World) -> None:
+    assert launch(world, name="never", check="1").status_code == 200
+    assert not Run.objects.filter(job__name="never").exists()
+    key = "the-same-key"
+    first, second = (launch(world, name="once", idempotency_key=key).url for _ in range(2))
+    assert first == second
+
+
+def test_an_option_that_is_not_there(world: World) -> None:
+    assert world.client("operator").get(f"/plans/{world.plan.pk}/launch/999/").status_code == 404
+    page = world.client("operator").get(f"/plans/{world.plan.pk}/").content.decode()
+    assert f"/plans/{world.plan.pk}/launch/0/" in page
