@@ -20,7 +20,9 @@ from engine.runtime.planned import schedule_of
 from engine.schedule.timing import time_ops
 from engine.simulate import time_schedule
 from engine.simulate.spans import Span
+from tests.runtime import swap_jobs
 from tests.runtime.jobs import Run, job
+from tests.runtime.machines import Machines
 from tests.runtime.test_boundary import Store
 from tests.runtime.test_training_equals_single import reference
 
@@ -172,6 +174,11 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], why: s
         job(**changes)
 
 
+def test_with_strategy_swap_it_is_refused() -> None:
+    with pytest.raises(InputError, match=r"adapt: .* must be left out with strategy swap"):
+        swap_jobs.job(adapt={})
+
+
 def check_switched(run: Run, result: dict[str, Any]) -> None:
     """Every rank has one order of ops between two new plans, and all change theirs where it is said."""
     begins = [told["iteration"] for told in result["adaptations"] if told["replanned"]]
@@ -201,3 +208,18 @@ def test_a_slow_gpu_changes_the_plan_on_all_ranks_and_no_loss(tmp_path: Path) ->
     losses, norms, _ = reference(of)
     assert result["losses"] == pytest.approx(losses, rel=1e-9)
     assert result["grad_norms"] == pytest.approx(norms, rel=1e-9)
+
+
+@pytest.mark.long
+def test_a_recovery_begins_with_the_plan_of_the_launch_on_all_ranks(tmp_path: Path) -> None:
+    """On a CPU without `times_ms` every time is off, so that it is planned anew in both lives."""
+    asked = {"deviation": 0.01, "iterations": 1}
+    of = job(dtype="fp64", steps=14, recovery={}, adapt=asked)
+    with Machines(of, tmp_path, [range(6)]) as run:
+        run.at_step(6)
+        run.kill_rank(4)
+        result = run.result()
+    losses, norms, _ = reference(of)
+    assert result["losses"] == pytest.approx(losses, rel=1e-9)
+    assert result["grad_norms"] == pytest.approx(norms, rel=1e-9)
+    assert len(result["recoveries"]) == 1
