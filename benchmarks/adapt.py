@@ -1,7 +1,7 @@
 """A link at half its rate, and a GPU slower by 30 %, in the middle of a run: `python -m benchmarks.adapt`.
 
 The demo cell with eight microbatches under varuna without sharing, which plans otherwise in both cases.
-Beside each run that adapts stands one that meets the same from its first iteration on, with a plan made for it.
+Beside each run that adapts stands one that meets the same from its first iteration on, with a plan for it.
 """
 
 import json
