@@ -20,7 +20,10 @@ from engine.runtime.planned import schedule_of
 from engine.schedule.timing import time_ops
 from engine.simulate import time_schedule
 from engine.simulate.spans import Span
+from tests.runtime import swap_jobs
 from tests.runtime.jobs import Run, job
+from tests.runtime.machines import Machines
+from tests.runtime.prefill.test_served import prefill
 from tests.runtime.test_boundary import Store
 from tests.runtime.test_training_equals_single import reference
 
@@ -164,12 +167,21 @@ def test_all_ranks_go_over_at_the_same_iteration(slow_from: int, seed: int) -> N
         ({"adapt": {"iterations": 0}}, "adapt.iterations"),
         ({"adapt": {"policy": "atlas"}}, "adapt.policy"),
         ({"adapt": {"every": 3}}, "adapt.every"),
-        ({"adapt": {}, "prefill": {"checkpoint": "/models/x"}}, "adapt: .* must be left out beside prefill"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(InputError, match=why):
         job(**changes)
+
+
+def test_beside_prefill_it_is_refused() -> None:
+    with pytest.raises(InputError, match=r"adapt: .* must be left out beside prefill"):
+        job(prefill=prefill(Path("/models/x")), adapt={})
+
+
+def test_with_strategy_swap_it_is_refused() -> None:
+    with pytest.raises(InputError, match=r"adapt: .* must be left out with strategy swap"):
+        swap_jobs.job(adapt={})
 
 
 def check_switched(run: Run, result: dict[str, Any]) -> None:
@@ -192,8 +204,8 @@ def check_switched(run: Run, result: dict[str, Any]) -> None:
 
 
 def test_a_slow_gpu_changes_the_plan_on_all_ranks_and_no_loss(tmp_path: Path) -> None:
-    of = job(**{**EMULATED, "dtype": "fp64", "steps": 11, "adapt": {"deviation": 0.25}})
-    run = Run(of, str(tmp_path), Disturbance(gpu_factor=((0, 0, 1.6),), since=3))
+    of = job(**{**EMULATED, "dtype": "fp64", "steps": 9, "adapt": {"deviation": 0.25}})
+    run = Run(of, str(tmp_path), Disturbance(gpu_factor=((0, 0, 1.6),), since=2))
     result = run.result()
     check_switched(run, result)
     assert [e["iteration"] for e in run.of_kind("adapted")] == [e["iteration"] for e in result["adaptations"]]
@@ -201,3 +213,18 @@ def test_a_slow_gpu_changes_the_plan_on_all_ranks_and_no_loss(tmp_path: Path) ->
     losses, norms, _ = reference(of)
     assert result["losses"] == pytest.approx(losses, rel=1e-9)
     assert result["grad_norms"] == pytest.approx(norms, rel=1e-9)
+
+
+@pytest.mark.long
+def test_a_recovery_begins_with_the_plan_of_the_launch_on_all_ranks(tmp_path: Path) -> None:
+    """On a CPU without `times_ms` every time is off, so that both lives judge and plan at once."""
+    asked = {"deviation": 0.01, "iterations": 1}
+    of = job(dtype="fp64", steps=14, recovery={}, adapt=asked)
+    with Machines(of, tmp_path, [range(6)]) as run:
+        run.at_step(6)
+        run.kill_rank(4)
+        result = run.result()
+    losses, norms, _ = reference(of)
+    assert result["losses"] == pytest.approx(losses, rel=1e-9)
+    assert result["grad_norms"] == pytest.approx(norms, rel=1e-9)
+    assert len(result["recoveries"]) == 1

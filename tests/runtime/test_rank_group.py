@@ -138,7 +138,10 @@ def test_ranks_die_with_a_killed_owner(tmp_path: Path) -> None:
 
 
 def test_launch_spec_survives_json() -> None:
-    spec = single_machine(job(), run="7", log_dir="/x", disturbance=Disturbance(op_factor=((1, "F", 2.0),)))
+    slower = Disturbance(
+        op_factor=((1, "F", 2.0),), gpu_factor=((0, 2, 1.3),), link_factor=((1, 2.0),), since=4
+    )
+    spec = single_machine(job(), run="7", log_dir="/x", disturbance=slower)
     assert LaunchSpec.from_json(spec.to_json()) == spec
     with pytest.raises(InputError, match="launch spec"):
         LaunchSpec.from_json("{}")

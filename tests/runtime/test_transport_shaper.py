@@ -28,6 +28,17 @@ def passage(shape: LinkShape, message_bytes: int, ready: float = 0.0) -> list[Sl
     return [shaper.take(size, ready) for size in sizes]
 
 
+@given(shape=shapes, factor=st.floats(1, 20))
+def test_a_link_that_becomes_slower_is_so_from_then_on(shape, factor):
+    shaper, slow = (PairShaper(shape, shape.connection_count) for _ in range(2))
+    assert shaper.take(10**6, 0.0) == slow.take(10**6, 0.0)
+    slow.reshape(shape.slower(factor))
+    begin = 10.0 + 10**6 / shape.connection_bytes_per_s
+    before, after = shaper.take(10**6, begin), slow.take(10**6, begin)
+    assert after.end - after.start == pytest.approx(factor * (before.end - before.start))
+    assert after.due - after.end == pytest.approx(before.due - before.end)
+
+
 @pytest.mark.parametrize(("delay_ms", "paper_mbps"), [(10, 1220), (20, 600), (30, 396), (40, 293)])
 def test_one_connection_has_the_rate_of_atlas_table_1(delay_ms, paper_mbps):
     delay_s = delay_ms / 1e3

@@ -1,0 +1,113 @@
+"""A link at half its rate, and a GPU slower by 30 %, in the middle of a run: `python -m benchmarks.adapt`.
+
+The demo cell with eight microbatches under varuna without sharing, which plans otherwise in both cases.
+Beside each run that adapts stands one that meets the same from its first iteration on, with a plan for it.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from engine.inputs import parse
+from engine.runtime.adapt.measured import LINK, planned
+from engine.runtime.adapt.replan import replan
+from engine.runtime.job import TrainJob
+from engine.runtime.launch import Disturbance
+from engine.runtime.planned import schedule_of
+from tests.runtime.jobs import Run
+
+DEMO = Path(__file__).parent.parent / "examples" / "demo.json"
+CHANGES = {"policy": "varuna", "sharing": "spatial", "microbatches": 8, "adapt": {}}
+SINCE, STEPS, FRESH_STEPS = 8, 24, 12
+MOST_ITERATIONS, MOST_OFF = 5, 0.10
+KINDS = "FRB"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What becomes slower: stages `at` by `factor`, a link between two or a GPU of the first pipeline."""
+
+    name: str
+    at: tuple[int, ...]
+    factor: float
+
+    @property
+    def disturbance(self) -> Disturbance:
+        """What the run meets."""
+        if len(self.at) == 2:
+            return Disturbance(link_factor=((self.at[0], self.factor),), since=SINCE)
+        return Disturbance(gpu_factor=((0, self.at[0], self.factor),), since=SINCE)
+
+    def slows(self, quantity: tuple[Any, ...]) -> bool:
+        """Whether it is a time that becomes longer."""
+        what, *at = quantity
+        return tuple(at) == self.at and (what == LINK or what in KINDS)
+
+
+CASES = (
+    Case("link between stages 1 and 2 halved", (1, 2), 2.0),
+    Case("GPU of stage 5 30 % slower", (5,), 1.3),
+)
+
+
+def iterations_ms(run: Run) -> list[float]:
+    """From each iteration's end to the next one's, on the first rank; the first row is iteration 1."""
+    ends = {e["iteration"]: e["end"] for e in run.of_kind("spans") if e["rank"] == 0}
+    return [1e3 * (ends[i] - ends[i - 1]) for i in range(1, len(ends))]
+
+
+def fresh_job(job: TrainJob, case: Case) -> TrainJob:
+    """The job with the schedule that is planned where the case is known."""
+    schedule = schedule_of(job)
+    expected = planned(job.scenario, schedule)
+    known = {name: ms * (case.factor if case.slows(name) else 1) for name, ms in expected.items()}
+    found = replan(job, schedule, expected, known)
+    text = str(found.schedule or schedule)
+    return job.model_copy(update={"schedule": text, "adapt": None, "steps": FRESH_STEPS})
+
+
+def row(case: Case, folder: Path) -> tuple[str, bool]:
+    """One line of the table, and whether the bar holds."""
+    job = parse(TrainJob, {**json.loads(DEMO.read_text()), **CHANGES, "steps": STEPS})
+    run = Run(job, str(folder / "adapts"), case.disturbance)
+    told = [each for each in run.result()["adaptations"] if each["replanned"]]
+    fresh = Run(fresh_job(job, case), str(folder / "fresh"), replace(case.disturbance, since=0))
+    fresh.result()
+    fresh_ms = median(iterations_ms(fresh)[2:])
+    took = iterations_ms(run)  # took[i - 1] is that of iteration i
+    if not told:
+        return f"{case.name:38s} no new plan", False
+    begins = told[0]["iteration"]
+    before, slow = median(took[1 : SINCE - 1]), median(took[SINCE - 1 : begins - 1])
+    after = median(took[begins:])
+    waited, off = begins - SINCE, after / fresh_ms - 1
+    line = (
+        f"{case.name:38s}{waited:11d}{before:10.0f}{slow:10.0f}{after:10.0f}{fresh_ms:10.0f}{off:+9.1%}"
+        f"   predicted {1e3 * told[0]['before_s']:.0f} -> {1e3 * told[0]['after_s']:.0f}"
+    )
+    return line, waited <= MOST_ITERATIONS and abs(off) <= MOST_OFF
+
+
+def main(cases: Sequence[Case] = CASES) -> int:
+    """Print the table; 1 where a bar is missed."""
+    print(
+        f"{'ms, medians':38s}{'iterations':>11s}{'before':>10s}{'slower':>10s}{'adapted':>10s}{'fresh':>10s}"
+    )
+    held = []
+    for case in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            line, holds = row(case, Path(folder))
+        print(line, flush=True)
+        held.append(holds)
+    return 0 if all(held) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
