@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from html import escape
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -18,9 +18,13 @@ Section = tuple[str, str, list[str]]  # title, note, field names
 
 
 class Sectioned(forms.BaseForm):
-    """A form whose fields are shown in titled sections, as `layout` names them."""
+    """A form whose fields are shown in titled sections, as `layout` names them.
+
+    FIELD_OF : the form's field for a section of the engine's document, where that has another name.
+    """
 
     layout: list[Section] = []
+    FIELD_OF: ClassVar[dict[str, str]] = {}
 
     @property
     def sections(self) -> list[dict[str, Any]]:
@@ -45,7 +49,8 @@ class Sectioned(forms.BaseForm):
         """Show the engine's refusal at the field that it is about, else on top."""
         path = error.field.partition("[")[0]
         last = error.field.rpartition(".")[2].partition("[")[0]
-        names = (path.replace(".", "_"), last, path.partition(".")[0])
+        first = path.partition(".")[0]
+        names = (path.replace(".", "_"), last, first, self.FIELD_OF.get(first, ""))
         name = next((name for name in names if name in self.fields), "")
         if name:
             self.add_error(name, f"{error.allowed[:1].upper()}{error.allowed[1:]}.")

@@ -1,6 +1,6 @@
 """The launch form: the document of a run with the fields that people vary."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 
@@ -27,7 +27,9 @@ PREFILL = (
     "kv_budget_gb",
 )
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
-NEEDS_MEMORY = ("micro_batch", "microbatches", "memory_limit", "policy")
+NEEDS_MEMORY = (
+    "micro_batch", "microbatches", "memory_limit", "policy", "prefill_kv_budget_gb", "prefill_checkpoint",
+)  # fmt: skip
 
 
 def _prefill_field(path: str) -> str:
@@ -115,6 +117,7 @@ class JobForm(Sectioned, forms.Form):
             [_prefill_field(path) for path in PREFILL],
         ),
     ]
+    FIELD_OF: ClassVar = {"recovery": "recoveries", "adapt": "adapt_percent", "prefill": "prefill_checkpoint"}
     CHANGED = (
         "steps",
         "lr",
