@@ -2,6 +2,7 @@
 
 import secrets
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import messages
@@ -55,30 +56,29 @@ def run_clone(request: HttpRequest, pk: int) -> HttpResponse:
     run = _run(request, pk)
     require(request.user, run.job.team)
     form = CloneForm(request.POST or None, run=run, initial={"idempotency_key": fresh_key()})
+    return _launch_page(
+        request, form, lambda values: clone_run(request.user, run, document=form.document, **values),
+        title=f"Clone {run}", run=run, cancel_url=reverse("jobs:run-detail", args=[pk]),
+        note="a new job with the values below; data centres, links and model stay as they were",
+    )  # fmt: skip
+
+
+def _launch_page(
+    request: HttpRequest, form: JobForm | PlacedForm, launch: Callable[[dict[str, Any]], Run],
+    **context: Any,
+) -> HttpResponse:  # fmt: skip
+    """Launch what a valid form asks for, unless it is only checked; else the form and what that would meet.
+
+    launch : takes the job's `name` and the idempotency `key`.
+    """
     if request.method == "POST" and form.is_valid() and "check" not in request.POST:
+        values = {"name": form.cleaned_data["name"], "key": form.cleaned_data["idempotency_key"]}
         try:
-            made = clone_run(
-                request.user, run, name=form.cleaned_data["name"], document=form.document,
-                key=form.cleaned_data["idempotency_key"],
-            )  # fmt: skip
-            return redirect("jobs:run-detail", pk=made.pk)
+            return redirect("jobs:run-detail", pk=launch(values).pk)
         except InputError as error:
             form.take_input_error(error)
-    return render(
-        request, "jobs/run_clone.html", _clone_context(run, form), status=422 if form.errors else 200
-    )
-
-
-def _clone_context(run: Run, form: CloneForm) -> dict[str, Any]:
-    return {
-        "title": f"Clone {run}",
-        "note": "a new job with the values below; data centres, links and model stay as they were",
-        "run": run,
-        "form": form,
-        "sections": form.sections,
-        "cancel_url": reverse("jobs:run-detail", args=[run.pk]),
-        "wide": True,
-    }
+    shown = {"form": form, "sections": form.sections, "wide": True, **context}
+    return render(request, "jobs/run_clone.html", shown, status=422 if form.errors else 200)
 
 
 def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse:
@@ -94,21 +94,13 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
         return redirect("planning:plan-detail", pk=pk)
     initial = {"name": plan.name, "idempotency_key": fresh_key()}
     form = JobForm(request.POST or None, document=document, team=plan.team, initial=initial)
-    if request.method == "POST" and form.is_valid() and "check" not in request.POST:
-        try:
-            made = launch_plan(
-                request.user, plan, option, name=form.cleaned_data["name"], document=form.document,
-                key=form.cleaned_data["idempotency_key"],
-            )  # fmt: skip
-            return redirect("jobs:run-detail", pk=made.pk)
-        except InputError as error:
-            form.take_input_error(error)
-    context = {
-        "title": f"Launch {plan.name}", "form": form, "sections": form.sections, "wide": True,
-        "note": f"D = {plan.result['options'][option]['dp_cells']}; where its stages lie is the plan's",
-        "cancel_url": f"{reverse('planning:plan-detail', args=[pk])}?option={option}",
-    }  # fmt: skip
-    return render(request, "jobs/run_clone.html", context, status=422 if form.errors else 200)
+    return _launch_page(
+        request, form,
+        lambda values: launch_plan(request.user, plan, option, document=form.document, **values),
+        title=f"Launch {plan.name}",
+        cancel_url=f"{reverse('planning:plan-detail', args=[pk])}?option={option}",
+        note=f"D = {plan.result['options'][option]['dp_cells']}; where its stages lie is the plan's",
+    )  # fmt: skip
 
 
 def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
@@ -117,21 +109,12 @@ def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     require(request.user, placement.team)
     initial = {**launch_values(placement, request.user), "idempotency_key": fresh_key()}
     form = PlacedForm(request.POST or None, placement=placement, initial=initial)
-    if request.method == "POST" and form.is_valid() and "check" not in request.POST:
-        try:
-            made = launch_placement(
-                request.user, placement, name=form.cleaned_data["name"], training=form.training,
-                key=form.cleaned_data["idempotency_key"],
-            )  # fmt: skip
-            return redirect("jobs:run-detail", pk=made.pk)
-        except InputError as error:
-            form.take_input_error(error)
-    context = {
-        "title": f"Launch {placement.name}", "form": form, "sections": form.sections, "wide": True,
-        "note": "a job whose ranks compute on the GPUs where the placement puts them",
-        "cancel_url": reverse("placement:placement-detail", args=[pk]),
-    }  # fmt: skip
-    return render(request, "jobs/run_clone.html", context, status=422 if form.errors else 200)
+    return _launch_page(
+        request, form,
+        lambda values: launch_placement(request.user, placement, training=form.training, **values),
+        title=f"Launch {placement.name}", cancel_url=reverse("placement:placement-detail", args=[pk]),
+        note="a job whose ranks compute on the GPUs where the placement puts them",
+    )  # fmt: skip
 
 
 @require_POST

@@ -28,10 +28,7 @@ def what_differs(request: dict[str, Any], option: dict[str, Any]) -> list[str]:
     sites = [site for site in request["datacenters"] if site["name"] in used]
     found = [
         _told("GPUs differ", {site["name"]: site.get("gpu_type", "") for site in sites}),
-        _told(
-            "Networks inside differ",
-            {s["name"]: f"{s.get('intra_gbps', INTRA_GBPS):g} Gbit/s" for s in sites},
-        ),
+        _told("Networks inside differ", {site["name"]: _inside(site) for site in sites}),
         _told("Links differ", _links(request, used)),
     ]
     return [text for text in found if text]
