@@ -9,6 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from tests.site import many
+from tests.site.telemetry import ADAPTED
 from tests.site.world import VALUES, World, make_dc, make_node
 from webapp.inventory.models import GpuPool, WanLink
 from webapp.jobs.models import Job, MarkLevel, RankState, RankStatus, Run, Status
@@ -19,6 +20,7 @@ from webapp.jobs.services import (
     finish_stopped,
     launch_run,
     lock,
+    record_adapted,
     record_boundary,
     set_status,
     stop_at_boundary,
@@ -112,6 +114,8 @@ def starting(world: World) -> None:
 def going(world: World) -> None:
     operator = world.users["operator"]
     running(world, "running")
+    adapted = running(world, "adapted")
+    record_adapted(adapted, {**ADAPTED, "t": time.time() - 20})
     draining = running(world, "draining")
     stop_at_boundary(operator, draining, why="mid-1 is draining", again=True)
     record_boundary(draining, 124)

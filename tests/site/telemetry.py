@@ -7,6 +7,15 @@ from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Run
 from webapp.live.services import take_in
 
+# A run that planned anew: its link and one of its GPUs are slower than was thought.
+ADAPTED: dict[str, Any] = {
+    "kind": "adapted", "rank": 0, "iteration": 41, "replanned": True, "policy": "varuna",
+    "deviations": [
+        {"what": "link", "at": [1, 2], "planned_ms": 40.0, "measured_ms": 80.04},
+        {"what": "F", "at": [5], "planned_ms": 20.0, "measured_ms": 26.1},
+    ],
+    "planned_s": 1.1026, "before_s": 1.4837, "after_s": 1.286, "t": 1.79e9 + 3,
+}  # fmt: skip
 T0 = 1_790_000_000.0
 Item = tuple[str, str, dict[str, Any]]  # node, stream entry, event
 NODES = ["east-1", "east-1", "mid-1", "mid-1", "west-1", "west-1"] * 2  # of the world's plan, by rank

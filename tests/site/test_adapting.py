@@ -4,19 +4,12 @@ from typing import Any
 
 import pytest
 
+from tests.site.telemetry import ADAPTED
 from tests.site.test_reconcile import Nodes, nodes, running  # noqa: F401  (a fixture)
 from webapp.jobs import services
 from webapp.jobs.models import MarkLevel, RunEvent
 from webapp.live.services.intake import take_in
 
-EVENT = {
-    "kind": "adapted", "rank": 0, "iteration": 41, "replanned": True, "policy": "varuna",
-    "deviations": [
-        {"what": "link", "at": [1, 2], "planned_ms": 40.0, "measured_ms": 80.04},
-        {"what": "F", "at": [5], "planned_ms": 20.0, "measured_ms": 26.1},
-    ],
-    "planned_s": 1.1026, "before_s": 1.4837, "after_s": 1.286, "t": 1.79e9 + 3,
-}  # fmt: skip
 CAUSE = (
     "a message between stages 1 and 2 holds its link for 80.0 ms instead of 40.0, "
     "forward on stage 5 takes 26.1 ms instead of 20.0."
@@ -26,8 +19,8 @@ STAYS = " The predicted timeline stays that of the plan at launch."
 
 def test_a_new_plan_is_a_mark_that_says_why_and_comes_once(world: Any, nodes: Nodes) -> None:  # noqa: F811
     run = running(world, nodes)
-    assert services.record_adapted(run, EVENT)
-    assert not services.record_adapted(run, EVENT), "at least once"
+    assert services.record_adapted(run, ADAPTED)
+    assert not services.record_adapted(run, ADAPTED), "at least once"
     (mark,) = RunEvent.objects.filter(run=run, text__contains="anew")
     assert mark.level == MarkLevel.WARN
     assert mark.text == (
@@ -38,7 +31,7 @@ def test_a_new_plan_is_a_mark_that_says_why_and_comes_once(world: Any, nodes: No
 
 def test_a_plan_that_stays_says_so(world: Any, nodes: Nodes) -> None:  # noqa: F811
     run = running(world, nodes)
-    services.record_adapted(run, {**EVENT, "replanned": False, "after_s": 1.4837})
+    services.record_adapted(run, {**ADAPTED, "replanned": False, "after_s": 1.4837})
     (mark,) = RunEvent.objects.filter(run=run, text__contains="stays,")
     assert mark.text == (
         f"The plan stays, varuna has no better one: {CAUSE} "
@@ -59,8 +52,8 @@ def test_what_cannot_be_read_is_refused_and_the_rest_taken(
     base = {"run": str(run.pk), "generation": run.generation}
     take_in(
         [
-            (node, "1790000000000-0", {**EVENT, **base, **broken}),
-            (node, "1790000000000-1", {**EVENT, **base}),
+            (node, "1790000000000-0", {**ADAPTED, **base, **broken}),
+            (node, "1790000000000-1", {**ADAPTED, **base}),
         ],
         set(),
     )
