@@ -204,7 +204,7 @@ def check_switched(run: Run, result: dict[str, Any]) -> None:
 
 
 def test_a_slow_gpu_changes_the_plan_on_all_ranks_and_no_loss(tmp_path: Path) -> None:
-    of = job(**{**EMULATED, "dtype": "fp64", "steps": 9, "adapt": {"deviation": 0.25}})
+    of = job(**{**EMULATED, "dtype": "fp64", "steps": 12, "adapt": {"deviation": 0.25}})
     run = Run(of, str(tmp_path), Disturbance(gpu_factor=((0, 0, 1.6),), since=2))
     result = run.result()
     check_switched(run, result)
@@ -216,7 +216,7 @@ def test_a_slow_gpu_changes_the_plan_on_all_ranks_and_no_loss(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_a_recovery_begins_with_the_plan_of_the_launch_on_all_ranks(tmp_path: Path) -> None:
+def test_a_run_that_adapts_recovers_with_the_losses_of_one_process(tmp_path: Path) -> None:
     """On a CPU without `times_ms` every time is off, so that both lives judge and plan at once."""
     asked = {"deviation": 0.01, "iterations": 1}
     of = job(dtype="fp64", steps=14, recovery={}, adapt=asked)
