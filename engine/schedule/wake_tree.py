@@ -42,3 +42,13 @@ def latest_up_to(wake, horizon):
     while i < half:
         i = 2 * i + 1 if wake[2 * i + 1] <= horizon else 2 * i
     return i - half
+
+
+@compiled
+def first_up_to(wake, horizon):
+    """The actor with the lowest number among those that wake up to `horizon`."""
+    half = len(wake) // 2
+    i = 1
+    while i < half:
+        i = 2 * i if wake[2 * i] <= horizon else 2 * i + 1
+    return i - half

@@ -1,5 +1,6 @@
 """Parts of `auto`'s search: moves, what a forward simulation builds, and how soon a cancel is heard."""
 
+from itertools import islice
 from random import Random
 
 import numpy as np
@@ -10,13 +11,13 @@ from hypothesis import strategies as st
 from engine.inputs import parse
 from engine.schedule import Frame, Scenario, Search, Traversal
 from engine.schedule.searching import bench, rounds, swaps
-from engine.schedule.searching.arrivals import bursts
+from engine.schedule.searching.arrivals import bursts, rotation
 from engine.schedule.searching.floor import floor_of, makespan_of, take_orders, time_all
 from engine.schedule.searching.incumbent import Incumbent
 from engine.schedule.searching.orders import limits_hold, schedule_of
 from engine.schedule.searching.portfolio import Portfolio
 from engine.schedule.searching.shop import Shop
-from engine.schedule.searching.starts import round_robin
+from engine.schedule.searching.starts import round_robin, starts
 from engine.schedule.searching.workshop import Workshop
 from engine.schedule.timing import time_ops
 from engine.schedule.traversal import straight
@@ -56,10 +57,13 @@ def test_moves_leave_heads_and_tails_as_if_found_anew(workshop: Workshop, seed: 
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
-@given(workshops())
-def test_what_is_served_as_it_comes_is_a_schedule_within_the_limits(workshop: Workshop) -> None:
+@given(workshops(), st.booleans())
+def test_what_is_served_as_it_comes_is_a_schedule_within_the_limits(
+    workshop: Workshop, forwards_first: bool
+) -> None:
     plan, shop = workshop.plan, workshop.shop
-    makespan = workshop.serve(np.zeros((plan.pipelines, plan.microbatches), np.int64))
+    release = np.zeros((plan.pipelines, plan.microbatches), np.int64)
+    makespan = workshop.serve(release, forwards_first=forwards_first)
     if makespan is None:  # several chunks may wait for each other's room
         assert shop.traversal.chunks > 1
         return
@@ -101,6 +105,35 @@ def test_bursts_take_every_turn_at_most_once(
     assert len(np.unique(turns)) == turns.size
     assert np.all(np.diff(turns, axis=1) > 0)
     assert turns.max() < pipelines * (microbatches + burst)
+
+
+@given(st.integers(2, 6), st.integers(1, 30), st.lists(st.integers(0, 5), min_size=1, max_size=8))
+def test_all_pipelines_but_one_take_turns(pipelines: int, microbatches: int, lengths: list[int]) -> None:
+    at_once = pipelines - 1
+    shifts = [1 + at_once * length for length in lengths]
+    turns = rotation(pipelines, microbatches, shifts)
+    assert np.array_equal(np.sort(turns.ravel()), np.arange(pipelines * microbatches))
+    assert np.all(np.diff(turns, axis=1) > 0)
+    # Until one has had its share, a pipeline comes every `at_once` turns, or has rested for a shift between.
+    paces = [np.diff(own[own <= turns.max(axis=1).min()]) for own in turns]
+    allowed = {at_once} | {at_once + shift for shift in shifts}
+    assert set(np.concatenate(paces).tolist()) <= allowed
+
+
+def test_a_rotation_needs_a_turn_to_take_over() -> None:
+    with pytest.raises(ValueError, match="one more than a multiple of 3"):
+        rotation(4, 60, [7, 8])
+
+
+def test_the_large_cell_is_begun_within_one_percent_of_the_best_known() -> None:
+    document = {
+        **CELL, "stages": 60, "dc_of_stage": [stage // 12 for stage in range(60)],
+        "pipelines": 4, "microbatches": 60, "wan": {"latency": 0, "transfer": 4},
+    }  # fmt: skip
+    frame = Frame(traversal=straight(60), sharing="temporal")
+    workshop = Workshop(Shop(scenario=parse(Scenario, document), frame=frame, split=False))
+    found = [start.build(workshop) for start in islice(starts(workshop), 10)]
+    assert min(makespan for makespan in found if makespan) <= 1.01 * 436  # systems.md §1
 
 
 CELL = {

@@ -6,7 +6,7 @@ from math import gcd
 
 import numpy as np
 
-from engine.schedule.searching.arrivals import bursts
+from engine.schedule.searching.arrivals import bursts, rotation
 from engine.schedule.searching.shop import Ints
 from engine.schedule.searching.workshop import Workshop
 
@@ -15,6 +15,8 @@ STAGGERS = (0.0, 0.25, 0.5, 1.0)
 PACES = (0.0, 1.0)
 # In which pipelines take turns at entering, where several share links: every so many turns, so often.
 MOST_BURSTS = 8
+# Or, all but one of them taking turns, in shifts of so many lengths.
+MOST_SHIFTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,9 @@ def starts(workshop: Workshop) -> Iterator[Start]:
     """All of them, the most promising first."""
     yield _served(workshop, 1, 1)
     n = workshop.plan.pipelines
+    for shift in range(n, n + MOST_SHIFTS * (n - 1), n - 1) if n > 1 else ():
+        for growth in (0, n - 1):
+            yield _rotating(workshop, shift, growth)
     for burst in range(2, MOST_BURSTS + 1) if n > 1 else ():
         for turns in sorted({n - 1, n + 1, 2 * n - 1} - {1}):
             if gcd(turns, burst) == 1:
@@ -84,6 +89,17 @@ def _served(workshop: Workshop, pace: int, burst: int, *, strict: bool = False) 
     way = "links in strict turns" if strict else "first come, first served"
     how = "" if burst == 1 else f", bursts of {burst}, every {pace} turns"
     return Start(idea=way + how, build=lambda shop: shop.serve(release, turns))
+
+
+def _rotating(workshop: Workshop, shift: int, growth: int) -> Start:
+    """Shifts of `shift` turns in the first half; then longer ones, as less is still to be met further on."""
+    n, m = workshop.plan.pipelines, workshop.plan.microbatches
+    half = -(-n * m // (2 * shift))
+    entered = rotation(n, m, [shift] * half + [shift + growth])
+    release = np.round(entered * (cycle(workshop) / n)).astype(np.int64)
+    how = f", growing by {growth}" if growth else ""
+    idea = f"forwards first, one pipeline at rest, shifts of {shift} turns{how}"
+    return Start(idea=idea, build=lambda shop: shop.serve(release, forwards_first=True))
 
 
 def _periodic(workshop: Workshop, stagger: float, *, late: bool) -> Start:

@@ -63,14 +63,15 @@ class Workshop:
             return None
         return self._settle()
 
-    def serve(self, release: Ints, turns: Ints | None = None) -> int | None:
+    def serve(self, release: Ints, turns: Ints | None = None, *, forwards_first: bool = False) -> int | None:
         """First come, first served; None where operations wait for each other.
 
         turns : the pipelines in the order in which they take links that they share, None: as they come.
+        forwards_first : F goes before a B that came little earlier.
         """
         clear(self.board)
         self._count()
-        queues = arrivals.queues_of(self.plan, release, turns)
+        queues = arrivals.queues_of(self.plan, release, turns, forwards_first=forwards_first)
         served = arrivals.serve(self.plan, self.board.start, queues, self.operations)
         return int(last_end(self.plan, self.board)) if served == self.operations else None
 
