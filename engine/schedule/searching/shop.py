@@ -89,15 +89,11 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shop:
-    """A scenario in one frame; B whole or split.
-
-    injection : lowers `memory_limit` further for the precedences (not for the room that a search may use).
-    """
+    """A scenario in one frame; B whole or split."""
 
     scenario: Scenario
     frame: Frame
     split: bool
-    injection: int | None = None
 
     @property
     def traversal(self) -> Traversal:
@@ -182,10 +178,7 @@ class Shop:
     @cached_property
     def held(self) -> Ints:
         """Most microbatches held at each place, shape (L,)."""
-        limit = self.scenario.memory_limit
-        if self.injection is not None:
-            limit = min(limit or self.injection, self.injection)
-        return self._dealt(limit)
+        return self._dealt(self.scenario.memory_limit)
 
     @cached_property
     def full(self) -> Ints:
