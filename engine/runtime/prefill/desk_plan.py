@@ -141,8 +141,9 @@ class DeskPlan:
 
     def _new_controller(self) -> Controller:
         settings = Settings(
-            guard_ms=self.guard_ms, queue=self._settings.queue, chunk_tokens=self._settings.chunk_tokens
-        )
+            guard_ms=self.guard_ms, queue=self._settings.queue, chunk_tokens=self._settings.chunk_tokens,
+            reserve_ms=self._settings.reserve_ms,
+        )  # fmt: skip
         fleet = Fleet(pattern=self._cell.pattern(), phase_ms=(0.0,))
         return Controller(fleet, self._latency, settings=settings, cache=self._cache)
 

@@ -59,7 +59,10 @@ class DeskService:
 
     @property
     def waiting(self) -> int:
-        return len(self.plan.controller.waiting) if self.plan.knows else 0
+        """Requests that are accepted and have not begun."""
+        if not self.plan.knows:
+            return 0
+        return len(self.plan.controller.waiting) + len(self.plan.controller.reserved)
 
     # Gateways.
 
