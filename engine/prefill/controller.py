@@ -51,6 +51,7 @@ class Controller:
         self.cache = cache or Cache()
         self.period_ms = fleet.pattern.period_ms
         self._hop = hop or Hop()
+        self._guards_ms: float | Sequence[float] = settings.guard_ms
         self._new_index()
         self.now_ms = 0.0
         self.paused = False
@@ -67,7 +68,7 @@ class Controller:
             latency,
             self._hop,
             chunk=settings.chunk_tokens,
-            guard_ms=settings.guard_ms,
+            guard_ms=self._guards_ms,
             horizon_ms=horizon_ms,
         )
         self.longest_tokens = longest_tokens(self.fleet, latency, settings, horizon_ms)
@@ -143,16 +144,18 @@ class Controller:
     def learned(
         self,
         pattern: TrainingPattern,
-        guard_ms: float,
+        guards_ms: Sequence[float],
         bubbles: Sequence[Iterable[Interval]],
         resume_ms: float,
     ) -> Moved:
-        """Training of a fleet of one cell has another pattern, or needs another guard, than was thought.
+        """Training of a fleet of one cell has another pattern, or needs other guards, than was thought.
 
-        `bubbles` until `resume_ms` as in `training_moved`, which this is with all that comes after it, too.
+        guards_ms : by GPU.  bubbles : until `resume_ms` as in `training_moved`, which this is with all that
+        comes after it, too.
         """
         self.fleet = replace(self.fleet, pattern=pattern)
-        self.settings = replace(self.settings, guard_ms=guard_ms)
+        self._guards_ms = guards_ms
+        self.settings = replace(self.settings, guard_ms=min(guards_ms))  # of the longest prompt
         self.period_ms = pattern.period_ms
         self._new_index()
         self.index.advance(self.now_ms)

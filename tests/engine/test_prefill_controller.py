@@ -202,7 +202,7 @@ def test_what_has_no_place_any_more_holds_none() -> None:
     first = accepted(to, "a", 300)
     to.advance(60.0)
     nothing = TrainingPattern(period_ms=100.0, busy=((((0.0, 99.5),),),), dc_of_stage=(0,))
-    moved = to.learned(nothing, 1.0, [()], 100.0)
+    moved = to.learned(nothing, [1.0], [()], 100.0)
     assert moved.lost == (), "it has begun"
     assert to.resume(first, 0, not_before_ms=0.0) is None
     assert not to.waiting
@@ -212,7 +212,7 @@ def test_a_pattern_that_was_learned_moves_what_waits() -> None:
     to = placing()
     accepted(to, "a", 300)
     later = TrainingPattern(period_ms=120.0, busy=((((0.0, 70.0),),),), dc_of_stage=(0,))
-    moved = to.learned(later, 5.0, [((70.0, 120.0),)], 120.0)
+    moved = to.learned(later, [5.0], [((70.0, 120.0),)], 120.0)
     assert [p.start_ms for p in moved.moved] == [70.0]
     assert to.period_ms == 120.0
     assert to.longest_tokens == 450

@@ -42,6 +42,7 @@ def test_figures_are_sums_of_what_was_said(world: Any, run: Run) -> None:
     assert row.before == pytest.approx(50.0)  # half a second of each
     assert row.after == pytest.approx(55.0)  # 100 ms of two GPUs a second
     assert row.slowdown == pytest.approx(0.4)
+    assert (row.waited_ms, found.waited_ms, row.guard_ms) == (pytest.approx(15.0), row.waited_ms, 2.0)
     assert found.accepted_share == pytest.approx(70.0)
     assert found.rates is not None
     assert sum(high > 0 for _, _, high in found.rates.accepted) >= 2

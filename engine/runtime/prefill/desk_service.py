@@ -142,6 +142,7 @@ class DeskService:
         """What a rank says."""
         now_ms, to_ms = self._now_ms(), self._to_ms
         if isinstance(message, OpEnded):
+            self.counts.waited_ms += message.waited_s * 1e3
             op = message.iteration, message.op
             self._moved(
                 self.plan.op_ended(gpu, op, to_ms(message.start_s), to_ms(message.end_s), now_ms), now_ms
