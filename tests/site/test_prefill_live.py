@@ -47,7 +47,8 @@ def test_figures_are_sums_of_what_was_said(world: Any, run: Run) -> None:
     assert found.rates is not None
     assert sum(high > 0 for _, _, high in found.rates.accepted) >= 2
     page = text(world.client("operator").get("/prefill/live/"))
-    for shown in ("queue_full", "As many requests wait as may.", "50.0, 55.0", "0.40, 15.0", "data-timeline-section"):
+    words = ("queue_full", "As many requests wait as may.", "50.0, 55.0", "0.40, 15.0")
+    for shown in (*words, "data-timeline-section"):
         assert shown in page
     part = world.client("operator").get("/prefill/live/", headers={"HX-Request": "true"})
     assert "data-timeline-section" not in text(part)
