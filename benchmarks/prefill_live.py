@@ -42,6 +42,8 @@ class Told:
     desks: dict[str, dict[str, Any]] = field(default_factory=dict)
     ranks: set[int] = field(default_factory=set)  # their processes
     prefill_ms: float = 0.0
+    waited_ms: float = 0.0  # of ops for chunks, over all GPUs
+    guard_ms: float = 0.0  # the longest
     ttft_ms: list[float] = field(default_factory=list)
     ended: dict[str, int] = field(default_factory=dict)
     missed: int = 0
@@ -56,6 +58,8 @@ class Told:
             self.ranks.add(event["pid"])
         elif event["kind"] == "prefill":
             self.prefill_ms += event["prefill_ms"]
+            self.waited_ms += event["waited_ms"]
+            self.guard_ms = max(self.guard_ms, event["guard_ms"])
 
 
 class Asker:
@@ -118,10 +122,10 @@ async def measure(group: RankGroup, told: Told, options: argparse.Namespace, sec
     await iterations(told, 2)
     blocks: dict[bool, list[list[float]]] = {True: [], False: []}
     psutil.cpu_percent()
-    began, prefill_before = time.monotonic(), told.prefill_ms
+    began, prefill_before, waited_before, filled = time.monotonic(), told.prefill_ms, told.waited_ms, 0
     before = cpu_seconds(group, told)
     for block in range(2 * options.blocks):
-        on = (block % 2 == 0) != (block // 2 % 2 == 1)
+        on, at = (block % 2 == 0) != (block // 2 % 2 == 1), len(told.begins)
         for asker in askers if on else ():
             await asker.begin()
         await iterations(told, 2)
@@ -132,10 +136,13 @@ async def measure(group: RankGroup, told: Told, options: argparse.Namespace, sec
             asker.asking = False
         while any(asker.under_way for asker in askers):
             await asyncio.sleep(0.02)
+        filled += on * (len(told.begins) - at)
     used = {kind: seconds - before[kind] for kind, seconds in cpu_seconds(group, told).items()}
     more = {
         "cpu_percent": psutil.cpu_percent(), "cpu_s": used, "seconds": time.monotonic() - began,
-        "prefill_gpu_s": (told.prefill_ms - prefill_before) / 1e3,
+        "prefill_gpu_s": (told.prefill_ms - prefill_before) / 1e3, "guard_ms": told.guard_ms,
+        # Of iterations with prefill; by more no iteration can be slower for the placing.
+        "ops_waited_ms_per_iteration": (told.waited_ms - waited_before) / max(1, filled),
     }  # fmt: skip
     return result(blocks, told, more)
 

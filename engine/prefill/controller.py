@@ -2,20 +2,20 @@
 
 The one idea: an accepted request has a plan from the moment it is accepted. Its chunks hold intervals of the
 bubble index, so whether it keeps its objective is known before it is accepted, and who comes later cannot
-delay it. Until its first interval begins a request waits; only requests that wait are ever planned anew.
+delay it. Until its first interval begins a request waits in the queue, where one that goes first may have it
+planned anew. Who comes when the queue is full may still have a place of its own further ahead, and keeps it.
 """
 
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
-from itertools import count
+from dataclasses import replace
 from time import thread_time_ns
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.prefill.book import Book
 from engine.prefill.bubbles import Interval, TrainingPattern
 from engine.prefill.index import ANY_DC, BubbleIndex, Fleet, Found
 from engine.prefill.kernels.gaps import EPS
@@ -30,14 +30,6 @@ PATIENCE_ITERATIONS = 4
 SEARCHES_KEPT = 1_000_000
 # A request goes before at most so many that wait: each is planned anew while it waits for its answer.
 MOST_OVERTAKEN = 64
-
-
-@dataclass(slots=True)
-class _Book:
-    """Accepted requests that are not done: those that wait, in the order of their starts, and the begun."""
-
-    waiting: list[Placement] = field(default_factory=list)
-    begun: list[tuple[float, int, Placement]] = field(default_factory=list)  # heap by kv_done_ms
 
 
 class Controller:
@@ -59,31 +51,37 @@ class Controller:
         self.cache = cache or Cache()
         self.period_ms = fleet.pattern.period_ms
         self._hop = hop or Hop()
+        self._guards_ms: float | Sequence[float] = settings.guard_ms
         self._new_index()
         self.now_ms = 0.0
         self.paused = False
         self.search_ns: deque[int] = deque(maxlen=SEARCHES_KEPT)
-        self._book = _Book()
-        self._sequence = count()
+        self._book = Book()
 
     def _new_index(self) -> None:
         settings, latency = self.settings, self.latency
         slo_ms = settings.ttft_slo_ms if math.isfinite(settings.ttft_slo_ms) else 0.0
         horizon_ms = max(HORIZON_ITERATIONS * self.period_ms, 2 * slo_ms)
+        horizon_ms += settings.reserve_ms
         self.index = BubbleIndex(
             self.fleet,
             latency,
             self._hop,
             chunk=settings.chunk_tokens,
-            guard_ms=settings.guard_ms,
+            guard_ms=self._guards_ms,
             horizon_ms=horizon_ms,
         )
         self.longest_tokens = longest_tokens(self.fleet, latency, settings, horizon_ms)
 
     @property
     def waiting(self) -> tuple[Placement, ...]:
-        """Accepted requests whose first interval has not begun, in the order in which they will."""
-        return tuple(self._book.waiting)
+        """The queue, in the order of starts: their first interval has not begun, and may still change."""
+        return tuple(self._book.queued)
+
+    @property
+    def reserved(self) -> tuple[Placement, ...]:
+        """Those beyond the queue that have not begun, in the order of their starts."""
+        return tuple(self._book.reserved)
 
     def offer(self, request: Request) -> Placement | Refusal:
         """Accept `request` with a plan, or refuse it, at its arrival (no earlier than the last one's)."""
@@ -93,7 +91,7 @@ class Controller:
         if request.tokens > self.longest_tokens:
             return Refusal(reason="too_long", retry_after_ms=None)
         overtaken = self._overtaken(request)
-        if 0 < len(overtaken) <= MOST_OVERTAKEN and len(self._book.waiting) < self.settings.queue:
+        if 0 < len(overtaken) <= MOST_OVERTAKEN and len(self._book.queued) < self.settings.queue:
             placed = self._place_before(request, overtaken)
             if placed is not None:
                 return placed
@@ -111,27 +109,15 @@ class Controller:
             raise ValueError(f"now_ms {now_ms}: the clock stands at {self.now_ms} and only goes forward")
         self.now_ms = now_ms
         self.index.advance(now_ms)
-        book = self._book
-        first = next((i for i, p in enumerate(book.waiting) if p.start_ms > now_ms), len(book.waiting))
-        begun, book.waiting = book.waiting[:first], book.waiting[first:]
-        for placement in begun:
-            heappush(book.begun, (placement.kv_done_ms, next(self._sequence), placement))
-        while book.begun and book.begun[0][0] <= now_ms:
-            heappop(book.begun)
-        return begun
+        return self._book.advance(now_ms)
 
     def cancel(self, placement: Placement) -> None:
         """Gives back what `placement` holds and has not begun, as when its client went away.
 
         One that was cancelled, or lost to training, holds nothing.
         """
-        book = self._book
-        if all(p is not placement for p in (*book.waiting, *(entry[2] for entry in book.begun))):
-            return
-        self.index.give(self._to_come(placement))
-        book.waiting = [p for p in book.waiting if p is not placement]
-        book.begun = [entry for entry in book.begun if entry[2] is not placement]
-        book.begun.sort()
+        if self._book.remove([placement]):
+            self.index.give(self._to_come(placement))
 
     def training_moved(self, cell: int, bubbles: Sequence[Iterable[Interval]], resume_ms: float) -> Moved:
         """Training of a cell runs otherwise than foreseen: its bubbles, by rank, are these until `resume_ms`.
@@ -139,7 +125,7 @@ class Controller:
         From then on its pattern begins anew. Training goes first: what has not begun and no longer lies in a
         bubble is planned anew, on its own pipeline where part of its cache is there already.
         """
-        live = sorted([*(e[2] for e in self._book.begun), *self._book.waiting], key=lambda p: p.start_ms)
+        live = sorted(self._book.live(), key=lambda p: p.start_ms)
         first = cell * self.fleet.pattern.gpus
         gpus = range(first, first + self.fleet.pattern.gpus)
         self.index.replace(cell, [list(gaps) for gaps in bubbles], resume_ms)
@@ -158,16 +144,18 @@ class Controller:
     def learned(
         self,
         pattern: TrainingPattern,
-        guard_ms: float,
+        guards_ms: Sequence[float],
         bubbles: Sequence[Iterable[Interval]],
         resume_ms: float,
     ) -> Moved:
-        """Training of a fleet of one cell has another pattern, or needs another guard, than was thought.
+        """Training of a fleet of one cell has another pattern, or needs other guards, than was thought.
 
-        `bubbles` until `resume_ms` as in `training_moved`, which this is with all that comes after it, too.
+        guards_ms : by GPU.  bubbles : until `resume_ms` as in `training_moved`, which this is with all that
+        comes after it, too.
         """
         self.fleet = replace(self.fleet, pattern=pattern)
-        self.settings = replace(self.settings, guard_ms=guard_ms)
+        self._guards_ms = guards_ms
+        self.settings = replace(self.settings, guard_ms=min(guards_ms))  # of the longest prompt
         self.period_ms = pattern.period_ms
         self._new_index()
         self.index.advance(self.now_ms)
@@ -193,7 +181,7 @@ class Controller:
         kv_done_ms = found.end_ms + self.cache.transfer_ms(tokens)
         new = replace(old, pipeline=found.pipeline, rows=rows, kv_done_ms=kv_done_ms)
         self.index.take(found.rows)
-        self._insert(new)
+        self._book.insert(new)
         return new
 
     def _keep_running(self, row: Floats) -> None:
@@ -204,23 +192,10 @@ class Controller:
                 self.index.take(np.array([[gpu, max(begin, self.now_ms), min(end, until), 0]]))
 
     def _plan_anew(self, misplaced: list[Placement]) -> Moved:
-        moved, lost, book = [], [], self._book
-        gone = {id(p) for p in misplaced}
-        book.waiting = [p for p in book.waiting if id(p) not in gone]
-        book.begun = [entry for entry in book.begun if id(entry[2]) not in gone]
-        for old in misplaced:
-            new = self._continued(old)
-            if new is None:
-                lost.append(old)
-                continue
-            moved.append(new)
-            if new.start_ms > self.now_ms:
-                book.waiting.append(new)
-            else:
-                book.begun.append((new.kv_done_ms, next(self._sequence), new))
-        book.waiting.sort(key=lambda p: p.start_ms)
-        book.begun.sort()
-        return Moved(moved=tuple(moved), lost=tuple(lost))
+        news = [self._continued(old) for old in misplaced]
+        self._book.replace(misplaced, news, self.now_ms)
+        lost = tuple(old for old, new in zip(misplaced, news, strict=True) if new is None)
+        return Moved(moved=tuple(new for new in news if new is not None), lost=lost)
 
     def _continued(self, old: Placement) -> Placement | None:
         """`old` with its chunks that have begun on every stage, and the rest placed anew."""
@@ -261,12 +236,16 @@ class Controller:
         return found
 
     def _append(self, request: Request) -> Placement | Refusal:
-        """Behind all that wait; with longest_fit in whatever gap they left free."""
-        waiting, now_ms = self._book.waiting, self.now_ms
+        """Behind all that wait; with longest_fit in whatever gap they left free.
+
+        With a full queue: at once, within `reserve_ms` for good, or not at all.
+        """
+        waiting, now_ms = self._book.queued, self.now_ms
         found = self._search(request, self._turn_ms(request))
         if found is None:
             return Refusal(reason="no_bubble", retry_after_ms=self.period_ms)
-        if found.start_ms > now_ms + EPS and len(waiting) >= self.settings.queue:
+        is_full = found.start_ms > now_ms + EPS and len(waiting) >= self.settings.queue
+        if is_full and found.start_ms > now_ms + self.settings.reserve_ms:
             if self.settings.queue == 0:
                 return Refusal(reason="no_bubble", retry_after_ms=found.start_ms - now_ms)
             return Refusal(reason="queue_full", retry_after_ms=waiting[0].start_ms - now_ms)
@@ -275,19 +254,21 @@ class Controller:
             return Refusal(reason="ttft", retry_after_ms=self._until_in_time(placement))
         if not self._has_room(placement):
             return Refusal(reason="kv_space", retry_after_ms=self._until_room(placement))
-        self._accept(placement)
+        self._accept(placement, reserved=is_full)
         return placement
 
     def _turn_ms(self, request: Request) -> float:
         """When it may begin at the earliest: with fifo, not before others that go first on the same GPUs."""
-        if self.settings.order != "fifo" or not self._book.waiting:
+        if self.settings.order != "fifo":
             return self.now_ms
-        rank = self._rank(request)
-        for other in reversed(self._book.waiting):
-            same = other.request.dc is None or request.dc is None or other.request.dc == request.dc
-            if same and self._rank(other.request) <= rank:
-                return max(self.now_ms, other.start_ms)
-        return self.now_ms
+        rank, turn_ms = self._rank(request), self.now_ms
+        for waiting in (self._book.queued, self._book.reserved):
+            for other in reversed(waiting):
+                same = other.request.dc is None or request.dc is None or other.request.dc == request.dc
+                if same and self._rank(other.request) <= rank:
+                    turn_ms = max(turn_ms, other.start_ms)
+                    break
+        return turn_ms
 
     def _placement(self, request: Request, found: Found) -> Placement:
         return Placement(
@@ -298,16 +279,9 @@ class Controller:
             deadline_ms=min(request.deadline_ms, request.arrival_ms + self.settings.ttft_slo_ms),
         )
 
-    def _accept(self, placement: Placement) -> None:
+    def _accept(self, placement: Placement, *, reserved: bool = False) -> None:
         self.index.take(placement.rows)
-        self._insert(placement)
-
-    def _insert(self, placement: Placement) -> None:
-        waiting = self._book.waiting
-        at = len(waiting)
-        while at and waiting[at - 1].start_ms > placement.start_ms:
-            at -= 1
-        waiting.insert(at, placement)
+        self._book.insert(placement, reserved=reserved)
 
     def _rank(self, request: Request) -> tuple[float, ...]:
         """Who goes first among those that wait: the lowest."""
@@ -317,20 +291,20 @@ class Controller:
         return (-request.priority, *((0.0, request.arrival_ms) if overdue else (1.0, -request.tokens)))
 
     def _overtaken(self, request: Request) -> list[Placement]:
-        """Those that wait and that `request` goes before, in their order."""
-        if not self._book.waiting:
+        """Those in the queue that `request` goes before, in their order."""
+        if not self._book.queued:
             return []
         rank = self._rank(request)
-        behind = [(self._rank(p.request), i, p) for i, p in enumerate(self._book.waiting)]
+        behind = [(self._rank(p.request), i, p) for i, p in enumerate(self._book.queued)]
         return [p for _, _, p in sorted(entry for entry in behind if entry[0] > rank)]
 
     def _place_before(self, request: Request, overtaken: list[Placement]) -> Placement | None:
         """Places `request`, then those that it goes before; None, and all as it was, if one would be late."""
-        book, before = self._book, self._book.waiting
+        book, before = self._book, self._book.queued
         gone = {id(p) for p in overtaken}
         for old in overtaken:
             self.index.give(old.rows)
-        book.waiting = [p for p in before if id(p) not in gone]
+        book.queued = [p for p in before if id(p) not in gone]
         accepted: list[Placement] = []
         for entrant in (request, *(old.request for old in overtaken)):
             found = self._search(entrant, self._turn_ms(entrant))
@@ -338,7 +312,7 @@ class Controller:
             if placement is None or placement.late or not self._has_room(placement):
                 for taken in accepted:
                     self.index.give(taken.rows)
-                book.waiting = before
+                book.queued = before
                 for old in overtaken:
                     self.index.take(old.rows)
                 return None
@@ -359,10 +333,9 @@ class Controller:
 
     def _beside(self, placement: Placement) -> list[Placement]:
         """Accepted requests whose caches lie on the same GPUs while that of `placement` does."""
-        live = [*self._book.waiting, *(entry[2] for entry in self._book.begun)]
         return [
             p
-            for p in live
+            for p in self._book.live()
             if p.pipeline == placement.pipeline
             and p.start_ms < placement.kv_done_ms
             and p.kv_done_ms > placement.start_ms

@@ -73,7 +73,8 @@ class Found:
 class BubbleIndex:
     """What is free from now on, up to `horizon_ms` ahead. Times in ms on one clock, which only goes forward.
 
-    guard_ms : kept free before every training op.  chunk : least tokens of a chunk; None: whole requests.
+    guard_ms : kept free before every training op; of all GPUs, or of each by its rank in a cell.
+    chunk : least tokens of a chunk; None: whole requests.
     """
 
     def __init__(
@@ -83,13 +84,13 @@ class BubbleIndex:
         hop: Hop,
         *,
         chunk: int | None,
-        guard_ms: float,
+        guard_ms: float | Sequence[float],
         horizon_ms: float,
     ) -> None:
         self.fleet = fleet
-        self.guard_ms = guard_ms
+        self._guards_ms: list[float] = np.broadcast_to(guard_ms, fleet.pattern.gpus).tolist()
         self.horizon_ms = horizon_ms
-        self._gaps = _gaps(fleet, _guarded(fleet.pattern, guard_ms), horizon_ms)
+        self._gaps = _gaps(fleet, _guarded(fleet.pattern, self._guards_ms), horizon_ms)
         smallest_ms = latency.stage_ms(chunk, fleet.pp_degree) if chunk else 0.0
         self._room = _room(fleet, latency, hop, len(self._gaps.edges[0]), smallest_ms)
         self.advance(0.0)
@@ -170,20 +171,20 @@ class BubbleIndex:
             # The bubble that reaches from one iteration into the next is one, and its guard at its end.
             reaches = resume_ms + self._first_op_ms(rank)
             for begin, end in intervals:
-                until = reaches if end >= resume_ms - store.EPS else end - self.guard_ms
+                until = reaches if end >= resume_ms - store.EPS else end - self._guards_ms[rank]
                 if until > begin + store.EPS:
                     store.append(gaps, g, begin, until)
 
     def _first_op_ms(self, rank: int) -> float:
         """From the begin of an iteration to the guard of a GPU's first op; 0 where it has none."""
         busy = self.fleet.pattern.busy[rank // self.fleet.pattern.stages][rank % self.fleet.pattern.stages]
-        return busy[0][0] - self.guard_ms if busy else 0.0
+        return busy[0][0] - self._guards_ms[rank] if busy else 0.0
 
 
-def _guarded(pattern: TrainingPattern, guard_ms: float) -> list[list[Interval]]:
-    """The bubbles of each GPU by rank, less the guard; a GPU that never trains needs none."""
+def _guarded(pattern: TrainingPattern, guards_ms: Sequence[float]) -> list[list[Interval]]:
+    """The bubbles of each GPU by rank, less its guard; a GPU that never trains needs none."""
     found = []
-    for p, s in np.ndindex(pattern.pipelines, pattern.stages):
+    for (p, s), guard_ms in zip(np.ndindex(pattern.pipelines, pattern.stages), guards_ms, strict=True):
         off = guard_ms if pattern.busy[p][s] else 0.0
         found.append([(b, e - off) for b, e in pattern.bubbles(p, s) if e - off > b + store.EPS])
     return found

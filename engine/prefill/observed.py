@@ -2,7 +2,7 @@
 
 A run has more than its schedule: all-reduce, optimizer, checkpoints, and a WAN that is not quite as planned.
 It also repeats itself. So the pattern is the median of what was seen, told from the begin of each iteration,
-and the guard is what was seen of ops that begin earlier than that.
+and the guard of a GPU is what was seen of its ops that begin earlier than that.
 
 An op here is (iteration, index): its place in the order of its GPU. The last one of an iteration lasts until
 the GPU is ready for the next: all-reduce, optimizer and what else comes between belong to it.
@@ -63,7 +63,7 @@ class ObservedCell:
         self.latest: int | None = None
         self.begin_ms = 0.0
         self.period_ms = 0.0
-        self.early_ms = 0.0
+        self._early_ms = [0.0] * len(self._ops)
 
     @property
     def knows(self) -> bool:
@@ -172,17 +172,19 @@ class ObservedCell:
         self._starts, self._ends = np.median(starts, axis=0), np.median(ends, axis=0)
         if self._periods:
             self.period_ms = float(np.median(self._periods))
-        early = self._starts[None] - starts
         # The first op of the first GPU is what all is counted from.
-        self.early_ms = max(0.0, float(np.nanquantile(early, EARLY_QUANTILE)))
+        early = np.nanquantile(self._starts[None] - starts, EARLY_QUANTILE, axis=(0, 2))
+        self._early_ms = np.maximum(early, 0.0).tolist()
         self._order = []
         for gpu, count in enumerate(self._ops):
             order = np.argsort(self._starts[gpu, :count], kind="stable")
             self._order.append((self._starts[gpu, order].tolist(), order.tolist()))
 
-    def guard_ms(self, least_ms: float) -> float:
-        """What to keep free before an op: `least_ms`, or what 99 of 100 ops that were early stayed within."""
-        return max(least_ms, min(self.early_ms, MOST_GUARD_SHARE * self.period_ms))
+    def guards_ms(self, least_ms: float) -> tuple[float, ...]:
+        """What to keep free before an op, by GPU: `least_ms`, or what 99 of 100 of its ops were early by at
+        most in the iterations that are kept."""
+        most_ms = MOST_GUARD_SHARE * self.period_ms
+        return tuple(max(least_ms, min(early_ms, most_ms)) for early_ms in self._early_ms)
 
     def _on_circle(self, gpu: int) -> tuple[Interval, ...]:
         """Training of a GPU within one period; what reaches beyond its end lies at its begin."""

@@ -11,6 +11,7 @@ from engine.prefill.kernels.place import BEGIN, END
 
 Floats = NDArray[np.float64]
 Order = Literal["fifo", "longest_fit"]
+MOST_RESERVE_MS = 600_000.0  # bubbles are foretold no further
 Reason = Literal["no_bubble", "too_long", "queue_full", "kv_space", "ttft", "training_paused"]
 
 
@@ -52,7 +53,8 @@ class Settings:
     guard_ms : kept free before every training op.  queue : most requests that wait.
     chunk_tokens : least tokens of a chunk but a request's last; None: a request runs in one piece.
     order : of those that wait, as they came or longest first.  ttft_slo_ms : from arrival to the end of the
-    KV transfer, of every request.
+    KV transfer, of every request.  reserve_ms : beyond the queue, requests are accepted that begin within
+    this; their place is theirs, nobody goes before them.
     """
 
     guard_ms: float = 1.0
@@ -60,6 +62,7 @@ class Settings:
     chunk_tokens: int | None = None
     order: Order = "fifo"
     ttft_slo_ms: float = math.inf
+    reserve_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

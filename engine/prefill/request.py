@@ -14,7 +14,7 @@ from engine.inputs import Count, Document, Index, NonNegative, Number, Positive
 from engine.prefill.bubbles import TrainingPattern, of_spans, of_timeline
 from engine.prefill.index import Fleet
 from engine.prefill.latency import Hop, LatencyModel, Point, errors, fit
-from engine.prefill.placement import Cache, Order, Settings
+from engine.prefill.placement import MOST_RESERVE_MS, Cache, Order, Settings
 from engine.prefill.profiles import profile
 from engine.schedule.scenario import Scenario
 from engine.simulate import Span, simulate
@@ -127,6 +127,7 @@ class ControllerDocument(Document):
     order: Order = "fifo"
     ttft_slo_ms: Positive | None = None
     kv_budget_gb: Positive | None = None
+    reserve_ms: Annotated[NonNegative, Field(le=MOST_RESERVE_MS)] = 0.0
 
     @property
     def settings(self) -> Settings:
@@ -136,6 +137,7 @@ class ControllerDocument(Document):
             chunk_tokens=self.chunk_tokens,
             order=self.order,
             ttft_slo_ms=self.ttft_slo_ms or math.inf,
+            reserve_ms=self.reserve_ms,
         )
 
 

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -351,6 +351,8 @@ class _Training:
     def _report(self) -> None:
         """The first rank gathers what all measured and sends the result; the others wait until it has."""
         mine = {**self._recorder.stats(), "egress": self._mesh.egress(), "digests": self._stage.digests()}
+        if self._prefill:
+            mine["prefill"] = asdict(self._prefill.seat.waits)
         self._mesh.share("stats", mine)
         self._mesh.barrier("stats")
         if self._me.rank == self._spec.first_rank:

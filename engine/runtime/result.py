@@ -35,6 +35,7 @@ def measured_part(job: TrainJob, stats: list[dict[str, Any]]) -> dict[str, Any]:
         "overruns": sum(rank["overruns"] for rank in stats),
         "worst_overrun_ms": max(rank["worst_overrun_ms"] for rank in stats),
         "dropped_events": sum(rank["dropped_events"] for rank in stats),
+        **({"prefill": _waits(stats)} if "prefill" in stats[0] else {}),
     }  # fmt: skip
 
 
@@ -58,6 +59,16 @@ def completed(job: TrainJob, schedule: Schedule, result: dict[str, Any]) -> dict
         result["deviation"] = result["iteration_ms"]["median"] / simulated_ms - 1
     result["utilization"] = {**result["utilization"], "simulated": prediction.utilization}
     return result
+
+
+def _waits(stats: list[dict[str, Any]]) -> dict[str, Any]:
+    """What training ops waited for chunks of prefill, over all GPUs."""
+    waits = [rank["prefill"] for rank in stats]
+    return {
+        "ops_waited": sum(one["ops"] for one in waits),
+        "waited_ms": 1e3 * sum(one["total_s"] for one in waits),
+        "longest_wait_ms": 1e3 * max(one["longest_s"] for one in waits),
+    }
 
 
 def medians_of_stages(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, float]]:

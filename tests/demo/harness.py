@@ -89,7 +89,7 @@ class Demo:
         assert self.process
         if self.process.poll() is not None:
             raise AssertionError(f"the supervisor ended with {self.process.returncode}")
-        return any("meridian-demo" in line for line in self.lines)
+        return any("log in as admin" in line for line in self.lines)
 
     def tree(self) -> list[psutil.Process]:
         """The supervisor and every process below it."""

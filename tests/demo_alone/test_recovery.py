@@ -28,13 +28,13 @@ def demo() -> Iterator[Demo]:
 
 
 def recovering(client: Client, run: str) -> str:
-    """A clone of `run`, which is stopped, that recovers."""
+    """A clone of `run`, which is stopped, that recovers; the demo's prefill is left out, as it must be."""
     client.post(f"/runs/{run}/cancel/")
     ended(client, run, 60)
     page = client.get(f"/runs/{run}/clone/")
     form = dict(re.findall(r'<input[^>]*name="(\w+)"[^>]*value="([^"]*)"', page))
     chosen = re.findall(r'<select[^>]*name="(\w+)".*?<option value="([^"]*)"[^>]*selected', page, re.S)
-    client.post(f"/runs/{run}/clone/", {**form, **dict(chosen), "recoveries": "20"})
+    client.post(f"/runs/{run}/clone/", {**form, **dict(chosen), "prefill_checkpoint": "", "recoveries": "20"})
     launched = re.search(r"/runs/(\d+)/$", client.last_url)
     assert launched, client.last_url
     return launched[1]

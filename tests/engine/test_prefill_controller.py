@@ -94,6 +94,32 @@ def test_what_cannot_run_is_refused_with_its_reason() -> None:
     assert refused(to, "b", 10, at_ms=60.0).reason == "training_paused"
 
 
+def test_beyond_the_queue_a_place_is_reserved_that_nobody_takes() -> None:
+    to = placing(queue=1, reserve_ms=200.0)
+    accepted(to, "a", 490)
+    assert accepted(to, "b", 490).start_ms == 150.0
+    assert plan(to) == [("a", 50.0)]
+    assert refused(to, "c", 490) == Refusal(reason="queue_full", retry_after_ms=50.0)  # at 250 ms
+    accepted(to, "urgent", 100, at_ms=60.0, priority=1)  # "a" has begun: there is room in the queue
+    assert [p.start_ms for p in to.reserved] == [150.0]
+    assert plan(to) == [("urgent", 250.0)]
+    to.advance(150.0)
+    assert not to.reserved
+
+
+def test_a_reserved_place_moves_with_training_and_stays_reserved() -> None:
+    to = placing(queue=1, reserve_ms=500.0)
+    accepted(to, "a", 300)
+    reserved = accepted(to, "b", 300)
+    moved = to.training_moved(0, [[(70.0, 100.0)]], 120.0)
+    assert {str(p.request.id): p.start_ms for p in moved.moved} == {"a": 170.0, "b": 270.0}
+    assert [p.request.id for p in to.reserved] == ["b"]
+    to.cancel(reserved)  # an old plan holds nothing
+    assert len(to.reserved) == 1
+    to.cancel(to.reserved[0])
+    assert (to.reserved, len(to.waiting)) == ((), 1)
+
+
 def test_the_objective_counts_queue_prefill_and_transfer() -> None:
     cache = Cache(token_bytes=1e3, bytes_per_s=1e6)  # 1 ms a token
     to = placing(cache=cache, ttft_slo_ms=160.0)
@@ -176,7 +202,7 @@ def test_what_has_no_place_any_more_holds_none() -> None:
     first = accepted(to, "a", 300)
     to.advance(60.0)
     nothing = TrainingPattern(period_ms=100.0, busy=((((0.0, 99.5),),),), dc_of_stage=(0,))
-    moved = to.learned(nothing, 1.0, [()], 100.0)
+    moved = to.learned(nothing, [1.0], [()], 100.0)
     assert moved.lost == (), "it has begun"
     assert to.resume(first, 0, not_before_ms=0.0) is None
     assert not to.waiting
@@ -186,7 +212,7 @@ def test_a_pattern_that_was_learned_moves_what_waits() -> None:
     to = placing()
     accepted(to, "a", 300)
     later = TrainingPattern(period_ms=120.0, busy=((((0.0, 70.0),),),), dc_of_stage=(0,))
-    moved = to.learned(later, 5.0, [((70.0, 120.0),)], 120.0)
+    moved = to.learned(later, [5.0], [((70.0, 120.0),)], 120.0)
     assert [p.start_ms for p in moved.moved] == [70.0]
     assert to.period_ms == 120.0
     assert to.longest_tokens == 450

@@ -95,6 +95,7 @@ def test_the_table_says_load_and_share() -> None:
     load=st.sampled_from([5, 100, 1000]),
     guard=st.sampled_from([0, 1, 4]),
     queue=st.sampled_from([0, 3, 20]),
+    reserve_ms=st.sampled_from([0.0, 500.0]),
     chunk=st.sampled_from([None, 64, 300]),
     order=st.sampled_from(["fifo", "longest_fit"]),
     slo=st.sampled_from([None, 300, 2000]),
@@ -102,7 +103,7 @@ def test_the_table_says_load_and_share() -> None:
 )
 def test_every_placement_holds(
     stages: int, pipelines: int, cells: int, degree: int, phase: str, load: float, guard: float, queue: int,
-    chunk: int | None, order: str, slo: float | None, budget: float | None,
+    reserve_ms: float, chunk: int | None, order: str, slo: float | None, budget: float | None,
 ) -> None:  # fmt: skip
     scenario = {
         **TESTBED,
@@ -111,8 +112,8 @@ def test_every_placement_holds(
         "pipelines": pipelines,
     }
     controller = {
-        "guard_ms": guard, "queue": queue, "chunk_tokens": chunk, "order": order, "ttft_slo_ms": slo,
-        "kv_budget_gb": budget,
+        "guard_ms": guard, "queue": queue, "reserve_ms": reserve_ms, "chunk_tokens": chunk, "order": order,
+        "ttft_slo_ms": slo, "kv_budget_gb": budget,
     }  # fmt: skip
     data = document(
         bubbles={"scenario": scenario, "slot_ms": 17.9},

@@ -58,6 +58,19 @@ def test_what_keeps_dying_stops_everything(monkeypatch: pytest.MonkeyPatch) -> N
     assert "frail died 2 times in a row, last with signal SIGKILL: stopping everything" in out.getvalue()
 
 
+def test_a_command_runs_beside_others_and_ends_with_the_supervisor() -> None:
+    out = io.StringIO()
+    supervisor = Supervisor(Console(out))
+    beside = supervisor.begin(service("model", "print('made'); raise SystemExit(3)"))
+    endless = supervisor.begin(service("endless", "import time; time.sleep(60)"))
+    supervisor.run_once(service("first", "print('done')"))
+    assert supervisor.finish(beside) == 3
+    assert "model      | made" in out.getvalue()
+    assert endless.process
+    supervisor.stop()
+    assert gone(endless.process.pid)
+
+
 def test_agents_are_stopped_before_the_site_and_the_stubborn_are_killed() -> None:
     polite = """
         import signal, sys, time

@@ -31,7 +31,8 @@ def prefill_event(run: Run, **values: Any) -> dict[str, Any]:
         "failed": {"training": 1},
     }
     more = {"missed": 1, "waiting": 4, "prefill_ms": 100.0, "gpus": 2, "slowdown": 0.004, "paused": False}
-    return {**key, "t": time.time(), "window_s": 1.0, **counts, **more, **values}
+    feels = {"waited_ms": 1.5, "guard_ms": 2.0}
+    return {**key, "t": time.time(), "window_s": 1.0, **counts, **more, **feels, **values}
 
 
 def say(*events: dict[str, Any], node: str = "east-1", ago_s: float = 0.0) -> None:

@@ -77,6 +77,7 @@ def test_another_node_cannot_close_a_desk(run: Any) -> None:
         {"accepted": -1}, {"accepted": 1.5}, {"refused": [1]}, {"refused": {"x" * 41: 1}},
         {"prefill_ms": "1"},
         {"refused": {str(i): 1 for i in range(21)}}, {"window_s": float("inf")}, {"slowdown": "much"},
+        {"waited_ms": -1.0}, {"guard_ms": "long"},
     ],
 )  # fmt: skip
 def test_a_wrong_second_is_left_out(run: Any, wrong: dict[str, Any]) -> None:
@@ -103,6 +104,7 @@ def test_seconds_are_kept_once_and_add_up_to_the_same_minutes(run: Any, order: l
     assert [row.refused for row in rows] == [{"queue_full": 2 * n, "ttft": n} for n in (3, 2, 1)]
     assert [row.paused_s for row in rows] == [0, 1, 0]
     assert rows[0].prefill_ms == pytest.approx(300)
+    assert (rows[0].waited_ms, rows[0].guard_ms) == (pytest.approx(4.5), 2.0)
 
 
 def test_what_is_new_is_not_added_up(run: Any) -> None:

@@ -42,11 +42,13 @@ def test_figures_are_sums_of_what_was_said(world: Any, run: Run) -> None:
     assert row.before == pytest.approx(50.0)  # half a second of each
     assert row.after == pytest.approx(55.0)  # 100 ms of two GPUs a second
     assert row.slowdown == pytest.approx(0.4)
+    assert (row.waited_ms, found.waited_ms, row.guard_ms) == (pytest.approx(15.0), row.waited_ms, 2.0)
     assert found.accepted_share == pytest.approx(70.0)
     assert found.rates is not None
     assert sum(high > 0 for _, _, high in found.rates.accepted) >= 2
     page = text(world.client("operator").get("/prefill/live/"))
-    for shown in ("queue_full", "As many requests wait as may.", "50.0, 55.0", "data-timeline-section"):
+    words = ("queue_full", "As many requests wait as may.", "50.0, 55.0", "0.40, 15.0")
+    for shown in (*words, "data-timeline-section"):
         assert shown in page
     part = world.client("operator").get("/prefill/live/", headers={"HX-Request": "true"})
     assert "data-timeline-section" not in text(part)

@@ -12,12 +12,14 @@ from webapp.accounts.models import Role, Team, User
 from webapp.accounts.services import ensure_team, ensure_user, set_role
 from webapp.inventory import services as inventory
 from webapp.inventory.models import DataCenter, Device, GpuPool, Node, WanLink, free_ports
+from webapp.jobs.document import pinned_document, train_document
 from webapp.jobs.models import Job, Run
 from webapp.jobs.services import forget_stopped_work, launch_plan, launch_run
 from webapp.live import liveness
 from webapp.planning import compose
 from webapp.planning.models import Plan
 from webapp.planning.services import create_plan
+from webapp.prefill import demo as selling
 
 TEAM = "Research"
 PASSWORD = "meridian-demo"
@@ -53,7 +55,8 @@ def seed(var: Path) -> Run:
     admin = ensure_user("admin", PASSWORD)
     set_role(admin, team, Role.ADMIN)
     set_role(ensure_user("operator", PASSWORD), team, Role.OPERATOR)
-    set_role(ensure_user("tenant", PASSWORD), team, Role.TENANT)
+    tenant = ensure_user("tenant", PASSWORD)
+    set_role(tenant, team, Role.TENANT)
     dcs = {row[0]: _datacenter(team, *row) for row in DATACENTERS}
     for a, b, latency_ms in LINKS:
         _link(dcs[a], dcs[b], latency_ms)
@@ -66,7 +69,11 @@ def seed(var: Path) -> Run:
     for node in nodes:
         write_node_environment(var, inventory.enrol_node(None, node))
     forget_stopped_work("Meridian ended without being shut down while this ran, and its ranks with it.")
-    return _launch(team, list(dcs.values()), admin)
+    section = selling.section(var)
+    run = _launch(team, list(dcs.values()), admin, section)
+    if section:
+        selling.sell(var, team, tenant, admin, list(dcs.values()))
+    return run
 
 
 def write_node_environment(var: Path, environment: dict[str, str]) -> Path:
@@ -118,11 +125,17 @@ def _saved(thing: Any) -> Any:
     return inventory.save(None, thing)
 
 
-def _launch(team: Team, dcs: list[DataCenter], admin: User) -> Run:
-    """A new run of the demo's job, or its first."""
+def _launch(team: Team, dcs: list[DataCenter], admin: User, prefill: dict[str, Any] | None) -> Run:
+    """A new run of the demo's job, or its first; of a job with this section `prefill`, where there is one."""
     plan = Plan.objects.filter(team=team, name=PLAN).first() or _plan(team, dcs, admin)
-    job = Job.objects.filter(team=team, plan=plan).order_by("pk").first()
-    return launch_run(admin, job) if job else launch_plan(admin, plan, plan.result["best"])
+    jobs = Job.objects.filter(team=team, plan=plan).order_by("pk")
+    job = jobs.filter(document__prefill=prefill).first() if prefill else jobs.first()
+    if job:
+        return launch_run(admin, job)
+    option = plan.result["options"][plan.result["best"]]
+    planned = pinned_document(train_document(plan.request, option, plan.training or {}))
+    document = {**planned, "prefill": prefill} if prefill else planned
+    return launch_plan(admin, plan, plan.result["best"], document=document)
 
 
 def _plan(team: Team, dcs: list[DataCenter], admin: User) -> Plan:

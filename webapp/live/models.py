@@ -150,6 +150,8 @@ class PrefillCounts(models.Model):
     """What a desk did in some time. `refused` and `failed` are {reason: requests}.
 
     missed : delivered after their objective.  prefill_ms : GPU time, over all `gpus` of the data centre.
+    waited_ms : that training ops were due while a chunk still ran, over all of them.
+    guard_ms : kept free before an op of the GPU that needs most; null where it was not told.
     slowdown : of training, as a share (0.01: iterations take 1 % longer); null where it is not known.
     """
 
@@ -163,6 +165,8 @@ class PrefillCounts(models.Model):
     missed = models.PositiveIntegerField()
     waiting = models.PositiveIntegerField()
     prefill_ms = models.FloatField()
+    waited_ms = models.FloatField(default=0.0)
+    guard_ms = models.FloatField(null=True)
     gpus = models.PositiveIntegerField()
     slowdown = models.FloatField(null=True)
 
@@ -187,7 +191,7 @@ class PrefillSecond(PrefillCounts):
 class PrefillMinute(PrefillCounts):
     """The reports whose `t` lies in one minute (since 1970), added up when they are forgotten.
 
-    waiting, slowdown : the most.
+    waiting, slowdown, guard_ms : the most.
     """
 
     minute = models.PositiveIntegerField()

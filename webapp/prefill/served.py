@@ -1,10 +1,12 @@
-"""The models that runs serve now: those of their open desks."""
+"""The models that runs serve: those of their open desks, and of runs whose desks are to open."""
 
 from typing import Any
 
 from django.db.models import QuerySet
 
+from engine.runtime.prefill.settings import PrefillSettings
 from webapp.inventory.models import DataCenter
+from webapp.jobs.models import Run
 from webapp.live.models import Desk, PrefillSecond
 from webapp.prefill.models import Tenancy
 
@@ -15,8 +17,14 @@ def desks_in(teams: Any) -> QuerySet[Desk]:
 
 
 def served_models(teams: Any) -> set[str]:
-    """Their models."""
-    return set(desks_in(teams).values_list("model", flat=True))
+    """Their models, and those of runs that have not ended, whose desks open when they train."""
+    sections = Run.objects.open().filter(job__team__in=teams, job__document__prefill__isnull=False)
+    promised = {
+        PrefillSettings.model_validate(section).model
+        for section in sections.values_list("job__document__prefill", flat=True)
+        if section
+    }
+    return {*desks_in(teams).values_list("model", flat=True), *promised}
 
 
 def desks_for(tenancy: Tenancy, dc: DataCenter) -> QuerySet[Desk]:

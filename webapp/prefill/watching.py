@@ -33,6 +33,7 @@ class DeskRow:
     """One desk in the last WINDOW_S. Shares in %; None where nothing is known.
 
     before, after : utilization of the data centre's GPUs by training, and with prefill.
+    waited_ms : that training ops waited for chunks, over its GPUs.  guard_ms : of the GPU that needs most.
     """
 
     desk: Desk
@@ -47,6 +48,8 @@ class DeskRow:
     before: float | None
     after: float | None
     slowdown: float | None
+    waited_ms: float
+    guard_ms: float | None
 
     @property
     def refused_count(self) -> int:
@@ -134,6 +137,11 @@ class Watched:
         return None if self.before is None or self.after is None else self.after - self.before
 
     @property
+    def waited_ms(self) -> float:
+        """What training ops waited for chunks, over all GPUs."""
+        return sum(row.waited_ms for row in self.rows)
+
+    @property
     def slowdown(self) -> float | None:
         """The worst, in %."""
         return max((row.slowdown for row in self.rows if row.slowdown is not None), default=None)
@@ -179,6 +187,7 @@ def _row(desk: Desk, seconds: Sequence[PrefillSecond], usage: dict[str, Any] | N
         failed=merged(row.failed for row in lately), before=before,
         after=None if before is None or filled is None else min(100.0, before + filled),
         slowdown=None if last is None or last.slowdown is None else 100 * last.slowdown,
+        waited_ms=sum(row.waited_ms for row in lately), guard_ms=last.guard_ms if last else None,
     )  # fmt: skip
 
 

@@ -47,6 +47,16 @@ def var_folder() -> Path:
     return Path(given).expanduser().absolute() if given else Path(__file__).absolute().parents[2] / "var"
 
 
+def demo_model(var: Path) -> Path:
+    """The folder of the tiny Llama that the demo's run serves; its name is the model's."""
+    return var / "models" / "llama-tiny"
+
+
+def demo_key(var: Path) -> Path:
+    """The file with the API key of the demo's tenant."""
+    return var / "demo-key"
+
+
 def server_account() -> Account | None:
     """Return the account for the servers, or None where this process is not root and they run as its user.
 

@@ -18,9 +18,16 @@ from webapp.servers.embedded import EmbeddedServers
 from webapp.servers.endpoints import given
 from webapp.servers.errors import ServersError
 from webapp.servers.given import check_given
-from webapp.servers.places import var_folder
+from webapp.servers.places import demo_key, var_folder
 from webapp.supervisor.console import Console
-from webapp.supervisor.services import BACKGROUND, Service, agent_services, site_environment, site_services
+from webapp.supervisor.services import (
+    BACKGROUND,
+    Service,
+    agent_services,
+    demo_model_service,
+    site_environment,
+    site_services,
+)
 from webapp.supervisor.supervisor import Failed, Interrupted, Refused, Supervisor
 
 LOGINS = "log in as admin / meridian-demo, operator / meridian-demo, or tenant / meridian-demo"
@@ -61,13 +68,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(supervisor: Supervisor, port: int, *, demo: bool) -> NoReturn:
     var = var_folder()
+    # At low priority beside what comes first; a few seconds of one core.
+    making = supervisor.begin(model) if demo and (model := demo_model_service(var)) else None
     _manage(supervisor, "migrate", "--no-input", "-v", "0")
+    if making and supervisor.finish(making):
+        supervisor.say("there is no model to serve: the demo trains without prefill")
     if demo:
         _manage(supervisor, "seed_demo")
     supervisor.start([*site_services(port, var), *agent_services(var)])
     _wait_ready(supervisor, port)
     if demo:
         supervisor.say(LOGINS)
+        if (key := demo_key(var)).exists():
+            supervisor.say(f"the tenant's API key: export MERIDIAN_KEY=$(cat {key}); /prefill/ has examples")
     supervisor.say("Ctrl-C stops everything")
     supervisor.watch()
     raise Interrupted  # watch ends only by an exception

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from webapp.servers.errors import ServersError
+from webapp.servers.places import demo_model
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 # A node must work with its own broker user alone: what opens the site's doors is kept from it.
@@ -31,6 +32,7 @@ class Service:
     patience_s: float = 4.0
 
 
+DEMO_MODEL_STEPS = 100  # from 5.5 to about 2.1 nats a byte: words, if no sense
 AGENTS, BACKGROUND, WEB = range(3)
 
 
@@ -112,6 +114,20 @@ def agent_services(var: Path) -> list[Service]:
         )
         for path in sorted((var / "nodes").glob("*.env"))
     ]
+
+
+def demo_model_service(var: Path) -> Service | None:
+    """What trains the tiny Llama that the demo serves, on the demo's own text; None where it is there."""
+    folder = demo_model(var)
+    if folder.exists():
+        return None
+    command = (sys.executable, "-m", "engine.cli", "prefill", "model", str(folder))
+    return Service(
+        name="model",
+        argv=("nice", "-n", "10", *command, "--steps", str(DEMO_MODEL_STEPS)),
+        env=site_environment(var),
+        stage=BACKGROUND,
+    )
 
 
 def site_environment(var: Path) -> dict[str, str]:

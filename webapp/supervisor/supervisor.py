@@ -49,6 +49,7 @@ class Supervisor:
         self._console = console
         self._servers = servers
         self._children: list[Child] = []
+        self._commands: list[Child] = []
         self._server_deaths: dict[str, list[float]] = {}
         self._waits_for_space = False
         self._look_at_disk = 0.0
@@ -83,21 +84,39 @@ class Supervisor:
         Interrupted
             A stop came meanwhile; the command was ended.
         """
-        child = Child(service, self._console)
-        child.start()
-        try:
-            while child.alive:
-                self._pump([child])
-                self._check_interrupted()
-        except Interrupted:
-            _end([child], service.patience_s, lambda: self._pump([child]), lambda: self._signals > 1)
-            raise
-        if status := child.buried():
+        child = self.begin(service)
+        if status := self.finish(child):
             last = child.last[-1] if child.last else "no output"
             if status == BAD_INPUT:
                 raise Refused(last)
             self.say(f"{service.name} failed with {in_words(status)}: {last}")
             raise Failed
+
+    def begin(self, service: Service) -> Child:
+        """Start a command that runs to its end while others do; `finish` waits for it."""
+        child = Child(service, self._console)
+        self._commands.append(child)
+        child.start()
+        return child
+
+    def finish(self, child: Child) -> int:
+        """Wait for the end of a command, printing its output; returns its exit status.
+
+        Raises
+        ------
+        Interrupted
+            A stop came meanwhile; the command was ended.
+        """
+        try:
+            while child.alive:
+                self._pump([child])
+                self._check_interrupted()
+        except Interrupted:
+            self._end(self._commands)
+            raise
+        finally:
+            self._commands.remove(child)
+        return child.buried()
 
     def watch(self, until: Callable[[], bool] = lambda: False) -> None:
         """Print output and restart what dies, until `until` says so.
@@ -119,15 +138,19 @@ class Supervisor:
                 self._mend(child)
 
     def stop(self) -> None:
-        """Stop the children stage by stage (agents and their ranks first), then the servers."""
+        """Stop commands, the children stage by stage (agents and their ranks first), then the servers."""
+        self._end(self._commands)
         for stage in sorted({child.service.stage for child in self._children}):
-            group = [child for child in self._children if child.service.stage == stage]
-            patience = max(child.service.patience_s for child in group)
-            _end(group, patience, lambda: self._pump(self._children), lambda: self._signals > 1)
+            self._end([child for child in self._children if child.service.stage == stage])
         for child in self._children:
             child.pump()
         if self._servers is not None:
             self._servers.stop()
+
+    def _end(self, group: Sequence[Child]) -> None:
+        patience_s = max((child.service.patience_s for child in group), default=0.0)
+        shown = [*self._children, *self._commands]
+        _end(group, patience_s, lambda: self._pump(shown), lambda: self._signals > 1)
 
     def _mend(self, child: Child) -> None:
         if child.alive:

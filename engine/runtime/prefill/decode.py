@@ -1,6 +1,7 @@
 """A decode worker: transformers' generate goes on from a received cache and one token, without the prompt."""
 
 from collections.abc import Generator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,24 +26,29 @@ if TYPE_CHECKING:
 class DecodeWorker:
     """The whole model of `folder` in transformers, beside a client of the stages that prefill.
 
-    Raises InputError where the folder holds no Llama, or transformers is not installed.
+    transformers and the weights (190 MB, seconds) are loaded when `model` is first looked at.
+    Raises InputError where the folder holds no Llama, or, at that moment, transformers is not installed.
     """
 
     def __init__(
         self, folder: str | Path, me: Identity, *, dtype: str = "fp32", device: str = "cpu",
         tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
-        folder = Path(folder).expanduser()
-        config = read_config(folder)
+        self._folder, self._dtype, self._device = Path(folder).expanduser(), dtype, device
+        config = read_config(self._folder)
+        shape = KvShape.of(config, range(config.num_hidden_layers), dtype=dtype, block_tokens=1)
+        self._client, self._longest = KvClient(me, shape, tls=tls), config.max_position_embeddings
+
+    @cached_property
+    def model(self) -> Any:
+        """transformers' own, in evaluation mode."""
         try:
             from transformers import AutoModelForCausalLM
         except ImportError:
             allowed = "decoding needs the package transformers, which is not installed"
-            raise InputError("checkpoint", str(folder), allowed) from None
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype])
-        self.model = model.to(device).eval()
-        shape = KvShape.of(config, range(config.num_hidden_layers), dtype=dtype, block_tokens=1)
-        self._client, self._longest = KvClient(me, shape, tls=tls), config.max_position_embeddings
+            raise InputError("checkpoint", str(self._folder), allowed) from None
+        model: Any = AutoModelForCausalLM.from_pretrained(self._folder, dtype=DTYPES[self._dtype])
+        return model.to(self._device).eval()
 
     def fetch(self, params: KvTransferParams) -> ReceivedCache:
         """The cache that a completion's answer names. Raises KvTransferError."""

@@ -1,16 +1,21 @@
 """The process that decodes for a desk: fetches caches from the ranks, then makes token after token.
 
 A child of the desk, joined to it by a socket; JSON lines. In: {decode, params, token, most, sampling} and
-{stop}. Out: {ready}, {request, token}, {request, end: stop | length}, {request, failed}. All answers that are
+{stop}. Out: {request, token}, {request, end: stop | length}, {request, failed}. All answers that are
 under way get a token in turn, so that none waits for another. It never sees a prompt.
+
+The model is loaded on the first request: a desk that nobody asks holds none. Caches are fetched meanwhile, as
+their leases do not wait.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
 import select
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +25,7 @@ from engine.prefill.desk import Sampling
 from engine.prefill.handover import KvTransferParams
 from engine.runtime.transport.handshake import Identity
 
+LOOK_S = 0.05  # whether the model is loaded
 NICE = 10  # training goes first
 MISSING = "decoding needs the package transformers, which is not installed: pip install 'meridian[decode]'"
 
@@ -62,16 +68,31 @@ class _Decoder:
     connected: socket.socket
     under_way: dict[str, Iterator[int]] = field(default_factory=dict)
     rest: bytes = b""
+    loading: threading.Thread | None = None
 
     def run(self) -> None:
-        self._say({"ready": True})
         while self._hear():
+            if self._loads():
+                continue
             for request in list(self.under_way):
                 self._step(request)
 
+    def _load(self) -> None:
+        """A failure is met again, and told, by who asks for the model next."""
+        with contextlib.suppress(Exception):
+            _ = self.worker.model
+
+    def _loads(self) -> bool:
+        return self.loading is not None and self.loading.is_alive()
+
+    def _patience_s(self) -> float | None:
+        if not self.under_way:
+            return None
+        return LOOK_S if self._loads() else 0.0
+
     def _hear(self) -> bool:
-        """Take what has come; waits for it where nothing is under way. False at the end."""
-        while select.select([self.connected], [], [], 0 if self.under_way else None)[0]:
+        """Take what has come; waits for it where nothing is under way, or can be. False at the end."""
+        while select.select([self.connected], [], [], self._patience_s())[0]:
             data = self.connected.recv(1 << 16)
             if not data:
                 return False
@@ -85,6 +106,9 @@ class _Decoder:
             self.under_way.pop(asked["stop"], None)
             return
         request = asked["decode"]
+        if self.loading is None:
+            self.loading = threading.Thread(target=self._load, name="load", daemon=True)
+            self.loading.start()
         try:
             cache = self.worker.fetch(KvTransferParams.model_validate(asked["params"]))
         except Exception as error:

@@ -8,29 +8,34 @@ from typing import Any
 
 @dataclass(slots=True)
 class Counts:
-    """Since the last event. missed : delivered past their objective.  prefill_ms : of chunks that ran."""
+    """Since the last event. missed : delivered past their objective.  prefill_ms : of chunks that ran.
+
+    waited_ms : that training ops were due while a chunk still ran.
+    """
 
     accepted: int = 0
     delivered: int = 0
     missed: int = 0
     prefill_ms: float = 0.0
+    waited_ms: float = 0.0
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     since: float = field(default_factory=time.monotonic)
 
     def event(
-        self, dc: str, *, waiting: int, gpus: int, slowdown: float | None, paused: bool
+        self, dc: str, *, waiting: int, gpus: int, guard_ms: float, slowdown: float | None, paused: bool
     ) -> dict[str, Any]:
-        """The event of kind `prefill`; counting begins anew."""
+        """The event of kind `prefill`; counting begins anew. guard_ms : the longest of its GPUs."""
         now = time.monotonic()
         made = {
             "kind": "prefill", "dc": dc, "t": time.time(), "window_s": round(now - self.since, 3),
             "accepted": self.accepted, "refused": dict(self.refused), "delivered": self.delivered,
             "failed": dict(self.failed), "missed": self.missed, "waiting": waiting,
-            "prefill_ms": round(self.prefill_ms, 3), "gpus": gpus, "slowdown": slowdown, "paused": paused,
+            "prefill_ms": round(self.prefill_ms, 3), "waited_ms": round(self.waited_ms, 3), "gpus": gpus,
+            "guard_ms": round(guard_ms, 3), "slowdown": slowdown, "paused": paused,
         }  # fmt: skip
         self.accepted = self.delivered = self.missed = 0
-        self.prefill_ms, self.since = 0.0, now
+        self.prefill_ms, self.waited_ms, self.since = 0.0, 0.0, now
         self.refused.clear()
         self.failed.clear()
         return made

@@ -61,7 +61,7 @@ class DeskPlan:
         self._counts_from: int | None = None
         self._chunk_starts: list[float] = []
         self.slowdown = SlowDown(settings.pause_slowdown)
-        self.guard_ms = settings.guard_ms
+        self.guards_ms = (settings.guard_ms,) * len(seats.ops)
 
     @property
     def knows(self) -> bool:
@@ -123,7 +123,7 @@ class DeskPlan:
     def before_op(self, gpu: int, begin_ms: float, now_ms: float) -> tuple[Op, float]:
         """The training op before which an interval lies, and by when a chunk in it must be done."""
         op, starts_ms = self._cell.next_op(gpu, begin_ms, resume_ms=self._cell.resume_ms(now_ms))
-        return op, starts_ms - self.guard_ms / 2
+        return op, starts_ms - self.guards_ms[gpu] / 2
 
     def chunk_ran(self, start_ms: float) -> None:
         """A chunk ran, which counts for the iteration that it began in."""
@@ -131,18 +131,19 @@ class DeskPlan:
 
     def _follow(self, now_ms: float) -> Moved:
         pattern, cell = self._cell.pattern(), self._cell
-        self.guard_ms = cell.guard_ms(self._settings.guard_ms)
+        self.guards_ms = cell.guards_ms(self._settings.guard_ms)
         if self._controller is None:
             self._controller = self._new_controller()
             self._counts_from = None if cell.latest is None else cell.latest + 1
         self._advance(now_ms)
         resume_ms = cell.resume_ms(now_ms)
-        return self._controller.learned(pattern, self.guard_ms, cell.bubbles(pattern, resume_ms), resume_ms)
+        return self._controller.learned(pattern, self.guards_ms, cell.bubbles(pattern, resume_ms), resume_ms)
 
     def _new_controller(self) -> Controller:
         settings = Settings(
-            guard_ms=self.guard_ms, queue=self._settings.queue, chunk_tokens=self._settings.chunk_tokens
-        )
+            guard_ms=self._settings.guard_ms, queue=self._settings.queue,
+            chunk_tokens=self._settings.chunk_tokens, reserve_ms=self._settings.reserve_ms,
+        )  # fmt: skip
         fleet = Fleet(pattern=self._cell.pattern(), phase_ms=(0.0,))
         return Controller(fleet, self._latency, settings=settings, cache=self._cache)
 

@@ -200,6 +200,7 @@ class _Process:
                         self._start.first.dc_name,
                         waiting=service.waiting,
                         gpus=len(self._seats.ranks),
+                        guard_ms=max(service.plan.guards_ms),
                         slowdown=slowdown.share,
                         paused=slowdown.paused,
                     )

@@ -59,7 +59,10 @@ class DeskService:
 
     @property
     def waiting(self) -> int:
-        return len(self.plan.controller.waiting) if self.plan.knows else 0
+        """Requests that are accepted and have not begun."""
+        if not self.plan.knows:
+            return 0
+        return len(self.plan.controller.waiting) + len(self.plan.controller.reserved)
 
     # Gateways.
 
@@ -139,6 +142,7 @@ class DeskService:
         """What a rank says."""
         now_ms, to_ms = self._now_ms(), self._to_ms
         if isinstance(message, OpEnded):
+            self.counts.waited_ms += message.waited_s * 1e3
             op = message.iteration, message.op
             self._moved(
                 self.plan.op_ended(gpu, op, to_ms(message.start_s), to_ms(message.end_s), now_ms), now_ms

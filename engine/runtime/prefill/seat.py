@@ -41,6 +41,21 @@ class _Training:
     next: int = 0
     busy: bool = True
     last_start: float = 0.0
+    waited_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Waits:
+    """What training ops that were due waited for chunks that ran: how many, seconds in all, the longest."""
+
+    ops: int = 0
+    total_s: float = 0.0
+    longest_s: float = 0.0
+
+    def add(self, waited_s: float) -> None:
+        self.ops += 1
+        self.total_s += waited_s
+        self.longest_s = max(self.longest_s, waited_s)
 
 
 class Seat:
@@ -58,6 +73,7 @@ class Seat:
         self._stage, self._server, self._ops, self._span = stage, server, ops, span
         self._changed = threading.Condition()
         self._training = _Training()
+        self.waits = Waits()
         self._rows: list[Row] = []
         self._running: str | None = None
         self._closing = False
@@ -75,19 +91,27 @@ class Seat:
         now, training = time.monotonic(), self._training
         with self._changed:
             before = training.iteration
-            start = training.last_start
+            start, waited_s = training.last_start, training.waited_s
             training.iteration, training.next, training.busy = iteration, 0, False
             self._changed.notify_all()
         if before >= 0 and start:
-            self._tell(OpEnded(iteration=before, op=self._ops - 1, start_s=start, end_s=now))
+            self._tell(
+                OpEnded(iteration=before, op=self._ops - 1, start_s=start, end_s=now, waited_s=waited_s)
+            )
 
     def take(self) -> float:
         """A training op is due: returns when it has the GPU. The monotonic time is its begin."""
+        due, training = time.monotonic(), self._training
         with self._changed:
-            self._training.busy = True
+            training.busy = True
+            waits = self._running is not None
             while self._running is not None:
                 self._changed.wait()
-        return time.monotonic()
+        now = time.monotonic()
+        training.waited_s = now - due if waits else 0.0
+        if waits:
+            self.waits.add(training.waited_s)
+        return now
 
     def give(self, start: float, end: float) -> None:
         """A training op that began at `start` is done; after the last one training keeps the GPU."""
@@ -101,7 +125,10 @@ class Seat:
             if not last:
                 self._changed.notify_all()
         if not last:
-            self._tell(OpEnded(iteration=training.iteration, op=index, start_s=start, end_s=end))
+            waited_s = training.waited_s
+            self._tell(
+                OpEnded(iteration=training.iteration, op=index, start_s=start, end_s=end, waited_s=waited_s)
+            )
         while self._ran:
             self._span(*self._ran.popleft())
 

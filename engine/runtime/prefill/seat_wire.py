@@ -58,13 +58,17 @@ class Drop(Document):
 
 
 class OpEnded(Document):
-    """A training op ran: its place in the order of the GPU. The last one lasts until the next iteration."""
+    """A training op ran: its place in the order of the GPU. The last one lasts until the next iteration.
+
+    waited_s : that it was due and a chunk still ran.
+    """
 
     kind: Literal["op"] = "op"
     iteration: Index
     op: Index
     start_s: Number
     end_s: Number
+    waited_s: NonNegative = 0.0
 
 
 class ChunkRan(Document):

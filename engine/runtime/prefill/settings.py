@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, NonNegative, Number, Positive
 from engine.prefill.latency import LatencyModel, covering, fit
+from engine.prefill.placement import MOST_RESERVE_MS
 from engine.runtime.prefill.config import LlamaConfig, read_config
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class PrefillSettings(Document):
     weight_budget_gb, kv_budget_gb : most of one GPU's memory for weights and KV caches (10^9 bytes).
     pp_degree : GPUs that share a prompt's layers; 1 alone is built.
     guard_ms : kept free before every training op, at least; what was observed may ask for more.
-    queue : most requests that wait.  chunk_tokens : least tokens of a chunk; None: prompts stay whole.
+    queue : most requests that wait.  reserve_ms : beyond it, such as begin within this are accepted for good.
+    chunk_tokens : least tokens of a chunk; None: prompts stay whole.
     pause_slowdown : share by which training may be slower before no request is accepted any more.
     """
 
@@ -72,6 +74,7 @@ class PrefillSettings(Document):
     latency: MeasuredLatency
     guard_ms: NonNegative = 1.0
     queue: Annotated[Index, Field(le=MOST_QUEUE)] = 64
+    reserve_ms: Annotated[NonNegative, Field(le=MOST_RESERVE_MS)] = 0.0
     chunk_tokens: Count | None = None
     pause_slowdown: Annotated[Number, Field(gt=0, le=1)] = 0.01
 

@@ -1,6 +1,8 @@
 """A tiny Llama over bytes to serve in demos: trained for some seconds on the default text, or left random."""
 
 import json
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +45,8 @@ def write_tiny(
 ) -> Tiny:
     """Write config.json, weights, tokenizer.json and README into the folder `out`, new or empty.
 
+    It is there when all of it is: the files are written beside it and the folder renamed.
+
     Parameters
     ----------
     steps : of training; 0 leaves the weights as drawn from `seed`.
@@ -58,16 +62,20 @@ def write_tiny(
     layers = nn.ModuleList(build_layer(SHAPE, number, seed) for number in range(SHAPE.layers + 2))
     loss = _trained(layers, steps, seed, report) if steps else None
     weights = dict(_weights(layers))
+    parameters = sum(tensor.size for tensor in weights.values())
+    how = "Its weights are random." if loss is None else (
+        f"Trained for {steps} steps on the text of Python's standard library: {loss:.2f} nats a byte."
+    )  # fmt: skip
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        safetensors.save_file(weights, out / SINGLE, metadata={"format": "pt"})
-        (out / "config.json").write_text(json.dumps(_config(layers), indent=2))
-        (out / "tokenizer.json").write_text(byte_tokenizer())
-        parameters = sum(tensor.size for tensor in weights.values())
-        how = "Its weights are random." if loss is None else (
-            f"Trained for {steps} steps on the text of Python's standard library: {loss:.2f} nats a byte."
-        )  # fmt: skip
-        (out / "README").write_text(README.format(parameters=parameters, seed=seed, how=how))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as beside:
+            whole = Path(beside) / "whole"
+            whole.mkdir()
+            safetensors.save_file(weights, whole / SINGLE, metadata={"format": "pt"})
+            (whole / "config.json").write_text(json.dumps(_config(layers), indent=2))
+            (whole / "tokenizer.json").write_text(byte_tokenizer())
+            (whole / "README").write_text(README.format(parameters=parameters, seed=seed, how=how))
+            os.replace(whole, out)  # an empty folder gives way
     except OSError as error:
         raise InputError("DIR", str(out), f"cannot be written ({error.strerror})") from None
     return Tiny(out=str(out), parameters=parameters, loss=loss)

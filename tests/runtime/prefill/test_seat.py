@@ -104,6 +104,7 @@ def test_nothing_begins_while_training_has_the_gpu_or_before_its_bubble(table: T
     assert isinstance(ran, ChunkRan)
     assert isinstance(ended, OpEnded)
     assert ran.start_s >= ended.end_s
+    assert (ended.waited_s, table.seat.waits.ops) == (0.0, 0)
 
 
 def test_a_chunk_whose_bubble_is_over_is_given_back(table: Table) -> None:
@@ -131,6 +132,11 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(table: Table
     assert len(table.desk.wait(ChunkRan)) == 1
     assert table.desk.wait(ChunkLate)
     assert len(table.spans) == 1
+    (ended,) = table.desk.wait(OpEnded)
+    assert isinstance(ended, OpEnded)
+    waits = table.seat.waits
+    assert (waits.ops, waits.total_s, waits.longest_s) == (1, ended.waited_s, ended.waited_s)
+    assert CHUNK_S / 4 < ended.waited_s < 1.5 * CHUNK_S
 
 
 @pytest.mark.parametrize("end", ["drop", "gone"])

@@ -66,7 +66,7 @@ def record_prefill(run: Run, node: str, at: datetime, event: dict[str, Any]) -> 
     Raises as `record_desk` does.
     """
     dc = _dc_of(run, node, event["dc"])
-    slowdown = event.get("slowdown")
+    slowdown, guard_ms = event.get("slowdown"), event.get("guard_ms")
     row = PrefillSecond(
         run=run,
         dc_id=dc,
@@ -75,6 +75,8 @@ def record_prefill(run: Run, node: str, at: datetime, event: dict[str, Any]) -> 
         **{name: _count(event[name]) for name in ("accepted", "delivered", "missed", "waiting", "gpus")},
         **{name: _reasons(event[name]) for name in ("refused", "failed")},
         prefill_ms=_number(event["prefill_ms"]),
+        waited_ms=_number(event.get("waited_ms", 0.0)),
+        guard_ms=None if guard_ms is None else _number(guard_ms),
         slowdown=None if slowdown is None else _number(slowdown, least=-1e3),
         paused=bool(event["paused"]),
     )
@@ -108,6 +110,7 @@ def add_up_prefill(keep_s: int) -> int:
 def _added_up(run: int, dc: int, minute: int, rows: Iterable[PrefillSecond]) -> PrefillMinute:
     rows = list(rows)
     slow = [row.slowdown for row in rows if row.slowdown is not None]
+    guards = [row.guard_ms for row in rows if row.guard_ms is not None]
     return PrefillMinute(
         run_id=run,
         dc_id=dc,
@@ -118,6 +121,8 @@ def _added_up(run: int, dc: int, minute: int, rows: Iterable[PrefillSecond]) -> 
         failed=merged(row.failed for row in rows),
         waiting=max(row.waiting for row in rows),
         prefill_ms=sum(row.prefill_ms for row in rows),
+        waited_ms=sum(row.waited_ms for row in rows),
+        guard_ms=max(guards, default=None),
         gpus=max(row.gpus for row in rows),
         slowdown=max(slow) if slow else None,
         paused_s=sum(row.window_s for row in rows if row.paused),

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -10,7 +11,7 @@ from django.views.decorators.cache import never_cache
 
 from webapp.accounts.middleware import for_everyone
 from webapp.accounts.permissions import may_somewhere
-from webapp.prefill import selectors
+from webapp.prefill import demo, selectors
 from webapp.prefill.models import ASKERS, ApiKey, Tenancy
 from webapp.prefill.tables import tenancy_state
 
@@ -35,6 +36,7 @@ def home(request: HttpRequest) -> HttpResponse:
         "left": selectors.quota_left(in_force) if in_force else None,
         "in_force": in_force,
         "examples": _examples(request, in_force),
+        "key_command": demo.key_command(settings.VAR, in_force) if settings.DEMO and in_force else "",
         "news": selectors.news(request.user),
         "may_ask": may_somewhere(request.user, ASKERS),
     }
