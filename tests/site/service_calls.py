@@ -19,7 +19,14 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.utils import timezone
 
 from engine import __version__
-from tests.site.computations import PLACED_TRAINING, QUESTION, claimed, joined_placement, queued
+from tests.site.computations import (
+    PLACED_TRAINING,
+    QUESTION,
+    claimed,
+    joined_placement,
+    plan_asked_for,
+    queued,
+)
 from tests.site.desks import NOW, desk_event, prefill_event
 from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.world import World, make_dc
@@ -168,6 +175,12 @@ def keeping_refined(w: World) -> Callable[[], Any]:
     return partial(planning.keep_refined, computation, w.plan.result)
 
 
+def keeping_plan(w: World) -> Callable[[], Any]:
+    computation = planning.claim(plan_asked_for(w).pk)
+    assert computation is not None
+    return partial(planning.keep_plan, computation, w.plan.result, 1.0)
+
+
 def training(w: World) -> Run:
     run = placed(w)
     for rank in range(12):
@@ -254,6 +267,10 @@ CALLS: dict[str, Prepare] = {
     "planning.remove": lambda w: partial(planning.remove, operator(w), queued(w)),
     "planning.finish": lambda w: partial(planning.finish, claimed(w), {"results": []}),
     "planning.give_up": lambda w: partial(planning.give_up, claimed(w), "no such policy"),
+    "planning.ask_for_plan": lambda w: partial(
+        planning.ask_for_plan, operator(w), team=w.team, name="another", request=w.plan.request, training=None
+    ),
+    "planning.keep_plan": keeping_plan,
     "planning.create_plan": lambda w: partial(
         planning.create_plan,
         operator(w),

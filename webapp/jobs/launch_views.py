@@ -1,6 +1,5 @@
 """What people decide about runs: stop, try again, try with other values, and asking beforehand."""
 
-import secrets
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from django.views.decorators.http import require_POST
 
 from engine.errors import InputError
 from webapp.accounts.permissions import require, visible_or_404
+from webapp.asked_once import fresh_key
 from webapp.jobs.document import train_document
 from webapp.jobs.forms import CloneForm, JobForm
 from webapp.jobs.models import Run
@@ -26,11 +26,6 @@ from webapp.queries import whole
 
 def _run(request: HttpRequest, pk: int) -> Run:
     return visible_or_404(Run.objects.select_related("job__team", "job__plan"), request.user, pk=pk)
-
-
-def fresh_key() -> str:
-    """An idempotency key for a form."""
-    return secrets.token_urlsafe(24)
 
 
 @require_POST

@@ -4,12 +4,13 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from engine.errors import InputError
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
+from webapp.asked_once import once
 from webapp.jobs import notify
 from webapp.jobs.document import pinned_document, train_document
 from webapp.jobs.models import Job, MarkLevel, Run
@@ -18,8 +19,6 @@ from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services.status import add_mark
 from webapp.planning.models import Computation, Plan
 from webapp.planning.placement_plan import placed_plan
-
-LONGEST_KEY = 64
 
 
 @transaction.atomic
@@ -115,14 +114,7 @@ def clone_run(actor: Any, run: Run, *, name: str, document: dict[str, Any], key:
 
 def _once(actor: Any, key: str, make: Callable[[], Run]) -> Run:
     """The run that `actor` asked for with `key` before, else a new one; two at once get the same."""
-    if not key:
-        return make()
-    if len(key) > LONGEST_KEY or not key.isprintable():
-        raise InputError("idempotency_key", key[:80], f"at most {LONGEST_KEY} printable characters")
-    with connection.cursor() as cursor:  # released with the transaction: a second request waits for the first
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"launch {actor.pk} {key}"])
-    known = Run.objects.select_related("job").filter(created_by=actor, idempotency_key=key).first()
-    return known or make()
+    return once(actor, Run.objects.select_related("job"), key, make)
 
 
 def _launch_option(
