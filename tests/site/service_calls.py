@@ -38,6 +38,7 @@ from webapp.inventory.services.nodes import give_credentials
 from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Job, MarkLevel, Run, Status
+from webapp.jobs.placed import placed_job
 from webapp.jobs.services import boundary
 from webapp.live import services as live
 from webapp.live.services.desks import record_desk, record_prefill
@@ -181,6 +182,12 @@ def keeping_plan(w: World) -> Callable[[], Any]:
     return partial(planning.keep_plan, computation, w.plan.result, 1.0)
 
 
+def launching_placed(w: World) -> Callable[[], Any]:
+    placement = joined_placement(w)
+    placed = placed_job(placement, PLACED_TRAINING)
+    return partial(jobs.launch_placement, operator(w), placement, name="placed", placed=placed)
+
+
 def training(w: World) -> Run:
     run = placed(w)
     for rank in range(12):
@@ -295,9 +302,7 @@ CALLS: dict[str, Prepare] = {
     "prefill.revoke_key": lambda w: partial(prefill.revoke_key, tenant(w), give_key(w)[0]),
     # jobs
     "jobs.launch_plan": lambda w: partial(jobs.launch_plan, operator(w), w.plan, w.plan.result["best"]),
-    "jobs.launch_placement": lambda w: partial(
-        jobs.launch_placement, operator(w), joined_placement(w), name="placed", training=PLACED_TRAINING
-    ),
+    "jobs.launch_placement": launching_placed,
     "jobs.launch_run": lambda w: partial(jobs.launch_run, operator(w), w.launch().job),
     "jobs.retry_run": lambda w: partial(jobs.retry_run, operator(w), over(w)),
     "jobs.clone_run": lambda w: clone(w, w.launch()),

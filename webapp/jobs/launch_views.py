@@ -59,7 +59,7 @@ def run_clone(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _launch_page(
-    request: HttpRequest, form: JobForm | PlacedForm, launch: Callable[[dict[str, Any]], Run],
+    request: HttpRequest, form: JobForm, launch: Callable[[dict[str, Any]], Run],
     **context: Any,
 ) -> HttpResponse:  # fmt: skip
     """Launch what a valid form asks for, unless it is only checked; else the form and what that would meet.
@@ -103,10 +103,14 @@ def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     placement = visible_or_404(placements().select_related("team"), request.user, pk=pk)
     require(request.user, placement.team)
     initial = {**launch_values(placement, request.user), "idempotency_key": fresh_key()}
-    form = PlacedForm(request.POST or None, placement=placement, initial=initial)
+    try:
+        form = PlacedForm(request.POST or None, placement=placement, initial=initial)
+    except InputError as error:
+        messages.error(request, f"Cannot be launched: {error}.")
+        return redirect("placement:placement-detail", pk=pk)
     return _launch_page(
         request, form,
-        lambda values: launch_placement(request.user, placement, training=form.training, **values),
+        lambda values: launch_placement(request.user, placement, placed=form.placed, **values),
         title=f"Launch {placement.name}", cancel_url=reverse("placement:placement-detail", args=[pk]),
         note="a job whose ranks compute on the GPUs where the placement puts them",
     )  # fmt: skip

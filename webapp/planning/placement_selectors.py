@@ -276,7 +276,7 @@ def _history(found: dict[str, Any], baselines: list[dict[str, Any]]) -> Figures:
         for at, cost in other["history"]
     ]
     return Figures(
-        name="history", title="Cost over evaluations", rows=rows,
+        name="history", title="Cost over evaluations", rows=rows, most=MOST_ROWS,
         columns=[
             Column(label="Search", key="name"), Column(label="Evaluations", key="evaluations", decimals=0),
             Column(label="Least cost", key="cost_s", unit="s", decimals=6),

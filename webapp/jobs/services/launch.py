@@ -14,7 +14,7 @@ from webapp.asked_once import once
 from webapp.jobs import notify
 from webapp.jobs.document import pinned_document, train_document
 from webapp.jobs.models import Job, MarkLevel, Run
-from webapp.jobs.placed import placed_job
+from webapp.jobs.placed import PlacedJob
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services.status import add_mark
 from webapp.planning.models import Computation, Plan
@@ -46,23 +46,23 @@ def launch_plan(
 
 @transaction.atomic
 def launch_placement(
-    actor: Any, placement: Computation, *, name: str, training: dict[str, Any], key: str = ""
+    actor: Any, placement: Computation, *, name: str, placed: PlacedJob, key: str = ""
 ) -> Run:
     """Make a job called `name` whose ranks are where `placement` says, and its first run. See `launch_plan`.
 
     Parameters
     ----------
-    training : what is trained, as `placed_job` reads it.
+    placed : the job of the placement (`placed_job`), or one with other values and the same ranks.
 
     Raises
     ------
     PermissionDenied
         `actor` is no operator of the placement's team.
     InputError
-        The placement cannot be run, or the engine refuses the document; says why.
+        The engine refuses the document; says why.
     """
     require(actor, placement.team)
-    return _once(actor, key, lambda: _launch_placed(actor, placement, name, training, key))
+    return _once(actor, key, lambda: _launch_placed(actor, placement, name, placed, key))
 
 
 @transaction.atomic
@@ -133,8 +133,7 @@ def _launch_option(
     return _queue(actor, job, key)
 
 
-def _launch_placed(actor: Any, placement: Computation, name: str, training: dict[str, Any], key: str) -> Run:
-    placed = placed_job(placement, training)
+def _launch_placed(actor: Any, placement: Computation, name: str, placed: PlacedJob, key: str) -> Run:
     copy: dict[str, Any] = {"name": name, "placement": {"id": str(placement.pk), "name": placement.name}}
     planned = placed_plan(placement.request, Plan.objects.filter(team=placement.team))
     if planned:
