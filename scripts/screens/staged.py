@@ -22,8 +22,11 @@ from webapp.inventory.models import DataCenter, GpuPool, JoinToken, Node, NodePr
 from webapp.inventory.services import drain, offer_join
 from webapp.jobs.models import Run
 from webapp.planning import compose
+from webapp.planning.computing import work_at
 from webapp.planning.models import Computation, ComputationKind, Plan
-from webapp.planning.services import ask_for_plan, claim, create_plan, give_up, note_progress
+from webapp.planning.placement_form import PlacementForm
+from webapp.planning.placement_plan import form_values
+from webapp.planning.services import ask_for_plan, claim, create_plan, give_up, note_progress, start
 from webapp.prefill.models import Tenancy
 from webapp.prefill.services import ask_renewal, refuse_tenancy
 
@@ -45,6 +48,7 @@ def stage(world: World) -> None:
     staged_runs.runs(world)
     layouts(world)
     computing(world)
+    placing(world)
     tenancies(world)
     staged_prefill.selling(world)
 
@@ -86,6 +90,16 @@ def computing(world: World) -> None:
         else:
             give_up(one, "job.microbatches 5000000: at most 2000000 ops in a cell")
     Computation.objects.filter(name="computing").update(heard_at=timezone.now() + timedelta(days=1))
+
+
+def placing(world: World) -> None:
+    """A placement of the best option of the world's plan."""
+    plan, actor = world.plan, world.users["operator"]
+    values = form_values(plan, plan.result["best"], plan.best or {})
+    form = PlacementForm({**values, "evaluations": 200, "baselines": "on"}, user=actor)
+    assert form.is_valid(), form.errors
+    made = start(actor, team=world.team, kind="placement", name="of-plan", request=form.question, plan=plan)
+    work_at(made.pk)
 
 
 def people(world: World) -> None:
@@ -153,6 +167,10 @@ def paths() -> dict[str, str]:
     found |= {
         f"plan-{one.name}": reverse("planning:plan-computing", args=[one.pk])
         for one in Computation.objects.of(ComputationKind.PLAN)
+    }
+    found |= {
+        f"placement-{one.name}": reverse("placement:placement-detail", args=[one.pk])
+        for one in Computation.objects.of(ComputationKind.PLACEMENT)
     }
     found |= {
         f"user-{user.username}": reverse("accounts:person-detail", args=[user.pk])

@@ -14,7 +14,7 @@ TIMES = ("forward_ms", "backward_ms", "recompute_ms")
 # Where neither a plan nor anybody has said something else.
 FIRST: dict[str, Any] = {
     "hidden": 64, "heads": 4, "seq": 64, "microbatches": 4, "micro_batch": 2, "policy": "1f1b",
-    "forward_ms": 20.0, "backward_ms": 40.0, "recompute_ms": 0.0, "steps": 1000, "lr": 0.003, "seed": 0,
+    "forward_ms": 20, "backward_ms": 40, "recompute_ms": 0, "steps": 1000, "lr": 0.003, "seed": 0,
 }  # fmt: skip
 
 

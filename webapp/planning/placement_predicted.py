@@ -44,7 +44,7 @@ def placed_against_plan(placement: Computation, found: dict[str, Any]) -> dict[s
             "placed_ms": _iteration_ms(moved),
         }
     except InputError as error:
-        return {"reason": f"{error}."}
+        return {"reason": f"{error.allowed[:1].upper()}{error.allowed[1:]}."}
 
 
 def _iteration_ms(document: dict[str, Any]) -> float:
