@@ -455,6 +455,8 @@ NOTES: dict[str, tuple[Prepare, str]] = {
 }
 
 READS: dict[str, str] = {
+    "planning.claimed": "locks a computation that a worker still holds",
+    "planning.wants_second_look": "whether an answer may be bettered",
     "prefill.key_hash": "a hash",
     "prefill.may_decide": "whether somebody may decide",
     "prefill.require_decider": "refuses who may not decide",
