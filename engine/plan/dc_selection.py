@@ -34,8 +34,9 @@ Partitions = tuple[Partition, ...]
 
 
 def plan(
-    request: PlanRequest, *, budget_s: float = FULL_S, cancelled: Callable[[], bool] = lambda: False
-) -> PlanResult:
+    request: PlanRequest, *, budget_s: float = FULL_S, cancelled: Callable[[], bool] = lambda: False,
+    report: Callable[[int, int | None], None] = lambda done, of: None,
+) -> PlanResult:  # fmt: skip
     """The options of `request` and the best for its objective: all from one DP-cell up with Algorithm 1,
     the best that it finds with the search.
 
@@ -43,7 +44,9 @@ def plan(
     ----------
     budget_s : of a search's simulations, in machine-independent seconds; WHAT_IF_S for an answer at once.
         Where it does not suffice the result says so.
-    cancelled : asked between simulations; true ends the search with the best it has.
+    cancelled : asked between simulations; true ends the search with the best it has, and leaves the cells
+        that Algorithm 1 has not simulated without a time.
+    report : told the cells that are simulated, and of how many; None where a search cannot know.
 
     Raises
     ------
@@ -53,17 +56,13 @@ def plan(
     if request.method == "search":
         from engine.plan.search.solve import plan_search  # it uses what is below
 
-        return plan_search(request, budget_s=budget_s, cancelled=cancelled)
+        return plan_search(request, budget_s=budget_s, cancelled=cancelled, report=report)
     cluster = cluster_of(request)
     job = job_of(request, cluster)
     order = datacenter_order(request)
-    most = most_dp_cells(request, job)
-    if most > MOST_OPTIONS:
-        allowed = f"the GPUs make {most:,} DP-cells: give the most to try, at most {MOST_OPTIONS:,}"
-        raise InputError("max_dp_cells", None, allowed)
-    placed = [_placed(request, cluster, job, order, dp_cells) for dp_cells in range(1, most + 1)]
+    placed = [_placed(request, cluster, job, order, n) for n in range(1, most_listed(request, job) + 1)]
     distinct = dict.fromkeys(option.partitions for option in placed if not option.reason)
-    cells = _simulated(request, cluster, job, distinct)
+    cells = _simulated(request, cluster, job, distinct, cancelled, report)
     options = tuple(
         choose.within_limits(request, _timed(request, cluster, job, option, cells)) for option in placed
     )
@@ -96,6 +95,18 @@ def most_dp_cells(request: PlanRequest, job: Job) -> int:
         return request.max_dp_cells
     gpus = sum(dc.gpus for dc in request.datacenters if dc.name in request.allowed_names)
     return max(1, gpus // (job.cell_pipelines * job.partitions))
+
+
+def most_listed(request: PlanRequest, job: Job) -> int:
+    """D_max where each D is an option of its own, as of Algorithm 1.
+
+    Raises InputError where that is more than an answer may hold.
+    """
+    most = most_dp_cells(request, job)
+    if most > MOST_OPTIONS:
+        allowed = f"the GPUs make {most:,} DP-cells: give the most to try, at most {MOST_OPTIONS:,}"
+        raise InputError("max_dp_cells", None, allowed)
+    return most
 
 
 def assign(gpus: Sequence[tuple[str, int]], stages: int, gpus_per_stage: int) -> tuple[Partition, ...]:
@@ -159,15 +170,22 @@ class Figures:
 
 
 def _simulated(
-    request: PlanRequest, cluster: Cluster, job: Job, cells: Collection[Partitions]
-) -> dict[Partitions, Figures | Infeasible]:
+    request: PlanRequest, cluster: Cluster, job: Job, cells: Collection[Partitions],
+    cancelled: Callable[[], bool], report: Callable[[int, int | None], None],
+) -> dict[Partitions, Figures | Infeasible]:  # fmt: skip
     """get_latency_pp of each distinct cell, on all cores: compiled code runs without the GIL."""
+    over = False
 
     def figures(partitions: Partitions) -> Figures | Infeasible:
-        return _figures(request, cluster, job, partitions)
+        return Infeasible(reason="stopped") if over else _figures(request, cluster, job, partitions)
 
+    found: dict[Partitions, Figures | Infeasible] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(zip(cells, pool.map(figures, cells), strict=True))
+        for partitions, made in zip(cells, pool.map(figures, cells), strict=True):
+            found[partitions] = made
+            report(len(found), len(cells))
+            over = over or cancelled()
+    return found
 
 
 def _figures(

@@ -222,7 +222,7 @@ def _things(paths: dict[str, str]) -> list[Shot]:
     names = (
         "node-never-joined", "node-silent", "node-old-version", "node-draining", "node-wrong-clock",
         "node-east-1", "dc-leaving", "dc-north", "dc-delete", "dc-drain", "link", "user-left",
-        "user-locked", "plan-large", "plan-layouts",
+        "user-locked", "plan-large", "plan-layouts", "plan-computing", "plan-refused", "placement-of-plan",
     )  # fmt: skip
     made = [Shot(name=name, path=paths[name], settle_ms=600) for name in names]
     lists = {

@@ -22,8 +22,11 @@ from webapp.inventory.models import DataCenter, GpuPool, JoinToken, Node, NodePr
 from webapp.inventory.services import drain, offer_join
 from webapp.jobs.models import Run
 from webapp.planning import compose
-from webapp.planning.models import Plan
-from webapp.planning.services import create_plan
+from webapp.planning.computing import work_at
+from webapp.planning.models import Computation, ComputationKind, Plan
+from webapp.planning.placement_form import PlacementForm
+from webapp.planning.placement_plan import form_values
+from webapp.planning.services import ask_for_plan, claim, create_plan, give_up, note_progress, start
 from webapp.prefill.models import Tenancy
 from webapp.prefill.services import ask_renewal, refuse_tenancy
 
@@ -44,6 +47,8 @@ def stage(world: World) -> None:
     probes(world)
     staged_runs.runs(world)
     layouts(world)
+    computing(world)
+    placing(world)
     tenancies(world)
     staged_prefill.selling(world)
 
@@ -72,6 +77,29 @@ def layouts(world: World) -> None:
     }  # fmt: skip
     request = compose.request_of(values)
     create_plan(world.users["operator"], team=world.team, name="layouts", request=request, training=None)
+
+
+def computing(world: World) -> None:
+    """A plan that the search worker is at, and one that it could not make."""
+    ask = {"team": world.team, "request": world.plan.request, "training": world.plan.training}
+    for name in ("computing", "refused"):
+        one = claim(ask_for_plan(world.users["operator"], name=name, **ask).pk)
+        assert one is not None
+        if name == "computing":
+            note_progress(one, {"done": 0, "of": 1, "cells": 1_204, "cells_of": 4_913}, None)
+        else:
+            give_up(one, "job.microbatches 5000000: at most 2000000 ops in a cell")
+    Computation.objects.filter(name="computing").update(heard_at=timezone.now() + timedelta(days=1))
+
+
+def placing(world: World) -> None:
+    """A placement of the best option of the world's plan."""
+    plan, actor = world.plan, world.users["operator"]
+    values = form_values(plan, plan.result["best"], plan.best or {})
+    form = PlacementForm({**values, "evaluations": 200, "baselines": "on"}, user=actor)
+    assert form.is_valid(), form.errors
+    made = start(actor, team=world.team, kind="placement", name="of-plan", request=form.question, plan=plan)
+    work_at(made.pk)
 
 
 def people(world: World) -> None:
@@ -135,6 +163,14 @@ def paths() -> dict[str, str]:
     }
     found |= {
         f"plan-{plan.name}": reverse("planning:plan-detail", args=[plan.pk]) for plan in Plan.objects.all()
+    }
+    found |= {
+        f"plan-{one.name}": reverse("planning:plan-computing", args=[one.pk])
+        for one in Computation.objects.of(ComputationKind.PLAN)
+    }
+    found |= {
+        f"placement-{one.name}": reverse("placement:placement-detail", args=[one.pk])
+        for one in Computation.objects.of(ComputationKind.PLACEMENT)
     }
     found |= {
         f"user-{user.username}": reverse("accounts:person-detail", args=[user.pk])

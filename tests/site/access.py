@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.site.computations import comparison, placement
+from tests.site.computations import comparison, placement, plan_asked_for
 from tests.site.telemetry import measure
 from tests.site.tenancies import ask, give_key, grant
 from tests.site.world import World
@@ -92,6 +92,10 @@ def compared_file(world: World) -> Args:
 
 def placed(world: World) -> Args:
     return {"pk": placement(world).pk}
+
+
+def computed(world: World) -> Args:
+    return {"pk": plan_asked_for(world).pk}
 
 
 def node(world: World) -> Args:
@@ -254,6 +258,8 @@ ACCESS: dict[str, Access] = {
     "planning:plan-list": Access(get=READERS, post=READERS),
     "planning:plan-create": Access(get=OPERATORS, post=OPERATORS),
     "planning:plan-detail": Access(get=TEAM, post=TEAM, args=plan),
+    "planning:plan-computing": Access(get=TEAM, post=TEAM, args=computed),
+    "planning:plan-stop": Access(post=TEAM_OPERATORS, args=computed),
     "planning:plan-compare": Access(get=READERS, post=READERS),
     "planning:plan-table": Access(get=TEAM, post=TEAM, args=lambda w: {**plan(w), "table": "options"}),
     "planning:plan-refine": Access(post=TEAM_OPERATORS, args=plan),

@@ -32,6 +32,14 @@ def queued(
     )
 
 
+def plan_asked_for(world: World, name: str = "large") -> Computation:
+    """A plan that waits for its worker."""
+    return services.ask_for_plan(
+        world.users["operator"], team=world.team, name=name, request=world.plan.request,
+        training=world.plan.training, key=name,
+    )  # fmt: skip
+
+
 def claimed(world: World) -> Computation:
     """A computation that a worker has begun."""
     computation = services.claim(queued(world).pk)

@@ -19,7 +19,14 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.utils import timezone
 
 from engine import __version__
-from tests.site.computations import PLACED_TRAINING, QUESTION, claimed, joined_placement, queued
+from tests.site.computations import (
+    PLACED_TRAINING,
+    QUESTION,
+    claimed,
+    joined_placement,
+    plan_asked_for,
+    queued,
+)
 from tests.site.desks import NOW, desk_event, prefill_event
 from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.world import World, make_dc
@@ -31,6 +38,7 @@ from webapp.inventory.services.nodes import give_credentials
 from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Job, MarkLevel, Run, Status
+from webapp.jobs.placed import placed_job
 from webapp.jobs.services import boundary
 from webapp.live import services as live
 from webapp.live.services.desks import record_desk, record_prefill
@@ -168,6 +176,18 @@ def keeping_refined(w: World) -> Callable[[], Any]:
     return partial(planning.keep_refined, computation, w.plan.result)
 
 
+def keeping_plan(w: World) -> Callable[[], Any]:
+    computation = planning.claim(plan_asked_for(w).pk)
+    assert computation is not None
+    return partial(planning.keep_plan, computation, w.plan.result, 1.0)
+
+
+def launching_placed(w: World) -> Callable[[], Any]:
+    placement = joined_placement(w)
+    placed = placed_job(placement, PLACED_TRAINING)
+    return partial(jobs.launch_placement, operator(w), placement, name="placed", placed=placed)
+
+
 def training(w: World) -> Run:
     run = placed(w)
     for rank in range(12):
@@ -254,6 +274,10 @@ CALLS: dict[str, Prepare] = {
     "planning.remove": lambda w: partial(planning.remove, operator(w), queued(w)),
     "planning.finish": lambda w: partial(planning.finish, claimed(w), {"results": []}),
     "planning.give_up": lambda w: partial(planning.give_up, claimed(w), "no such policy"),
+    "planning.ask_for_plan": lambda w: partial(
+        planning.ask_for_plan, operator(w), team=w.team, name="another", request=w.plan.request, training=None
+    ),
+    "planning.keep_plan": keeping_plan,
     "planning.create_plan": lambda w: partial(
         planning.create_plan,
         operator(w),
@@ -278,9 +302,7 @@ CALLS: dict[str, Prepare] = {
     "prefill.revoke_key": lambda w: partial(prefill.revoke_key, tenant(w), give_key(w)[0]),
     # jobs
     "jobs.launch_plan": lambda w: partial(jobs.launch_plan, operator(w), w.plan, w.plan.result["best"]),
-    "jobs.launch_placement": lambda w: partial(
-        jobs.launch_placement, operator(w), joined_placement(w), name="placed", training=PLACED_TRAINING
-    ),
+    "jobs.launch_placement": launching_placed,
     "jobs.launch_run": lambda w: partial(jobs.launch_run, operator(w), w.launch().job),
     "jobs.retry_run": lambda w: partial(jobs.retry_run, operator(w), over(w)),
     "jobs.clone_run": lambda w: clone(w, w.launch()),
@@ -433,6 +455,8 @@ NOTES: dict[str, tuple[Prepare, str]] = {
 }
 
 READS: dict[str, str] = {
+    "planning.claimed": "locks a computation that a worker still holds",
+    "planning.wants_second_look": "whether an answer may be bettered",
     "prefill.key_hash": "a hash",
     "prefill.may_decide": "whether somebody may decide",
     "prefill.require_decider": "refuses who may not decide",

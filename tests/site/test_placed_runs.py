@@ -34,7 +34,9 @@ def placed(world: World) -> Computation:
 
 
 def launched(world: World, placed: Computation) -> Run:
-    return launch_placement(world.users["operator"], placed, name="placed", training=PLACED_TRAINING)
+    return launch_placement(
+        world.users["operator"], placed, name="placed", placed=placed_job(placed, PLACED_TRAINING)
+    )
 
 
 def mixed(placed: Computation) -> Computation:
@@ -129,17 +131,16 @@ def test_what_cannot_be_run_is_refused_with_its_reason(world: World) -> None:
         placed_job(answered(world, {**case, "baselines": False}, ComputationKind.PLACEMENT), PLACED_TRAINING)
 
 
-def test_nodes_that_are_gone_are_named_on_the_form(world: World, placed: Computation) -> None:
+def test_nodes_that_are_gone_are_named_in_place_of_the_form(world: World, placed: Computation) -> None:
     client = world.client("operator")
     url = f"/placement/{placed.pk}/launch/"
     assert client.get(url).status_code == 200
     Node.objects.filter(pk=world.nodes[1].pk).update(name="elsewhere")
-    refused = client.post(url, FORM)
-    assert refused.status_code == 422
+    refused = client.post(url, FORM, follow=True)
     assert "mid-1 in mid" in refused.content.decode()
     assert not Run.objects.exists()
     Node.objects.filter(pk=world.nodes[1].pk).update(name="mid-1", gpus=3)
-    assert "GPU 3 of mid-1" in client.post(url, FORM).content.decode()
+    assert "GPU 3 of mid-1" in client.post(url, FORM, follow=True).content.decode()
 
 
 def test_the_form_checks_and_launches(world: World, placed: Computation) -> None:
@@ -160,3 +161,20 @@ def test_the_form_checks_and_launches(world: World, placed: Computation) -> None
     assert run.job.plan_copy["placement"]["id"] == str(placed.pk)
     assert f'/placement/{placed.pk}/">{placed.name}<' in client.get(f"/runs/{run.pk}/").content.decode()
     assert world.client("viewer").get(url).status_code == 403
+
+
+def test_the_form_has_what_other_launch_forms_have(world: World, placed: Computation) -> None:
+    world.hear()
+    more = {
+        "checkpoint_dir": "/shared/ckpt", "checkpoint_every": 2, "recoveries": 3, "adapt_percent": 20,
+        "clip": 1, "memory_limit": 4,
+    }  # fmt: skip
+    made = world.client("operator").post(f"/placement/{placed.pk}/launch/", {**FORM, **more, "hidden": 64})
+    assert made.status_code == 302, made.context["form"].errors
+    job = Run.objects.get().job
+    document = job.document
+    assert (document["checkpoint"]["dir"], document["checkpoint"]["every"]) == ("/shared/ckpt", 2)
+    assert (document["recovery"]["attempts"], document["adapt"]["deviation"]) == (3, 0.2)
+    assert (document["clip"], document["memory_limit"], document["model"]["hidden"]) == (1, 4, 64)
+    assert document["devices"] == placed_job(placed, PLACED_TRAINING).document["devices"]
+    assert job.seats == placed_job(placed, PLACED_TRAINING).seats

@@ -11,7 +11,8 @@ from engine.inputs import parse
 from engine.plan.placement.request import PlacementRequest
 from tests.site.world import World
 from webapp.inventory.models import WanLink
-from webapp.jobs.models import Job
+from webapp.jobs.models import Job, Run
+from webapp.jobs.services import launch_plan
 from webapp.planning.computing import work_at
 from webapp.planning.models import Computation
 from webapp.planning.placement_form import document_of
@@ -70,6 +71,13 @@ def test_from_a_plan_to_a_run_on_its_placement(world: World) -> None:
     places = placement.request["network"]["place_of"]
     assert sorted(Counter(places).values()) == sorted(option["gpus_used"].values())
     work_at(placement.pk)
+    placement.refresh_from_db()
+    run = placement.answer["run"]
+    assert run["plan_ms"] == option["iteration_ms"]
+    shown = client.get(f"/placement/{placement.pk}/").content.decode()
+    assert f"{run['placed_ms']:,.1f}" in shown
+    table = client.get(f"/placement/{placement.pk}/iteration.csv").content.decode()
+    assert float(table.splitlines()[-1].split(",")[1]) == run["placed_ms"]
     url = f"/placement/{placement.pk}/launch/"
     launch = client.get(url).context["form"]
     assert launch["policy"].value() == option["policy"]
@@ -80,6 +88,10 @@ def test_from_a_plan_to_a_run_on_its_placement(world: World) -> None:
     assert job.plan == plan
     assert len(job.seats) == 6 * option["pipelines"]
     assert placement.name in client.get(f"/plans/{plan.pk}/").content.decode()
+    # What was said beforehand is what the launch predicts, of the placement as of the option itself.
+    assert Run.objects.get().predicted["iteration_ms"] == pytest.approx(run["placed_ms"], abs=1e-3)
+    direct = launch_plan(world.users["operator"], plan, best)
+    assert direct.predicted["iteration_ms"] == pytest.approx(run["planned_ms"], abs=1e-3)
 
 
 def test_options_that_are_none_and_plans_of_others_are_not_offered(world: World) -> None:

@@ -1,6 +1,5 @@
 """What people decide about runs: stop, try again, try with other values, and asking beforehand."""
 
-import secrets
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from django.views.decorators.http import require_POST
 
 from engine.errors import InputError
 from webapp.accounts.permissions import require, visible_or_404
+from webapp.asked_once import fresh_key
 from webapp.jobs.document import train_document
 from webapp.jobs.forms import CloneForm, JobForm
 from webapp.jobs.models import Run
@@ -26,11 +26,6 @@ from webapp.queries import whole
 
 def _run(request: HttpRequest, pk: int) -> Run:
     return visible_or_404(Run.objects.select_related("job__team", "job__plan"), request.user, pk=pk)
-
-
-def fresh_key() -> str:
-    """An idempotency key for a form."""
-    return secrets.token_urlsafe(24)
 
 
 @require_POST
@@ -64,7 +59,7 @@ def run_clone(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _launch_page(
-    request: HttpRequest, form: JobForm | PlacedForm, launch: Callable[[dict[str, Any]], Run],
+    request: HttpRequest, form: JobForm, launch: Callable[[dict[str, Any]], Run],
     **context: Any,
 ) -> HttpResponse:  # fmt: skip
     """Launch what a valid form asks for, unless it is only checked; else the form and what that would meet.
@@ -108,10 +103,14 @@ def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     placement = visible_or_404(placements().select_related("team"), request.user, pk=pk)
     require(request.user, placement.team)
     initial = {**launch_values(placement, request.user), "idempotency_key": fresh_key()}
-    form = PlacedForm(request.POST or None, placement=placement, initial=initial)
+    try:
+        form = PlacedForm(request.POST or None, placement=placement, initial=initial)
+    except InputError as error:
+        messages.error(request, f"Cannot be launched: {error}.")
+        return redirect("placement:placement-detail", pk=pk)
     return _launch_page(
         request, form,
-        lambda values: launch_placement(request.user, placement, training=form.training, **values),
+        lambda values: launch_placement(request.user, placement, placed=form.placed, **values),
         title=f"Launch {placement.name}", cancel_url=reverse("placement:placement-detail", args=[pk]),
         note="a job whose ranks compute on the GPUs where the placement puts them",
     )  # fmt: skip

@@ -24,13 +24,16 @@ class PlacedJob:
     seats: list[list[Any]]
 
 
-def placed_job(placement: Computation, training: dict[str, Any]) -> PlacedJob:
+def placed_job(
+    placement: Computation, training: dict[str, Any], found: dict[str, Any] | None = None
+) -> PlacedJob:
     """The job that trains on the groups and pipelines of `placement`, as the inventory stands now.
 
     Parameters
     ----------
     training : {model, microbatches, micro_batch, policy, steps, lr, seed, times_ms?, activation_bytes?}; the
         last two are left out where nodes do not emulate.
+    found : the engine's answer, where `placement` does not hold it yet.
 
     Raises
     ------
@@ -38,8 +41,8 @@ def placed_job(placement: Computation, training: dict[str, Any]) -> PlacedJob:
         The placement is of no inventory or not done, the inventory does not hold its GPUs any more, or the
         engine refuses the document.
     """
-    found = (placement.answer or {}).get("placement")
-    if found is None or placement.is_open:
+    found = found or (None if placement.is_open else (placement.answer or {}).get("placement"))
+    if found is None:
         raise InputError("placement", placement.name, "has no answer yet: a run needs groups and pipelines")
     ways = found["pipelines"]
     seats = {device: seat for way in ways for device, seat in zip(way, _seats(placement, way), strict=True)}

@@ -12,8 +12,8 @@ from django.views.decorators.cache import never_cache
 
 from engine.errors import InputError
 from webapp.accounts.permissions import may, visible_or_404
+from webapp.asked_once import fresh_key
 from webapp.jobs.filters import RunFilterSet
-from webapp.jobs.launch_views import fresh_key
 from webapp.jobs.models import Run, RunEvent
 from webapp.jobs.tables import IterationTable, RunTable
 from webapp.lists import bound_table, list_page

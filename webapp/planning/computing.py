@@ -23,6 +23,7 @@ from engine.simulate import Compared, SweepDocument, compare, sweep
 from webapp.planning import services
 from webapp.planning.models import Computation, ComputationKind
 from webapp.planning.placement_work import place_devices
+from webapp.planning.plan_work import compute_plan
 from webapp.planning.refinement import refine_plan
 
 log = structlog.get_logger(__name__)
@@ -113,6 +114,7 @@ KINDS: dict[str, Callable[[dict[str, Any], Wires], Iterator[dict[str, Any]]]] = 
     ComputationKind.SWEEP: sweep_parameter,
     ComputationKind.PLACEMENT: place_devices,
     ComputationKind.REFINE: refine_plan,
+    ComputationKind.PLAN: compute_plan,
 }
 
 

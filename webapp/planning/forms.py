@@ -9,10 +9,12 @@ from engine.inputs import parse
 from engine.model.presets import PRESETS
 from engine.plan.request import PlanRequest
 from engine.runtime.job import RUNNABLE, TrainModel
+from webapp.asked_once import key_field
 from webapp.formkit import Sectioned, team_field
 from webapp.inventory.models import DataCenter
 from webapp.planning import compose
 from webapp.planning.number_lists import Numbers
+from webapp.planning.plan_work import answers_at_once
 
 SEVERAL = "Or several, such as 1, 2, 4: the best is found."
 
@@ -22,7 +24,10 @@ AT_ONCE = tuple(name for name in RUNNABLE if name != "optimal")
 
 
 class PlanForm(Sectioned, forms.Form):
-    """Explicit times can be launched on emulated GPUs; a model preset is planned only in this version."""
+    """Explicit times can be launched on emulated GPUs; a model preset is planned only in this version.
+
+    at_once : of a valid form, whether the answer is there before anybody has to wait.
+    """
 
     name = forms.CharField(max_length=80)
     datacenters = forms.ModelMultipleChoiceField(
@@ -118,6 +123,7 @@ class PlanForm(Sectioned, forms.Form):
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         team_field(self, user)
+        key_field(self)
         self.user = user
         self.fields["datacenters"].queryset = DataCenter.objects.visible_to(user)  # type: ignore[attr-defined]
 
@@ -139,7 +145,7 @@ class PlanForm(Sectioned, forms.Form):
     def _compose(self, cleaned: dict[str, Any]) -> None:
         try:
             self.request_document = compose.request_of(cleaned)
-            parse(PlanRequest, self.request_document)
+            self.at_once = answers_at_once(parse(PlanRequest, self.request_document))
             self.training = compose.training_of(cleaned)
             if self.training:
                 parse(TrainModel, self.training["model"], at="training.model")

@@ -12,6 +12,15 @@ from django.db import models
 from webapp.accounts.models import Team
 
 
+def _asked_once(what: str) -> models.UniqueConstraint:
+    """One row for each key that somebody has sent."""
+    return models.UniqueConstraint(
+        fields=["created_by", "idempotency_key"],
+        condition=~models.Q(idempotency_key=""),
+        name=f"{what}_asked_once",
+    )
+
+
 class PlanQuerySet(models.QuerySet["Plan"]):
     def visible_to(self, user: Any) -> PlanQuerySet:
         """Plans of the teams that `user` reads."""
@@ -33,6 +42,7 @@ class Plan(models.Model):
     result = models.JSONField()  # its answer
     training = models.JSONField(null=True)  # model, data, steps, lr … of a launch; null: planned only
     computed_ms = models.FloatField()
+    idempotency_key = models.CharField(max_length=64, blank=True, editable=False)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
     )
@@ -47,7 +57,8 @@ class Plan(models.Model):
                 fields=["team", "name"],
                 name="plan_name_unique",
                 violation_error_message="The team has a plan of this name already.",
-            )
+            ),
+            _asked_once("plan"),
         ]
 
     def __str__(self) -> str:
@@ -81,6 +92,7 @@ class ComputationKind(models.TextChoices):
     SWEEP = "sweep", "Sweep"
     PLACEMENT = "placement", "Placement"
     REFINE = "refine", "Refinement"
+    PLAN = "plan", "Plan"
 
 
 class ComputationQuerySet(models.QuerySet["Computation"]):
@@ -104,11 +116,12 @@ class Computation(models.Model):
 
     request : the document that the kind's function reads.  progress : {"done", "of"} and the search's own.
     answer : what it returned, kept while it grows.  claim : who works at it; nobody else's is taken.
+    plan : that it refines, that it places, or that it made.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="computations")
-    plan = models.ForeignKey(Plan, null=True, on_delete=models.CASCADE, related_name="refinements")
+    plan = models.ForeignKey(Plan, null=True, on_delete=models.CASCADE, related_name="computations")
     kind = models.CharField(max_length=16, choices=ComputationKind.choices)
     name = models.CharField(max_length=80)
     request = models.JSONField()
@@ -117,6 +130,7 @@ class Computation(models.Model):
     answer = models.JSONField(null=True)
     error = models.TextField(blank=True)
     claim = models.UUIDField(null=True)
+    idempotency_key = models.CharField(max_length=64, blank=True, editable=False)
     cancel_asked = models.BooleanField(default=False)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
@@ -138,6 +152,7 @@ class Computation(models.Model):
             models.CheckConstraint(
                 condition=models.Q(kind__in=ComputationKind.values), name="computation_kind_known"
             ),
+            _asked_once("computation"),
         ]
         indexes = [
             models.Index(fields=["team", "-created_at"], name="computation_of_team"),

@@ -9,6 +9,7 @@ from engine.inputs import parse, read_document
 from engine.model.presets import PER_STAGE, PRESETS, preset
 from engine.plan.placement import scenarios
 from engine.plan.placement.request import MOST_EVALUATIONS, PlacementRequest
+from webapp.asked_once import key_field
 from webapp.formkit import Sectioned, team_field
 from webapp.inventory.models import DataCenter
 from webapp.planning.models import Plan
@@ -29,6 +30,9 @@ SOURCE_WORDS = {
 }  # fmt: skip
 MODELS = [name for name in PRESETS if name not in PER_STAGE]
 FP16_BYTES = 2
+
+
+NOT_KEPT = ("team", "file", "datacenters", "idempotency_key")  # of the values, to fill the form in again
 
 
 class PlacementForm(Sectioned, forms.Form):
@@ -103,6 +107,7 @@ class PlacementForm(Sectioned, forms.Form):
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         team_field(self, user)
+        key_field(self)
         self.fields["datacenters"].queryset = DataCenter.objects.visible_to(user)  # type: ignore[attr-defined]
         asked = {name: self[name].value() for name in ("plan", "option")}
         self.placed = placed_plan({"asked": asked}, Plan.objects.visible_to(user).select_related("team"))
@@ -112,6 +117,12 @@ class PlacementForm(Sectioned, forms.Form):
             told = f"At most the GPUs that D = {option['dp_cells']} of {plan} uses: {gpus}."
             self.fields["datacenters"].help_text = told
             self.fields["device"].choices = [("gpu", "a GPU")]  # type: ignore[attr-defined]
+
+    @property
+    def plan_of_team(self) -> Plan | None:
+        """The plan that is placed, where the placement is of its team."""
+        plan = self.placed[0] if self.placed else None
+        return plan if plan is not None and plan.team == self.cleaned_data["team"] else None
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -136,7 +147,7 @@ class PlacementForm(Sectioned, forms.Form):
             super().take_input_error(error)
 
     def _question(self, values: dict[str, Any]) -> dict[str, Any]:
-        asked = {name: values[name] for name in self.fields if name not in ("team", "file", "datacenters")}
+        asked = {name: values[name] for name in self.fields if name not in NOT_KEPT}
         asked["datacenters"] = [dc.pk for dc in values["datacenters"]]
         question = {"asked": asked, "baselines": values["baselines"], "source": values["source"]}
         if values["source"] == "document":

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from django.db.models import F
+
 from engine.inputs import parse
 from engine.runtime.job import TrainModel
 from engine.runtime.network import hop_network
@@ -107,9 +109,9 @@ def placed_plan(question: dict[str, Any], visible: Any) -> tuple[Plan, dict[str,
 
 
 def placements_of(plan: Plan) -> list[Computation]:
-    """The latest placements that were asked for from the page of `plan`, without what they answered."""
-    rows = Computation.objects.filter(
-        team=plan.team_id, kind=ComputationKind.PLACEMENT, request__asked__plan=plan.pk
-    )
-    kept = rows.exclude(state=ComputationState.FAILED).defer("request", "answer")
+    """The latest placements that were asked for from the page of `plan`, without what they answered but
+    `placed_ms`, and `planned_ms` of a run of the option itself (`placed_against_plan`)."""
+    rows = Computation.objects.of(ComputationKind.PLACEMENT).filter(team=plan.team_id, plan=plan)
+    figures = rows.annotate(placed_ms=F("answer__run__placed_ms"), planned_ms=F("answer__run__planned_ms"))
+    kept = figures.exclude(state=ComputationState.FAILED).defer("request", "answer")
     return list(kept[:MOST_LISTED])

@@ -117,7 +117,8 @@ def result_context(computation: Computation, show: str) -> dict[str, Any]:
         return context
     return context | {
         "ended": ENDED[found["stopped_by"]],
-        "tables": tables(found, answer["baselines"], network),
+        "tables": tables(found, answer["baselines"], network, answer.get("run", {})),
+        "against": answer.get("run"),
         "map": placement_map(network, found["groups"], found["pipelines"]),
     }
 
@@ -166,11 +167,13 @@ def matrix(network: Network, show: str, most_places: int = MOST_PLACES) -> Matri
                   of=len(network.places), by_device=by_device)  # fmt: skip
 
 
-def tables(found: dict[str, Any], baselines: list[dict[str, Any]], network: Network) -> dict[str, Figures]:
+def tables(
+    found: dict[str, Any], baselines: list[dict[str, Any]], network: Network, run: dict[str, Any]
+) -> dict[str, Figures]:
     """Every table of a placement by name; `matrix` and `history` are files only."""
     made = (
         _costs(found, baselines), _groups(found, network), _pipelines(found, network),
-        _history(found, baselines), _matrix_rows(network),
+        _history(found, baselines), _matrix_rows(network), *([_against(run)] if "placed_ms" in run else []),
     )  # fmt: skip
     return {table.name: table for table in made}
 
@@ -191,6 +194,25 @@ def _costs(found: dict[str, Any], baselines: list[dict[str, Any]]) -> Figures:
             Column(label="Placement", key="name"), Column(label="Kind", key="kind", wide=True),
             Column(label="Cost", key="cost_s", unit="s", decimals=4),
             Column(label="Of ours", key="ratio", unit="×", decimals=2),
+        ],
+    )  # fmt: skip
+
+
+def _against(run: dict[str, Any]) -> Figures:
+    """Iteration times of the plan, of a run of it, and of a run on the placement."""
+    planned = run["planned_ms"]
+    rows = [
+        {"name": label, "ms": run[name], "ratio": run[name] / planned}
+        for name, label in (
+            ("plan_ms", "As the plan says"), ("planned_ms", "A run of the plan's option"),
+            ("placed_ms", "A run on this placement"),
+        )
+    ]  # fmt: skip
+    return Figures(
+        name="iteration", title="Iteration time", rows=rows, note="beside the plan's; predicted",
+        columns=[
+            Column(label="", key="name"), Column(label="Iteration", key="ms", unit="ms", decimals=1),
+            Column(label="Of the option's run", key="ratio", unit="×", decimals=3),
         ],
     )  # fmt: skip
 
@@ -254,7 +276,7 @@ def _history(found: dict[str, Any], baselines: list[dict[str, Any]]) -> Figures:
         for at, cost in other["history"]
     ]
     return Figures(
-        name="history", title="Cost over evaluations", rows=rows,
+        name="history", title="Cost over evaluations", rows=rows, most=MOST_ROWS,
         columns=[
             Column(label="Search", key="name"), Column(label="Evaluations", key="evaluations", decimals=0),
             Column(label="Least cost", key="cost_s", unit="s", decimals=6),
@@ -303,7 +325,8 @@ def file_of(computation: Computation, name: str) -> str | None:
     answer = computation.answer or {}
     if "placement" not in answer:
         return None
-    table = tables(answer["placement"], answer["baselines"], network_of(computation.request)).get(name)
+    network = network_of(computation.request)
+    table = tables(answer["placement"], answer["baselines"], network, answer.get("run", {})).get(name)
     return None if table is None else table.as_csv()
 
 

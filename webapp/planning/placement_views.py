@@ -43,7 +43,8 @@ def placement_create(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         made = services.start(
             request.user, team=form.cleaned_data["team"], kind=ComputationKind.PLACEMENT,
-            name=form.cleaned_data["name"], request=form.question,
+            name=form.cleaned_data["name"], request=form.question, plan=form.plan_of_team,
+            key=form.cleaned_data["idempotency_key"],
         )  # fmt: skip
         return redirect("placement:placement-detail", pk=made.pk)
     context = {

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 from engine.inputs import parse
 from engine.plan.placement.request import PlacementRequest
 from webapp.planning.placement_form import document_of
+from webapp.planning.placement_predicted import placed_against_plan
 
 if TYPE_CHECKING:
     from webapp.planning.computing import Wires
 
 
 def place_devices(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str, Any]]:
-    """{"placement": as `meridian place` prints it, "baselines": [{name, cost_s, history}]}.
+    """{"placement": as `meridian place` prints it, "baselines": [{name, cost_s, history}], "run"?}.
 
     A baseline's history is where its least cost fell, [[evaluations, cost_s]…]; empty for one that only is.
+    `run` is of a placement of a plan's option: see `placed_against_plan`.
     """
     from engine.plan.placement import (
         baselines,
@@ -32,7 +34,7 @@ def place_devices(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str,
         "the paper's search": lambda: baselines.published_search(problem, seed),
         "Kernighan–Lin": lambda: baselines.score(problem, baselines.kernighan_lin(problem, seed)),
     }
-    wires.of = 1 + (len(others) if request["baselines"] else 0)
+    wires.of = 1 + (len(others) if request["baselines"] else 0) + bool(wires.computation.plan_id)
     falls: list[tuple[int, float]] = []
 
     def report(evaluations: int, cost_s: float) -> None:
@@ -56,3 +58,6 @@ def place_devices(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str,
             entry |= {"cost_s": found.best_s, "history": [list(fall) for fall in falls_at]}
         answer = {**answer, "baselines": [*answer["baselines"], entry]}
         yield answer
+    if wires.computation.plan_id:
+        against = placed_against_plan(wires.computation, answer["placement"])
+        yield {**answer, "run": against}

@@ -8,6 +8,7 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.schedule.scenario import POLICIES, Scenario
 from engine.simulate import SweepDocument
+from webapp.asked_once import key_field
 from webapp.formkit import Sectioned, team_field
 from webapp.planning.models import ComputationKind
 from webapp.planning.number_lists import Numbers, one_or_many
@@ -86,6 +87,7 @@ class ScheduleForm(Sectioned, forms.Form):
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         team_field(self, user)
+        key_field(self)
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}

@@ -51,7 +51,7 @@ def schedule_create(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         computation = services.start(
             request.user, team=form.cleaned_data["team"], kind=form.kind, name=form.cleaned_data["name"],
-            request=form.computation,
+            request=form.computation, key=form.cleaned_data["idempotency_key"],
         )  # fmt: skip
         return redirect("schedules:schedule-detail", pk=computation.pk)
     context = {

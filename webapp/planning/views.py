@@ -1,7 +1,7 @@
 """Pages of plans."""
 
 import json
-import secrets
+import uuid
 from typing import Any
 
 from django.contrib import messages
@@ -13,7 +13,12 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_POST
 
 from engine.errors import InputError
-from webapp.accounts.permissions import require, require_somewhere, visible_or_404
+from engine.inputs import parse
+from engine.plan.dc_selection import WHAT_IF_S
+from engine.plan.request import PlanRequest
+from webapp.accounts.models import Team
+from webapp.accounts.permissions import may, require, require_somewhere, visible_or_404
+from webapp.asked_once import fresh_key
 from webapp.jobs.models import Run
 from webapp.jobs.services import launch_plan
 from webapp.jobs.tables import RunTable
@@ -23,7 +28,7 @@ from webapp.planning.compose import initial_of
 from webapp.planning.design import download
 from webapp.planning.dry import dry_run
 from webapp.planning.forms import PlanForm
-from webapp.planning.models import Plan
+from webapp.planning.models import OPEN, Computation, ComputationKind, Plan
 from webapp.planning.plan_tables import (
     compared_fronts,
     compared_lines,
@@ -32,8 +37,10 @@ from webapp.planning.plan_tables import (
     plan_file,
     side_by_side,
 )
-from webapp.planning.refinement import refinement_of, wants_refining
+from webapp.planning.plan_work import answers_at_once
+from webapp.planning.refinement import refinement_of
 from webapp.planning.selectors import plan_context, refining_context, result_of
+from webapp.planning.services.refinements import wants_second_look
 from webapp.planning.tables import PlanFilterSet, PlanTable
 from webapp.planning.what_if import asked
 from webapp.queries import whole
@@ -43,10 +50,13 @@ MOST_OFFERED = 50  # plans to choose from on the page of a comparison
 
 
 def plan_list(request: HttpRequest) -> HttpResponse:
+    asked_for = Computation.objects.visible_to(request.user).of(ComputationKind.PLAN).filter(state__in=OPEN)
+    computing = asked_for.only("name", "state")[:MOST_OFFERED]
     return list_page(
         request, title="Plans", rows=Plan.objects.visible_to(request.user).for_lists(),
         filter_class=PlanFilterSet, table_class=PlanTable, create=("planning:plan-create", "New plan"),
         actions=[(reverse("planning:plan-compare"), "Compare plans")],
+        template="planning/plan_list.html", context={"computing": computing},
         empty="No plan yet. A plan shows what each number of DP cells takes and costs.",
     )  # fmt: skip
 
@@ -57,13 +67,10 @@ def plan_create(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
         try:
-            plan = services.create_plan(
-                request.user, team=values["team"], name=values["name"], request=form.request_document,
-                training=form.training,
+            return _make(
+                request, values["team"], values["name"], form.request_document, form.training,
+                at_once=form.at_once, key=values["idempotency_key"],
             )  # fmt: skip
-            if wants_refining(plan.result):
-                services.ask_to_refine(request.user, plan, plan.request)
-            return redirect("planning:plan-detail", pk=plan.pk)
         except InputError as error:
             form.take_input_error(error)
         except ValidationError as error:
@@ -75,8 +82,68 @@ def plan_create(request: HttpRequest) -> HttpResponse:
     return render(request, "planning/plan_form.html", context, status=422 if form.errors else 200)
 
 
+def _make(
+    request: HttpRequest, team: Team, name: str, document: dict[str, Any], training: dict[str, Any] | None, *,
+    at_once: bool, key: str,
+) -> HttpResponse:  # fmt: skip
+    """Make a plan while the page waits, or have the search worker make it; answers with the page to go to.
+
+    Raises InputError and ValidationError as `services.create_plan`.
+    """
+    asked_for: dict[str, Any] = {
+        "team": team,
+        "name": name,
+        "request": document,
+        "training": training,
+        "key": key,
+    }
+    if not at_once:
+        computation = services.ask_for_plan(request.user, **asked_for)
+        return redirect("planning:plan-computing", pk=computation.pk)
+    plan = services.create_plan(request.user, **asked_for, budget_s=WHAT_IF_S)
+    if wants_second_look(plan.result) and refinement_of(plan, plan.request) is None:
+        services.ask_to_refine(request.user, plan, plan.request)
+    return redirect("planning:plan-detail", pk=plan.pk)
+
+
+def plan_computing(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """How far a plan is that the search worker computes; goes to the plan once it is there."""
+    computation = _computing(request, pk)
+    made, follows = computation.plan, bool(request.headers.get("HX-Request"))
+    if made is not None:
+        there = redirect("planning:plan-detail", pk=made.pk)
+        return HttpResponse(headers={"HX-Redirect": there.url}) if follows else there
+    context = {"computation": computation, "may_operate": may(request.user, computation.team)}
+    page = "plan_computing_state" if follows else "plan_computing"
+    return render(request, f"planning/{page}.html", context)
+
+
+def _computing(request: HttpRequest, pk: uuid.UUID) -> Computation:
+    rows = Computation.objects.of(ComputationKind.PLAN).select_related("team", "created_by", "plan")
+    return visible_or_404(rows, request.user, pk=pk)
+
+
+@require_POST
+def plan_stop(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """Stop computing a plan."""
+    if not services.ask_to_cancel(request.user, _computing(request, pk)):
+        messages.info(request, "It has ended already.")
+    return redirect("planning:plan-computing", pk=pk)
+
+
 def _initial(request: HttpRequest) -> dict[str, Any]:
-    """The values of the plan named by ?from=, which the user must be able to read; else none."""
+    """The values of the plan named by ?from=, or of one that was only asked for (?again=), which the user
+    must be able to read; else none."""
+    if request.GET.get("again"):
+        try:
+            asked_for = _computing(request, uuid.UUID(request.GET["again"]))
+        except ValueError:
+            raise Http404 from None
+        unmade = Plan(
+            team=asked_for.team, name=asked_for.name, request=asked_for.request["document"],
+            training=asked_for.request["training"],
+        )  # fmt: skip
+        return {**initial_of(unmade), "name": asked_for.name}
     source = whole(request.GET.get("from"))
     if source is None:
         return {}
@@ -87,7 +154,7 @@ def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
     """A plan, or a what-if of it (webapp/planning/what_if.py); for htmx the part that a change changes."""
     plan = _visible(request, pk)
     context = plan_context(plan, request.user, request.GET)
-    context["launch_key"] = secrets.token_urlsafe(24)
+    context["launch_key"] = fresh_key()
     context["command"] = f"meridian plan plan-{pk}.json"
     context["document_name"] = f"plan-{pk}.json"
     query = f"?{context['what_query']}" if context["what_query"] else ""
@@ -157,15 +224,15 @@ def plan_save(request: HttpRequest, pk: int) -> HttpResponse:
         messages.error(request, f"Not saved: {what.error or 'nothing differs from the plan.'}")
         return back
     try:
-        saved = services.create_plan(
-            request.user, team=plan.team, name=_name(request), request=what.document,
-            training=plan.training,
-        )  # fmt: skip
+        at_once = answers_at_once(parse(PlanRequest, what.document))
+        key = request.POST.get("idempotency_key", "")
+        return _make(
+            request, plan.team, _name(request), what.document, plan.training, at_once=at_once, key=key
+        )
     except (InputError, ValidationError) as error:
         said = " ".join(error.messages) if isinstance(error, ValidationError) else f"{error}."
         messages.error(request, f"Not saved: {said}")
         return redirect(f"{back.url}?{urlencode(what.used)}")
-    return redirect("planning:plan-detail", pk=saved.pk)
 
 
 @require_POST

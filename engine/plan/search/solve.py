@@ -22,12 +22,15 @@ STEADY_SHARE = 0.1
 MOST_AROUND = 8
 
 
-def plan_search(request: PlanRequest, *, budget_s: float, cancelled: Callable[[], bool]) -> PlanResult:
+def plan_search(
+    request: PlanRequest, *, budget_s: float, cancelled: Callable[[], bool],
+    report: Callable[[int, int | None], None] = lambda done, of: None,
+) -> PlanResult:  # fmt: skip
     """The best option that the search finds, and others beside it: the best of some other D.
 
     Parameters
     ----------
-    budget_s, cancelled : as of `plan`.
+    budget_s, cancelled, report : as of `plan`.
 
     Raises
     ------
@@ -36,7 +39,7 @@ def plan_search(request: PlanRequest, *, budget_s: float, cancelled: Callable[[]
     """
     began = time.perf_counter()
     problems, left_out = _problems(request)
-    search = _Search([Space(problem, i) for i, problem in enumerate(problems)], budget_s, cancelled)
+    search = _Search([Space(problem, i) for i, problem in enumerate(problems)], budget_s, cancelled, report)
     search.run()
     search.steady()
     search.look_around()
@@ -69,8 +72,11 @@ def _problems(request: PlanRequest) -> tuple[list[Problem], tuple[LeftOut, ...]]
 class _Search:
     """What the search knows so far. `best` is of `best_space`; without one that is the first with figures."""
 
-    def __init__(self, spaces: list[Space], budget_s: float, cancelled: Callable[[], bool]) -> None:
-        self.spaces, self.budget_s, self.cancelled = spaces, budget_s, cancelled
+    def __init__(
+        self, spaces: list[Space], budget_s: float, cancelled: Callable[[], bool],
+        report: Callable[[int, int | None], None],
+    ) -> None:  # fmt: skip
+        self.spaces, self.budget_s, self.cancelled, self.report = spaces, budget_s, cancelled, report
         self.objective = spaces[0].problem.request.objective
         self.best: Option | None = None
         self.best_space = spaces[0]
@@ -134,6 +140,7 @@ class _Search:
         if not self.best_space.options:
             self.best_space = space
         self._keep(space, space.timed(ahead))
+        self.report(len(self.looked_at), None)
 
     def _keep(self, space: Space, option: Option) -> None:
         if option.feasible and (self.best is None or choose.better(option, self.best, self.objective)):

@@ -4,22 +4,21 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from engine.errors import InputError
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
+from webapp.asked_once import once
 from webapp.jobs import notify
 from webapp.jobs.document import pinned_document, train_document
 from webapp.jobs.models import Job, MarkLevel, Run
-from webapp.jobs.placed import placed_job
+from webapp.jobs.placed import PlacedJob
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services.status import add_mark
 from webapp.planning.models import Computation, Plan
 from webapp.planning.placement_plan import placed_plan
-
-LONGEST_KEY = 64
 
 
 @transaction.atomic
@@ -47,23 +46,23 @@ def launch_plan(
 
 @transaction.atomic
 def launch_placement(
-    actor: Any, placement: Computation, *, name: str, training: dict[str, Any], key: str = ""
+    actor: Any, placement: Computation, *, name: str, placed: PlacedJob, key: str = ""
 ) -> Run:
     """Make a job called `name` whose ranks are where `placement` says, and its first run. See `launch_plan`.
 
     Parameters
     ----------
-    training : what is trained, as `placed_job` reads it.
+    placed : the job of the placement (`placed_job`), or one with other values and the same ranks.
 
     Raises
     ------
     PermissionDenied
         `actor` is no operator of the placement's team.
     InputError
-        The placement cannot be run, or the engine refuses the document; says why.
+        The engine refuses the document; says why.
     """
     require(actor, placement.team)
-    return _once(actor, key, lambda: _launch_placed(actor, placement, name, training, key))
+    return _once(actor, key, lambda: _launch_placed(actor, placement, name, placed, key))
 
 
 @transaction.atomic
@@ -115,14 +114,7 @@ def clone_run(actor: Any, run: Run, *, name: str, document: dict[str, Any], key:
 
 def _once(actor: Any, key: str, make: Callable[[], Run]) -> Run:
     """The run that `actor` asked for with `key` before, else a new one; two at once get the same."""
-    if not key:
-        return make()
-    if len(key) > LONGEST_KEY or not key.isprintable():
-        raise InputError("idempotency_key", key[:80], f"at most {LONGEST_KEY} printable characters")
-    with connection.cursor() as cursor:  # released with the transaction: a second request waits for the first
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"launch {actor.pk} {key}"])
-    known = Run.objects.select_related("job").filter(created_by=actor, idempotency_key=key).first()
-    return known or make()
+    return once(actor, Run.objects.select_related("job"), key, make)
 
 
 def _launch_option(
@@ -141,8 +133,7 @@ def _launch_option(
     return _queue(actor, job, key)
 
 
-def _launch_placed(actor: Any, placement: Computation, name: str, training: dict[str, Any], key: str) -> Run:
-    placed = placed_job(placement, training)
+def _launch_placed(actor: Any, placement: Computation, name: str, placed: PlacedJob, key: str) -> Run:
     copy: dict[str, Any] = {"name": name, "placement": {"id": str(placement.pk), "name": placement.name}}
     planned = placed_plan(placement.request, Plan.objects.filter(team=placement.team))
     if planned:

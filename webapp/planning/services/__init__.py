@@ -12,10 +12,11 @@ from webapp.planning.services.computations import (
     say_alive,
     start,
 )
-from webapp.planning.services.plans import clone_plan, create_plan, rename_plan
+from webapp.planning.services.plans import ask_for_plan, clone_plan, create_plan, keep_plan, rename_plan
 from webapp.planning.services.refinements import ask_to_refine, keep_refined
 
 __all__ = [
+    "ask_for_plan",
     "ask_to_cancel",
     "ask_to_refine",
     "claim",
@@ -23,6 +24,7 @@ __all__ = [
     "create_plan",
     "finish",
     "give_up",
+    "keep_plan",
     "keep_refined",
     "note_progress",
     "put_back",

@@ -13,6 +13,7 @@ from redis import RedisError
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
+from webapp.asked_once import once
 from webapp.planning.models import OPEN, Computation, ComputationState, Plan
 
 log = structlog.get_logger(__name__)
@@ -26,9 +27,14 @@ _SET_LATER = {
 
 
 def start(
-    actor: Any, *, team: Team, kind: str, name: str, request: dict[str, Any], plan: Plan | None = None
-) -> Computation:
+    actor: Any, *, team: Team, kind: str, name: str, request: dict[str, Any], plan: Plan | None = None,
+    key: str = "",
+) -> Computation:  # fmt: skip
     """Keep a question and send it to the search worker once it is committed.
+
+    Parameters
+    ----------
+    key : idempotency key: what `actor` has asked for with the same key before is returned.
 
     Raises
     ------
@@ -38,13 +44,19 @@ def start(
         The name is too long or missing.
     """
     require(actor, team)
-    computation = Computation(team=team, kind=kind, name=name, request=request, plan=plan, created_by=actor)
+    asked = Computation(
+        team=team, kind=kind, name=name, request=request, plan=plan, created_by=actor, idempotency_key=key
+    )
+
+    def queue() -> Computation:
+        asked.clean_fields(exclude=_SET_LATER)
+        asked.save()
+        record(actor, "start", asked, team=team, after={"name": name, "kind": kind})
+        transaction.on_commit(lambda: _send(asked.pk))
+        return asked
+
     with transaction.atomic():
-        computation.clean_fields(exclude=_SET_LATER)
-        computation.save()
-        record(actor, "start", computation, team=team, after={"name": name, "kind": kind})
-        transaction.on_commit(lambda: _send(computation.pk))
-    return computation
+        return once(actor, Computation.objects.all(), key, queue)
 
 
 def ask_to_cancel(actor: Any, computation: Computation) -> bool:
@@ -118,7 +130,7 @@ def say_alive(computation: Computation) -> None:
 def finish(computation: Computation, answer: Any) -> None:
     """Keep the answer; cancelled where that was asked for meanwhile, with what was found."""
     with transaction.atomic():
-        mine = _mine(computation)
+        mine = claimed(computation)
         if mine is None:
             return
         asked = mine.cancel_asked
@@ -131,7 +143,7 @@ def finish(computation: Computation, answer: Any) -> None:
 def give_up(computation: Computation, error: str) -> None:
     """The question cannot be answered: keep why."""
     with transaction.atomic():
-        mine = _mine(computation)
+        mine = claimed(computation)
         if mine is None:
             return
         mine.state, mine.error, mine.finished_at = ComputationState.FAILED, error, timezone.now()
@@ -160,7 +172,7 @@ def requeue_lost() -> int:
     return len(keys)
 
 
-def _mine(computation: Computation) -> Computation | None:
+def claimed(computation: Computation) -> Computation | None:
     """The row, locked, where this worker's claim still holds."""
     return (
         Computation.objects.select_for_update()

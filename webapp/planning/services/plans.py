@@ -6,20 +6,30 @@ from typing import Any
 from django.db import transaction
 
 from engine.inputs import parse
+from engine.plan.dc_selection import FULL_S
 from engine.plan.dc_selection import plan as solve
 from engine.plan.request import PlanRequest
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.planning.models import Plan
+from webapp.asked_once import once
+from webapp.planning.models import Computation, ComputationKind, Plan
+from webapp.planning.services.computations import claimed, start
+from webapp.planning.services.refinements import ask_to_refine, wants_second_look
 
 UNCHECKED = ("request", "result", "training", "created_by")
 
 
 def create_plan(
-    actor: Any, *, team: Team, name: str, request: dict[str, Any], training: dict[str, Any] | None
-) -> Plan:
+    actor: Any, *, team: Team, name: str, request: dict[str, Any], training: dict[str, Any] | None,
+    budget_s: float = FULL_S, key: str = "",
+) -> Plan:  # fmt: skip
     """Compute and keep a plan.
+
+    Parameters
+    ----------
+    budget_s : of a search, as `engine.plan.dc_selection.plan`.
+    key : idempotency key: the plan that `actor` has asked for with the same key before is returned.
 
     Raises
     ------
@@ -31,22 +41,71 @@ def create_plan(
         The team has a plan of this name already.
     """
     require(actor, team)
-    began = time.perf_counter()
-    result = solve(parse(PlanRequest, request)).as_dict()
-    took_ms = (time.perf_counter() - began) * 1e3
-    plan = Plan(
-        team=team,
-        name=name,
-        request=request,
-        result=result,
-        training=training,
-        computed_ms=took_ms,
-        created_by=actor,
-    )
+    question = {"name": name, "request": request, "training": training, "idempotency_key": key}
+
+    def make() -> Plan:
+        began = time.perf_counter()
+        result = solve(parse(PlanRequest, request), budget_s=budget_s).as_dict()
+        took_ms = (time.perf_counter() - began) * 1e3
+        plan = Plan(team=team, result=result, computed_ms=took_ms, created_by=actor, **question)
+        return _kept(plan)
+
+    with transaction.atomic():
+        return once(actor, Plan.objects.all(), key, make)
+
+
+def ask_for_plan(
+    actor: Any, *, team: Team, name: str, request: dict[str, Any], training: dict[str, Any] | None,
+    key: str = "",
+) -> Computation:  # fmt: skip
+    """Have the search worker compute a plan; see `create_plan`.
+
+    Raises
+    ------
+    PermissionDenied
+        `actor` is no operator of `team`.
+    ValidationError
+        The team has a plan of this name already.
+    """
+    require(actor, team)
+    asked = {"document": request, "training": training}
+    with transaction.atomic():
+        known = Computation.objects.filter(created_by=actor, idempotency_key=key).exclude(idempotency_key="")
+        if not known.exists():
+            Plan(team=team, name=name, computed_ms=0).full_clean(exclude=UNCHECKED)
+        return start(actor, team=team, kind=ComputationKind.PLAN, name=name, request=asked, key=key)
+
+
+def keep_plan(computation: Computation, result: dict[str, Any], took_ms: float) -> Plan | None:
+    """Make the plan that a computation was asked for, and have it refined where that may help.
+
+    A name that was given away meanwhile gets a number. None where nobody waits for the plan any more.
+    """
+    with transaction.atomic():
+        mine = claimed(computation)
+        if mine is None or mine.cancel_asked:
+            return None
+        plan = Plan(
+            team=mine.team, name=mine.name, request=mine.request["document"], result=result,
+            training=mine.request["training"], computed_ms=took_ms, created_by=mine.created_by,
+        )  # fmt: skip
+        if Plan.objects.filter(team=plan.team, name=plan.name).exists():
+            plan.name = plan.free_name()
+        _kept(plan)
+        mine.plan = plan
+        mine.save(update_fields=["plan"])
+    if wants_second_look(result):
+        ask_to_refine(plan.created_by, plan, plan.request)
+    return plan
+
+
+def _kept(plan: Plan) -> Plan:
+    """Check a plan whose answer is there, save it and note that."""
     with transaction.atomic():
         plan.full_clean(exclude=UNCHECKED)
         plan.save()
-        record(actor, "create", plan, team=team, after={"name": name, "request": request})
+        after = {"name": plan.name, "request": plan.request}
+        record(plan.created_by, "create", plan, team=plan.team, after=after)
     return plan
 
 

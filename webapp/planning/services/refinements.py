@@ -27,10 +27,19 @@ def ask_to_refine(actor: Any, plan: Plan, document: dict[str, Any]) -> Computati
     )  # fmt: skip
 
 
+def wants_second_look(result: dict[str, Any]) -> bool:
+    """Whether the worker may find a better answer: with `auto`, or with more time than a page has."""
+    searched = result.get("search") or {
+        "stopped_by": "proven"
+    }  # Algorithm 1 has looked at all that it looks at
+    unsure = searched["stopped_by"] != "proven"
+    return unsure or any(option.get("refining") for option in result["options"])
+
+
 def keep_refined(computation: Computation, result: dict[str, Any]) -> bool:
     """Put a refined answer in place of the plan's own; False where it is a what-if's, or the plan is gone."""
     with transaction.atomic():
-        plan = Plan.objects.select_for_update(of=("self",)).filter(refinements=computation).first()
+        plan = Plan.objects.select_for_update(of=("self",)).filter(computations=computation).first()
         if plan is None or plan.request != computation.request["document"]:
             return False
         before, after = plan.best, result["options"][result["best"]] if result["best"] is not None else None

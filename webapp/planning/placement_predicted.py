@@ -1,0 +1,53 @@
+"""A placement's iteration time beside its plan's: what a run on each is predicted to take."""
+
+from typing import Any
+
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.runtime.job import TrainJob
+from engine.runtime.predict import predict
+from webapp.planning.models import Computation, Plan
+from webapp.planning.placement_plan import placed_plan
+
+# Of a run's document, what says where it computes: a placement has its own.
+WHERE = ("datacenters", "links", "stages", "dc_of_stage", "pipelines", "cells", "device")
+
+
+def placed_against_plan(placement: Computation, found: dict[str, Any]) -> dict[str, Any]:
+    """{plan_ms, planned_ms, placed_ms}, or {reason} where the placement cannot be run.
+
+    Parameters
+    ----------
+    found : the answer of the engine, which `placement` need not hold yet.
+
+    Returns
+    -------
+    plan_ms : iteration of the option, as the plan says.
+    planned_ms, placed_ms : as predicted of a run that is launched from the option, and from the placement.
+    """
+    from webapp.jobs.document import train_document  # jobs know plans: not the other way round at import
+    from webapp.jobs.placed import placed_job
+
+    placed = placed_plan(placement.request, Plan.objects.filter(computations=placement))
+    if placed is None:
+        return {"reason": "The plan has no such option any more."}
+    plan, option = placed
+    if not plan.training:
+        return {"reason": "The plan is from a model preset, and a run needs explicit times."}
+    try:
+        planned = train_document(plan.request, option, plan.training)
+        training = {name: value for name, value in planned.items() if name not in WHERE}
+        moved = placed_job(placement, training, found).document
+        return {
+            "plan_ms": option["iteration_ms"],
+            "planned_ms": _iteration_ms(planned),
+            "placed_ms": _iteration_ms(moved),
+        }
+    except InputError as error:
+        return {"reason": f"{error.allowed[:1].upper()}{error.allowed[1:]}."}
+
+
+def _iteration_ms(document: dict[str, Any]) -> float:
+    from webapp.jobs.document import pinned_document
+
+    return predict(parse(TrainJob, pinned_document(document))).iteration_s * 1e3

@@ -1,0 +1,56 @@
+"""Computing a plan: at once where that is quick for sure, else by the search worker."""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from engine.inputs import parse
+from engine.plan.dc_selection import WHAT_IF_S, most_listed, plan
+from engine.plan.job import cluster_of, job_of
+from engine.plan.request import KINDS, PlanRequest
+from engine.plan.search.cells import CELL_S, FAST, OP_S
+from webapp.planning import services
+
+if TYPE_CHECKING:
+    from webapp.planning.computing import Wires
+
+# A request may be as large as this and still be answered while a page waits: what-ifs of 5 × 600 GPUs are.
+MOST_SITES, MOST_GPUS, MOST_LAYOUTS = 5, 5_000, 2
+# Policies that take milliseconds a cell; of `auto` the search tries the fast ones.
+QUICK = ("auto", "gpipe", *FAST)
+
+
+def answers_at_once(request: PlanRequest) -> bool:
+    """Whether `request` is surely answered in a few tenths of a second.
+
+    Raises
+    ------
+    InputError
+        The job does not fit its model, or an answer would have too many options.
+    """
+    job = job_of(request, cluster_of(request))
+    cell_s = CELL_S + OP_S * KINDS * job.partitions * job.microbatches * job.cell_pipelines
+    if request.policy not in QUICK:
+        return False
+    if request.method == "algorithm1":
+        return most_listed(request, job) * cell_s <= WHAT_IF_S
+    gpus = sum(dc.gpus for dc in request.datacenters)
+    small = len(request.datacenters) <= MOST_SITES and gpus <= MOST_GPUS
+    return small and len(request.job.layouts) <= MOST_LAYOUTS and len(FAST) * cell_s <= WHAT_IF_S
+
+
+def compute_plan(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str, Any]]:
+    """{"plan": its number}: the plan is there once it is computed; one that is stopped is not kept."""
+    wires.of = 1
+    began = time.perf_counter()
+
+    def report(cells: int, of: int | None) -> None:
+        wires.say({"cells": cells, "cells_of": of})
+
+    found = plan(parse(PlanRequest, request["document"]), cancelled=wires.cancelled, report=report)
+    if wires.cancelled():
+        return
+    took_ms = (time.perf_counter() - began) * 1e3
+    made = services.keep_plan(wires.computation, found.as_dict(), took_ms)
+    if made is not None:
+        yield {"plan": made.pk}
