@@ -29,9 +29,16 @@ JOB = {
     "parameters_per_stage": 4.12e8,
     "activation_bytes": 33_554_432,
 }
+ONE_LAYOUT = {"model": "llama-3-8b", "partitions": 32, "microbatches": 60}
+TWELVE_LAYOUTS = {
+    "model": "llama-3-70b",
+    "partitions": [20, 40, 80],
+    "tp": [1, 2, 4, 8],
+    "microbatches": 60,
+}
 
 
-def document(gpus: tuple[int, ...], method: str) -> dict[str, Any]:
+def document(gpus: tuple[int, ...], method: str, job: dict[str, Any] = JOB) -> dict[str, Any]:
     """Data centres of `gpus` GPUs; links of 5 Gbps between all, latencies that repeat."""
     names = [f"dc{i}" for i in range(len(gpus))]
     return {
@@ -47,7 +54,7 @@ def document(gpus: tuple[int, ...], method: str) -> dict[str, Any]:
             }
             for i, (a, b) in enumerate(itertools.combinations(names, 2))
         ],
-        "job": JOB,
+        "job": job,
         "method": method,
     }
 
@@ -65,13 +72,15 @@ def whole_command(method: str) -> tuple[float, float]:
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def computation(gpus: tuple[int, ...], method: str, *, what_if: bool = False) -> tuple[float, float]:
+def computation(
+    gpus: tuple[int, ...], method: str, *, what_if: bool = False, job: dict[str, Any] = JOB
+) -> tuple[float, float]:
     """Wall and CPU seconds of the computation alone, in this process."""
     from engine.inputs import parse
     from engine.plan.dc_selection import FULL_S, WHAT_IF_S, plan
     from engine.plan.request import PlanRequest
 
-    request = parse(PlanRequest, copy.deepcopy(document(gpus, method)))
+    request = parse(PlanRequest, copy.deepcopy(document(gpus, method, job)))
     start, cpu = time.perf_counter(), time.process_time()
     plan(request, budget_s=WHAT_IF_S if what_if else FULL_S)
     return time.perf_counter() - start, time.process_time() - cpu
@@ -94,6 +103,14 @@ def main() -> None:
     report("Algorithm 1", lambda: computation(even, "algorithm1"), 0.1, REPEATS)
     report("what-if, 5 × 600", lambda: computation(even, "search", what_if=True), 0.2, REPEATS)
     report("what-if, 600 … 200", lambda: computation(SIZES, "search", what_if=True), 0.2, REPEATS)
+    for layouts, job in (("one layout", ONE_LAYOUT), ("12 layouts", TWELVE_LAYOUTS)):
+        for gpus in (even, SIZES):
+
+            def asked(gpus: tuple[int, ...] = gpus, job: dict[str, Any] = job) -> tuple[float, float]:
+                return computation(gpus, "search", what_if=True, job=job)
+
+            sizes = f"{gpus[0]} … {gpus[-1]}" if gpus is SIZES else f"{len(gpus)} × {gpus[0]}"
+            report(f"what-if, {sizes}, a model, {layouts}", asked, 0.2, REPEATS)
     report("search, 5 × 600", lambda: computation(even, "search"), 1.0, REPEATS)
     report("search, 100 × 10,000", lambda: computation(large, "search"), 30.0, 1)
     most_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

@@ -45,15 +45,24 @@ MIXED = Numbers(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
     """Bytes on one GPU of one stage: always, for each microbatch in flight, and for each of which all
-    activations are there (those that are kept anyway not counted again)."""
+    activations are there (those that are kept anyway not counted again).
+
+    serving_bytes : always too, of what it serves in its bubbles: weights and KV caches.
+    """
 
     state_bytes: float
     kept_bytes: float
     full_bytes: float
+    serving_bytes: float = 0.0
+
+    @property
+    def always_bytes(self) -> float:
+        """Without any microbatch."""
+        return self.state_bytes + self.serving_bytes
 
     def total_bytes(self, in_flight: int, full: int = 1) -> float:
         """With so many microbatches in flight, `full` of them with all their activations."""
-        return self.state_bytes + in_flight * self.kept_bytes + full * self.full_bytes
+        return self.always_bytes + in_flight * self.kept_bytes + full * self.full_bytes
 
     def most_in_flight(self, memory_bytes: float, full: int = 1) -> int:
         """Microbatches in flight that `memory_bytes` hold; below 1: not even one."""
@@ -143,8 +152,10 @@ def stage_memory(
     is_first: bool,
     is_last: bool,
     stored: Numbers = MIXED,
+    serving_bytes: float = 0.0,
 ) -> StageMemory:
-    """One stage of `blocks` dense blocks, on one of its `tp` GPUs.
+    """One stage of `blocks` dense blocks, on one of its `tp` GPUs, of which each keeps `serving_bytes` for
+    prefill.
 
     A stage computes a microbatch's blocks again in one go, as a schedule's R does. The last stage also holds
     the logits, in fp32 at least.
@@ -160,6 +171,7 @@ def stage_memory(
         state_bytes=stored.parameter_bytes * parameters / tp,
         kept_bytes=kept_bytes + (0.0 if again else logits),
         full_bytes=full_bytes + (logits if again else 0.0),
+        serving_bytes=serving_bytes,
     )
 
 

@@ -11,6 +11,7 @@ from engine.schedule.ir import NO_OP
 def held_bytes(memory: tuple[StageMemory, ...] | None, schedule: Schedule) -> NDArray[np.float64] | None:
     """The most bytes on one GPU of each stage, shape (stages,); None where `memory` is.
 
+    What a GPU keeps for prefill counts.
     A microbatch keeps its inputs from the start of F to the end of B (of W where B is split), and all its
     activations from the start of R, or of an F that has no R.
     """
@@ -25,8 +26,8 @@ def held_bytes(memory: tuple[StageMemory, ...] | None, schedule: Schedule) -> ND
     full = np.array([stage.full_bytes for stage in memory]) / schedule.chunks
     held = np.cumsum(begins.astype(np.int64) - ends, axis=2) * kept[:, None]
     held = held + np.cumsum(fills.astype(np.int64) - ends, axis=2) * full[:, None]
-    state = np.array([stage.state_bytes for stage in memory])
-    return np.asarray(state + np.max(held, axis=(0, 2)))
+    always = np.array([stage.always_bytes for stage in memory])
+    return np.asarray(always + np.max(held, axis=(0, 2)))
 
 
 def _recomputed(schedule: Schedule, kinds: NDArray[np.int32]) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from engine.cluster.gpus import catalogue
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest
 from engine.model.presets import PRESETS
+from engine.model.serving import PrefillBudget
 from engine.model.stages import MeasuredProfile
 from engine.schedule.scenario import MOST_OPS, MOST_STAGES, Contention, RecomputeRule, Scenario
 
@@ -98,7 +99,7 @@ EXPLICIT = (
     "forward_ms", "backward_ms", "recompute_ms", "comm_to_compute",
     "parameters_per_stage", "activation_bytes", "tokens_per_microbatch",
 )  # fmt: skip
-OF_A_MODEL = ("micro_batch", "tp", "mfu", "measured", "dtype_bytes", "recompute")
+OF_A_MODEL = ("micro_batch", "tp", "mfu", "measured", "dtype_bytes", "recompute", "prefill")
 
 
 def _number_or_list(value: object) -> str:
@@ -134,6 +135,7 @@ class JobInput(Document):
     """What is trained: a model, or the times of a stage themselves.
 
     A model's times come from rooflines, from `mfu` where it is given, or from what was `measured`.
+    prefill : what every GPU keeps free for the prefill that is sold in its bubbles; None: nothing.
     """
 
     partitions: Partitions
@@ -145,6 +147,7 @@ class JobInput(Document):
     measured: MeasuredProfile | None = None
     dtype_bytes: Literal[1, 2, 4, 8] = 2
     recompute: Flag = True
+    prefill: PrefillBudget | None = None
     forward_ms: Positive | None = None
     backward_ms: Positive | None = None
     recompute_ms: NonNegative | None = None
@@ -166,6 +169,11 @@ class JobInput(Document):
         degrees = (_each(self.partitions), _each(self.tp), _each(self.micro_batch))
         every = itertools.product(*degrees)
         return tuple(dict.fromkeys(Layout(partitions=p, tp=tp, micro_batch=b) for p, tp, b in every))
+
+    @property
+    def serving_bytes(self) -> int:
+        """Of one GPU, kept free for prefill."""
+        return 0 if self.prefill is None else self.prefill.bytes
 
     @model_validator(mode="after")
     def _one_source(self) -> "JobInput":

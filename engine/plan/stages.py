@@ -1,8 +1,9 @@
 """How long each stage of a job takes on a GPU, and what it holds there: as given, by rooflines, at an MFU, or
 as measured."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from engine.cluster.collectives import Rates
 from engine.cluster.gpus import Gpu
@@ -39,12 +40,21 @@ class Stages:
     profiles_on: Callable[[Gpu], tuple[StageProfile, ...]]
     memory: tuple[StageMemory, ...] | None = None
     _seen: dict[str, tuple[StageProfile, ...]] = field(default_factory=dict, compare=False)
+    _held: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     def on(self, gpu: Gpu) -> tuple[StageProfile, ...]:
         """The profile of each stage on `gpu`; worked out once."""
         if gpu.name not in self._seen:
             self._seen[gpu.name] = self.profiles_on(gpu)
         return self._seen[gpu.name]
+
+    def in_flight_on(self, gpu: Gpu, microbatches: int) -> tuple[int, ...]:
+        """Of `microbatches`, those that each stage has the memory for on `gpu`; below 1: it does not fit."""
+        if self.memory is None:
+            return (microbatches,) * len(self.on(gpu))
+        if gpu.name not in self._held:
+            self._held[gpu.name] = tuple(one.most_in_flight(gpu.memory_bytes) for one in self.memory)
+        return tuple(min(microbatches, n) for n in self._held[gpu.name])
 
     def room(self, gpus: tuple[Gpu, ...], microbatches: int) -> Room | Infeasible:
         """What the memory of `gpus`, stage i on `gpus[i]`, leaves to a schedule, or which stage does not fit.
@@ -53,13 +63,13 @@ class Stages:
         """
         if self.memory is None:
             return Room(in_flight=None, full=None)
-        pairs = list(zip(self.memory, gpus, strict=True))
-        held = [memory.most_in_flight(gpu.memory_bytes) for memory, gpu in pairs]
+        held = [self.in_flight_on(gpu, microbatches)[stage] for stage, gpu in enumerate(gpus)]
         least = min(range(len(held)), key=lambda stage: held[stage])
-        if held[least] < 1:
-            return Infeasible(reason=_too_large(least, *pairs[least]))
-        in_flight = min(microbatches, held[least])
-        full = [memory.most_full(gpu.memory_bytes, in_flight) for memory, gpu in pairs]
+        in_flight = held[least]
+        if in_flight < 1:
+            return Infeasible(reason=_too_large(least, self.memory[least], gpus[least]))
+        pairs = set(zip(self.memory, (gpu.memory_bytes for gpu in gpus), strict=True))  # most are alike
+        full = [memory.most_full(memory_bytes, in_flight) for memory, memory_bytes in pairs]
         most_full = min((n for n in full if n is not None), default=microbatches)
         return Room(
             in_flight=in_flight if in_flight < microbatches else None,
@@ -68,7 +78,7 @@ class Stages:
 
     def no_room_on(self, gpu: Gpu) -> str | None:
         """Why no stage at all fits `gpu`; None where at least one does."""
-        if self.memory is None or any(one.most_in_flight(gpu.memory_bytes) >= 1 for one in self.memory):
+        if self.memory is None or max(self.in_flight_on(gpu, 1)) >= 1:
             return None
         least = min(range(len(self.memory)), key=lambda stage: _least_bytes(self.memory[stage]))  # type: ignore[index]
         return _too_large(least, self.memory[least], gpu)
@@ -92,16 +102,26 @@ def stages_of(given: JobInput, layout: Layout, model: Transformer | None) -> Sta
         sequence_parallel=layout.tp > 1,
         fused_attention=True,
     )
-    memory = tuple(
-        stage_memory(
-            model, how, tp=layout.tp, micro_batch=layout.micro_batch, blocks=n,
-            is_first=stage == 0, is_last=stage == len(blocks) - 1,
-        )
-        for stage, n in enumerate(blocks)
-    )  # fmt: skip
+    memory = _memory_of(given, layout, model, how, blocks)
     if given.mfu is not None:
         return Stages(profiles_on=_at_mfu(given, layout, model, given.mfu), memory=memory)
     return Stages(profiles_on=_by_roofline(given, layout, model, how), memory=memory)
+
+
+def _memory_of(
+    given: JobInput, layout: Layout, model: Transformer, how: How, blocks: Sequence[int]
+) -> tuple[StageMemory, ...]:
+    """What each stage holds; stages that are alike are counted once."""
+
+    @cache
+    def one(blocks: int, is_first: bool, is_last: bool) -> StageMemory:
+        return stage_memory(
+            model, how, tp=layout.tp, micro_batch=layout.micro_batch, blocks=blocks,
+            is_first=is_first, is_last=is_last, serving_bytes=given.serving_bytes,
+        )  # fmt: skip
+
+    last = len(blocks) - 1
+    return tuple(one(n, stage == 0, stage == last) for stage, n in enumerate(blocks))
 
 
 def _as_given(given: JobInput, stages: int) -> Stages:
@@ -159,6 +179,8 @@ def _machine(gpu: Gpu) -> Machine:
 
 def _too_large(stage: int, memory: StageMemory, gpu: Gpu) -> str:
     needed = f"stage {stage} needs {_least_bytes(memory) / GB:.1f} GB a GPU for one microbatch"
+    if memory.serving_bytes:
+        needed += f" with {memory.serving_bytes / GB:.1f} GB kept for prefill"
     return f"{needed}; {gpu.name} has {gpu.memory_bytes / GB:.1f}"
 
 

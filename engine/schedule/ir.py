@@ -125,9 +125,12 @@ class Schedule:
             f"microbatches {self.microbatches}, chunks {self.chunks}, traversal {self.traversal.name}, "
             f"sharing {self.sharing}, gate {self.recompute_gate}"
         ]
-        for pipeline in range(self.pipelines):
-            for stage in range(self.stages):
-                rows.append(f"P{pipeline} S{stage}: " + " ".join(map(str, self.order(pipeline, stage))))
+        # all GPUs run the same ops, in orders of their own: each is written once
+        words = {int(code): str(self.decode(int(code))) for code in np.unique(self.ops) if code != NO_OP}
+        for pipeline, stage in np.ndindex(self.pipelines, self.stages):
+            codes = self.ops[pipeline, stage].tolist()
+            order = " ".join(words[code] for code in codes if code != NO_OP)
+            rows.append(f"P{pipeline} S{stage}: {order}")
         for from_stage, to_stage in self.link_order:
             sent = " ".join(map(str, self.transfers(from_stage, to_stage)))
             rows.append(f"link {from_stage}>{to_stage}: {sent}")

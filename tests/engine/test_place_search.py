@@ -3,10 +3,11 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -43,15 +44,21 @@ def network(seed: int, devices: int, stages: int, kind: str = "random") -> Probl
 def cost_s(task: Problem, groups: Ints) -> float:
     """Eqs. 1–4 of groups, from the text: every matching and every order tried."""
     inside = max(max(task.data_s[d, list(group)].sum() for d in group) for group in groups)
-    between = {}
+    between = np.zeros((task.stages, task.stages))
     for a, b in itertools.permutations(range(task.stages), 2):
         matchings = itertools.permutations(groups[b])
         between[a, b] = min(
             max(task.pipeline_s[x, y] for x, y in zip(groups[a], matching, strict=True))
             for matching in matchings
         )
-    orders = itertools.permutations(range(task.stages))
-    return float(inside + min(sum(between[hop] for hop in itertools.pairwise(order)) for order in orders))
+    orders = all_orders(task.stages)
+    return float(inside + between[orders[:, :-1], orders[:, 1:]].sum(axis=1).min())
+
+
+@cache
+def all_orders(stages: int) -> Ints:
+    """Shape (stages!, stages)."""
+    return np.array(list(itertools.permutations(range(stages))))
 
 
 def all_groups(devices: list[int], size: int) -> Iterator[list[tuple[int, ...]]]:
@@ -92,10 +99,9 @@ def check(task: Problem, placement: Placement) -> None:
 SMALL = [(p, d) for p in range(1, 9) for d in range(1, 9) if p * d <= 8]
 
 
-CHECKABLE = [(p, d) for p, d in SMALL if p <= 6 and (p == 1 or d <= 4)]
-
-
-@given(seed=st.integers(0, 2**32 - 1), shape=st.sampled_from(CHECKABLE))
+@given(seed=st.integers(0, 2**32 - 1), shape=st.sampled_from(SMALL))
+@example(seed=7, shape=(7, 1))
+@example(seed=8, shape=(8, 1))
 @settings(max_examples=25, deadline=None)
 def test_small_cases_are_optimal(seed: int, shape: tuple[int, int]) -> None:
     stages, replicas = shape

@@ -184,6 +184,44 @@ def test_tight_memory_becomes_a_limit_of_the_schedule() -> None:
     assert scenario.memory_limit * last.kept_bytes <= room < (scenario.memory_limit + 1) * last.kept_bytes
 
 
+def test_what_prefill_keeps_is_not_trainings() -> None:
+    """2 GB fewer for microbatches in flight; where nothing is left for training, the reason says so."""
+    job = {"partitions": 8, "micro_batch": 2, "microbatches": 64}
+    limits = []
+    for more in ({}, {"prefill": {"weight_budget_gb": 1.5, "kv_budget_gb": 0.5}}):
+        asked = request_of({**job, **more}, (8,), types=("a100-40g",), policy="varuna")
+        result = plan(asked)
+        assert result.best is not None
+        limits.append(scenario_of(asked, result.options[result.best]).memory_limit)
+        memory = result.options[result.best].memory_gb_per_gpu
+        assert memory is not None
+        assert 39 < memory["dc0"] <= gpu("a100-40g").memory_bytes / 1e9
+    kept = stage_memory(
+        preset("llama-3-8b"), How(recompute="full", sequence_parallel=False, fused_attention=True),
+        tp=1, micro_batch=2, blocks=4, is_first=False, is_last=True,
+    ).kept_bytes  # fmt: skip
+    assert None not in limits
+    assert limits[0] - limits[1] in (2e9 // kept, 2e9 // kept + 1)
+    full = plan(request_of({**job, "prefill": {"weight_budget_gb": 30}}, (8,), types=("a100-40g",)))
+    assert full.best is None
+    assert "with 31.0 GB kept for prefill; a100-40g has 42.9" in str(full.reason)
+
+
+@pytest.mark.parametrize(
+    ("job", "field"),
+    [
+        ({"prefill": {"weight_budget_gb": -1}}, "job.prefill.weight_budget_gb"),
+        ({"prefill": {"kv_gb": 1}}, "job.prefill.kv_gb"),
+        ({"model": None, "forward_ms": 1, "backward_ms": 2, "comm_to_compute": 1, "parameters_per_stage": 1,
+          "prefill": {}}, "job.prefill"),
+    ],
+)  # fmt: skip
+def test_a_bad_prefill_budget_is_refused(job: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as error:
+        request_of({"partitions": 4, **job})
+    assert error.value.field == field
+
+
 def test_times_come_from_rooflines_unless_mfu_or_measured_times_are_given() -> None:
     bare = {"partitions": 4, "tp": 2, "micro_batch": 2}
     request = request_of(bare)

@@ -16,7 +16,7 @@ from engine.plan.dc_selection import plan
 from engine.plan.job import Job
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, Partition, PlanResult
-from engine.plan.search.bound import least_ms
+from engine.plan.search.bound import CHUNKED, least_ms
 from engine.plan.search.cells import FAST, Cells
 from engine.plan.search.problem import cell_sizes, problem_of
 from engine.plan.search.splits import splits
@@ -86,7 +86,7 @@ def trying_all(data: dict[str, Any]) -> float:
             if not all(pair in problem.hops for pair in itertools.pairwise(route)):
                 continue
             for split in itertools.product(range(1, stages + 1), repeat=size):
-                ways = itertools.product(cell_sizes(request), FAST) if sum(split) == stages else ()
+                ways = itertools.product(cell_sizes(problem.job), FAST) if sum(split) == stages else ()
                 best = max([best, *(one(request, problem.job, route, split, *way) for way in ways)])
     return best
 
@@ -273,12 +273,22 @@ def test_the_order_of_the_list_changes_nothing(data: dict[str, Any], seed: Any) 
     assert score(asked(shuffled)) == pytest.approx(score(asked(data)), rel=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
-    data=clusters(), policy=st.sampled_from(["gpipe", "1f1b", "varuna", "atlas"]), pick=st.integers(0, 10**6)
+    data=clusters(),
+    policy=st.sampled_from([*FAST, "gpipe", *CHUNKED]),
+    limit=st.none() | st.integers(1, 4),
+    pick=st.integers(0, 10**6),
 )
-def test_no_schedule_is_faster_than_the_bound(data: dict[str, Any], policy: str, pick: int) -> None:
-    problem = problem_of(parse(PlanRequest, data))
+def test_no_schedule_is_faster_than_the_bound(
+    data: dict[str, Any], policy: str, limit: int | None, pick: int
+) -> None:
+    """Nor than the bound on all that `auto` may choose; `interleaved` takes multiples of the stages."""
+    data["job"] = {**data["job"], "microbatches": 4}
+    free, request = (
+        parse(PlanRequest, {**data, "policy": name, "memory_limit": limit}) for name in ("auto", policy)
+    )
+    problem = problem_of(request)
     routes = [
         route
         for size in range(1, len(data["datacenters"]) + 1)
@@ -290,11 +300,28 @@ def test_no_schedule_is_faster_than_the_bound(data: dict[str, Any], policy: str,
     route = routes[pick % len(routes)]
     some, _ = splits([4] * len(route), 4)
     split = some[pick % len(some)]
-    cells = Cells(problem)
-    cells.policies = (policy,)
-    timed = cells.timed(route, split)
-    assert not isinstance(timed, Infeasible)
-    assert least_ms(problem, [(route, split)])[0] <= timed.makespan_ms * (1 + 1e-9)
+    timed = Cells(problem).timed(route, split)
+    if isinstance(timed, Infeasible):
+        assert limit is not None
+        return
+    ms = timed.makespan_ms * (1 + 1e-9)
+    assert least_ms(problem, [(route, split)]).tried[0] <= ms
+    assert least_ms(problem_of(free), [(route, split)]).any[0] <= ms
+
+
+def test_memory_is_in_the_bound() -> None:
+    """With room for two of 60 microbatches a pipeline is filled 30 times, and the bound knows it."""
+    job = {"partitions": 4, "microbatches": 60, "model": SHAPE, "mfu": 0.02}
+    data = document([8, 8], [(0, 1, 20.0, 5.0)], job, policy="varuna")
+    free, tight = (asked({**data, "memory_limit": limit}) for limit in (None, 2))
+    assert free.best is not None
+    assert tight.best is not None
+    here, there = free.options[free.best], tight.options[tight.best]
+    assert there.lower_bound_ms is not None
+    assert here.pp_time_ms is not None
+    assert there.lower_bound_ms > 1.5 * here.pp_time_ms
+    assert there.pp_time_ms is not None
+    assert there.lower_bound_ms <= there.pp_time_ms
 
 
 @given(capacities=st.lists(st.integers(1, 9), min_size=1, max_size=4), stages=st.integers(1, 12))

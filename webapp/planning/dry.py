@@ -74,18 +74,18 @@ def answer(checks: list[Check]) -> dict[str, Any]:
 def _memory(job: TrainJob, memory: list[StageMemory], team: Team) -> Check:
     """The stage that comes closest to the memory of its GPU; what prefill may hold there counts."""
     named = pools(team, [dc.name for dc in job.datacenters])
-    sold = job.prefill.weight_budget_bytes + job.prefill.kv_budget_bytes if job.prefill else 0
     shares = []
     for stage in memory:
         for dc in sorted({dcs[stage.stage] for dcs in job.dcs_of_pipeline}):
             pool = named.get(job.datacenters[dc].name)
             if pool:
-                shares.append(((stage.total_bytes + sold) / pool.gpu.memory_bytes, stage, pool))
+                shares.append((stage.total_bytes / pool.gpu.memory_bytes, stage, pool))
     if not shares:
         return Check(name="Memory", ok=False, text="The GPU type of no stage is known.", blocks=True)
     share, stage, pool = max(shares, key=lambda row: row[0])
+    sold = stage.serving_bytes
     text = (
-        f"Stage {stage.stage + 1} needs {_size(stage.total_bytes + sold)}"
+        f"Stage {stage.stage + 1} needs {_size(stage.total_bytes)}"
         f" of {pool.gpu.memory_bytes / GIB:,.0f} GiB ({pool.gpu_type}):"
         f" {_size(stage.state_bytes)} weights, gradients and optimizer,"
         f" {_size(stage.activation_bytes)} activations of {stage.in_flight}"

@@ -22,16 +22,17 @@ NUMBERS_PER_PARAMETER = 4  # weight, gradient, AdamW's two moments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """Bytes that one GPU needs for its stage."""
+    """Bytes that one GPU needs for its stage; `serving_bytes` of them for prefill."""
 
     stage: int
     state_bytes: int
     activation_bytes: int
+    serving_bytes: int
     in_flight: int
 
     @property
     def total_bytes(self) -> int:
-        return self.state_bytes + self.activation_bytes
+        return self.state_bytes + self.activation_bytes + self.serving_bytes
 
 
 def stage_memory(job: TrainJob) -> list[StageMemory]:
@@ -53,10 +54,12 @@ def _needed(job: TrainJob, stage: int, in_flight: int) -> StageMemory:
         job.model.shape, how, tp=1, micro_batch=job.micro_batch, blocks=len(job.layers_of_stage[stage]),
         is_first=stage == 0, is_last=stage == job.stages - 1,
         stored=Numbers(width=width, parameter_bytes=NUMBERS_PER_PARAMETER * width, dropout=False),
+        serving_bytes=job.prefill.bytes if job.prefill else 0,
     )  # fmt: skip
     return StageMemory(
         stage=stage,
         state_bytes=int(memory.state_bytes),
-        activation_bytes=int(memory.total_bytes(in_flight) - memory.state_bytes),
+        activation_bytes=int(memory.total_bytes(in_flight) - memory.always_bytes),
+        serving_bytes=int(memory.serving_bytes),
         in_flight=in_flight,
     )

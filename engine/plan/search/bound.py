@@ -4,10 +4,16 @@ Let W be the time of one microbatch alone, all the way there and back. A stage d
 first microbatch has reached it and before the last gradient has gone back from it; each microbatch keeps it
 busy for F, B and the lesser of R and the rest of W beyond the stage, since without R nothing runs there
 between F and B. A hop carries all microbatches one way, and only the last of them still has to go on: W and
-all transfers less one.
+all transfers less one. A microbatch is held by the first stage for all of W, so that with room for L of M
+there W passes M/L times.
+
+That is of policies that go straight through the stages, a stage's work in one piece. Of those that cut it
+into two chunks only half of what lies before a stage surely does, half of R always runs, and one of two
+chunks may be held for a short while only.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,33 +22,65 @@ from engine.plan.search.problem import Floats, Problem
 
 # Candidates that are bounded at once: each takes some arrays of one number a stage.
 AT_ONCE = 4096
+# Policies that cut a stage's work into two chunks.
+CHUNKED = ("interleaved", "zb-v", "crosspipe-udsub", "crosspipe-loop", "crosspipe-wave")
 Indexes = NDArray[np.int64]
 
 
-def least_ms(problem: Problem, placed: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Floats:
-    """A proven bound on the milliseconds of one cell's forward and backward passes, for each of `placed`:
-    (route, split)."""
-    parts = [placed[i : i + AT_ONCE] for i in range(0, len(placed), AT_ONCE)]
-    return np.concatenate([_least_ms(problem, part) for part in parts]) if parts else np.zeros(0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Proven milliseconds of one cell's forward and backward passes, shape (candidates,).
+
+    tried : with the request's policy; of `auto`, with the fast ones. any : of `auto`, whatever it may choose.
+    """
+
+    tried: Floats
+    any: Floats
+
+
+def least_ms(problem: Problem, placed: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Bounds:
+    """A bound on one cell of each of `placed`: (route, split)."""
+    parts = [_least_ms(problem, placed[i : i + AT_ONCE]) for i in range(0, len(placed), AT_ONCE)]
+    straight, chunked = np.concatenate([np.zeros((2, 0)), *parts], axis=1)
+    if problem.request.policy in CHUNKED:
+        return Bounds(tried=chunked, any=chunked)
+    is_free = problem.request.policy == "auto"
+    return Bounds(tried=straight, any=np.minimum(straight, chunked) if is_free else straight)
 
 
 def _least_ms(problem: Problem, placed: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Floats:
+    """Straight through the stages, and in two chunks; shape (2, candidates)."""
     microbatches, pipelines = problem.job.microbatches, problem.job.cell_pipelines
     routes, ends = _padded(placed)
     place = _place_of_stage(ends, problem.job.partitions)
-    forward, backward, recompute = _times(problem, np.take_along_axis(routes, place, axis=1))
+    forward, backward, recompute, in_flight = _of_stages(problem, np.take_along_axis(routes, place, axis=1))
     transfer, latency = _hops(problem, placed, routes.shape[1])
     # a cell's links together carry one transfer at a time in an n-th of the time, or each carries its own
-    way = np.cumsum(transfer / pipelines + latency, axis=1)
-    work = np.cumsum(forward + backward, axis=1)
-    # there and back, of one microbatch alone, before it is at a stage
-    before = work - forward - backward + 2 * np.take_along_axis(way, place, axis=1)
-    alone = before[:, -1] + forward[:, -1] + backward[:, -1]
-    beyond = alone[:, None] - before - forward - backward
+    way = 2 * np.take_along_axis(np.cumsum(transfer / pipelines + latency, axis=1), place, axis=1)
+    own = forward + backward
+    work = np.cumsum(own, axis=1)
+    # there and back, of one microbatch alone, before it is at a stage; and at all
+    before, alone = work - own + way, work[:, -1] + way[:, -1]
+    beyond = alone[:, None] - before - own
     beyond[:, -1] = 0.0
-    busy = microbatches * (forward + backward + np.minimum(recompute, beyond))
-    carried = alone + np.max(transfer, axis=1) * (microbatches - 1 / pipelines)
-    return np.maximum(np.max(before + busy, axis=1), carried)
+    busy = microbatches * (own + np.minimum(recompute, beyond))
+    longest = np.max(transfer, axis=1)
+    # the schedule's limit is that of the stage with least room; where not one fits, no cell is timed
+    passes = microbatches / np.maximum(1.0, np.min(in_flight, axis=1))
+    straight = np.maximum.reduce(
+        [np.max(before + busy, axis=1), alone + longest * (microbatches - 1 / pipelines), passes * alone]
+    )
+    half = (work - own) / 2 + way
+    again = np.minimum(recompute, work[:, -1:]) / 2
+    chunked = np.maximum.reduce(
+        [
+            np.max(half + microbatches * (own + again), axis=1),
+            alone,
+            longest * microbatches,
+            passes * alone / 2,
+        ]
+    )
+    return np.array([straight, chunked])
 
 
 def _padded(placed: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[Indexes, Indexes]:
@@ -58,8 +96,9 @@ def _place_of_stage(ends: Indexes, stages: int) -> Indexes:
     return np.asarray((ends[:, :, None] <= np.arange(stages)).sum(axis=1))
 
 
-def _times(problem: Problem, dc_of_stage: Indexes) -> tuple[Floats, Floats, Floats]:
-    """Forward, backward and recompute time of each stage where it is, shape (candidates, stages)."""
+def _of_stages(problem: Problem, dc_of_stage: Indexes) -> tuple[Floats, Floats, Floats, Floats]:
+    """Forward, backward and recompute time of each stage where it is, and the microbatches that it has room
+    for, shape (candidates, stages)."""
     types = list(problem.times)
     index = {name: i for i, name in enumerate(types)}
     type_of_dc = np.array([index.get(dc.gpu.name, 0) for dc in problem.cluster.datacenters])
@@ -68,7 +107,7 @@ def _times(problem: Problem, dc_of_stage: Indexes) -> tuple[Floats, Floats, Floa
     def of(kind: str) -> Floats:
         return np.array([getattr(problem.times[name], kind) for name in types])[gpu, stage]
 
-    return of("forward"), of("backward"), of("recompute")
+    return of("forward"), of("backward"), of("recompute"), of("in_flight")
 
 
 def _hops(

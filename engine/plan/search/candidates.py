@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.cluster.collectives import ring_all_reduce_s
 from engine.plan.dc_selection import assign, datacenter_order
-from engine.plan.search.bound import least_ms
+from engine.plan.search.bound import Bounds, least_ms
 from engine.plan.search.problem import Floats, Problem
 from engine.plan.search.routes import Route, routes
 from engine.plan.search.splits import Split, splits
@@ -30,13 +30,13 @@ class Candidates:
         return len(self.placed)
 
     @cached_property
-    def least_ms(self) -> Floats:
-        """Bound on the time of one cell of each."""
+    def bounds(self) -> Bounds:
+        """On the time of one cell of each."""
         return least_ms(self.problem, self.placed)
 
     def best_scores(self, pipelines: int) -> Floats:
         """The score of each for the request's objective, were it as fast as its bound: more is better."""
-        iteration_ms = self.least_ms + self._allreduce_ms(pipelines)
+        iteration_ms = self.bounds.tried + self._allreduce_ms(pipelines)
         job = self.problem.job
         if self.problem.request.objective == "throughput":
             return pipelines * job.tokens_per_pipeline / iteration_ms * 1e3

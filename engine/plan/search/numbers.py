@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from engine.plan.dc_selection import most_dp_cells
+from engine.plan.search.bound import CHUNKED
 from engine.plan.search.problem import Problem
 from engine.plan.search.routes import Route
 from engine.plan.search.splits import Split
@@ -18,6 +21,7 @@ class Numbers:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._capacities: dict[int, tuple[int, ...]] = {}
+        self._bounds: dict[int, float] = {}
         most = self._most(most_dp_cells(problem.request, problem.job))
         self.is_sampled = most > MOST_EXACT
         self.all = _evenly(most, SAMPLED) if self.is_sampled else list(range(1, most + 1))
@@ -62,16 +66,29 @@ class Numbers:
 
     def _least_ms(self, capacities: Sequence[int]) -> float:
         """The bound of a cell on the fastest GPUs over the best link, in as few data centres as hold it."""
+        hops = _fewest(capacities, self.problem.job.partitions) - 1
+        if hops not in self._bounds:
+            self._bounds[hops] = self._least_over(hops)
+        return self._bounds[hops]
+
+    def _least_over(self, hops: int) -> float:
+        """The same, over so many hops; as `bound` counts it."""
         job, times = self.problem.job, list(self.problem.times.values())
-        work = [min(float(t.forward[s] + t.backward[s]) for t in times) for s in range(job.partitions)]
-        hops = _fewest(capacities, job.partitions) - 1
+        work = np.min([t.forward + t.backward for t in times], axis=0)
+        in_flight = np.min(np.max([t.in_flight for t in times], axis=0))
         links = self.problem.hops.values()
         one_way = min((hop.transfer / job.cell_pipelines + hop.latency for hop in links), default=0.0)
         transfer = min((hop.transfer for hop in links), default=0.0) if hops else 0.0
-        alone = sum(work) + 2 * hops * one_way
-        last = alone + (job.microbatches - 1) * work[-1]
+        alone = float(np.sum(work)) + 2 * hops * one_way
+        passes = job.microbatches / max(1.0, float(in_flight))
+        busiest = job.microbatches * float(np.max(work))
+        if self.problem.request.policy in CHUNKED:
+            return max(alone, busiest, job.microbatches * transfer, passes * alone / 2)
         return max(
-            last, job.microbatches * max(work), alone + (job.microbatches - 1 / job.cell_pipelines) * transfer
+            alone + (job.microbatches - 1) * float(work[-1]),
+            busiest,
+            alone + (job.microbatches - 1 / job.cell_pipelines) * transfer,
+            passes * alone,
         )
 
     def _most(self, limit: int) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.cluster.cluster import Cluster
+from engine.cluster.gpus import Gpu
 from engine.plan.cell import hop_ms
 from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import Layout, PlanRequest
@@ -22,13 +23,13 @@ SMALL_CELLS = (1, 2, 3, 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """Milliseconds of each stage, were it on one type of GPU, with their running sums; shape (stages,)."""
+    """Milliseconds of each stage, were it on one type of GPU, and the microbatches that it then has room for
+    (below 1: it does not fit); shape (stages,)."""
 
     forward: Floats
     backward: Floats
     recompute: Floats
-    forward_sum: Floats
-    backward_sum: Floats
+    in_flight: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +53,6 @@ class Problem:
     times: dict[str, StageTimes]
     twins: tuple[int, ...]
     nearest: dict[int, tuple[int, ...]]
-
-    def times_at(self, dc: int) -> StageTimes:
-        return self.times[self.cluster.datacenters[dc].gpu.name]
 
     def capacities(self, pipelines: int) -> tuple[int, ...]:
         """Stages that each data centre holds of `pipelines` pipelines; 0 where it may not be used."""
@@ -91,28 +89,38 @@ def shape_of(problem: Problem, route: Sequence[int], split: Sequence[int]) -> Sh
     return gpus, tuple(split), tuple((link.transfer, link.latency) for link in hops)
 
 
-def cell_sizes(request: PlanRequest, layout: Layout | None = None) -> tuple[int, ...]:
+def cell_sizes(job: Job) -> tuple[int, ...]:
     """Pipelines in a DP-cell to try: what C says for the slowest listed link, as Algorithm 1, and a few small
     numbers, so that a slow link that nobody uses does not make all cells large. A faster link may still take
     the size away that C gave."""
-    job = job_of(request, cluster_of(request), layout)
-    return tuple(dict.fromkeys([job.cell_pipelines, *SMALL_CELLS]))
+    return tuple(dict.fromkeys([replace(job, cell=None).cell_pipelines, *SMALL_CELLS]))
 
 
-def problem_of(request: PlanRequest, layout: Layout | None = None, cell: int | None = None) -> Problem:
-    """The problem of a request, laid out as `layout` (by default its first), with `cell` pipelines in a
-    DP-cell (by default as C says).
+def problems_of(request: PlanRequest, layout: Layout | None = None) -> list[Problem]:
+    """The problem of a request, laid out as `layout` (by default its first), for each size of its DP-cells.
 
     Raises InputError where the job does not fit its model.
     """
+    whole = _in_any_cells(request, layout)
+    return [_in_cells(whole, cell) for cell in cell_sizes(whole.job)]
+
+
+def problem_of(request: PlanRequest) -> Problem:
+    """The first of them: the first layout, cells as C says."""
+    return problems_of(request)[0]
+
+
+def _in_any_cells(request: PlanRequest, layout: Layout | None) -> Problem:
+    """The problem in cells of one pipeline: what does not depend on their size is worked out once."""
     listed = cluster_of(request)
     cluster = replace(listed, datacenters=tuple(sorted(listed.datacenters, key=lambda dc: dc.name)))
-    job = replace(job_of(request, cluster, layout), cell=cell)
-    per_cell = job.cell_pipelines * job.tensor_parallel
+    job = replace(job_of(request, cluster, layout), cell=1)
     usable = tuple(
         i
         for i, dc in enumerate(cluster.datacenters)
-        if dc.name in request.allowed_names and dc.gpus >= per_cell and not job.stages.no_room_on(dc.gpu)
+        if dc.name in request.allowed_names
+        and dc.gpus >= job.tensor_parallel
+        and not job.stages.no_room_on(dc.gpu)
     )
     index = {dc.name: i for i, dc in enumerate(cluster.datacenters)}
     hops: dict[tuple[int, int], Link] = {}
@@ -130,22 +138,38 @@ def problem_of(request: PlanRequest, layout: Layout | None = None, cell: int | N
         usable=usable,
         hops=hops,
         egress_price=prices,
-        times={name: _stage_times(job, (gpu,) * job.partitions) for name, gpu in types.items()},
+        times={name: _stage_times(request, job, gpu) for name, gpu in types.items()},
         twins=_twins(cluster, usable, hops, prices),
         nearest=_nearest(_links_of(usable, hops, prices)),
     )
 
 
-def _stage_times(job: Job, gpus: tuple) -> StageTimes:
-    profiles = job.profiles(gpus)
-    forward = np.array([1e3 * profile.forward_s for profile in profiles])
-    backward = np.array([1e3 * profile.backward_s for profile in profiles])
+def _in_cells(whole: Problem, cell: int) -> Problem:
+    """`whole` with `cell` pipelines in a DP-cell: fewer data centres may hold a stage of one."""
+    job, datacenters = replace(whole.job, cell=cell), whole.cluster.datacenters
+    usable = tuple(i for i in whole.usable if datacenters[i].gpus >= cell * job.tensor_parallel)
+    if usable == whole.usable:
+        return replace(whole, job=job)
+    types = {datacenters[i].gpu.name for i in usable}
+    return replace(
+        whole,
+        job=job,
+        usable=usable,
+        times={name: times for name, times in whole.times.items() if name in types},
+        twins=_twins(whole.cluster, usable, whole.hops, whole.egress_price),
+        nearest=_nearest(_links_of(usable, whole.hops, whole.egress_price)),
+    )
+
+
+def _stage_times(request: PlanRequest, job: Job, gpu: Gpu) -> StageTimes:
+    profiles = job.stages.on(gpu)
+    held = job.stages.in_flight_on(gpu, job.microbatches)
+    most = job.microbatches if request.memory_limit is None else request.memory_limit
     return StageTimes(
-        forward=forward,
-        backward=backward,
+        forward=np.array([1e3 * profile.forward_s for profile in profiles]),
+        backward=np.array([1e3 * profile.backward_s for profile in profiles]),
         recompute=np.array([1e3 * profile.recompute_s for profile in profiles]),
-        forward_sum=np.concatenate([[0.0], np.cumsum(forward)]),
-        backward_sum=np.concatenate([[0.0], np.cumsum(backward)]),
+        in_flight=np.minimum(held, most).astype(np.float64),
     )
 
 

@@ -9,7 +9,7 @@ from engine.plan import choose
 from engine.plan.request import PlanRequest
 from engine.plan.result import Effort, LeftOut, Option, PlanResult, StoppedBy
 from engine.plan.search.excluded import excluded
-from engine.plan.search.problem import Problem, cell_sizes, problem_of
+from engine.plan.search.problem import Problem, problem_of, problems_of
 from engine.plan.search.refine import marked
 from engine.plan.search.space import Ahead, Space
 
@@ -56,7 +56,7 @@ def _problems(request: PlanRequest) -> tuple[list[Problem], tuple[LeftOut, ...]]
     """One for each layout that fits some GPU and each size of cells; the first where none fits."""
     fitting, left_out = [], []
     for layout in request.job.layouts:
-        problems = [problem_of(request, layout, cell) for cell in cell_sizes(request, layout)]
+        problems = problems_of(request, layout)
         reason = problems[0].does_not_fit()
         if reason is None:
             fitting += problems
@@ -123,13 +123,14 @@ class _Search:
     def look_around(self) -> None:
         """The most promising candidate of some other numbers of DP-cells, beyond the budget."""
         space = self.best_space
-        self.budget_s = self.spent_s + MOST_AROUND * space.cells.cost_s()
+        until_s = self.spent_s + MOST_AROUND * space.cells.cost_s()
         for number in space.numbers.spread(MOST_AROUND):
             if self.cancelled():
                 return
-            made = space.made(number)
-            if made:
-                self._time(space, min(made))
+            ahead = min(space.made(number), default=None)
+            left_s = until_s - self.spent_s
+            if ahead is not None and (space.is_known(ahead) or left_s >= space.cells.cost_s()):
+                self._keep(space, space.timed(ahead))
 
     def _time(self, space: Space, ahead: Ahead) -> None:
         """Times a candidate where the budget allows; the first always, and what costs nothing."""

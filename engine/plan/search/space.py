@@ -83,16 +83,16 @@ class Space:
         """
         found = self.classes[ahead.of]
         placed = found.placed[ahead.place]
-        least_ms = float(found.least_ms[ahead.place])
+        least_ms, any_ms = float(found.bounds.tried[ahead.place]), float(found.bounds.any[ahead.place])
         cell = self.cells.steadied(*placed, least_ms, steady_s) if steady_s else self.cells.timed(*placed)
-        option = self._option(ahead.dp_cells, *placed, cell, least_ms)
+        option = self._option(ahead.dp_cells, *placed, cell, any_ms)
         if self.numbers.is_sampled and not option.feasible and isinstance(cell, TimedCell):
-            option = self._largest_within_limits(option, *placed, cell, least_ms)
+            option = self._largest_within_limits(option, *placed, cell, any_ms)
         self.options[option.dp_cells, ahead.of, ahead.place] = option
         return option
 
     def _largest_within_limits(
-        self, past: Option, route: Route, split: Split, cell: TimedCell, least_ms: float
+        self, past: Option, route: Route, split: Split, cell: TimedCell, any_ms: float
     ) -> Option:
         """As many DP-cells as budget and deadline allow of an option with too many; where none are, `past`.
 
@@ -101,7 +101,7 @@ class Space:
         found, low, high = past, 1, past.dp_cells - 1
         while low <= high:
             middle = (low + high) // 2
-            option = self._option(middle, route, split, cell, least_ms)
+            option = self._option(middle, route, split, cell, any_ms)
             if option.feasible:
                 found, low = option, middle + 1
             else:
@@ -114,7 +114,7 @@ class Space:
         if request.budget_per_iteration is None and request.deadline_h is None:
             return False
         found = self.classes[ahead.of]
-        least_ms = float(found.least_ms[ahead.place])
+        least_ms = float(found.bounds.tried[ahead.place])
         at_best = TimedCell(policy=request.policy, makespan_ms=least_ms, utilization=1.0)
         least = 1 if self.numbers.is_sampled else ahead.dp_cells  # fewer are tried where these are too many
         return not self._option(least, *found.placed[ahead.place], at_best, least_ms).feasible
@@ -129,7 +129,7 @@ class Space:
         return "no data centres that are linked one after the other hold every stage of one DP-cell"
 
     def _option(
-        self, dp_cells: int, route: Route, split: Split, cell: TimedCell | Infeasible, least_ms: float
+        self, dp_cells: int, route: Route, split: Split, cell: TimedCell | Infeasible, any_ms: float
     ) -> Option:
         problem = self.problem
         pipelines = dp_cells * problem.job.cell_pipelines
@@ -149,7 +149,7 @@ class Space:
             return replace(option, reason=cell.reason)
         figures = Figures(
             makespan_ms=cell.makespan_ms,
-            lower_bound_ms=least_ms,
+            lower_bound_ms=any_ms,
             utilization=cell.utilization,
             held_bytes=cell.held_bytes,
         )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from engine.errors import InputError
-from engine.inputs import Count, Document, Index, NonNegative, Number, Positive
+from engine.inputs import Count, Document, Index, NonNegative, Number
+from engine.model.serving import PrefillBudget
 from engine.prefill.latency import LatencyModel, covering, fit
 from engine.prefill.placement import MOST_RESERVE_MS
 from engine.runtime.prefill.config import LlamaConfig, read_config
@@ -53,11 +54,10 @@ class MeasuredLatency(Document):
         return LatencyModel(a_ms=self.a_ms or 0.0, b_ms=self.b_ms or 0.0, c_ms=self.c_ms or 0.0)
 
 
-class PrefillSettings(Document):
-    """What the ranks of a job prefill.
+class PrefillSettings(PrefillBudget):
+    """What the ranks of a job prefill, and what of a GPU's memory for.
 
     checkpoint : folder of a Hugging Face Llama, on every node.  name : of the model; the folder's by default.
-    weight_budget_gb, kv_budget_gb : most of one GPU's memory for weights and KV caches (10^9 bytes).
     pp_degree : GPUs that share a prompt's layers; 1 alone is built.
     guard_ms : kept free before every training op, at least; what was observed may ask for more.
     queue : most requests that wait.  reserve_ms : beyond it, such as begin within this are accepted for good.
@@ -68,8 +68,6 @@ class PrefillSettings(Document):
     checkpoint: Annotated[str, Field(min_length=1)]
     name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     dtype: Literal["fp32", "bf16"] = "bf16"
-    weight_budget_gb: Positive = 2.0
-    kv_budget_gb: Positive = 1.0
     pp_degree: Count = 1
     latency: MeasuredLatency
     guard_ms: NonNegative = 1.0
@@ -82,14 +80,6 @@ class PrefillSettings(Document):
     def model(self) -> str:
         """The served model's name."""
         return self.name or Path(self.checkpoint).name
-
-    @property
-    def weight_budget_bytes(self) -> int:
-        return round(self.weight_budget_gb * 1e9)
-
-    @property
-    def kv_budget_bytes(self) -> int:
-        return round(self.kv_budget_gb * 1e9)
 
 
 def check_checkpoint(folder: Path) -> LlamaConfig:
