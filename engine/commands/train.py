@@ -25,6 +25,7 @@ from engine.runtime.launch import RankGroup, single_machine
 from engine.runtime.metrics import Metrics, Sink
 from engine.runtime.planned import pinned, schedule_of
 from engine.runtime.prefill import settings as prefill_settings
+from engine.runtime.recovery.told import smaller_layout
 from engine.runtime.swap.planned import SwapPlan, planned
 from engine.simulate.spans import Span
 from engine.simulate.trace import chrome_trace
@@ -190,7 +191,8 @@ class _Watch:
         if event["state"] == "failed" and self.failure is None:
             self.failure = f"rank {event['rank']}: {event['detail']}"
         if event["state"] == "left":
-            click.echo(f"worker {event['rank']} is lost: {event['detail']}", err=True)
+            what = "is lost" if self._job.swaps else "is out of the run"
+            click.echo(f"worker {event['rank']} {what}: {event['detail']}", err=True)
 
     def _on_workers(self, event: dict[str, Any]) -> None:
         who = [
@@ -212,6 +214,8 @@ class _Watch:
     def _on_recovery(self, event: dict[str, Any]) -> None:
         goes_on = f"goes on with iteration {event['iteration'] + 1} from {event['from']}"
         click.echo(f"recovered: {event['detail']}; {goes_on}, {event['lost_s']:.1f} s lost", err=True)
+        if "layout" in event:
+            click.echo(smaller_layout(event["layout"]), err=True)
 
     def _on_adapted(self, event: dict[str, Any]) -> None:
         click.echo(described(event), err=True)

@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -26,8 +27,10 @@ import torch
 from engine.errors import InputError
 from engine.runtime import rank as rank_module
 from engine.runtime.corpus import Corpus, corpus_of
+from engine.runtime.job import TrainJob
 from engine.runtime.launch import EXIT_FINAL, EXIT_PEER_LOST, LaunchSpec, RankAssignment
-from engine.runtime.predict import schedule_of
+from engine.runtime.planned import schedule_of
+from engine.runtime.predict import predict
 from engine.runtime.prefill.desks import Desks
 from engine.runtime.prefill.served import examine, warm
 from engine.runtime.recovery.life import Dead
@@ -74,6 +77,7 @@ class Host:
     plan: SwapPlan | None  # of a swap job
     corpora: dict[str, Corpus]  # by name of the data centre
     began: float
+    job: TrainJob  # in its present layout, of a run that recovers
     ranks: dict[int, _Rank] = field(default_factory=dict)
     stopping: bool = False
     result: dict[str, Any] | None = None
@@ -100,6 +104,7 @@ class Host:
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._command)
         if self.spec.job.recovery is not None:
             _import_ahead()
+            predict(self.spec.job, schedule=self.schedule)  # compiles what a smaller layout is judged by
         # The ranks share what was imported here for as long as they do not write to it; a collector
         # that walks over it would write to every page.
         gc.collect()
@@ -126,8 +131,9 @@ class Host:
         return 0
 
     def _fork_all(self, listener: socket.socket | None) -> None:
-        for me in self.spec.ranks:
-            if me.rank in self.spec.local and not self._comes_later(me):
+        spec = self.machine.spec_now() if self.machine else self.spec
+        for me in spec.ranks:
+            if me.rank in spec.local and not self._comes_later(me):
                 self._fork(me, listener)
 
     def _going_on(self) -> bool:
@@ -162,13 +168,22 @@ class Host:
             rank.log.close()
         self.ranks.clear()
 
+    def leave(self, ranks: Sequence[int], why: str) -> None:
+        """Say of ranks, which have no process, that the run goes on without them."""
+        for rank in ranks:
+            self._say_ended(rank, "left", why)
+
+    def cut(self, job: TrainJob) -> None:
+        """Go over to the schedule of the run in another layout."""
+        self.job, self.schedule = job, schedule_of(job)
+
     def fail(self, why: str) -> None:
         """End the run, saying of ranks that are dead how they ended, or `why` where none is there."""
         if self.ranks:
             self._judge(final=False)
             self._stop(KILL_AFTER_FAILURE_S)
             return
-        first, *others = sorted(self.spec.local)
+        first, *others = sorted(set(self.spec.local) - self._said)
         self._say_ended(first, "failed", why)
         for rank in others:
             self._say_ended(rank, "stopped", why)
@@ -181,7 +196,7 @@ class Host:
         elif self.result is not None and all(rank.code == 0 for rank in self.ranks.values()):
             assert self.schedule is not None
             recovered = {"recoveries": self.machine.told} if self.machine is not None else {}
-            result = completed(self.spec.job, self.schedule, self.result)
+            result = completed(self.job, self.schedule, self.result)
             _emit({"kind": "result", **result, **recovered})
 
     def _new_desks(self, schedule: Schedule) -> Desks:
@@ -501,7 +516,7 @@ def main() -> int:
         if spec.job.prefill is not None:
             examine(spec.job.prefill, ranks=len(spec.local))
             warm()
-        return Host(spec, schedule, plan, _corpora(spec), began).run()
+        return Host(spec, schedule, plan, _corpora(spec), began, spec.job).run()
     except InputError as error:
         for rank in spec.local:
             _emit(_rank_event(rank, "failed", str(error)))

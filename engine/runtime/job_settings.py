@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from engine.inputs import Count, Document, Number, Positive
+from engine.inputs import Count, Document, Flag, Number, Positive
 
 Steps = Annotated[Count, Field(le=1_000_000_000)]
 
@@ -53,11 +53,16 @@ class RecoverySettings(Document):
     """A run that goes on by itself after a failure: a rank, a machine, a link or a data centre that is lost.
 
     attempts : most recoveries within an hour; one more failure ends the run.
-    wait_s : how long a machine, or a link, that is gone is waited for; then the run fails.
+    wait_s : how long a machine that is gone is waited for.
+    smaller : whether the run then goes on without it, on the nodes that are left; else it fails.
+    layers_per_gpu : most layers that a GPU can hold, should there be fewer stages; left out: those of the
+        largest stage, so that stages stay as they are.
     """
 
     attempts: Annotated[Count, Field(le=10_000)] = 3
     wait_s: Annotated[Positive, Field(le=86_400)] = 120.0
+    smaller: Flag = True
+    layers_per_gpu: Annotated[Count, Field(le=100_000)] | None = None
 
 
 class AdaptSettings(Document):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.runtime.checkpoint.manifest import find
 from tests.runtime.jobs import Run, job
 from tests.runtime.machines import Machines
 
@@ -31,6 +32,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[
 def check_exactly_once(events: list[dict[str, Any]], of: Any, recoveries: list[dict[str, Any]]) -> None:
     """Every microbatch of every iteration that counts was done once, as the spans tell."""
     first_of_life = {row["life"]: row["iteration"] for row in recoveries}
+    cut = next((row for row in recoveries if "layout" in row), None)  # went over to a smaller layout
     seen: dict[tuple[int, int], dict[str, Any]] = {}
     for event in (e for e in events if e["kind"] == "spans"):
         later = [step for life, step in first_of_life.items() if life > event["life"]]
@@ -40,10 +42,13 @@ def check_exactly_once(events: list[dict[str, Any]], of: Any, recoveries: list[d
         done = Counter(
             (s["op"], s["microbatch"]) for s in event["spans"] if s["track"] == "gpu" and s["op"] in "FB"
         )
-        expected = {(op, m): 1 for op in ("F", "B") for m in range(of.microbatches)}
+        is_cut = cut is not None and event["life"] >= cut["life"]
+        microbatches = cut["layout"]["microbatches"] if is_cut else of.microbatches
+        expected = {(op, m): 1 for op in ("F", "B") for m in range(microbatches)}
         assert done == expected, f"rank {rank}, iteration {iteration}"
     # Ranks that are killed may take the spans of its last iterations with it, nothing else may be missing.
-    missing = of.world_size * of.steps - len(seen)
+    gone = 0 if cut is None else len(cut["left"]) * (of.steps - cut["iteration"])
+    missing = of.world_size * of.steps - gone - len(seen)
     assert missing <= 2 * of.world_size * len(recoveries)
     assert not missing or recoveries
 
@@ -173,15 +178,59 @@ def test_a_loss_that_goes_wrong_is_not_tried_again(tmp_path: Path) -> None:
     assert "must be finite" in failed[0]["detail"]
 
 
+def check_close(result: dict[str, Any], whole: dict[str, Any]) -> None:
+    """The same sums in another order."""
+    assert result["losses"] == pytest.approx(whole["losses"], rel=1e-9)
+    assert result["grad_norms"] == pytest.approx(whole["grad_norms"], rel=1e-9)
+
+
 @pytest.mark.long
-def test_a_machine_that_does_not_return_fails_the_run(tmp_path: Path) -> None:
-    of = job(**{**JOB, "steps": 10**6}, recovery={"wait_s": 2})
+def test_a_machine_that_does_not_return_leaves_fewer_pipelines(
+    tmp_path: Path, undisturbed: Callable[..., dict[str, Any]]
+) -> None:
+    of = job(**JOB, recovery={"wait_s": 2})
     with Machines(of, tmp_path, SPLIT) as run:
-        run.at_step(2)
+        run.at_step(3)
+        run.kill_machines(1, away_s=1000)
+        result = run.result()
+    check_close(result, undisturbed(**JOB))
+    (recovery,) = result["recoveries"]
+    assert (recovery["from"], recovery["left"]) == ("memory", [3, 4, 5])
+    assert "nothing was heard from node-1 for 2 s" in recovery["layout"]["why"]
+    ended = {e["rank"]: e["state"] for e in run.of_kind("rank")}
+    assert [ended[rank] for rank in (0, 1, 2, 5)] == ["finished"] * 3 + ["left"]
+    check_exactly_once(run.events, of, result["recoveries"])
+
+
+@pytest.mark.long
+def test_fewer_stages_go_on_from_the_checkpoint(
+    tmp_path: Path, undisturbed: Callable[..., dict[str, Any]]
+) -> None:
+    saves = {"dir": str(tmp_path / "saved"), "every": 3}
+    of = job(**JOB, **ONE_PIPELINE, recovery={"wait_s": 2, "layers_per_gpu": 2}, checkpoint=saves)
+    with Machines(of, tmp_path, [(0, 1), (2,)]) as run:
+        run.wait(lambda: any(e["step"] >= 3 for e in run.of_kind("checkpoint")), "a checkpoint")
+        run.kill_machines(1, away_s=1000)
+        result = run.result()
+    check_close(result, undisturbed(**JOB, **ONE_PIPELINE))
+    (recovery,) = result["recoveries"]
+    assert (recovery["from"], recovery["left"], recovery["layout"]["stages"]) == ("checkpoint", [2], 2)
+    check_exactly_once(run.events, of, result["recoveries"])
+
+
+@pytest.mark.long
+def test_too_few_nodes_fail_the_run_and_the_checkpoint_stays(tmp_path: Path) -> None:
+    saves = {"dir": str(tmp_path / "saved"), "every": 1}
+    of = job(**{**JOB, "steps": 10**6}, **ONE_PIPELINE, recovery={"wait_s": 2}, checkpoint=saves)
+    with Machines(of, tmp_path, [(0, 1), (2,)]) as run:
+        run.wait(lambda: bool(run.of_kind("checkpoint")), "a checkpoint")
         run.kill_machines(1, away_s=1000)
         assert run.groups[0].wait(30)
     failed = [e for e in run.of_kind("rank") if e["state"] == "failed" and e["rank"] == 0]
     assert "nothing was heard from node-1 for 2 s" in failed[0]["detail"]
+    assert "2 GPUs are left (north 2), which cannot hold a pipeline of 3 layers" in failed[0]["detail"]
+    saved = [e["where"] for e in run.of_kind("checkpoint") if e["state"] == "saved"]
+    assert find(saved[-1]).manifest.step == run.of_kind("checkpoint")[-1]["step"]
 
 
 @pytest.mark.long

@@ -1,6 +1,8 @@
 """From where a run goes on, what failed, and what is kept of steps: without processes."""
 
+import dataclasses
 import itertools
+import json
 import os
 from typing import Any
 
@@ -9,12 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import InputError
+from engine.errors import Infeasible, InputError
 from engine.runtime.launch import LaunchSpec, single_machine
 from engine.runtime.recovery.history import History
+from engine.runtime.recovery.layout import Layout
 from engine.runtime.recovery.life import Dead, Life, Trouble
 from engine.runtime.recovery.memory import Header, Memory, held, new_memory
 from engine.runtime.recovery.plan import Saved, way_on
+from engine.runtime.recovery.smaller import smaller
 from tests.runtime.jobs import job
 
 SPEC: LaunchSpec = single_machine(job(recovery={}), run="x", log_dir="")
@@ -90,6 +94,61 @@ def test_a_link_is_named_by_who_was_at_it_though_others_ended_first() -> None:
 def test_a_life_survives_json() -> None:
     life = Life(number=3, step=7, source="peer", peers={3: 0, 4: 1}, store_port=5, retell=True)
     assert Life.of(life.to_dict()) == life
+    cut = smaller(SPEC, {0, 1, 2})
+    assert isinstance(cut, Layout)
+    life = dataclasses.replace(life, layout=cut)
+    assert Life.of(json.loads(json.dumps(life.to_dict()))) == life
+
+
+@given(st.sets(st.integers(1, 5)), st.sampled_from([None, 2, 3]), st.integers(1, 3))
+def test_a_smaller_layout_keeps_the_batch_and_seats_each_stage_once(
+    others: set[int], layers_per_gpu: int | None, microbatches: int
+) -> None:
+    whole = job(recovery={"layers_per_gpu": layers_per_gpu}, microbatches=microbatches, dtype="fp64")
+    left = {0, *others}
+    cut = smaller(single_machine(whole, run="x", log_dir=""), left)
+    fits = [stages for stages in range(1, 4) if stages <= len(left)
+            and (stages == 3 or -(-3 // stages) <= (layers_per_gpu or 0))]  # fmt: skip
+    if isinstance(cut, Infeasible):
+        assert not fits
+        assert "cannot hold a pipeline of 3 layers" in cut.reason
+        return
+    now = cut.job
+    assert now.stages == max(fits)
+    assert now.global_batch == whole.global_batch
+    assert {a.rank for a in cut.ranks} <= left
+    seats = [(a.pipeline, a.stage) for a in cut.ranks]
+    assert sorted(seats) == [(p, s) for p in range(now.pipelines) for s in range(now.stages)]
+    assert all(a.dc == now.dcs_of_pipeline[a.pipeline][a.stage] == (a.rank % 3 == 2) for a in cut.ranks)
+    assert next((a.pipeline, a.stage) for a in cut.ranks if a.rank == 0) == (0, 0)
+
+
+def test_who_has_a_stage_in_memory_keeps_it() -> None:
+    cut = smaller(SPEC, {0, 2, 4, 5})
+    assert isinstance(cut, Layout)
+    assert {a.rank: a.stage for a in cut.ranks} == {0: 0, 4: 1, 2: 2}
+    way = way_on(cut.applied(SPEC), dict.fromkeys((0, 2, 4), (5, 6)), None)
+    assert (way.source, way.step) == ("memory", 6)
+
+
+def test_fewer_stages_take_the_times_and_limits_of_their_layers() -> None:
+    times = {"forward": [10.0, 20.0, 30.0], "backward": 20.0, "recompute": 10.0}
+    whole = job(device="emulated", times_ms=times, memory_limit=4, recovery={"layers_per_gpu": 2})
+    cut = smaller(single_machine(whole, run="x", log_dir=""), {0, 1})
+    assert isinstance(cut, Layout)
+    assert cut.job.times_ms is not None
+    assert cut.job.times_ms.forward == [30.0, 30.0]
+    assert cut.job.times_ms.backward == [40.0, 20.0]
+    assert cut.job.memory_limit == 2
+
+
+def test_of_a_placement_whole_pipelines_stay() -> None:
+    placed = job(dc_of_stage=None, devices={"pipelines": [[0, 1, 4], [2, 5, 3]]}, recovery={})
+    spec = single_machine(placed, run="x", log_dir="")
+    cut = smaller(spec, {0, 1, 2, 4, 5})
+    assert isinstance(cut, Layout)
+    assert [a.rank for a in cut.ranks] == [0, 1, 2]
+    assert isinstance(smaller(spec, {0, 1, 3, 4, 5}), Infeasible)
 
 
 class Stage:
@@ -171,6 +230,7 @@ def test_a_step_is_told_once_and_none_is_lost() -> None:
     [
         ({"recovery": {"attempts": 0}}, "recovery.attempts"),
         ({"recovery": {"wait_s": 0}}, "recovery.wait_s"),
+        ({"recovery": {"layers_per_gpu": 0}}, "recovery.layers_per_gpu"),
         ({"recovery": {"retries": 3}}, "recovery.retries"),
     ],
 )

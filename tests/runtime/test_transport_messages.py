@@ -1,6 +1,7 @@
 """Messages over real sockets: every byte, in any order, at the link's pace."""
 
 import random
+import threading
 import time
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.runtime.transport import LinkShape, MessageSizeError
+from engine.runtime.transport.inbox import Inbox
 from tests.runtime.transport_pairs import pair
 
 FAST = LinkShape(one_way_delay_s=0.001, cap_bytes_per_s=2e9, window_bytes=1e6, connections=3)
@@ -167,6 +169,29 @@ def test_unexpected_messages_are_bounded_and_flow_on_once_posted():
             receive.wait(10)
             assert receive.buffer == payload(6_000_000, n)
         sends[-1].wait(10)
+
+
+def test_a_receive_posted_before_its_message_came_is_known_before_the_message_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    post, place = Inbox.post, Inbox.place
+    monkeypatch.setattr(Inbox, "post", lambda self, *args: (order.append("post"), post(self, *args))[1])
+    monkeypatch.setattr(Inbox, "place", lambda self, *args: (order.append("place"), place(self, *args))[1])
+    data = bytes(1 << 16)
+    with pair() as (sender, receiver):
+        held, gate = threading.Event(), threading.Event()
+        before = sender.traffic()[0].egress_bytes
+        receiver._loop.call(lambda: (held.set(), gate.wait()))  # a thread that gets no turn while both happen
+        assert held.wait(10)
+        receive = receiver.post_receive(0, (1,), len(data))
+        sender.send(1, (1,), data)
+        deadline = time.monotonic() + 10
+        while sender.traffic()[0].egress_bytes < before + len(data) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        gate.set()
+        receive.wait(10)
+    assert order[:2] == ["post", "place"]
 
 
 def test_bad_arguments_are_refused_by_name():

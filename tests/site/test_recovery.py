@@ -43,6 +43,31 @@ def test_a_recovery_is_a_mark_that_says_what_it_cost_and_comes_once(run: Run) ->
     )
 
 
+def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes: Nodes) -> None:  # noqa: F811
+    before = {"pipelines": 2, "stages": 6, "microbatches": 3, "gpus": 12, "iteration_s": 1.5}
+    layout = {
+        **before,
+        "stages": 4,
+        "gpus": 8,
+        "iteration_s": 2.0,
+        "before": before,
+        "why": "mid-1 is silent",
+    }
+    assert services.record_recovery(run, {**EVENT, "left": [2, 3, 8, 9], "layout": layout})
+    (text,) = [text for text in marks(run) if "Recovered" in text]
+    assert text.startswith(
+        "It goes on with 8 of 12 GPUs, as mid-1 is silent: 2 pipelines of 4 stages with 3 microbatches each, "
+        "before 2 pipelines of 6 stages with 3; an iteration should take 2.00 s instead of 1.50 s. "
+    )
+    Node.objects.filter(name="mid-1").update(last_seen=timezone.now() - timedelta(hours=1))
+    reconcile(nodes)
+    run.refresh_from_db()
+    assert run.status == Status.RUNNING
+    report(run, "finished", [rank for rank in range(run.ranks.count()) if rank not in (2, 3, 8, 9)])
+    run.refresh_from_db()
+    assert run.status == Status.SUCCEEDED
+
+
 def test_a_lost_machine_is_started_again_and_what_its_last_life_says_is_late(
     run: Run,
     world: Any,

@@ -12,6 +12,7 @@ from engine.runtime.job_settings import RecoverySettings
 from engine.runtime.launch import LaunchSpec
 from engine.runtime.lines import Message
 from engine.runtime.recovery.history import History
+from engine.runtime.recovery.layout import NOT_NEEDED, Layout
 from engine.runtime.recovery.lead import TICK_S, Ranks
 from engine.runtime.recovery.life import Dead, Life
 from engine.runtime.recovery.lines import LEADER, Line, proof, proves
@@ -34,6 +35,7 @@ class Follow:
         self._welcome = False
         self._phase = "away"
         self._life = 0
+        self._layout: Layout | None = None
         self._since = time.monotonic()  # without the leading host
         self._again_at = 0.0
         self._lost_at = 0.0  # Unix time at which the leading host was lost
@@ -109,7 +111,11 @@ class Follow:
             raise ValueError("it does not know the run's secret")
         elif op == "start":
             life = Life.of(message["life"])
-            self._life, self._phase = life.number, "running"
+            if life.layout is not None and not life.layout.applied(self._spec).local:
+                self.close()
+                self._ranks.leave(NOT_NEEDED)
+                return
+            self._life, self._layout, self._phase = life.number, life.layout, "running"
             self._ranks.begin(life, None)
         elif op == "halt" and self._phase == "running":
             self._phase = "halting"
@@ -118,6 +124,9 @@ class Follow:
             self._history.saved = Saved(step=int(message["step"]), where=str(message["where"]))
         elif op == "over":
             self.close()
+        elif op == "leave":
+            self.close()
+            self._ranks.leave(str(message["why"]))
         elif op == "fail":
             self.close()
             self._ranks.give_up(str(message["why"]))
@@ -127,6 +136,7 @@ class Follow:
         return {
             "held": list(self._ranks.held().items()), "life": self._life,
             "saved": [saved.step, saved.where] if saved else None, "lost_at": self._lost_at,
+            "layout": self._layout.to_dict() if self._layout else None,
         }  # fmt: skip
 
     def _lost(self, line: Line, why: str) -> None:

@@ -10,13 +10,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from engine.errors import Infeasible
 from engine.runtime.job_settings import RecoverySettings
 from engine.runtime.launch import LaunchSpec
 from engine.runtime.lines import Message
 from engine.runtime.recovery.history import History
+from engine.runtime.recovery.layout import NOT_NEEDED, Layout, change, roles
 from engine.runtime.recovery.life import Dead, Life, Trouble
 from engine.runtime.recovery.lines import LEADER, Line, proof, proves
 from engine.runtime.recovery.plan import Saved, way_on
+from engine.runtime.recovery.smaller import smaller
 from engine.runtime.transport.endpoint import listen
 
 HOUR_S = 3600.0
@@ -32,6 +35,7 @@ class Ranks(Protocol):
     def bereft(self) -> list[Dead]: ...
     def held(self) -> dict[int, tuple[int, ...]]: ...
     def give_up(self, why: str) -> None: ...
+    def leave(self, why: str) -> None: ...
 
 
 class Lead:
@@ -53,6 +57,9 @@ class Lead:
         self._since = time.monotonic()
         self._held = ranks.held()
         self._saved: Saved | None = None
+        self._present = spec  # in the layout of the present life, or of the next one
+        self._layout: Layout | None = None
+        self._change: dict[str, Any] = {}  # of the layout, as it is told once all ranks run
         self._life = 0
         self._way: Life | None = None
         self._trouble: Trouble | None = None
@@ -96,12 +103,12 @@ class Lead:
             self._held.update(self._ranks.held())
             self._phase = "gathering"
         if self._phase == "gathering":
-            missing = [a for a in self._spec.ranks if a.rank not in self._held]
+            missing = [a for a in self._present.ranks if a.rank not in self._held]
             if not missing:
                 self._begin()
             elif time.monotonic() > self._since + self._settings.wait_s:
                 nodes = ", ".join(sorted({a.node for a in missing}))
-                self._give_up(f"nothing was heard from {nodes} for {self._settings.wait_s:g} s")
+                self._go_on_without(f"nothing was heard from {nodes} for {self._settings.wait_s:g} s")
 
     def runs(self) -> None:
         """All ranks have begun."""
@@ -113,9 +120,9 @@ class Lead:
             "failed": failed, "detail": detail, "noticed": self._trouble.noticed,
             "detected_s": round(self._trouble.silent_s, 3), "from": way.source, "iteration": way.step,
             "lost_s": round(now - (self._history.since(way.step) or self._trouble.noticed), 3),
-            "life": way.number, "t": now,
+            "life": way.number, "t": now, **self._change,
         }  # fmt: skip
-        self._trouble = None
+        self._trouble, self._change = None, {}
         self.told.append(event)
         self._say({"kind": "recovery", "rank": self._spec.first_rank, **event})
 
@@ -156,8 +163,24 @@ class Lead:
         self._tell_all("halt")
         self._ranks.kill()
 
+    def _go_on_without(self, why: str) -> None:
+        """Go over to a layout on the ranks that are there, where they hold the model."""
+        if not self._settings.smaller or not self._life:  # nothing has begun yet that could go on
+            self._give_up(why)
+            return
+        found = smaller(self._present, set(self._held))
+        if isinstance(found, Infeasible):
+            self._give_up(f"{why}, and it cannot go on with fewer nodes: {found.reason}")
+            return
+        before, had = self._present, roles(self._present)
+        self._layout, self._present = found, found.applied(self._spec)
+        has = roles(self._present)
+        self._held.update({rank: () for rank in self._held if has.get(rank) != had[rank]})
+        self._change = change(before, self._present, why)
+        self._begin()
+
     def _begin(self) -> None:
-        spec, history = self._spec, self._history
+        spec, history = self._present, self._history
         saved = self._saved
         if self._life and self._way is None:  # the others have lived before: this machine's host is a new one
             own = next(a.node for a in spec.ranks if a.rank == spec.first_rank)
@@ -171,6 +194,7 @@ class Lead:
                 store_port=store.getsockname()[1], saved_step=saved.step if saved else 0,
                 validated_step=max(history.validation, default=0),
                 retell=way.source in ("memory", "peer") and way.step - 1 not in history.losses,
+                layout=self._layout,
             )  # fmt: skip
             self._phase = "running"
             self._held.clear()
@@ -226,11 +250,17 @@ class Lead:
         line.ranks = ranks
         line.tell("welcome", mac=proof(self._spec, LEADER, str(message["nonce"])))
         self._report(message)
+        if not self._needs(line):
+            line.tell("leave", why=NOT_NEEDED)
+            return
         if self._phase == "running":  # its ranks are not there: the others cannot go on
             self._noticed()
             self._halt()
 
     def _report(self, message: Message) -> None:
+        if message["layout"] and int(message["life"]) > self._life:  # this host is a new one
+            self._layout = Layout.of(message["layout"])
+            self._present = self._layout.applied(self._spec)
         self._held.update({int(rank): tuple(map(int, steps)) for rank, steps in message["held"]})
         self._life = max(self._life, int(message["life"]))
         self._lost_at = max(self._lost_at, float(message["lost_at"]))
@@ -238,10 +268,14 @@ class Lead:
             saved = Saved(step=int(message["saved"][0]), where=str(message["saved"][1]))
             self._saved = max((s for s in (self._saved, saved) if s), key=lambda s: s.step)
 
+    def _needs(self, line: Line) -> bool:
+        """Whether a machine has ranks in the present layout."""
+        return any(a.rank in line.ranks for a in self._present.ranks)
+
     def _lost(self, line: Line, why: str) -> None:
         """A machine is gone, and its memory with it."""
         self._lines.remove(line)
-        if not line.ranks or self._phase == "over":
+        if not line.ranks or not self._needs(line) or self._phase == "over":
             return
         for rank in line.ranks:
             self._held.pop(rank, None)

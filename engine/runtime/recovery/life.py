@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 from engine.runtime.launch import LaunchSpec, RankAssignment
+from engine.runtime.recovery.layout import Layout
 from engine.runtime.recovery.plan import From
 
 Failed = Literal["rank", "node", "link", "datacenter"]
@@ -21,6 +22,7 @@ class Life:
     store_port : of this life's rendezvous store, on the first rank's machine.
     saved_step, validated_step : the last ones that are done, so that none is left out or done twice.
     retell : the totals of the last step before are not known yet: pipeline 0 tells them again.
+    layout : where it is another than that of the launch.
     """
 
     number: int
@@ -32,15 +34,19 @@ class Life:
     saved_step: int = 0
     validated_step: int = 0
     retell: bool = False
+    layout: Layout | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {**asdict(self), "peers": list(self.peers.items())}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        layout = self.layout.to_dict() if self.layout else None
+        return {**values, "peers": list(self.peers.items()), "layout": layout}
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
         """The inverse of `to_dict`. Raises TypeError or ValueError where the values are none."""
-        return cls(**{**values, "peers": {int(a): int(b) for a, b in values["peers"]}})
+        layout = Layout.of(values["layout"]) if values["layout"] else None
+        return cls(**{**values, "peers": {int(a): int(b) for a, b in values["peers"]}, "layout": layout})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,19 @@
 """One machine's part of a run that recovers: its ranks' memory, what they said, and who decides for them."""
 
 import dataclasses
+import os
 import selectors
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from engine.runtime.job import TrainJob
 from engine.runtime.launch import LaunchSpec
 from engine.runtime.losses import step_event
 from engine.runtime.recovery.cuts import Cuts
 from engine.runtime.recovery.follow import Follow
 from engine.runtime.recovery.history import History
+from engine.runtime.recovery.layout import NOT_NEEDED, Layout, roles
 from engine.runtime.recovery.lead import Lead
 from engine.runtime.recovery.life import Dead, Life
 from engine.runtime.recovery.memory import held, new_memory
@@ -26,6 +29,8 @@ class Processes(Protocol):
     def forget_all(self) -> None: ...
     def bereft(self) -> list[Dead]: ...
     def fail(self, why: str) -> None: ...
+    def leave(self, ranks: Sequence[int], why: str) -> None: ...
+    def cut(self, job: TrainJob) -> None: ...
 
 
 class Machine:
@@ -46,6 +51,7 @@ class Machine:
         self._memory = {rank: new_memory(rank) for rank in spec.local}
         self._history = History()
         self._life: Life | None = None
+        self._present = spec  # in the layout of the present life
         self.cuts = Cuts([dc.name for dc in spec.job.datacenters])
         self._recovery: Lead | Follow
         if listener is None:
@@ -103,10 +109,10 @@ class Machine:
     def spec_now(self) -> LaunchSpec:
         """The spec of the ranks' present life."""
         assert self._life is not None
-        job = self._spec.job
+        job = self._present.job
         if self._life.source != "start":
             job = job.model_copy(update={"resume": self._life.where})
-        return dataclasses.replace(self._spec, life=self._life.number, job=job)
+        return dataclasses.replace(self._present, life=self._life.number, job=job)
 
     def kept(self, rank: int) -> Kept:
         """What a rank is handed for its present life."""
@@ -123,6 +129,7 @@ class Machine:
     def begin(self, life: Life, store: socket.socket | None) -> None:
         """Start the ranks of a life; `store`: its rendezvous store's socket, on the first rank's machine."""
         self._life = life
+        self._cut(life.layout)
         self._processes.start_all(store, life.store_port)
 
     def kill(self) -> None:
@@ -147,3 +154,21 @@ class Machine:
     def give_up(self, why: str) -> None:
         """The run ends here."""
         self._processes.fail(why)
+
+    def leave(self, why: str) -> None:
+        """The run goes on without this machine."""
+        self._processes.leave(sorted(self._memory), why)
+
+    def _cut(self, layout: Layout | None) -> None:
+        """Go over to a layout; what a rank kept of another part of the model is forgotten."""
+        before, self._present = self._present, layout.applied(self._spec) if layout else self._spec
+        had, has = roles(before), roles(self._present)
+        changed = [rank for rank in self._memory if has.get(rank) != had.get(rank)]
+        for rank in changed:
+            os.close(self._memory[rank])
+            self._memory[rank] = new_memory(rank)
+        idle = [rank for rank in changed if rank not in has]
+        if idle:
+            self._processes.leave(idle, NOT_NEEDED)
+        if before.job is not self._present.job:
+            self._processes.cut(self._present.job)

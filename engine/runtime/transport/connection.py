@@ -223,8 +223,9 @@ class Connection:
     def _read(self) -> None:
         budget = READ_BUDGET
         while budget > 0 and self.open and not self.paused:
+            most = budget if self._digest is None else PIECE_BYTES
             try:
-                count = self._socket.recv_into(self._target[:PIECE_BYTES])
+                count = self._socket.recv_into(self._target[:most])
             except WOULD_BLOCK:
                 return
             except OSError as error:
@@ -241,7 +242,7 @@ class Connection:
             self._target = self._target[count:]
             if not self._target:
                 self._advance()
-            elif count < PIECE_BYTES and not self._secure:
+            elif count < most and not self._secure:
                 return  # the kernel had no more
         if self._secure and self.open and not self.paused:
             self._loop.call(self._read)

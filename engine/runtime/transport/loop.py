@@ -88,11 +88,14 @@ class Loop:
             timeout = 0.0
         elif self._timers:
             timeout = max(0.0, self._timers[0][0] - time.monotonic())
-        for key, events in self._selector.select(timeout):
-            # A callback may have closed another socket that was ready in the same turn.
-            if key.fd in self._watched:
-                key.data(events)
+        ready = self._selector.select(timeout)
+        # First: the message of a receive that was posted before it came would else be read into a buffer of
+        # its own, and copied.
         self._run_calls()
+        for key, events in ready:
+            # A call or a callback may have closed this socket, and its number may be another's by now.
+            if (known := self._selector.get_map().get(key.fd)) and known.fileobj is key.fileobj:
+                key.data(events)
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             heapq.heappop(self._timers)[2]()

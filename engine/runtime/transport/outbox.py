@@ -30,7 +30,7 @@ MOST_BACKLOG_BYTES = 16 << 20
 FIRST_CHUNK_BYTES = 256 * 1024
 LEAST_CHUNK_BYTES = 64 * 1024
 MOST_CHUNK_BYTES = 4 << 20
-QUICK_S, SLOW_S = 0.01, 0.5
+QUICK_S, SLOW_S = 0.02, 0.5
 # Most bytes given out before the sockets have their turn again.
 PUMP_BYTES = 16 << 20
 # What a paced link could not send for so long, because this thread woke late, it may make up for; TCP still

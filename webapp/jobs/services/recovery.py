@@ -7,8 +7,9 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from engine.runtime.recovery.told import smaller_layout
 from webapp.jobs import notify
-from webapp.jobs.models import Desired, MarkLevel, RankState, RankStatus, Run, RunEvent, Status
+from webapp.jobs.models import RANK_OVER, Desired, MarkLevel, RankState, RankStatus, Run, RunEvent, Status
 from webapp.jobs.services.status import add_mark, lock
 
 _FROM = {
@@ -29,10 +30,16 @@ def record_recovery(run: Run, event: dict[str, Any]) -> bool:
     text = (
         f"Recovered: goes on with iteration {int(event['iteration']) + 1:,} {how}; {cost:.1f} s were lost. "
         f"What failed{silence}: {event['detail']}"
-    )[:600]
+    )
+    if "layout" in event:
+        text = f"{smaller_layout(event['layout'])} {text}"
+    text = text[:600]
     if RunEvent.objects.filter(run=run, at=at, text=text).exists():
         return False
     add_mark(run, MarkLevel.WARN, text, at)
+    # Out of the run for good: nobody waits for them or starts them again, and their GPUs are free.
+    left = RankState.objects.filter(run=run, rank__in=event.get("left", ())).exclude(state__in=RANK_OVER)
+    left.update(state=RankStatus.FINISHED, state_since=timezone.now(), detail="The run went on without it.")
     notify.run_changed(run.pk)
     return True
 

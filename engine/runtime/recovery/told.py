@@ -1,0 +1,18 @@
+"""In words, what a `recovery` event says of a layout on fewer nodes."""
+
+from typing import Any
+
+
+def smaller_layout(layout: dict[str, Any]) -> str:
+    """A sentence: with how many GPUs the run goes on, how it is cut now, what an iteration should take."""
+    before = layout["before"]
+    return (
+        f"It goes on with {layout['gpus']} of {before['gpus']} GPUs, as {layout['why']}: {_cut(layout)} with "
+        f"{layout['microbatches']} microbatches each, before {_cut(before)} with {before['microbatches']}; "
+        f"an iteration should take {layout['iteration_s']:.2f} s instead of {before['iteration_s']:.2f} s."
+    )
+
+
+def _cut(layout: dict[str, Any]) -> str:
+    pipelines, stages = layout["pipelines"], layout["stages"]
+    return f"{pipelines} pipeline{'s' * (pipelines != 1)} of {stages} stage{'s' * (stages != 1)}"
