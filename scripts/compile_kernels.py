@@ -6,12 +6,18 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
 from engine.inputs import parse
+from engine.plan.placement import baselines
 from engine.plan.placement.place import place
+from engine.plan.placement.problem import problem_of
 from engine.plan.placement.request import PlacementRequest
 from engine.prefill.replay import replay
 from engine.prefill.request import ReplayRequest
-from engine.schedule import Search
+from engine.schedule import Frame, Search
 from engine.schedule.scenario import POLICIES, Scenario
+from engine.schedule.searching.shop import Shop
+from engine.schedule.searching.starts import starts
+from engine.schedule.searching.workshop import Workshop
+from engine.schedule.traversal import straight
 from engine.simulate import simulate
 
 CROSSPIPE = "crosspipe"
@@ -42,9 +48,20 @@ def schedules(policies: Iterable[str]) -> None:
             simulate(scenario, Search(seconds=120))
 
 
+def beginnings() -> None:
+    """Every way in which `auto` begins, which proves so small a cell before it tries them all."""
+    frame = Frame(traversal=straight(4), sharing="temporal")
+    scenario = parse(Scenario, {**CELL, "times": TIMES[0], "policy": "auto"})
+    workshop = Workshop(Shop(scenario=scenario, frame=frame, split=False))
+    for start in starts(workshop):
+        start.build(workshop)
+
+
 def placement_and_prefill() -> None:
-    """A placement; a replay under both orders of the queue."""
-    place(parse(PlacementRequest, DEVICES))
+    """A placement and what it is compared with; a replay under both orders of the queue."""
+    devices = parse(PlacementRequest, DEVICES)
+    place(devices)
+    baselines.kernighan_lin(problem_of(devices), devices.seed)
     for order in ("fifo", "longest_fit"):
         replay(parse(ReplayRequest, {**BUBBLES, "controller": {"order": order, "chunk_tokens": 128}}))
 
@@ -52,6 +69,7 @@ def placement_and_prefill() -> None:
 def first_half() -> None:
     """Every policy but crosspipe-* and `optimal`, whose solver is C++; `auto` comes last, and uses all."""
     schedules(policy for policy in POLICIES if policy != "optimal" and not policy.startswith(CROSSPIPE))
+    beginnings()
 
 
 def second_half() -> None:

@@ -54,8 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
-# One running demo, one run that prefills, kernels that take seconds to load.
-TOGETHER = ("tests/demo/", "tests/runtime/prefill/test_live.py", "tests/engine/test_optimal.py")
+# One running demo, one run that prefills.
+TOGETHER = ("tests/demo/", "tests/runtime/prefill/test_live.py")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

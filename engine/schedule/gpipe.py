@@ -23,7 +23,7 @@ def orders(scenario: Scenario, traversal: Traversal) -> Codes | Infeasible:
             f"microbatches at once; {most} allowed"
         )
     microbatches = np.arange(held, dtype=np.int32) * 4
-    order = np.concatenate([microbatches + OpKind.F, microbatches[::-1] + OpKind.B])
+    order = np.concatenate([microbatches + OpKind.F, microbatches[::-1] + OpKind.B]).astype(np.int32)
     return np.broadcast_to(order, (scenario.stages, len(order))).copy()
 
 
