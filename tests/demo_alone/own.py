@@ -153,11 +153,20 @@ def ended(client: Client, run: str, seconds: float) -> dict[str, Any]:
 
 
 def ranks_of(agent: psutil.Process) -> list[psutil.Process]:
-    """Rank processes below an agent: what its host processes have forked."""
+    """Rank processes below an agent: what its host processes have forked but desks and their decoders."""
     try:
-        return [rank for host in agent.children() for rank in host.children(recursive=True)]
+        forked = [fork for host in agent.children() for fork in host.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+    return [fork for fork in forked if not _serves(fork)]
+
+
+def _serves(process: psutil.Process) -> bool:
+    """Whether it is a desk or its decoder: they write to a log of their own."""
+    try:
+        return any(Path(file.path).name.startswith("desk-") for file in process.open_files())
+    except psutil.NoSuchProcess:
+        return False
 
 
 RANKS = 12  # of the demo's job
