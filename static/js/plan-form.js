@@ -3,7 +3,7 @@ import { $, $$ } from "./lib/dom.js";
 
 const FIELDS = {
   times: ["forward_ms", "backward_ms", "recompute_ms", "activation_bytes", "comm_to_compute", "parameters_per_stage"],
-  model: ["model", "model_micro_batch", "tp", "mfu"],
+  model: ["model", "model_micro_batch", "tp", "mfu", "weight_budget_gb", "kv_budget_gb"],
 };
 const TRAINING = ["layers", "hidden", "heads", "seq", "micro_batch", "steps", "lr", "seed"];
 

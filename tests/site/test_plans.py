@@ -252,11 +252,20 @@ def test_every_chart_has_its_file(world: World, operator: Client) -> None:
     options = plan.result["options"]
     assert [int(row["D"]) for row in rows("options")] == [option["dp_cells"] for option in options]
     assert len(rows("pareto")) == sum(option["feasible"] for option in options)
-    assert len(rows("stages")) == 6
     best = plan.best
     assert best is not None
-    ends = [float(row["end"]) for row in rows("timeline")]
+    ops = [row for row in rows("timeline") if row["track"] == "gpu"]
+    ends = [float(row["end"]) for row in ops]
     assert max(ends) == pytest.approx(best["pp_time_ms"])
+    pipelines = best["pipelines"] // best["dp_cells"]
+    stages = rows("stages")
+    assert len(stages) == 6
+    for number, stage in enumerate(stages):
+        own = [row for row in ops if row["stage"] == str(number)]
+        busy_ms = sum(float(row["end"]) - float(row["start"]) for row in own) / pipelines
+        assert float(stage["Busy ms"]) == pytest.approx(busy_ms)
+        assert float(stage["Bubbles %"]) == pytest.approx(100 * (1 - busy_ms / max(ends)))
+        assert float(stage["First op ms"]) == pytest.approx(min(float(row["start"]) for row in own))
     assert len(rows("excluded")) == len(plan.result["excluded"])
     wider = rows("options", **{"gpus-0": "40"})  # a file of what the address asks for, not of the plan
     assert max(float(row["Throughput pipelines/s"]) for row in wider) > max(o["throughput"] for o in options)
@@ -301,7 +310,7 @@ def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: Wor
         "team": world.team.pk, "name": "layouts", "datacenters": [dc.pk for dc in world.dcs],
         "source": "model", "model": "gpt-a", "model_micro_batch": "1, 2", "tp": "1,2", "mfu": 0.4,
         "partitions": "2, 4", "microbatches": 4, "method": "search", "policy": "1f1b", "order": "gpus",
-        "objective": "cost_per_token", "bill": "used",
+        "objective": "cost_per_token", "bill": "used", "weight_budget_gb": 1.5,
     }  # fmt: skip
     answer = operator.post(reverse("planning:plan-create"), data)
     assert answer.status_code == 302, answer.context["form"].errors
@@ -309,7 +318,9 @@ def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: Wor
     plan = Plan.objects.get(name="layouts")
     job = plan.request["job"]
     assert (job["partitions"], job["tp"], job["micro_batch"]) == ([2, 4], [1, 2], [1, 2])
+    assert job["prefill"] == {"weight_budget_gb": 1.5, "kv_budget_gb": 1.0}
     shown = operator.get(answer["Location"], follow=True)
+    assert "1.5 + 1 GB a GPU" in shown.content.decode()
     for option in plan.result["options"]:
         stages = sum(part["stages"] for part in option["partitions"])
         assert f"{stages} · {option['tp']} · {option['micro_batch']}</td>" in shown.content.decode()
@@ -317,6 +328,11 @@ def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: Wor
     assert [again[name].value() for name in ("partitions", "tp", "model_micro_batch")] == [
         "2, 4", "1, 2", "1, 2",
     ]  # fmt: skip
+    assert [again[name].value() for name in ("weight_budget_gb", "kv_budget_gb")] == [1.5, 1.0]
+    caches = operator.post(
+        reverse("planning:plan-create"), {**data, "weight_budget_gb": "", "kv_budget_gb": 1}
+    )
+    assert "weights may take" in str(caches.context["form"].errors["weight_budget_gb"])
     refused = {**data, "source": "times", "forward_ms": 20, "backward_ms": 40, "name": "other"}
     assert "One number" in str(
         operator.post(reverse("planning:plan-create"), refused).context["form"].errors["partitions"]

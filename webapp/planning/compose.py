@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from engine.model.serving import PrefillBudget
 from engine.runtime.network import hop_network
 from webapp.inventory.models import GpuPool, WanLink
 from webapp.inventory.selectors import named_pools, pools
@@ -21,6 +22,7 @@ RULES = (
     "iterations",
     "deadline_h",
 )
+PREFILL = ("weight_budget_gb", "kv_budget_gb")
 EXPLICIT = ("forward_ms", "backward_ms", "recompute_ms", "parameters_per_stage", "activation_bytes")
 
 
@@ -70,7 +72,8 @@ def initial_of(plan: Plan) -> dict[str, Any]:
         "source": "model" if "model" in job else "times",
     }
     if "model" in job:
-        return values | {"model": job["model"], "model_micro_batch": job.get("micro_batch", 1)}
+        kept = job.get("prefill") or {}
+        return values | kept | {"model": job["model"], "model_micro_batch": job.get("micro_batch", 1)}
     if job.get("comm_to_compute") != transfer_to_forward(values, links_of(named_pools(dcs))):
         values["comm_to_compute"] = job.get("comm_to_compute")
     return values
@@ -127,7 +130,9 @@ def _job(values: dict[str, Any], links: Iterable[dict[str, Any]]) -> dict[str, A
     }
     if values["source"] == "model":
         job |= {"model": values["model"], "micro_batch": one_or_many(values.get("model_micro_batch")) or 1}
-        rest = {"tp": one_or_many(values.get("tp")), "mfu": values.get("mfu")}
+        asked_for = {name: values[name] for name in PREFILL if values.get(name)}
+        kept = PrefillBudget(**asked_for).model_dump() if asked_for else None
+        rest = {"tp": one_or_many(values.get("tp")), "mfu": values.get("mfu"), "prefill": kept}
         return job | {name: value for name, value in rest.items() if value}
     job |= {name: values[name] for name in EXPLICIT if values.get(name) is not None}
     asked = values.get("comm_to_compute")

@@ -7,6 +7,7 @@ from django import forms
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.model.presets import PRESETS
+from engine.model.serving import PrefillBudget
 from engine.plan.request import PlanRequest
 from engine.runtime.job import RUNNABLE, TrainModel
 from webapp.asked_once import key_field
@@ -47,6 +48,14 @@ class PlanForm(Sectioned, forms.Form):
     )
     tp = Numbers(whole=True, label="Tensor parallel degree", initial=[1], required=False, help_text=SEVERAL)
     mfu = forms.FloatField(label="MFU", min_value=0.01, max_value=1, initial=0.4, required=False)
+    weight_budget_gb = forms.FloatField(
+        label="Kept for prefill, weights, GB", min_value=0.001, max_value=1000, required=False,
+        help_text="Of each GPU's memory, where bubbles are to be sold. Empty: nothing is kept.",
+    )  # fmt: skip
+    kv_budget_gb = forms.FloatField(
+        label="and KV caches, GB", min_value=0.001, max_value=1000, required=False,
+        help_text=f"With weights and none given here: {PrefillBudget().kv_budget_gb:g}.",
+    )  # fmt: skip
     forward_ms = forms.FloatField(
         label="Forward, ms", min_value=0.001, max_value=1e9, initial=20, required=False
     )
@@ -112,6 +121,7 @@ class PlanForm(Sectioned, forms.Form):
         ("Times", "of one microbatch on one stage", [
             "source", "forward_ms", "backward_ms", "recompute_ms", "activation_bytes", "comm_to_compute",
             "parameters_per_stage", "model", "model_micro_batch", "tp", "mfu",
+            "weight_budget_gb", "kv_budget_gb",
         ]),
         ("Schedule", "", ["partitions", "microbatches", "method", "policy"]),
         ("Constraints", "", ["objective", "bill", "budget_per_iteration", "iterations", "deadline_h"]),
@@ -134,6 +144,8 @@ class PlanForm(Sectioned, forms.Form):
             self.add_error("datacenters", f"Choose data centres of team {team} only.")
         if cleaned.get("policy") == "auto" and cleaned.get("method") == "algorithm1":
             self.add_error("policy", "Algorithm 1 takes one schedule: choose it, or choose the search.")
+        if cleaned.get("kv_budget_gb") and not cleaned.get("weight_budget_gb"):
+            self.add_error("weight_budget_gb", "KV caches are of a model: say what its weights may take.")
         required = ("model",) if cleaned.get("source") == "model" else ("forward_ms", "backward_ms")
         for name in required:
             if name not in self.errors and cleaned.get(name) in (None, ""):

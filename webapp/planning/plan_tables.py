@@ -9,7 +9,8 @@ from engine.plan.request import PlanRequest
 from engine.simulate.export import write_csv
 from webapp.planning.design import Column, Figures
 from webapp.planning.models import Plan
-from webapp.planning.selectors import engine_option, option_index
+from webapp.planning.plan_cell import cell_of, engine_option, stages_table
+from webapp.planning.selectors import option_index
 
 COLUMNS = (
     Column(label="D", key="dp_cells", decimals=0), Column(label="Feasible", key="feasible"),
@@ -44,7 +45,8 @@ def plan_file(document: dict[str, Any], result: dict[str, Any], name: str, optio
         return file.getvalue()
     tables = {"options": options_table, "pareto": pareto_table, "excluded": excluded_table}
     if name == "stages":
-        return stages_table(_chosen(result, option)).as_csv()
+        chosen = _chosen(result, option)
+        return stages_table(chosen, cell_of(document, chosen)).as_csv()
     return tables[name](result).as_csv() if name in tables else None
 
 
@@ -77,21 +79,6 @@ def pareto_table(result: dict[str, Any]) -> Figures:
     return Figures(
         name="pareto", title="Cost against time", rows=rows, columns=[c for c in COLUMNS if c.key in keys]
     )
-
-
-def stages_table(option: dict[str, Any] | None) -> Figures:
-    """Stages of one option in pipeline order, with their data centre and GPUs."""
-    rows: list[dict[str, Any]] = []
-    for part in option["partitions"] if option else ():
-        each = option["gpus_used"][part["dc"]] / part["stages"] if option else 0
-        rows += [{"stage": len(rows) + 1 + k, "dc": part["dc"], "gpus": each} for k in range(part["stages"])]
-    return Figures(
-        name="stages", title="Stages over DCs", rows=rows,
-        columns=[
-            Column(label="Stage", key="stage", decimals=0), Column(label="DC", key="dc"),
-            Column(label="GPUs", key="gpus", decimals=0),
-        ],
-    )  # fmt: skip
 
 
 def excluded_table(result: dict[str, Any]) -> Figures:

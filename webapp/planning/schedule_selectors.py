@@ -21,8 +21,8 @@ from webapp.jobs.models import Run
 from webapp.live.codes import code_of
 from webapp.live.shape import lanes, shape_of
 from webapp.planning.models import Computation, ComputationKind, Plan
+from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, engine_option
 from webapp.planning.schedule_form import initial_of_scenario
-from webapp.planning.selectors import MOST_TIMELINE_SPANS, engine_option
 from webapp.queries import whole
 
 

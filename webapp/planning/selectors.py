@@ -1,4 +1,4 @@
-"""What the plan page shows: options with a verdict in words, and the predicted timeline of one."""
+"""What the plan page shows: options with a verdict in words, and one of them in full."""
 
 import json
 from collections.abc import Mapping
@@ -7,23 +7,16 @@ from typing import Any
 from django.utils.http import urlencode
 
 from engine.errors import InputError
-from engine.inputs import parse
-from engine.plan.cell import simulated
-from engine.plan.request import PlanRequest
-from engine.plan.result import Option, Partition
 from webapp.accounts.permissions import may
 from webapp.jobs.document import train_document
 from webapp.jobs.stock import Stock
-from webapp.live.codes import code_of
-from webapp.live.shape import lanes, shape_of
 from webapp.planning.models import Computation, ComputationState, Plan
 from webapp.planning.placement_plan import option_of, placements_of, what_differs
+from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
 from webapp.planning.refinement import refinement_of, wants_refining
 from webapp.planning.what_if import Asked, answer_at_once, asked, sliders, told
 from webapp.queries import whole
 
-MOST_TIMELINE_SPANS = 20_000
-MOST_WHAT_IF_SPANS = 3_000  # drawn anew with each move of a slider
 _LAYOUT = ("partitions", "tp", "micro_batch")  # of a job: several of them are tried where it lists several
 WIDE_DCS = 8  # more data centres than this have no column each
 # What a search's `stopped_by` says of its answer.
@@ -49,6 +42,8 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
     selected = _selected(options, result.get("best"), query.get("option"))
     several_layouts = any(isinstance(what.document["job"].get(name), list) for name in _LAYOUT)
     budget, deadline_ms = what.document.get("budget_per_iteration"), _deadline_ms(what.document)
+    most = MOST_WHAT_IF_SPANS if what.is_changed else MOST_TIMELINE_SPANS
+    cell = cell_of(what.document, selected, most)
     return {
         "plan": plan,
         "what": what,
@@ -64,6 +59,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
         "columns_before_dcs": (columns := 6 + bool(what.document.get("iterations")) + several_layouts),
         "columns_after_d": columns + len(dcs),
         "selected": selected,
+        "stages": stages_table(selected, cell) if selected and selected["feasible"] else None,
         "stock": stock,
         "uneven": what_differs(what.document, selected) if selected and selected["feasible"] else [],
         "placements": [] if what.is_changed else placements_of(plan),
@@ -81,9 +77,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
             "pareto": result.get("pareto", []),
             "best": result.get("best"),
             "selected": selected and selected["index"],
-            "timeline": timeline(
-                what.document, selected, MOST_WHAT_IF_SPANS if what.is_changed else MOST_TIMELINE_SPANS
-            ),
+            "timeline": timeline(what.document, selected, cell) if selected and cell else None,
             "limits": {"budget": budget, "deadline_ms": deadline_ms},
             "before": _ghosts(plan) if what.is_changed else [],
             "query": urlencode(what.used),
@@ -227,57 +221,3 @@ def _deadline_ms(request: dict[str, Any]) -> float | None:
     if not request.get("deadline_h") or not request.get("iterations"):
         return None
     return request["deadline_h"] * 3.6e6 / request["iterations"]
-
-
-def timeline(
-    request: dict[str, Any], option: dict[str, Any] | None, most: int = MOST_TIMELINE_SPANS
-) -> dict[str, Any] | None:
-    """Lanes, links and predicted spans of one cell of `option`; None where there is none to draw, or they are
-    surely more than `most`."""
-    if option is None or not option.get("feasible"):
-        return None
-    stages = sum(part["stages"] for part in option["partitions"])
-    pipelines = option["pipelines"] // option["dp_cells"]
-    if stages * pipelines * request["job"]["microbatches"] * 3 > most:
-        return None
-    result = simulated(parse(PlanRequest, request), engine_option(option))
-    used = list(dict.fromkeys(part["dc"] for part in option["partitions"]))
-    shape = shape_of(
-        {
-            "datacenters": [{"name": name} for name in used],
-            "links": request.get("links", []),
-            "stages": stages,
-            "pipelines": pipelines,
-            "policy": option["policy"],
-            "dc_of_stage": [used.index(p["dc"]) for p in option["partitions"] for _ in range(p["stages"])],
-        }
-    )
-    spans: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}
-    for span in result.spans():
-        values = span.as_dict()
-        stage = values["stage"] if span.track == "gpu" else values["from_stage"]
-        spans[span.pipeline * shape.stages + stage].append(code_of(_seconds(values), origin=0.0))
-    return {
-        "dcs": [{"name": name} for name in shape.dcs],
-        "lanes": lanes(shape, []),
-        "links": list(shape.links),
-        "predicted": {
-            "iteration_ms": result.makespan,
-            "utilization": option["utilization"],
-            "spans": list(spans.values()),
-        },
-    }
-
-
-def engine_option(option: dict[str, Any]) -> Option:
-    """An option as kept, as the engine's own."""
-    values = {name: option[name] for name in Option.__slots__ if name in option}
-    return Option(**{**values, "partitions": tuple(Partition(**part) for part in option["partitions"])})
-
-
-def _seconds(span: dict[str, Any]) -> dict[str, Any]:
-    """A span of a scenario in milliseconds, in seconds."""
-    return {
-        **span,
-        **{name: span[name] / 1e3 for name in ("start", "end", "arrives") if span.get(name) is not None},
-    }

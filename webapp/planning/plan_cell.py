@@ -1,0 +1,117 @@
+"""One DP cell of a plan's option: its predicted timeline and the figures of its stages."""
+
+from typing import Any
+
+import numpy as np
+
+from engine.inputs import parse
+from engine.plan.cell import simulated
+from engine.plan.request import PlanRequest
+from engine.plan.result import Option, Partition
+from engine.simulate import SimulationResult
+from webapp.live.codes import code_of
+from webapp.live.shape import lanes, shape_of
+from webapp.planning.design import Column, Figures
+
+MOST_TIMELINE_SPANS = 20_000
+MOST_WHAT_IF_SPANS = 3_000  # drawn anew with each move of a slider
+MOST_STAGES = 120  # that the page lists; the file has them all
+
+
+def cell_of(
+    request: dict[str, Any], option: dict[str, Any] | None, most: int = MOST_TIMELINE_SPANS
+) -> SimulationResult | None:
+    """One cell of `option`, simulated; None where it has none, or surely more spans than `most`."""
+    if option is None or not option.get("feasible"):
+        return None
+    pipelines = option["pipelines"] // option["dp_cells"]
+    if _stages(option) * pipelines * request["job"]["microbatches"] * 3 > most:
+        return None
+    return simulated(parse(PlanRequest, request), engine_option(option))
+
+
+def _stages(option: dict[str, Any]) -> int:
+    return sum(part["stages"] for part in option["partitions"])
+
+
+def timeline(request: dict[str, Any], option: dict[str, Any], cell: SimulationResult) -> dict[str, Any]:
+    """Lanes, links and predicted spans of a cell of `option`."""
+    used = list(dict.fromkeys(part["dc"] for part in option["partitions"]))
+    shape = shape_of(
+        {
+            "datacenters": [{"name": name} for name in used],
+            "links": request.get("links", []),
+            "stages": _stages(option),
+            "pipelines": option["pipelines"] // option["dp_cells"],
+            "policy": option["policy"],
+            "dc_of_stage": [used.index(p["dc"]) for p in option["partitions"] for _ in range(p["stages"])],
+        }
+    )
+    spans: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}
+    for span in cell.spans():
+        values = span.as_dict()
+        stage = values["stage"] if span.track == "gpu" else values["from_stage"]
+        spans[span.pipeline * shape.stages + stage].append(code_of(_seconds(values), origin=0.0))
+    return {
+        "dcs": [{"name": name} for name in shape.dcs],
+        "lanes": lanes(shape, []),
+        "links": list(shape.links),
+        "predicted": {
+            "iteration_ms": cell.makespan,
+            "utilization": option["utilization"],
+            "spans": list(spans.values()),
+        },
+    }
+
+
+def engine_option(option: dict[str, Any]) -> Option:
+    """An option as kept, as the engine's own."""
+    values = {name: option[name] for name in Option.__slots__ if name in option}
+    return Option(**{**values, "partitions": tuple(Partition(**part) for part in option["partitions"])})
+
+
+def _seconds(span: dict[str, Any]) -> dict[str, Any]:
+    """A span of a scenario in milliseconds, in seconds."""
+    return {
+        **span,
+        **{name: span[name] / 1e3 for name in ("start", "end", "arrives") if span.get(name) is not None},
+    }
+
+
+def stages_table(option: dict[str, Any] | None, cell: SimulationResult | None) -> Figures:
+    """Stages of one option in pipeline order, with their data centre and GPUs; with a cell also what they do
+    in an iteration, on average over its pipelines."""
+    rows: list[dict[str, Any]] = []
+    for part in option["partitions"] if option else ():
+        each = option["gpus_used"][part["dc"]] / part["stages"] if option else 0
+        rows += [{"stage": len(rows) + 1 + k, "dc": part["dc"], "gpus": each} for k in range(part["stages"])]
+    columns = [
+        Column(label="Stage", key="stage", decimals=0), Column(label="DC", key="dc"),
+        Column(label="GPUs", key="gpus", decimals=0),
+    ]  # fmt: skip
+    if cell is not None and cell.timeline is not None:
+        rows = [row | figures for row, figures in zip(rows, _in_an_iteration(cell), strict=True)]
+        columns += [
+            Column(label="Busy", key="busy_ms", unit="ms", decimals=1),
+            Column(label="Bubbles", key="bubbles", unit="%", decimals=1),
+            Column(label="First op", key="first_ms", unit="ms", decimals=1, wide=True),
+            Column(label="Last ends", key="last_ms", unit="ms", decimals=1, wide=True),
+            Column(label="In flight", key="in_flight", unit="microbatches", decimals=1, wide=True),
+        ]
+    return Figures(name="stages", title="Stages over DCs", rows=rows, columns=columns, most=MOST_STAGES)
+
+
+def _in_an_iteration(cell: SimulationResult) -> list[dict[str, float]]:
+    assert cell.timeline is not None
+    busy = cell.timeline.busy().mean(axis=0)
+    figures = {
+        "busy_ms": busy,
+        "bubbles": 100 * (1 - busy / cell.timeline.makespan),
+        "first_ms": np.nanmin(cell.timeline.op_start, axis=(0, 2)),
+        "last_ms": np.nanmax(cell.timeline.op_end, axis=(0, 2)),
+        "in_flight": cell.timeline.peak_in_flight().max(axis=0),
+    }
+    return [
+        dict(zip(figures, values, strict=True))
+        for values in zip(*(each.tolist() for each in figures.values()), strict=True)
+    ]
