@@ -53,8 +53,9 @@ def wait_for(what: str, probe: Callable[[], Any], seconds: float, every: float =
 class Demo:
     """One `python -m webapp.supervisor --demo` with a folder and a port of its own."""
 
-    def __init__(self, var: Path, port: int | None = None) -> None:
+    def __init__(self, var: Path, port: int | None = None, *, sells: bool = False) -> None:
         self.var = var
+        self.sells = sells
         self.port = port or free_port()
         self.lines: list[str] = []
         self.process: subprocess.Popen[bytes] | None = None
@@ -65,7 +66,10 @@ class Demo:
 
     def start(self, *, ready_within_s: float = 240) -> "Demo":
         self.process = spawn(
-            [sys.executable, "-m", "webapp.supervisor", "--demo", "--port", str(self.port)],
+            [
+                *(sys.executable, "-m", "webapp.supervisor", "--demo", "--port", str(self.port)),
+                *(["--sell"] if self.sells else []),
+            ],
             death_signal=signal.SIGINT,  # a test process that is killed takes the product with it
             output=subprocess.PIPE, env=environment(self.var), cwd=ROOT,
         )  # fmt: skip

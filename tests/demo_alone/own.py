@@ -15,11 +15,11 @@ from tests.demo.harness import Client, Demo, run_ids, wait_for
 
 
 @contextmanager
-def demo_of_its_own() -> Iterator[Demo]:
+def demo_of_its_own(*, sells: bool = False) -> Iterator[Demo]:
     """A demo that a test may kill as it likes: folder, port and processes go at the end whatever happened."""
     var = Path(tempfile.mkdtemp(prefix="meridian-long-"))
     var.chmod(0o711)  # as root the servers run as another account: their data stays in here
-    demo = Demo(var)
+    demo = Demo(var, sells=sells)
     try:
         yield demo
     finally:

@@ -23,7 +23,7 @@ PROMPT = "The quick brown fox jumps over the lazy dog, and nobody may read this 
 
 @pytest.fixture
 def demo() -> Iterator[Demo]:
-    with demo_of_its_own() as demo:
+    with demo_of_its_own(sells=True) as demo:
         yield demo.start()
 
 

@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"meridian: {error}\n")
         return 2
     try:
-        _run(supervisor, options.port, demo=options.demo)
+        _run(supervisor, options.port, demo=options.demo, sell=options.sell)
     except Interrupted:
         supervisor.say("stopping")
         return 0
@@ -66,10 +66,10 @@ def main(arguments: list[str] | None = None) -> int:
         supervisor.say("stopped")
 
 
-def _run(supervisor: Supervisor, port: int, *, demo: bool) -> NoReturn:
+def _run(supervisor: Supervisor, port: int, *, demo: bool, sell: bool) -> NoReturn:
     var = var_folder()
     # At low priority beside what comes first; a few seconds of one core.
-    making = supervisor.begin(model) if demo and (model := demo_model_service(var)) else None
+    making = supervisor.begin(model) if demo and sell and (model := demo_model_service(var)) else None
     _manage(supervisor, "migrate", "--no-input", "-v", "0")
     if making and supervisor.finish(making):
         supervisor.say("there is no model to serve: the demo trains without prefill")
@@ -121,7 +121,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--demo", action="store_true", help="make the demo's users, data centres, nodes and run"
     )
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--sell", action="store_true", help="with --demo: train a tiny Llama and sell the run's bubbles"
+    )
+    options = parser.parse_args(arguments)
+    if options.sell and not options.demo:
+        parser.error("--sell: the demo's bubbles are sold; give --demo, too")
+    return options
 
 
 def _port(text: str) -> int:
