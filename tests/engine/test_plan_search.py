@@ -16,11 +16,13 @@ from engine.plan.dc_selection import plan
 from engine.plan.job import Job
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, Partition, PlanResult
-from engine.plan.search.bound import CHUNKED, least_ms
+from engine.plan.search.bound import cuts_stages, least_ms
 from engine.plan.search.cells import FAST, Cells
 from engine.plan.search.problem import cell_sizes, problem_of
 from engine.plan.search.splits import splits
+from engine.schedule.scenario import POLICIES
 from engine.simulate import simulate
+from tests.engine.test_simulate_properties import CHUNKED
 
 # at 2 % of a GPU a layer takes 38 ms: 1 Gbps needs 1.8 times as long for what it hands on
 SHAPE = {"layers": 4, "hidden": 2048, "heads": 16, "seq": 2048}
@@ -271,6 +273,10 @@ def test_the_order_of_the_list_changes_nothing(data: dict[str, Any], seed: Any) 
     seed.shuffle(shuffled["datacenters"])
     seed.shuffle(shuffled["links"])
     assert score(asked(shuffled)) == pytest.approx(score(asked(data)), rel=1e-12)
+
+
+def test_which_policies_cut_stages() -> None:
+    assert {name for name in POLICIES if cuts_stages(name)} == set(CHUNKED)
 
 
 @settings(max_examples=40, deadline=None)

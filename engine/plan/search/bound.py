@@ -14,16 +14,18 @@ chunks may be held for a short while only.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.inputs import parse
 from engine.plan.search.problem import Floats, Problem
+from engine.schedule import policy_of
+from engine.schedule.scenario import Scenario
 
 # Candidates that are bounded at once: each takes some arrays of one number a stage.
 AT_ONCE = 4096
-# Policies that cut a stage's work into two chunks.
-CHUNKED = ("interleaved", "zb-v", "crosspipe-udsub", "crosspipe-loop", "crosspipe-wave")
 Indexes = NDArray[np.int64]
 
 
@@ -38,11 +40,21 @@ class Bounds:
     any: Floats
 
 
+@cache
+def cuts_stages(policy: str) -> bool:
+    """Whether a policy cuts a stage's work into chunks. `auto` may, but its fast ones do not."""
+    if policy == "auto":
+        return False
+    small = {"stages": 2, "microbatches": 2, "times": {"forward": 1, "backward": 2}, "policy": policy}
+    frames = policy_of(policy).frames(parse(Scenario, small))
+    return any(frame.traversal.chunks > 1 for frame in frames)
+
+
 def least_ms(problem: Problem, placed: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Bounds:
     """A bound on one cell of each of `placed`: (route, split)."""
     parts = [_least_ms(problem, placed[i : i + AT_ONCE]) for i in range(0, len(placed), AT_ONCE)]
     straight, chunked = np.concatenate([np.zeros((2, 0)), *parts], axis=1)
-    if problem.request.policy in CHUNKED:
+    if cuts_stages(problem.request.policy):
         return Bounds(tried=chunked, any=chunked)
     is_free = problem.request.policy == "auto"
     return Bounds(tried=straight, any=np.minimum(straight, chunked) if is_free else straight)

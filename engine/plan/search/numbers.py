@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.plan.dc_selection import most_dp_cells
-from engine.plan.search.bound import CHUNKED
+from engine.plan.search.bound import cuts_stages
 from engine.plan.search.problem import Problem
 from engine.plan.search.routes import Route
 from engine.plan.search.splits import Split
@@ -82,7 +82,7 @@ class Numbers:
         alone = float(np.sum(work)) + 2 * hops * one_way
         passes = job.microbatches / max(1.0, float(in_flight))
         busiest = job.microbatches * float(np.max(work))
-        if self.problem.request.policy in CHUNKED:
+        if cuts_stages(self.problem.request.policy):
             return max(alone, busiest, job.microbatches * transfer, passes * alone / 2)
         return max(
             alone + (job.microbatches - 1) * float(work[-1]),
