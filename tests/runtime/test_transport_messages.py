@@ -182,7 +182,7 @@ def test_a_receive_posted_before_its_message_came_is_known_before_the_message_is
     with pair() as (sender, receiver):
         held, gate = threading.Event(), threading.Event()
         before = sender.traffic()[0].egress_bytes
-        receiver._loop.call(lambda: (held.set(), gate.wait()))  # a thread that gets no turn while both happen
+        receiver._loop.call(lambda: (held.set(), gate.wait(20)))  # it gets no turn while both happen
         assert held.wait(10)
         receive = receiver.post_receive(0, (1,), len(data))
         sender.send(1, (1,), data)

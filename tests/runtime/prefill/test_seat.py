@@ -128,7 +128,8 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(table: Table
     table.seat.heed(table.row(tokens=BLOCK, sampling=None))
     table.seat.heed(table.row(done=BLOCK, tokens=BLOCK))
     time.sleep(CHUNK_S / 4)
-    assert CHUNK_S / 4 < table.op() < 1.5 * CHUNK_S
+    waited_s = table.op()
+    assert CHUNK_S / 4 < waited_s < 1.5 * CHUNK_S
     assert len(table.desk.wait(ChunkRan)) == 1
     assert table.desk.wait(ChunkLate)
     assert len(table.spans) == 1
@@ -136,7 +137,7 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(table: Table
     assert isinstance(ended, OpEnded)
     waits = table.seat.waits
     assert (waits.ops, waits.total_s, waits.longest_s) == (1, ended.waited_s, ended.waited_s)
-    assert CHUNK_S / 4 < ended.waited_s < 1.5 * CHUNK_S
+    assert CHUNK_S / 4 < ended.waited_s <= waited_s
 
 
 @pytest.mark.parametrize("end", ["drop", "gone"])
