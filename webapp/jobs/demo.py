@@ -132,10 +132,11 @@ def _launch(team: Team, dcs: list[DataCenter], admin: User, prefill: dict[str, A
     job = jobs.filter(document__prefill=prefill).first() if prefill else jobs.first()
     if job:
         return launch_run(admin, job)
-    option = plan.result["options"][plan.result["best"]]
-    planned = pinned_document(train_document(plan.request, option, plan.training or {}))
-    document = {**planned, "prefill": prefill} if prefill else planned
-    return launch_plan(admin, plan, plan.result["best"], document=document)
+    best = plan.result["best"]
+    if prefill is None:
+        return launch_plan(admin, plan, best)
+    planned = train_document(plan.request, plan.result["options"][best], plan.training or {})
+    return launch_plan(admin, plan, best, document={**pinned_document(planned), "prefill": prefill})
 
 
 def _plan(team: Team, dcs: list[DataCenter], admin: User) -> Plan:
