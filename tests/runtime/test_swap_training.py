@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from engine.runtime.launch import LOCALHOST, RankGroup, single_machine
+from engine.runtime.lines import encode
 from engine.runtime.swap.client import Client
 from engine.runtime.swap.memory import DeviceMemory
 from engine.runtime.swap.tracker import Tracker
@@ -229,6 +230,31 @@ def test_who_does_not_know_the_secret_is_refused() -> None:
         assert "lost the tracker" in answers[0]
         assert not tracker.awaits
         tracker.close()
+
+
+@pytest.mark.parametrize(("told", "dies"), [("take", True), ("leave", False), ("end", False)])
+def test_a_tracker_that_ends_before_a_worker_it_let_go_has_not_failed_it(told: str, dies: bool) -> None:
+    spec, lost = single_machine(job(), run="test", log_dir=""), threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(encode({"op": "nonce", "nonce": "n"}))
+            connection.recv(1 << 16)  # hello
+            connection.sendall(encode({"op": told}))
+
+    with socket.create_server((LOCALHOST, 0)) as listener:
+        serving = threading.Thread(target=serve, args=(listener,))
+        serving.start()
+        before = set(threading.enumerate())
+        client = Client(spec, 0, listener.getsockname()[1], {"step": 0}, lambda _: lost.set())
+        serving.join()
+        assert client.inbox.get(timeout=30)["op"] == told
+        for thread in set(threading.enumerate()) - before:
+            if thread.name == "tracker":  # the listener: it ends with the connection
+                thread.join(30)
+                assert not thread.is_alive()
+        assert lost.is_set() == dies
 
 
 def test_memory_that_is_not_there_is_refused() -> None:

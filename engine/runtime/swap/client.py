@@ -3,6 +3,7 @@
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,8 @@ class Client:
         self, spec: LaunchSpec, rank: int, port: int, hello: Message, die: Callable[[BaseException], None]
     ) -> None:
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._die, self._lines, self._over = die, Lines(), threading.Event()
+        self._die, self._lines = die, Lines()
+        self._let_go = False  # told to leave or to end: the tracker may be gone before this process
         self._where = f"{spec.rendezvous_host}:{port}"
         self._sending = threading.Lock()
         try:
@@ -54,11 +56,6 @@ class Client:
         except OSError as error:
             raise PeerLost(f"lost the tracker at {self._where}: {error}") from None
 
-    def close(self) -> None:
-        """Nothing more is said; the tracker may close."""
-        self._over.set()
-        self._socket.close()
-
     def _first(self) -> Message:
         while not (messages := self._lines.feed(self._some())):
             pass
@@ -74,14 +71,16 @@ class Client:
         try:
             while True:
                 for message in self._lines.feed(self._some()):
+                    self._let_go = self._let_go or message["op"] in ("leave", "end")
                     self.inbox.put(message)
         except (OSError, ValueError) as error:
-            if not self._over.is_set():
+            if not self._let_go:
                 self._die(PeerLost(f"lost the tracker at {self._where}: {error}"))
 
     def _beat(self) -> None:
         try:
-            while not self._over.wait(BEAT_S):
+            while True:
+                time.sleep(BEAT_S)
                 self.say("beat")
         except PeerLost:
             return  # the listener says so
