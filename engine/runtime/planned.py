@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from engine.errors import Infeasible, InputError
 from engine.runtime.job import TrainJob
-from engine.schedule import Schedule, build
+from engine.schedule import Schedule, Search, build
 from engine.schedule.check import fault_of
 from engine.schedule.ir import NO_OP
 from engine.schedule.timing import DeadlockError, time_ops
@@ -29,11 +29,21 @@ def schedule_of(job: TrainJob) -> Schedule:
     return repeated(schedule, job.accumulation)
 
 
-def pinned(job: TrainJob) -> TrainJob:
-    """The job with its schedule as text, where a search made it: another search might end otherwise."""
-    if job.schedule is not None or job.policy not in SEARCHING:
+def wants_search(job: TrainJob) -> bool:
+    """Whether the job's schedule is still to be searched for."""
+    return job.schedule is None and job.policy in SEARCHING
+
+
+def pinned(job: TrainJob, search: Search | None = None) -> TrainJob:
+    """The job with its schedule as text, where a search made it: another search might end otherwise.
+
+    Parameters
+    ----------
+    search : limits of the search and wires to it; by default the job's own limits.
+    """
+    if not wants_search(job):
         return job
-    schedule = _built(job)
+    schedule = _built(job, search)
     _check(job, schedule)
     return job.model_copy(update={"schedule": str(schedule)})
 
@@ -65,8 +75,8 @@ def _left_aligned(ops: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.take_along_axis(ops, order, axis=2)
 
 
-def _built(job: TrainJob) -> Schedule:
-    built = build(job.pass_scenario)
+def _built(job: TrainJob, search: Search | None = None) -> Schedule:
+    built = build(job.pass_scenario, search)
     if isinstance(built, Infeasible):
         raise InputError("policy", job.policy, f"infeasible: {built.reason}")
     return built.schedule

@@ -20,6 +20,14 @@ _OP = re.compile(r"([FRBW])(\d+)(?:\.(\d+))?")
 _SENT = re.compile(r"P(\d+)/(\d+)(?:\.(\d+))?")
 
 
+def sharing_of(text: str) -> str:
+    """How the WAN hops of the schedule that `text` shows are shared, by its head line alone.
+
+    Raises ValueError where that cannot be read.
+    """
+    return _head(text.strip().partition("\n")[0].strip())[4]
+
+
 def parse_schedule(text: str) -> Schedule:
     """Return the schedule that `text` shows: a head line, a line per GPU, a line per shared link.
 
@@ -29,9 +37,7 @@ def parse_schedule(text: str) -> Schedule:
         A line cannot be read, a GPU is missing or listed twice, or a microbatch or chunk is out of range.
     """
     head, *lines = [line.strip() for line in text.strip().splitlines()] or [""]
-    found = _HEAD.fullmatch(head)
-    if not found:
-        raise ValueError(f"{head!r}: must read '{_HEAD_READS}'")
+    found = _head(head)
     microbatches, chunks = int(found[1]), int(found[2])
     gpus: dict[tuple[int, int], list[int]] = {}
     links: dict[tuple[int, int], np.ndarray] = {}
@@ -55,6 +61,13 @@ def parse_schedule(text: str) -> Schedule:
         link_order=links,
         recompute_gate=found[5],  # type: ignore[arg-type]
     )
+
+
+def _head(line: str) -> re.Match[str]:
+    found = _HEAD.fullmatch(line)
+    if not found:
+        raise ValueError(f"{line!r}: must read '{_HEAD_READS}'")
+    return found
 
 
 def _op_code(word: str, microbatches: int, chunks: int) -> int:

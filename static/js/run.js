@@ -64,8 +64,9 @@ function showKept() {
 
 function take(message) {
   if (message.now !== undefined) Object.assign(clock, { serverMs: message.now, at: performance.now() });
-  const wasOver = isOver(run);
+  const wasOver = isOver(run), was = run;
   if (message.run) run = { ...run, ...message.run };
+  if (message.type === "events" && isPlaced(was)) connection.renew();
   timeline.ended = isOver(run);
   if (message.type === "snapshot") {
     kept.of = message.shown?.of ?? 0;
@@ -79,6 +80,12 @@ function take(message) {
   addMarks($("[data-marks]"), message.marks, (mark) => { tabs.show("watch"); timeline.showTime(mark.t * 1_000 - model.epoch); }, model);
   showRanks(message.ranks);
   refresh();
+}
+
+/** Whether a run that was queued when it was last heard of has got its nodes or its prediction, which no event tells. */
+function isPlaced(was) {
+  if (was.status !== "queued") return false;
+  return run.status !== "queued" || (!model.predictedMs && run.waits_for !== was.waits_for);
 }
 
 function bindCancel() {

@@ -12,7 +12,7 @@ from webapp.accounts.models import Role, Team, User
 from webapp.accounts.services import ensure_team, ensure_user, set_role
 from webapp.inventory import services as inventory
 from webapp.inventory.models import DataCenter, Device, GpuPool, Node, WanLink, free_ports
-from webapp.jobs.document import pinned_document, train_document
+from webapp.jobs.document import train_document
 from webapp.jobs.models import Job, Run
 from webapp.jobs.services import forget_stopped_work, launch_plan, launch_run
 from webapp.live import liveness
@@ -136,7 +136,7 @@ def _launch(team: Team, dcs: list[DataCenter], admin: User, prefill: dict[str, A
     if prefill is None:
         return launch_plan(admin, plan, best)
     planned = train_document(plan.request, plan.result["options"][best], plan.training or {})
-    return launch_plan(admin, plan, best, document={**pinned_document(planned), "prefill": prefill})
+    return launch_plan(admin, plan, best, document={**planned, "prefill": prefill})
 
 
 def _plan(team: Team, dcs: list[DataCenter], admin: User) -> Plan:

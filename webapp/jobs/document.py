@@ -1,13 +1,15 @@
 """From an option of a plan to the document of `meridian train`: which stage runs in which DC."""
 
+from collections.abc import Callable
 from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.runtime.job import TrainJob
-from engine.runtime.planned import pinned
+from engine.runtime.planned import pinned, schedule_of, wants_search
+from engine.schedule import Scenario, Search
 
-LONGEST_SEARCH_S = 10.0  # somebody waits for the page
+LONGEST_SEARCH_S = 20.0  # GPUs wait for it
 
 
 def train_document(
@@ -29,11 +31,11 @@ def train_document(
         raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
     document = _document(request, option, training)
     parse(TrainJob, document)
-    return document
+    return _with_orders(document, request, option)
 
 
-def pinned_document(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with its schedule in it where a search makes that: all nodes must run the same one.
+def site_job(document: dict[str, Any]) -> TrainJob:
+    """The job of `document`, its search no longer than the site lets one take.
 
     Raises
     ------
@@ -43,9 +45,26 @@ def pinned_document(document: dict[str, Any]) -> dict[str, Any]:
     job = parse(TrainJob, document)
     if job.swaps:
         raise InputError("strategy", job.strategy, "is for `meridian train`: the site runs pipelines")
-    hurried = job.model_copy(update={"time_limit_s": min(job.time_limit_s, LONGEST_SEARCH_S)})
-    found = pinned(hurried)
-    return document if found is hurried else {**document, "schedule": found.schedule}
+    if not wants_search(job):
+        return job
+    return parse(TrainJob, {**document, "time_limit_s": min(job.time_limit_s, LONGEST_SEARCH_S)})
+
+
+def pinned_document(
+    document: dict[str, Any], search: Callable[[Scenario], Search] | None = None
+) -> dict[str, Any]:
+    """The document with its schedule in it where a search makes that: all nodes must run the same one.
+
+    Takes as long as the search. `search` gives it its wires.
+
+    Raises
+    ------
+    InputError
+        The document is refused, the site cannot place its ranks, or its limits leave no schedule.
+    """
+    job = site_job(document)
+    found = pinned(job, search(job.scenario) if search else None)
+    return document if found is job else {**document, "schedule": found.schedule}
 
 
 def _document(request: dict[str, Any], option: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
@@ -78,3 +97,15 @@ def _document(request: dict[str, Any], option: dict[str, Any], training: dict[st
         if job.get("activation_bytes"):
             document["activation_bytes"] = int(job["activation_bytes"])
     return document
+
+
+def _with_orders(document: dict[str, Any], request: dict[str, Any], option: dict[str, Any]) -> dict[str, Any]:
+    """`document` with the orders that a refinement found for `option`, where its model can run them."""
+    if not option.get("schedule"):
+        return document
+    found = {**document, "policy": request.get("policy", "auto"), "schedule": option["schedule"]}
+    try:
+        schedule_of(parse(TrainJob, found))
+    except InputError:  # chunks of a stage that has one layer, for instance: what can run is searched for
+        return {name: value for name, value in found.items() if name != "schedule"}
+    return found

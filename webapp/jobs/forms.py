@@ -9,13 +9,15 @@ from engine.inputs import parse
 from engine.runtime.job import RUNNABLE, TrainJob
 from webapp.accounts.models import Team
 from webapp.formkit import Sectioned
-from webapp.jobs.document import pinned_document
+from webapp.jobs.document import site_job
 from webapp.jobs.models import Job, Run
 from webapp.jobs.stock import Seats
 from webapp.planning.dry import dry_run_document
 
-# Of one policy; another has its own. A schedule is that of all other values too: it is made anew.
+# Of one policy; another has its own.
 POLICY_RULES = ("contention", "recompute_rule", "chunks", "traversal")
+# What a schedule is made for: where none of it changes, the schedule stays.
+SCHEDULE_IS_OF = ("policy", "sharing", "microbatches", "micro_batch", "memory_limit", "model", "times_ms")
 # Of the document's section `prefill`, by their path in it.
 PREFILL = (
     "checkpoint",
@@ -150,7 +152,7 @@ class JobForm(Sectioned, forms.Form):
         cleaned = super().clean() or {}
         if not self.errors:
             try:
-                self.document = pinned_document(self._document(cleaned))
+                self.document = self._document(cleaned)
                 self._refuse_what_cannot_run()
             except InputError as error:
                 self.take_input_error(error)
@@ -172,7 +174,7 @@ class JobForm(Sectioned, forms.Form):
                 self.add_error(None, f"{check['name']}: {check['text']}")
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
-        document = {name: value for name, value in self.old.items() if name != "schedule"}
+        document = dict(self.old)
         if cleaned["policy"] != document["policy"]:
             document = {name: value for name, value in document.items() if name not in POLICY_RULES}
         for name in self.CHANGED:
@@ -188,7 +190,9 @@ class JobForm(Sectioned, forms.Form):
         if cleaned["adapt_percent"]:
             document["adapt"] = {**adapts, "deviation": cleaned["adapt_percent"] / 100}
         self._prefill(document, cleaned)
-        parse(TrainJob, document)
+        if any(document.get(name) != self.old.get(name) for name in SCHEDULE_IS_OF):
+            document.pop("schedule", None)
+        site_job(document)
         return document
 
     def _prefill(self, document: dict[str, Any], cleaned: dict[str, Any]) -> None:

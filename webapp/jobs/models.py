@@ -12,7 +12,7 @@ from engine.inputs import parse
 from engine.runtime.job_settings import RecoverySettings
 from webapp.accounts.models import Team
 from webapp.inventory.models import DataCenter, Node
-from webapp.planning.models import Plan
+from webapp.planning.models import Computation, Plan
 
 
 class Status(models.TextChoices):
@@ -139,6 +139,9 @@ class Run(models.Model):
     saved_where = models.CharField(max_length=1000, blank=True)
     resumes_step = models.PositiveIntegerField(null=True)
     resumes_from = models.CharField(max_length=1000, blank=True)
+
+    # What looks for its schedule: while it is there the run stays queued.
+    search = models.ForeignKey(Computation, null=True, on_delete=models.PROTECT, related_name="+")
 
     LONGEST_WHERE = 1000
     objects = RunQuerySet.as_manager()

@@ -1,5 +1,7 @@
 """One look through the queue: what can start starts, and the others say what they wait for.
 
+Runs whose schedule is still searched for are not looked at: they say so themselves.
+
 The look costs the same number of queries however many runs wait; only a run that starts costs its own.
 """
 
@@ -20,7 +22,9 @@ class Queue:
     """
 
     def __init__(self) -> None:
-        queued = Run.objects.filter(status=Status.QUEUED).select_related("job__team").order_by("pk")
+        queued = (
+            Run.objects.filter(status=Status.QUEUED, search=None).select_related("job__team").order_by("pk")
+        )
         self.runs = list(queued.defer("predicted", "result", "job__plan_copy"))
         self._left: Counter[int] = Counter()  # runs that stay queued, by team
         self._news: list[services.Waiting] = []

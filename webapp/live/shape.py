@@ -6,6 +6,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from engine.schedule.text import sharing_of
 from webapp.jobs.models import RankState, Run
 from webapp.jobs.places import dcs_of_pipelines
 
@@ -40,6 +41,8 @@ def shape_of(document: dict[str, Any]) -> Shape:
     ways = dcs_of_pipelines(document)
     # Pipelines that run through different data centres share no links.
     own = "temporal" if document["policy"] == "atlas" and len(set(ways)) == 1 else "spatial"
+    if document.get("schedule"):
+        own = sharing_of(document["schedule"])
     sharing = document.get("sharing") or own
     crossings = dict.fromkeys(_crossings(ways))
     known = {frozenset(link["between"]): link for link in document.get("links", [])}

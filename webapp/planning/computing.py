@@ -20,6 +20,7 @@ from engine.inputs import parse
 from engine.schedule import Progress, Search
 from engine.schedule.scenario import Scenario
 from engine.simulate import Compared, SweepDocument, compare, sweep
+from webapp.jobs.schedule_work import find_schedule
 from webapp.planning import services
 from webapp.planning.models import Computation, ComputationKind
 from webapp.planning.placement_work import place_devices
@@ -37,7 +38,7 @@ class Wires:
     """Between a computation's row and the engine's search."""
 
     computation: Computation
-    ending: Callable[[], bool]
+    ending: Callable[[], bool]  # true when it is to go back into the queue
     done: int = 0
     of: int = 0
     answer: Any = None
@@ -115,6 +116,7 @@ KINDS: dict[str, Callable[[dict[str, Any], Wires], Iterator[dict[str, Any]]]] = 
     ComputationKind.PLACEMENT: place_devices,
     ComputationKind.REFINE: refine_plan,
     ComputationKind.PLAN: compute_plan,
+    ComputationKind.RUN: find_schedule,
 }
 
 
@@ -126,6 +128,8 @@ def work_at(pk: uuid.UUID, *, ending: Callable[[], bool] = lambda: False) -> Non
     computation = services.claim(pk)
     if computation is None:
         return
+    if computation.kind == ComputationKind.REFINE:
+        ending = _or_somebody_waits(ending)
     wires = Wires(computation=computation, ending=ending)
     try:
         with _heart(computation):
@@ -148,6 +152,19 @@ def _answer(wires: Wires) -> None:
         wires.beat()
         if wires.stopped or wires.ending():
             return
+
+
+def _or_somebody_waits(ending: Callable[[], bool]) -> Callable[[], bool]:
+    """`ending`, or what somebody waits for is queued: asked every `BEAT_S`. Once true it stays so."""
+    asked_at, told = time.monotonic(), False
+
+    def gives_way() -> bool:
+        nonlocal asked_at, told
+        if not told and time.monotonic() - asked_at >= BEAT_S:
+            asked_at, told = time.monotonic(), services.somebody_waits()
+        return told or ending()
+
+    return gives_way
 
 
 @contextmanager

@@ -6,13 +6,13 @@ from itertools import pairwise
 from typing import Any
 
 from engine.errors import InputError
-from engine.inputs import parse
 from engine.runtime.job import TrainJob, TrainLink
+from engine.runtime.planned import wants_search
 from webapp import broker
 from webapp.accounts.models import Team
 from webapp.inventory.models import WanLink
 from webapp.inventory.selectors import pools
-from webapp.jobs.document import train_document
+from webapp.jobs.document import site_job, train_document
 from webapp.jobs.stock import Seats, Stock
 from webapp.planning.memory import StageMemory, stage_memory
 from webapp.planning.models import Plan
@@ -51,14 +51,13 @@ def dry_run_document(
 ) -> dict[str, Any]:
     """The same of a document of `meridian train` that `team` would launch; `seats` of one that is placed."""
     try:
-        job = parse(TrainJob, document)
+        job = site_job(document)
         memory = stage_memory(job)
     except InputError as error:
         return answer([Check(name="Document", ok=False, text=_sentence(error), blocks=True)])
-    told = f"{job.stages} stages, {job.pipelines} pipelines, {job.policy}: a schedule exists."
-    checks = [Check(name="Document", ok=True, text=told)]
-    checks += [
-        _memory(job, memory, team),
+    checks = [
+        Check(name="Document", ok=True, text=_told(job)),
+        memory_check(job, memory, team),
         *_gpus(document, team, stock, seats),
         *_links(job, team),
         _broker(),
@@ -71,8 +70,20 @@ def answer(checks: list[Check]) -> dict[str, Any]:
     return {"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]}
 
 
-def _memory(job: TrainJob, memory: list[StageMemory], team: Team) -> Check:
-    """The stage that comes closest to the memory of its GPU; what prefill may hold there counts."""
+def _told(job: TrainJob) -> str:
+    schedule = (
+        f"its schedule is searched for after the launch, for up to {job.time_limit_s:g} s"
+        if wants_search(job)
+        else "a schedule exists"
+    )
+    return f"{job.stages} stages, {job.pipelines} pipelines, {job.policy}: {schedule}."
+
+
+def memory_check(job: TrainJob, memory: list[StageMemory], team: Team) -> Check:
+    """The stage that comes closest to the memory of its GPU; what prefill may hold there counts.
+
+    Where the schedule is still to be found it may hold less than this: too little room then blocks nothing.
+    """
     named = pools(team, [dc.name for dc in job.datacenters])
     shares = []
     for stage in memory:
@@ -83,16 +94,16 @@ def _memory(job: TrainJob, memory: list[StageMemory], team: Team) -> Check:
     if not shares:
         return Check(name="Memory", ok=False, text="The GPU type of no stage is known.", blocks=True)
     share, stage, pool = max(shares, key=lambda row: row[0])
-    sold = stage.serving_bytes
+    sold, searched = stage.serving_bytes, wants_search(job)
     text = (
-        f"Stage {stage.stage + 1} needs {_size(stage.total_bytes)}"
+        f"Stage {stage.stage + 1} needs {'up to ' if searched else ''}{_size(stage.total_bytes)}"
         f" of {pool.gpu.memory_bytes / GIB:,.0f} GiB ({pool.gpu_type}):"
         f" {_size(stage.state_bytes)} weights, gradients and optimizer,"
         f" {_size(stage.activation_bytes)} activations of {stage.in_flight}"
         f" {'microbatch' if stage.in_flight == 1 else 'microbatches'}"
         f"{f', {_size(sold)} weights and KV caches of prefill' if sold else ''}."
     )
-    return Check(name="Memory", ok=share <= 1, text=text, blocks=True)
+    return Check(name="Memory", ok=share <= 1, text=text, blocks=not searched)
 
 
 def _gpus(document: dict[str, Any], team: Team, stock: Stock | None, seats: Seats) -> Iterator[Check]:

@@ -14,7 +14,7 @@ from engine.model.kernels import How
 from engine.model.memory import Numbers
 from engine.model.memory import stage_memory as counted
 from engine.runtime.job import BYTES_OF_DTYPE, TrainJob
-from engine.runtime.predict import schedule_of
+from engine.runtime.planned import schedule_of, wants_search
 from engine.simulate import time_schedule
 
 NUMBERS_PER_PARAMETER = 4  # weight, gradient, AdamW's two moments
@@ -38,11 +38,16 @@ class StageMemory:
 def stage_memory(job: TrainJob) -> list[StageMemory]:
     """The memory of each stage, in order; `in_flight` is the most microbatches that the schedule holds there.
 
+    Where the schedule is still to be searched for, as many as the search may hold.
+
     Raises
     ------
     InputError
         The job's limits leave no schedule.
     """
+    if wants_search(job):
+        most = min(job.memory_limit or job.microbatches, job.microbatches)
+        return [_needed(job, stage, most) for stage in range(job.stages)]
     peak = np.asarray(time_schedule(job.scenario, schedule_of(job)).peak_in_flight()).max(axis=0)
     return [_needed(job, stage, int(peak[stage])) for stage in range(job.stages)]
 

@@ -93,6 +93,7 @@ class ComputationKind(models.TextChoices):
     PLACEMENT = "placement", "Placement"
     REFINE = "refine", "Refinement"
     PLAN = "plan", "Plan"
+    RUN = "run", "Schedule of a run"
 
 
 class ComputationQuerySet(models.QuerySet["Computation"]):

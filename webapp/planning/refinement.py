@@ -30,6 +30,8 @@ def refine_plan(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str, A
         wires.say(said)
 
     found = refine(asked, plan(asked), report=report, cancelled=wires.cancelled, seconds=SHAPE_S)
+    if wires.ending():
+        return
     result = found.as_dict()
     services.keep_refined(wires.computation, result)
     yield {"result": result}

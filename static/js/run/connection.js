@@ -18,6 +18,12 @@ export class Connection extends EventTarget {
   /** What is on the page already: the server is asked only for what came after it. */
   begin(seq) { this.seq = Number.isInteger(seq) ? seq : null; }
 
+  /** Asks for everything anew. */
+  renew() {
+    this.seq = null;
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ type: "resync" }));
+  }
+
   open() {
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     const socket = new WebSocket(`${scheme}://${location.host}${this.path}`);

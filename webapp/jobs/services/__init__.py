@@ -23,6 +23,7 @@ from webapp.jobs.services.ranks import (
     release_rank,
 )
 from webapp.jobs.services.recovery import bring_back, record_recovery
+from webapp.jobs.services.searched import record_schedule
 from webapp.jobs.services.status import (
     Waiting,
     add_mark,
@@ -42,6 +43,6 @@ __all__ = [
     "is_cause", "launch_placement", "launch_plan", "launch_run", "lock", "next_live_seq", "place",
     "rank_failure", "record_adapted", "record_boundary", "record_checkpoint", "record_dispatch",
     "record_last_line",
-    "record_progress", "record_rank_event", "record_recovery", "record_result", "release_rank", "retry_run",
-    "set_status", "stop_at_boundary", "wait_for", "wait_in_queue",
+    "record_progress", "record_rank_event", "record_recovery", "record_result", "record_schedule",
+    "release_rank", "retry_run", "set_status", "stop_at_boundary", "wait_for", "wait_in_queue",
 ]  # fmt: skip

@@ -8,14 +8,18 @@ from django.db import transaction
 from django.utils import timezone
 
 from engine.errors import InputError
+from engine.inputs import parse
+from engine.runtime.job import TrainJob
+from engine.runtime.planned import wants_search
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.asked_once import once
 from webapp.jobs import notify
-from webapp.jobs.document import pinned_document, train_document
+from webapp.jobs.document import site_job, train_document
 from webapp.jobs.models import Job, MarkLevel, Run
 from webapp.jobs.placed import PlacedJob
 from webapp.jobs.prediction import predicted_payload
+from webapp.jobs.services.searched import ask_for_schedule
 from webapp.jobs.services.status import add_mark
 from webapp.planning.models import Computation, Plan
 from webapp.planning.placement_plan import placed_plan
@@ -108,7 +112,7 @@ def clone_run(actor: Any, run: Run, *, name: str, document: dict[str, Any], key:
         The engine refuses the document.
     """
     require(actor, run.job.team)
-    document = pinned_document(document)
+    site_job(document)
     return _once(actor, key, lambda: _clone(actor, run, name, document, key))
 
 
@@ -122,7 +126,8 @@ def _launch_option(
 ) -> Run:
     option = plan.result["options"][option_index]
     planned = train_document(plan.request, option, plan.training or {})
-    document = changed or pinned_document(planned)
+    document = changed or planned
+    site_job(document)
     copy = {"name": plan.name, "request": plan.request, "option": option}
     job = Job.objects.create(
         team=plan.team, name=name or plan.name, document=document, plan=plan, plan_copy=copy, created_by=actor
@@ -135,11 +140,12 @@ def _launch_option(
 
 def _launch_placed(actor: Any, placement: Computation, name: str, placed: PlacedJob, key: str) -> Run:
     copy: dict[str, Any] = {"name": name, "placement": {"id": str(placement.pk), "name": placement.name}}
+    site_job(placed.document)
     planned = placed_plan(placement.request, Plan.objects.filter(team=placement.team))
     if planned:
         copy |= {"request": planned[0].request, "option": planned[1]}
     job = Job.objects.create(
-        team=placement.team, name=name, document=pinned_document(placed.document), seats=placed.seats,
+        team=placement.team, name=name, document=placed.document, seats=placed.seats,
         plan=planned[0] if planned else None, plan_copy=copy, created_by=actor,
     )  # fmt: skip
     record(actor, "create", job, team=job.team, after={"placement": str(placement.pk), "name": name})
@@ -178,13 +184,14 @@ def _queue(actor: Any, job: Job, key: str, told: str = "", *, after: Run | None 
     Job.objects.select_for_update().get(pk=job.pk)  # two launches at once: two generations
     last = job.runs.order_by("-generation").values_list("generation", flat=True).first() or 0
     saved = after if after is not None and after.saved_step is not None else None
+    searched = wants_search(parse(TrainJob, job.document))
     run = Run.objects.create(
         job=job,
         generation=last + 1,
         status_since=timezone.now(),
         steps=job.document["steps"],
         secret=secrets.token_hex(32),
-        predicted=predicted_payload(job.document),
+        predicted={} if searched else predicted_payload(job.document),
         created_by=actor,
         idempotency_key=key,
         resumes_step=saved.saved_step if saved else None,
@@ -197,6 +204,8 @@ def _queue(actor: Any, job: Job, key: str, told: str = "", *, after: Run | None 
     record(actor, "launch", run, team=job.team, after=state, message=told)
     by = f"Launched by {actor}." if actor else "Launched."
     add_mark(run, MarkLevel.INFO, f"{by} {told}".strip())
+    if searched:
+        ask_for_schedule(actor, run)
     notify.run_changed(run.pk)
     notify.reconcile_soon()
     return run

@@ -15,6 +15,7 @@ from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.jobs import notify
 from webapp.jobs.models import TERMINAL, Desired, MarkLevel, Run, RunEvent, Status
+from webapp.planning.models import Computation
 
 # What happened to a run that came into a state, as the audit log names it.
 VERBS = {
@@ -43,6 +44,8 @@ def cancel_run(actor: Any, run: Run) -> Run:
     )  # fmt: skip
     add_mark(run, MarkLevel.INFO, f"Stop asked by {actor}." if actor else "Stop asked.")
     by = f"Stopped by {actor}." if actor else "Stopped."
+    if run.search_id:
+        Computation.objects.filter(pk=run.search_id).update(cancel_asked=True)
     set_status(run, Status.CANCELLED if run.status == Status.QUEUED else Status.STOPPING, by)
     if run.status == Status.STOPPING and not broker.health().ok:
         wait_for(run, "Waits for the broker, which does not answer: its GPUs are told once it does")

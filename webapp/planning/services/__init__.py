@@ -10,6 +10,7 @@ from webapp.planning.services.computations import (
     remove,
     requeue_lost,
     say_alive,
+    somebody_waits,
     start,
 )
 from webapp.planning.services.plans import ask_for_plan, clone_plan, create_plan, keep_plan, rename_plan
@@ -32,5 +33,6 @@ __all__ = [
     "rename_plan",
     "requeue_lost",
     "say_alive",
+    "somebody_waits",
     "start",
 ]

@@ -14,7 +14,7 @@ from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.asked_once import once
-from webapp.planning.models import OPEN, Computation, ComputationState, Plan
+from webapp.planning.models import OPEN, Computation, ComputationKind, ComputationState, Plan
 
 log = structlog.get_logger(__name__)
 # A worker says every 3 s that it lives; one that is silent for longer is gone.
@@ -151,8 +151,14 @@ def give_up(computation: Computation, error: str) -> None:
         record(mine.created_by, "fail", mine, team=mine.team, after={"state": mine.state}, message=error)
 
 
+def somebody_waits() -> bool:
+    """Whether anything but refinements, which nobody waits for, is queued."""
+    queued = Computation.objects.filter(state=ComputationState.QUEUED)
+    return queued.exclude(kind=ComputationKind.REFINE).exists()
+
+
 def put_back(computation: Computation) -> None:
-    """The worker shuts down: the computation waits for the next one, which begins anew."""
+    """The worker shuts down or has something more urgent: the computation waits, and begins anew."""
     Computation.objects.filter(
         pk=computation.pk, claim=computation.claim, state=ComputationState.RUNNING
     ).update(state=ComputationState.QUEUED, claim=None, sent_at=timezone.now() - timedelta(seconds=UNHEARD_S))

@@ -1,0 +1,46 @@
+"""Searching for the schedule of a run, by the search worker."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import InputError
+from webapp.jobs.document import pinned_document, site_job
+from webapp.jobs.models import Run
+from webapp.jobs.prediction import predicted_payload
+from webapp.jobs.services import fail_run, record_schedule
+from webapp.planning.dry import memory_check
+from webapp.planning.memory import stage_memory
+
+if TYPE_CHECKING:
+    from webapp.planning.computing import Wires
+
+
+def find_schedule(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str, Any]]:
+    """{"run": its number}: the run may start. One that cannot be scheduled fails, with the reason."""
+    wires.of = 1
+    run = Run.objects.select_related("job__team").filter(pk=request["run"]).first()
+    if run is None or run.is_over:
+        return
+    try:
+        document = pinned_document(run.job.document, wires.search)
+        if wires.cancelled():
+            return
+        _refuse_without_room(run, document)
+        predicted = predicted_payload(document)
+    except InputError as error:
+        if wires.cancelled():  # before it had found any
+            return
+        fail_run(run, f"No schedule: {error}.")
+        raise
+    except Exception as error:
+        fail_run(run, f"The search for its schedule failed: {type(error).__name__}.")
+        raise
+    if record_schedule(run, document, predicted):
+        yield {"run": run.pk}
+
+
+def _refuse_without_room(run: Run, document: dict[str, Any]) -> None:
+    job = site_job(document)
+    room = memory_check(job, stage_memory(job), run.job.team)
+    if not room.ok:
+        raise InputError("memory_limit", job.memory_limit, f"set a lower one: {room.text}")

@@ -1,0 +1,49 @@
+"""Runs whose policy searches: they wait in the queue until the search worker has their schedule."""
+
+from typing import Any
+
+from django.db import transaction
+
+from webapp.accounts.services import record
+from webapp.jobs import notify
+from webapp.jobs.document import LONGEST_SEARCH_S
+from webapp.jobs.models import MarkLevel, Run
+from webapp.jobs.services.status import add_mark, lock
+from webapp.planning.models import ComputationKind
+from webapp.planning.services import start
+
+
+def ask_for_schedule(actor: Any, run: Run) -> None:
+    """Have the search worker look for the schedule of `run`, which does not start before.
+
+    Raises PermissionDenied where `actor` is no operator of the run's team.
+    """
+    run.search = start(
+        actor, team=run.job.team, kind=ComputationKind.RUN, name=f"Schedule of {run}"[:80],
+        request={"run": run.pk},
+    )  # fmt: skip
+    limit_s = min(run.job.document.get("time_limit_s", LONGEST_SEARCH_S), LONGEST_SEARCH_S)
+    run.waits_for = f"Waits for its schedule: {run.job.document['policy']} searches for up to {limit_s:g} s"
+    run.save(update_fields=["search", "waits_for"])
+
+
+@transaction.atomic
+def record_schedule(run: Run, document: dict[str, Any], predicted: dict[str, Any]) -> bool:
+    """Keep the schedule that was found for `run` in its job; it may start. False where it has ended.
+
+    document : of the job, with the schedule.  predicted : as of `Run`.
+    """
+    run = lock(run.pk)
+    if run.is_over:
+        return False
+    job = run.job
+    job.document = document
+    job.save(update_fields=["document"])
+    run.predicted, run.search, run.waits_for = predicted, None, ""
+    run.save(update_fields=["predicted", "search", "waits_for"])
+    told = f"Its schedule is found: {predicted['iteration_ms']:,.1f} ms an iteration are predicted."
+    add_mark(run, MarkLevel.INFO, told)
+    record(None, "schedule", run, team=job.team, after={"iteration_ms": predicted["iteration_ms"]})
+    notify.run_changed(run.pk)
+    notify.reconcile_soon()
+    return True
