@@ -28,6 +28,7 @@ from webapp.planning.compose import initial_of
 from webapp.planning.design import download
 from webapp.planning.dry import dry_run
 from webapp.planning.forms import PlanForm
+from webapp.planning.measured_run import MeasuredRun, initial_of_run, measured
 from webapp.planning.models import OPEN, Computation, ComputationKind, Plan
 from webapp.planning.plan_tables import (
     compared_fronts,
@@ -63,7 +64,8 @@ def plan_list(request: HttpRequest) -> HttpResponse:
 
 def plan_create(request: HttpRequest) -> HttpResponse:
     require_somewhere(request.user)
-    form = PlanForm(request.POST or None, user=request.user, initial=_initial(request))
+    found = _measured(request)
+    form = PlanForm(request.POST or None, user=request.user, initial=_initial(request, found))
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
         try:
@@ -77,7 +79,7 @@ def plan_create(request: HttpRequest) -> HttpResponse:
             form.take_errors(error)
     context = {
         "title": "New plan", "form": form, "sections": form.sections, "submit_label": "Compute plan",
-        "cancel_url": reverse("planning:plan-list"), "wide": True,
+        "cancel_url": reverse("planning:plan-list"), "wide": True, "measured": found,
     }  # fmt: skip
     return render(request, "planning/plan_form.html", context, status=422 if form.errors else 200)
 
@@ -131,9 +133,23 @@ def plan_stop(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     return redirect("planning:plan-computing", pk=pk)
 
 
-def _initial(request: HttpRequest) -> dict[str, Any]:
-    """The values of the plan named by ?from=, or of one that was only asked for (?again=), which the user
-    must be able to read; else none."""
+def _measured(request: HttpRequest) -> MeasuredRun | None:
+    """What the run named by ?run= measured, which the user must be able to read; None where none is named."""
+    pk = whole(request.GET.get("run"))
+    if pk is None:
+        return None
+    run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=pk)
+    found = measured(run)
+    if found is None:
+        messages.info(
+            request, f"{run} has measured no whole iteration yet, or its spans are not kept any more."
+        )
+    return found
+
+
+def _initial(request: HttpRequest, found: MeasuredRun | None) -> dict[str, Any]:
+    """The values of the plan named by ?from=, of one that was only asked for (?again=), which the user
+    must be able to read, or of a run with what it measured; else none."""
     if request.GET.get("again"):
         try:
             asked_for = _computing(request, uuid.UUID(request.GET["again"]))
@@ -146,7 +162,7 @@ def _initial(request: HttpRequest) -> dict[str, Any]:
         return {**initial_of(unmade), "name": asked_for.name}
     source = whole(request.GET.get("from"))
     if source is None:
-        return {}
+        return {} if found is None else initial_of_run(found)
     return initial_of(visible_or_404(Plan.objects.all(), request.user, pk=source))
 
 

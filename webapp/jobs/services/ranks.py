@@ -21,6 +21,7 @@ from webapp.jobs.models import (
     Status,
 )
 from webapp.jobs.services.boundary import finish, go_on_elsewhere
+from webapp.jobs.services.link_rates import record_link_rates
 from webapp.jobs.services.recovery import bring_back
 from webapp.jobs.services.status import add_mark, fail_run, finish_stopped, lock, set_status
 
@@ -150,8 +151,9 @@ def record_progress(run: Run, *, iteration: int) -> None:
 
 @transaction.atomic
 def record_result(run: Run, result: dict[str, Any]) -> None:
-    """Keep what the run itself says of its outcome."""
-    Run.objects.filter(pk=run.pk, result__isnull=True).update(result=result)
+    """Keep what the run itself says of its outcome, and of its links."""
+    if Run.objects.filter(pk=run.pk, result__isnull=True).update(result=result):
+        record_link_rates(run, result)
 
 
 @transaction.atomic

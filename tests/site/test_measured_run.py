@@ -1,0 +1,93 @@
+"""The loop from a run back to a plan: what it measured of stages and links is planned with."""
+
+from typing import Any
+
+import pytest
+from django.urls import reverse
+
+from tests.site.telemetry import NODES, T0, placed, spans_event, step_event
+from tests.site.world import World
+from webapp.inventory.models import LinkMeasurement, LinkSource
+from webapp.jobs.models import Run
+from webapp.jobs.services import record_result
+from webapp.live.services import take_in
+from webapp.planning.models import Plan
+
+CREATE = reverse("planning:plan-create")
+# Seconds of F, R and B by stage; stage 4 is the slowest.
+TOOK = [(0.020 + 0.001 * stage, 0.020, 0.040) for stage in range(4)] + [
+    (0.030, 0.021, 0.045),
+    (0.02, 0.0, 0.04),
+]
+
+
+def report(run: Run, iterations: int) -> None:
+    for iteration in range(iterations):
+        items = []
+        for rank in range(12):
+            event = spans_event(run, rank, iteration)
+            op = event["spans"][0]
+            at = T0 + iteration
+            event["spans"] = [span for span in event["spans"] if span["track"] != "gpu"]
+            for kind, seconds in zip("FRB", TOOK[rank % 6], strict=True):
+                if seconds:
+                    event["spans"].append({**op, "op": kind, "start": at, "end": at + seconds})
+                at += seconds
+            items.append((NODES[rank], "1-0", event))
+        take_in([*items, ("west-1", "1-0", step_event(run, iteration))], set())
+
+
+def test_a_plan_begins_with_what_a_run_measured(world: World) -> None:
+    run = placed(world)
+    report(run, 3)
+    client = world.client("operator")
+    assert f"{CREATE}?run={run.pk}" in client.get(f"/runs/{run.pk}/").content.decode()
+    page = client.get(CREATE, {"run": run.pk})
+    found, form = page.context["measured"], page.context["form"]
+    assert [stage.measured.forward_ms for stage in found.stages] == pytest.approx([20, 21, 22, 23, 30, 20])
+    assert found.slowest.name == "S5"
+    assert found.slowest.off_by_percent == pytest.approx(100 * (96 / 80 - 1))
+    values = {field.name: field.value() for field in form if field.value() is not None}
+    assert [values[f"{op}_ms"] for op in ("forward", "recompute", "backward")] == [30.0, 21.0, 45.0]
+    assert [link.name for link in found.links] == ["east → mid"]
+    assert found.links[0].gbps == pytest.approx(1.0)  # 5 MB in 20 ms, over two node pairs
+    assert found.links[0].link == world.link
+    values["partitions"] = 6
+    chosen = {"order": "gpus", "objective": "throughput", "bill": "used"}  # first in their lists
+    answer = client.post(CREATE, {**chosen, **values})
+    assert answer.status_code == 302, answer.context["form"].errors
+    plan = Plan.objects.get(name=f"{run.job.name} as measured")
+    assert plan.request["job"]["forward_ms"] == 30.0
+    assert plan.request["job"]["activation_bytes"] == 5_000_000
+    assert plan.training == world.plan.training
+    again = client.get(CREATE, {"run": run.pk}).context["form"]
+    assert again["name"].value() == f"{run.job.name} as measured v2"
+
+
+def test_a_run_that_measured_nothing_says_so_and_strangers_learn_nothing(world: World) -> None:
+    run = placed(world)
+    page = world.client("operator").get(CREATE, {"run": run.pk})
+    assert page.context["measured"] is None
+    assert "no whole iteration yet" in page.content.decode()
+    assert world.client("stranger").get(CREATE, {"run": run.pk}).status_code == 404
+    assert world.client("operator").get(CREATE, {"run": "x"}).status_code == 200
+
+
+def test_what_a_run_knows_of_its_links_is_in_their_history(world: World) -> None:
+    run = placed(world)
+    row: dict[str, Any] = {"bytes": 1, "egress_bytes": 2, "connections": 17}
+    wan = [
+        {**row, "from": "east", "to": "mid", "gbps": 0.9}, {**row, "from": "mid", "to": "east", "gbps": 0.8},
+        {**row, "from": "mid", "to": "west", "gbps": None}, {**row, "from": "gone", "to": "west", "gbps": 1},
+    ]  # fmt: skip
+    for _ in range(2):  # a result that comes twice counts once
+        record_result(run, {"wan": wan})
+    found = LinkMeasurement.objects.get(source=LinkSource.RUN)
+    assert (found.link, found.bandwidth_gbps, found.connections, found.latency_ms) == (
+        world.link,
+        0.8,
+        17,
+        None,
+    )
+    world.link.refresh_from_db()
+    assert world.link.bandwidth_gbps == 1
