@@ -40,6 +40,8 @@ from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Job, MarkLevel, Run, Status
 from webapp.jobs.placed import placed_job
 from webapp.jobs.services import boundary
+from webapp.jobs.services.link_rates import record_link_rates
+from webapp.jobs.services.searched import ask_for_schedule
 from webapp.live import services as live
 from webapp.live.services.desks import record_desk, record_prefill
 from webapp.live.services.logs import record_loss, store
@@ -306,6 +308,10 @@ CALLS: dict[str, Prepare] = {
     "jobs.launch_run": lambda w: partial(jobs.launch_run, operator(w), w.launch().job),
     "jobs.retry_run": lambda w: partial(jobs.retry_run, operator(w), over(w)),
     "jobs.clone_run": lambda w: clone(w, w.launch()),
+    "jobs.ask_for_schedule": lambda w: partial(ask_for_schedule, operator(w), w.launch()),
+    "jobs.record_schedule": lambda w: (
+        lambda run: partial(jobs.record_schedule, run, run.job.document, run.predicted)
+    )(w.launch()),
     "jobs.finish_stopped": lambda w: partial(jobs.finish_stopped, stopping(w)),
     "jobs.set_status": lambda w: partial(jobs.set_status, w.launch(), Status.STARTING, ""),
     "jobs.cancel_run": lambda w: partial(jobs.cancel_run, operator(w), w.launch()),
@@ -427,6 +433,7 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     "jobs.release_rank": (release, REPORTED),
     "jobs.record_progress": (lambda w: partial(jobs.record_progress, w.launch(), iteration=3), REPORTED),
     "jobs.record_result": (lambda w: partial(jobs.record_result, w.launch(), {"loss": 1.0}), REPORTED),
+    "jobs.record_link_rates": (lambda w: partial(record_link_rates, w.launch(), {"wan": []}), REPORTED),
     "jobs.record_last_line": (lambda w: partial(jobs.record_last_line, placed(w), 0, "hello"), REPORTED),
     "jobs.next_live_seq": (
         lambda w: partial(jobs.next_live_seq, w.launch().pk),
@@ -456,6 +463,7 @@ NOTES: dict[str, tuple[Prepare, str]] = {
 
 READS: dict[str, str] = {
     "planning.claimed": "locks a computation that a worker still holds",
+    "planning.somebody_waits": "whether anything urgent is queued",
     "planning.wants_second_look": "whether an answer may be bettered",
     "prefill.key_hash": "a hash",
     "prefill.may_decide": "whether somebody may decide",
