@@ -123,23 +123,30 @@ async def measure(group: RankGroup, told: Told, options: argparse.Namespace, sec
     blocks: dict[bool, list[list[float]]] = {True: [], False: []}
     psutil.cpu_percent()
     began, prefill_before, waited_before, filled = time.monotonic(), told.prefill_ms, told.waited_ms, 0
-    before = cpu_seconds(group, told)
+    used = {on: dict.fromkeys(cpu_seconds(group, told), 0.0) for on in (True, False)}
     for block in range(2 * options.blocks):
         on, at = (block % 2 == 0) != (block // 2 % 2 == 1), len(told.begins)
         for asker in askers if on else ():
             await asker.begin()
         await iterations(told, 2)
-        first = len(told.begins) - 1
+        first, before_block = len(told.begins) - 1, cpu_seconds(group, told)
         await iterations(told, options.iterations)
+        for kind, seconds in cpu_seconds(group, told).items():
+            used[on][kind] += seconds - before_block[kind]
         blocks[on].append(np.diff(told.begins[first : first + options.iterations + 1]).tolist())
         for asker in askers:
             asker.asking = False
         while any(asker.under_way for asker in askers):
             await asyncio.sleep(0.02)
         filled += on * (len(told.begins) - at)
-    used = {kind: seconds - before[kind] for kind, seconds in cpu_seconds(group, told).items()}
+    counted = options.blocks * options.iterations
     more = {
-        "cpu_percent": psutil.cpu_percent(), "cpu_s": used, "seconds": time.monotonic() - began,
+        "cpu_percent": psutil.cpu_percent(),
+        "cpu_ms_per_iteration": {
+            name: {kind: round(1e3 * seconds / counted, 1) for kind, seconds in used[on].items()}
+            for name, on in (("with", True), ("without", False))
+        },
+        "seconds": time.monotonic() - began,
         "prefill_gpu_s": (told.prefill_ms - prefill_before) / 1e3, "guard_ms": told.guard_ms,
         # Of iterations with prefill; by more no iteration can be slower for the placing.
         "ops_waited_ms_per_iteration": (told.waited_ms - waited_before) / max(1, filled),

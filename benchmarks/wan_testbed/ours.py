@@ -10,32 +10,33 @@ those of pipeline 0 go over all pairs (temporal sharing). Rank 0 prints the seco
 import sys
 import time
 
+from benchmarks.wan_testbed.tun import address
 from engine.runtime.transport import Endpoint, Peer, SharedReceiver, SharedSender
 
 _PORT = 9500
 
 
-def address(rank: int, pipelines: int) -> tuple[str, int]:
+def listens_at(rank: int, pipelines: int) -> tuple[str, int]:
     """Where a rank listens."""
-    return f"10.77.{1 + rank // pipelines}.{1 + rank % pipelines}", _PORT + rank
+    return address(*divmod(rank, pipelines)), _PORT + rank
 
 
 def main() -> None:
     rank, pipelines = int(sys.argv[1]), int(sys.argv[2])
     connections = "auto" if sys.argv[3] == "auto" else int(sys.argv[3])
     cap, nbytes, repeats = float(sys.argv[4]), int(sys.argv[5]), int(sys.argv[6])
-    host, port = address(rank, pipelines)
+    host, port = listens_at(rank, pipelines)
     endpoint = Endpoint(
         rank=rank, listen_host=host, secret="testbed", run="testbed", listen_ports=(port, port)
     )
     near, far = tuple(range(pipelines)), tuple(range(pipelines, 2 * pipelines))
     mine, theirs = (near, far) if rank in near else (far, near)
     pipeline = rank % pipelines
-    mates = [Peer(rank=mate, address=address(mate, pipelines)) for mate in mine if mate != rank]
+    mates = [Peer(rank=mate, address=listens_at(mate, pipelines)) for mate in mine if mate != rank]
     other = theirs[pipeline]
     wan = Peer(
         rank=other,
-        address=address(other, pipelines),
+        address=listens_at(other, pipelines),
         connections=connections,
         cap_bytes_per_s=cap,  # type: ignore[arg-type]
     )

@@ -84,6 +84,7 @@ class LaunchSpec:
     ports : first and last of the ports on which the local ranks may listen to others; None: any free one.
     life : of the run's ranks, counted from 1; they begin another one after a failure (recovery).
     start : of this generation on this machine, counted from 1; a lost machine is started again (recovery).
+    real_wan : the network between data centres is the one that is there, though GPUs are emulated.
     """
 
     run: str
@@ -99,6 +100,7 @@ class LaunchSpec:
     ports: tuple[int, int] | None = None
     life: int = 1
     start: int = 1
+    real_wan: bool = False
 
     def to_json(self) -> str:
         """The spec as one line of JSON."""

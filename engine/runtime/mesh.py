@@ -178,7 +178,7 @@ class Mesh:
             return Peer(rank=other.rank, address=(host, port), link=f"LAN of {self.me.dc_name}")
         network = self.job.between(self.me.dc, other.dc)
         assert network is not None, "every pair of data centres that talk has a link"
-        return wan_peer(self.job, self.me, other, (host, port), network)
+        return wan_peer(self.job, self.me, other, (host, port), network, real=self.spec.real_wan)
 
 
 def gloo_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
@@ -193,11 +193,12 @@ def gloo_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
 
 
 def wan_peer(
-    job: TrainJob, me: RankAssignment, other: RankAssignment, address: Address, network: HopNetwork
-) -> Peer:
-    """A rank in another data centre."""
+    job: TrainJob, me: RankAssignment, other: RankAssignment, address: Address, network: HopNetwork,
+    *, real: bool = False,
+) -> Peer:  # fmt: skip
+    """A rank in another data centre; `real`: over the network that is there, on the emulated device too."""
     # Between two processes of one machine there is no WAN but an emulated one.
-    emulated = job.device == "emulated" or other.host == me.host
+    emulated = not real and (job.device == "emulated" or other.host == me.host)
     shape = LinkShape(
         one_way_delay_s=network.latency_ms / 1e3, cap_bytes_per_s=network.cap_bytes_per_s,
         window_bytes=network.window_bytes, connections=network.connections,
