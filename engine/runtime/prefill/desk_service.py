@@ -29,6 +29,8 @@ NOT_YET_MS = 1000.0
 NO_ROOM_MS = 50.0
 WAIT_MS = 5.0
 TRY_AGAIN_MS = 50.0  # after which a place is looked for again, where there is none
+# So long, or an iteration if longer, a rank may say nothing of a chunk that should be done.
+OVERDUE_MS = 1_000.0
 # So long nothing runs of a request that training was late for, before it is lost; the longer of both.
 PATIENCE_MS = 10_000.0
 PATIENCE_ITERATIONS = 8
@@ -165,6 +167,8 @@ class DeskService:
         self._moved(self.plan.look(now_ms), now_ms)
         for live in [one for one in self._live.values() if one.try_ms is not None and one.try_ms <= now_ms]:
             self._again(live, now_ms)
+        for live in [one for one in self._live.values() if self._is_overdue(one, now_ms)]:
+            self._again(live, now_ms)
         next_ms = np.inf
         for live in self._live.values():
             if live.try_ms is not None:
@@ -277,6 +281,14 @@ class DeskService:
         live.placement, live.sent, live.try_ms = placement, 1 if live.done else 0, None
         if live.gpu != before:
             self._tell(before, Drop(request=live.key))
+
+    def _is_overdue(self, live: Live, now_ms: float) -> bool:
+        """Its rank has all that is left of it and should have told of it an iteration ago: nothing that was
+        accepted may wait for ever for a rank that hangs."""
+        rows = live.placement.rows
+        if live.made or live.try_ms is not None or live.sent < len(rows):
+            return False
+        return now_ms > float(rows[-1, END]) + max(self.plan.period_ms, OVERDUE_MS)
 
     def _send(self, live: Live, index: int, now_ms: float) -> None:
         row = live.placement.rows[index]

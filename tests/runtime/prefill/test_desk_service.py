@@ -155,6 +155,25 @@ def test_one_that_is_always_late_fails_in_the_end_and_says_why(desk: Desk) -> No
     assert at_ms > PATIENCE_MS
 
 
+def test_a_rank_that_says_nothing_of_a_chunk_loses_no_request(desk: Desk) -> None:
+    """It is placed anew, at first; where nothing ever comes it fails, and the client hears of it."""
+    desk.ask()
+    (lost,) = desk.turn(451.0)
+    iteration, at_ms, rows = 5, 450.0, []
+    while desk.gateway.last().kind == "accepted" and iteration < 300:
+        at_ms += 10.0
+        if at_ms >= iteration * PERIOD_MS + BUSY_MS:
+            desk.trains(iteration)
+            iteration += 1
+        rows += desk.turn(at_ms)
+    assert {row.request for row in rows} == {lost.request}
+    assert len(rows) > 1
+    assert desk.gateway.last().reason == "training"
+    assert desk.service.turn() is None
+    desk.ran(rows[-1], token=1)  # too late: it changes nothing
+    assert desk.gateway.last().reason == "training"
+
+
 def test_one_that_training_leaves_no_place_waits_until_there_is_one_again(desk: Desk) -> None:
     """For a while training leaves no bubble that would hold a chunk; what was accepted is not lost by it."""
     desk.ask(tokens=90)
