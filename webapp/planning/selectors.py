@@ -21,9 +21,9 @@ _LAYOUT = ("partitions", "tp", "micro_batch")  # of a job: several of them are t
 WIDE_DCS = 8  # more data centres than this have no column each
 # What a search's `stopped_by` says of its answer.
 SEARCHED = {
-    "proven": "no route, split or number of cells that was left out can be better with these schedules",
+    "proven": "no route, split, size or number of cells that was left out can be better with these schedules",
     "candidates": "of some routes and splits only the most promising were tried",
-    "sampled": "only some numbers of DP cells were tried",
+    "sampled": "only some numbers or sizes of DP cells were tried",
     "budget": "there was no time for every candidate that could be better",
     "cancelled": "stopped early",
 }
