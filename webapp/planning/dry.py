@@ -1,5 +1,6 @@
 """The dry run: what a launch would meet now. Asks everything that a launch would, and changes nothing."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -10,7 +11,7 @@ from engine.inputs import parse
 from engine.runtime.job import TrainJob, TrainLink
 from webapp import broker
 from webapp.accounts.models import Team
-from webapp.inventory.models import WanLink
+from webapp.inventory.models import Node, WanLink
 from webapp.inventory.selectors import pools
 from webapp.jobs.document import train_document
 from webapp.jobs.stock import Seats, Stock
@@ -36,10 +37,6 @@ def dry_run(plan: Plan, option_index: int, stock: Stock | None = None) -> dict[s
     stock : where it was read already.
     """
     try:
-        if not plan.training:
-            raise InputError(
-                "training", None, "the plan is from a preset: explicit times can be launched only"
-            )
         document = train_document(plan.request, plan.result["options"][option_index], plan.training)
     except InputError as error:
         return answer([Check(name="Document", ok=False, text=_sentence(error), blocks=True)])
@@ -59,11 +56,18 @@ def dry_run_document(
     checks = [Check(name="Document", ok=True, text=told)]
     checks += [
         _memory(job, memory, team),
+        *_hosts(job, memory, team),
         *_gpus(document, team, stock, seats),
         *_links(job, team),
         _broker(),
     ]
     return answer(checks)
+
+
+def refusal(dry: dict[str, Any]) -> str | None:
+    """What stands in the way for good, of an answer of `dry_run`; None where nothing does."""
+    found = (check for check in dry["checks"] if check["blocks"] and not check["ok"])
+    return next((f"{check['name']}: {check['text']}" for check in found), None)
 
 
 def answer(checks: list[Check]) -> dict[str, Any]:
@@ -93,6 +97,33 @@ def _memory(job: TrainJob, memory: list[StageMemory], team: Team) -> Check:
         f"{f', {_size(sold)} weights and KV caches of prefill' if sold else ''}."
     )
     return Check(name="Memory", ok=share <= 1, text=text, blocks=True)
+
+
+def _hosts(job: TrainJob, memory: list[StageMemory], team: Team) -> Iterator[Check]:
+    """Where nodes have no GPUs of their own, ranks share the memory of their machines: one check per data
+    centre whose machines cannot hold them, by what the agents have seen."""
+    if job.device == "cuda":
+        return
+    named = pools(team, [dc.name for dc in job.datacenters])
+    needed: dict[str, list[int]] = defaultdict(list)
+    for dcs in job.dcs_of_pipeline:
+        for stage, dc in enumerate(dcs):
+            needed[job.datacenters[dc].name].append(memory[stage].total_bytes)
+    sizes: dict[int, list[int | None]] = defaultdict(list)
+    nodes = Node.objects.filter(pool__in=named.values(), device=job.device).order_by()
+    for pool, size in nodes.values_list("pool", "seen_hardware__memory_bytes"):
+        sizes[pool].append(size)
+    for name, stages in needed.items():
+        known = sizes[named[name].pk] if name in named else []
+        held = [size for size in known if size is not None]
+        if not held or len(held) < len(known):
+            continue  # not known, or said by the check of its GPUs
+        text = (
+            f"{len(stages)} ranks need {_size(sum(stages))}, the largest {_size(max(stages))}; the machines"
+            f" of its nodes have {_size(sum(held))}, the largest {_size(max(held))}."
+        )
+        if sum(stages) > sum(held) or max(stages) > max(held):
+            yield Check(name=f"Memory in {name}", ok=False, text=text, blocks=True)
 
 
 def _gpus(document: dict[str, Any], team: Team, stock: Stock | None, seats: Seats) -> Iterator[Check]:

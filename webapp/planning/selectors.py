@@ -194,9 +194,6 @@ def launch_check(plan: Plan, option: dict[str, Any], stock: Stock | None) -> dic
     label = f"Launch D = {option['dp_cells']}"
     if stock is None:
         return {"ok": False, "reason": "Only an operator of the team may launch.", "label": label}
-    if not plan.training:
-        reason = "Planned from a preset: this version launches explicit times only."
-        return {"ok": False, "reason": reason, "label": label}
     try:
         document = train_document(plan.request, option, plan.training)
     except InputError as error:

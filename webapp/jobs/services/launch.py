@@ -121,7 +121,7 @@ def _launch_option(
     actor: Any, plan: Plan, option_index: int, name: str, changed: dict[str, Any] | None, key: str
 ) -> Run:
     option = plan.result["options"][option_index]
-    planned = train_document(plan.request, option, plan.training or {})
+    planned = train_document(plan.request, option, plan.training)
     document = changed or pinned_document(planned)
     copy = {"name": plan.name, "request": plan.request, "option": option}
     job = Job.objects.create(
