@@ -89,7 +89,7 @@ def _result(what: Asked, refinement: Computation | None) -> tuple[dict[str, Any]
     """The answer, and the ms that it took: the plan's own, a refined what-if, or one computed at once."""
     if not what.is_changed:
         return what.plan.result, what.plan.computed_ms
-    if refinement is not None and refinement.state == ComputationState.DONE and refinement.answer:
+    if refinement is not None and not refinement.is_open and refinement.answer:
         began, ended = refinement.started_at, refinement.finished_at
         return refinement.answer["result"], (ended - began).total_seconds() * 1e3 if began and ended else 0.0
     return answer_at_once(what.document)
@@ -106,22 +106,27 @@ def refining_context(plan: Plan, user: Any, used: Mapping[str, str]) -> dict[str
     what = asked(plan, used)
     refinement = refinement_of(plan, what.document)
     result, _ = _result(what, refinement)
+    operates = may(user, plan.team)
     return {
         "plan": plan,
         "what": what,
+        "may_operate": operates,
         "what_query": urlencode(what.used),
         "what_vals": json.dumps(what.used),
-        "refining": _refining(result, refinement, may(user, plan.team)),
+        "refining": _refining(result, refinement, operates),
         "ended": refinement is not None and not refinement.is_open,
     }
 
 
 def _refining(result: dict[str, Any], refinement: Computation | None, operates: bool) -> dict[str, Any]:
-    """{state, progress}: refined, open, failed, wanted (by one who may ask for it), fast (who may not)."""
+    """{state, progress}: refined, open, failed, stopped, wanted (by one who may ask for it), fast (who may
+    not)."""
     if refinement is not None and refinement.is_open:
         return {"state": "open", "progress": refinement.progress or {}, "computation": refinement}
     if refinement is not None and refinement.state == ComputationState.FAILED:
         return {"state": "failed", "error": refinement.error}
+    if refinement is not None and refinement.state == ComputationState.CANCELLED:
+        return {"state": "stopped"}
     if wants_refining(result):
         return {"state": "wanted" if operates else "fast"}
     if refinement is not None or any(option.get("schedule") for option in result["options"]):

@@ -28,7 +28,7 @@ from webapp.planning.compose import initial_of
 from webapp.planning.design import download
 from webapp.planning.dry import dry_run, refusal
 from webapp.planning.forms import PlanForm
-from webapp.planning.models import OPEN, Computation, ComputationKind, Plan
+from webapp.planning.models import OPEN, Computation, ComputationKind, ComputationState, Plan
 from webapp.planning.plan_tables import (
     compared_fronts,
     compared_lines,
@@ -198,10 +198,23 @@ def plan_refine(request: HttpRequest, pk: int) -> HttpResponse:
     """Have the plan, or the what-if that the body names, refined; answers with how far that is."""
     plan = _visible(request, pk)
     what = asked(plan, request.POST)
-    if refinement_of(plan, what.document) is None:
+    known = refinement_of(plan, what.document)
+    if known is None or known.state == ComputationState.CANCELLED:
         services.ask_to_refine(request.user, plan, what.document)
     else:
         require(request.user, plan.team)
+    return _refining(request, plan, what.used)
+
+
+@require_POST
+def plan_refine_stop(request: HttpRequest, pk: int) -> HttpResponse:
+    """Stop refining the plan, or the what-if that the body names: what was found is kept."""
+    plan = _visible(request, pk)
+    require(request.user, plan.team)
+    what = asked(plan, request.POST)
+    known = refinement_of(plan, what.document)
+    if known is not None:
+        services.ask_to_cancel(request.user, known)
     return _refining(request, plan, what.used)
 
 
