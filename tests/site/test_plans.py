@@ -21,7 +21,7 @@ from webapp.inventory.models import Node
 from webapp.jobs.allocate import allocate
 from webapp.jobs.services import launch_plan
 from webapp.live.shape import shape_of
-from webapp.planning import compose, refinement, services
+from webapp.planning import compose, plan_work, refinement, services
 from webapp.planning.computing import Wires, work_at
 from webapp.planning.models import Computation, Plan
 from webapp.planning.what_if import asked, changed, sliders, told
@@ -235,6 +235,51 @@ def test_what_was_found_before_a_stop_is_shown(world: World, operator: Client) -
     after = page(operator, plan, **change)
     assert after.context["refining"]["state"] == "stopped"
     assert after.context["result"]["search"] is None
+
+
+@pytest.mark.django_db
+def test_a_what_if_that_takes_long_is_computed_by_the_worker(
+    world: World, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_work, "MOST_WHAT_IF_S", 0.0)
+    plan = made(world, policy="atlas")
+    change = {"gpus-1": "7"}
+    waits = page(operator, plan, **change)
+    assert waits.context["refining"] == {"waits": True, "state": "wanted"}
+    assert b"the search worker computes it" in waits.content
+    assert waits.context["options"] == []
+    table = reverse("planning:plan-table", args=[plan.pk, "options"])
+    assert operator.get(table, change).status_code == 200
+    asks = operator.post(reverse("planning:plan-refine", args=[plan.pk]), change)
+    assert asks.context["refining"]["state"] == "open"
+    work_at(Computation.objects.get(kind="refine").pk)
+    there = page(operator, plan, **change)
+    assert there.context["refining"]["state"] == "refined"
+    assert there.context["best_now"] is not None
+    assert there.context["what"].is_changed
+    operator.force_login(world.users["viewer"])
+    assert page(operator, plan, **{"gpus-1": "6"}).context["refining"]["state"] == "fast"
+
+
+@pytest.mark.parametrize(
+    ("more", "at_once"),
+    [
+        ({}, True), ({"policy": "optimal"}, False), ({"policy": "crosspipe-ud"}, True),
+        ({"policy": "crosspipe-ud", "microbatches": 4000}, False),
+        ({"sites": 20}, True), ({"sites": 21}, False),
+        ({"method": "algorithm1", "policy": "atlas"}, True),
+        ({"method": "algorithm1", "policy": "atlas", "microbatches": 20_000}, False),
+    ],
+)  # fmt: skip
+def test_which_what_ifs_are_answered_at_once(more: dict[str, Any], at_once: bool) -> None:
+    more = dict(more)
+    sites = [
+        {"name": f"dc{i}", "gpus": 40, "gpu_type": "a100-80g", "price_per_gpu_hour": 1.0}
+        for i in range(more.pop("sites", 2))
+    ]
+    job = {**DOCUMENT["job"], "microbatches": more.pop("microbatches", 4)}
+    document = {**DOCUMENT, "datacenters": sites, "links": [], "job": job, **more}
+    assert plan_work.what_if_at_once(parse(PlanRequest, document)) == at_once
 
 
 @pytest.mark.django_db

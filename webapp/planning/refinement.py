@@ -29,7 +29,9 @@ def refine_plan(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str, A
             said["iteration_ms"] = refined.result.options[best].iteration_ms
         wires.say(said)
 
-    first = plan(asked, cancelled=wires.cancelled)
+    first = plan(
+        asked, cancelled=wires.cancelled, report=lambda cells, of: wires.say({"cells": cells, "cells_of": of})
+    )
     if wires.cancelled():
         return  # what is there has had more time
     found = refine(asked, first, report=report, cancelled=wires.cancelled, seconds=SHAPE_S)

@@ -7,12 +7,15 @@ from typing import Any
 from django.utils.http import urlencode
 
 from engine.errors import InputError
+from engine.inputs import parse
+from engine.plan.request import PlanRequest
 from webapp.accounts.permissions import may
 from webapp.jobs.document import train_document
 from webapp.jobs.stock import Stock
 from webapp.planning.models import Computation, ComputationState, Plan
 from webapp.planning.placement_plan import option_of, placements_of, what_differs
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
+from webapp.planning.plan_work import what_if_at_once
 from webapp.planning.refinement import refinement_of, wants_refining
 from webapp.planning.what_if import Asked, answer_at_once, asked, sliders, told
 from webapp.queries import whole
@@ -27,6 +30,10 @@ SEARCHED = {
     "budget": "there was no time for every candidate that could be better",
     "cancelled": "stopped early",
 }
+
+
+# Of a what-if that the search worker has still to compute.
+UNANSWERED: dict[str, Any] = {"options": [], "best": None, "pareto": [], "excluded": [], "waits": True}
 
 
 def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, Any]:
@@ -92,6 +99,8 @@ def _result(what: Asked, refinement: Computation | None) -> tuple[dict[str, Any]
     if refinement is not None and not refinement.is_open and refinement.answer:
         began, ended = refinement.started_at, refinement.finished_at
         return refinement.answer["result"], (ended - began).total_seconds() * 1e3 if began and ended else 0.0
+    if not what_if_at_once(parse(PlanRequest, what.document)):
+        return UNANSWERED, 0.0
     return answer_at_once(what.document)
 
 
@@ -119,16 +128,17 @@ def refining_context(plan: Plan, user: Any, used: Mapping[str, str]) -> dict[str
 
 
 def _refining(result: dict[str, Any], refinement: Computation | None, operates: bool) -> dict[str, Any]:
-    """{state, progress}: refined, open, failed, stopped, wanted (by one who may ask for it), fast (who may
-    not)."""
+    """{state, progress, waits}: refined, open, failed, stopped, wanted (by one who may ask for it), fast (who
+    may not); waits: there is no answer yet."""
+    waits = {"waits": result.get("waits", False)}
     if refinement is not None and refinement.is_open:
-        return {"state": "open", "progress": refinement.progress or {}, "computation": refinement}
+        return waits | {"state": "open", "progress": refinement.progress or {}, "computation": refinement}
     if refinement is not None and refinement.state == ComputationState.FAILED:
         return {"state": "failed", "error": refinement.error}
     if refinement is not None and refinement.state == ComputationState.CANCELLED:
         return {"state": "stopped"}
-    if wants_refining(result):
-        return {"state": "wanted" if operates else "fast"}
+    if waits["waits"] or wants_refining(result):
+        return waits | {"state": "wanted" if operates else "fast"}
     if refinement is not None or any(option.get("schedule") for option in result["options"]):
         return {"state": "refined"}
     return {"state": ""}
