@@ -88,10 +88,12 @@ def run(rank: int, setting: Setting) -> None:
     along = [dist.new_group(list(range(p * stages, (p + 1) * stages))) for p in range(setting.pipelines)]
     across = [dist.new_group(list(range(s, world, stages))) for s in range(stages)]
     module = Stage(setting, last=number == stages - 1)
-    width = INPUTS if number == 0 else setting.message_bytes // 4
+    message = setting.message_bytes // 4
+    taken, given = (INPUTS if number == 0 else message), (1 if number == stages - 1 else message)
     stage = PipelineStage(
-        module, number, stages, torch.device("cpu"), input_args=(torch.zeros(1, width),),
-        output_args=(torch.zeros(1, 1 if number == stages - 1 else setting.message_bytes // 4),),
+        module, number, stages, torch.device("cpu"),
+        input_args=(torch.zeros(1, taken, requires_grad=number > 0),),
+        output_args=(torch.zeros(1, given, requires_grad=True),),
         group=along[pipeline],
     )  # fmt: skip
     schedule = Schedule1F1B(stage, setting.microbatches, loss_fn=lambda out, target: (out - target).sum())

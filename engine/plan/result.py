@@ -101,7 +101,7 @@ class Effort:
 
     stopped_by : from the most to the least that can be said: proven (no candidate that was left out can be
         better with the schedules tried), candidates (some routes or splits were not looked at), sampled (some
-        numbers of DP-cells only), budget (no time for all that could be better), cancelled.
+        numbers or sizes of DP-cells only), budget (no time for all that could be better), cancelled.
     candidates : routes with splits and numbers of DP-cells that were bounded.
     simulated : cells that were simulated, once per shape.
     search_s : wall time.

@@ -5,7 +5,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import Infeasible
@@ -18,7 +18,7 @@ from engine.plan.request import PlanRequest
 from engine.plan.result import Option, Partition, PlanResult
 from engine.plan.search.bound import cuts_stages, least_ms
 from engine.plan.search.cells import FAST, Cells
-from engine.plan.search.problem import cell_sizes, problem_of
+from engine.plan.search.problem import problem_of
 from engine.plan.search.splits import splits
 from engine.schedule.scenario import POLICIES
 from engine.simulate import simulate
@@ -53,9 +53,9 @@ def document(
 
 
 @st.composite
-def clusters(draw: st.DrawFn, most: int = 4) -> dict[str, Any]:
+def clusters(draw: st.DrawFn, most: int = 4, gpus_each: int = 20) -> dict[str, Any]:
     n = draw(st.integers(1, most))
-    gpus = draw(st.lists(st.integers(0, 20), min_size=n, max_size=n))
+    gpus = draw(st.lists(st.integers(0, gpus_each), min_size=n, max_size=n))
     pairs = list(itertools.combinations(range(n), 2))
     joined = [
         (a, b, draw(st.sampled_from([0.0, 5.0, 20.0])), draw(st.sampled_from([1.0, 2.0, 5.0])))
@@ -82,13 +82,14 @@ def trying_all(data: dict[str, Any]) -> float:
     stages = data["job"]["partitions"]
     request = parse(PlanRequest, data)
     problem = problem_of(request)
+    sizes = range(1, sum(dc.gpus for dc in request.datacenters) + 1)
     best = -1e300
     for size in range(1, len(request.datacenters) + 1):
         for route in itertools.permutations(range(len(request.datacenters)), size):
             if not all(pair in problem.hops for pair in itertools.pairwise(route)):
                 continue
             for split in itertools.product(range(1, stages + 1), repeat=size):
-                ways = itertools.product(cell_sizes(problem.job), FAST) if sum(split) == stages else ()
+                ways = itertools.product(sizes, FAST) if sum(split) == stages else ()
                 best = max([best, *(one(request, problem.job, route, split, *way) for way in ways)])
     return best
 
@@ -136,7 +137,7 @@ def check_against_trying_all(data: dict[str, Any]) -> None:
 
 
 @settings(max_examples=6, deadline=None)
-@given(data=clusters(most=3))
+@given(data=clusters(most=3, gpus_each=8))
 def test_the_best_option_is_the_one_that_trying_all_gives(data: dict[str, Any]) -> None:
     check_against_trying_all(data)
 
@@ -170,7 +171,7 @@ def test_a_limit_leaves_as_many_of_very_many_cells_as_it_allows(limit: dict[str,
 
 @pytest.mark.long
 @settings(max_examples=12, deadline=None)
-@given(data=clusters(), stages=st.integers(1, 6))
+@given(data=clusters(gpus_each=12), stages=st.integers(1, 6))
 def test_so_it_is_of_four_data_centres_and_six_stages(data: dict[str, Any], stages: int) -> None:
     data["job"] = {**data["job"], "partitions": stages, "model": {**SHAPE, "layers": stages}}
     check_against_trying_all(data)
@@ -254,16 +255,47 @@ def test_more_budget_never_makes_it_worse(data: dict[str, Any], budget: float, m
         assert not option.feasible or option.cost_per_iteration <= budget
 
 
-@SETTINGS
-@given(data=clusters(), which=st.integers(0, 5), faster=st.floats(1.05, 8))
-def test_more_bandwidth_never_makes_it_worse(data: dict[str, Any], which: int, faster: float) -> None:
+def four_microbatches(gpus: list[int], joined: list[tuple[int, int, float, float]]) -> dict[str, Any]:
+    job = {"partitions": 4, "microbatches": 4, "model": SHAPE, "mfu": 0.02}
+    return document(gpus, joined, job)
+
+
+# An order that atlas makes when the second link is 7.4 times slower, and the first as it is.
+@example(
+    data=four_microbatches([9, 20, 9], [(0, 1, 40.78, 1.0), (1, 2, 0.0, 2.0)]),
+    which=1, faster=7.4155, nearer=1.0, budget=None, fixed=False,
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+@given(
+    data=clusters(),
+    which=st.integers(0, 5),
+    faster=st.floats(1.02, 16),
+    nearer=st.sampled_from([0.0, 0.7, 1.0]),
+    budget=st.none() | st.floats(1e-4, 1e-2),
+    fixed=st.booleans(),
+)
+def test_a_better_link_never_makes_it_worse(
+    data: dict[str, Any], which: int, faster: float, nearer: float, budget: float | None, fixed: bool
+) -> None:
+    """By any factor, whatever size C gives the cells, within a budget too. Several links are one by one."""
     if not data["links"]:
         return
-    del data["max_dp_cells"]  # of cells that C makes large or small
+    data = {**data, "budget_per_iteration": budget, "max_dp_cells": 3 if fixed else None}
     richer = copy.deepcopy(data)
-    richer["links"][which % len(data["links"])]["bandwidth_gbps"] *= faster
+    link = richer["links"][which % len(data["links"])]
+    link["bandwidth_gbps"] *= faster
+    link["latency_ms"] *= nearer
     before, after = score(asked(data)), score(asked(richer))
     assert after >= before - 1e-9 * abs(before)
+
+
+def test_the_size_of_cells_that_c_gave_is_tried_where_a_faster_link_gives_another() -> None:
+    """C = 9 and, with a faster link, 4; one cell of nine fills the GPUs, one of four does not."""
+    slow, fast = (asked(document([18, 18], [(0, 1, 5.0, gbps)], max_dp_cells=1)) for gbps in (0.2, 0.4))
+    assert [round(result.comm_to_compute) for result in (slow, fast)] == [9, 4]
+    assert fast.best is not None
+    assert fast.options[fast.best].pipelines == 9
+    assert score(fast) >= score(slow)
 
 
 @SETTINGS

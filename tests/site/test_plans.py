@@ -21,8 +21,8 @@ from webapp.inventory.models import Node
 from webapp.jobs.allocate import allocate
 from webapp.jobs.services import launch_plan
 from webapp.live.shape import shape_of
-from webapp.planning import compose, refinement, services
-from webapp.planning.computing import work_at
+from webapp.planning import compose, plan_work, refinement, services
+from webapp.planning.computing import Wires, work_at
 from webapp.planning.models import Computation, Plan
 from webapp.planning.what_if import asked, changed, sliders, told
 
@@ -166,12 +166,12 @@ def test_auto_refines_a_plan_and_what_if_apart(
     assert answer.context["refining"]["state"] == "refined"
     drawn = answer.context["plan_json"]["timeline"]["predicted"]
     assert drawn["iteration_ms"] == pytest.approx(after["pp_time_ms"])
-    # A what-if has a refinement of its own, which the plan does not keep; another one of it stops the first.
+    # A what-if has a refinement of its own, which the plan does not keep; another takes the first back.
     operator.post(ask, {"gpus-1": "6"})
     operator.post(ask, {"gpus-1": "7"})
     eu = "request__document__datacenters__1__gpus"
     states = dict(Computation.objects.filter(kind="refine").values_list(eu, "state"))
-    assert states == {8: "done", 6: "cancelled", 7: "queued"}
+    assert states == {8: "done", 7: "queued"}
     kept = plan.result
     work_at(Computation.objects.get(state="queued").pk)
     plan.refresh_from_db()
@@ -181,6 +181,105 @@ def test_auto_refines_a_plan_and_what_if_apart(
     assert refined.context["what"].is_changed
     state = operator.get(reverse("planning:plan-refining", args=[plan.pk]), {"gpus-1": "7"})
     assert b'hx-trigger="load"' in state.content
+
+
+@pytest.mark.django_db
+def test_a_refinement_is_stopped_and_asked_for_again(world: World, operator: Client) -> None:
+    """A stopped one is not asked for again by the page itself, as one that nobody has asked for is."""
+    plan = made(world)
+    ask, stop = (reverse(f"planning:plan-{name}", args=[plan.pk]) for name in ("refine", "refine-stop"))
+    shown = operator.post(ask)
+    assert b"Stop" in shown.content
+    (computation,) = Computation.objects.filter(kind="refine")
+    claimed = services.claim(computation.pk)
+    assert claimed is not None
+    running = operator.post(stop)  # the worker learns of it with its next beat
+    assert running.context["refining"]["state"] == "open"
+    assert b"Stopping" in running.content
+    assert not services.note_progress(claimed, {}, None)
+    services.finish(claimed, {})
+    stopped = page(operator, plan)
+    assert stopped.context["refining"]["state"] == "stopped"
+    assert b"load delay" not in operator.get(reverse("planning:plan-refining", args=[plan.pk])).content
+    assert operator.post(stop).context["refining"]["state"] == "stopped"
+    assert operator.post(ask).context["refining"]["state"] == "open"
+    assert operator.post(stop).context["refining"]["state"] == "stopped", "nobody was at it yet"
+    assert Computation.objects.filter(kind="refine").count() == 2
+
+
+@pytest.mark.django_db
+def test_a_refinement_that_is_stopped_at_once_leaves_the_answer_as_it_is(
+    world: World, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that is cut off may find less than the plan has."""
+    plan = made(world)
+    operator.post(reverse("planning:plan-refine", args=[plan.pk]))
+    monkeypatch.setattr(Wires, "cancelled", lambda self: True)
+    work_at(Computation.objects.get(kind="refine").pk)
+    before = plan.result
+    plan.refresh_from_db()
+    assert plan.result == before
+
+
+@pytest.mark.django_db
+def test_what_was_found_before_a_stop_is_shown(world: World, operator: Client) -> None:
+    """Of a what-if, which keeps nothing but its refinement."""
+    plan = made(world)
+    change = {"gpus-1": "6"}
+    operator.post(reverse("planning:plan-refine", args=[plan.pk]), change)
+    claimed = services.claim(Computation.objects.get(kind="refine").pk)
+    assert claimed is not None
+    found = {**page(operator, plan, **change).context["result"], "search": None}
+    operator.post(reverse("planning:plan-refine-stop", args=[plan.pk]), change)
+    services.finish(claimed, {"result": found})
+    after = page(operator, plan, **change)
+    assert after.context["refining"]["state"] == "stopped"
+    assert after.context["result"]["search"] is None
+
+
+@pytest.mark.django_db
+def test_a_what_if_that_takes_long_is_computed_by_the_worker(
+    world: World, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_work, "MOST_WHAT_IF_S", 0.0)
+    plan = made(world, policy="atlas")
+    change = {"gpus-1": "7"}
+    waits = page(operator, plan, **change)
+    assert waits.context["refining"] == {"waits": True, "state": "wanted"}
+    assert b"the search worker computes it" in waits.content
+    assert waits.context["options"] == []
+    table = reverse("planning:plan-table", args=[plan.pk, "options"])
+    assert operator.get(table, change).status_code == 200
+    asks = operator.post(reverse("planning:plan-refine", args=[plan.pk]), change)
+    assert asks.context["refining"]["state"] == "open"
+    work_at(Computation.objects.get(kind="refine").pk)
+    there = page(operator, plan, **change)
+    assert there.context["refining"]["state"] == "refined"
+    assert there.context["best_now"] is not None
+    assert there.context["what"].is_changed
+    operator.force_login(world.users["viewer"])
+    assert page(operator, plan, **{"gpus-1": "6"}).context["refining"]["state"] == "fast"
+
+
+@pytest.mark.parametrize(
+    ("more", "at_once"),
+    [
+        ({}, True), ({"policy": "optimal"}, False), ({"policy": "crosspipe-ud"}, True),
+        ({"policy": "crosspipe-ud", "microbatches": 4000}, False),
+        ({"sites": 20}, True), ({"sites": 21}, False),
+        ({"method": "algorithm1", "policy": "atlas"}, True),
+        ({"method": "algorithm1", "policy": "atlas", "microbatches": 20_000}, False),
+    ],
+)  # fmt: skip
+def test_which_what_ifs_are_answered_at_once(more: dict[str, Any], at_once: bool) -> None:
+    more = dict(more)
+    sites = [
+        {"name": f"dc{i}", "gpus": 40, "gpu_type": "a100-80g", "price_per_gpu_hour": 1.0}
+        for i in range(more.pop("sites", 2))
+    ]
+    job = {**DOCUMENT["job"], "microbatches": more.pop("microbatches", 4)}
+    document = {**DOCUMENT, "datacenters": sites, "links": [], "job": job, **more}
+    assert plan_work.what_if_at_once(parse(PlanRequest, document)) == at_once
 
 
 @pytest.mark.django_db

@@ -91,7 +91,7 @@ def test_the_orders_of_a_refined_option_are_run_as_they_are(world: World) -> Non
     plan.save()
     run = world.launch()
     assert run.job.document["schedule"] == str(timeline.schedule)
-    assert (run.job.document["policy"], run.search) == ("auto", None)
+    assert run.search is None
     launch(world, name="kept", option=best, steps=77)
     assert Run.objects.get(job__name="kept").search is None
     launch(world, name="changed", option=best, microbatches=3)

@@ -135,7 +135,7 @@ def _launch(team: Team, dcs: list[DataCenter], admin: User, prefill: dict[str, A
     best = plan.result["best"]
     if prefill is None:
         return launch_plan(admin, plan, best)
-    planned = train_document(plan.request, plan.result["options"][best], plan.training or {})
+    planned = train_document(plan.request, plan.result["options"][best], plan.training)
     return launch_plan(admin, plan, best, document={**planned, "prefill": prefill})
 
 

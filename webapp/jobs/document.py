@@ -6,21 +6,23 @@ from typing import Any
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.runtime.job import TrainJob
-from engine.runtime.planned import pinned, schedule_of, wants_search
-from engine.schedule import Scenario, Search
+from engine.runtime.planned import pinned, wants_search
+from engine.schedule import Scenario, Schedule, Search
+from webapp.jobs.planned_model import planned_model
 
 LONGEST_SEARCH_S = 20.0  # GPUs wait for it
 
 
 def train_document(
-    request: dict[str, Any], option: dict[str, Any], training: dict[str, Any]
+    request: dict[str, Any], option: dict[str, Any], training: dict[str, Any] | None
 ) -> dict[str, Any]:
     """The document of `meridian train` that runs one `option` of a plan.
 
     Parameters
     ----------
     request, option : the plan's document and one entry of its answer's `options` (contracts.md).
-    training : {model, micro_batch, steps, lr, seed, data?, clip?, device} of what is trained.
+    training : {model, micro_batch, steps, lr, seed, data?, clip?, device} of what is trained; without a
+        `model` the one that was planned. None: the plan does not say.
 
     Raises
     ------
@@ -29,9 +31,13 @@ def train_document(
     """
     if not option.get("feasible"):
         raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
+    if not training:
+        raise InputError(
+            "training", None, "the plan does not say what to train: copy it and fill in Training"
+        )
     document = _document(request, option, training)
-    parse(TrainJob, document)
-    return _with_orders(document, request, option)
+    job = parse(TrainJob, document)
+    return document | _orders(option, job)
 
 
 def site_job(document: dict[str, Any]) -> TrainJob:
@@ -88,7 +94,9 @@ def _document(request: dict[str, Any], option: dict[str, Any], training: dict[st
     for rule in ("recompute_rule", "contention", "memory_limit"):
         if request.get(rule) is not None:
             document[rule] = request[rule]
-    if document.get("device") == "emulated":
+    if "model" in job:
+        document |= planned_model(request, option, training)
+    elif document.get("device") == "emulated":
         document["times_ms"] = {
             "forward": job["forward_ms"],
             "backward": job["backward_ms"],
@@ -99,13 +107,12 @@ def _document(request: dict[str, Any], option: dict[str, Any], training: dict[st
     return document
 
 
-def _with_orders(document: dict[str, Any], request: dict[str, Any], option: dict[str, Any]) -> dict[str, Any]:
-    """`document` with the orders that a refinement found for `option`, where its model can run them."""
-    if not option.get("schedule"):
-        return document
-    found = {**document, "policy": request.get("policy", "auto"), "schedule": option["schedule"]}
-    try:
-        schedule_of(parse(TrainJob, found))
-    except InputError:  # chunks of a stage that has one layer, for instance: what can run is searched for
-        return {name: value for name, value in found.items() if name != "schedule"}
-    return found
+def _orders(option: dict[str, Any], job: TrainJob) -> dict[str, Any]:
+    """The orders that the plan found beyond its policy's, as `schedule`; none that the trained model is too
+    small for, or that go round where links do not."""
+    text = option.get("schedule")
+    if text is None:
+        return {}
+    places = Schedule.parse(text).traversal
+    fits = len(places.places) <= job.model.layers and not places.wraps
+    return {"schedule": text} if fits else {}

@@ -26,6 +26,7 @@ PREFILL = (
     "latency.b_ms",
     "latency.c_ms",
     "chunk_tokens",
+    "weight_budget_gb",
     "kv_budget_gb",
 )
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
@@ -101,6 +102,9 @@ class JobForm(Sectioned, forms.Form):
     )
     prefill_chunk_tokens = forms.IntegerField(
         label="Least tokens of a chunk", min_value=1, required=False, help_text="Empty: prompts stay whole."
+    )
+    prefill_weight_budget_gb = forms.FloatField(
+        label="Weights of a GPU, GB", min_value=1e-3, required=False, help_text="At most; empty: 2."
     )
     prefill_kv_budget_gb = forms.FloatField(
         label="KV caches of a GPU, GB", min_value=1e-3, required=False, help_text="Empty: 1."

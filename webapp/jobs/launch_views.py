@@ -83,19 +83,30 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
     if option >= len(plan.result["options"]):
         raise Http404
     try:
-        document = train_document(plan.request, plan.result["options"][option], plan.training or {})
+        document = train_document(plan.request, plan.result["options"][option], plan.training)
     except InputError as error:
         messages.error(request, f"Cannot be launched: {error}.")
         return redirect("planning:plan-detail", pk=pk)
+    kept = plan.request["job"].get("prefill") or {}
     initial = {"name": plan.name, "idempotency_key": fresh_key()}
+    initial |= {f"prefill_{name}": gb for name, gb in kept.items()}
     form = JobForm(request.POST or None, document=document, team=plan.team, initial=initial)
     return _launch_page(
         request, form,
         lambda values: launch_plan(request.user, plan, option, document=form.document, **values),
         title=f"Launch {plan.name}",
         cancel_url=f"{reverse('planning:plan-detail', args=[pk])}?option={option}",
-        note=f"D = {plan.result['options'][option]['dp_cells']}; where its stages lie is the plan's",
+        note=_note(plan.result["options"][option], kept),
     )  # fmt: skip
+
+
+def _note(option: dict[str, Any], kept: dict[str, Any]) -> str:
+    """What stays the plan's; and, where it keeps memory for prefill, what is left to be said."""
+    note = f"D = {option['dp_cells']}; where its stages lie is the plan's"
+    if not kept:
+        return note
+    room = f"{kept['weight_budget_gb']:g} GB for weights and {kept['kv_budget_gb']:g} GB for KV caches"
+    return f"{note}, and so is {room} on each GPU: name the model under Prefill to sell its bubbles"
 
 
 def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:

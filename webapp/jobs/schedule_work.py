@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import InputError
+from webapp.inventory.selectors.pools import pools
 from webapp.jobs.document import pinned_document, site_job
 from webapp.jobs.models import Run
 from webapp.jobs.prediction import predicted_payload
@@ -41,6 +42,7 @@ def find_schedule(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str,
 
 def _refuse_without_room(run: Run, document: dict[str, Any]) -> None:
     job = site_job(document)
-    room = memory_check(job, stage_memory(job), run.job.team)
+    named = pools(run.job.team, [dc.name for dc in job.datacenters])
+    room = memory_check(job, stage_memory(job), named)
     if not room.ok:
         raise InputError("memory_limit", job.memory_limit, f"set a lower one: {room.text}")

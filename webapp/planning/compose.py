@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.model.serving import PrefillBudget
 from engine.runtime.network import hop_network
-from webapp.inventory.models import GpuPool, WanLink
+from webapp.inventory.models import Device, GpuPool, WanLink
 from webapp.inventory.selectors import named_pools, pools
 from webapp.planning.models import Plan
 from webapp.planning.number_lists import one_or_many
@@ -22,6 +22,10 @@ RULES = (
     "iterations",
     "deadline_h",
 )
+# What a launch of a plan of a model trains: that model, or a small one with its times.
+PLANNED, SMALL = "planned", "small"
+SHAPE = ("layers", "hidden", "heads", "seq")
+TRAINED = ("device", "micro_batch", "steps", "lr", "seed")
 PREFILL = ("weight_budget_gb", "kv_budget_gb")
 EXPLICIT = ("forward_ms", "backward_ms", "recompute_ms", "parameters_per_stage", "activation_bytes")
 
@@ -41,18 +45,21 @@ def request_of(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def training_of(values: dict[str, Any]) -> dict[str, Any] | None:
-    """What a launch trains, as fields of `meridian train`; None where times come from a preset."""
-    shape = {name: values.get(name) for name in ("layers", "hidden", "heads", "seq")}
-    if values["source"] == "model" or None in shape.values() or not values.get("steps"):
+    """What a launch trains, as fields of `meridian train`, without a `model` where that is the planned one;
+    None where too little is said."""
+    shape = {name: values.get(name) for name in SHAPE}
+    as_planned = values["source"] == "model" and values.get("trains") == PLANNED
+    if not values.get("steps") or (None in shape.values() and not as_planned):
         return None
-    return {
-        "model": shape,
-        "device": "emulated",
-        "micro_batch": values.get("micro_batch") or 1,
+    training = {
+        "device": values.get("device") or Device.EMULATED.value,
         "steps": values["steps"],
         "lr": values.get("lr") or 1e-3,
         "seed": values.get("seed") or 0,
     }
+    return (
+        training if as_planned else training | {"model": shape, "micro_batch": values.get("micro_batch") or 1}
+    )
 
 
 def initial_of(plan: Plan) -> dict[str, Any]:
@@ -63,13 +70,14 @@ def initial_of(plan: Plan) -> dict[str, Any]:
     values = {
         **{name: plan.request[name] for name in RULES if plan.request.get(name) is not None},
         **{name: job[name] for name in (*EXPLICIT, "partitions", "microbatches", "tp", "mfu") if name in job},
-        **{name: training[name] for name in ("micro_batch", "steps", "lr", "seed") if name in training},
+        **{name: training[name] for name in TRAINED if name in training},
         **training.get("model", {}),
         "team": plan.team_id,
         "name": plan.free_name(),
         "method": plan.request.get("method", "search"),
         "datacenters": dcs,
         "source": "model" if "model" in job else "times",
+        "trains": PLANNED if training and "model" not in training else SMALL,
     }
     if "model" in job:
         kept = job.get("prefill") or {}

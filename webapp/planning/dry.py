@@ -1,6 +1,7 @@
 """The dry run: what a launch would meet now. Asks everything that a launch would, and changes nothing."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,7 +11,7 @@ from engine.runtime.job import TrainJob, TrainLink
 from engine.runtime.planned import wants_search
 from webapp import broker
 from webapp.accounts.models import Team
-from webapp.inventory.models import WanLink
+from webapp.inventory.models import GpuPool, Node, WanLink
 from webapp.inventory.selectors import pools
 from webapp.jobs.document import site_job, train_document
 from webapp.jobs.stock import Seats, Stock
@@ -36,10 +37,6 @@ def dry_run(plan: Plan, option_index: int, stock: Stock | None = None) -> dict[s
     stock : where it was read already.
     """
     try:
-        if not plan.training:
-            raise InputError(
-                "training", None, "the plan is from a preset: explicit times can be launched only"
-            )
         document = train_document(plan.request, plan.result["options"][option_index], plan.training)
     except InputError as error:
         return answer([Check(name="Document", ok=False, text=_sentence(error), blocks=True)])
@@ -55,14 +52,22 @@ def dry_run_document(
         memory = stage_memory(job)
     except InputError as error:
         return answer([Check(name="Document", ok=False, text=_sentence(error), blocks=True)])
+    named = pools(team, [dc.name for dc in job.datacenters])
     checks = [
         Check(name="Document", ok=True, text=_told(job)),
-        memory_check(job, memory, team),
+        memory_check(job, memory, named),
+        *_hosts(job, memory, named),
         *_gpus(document, team, stock, seats),
-        *_links(job, team),
+        *_links(job, named),
         _broker(),
     ]
     return answer(checks)
+
+
+def refusal(dry: dict[str, Any]) -> str | None:
+    """What stands in the way for good, of an answer of `dry_run`; None where nothing does."""
+    found = (check for check in dry["checks"] if check["blocks"] and not check["ok"])
+    return next((f"{check['name']}: {check['text']}" for check in found), None)
 
 
 def answer(checks: list[Check]) -> dict[str, Any]:
@@ -79,12 +84,13 @@ def _told(job: TrainJob) -> str:
     return f"{job.stages} stages, {job.pipelines} pipelines, {job.policy}: {schedule}."
 
 
-def memory_check(job: TrainJob, memory: list[StageMemory], team: Team) -> Check:
+def memory_check(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Check:
     """The stage that comes closest to the memory of its GPU; what prefill may hold there counts.
 
     Where the schedule is still to be found it may hold less than this: too little room then blocks nothing.
+
+    named : the pools of the job's data centres, by name.
     """
-    named = pools(team, [dc.name for dc in job.datacenters])
     shares = []
     for stage in memory:
         for dc in sorted({dcs[stage.stage] for dcs in job.dcs_of_pipeline}):
@@ -106,6 +112,32 @@ def memory_check(job: TrainJob, memory: list[StageMemory], team: Team) -> Check:
     return Check(name="Memory", ok=share <= 1, text=text, blocks=not searched)
 
 
+def _hosts(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Iterator[Check]:
+    """Where nodes have no GPUs of their own, ranks share the memory of their machines: one check per data
+    centre whose machines cannot hold them, by what the agents have seen."""
+    if job.device == "cuda":
+        return
+    needed: dict[str, list[int]] = defaultdict(list)
+    for dcs in job.dcs_of_pipeline:
+        for stage, dc in enumerate(dcs):
+            needed[job.datacenters[dc].name].append(memory[stage].total_bytes)
+    sizes: dict[int, list[int | None]] = defaultdict(list)
+    nodes = Node.objects.filter(pool__in=named.values(), device=job.device).order_by()
+    for pool, size in nodes.values_list("pool", "seen_hardware__memory_bytes"):
+        sizes[pool].append(size)
+    for name, stages in needed.items():
+        known = sizes[named[name].pk] if name in named else []
+        held = [size for size in known if size is not None]
+        if not held or len(held) < len(known):
+            continue  # not known, or said by the check of its GPUs
+        text = (
+            f"{len(stages)} ranks need {_size(sum(stages))}, the largest {_size(max(stages))}; the machines"
+            f" of its nodes have {_size(sum(held))}, the largest {_size(max(held))}."
+        )
+        if sum(stages) > sum(held) or max(stages) > max(held):
+            yield Check(name=f"Memory in {name}", ok=False, text=text, blocks=not wants_search(job))
+
+
 def _gpus(document: dict[str, Any], team: Team, stock: Stock | None, seats: Seats) -> Iterator[Check]:
     """One check per data centre: the device is offered there, and GPUs of it are idle."""
     stock = stock or Stock([(team.pk, document)])
@@ -122,9 +154,8 @@ def _gpus(document: dict[str, Any], team: Team, stock: Stock | None, seats: Seat
         yield Check(name="Placement", ok=lack is None, text=text)
 
 
-def _links(job: TrainJob, team: Team) -> Iterator[Check]:
+def _links(job: TrainJob, named: Mapping[str, GpuPool]) -> Iterator[Check]:
     """One check per link that pipelines or rings of replicas cross: it is in the inventory as counted on."""
-    named = pools(team, [dc.name for dc in job.datacenters])
     crossed = [pair for dcs in job.dcs_of_pipeline for pair in pairwise(dcs)]
     for stage in range(job.stages):
         ring = [dc for _, dc in job.ring_of(stage)]

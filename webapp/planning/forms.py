@@ -12,7 +12,7 @@ from engine.plan.request import PlanRequest
 from engine.runtime.job import RUNNABLE, TrainModel
 from webapp.asked_once import key_field
 from webapp.formkit import Sectioned, team_field
-from webapp.inventory.models import DataCenter
+from webapp.inventory.models import DataCenter, Device
 from webapp.planning import compose
 from webapp.planning.number_lists import Numbers
 from webapp.planning.plan_work import answers_at_once
@@ -21,11 +21,12 @@ SEVERAL = "Or several, such as 1, 2, 4: the best is found."
 
 
 # `optimal` takes a minute a cell: the page Schedules has progress and a stop for that.
+RUN_ON = (Device.EMULATED, Device.CPU)
 AT_ONCE = tuple(name for name in RUNNABLE if name != "optimal")
 
 
 class PlanForm(Sectioned, forms.Form):
-    """Explicit times can be launched on emulated GPUs; a model preset is planned only in this version.
+    """What to plan, and what a launch of an option trains: a small model, or the planned one itself.
 
     at_once : of a valid form, whether the answer is there before anybody has to wait.
     """
@@ -102,6 +103,15 @@ class PlanForm(Sectioned, forms.Form):
     )
     iterations = forms.IntegerField(min_value=1, max_value=10**12, required=False)
     deadline_h = forms.FloatField(label="within, h", min_value=0.001, max_value=1e9, required=False)
+    trains = forms.ChoiceField(
+        label="Trains", choices=[(compose.SMALL, "A small model"), (compose.PLANNED, "The planned model")],
+        initial=compose.SMALL, required=False,
+        help_text="A small one, on emulated GPUs, takes the times and messages of the planned one.",
+    )  # fmt: skip
+    device = forms.ChoiceField(
+        label="On nodes that are", choices=[(each.value, each.label) for each in RUN_ON],
+        initial=Device.EMULATED, required=False,
+    )  # fmt: skip
     layers = forms.IntegerField(min_value=1, max_value=1000, initial=6, required=False)
     hidden = forms.IntegerField(min_value=1, max_value=65536, initial=64, required=False)
     heads = forms.IntegerField(min_value=1, max_value=1024, initial=4, required=False)
@@ -125,8 +135,8 @@ class PlanForm(Sectioned, forms.Form):
         ]),
         ("Schedule", "", ["partitions", "microbatches", "method", "policy"]),
         ("Constraints", "", ["objective", "bill", "budget_per_iteration", "iterations", "deadline_h"]),
-        ("Training", "of a launch on emulated GPUs", [
-            "layers", "hidden", "heads", "seq", "micro_batch", "steps", "lr", "seed",
+        ("Training", "of a launch", [
+            "trains", "device", "layers", "hidden", "heads", "seq", "micro_batch", "steps", "lr", "seed",
         ]),
     ]  # fmt: skip
 
@@ -159,7 +169,7 @@ class PlanForm(Sectioned, forms.Form):
             self.request_document = compose.request_of(cleaned)
             self.at_once = answers_at_once(parse(PlanRequest, self.request_document))
             self.training = compose.training_of(cleaned)
-            if self.training:
+            if self.training and "model" in self.training:
                 parse(TrainModel, self.training["model"], at="training.model")
         except InputError as error:
             self.take_input_error(error)

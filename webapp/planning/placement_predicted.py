@@ -10,7 +10,7 @@ from webapp.planning.models import Computation, Plan
 from webapp.planning.placement_plan import placed_plan
 
 # Of a run's document, what says where it computes: a placement has its own.
-WHERE = ("datacenters", "links", "stages", "dc_of_stage", "pipelines", "cells", "device")
+WHERE = ("datacenters", "links", "stages", "dc_of_stage", "pipelines", "cells", "device", "schedule")
 
 
 def placed_against_plan(placement: Computation, found: dict[str, Any]) -> dict[str, Any]:
@@ -32,8 +32,6 @@ def placed_against_plan(placement: Computation, found: dict[str, Any]) -> dict[s
     if placed is None:
         return {"reason": "The plan has no such option any more."}
     plan, option = placed
-    if not plan.training:
-        return {"reason": "The plan is from a model preset, and a run needs explicit times."}
     try:
         planned = train_document(plan.request, option, plan.training)
         training = {name: value for name, value in planned.items() if name not in WHERE}

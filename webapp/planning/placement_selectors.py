@@ -9,6 +9,7 @@ from typing import Any
 from django.db.models import F
 from django.http import Http404
 
+from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.placement import scenarios
 from engine.plan.placement.request import PlacementRequest
@@ -81,6 +82,8 @@ def initial_from(user: Any, query: Mapping[str, str]) -> dict[str, Any]:
 
 def launch_values(placement: Computation, user: Any) -> dict[str, Any]:
     """The first values of the launch form: those of the plan that was placed, if it is there to be read."""
+    from webapp.jobs.document import train_document  # jobs know plans: not the other way round at import
+
     placed = placed_plan(placement.request, Plan.objects.visible_to(user).filter(team=placement.team))
     if placed is None:
         return {}
@@ -88,6 +91,21 @@ def launch_values(placement: Computation, user: Any) -> dict[str, Any]:
     job, training = plan.request["job"], plan.training or {}
     values = {**training, **training.get("model", {}), "policy": option["policy"]}
     values |= {name: job[name] for name in (*LAUNCHED, "microbatches") if job.get(name) is not None}
+    if "model" not in job:
+        return values
+    try:
+        return values | _of_model(train_document(plan.request, option, plan.training))
+    except InputError:
+        return values  # what cannot be launched is said at the plan
+
+
+def _of_model(document: dict[str, Any]) -> dict[str, Any]:
+    """Of the run of a plan of a model: what is trained, and the times of its slowest stage."""
+    values = {**document["model"], "micro_batch": document["micro_batch"]}
+    if "activation_bytes" in document:
+        values["activation_bytes"] = document["activation_bytes"]
+    for name, times in document.get("times_ms", {}).items():
+        values[f"{name}_ms"] = max(times) if isinstance(times, list) else times
     return values
 
 

@@ -8,7 +8,7 @@ from engine.plan.dc_selection import plan
 from engine.plan.request import PlanRequest
 from engine.plan.search.refine import Refined, refine
 from webapp.planning import services
-from webapp.planning.models import Computation, ComputationKind, ComputationState, Plan
+from webapp.planning.models import Computation, ComputationKind, Plan
 
 if TYPE_CHECKING:
     from webapp.planning.computing import Wires
@@ -29,7 +29,12 @@ def refine_plan(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str, A
             said["iteration_ms"] = refined.result.options[best].iteration_ms
         wires.say(said)
 
-    found = refine(asked, plan(asked), report=report, cancelled=wires.cancelled, seconds=SHAPE_S)
+    first = plan(
+        asked, cancelled=wires.cancelled, report=lambda cells, of: wires.say({"cells": cells, "cells_of": of})
+    )
+    if wires.cancelled():
+        return  # what is there has had more time
+    found = refine(asked, first, report=report, cancelled=wires.cancelled, seconds=SHAPE_S)
     if wires.ending():
         return
     result = found.as_dict()
@@ -43,6 +48,7 @@ def wants_refining(result: dict[str, Any]) -> bool:
 
 
 def refinement_of(plan: Plan, document: dict[str, Any]) -> Computation | None:
-    """The latest refinement of `document` that was not stopped."""
-    found = Computation.objects.of(ComputationKind.REFINE).filter(plan=plan, request__document=document)
-    return found.exclude(state=ComputationState.CANCELLED).first()
+    """The latest refinement of `document`, one that somebody stopped too."""
+    return (
+        Computation.objects.of(ComputationKind.REFINE).filter(plan=plan, request__document=document).first()
+    )

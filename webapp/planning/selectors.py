@@ -7,12 +7,15 @@ from typing import Any
 from django.utils.http import urlencode
 
 from engine.errors import InputError
+from engine.inputs import parse
+from engine.plan.request import PlanRequest
 from webapp.accounts.permissions import may
 from webapp.jobs.document import train_document
 from webapp.jobs.stock import Stock
 from webapp.planning.models import Computation, ComputationState, Plan
 from webapp.planning.placement_plan import option_of, placements_of, what_differs
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
+from webapp.planning.plan_work import what_if_at_once
 from webapp.planning.refinement import refinement_of, wants_refining
 from webapp.planning.what_if import Asked, answer_at_once, asked, sliders, told
 from webapp.queries import whole
@@ -21,12 +24,16 @@ _LAYOUT = ("partitions", "tp", "micro_batch")  # of a job: several of them are t
 WIDE_DCS = 8  # more data centres than this have no column each
 # What a search's `stopped_by` says of its answer.
 SEARCHED = {
-    "proven": "no route, split or number of cells that was left out can be better with these schedules",
+    "proven": "no route, split, size or number of cells that was left out can be better with these schedules",
     "candidates": "of some routes and splits only the most promising were tried",
-    "sampled": "only some numbers of DP cells were tried",
+    "sampled": "only some numbers or sizes of DP cells were tried",
     "budget": "there was no time for every candidate that could be better",
     "cancelled": "stopped early",
 }
+
+
+# Of a what-if that the search worker has still to compute.
+UNANSWERED: dict[str, Any] = {"options": [], "best": None, "pareto": [], "excluded": [], "waits": True}
 
 
 def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, Any]:
@@ -89,9 +96,11 @@ def _result(what: Asked, refinement: Computation | None) -> tuple[dict[str, Any]
     """The answer, and the ms that it took: the plan's own, a refined what-if, or one computed at once."""
     if not what.is_changed:
         return what.plan.result, what.plan.computed_ms
-    if refinement is not None and refinement.state == ComputationState.DONE and refinement.answer:
+    if refinement is not None and not refinement.is_open and refinement.answer:
         began, ended = refinement.started_at, refinement.finished_at
         return refinement.answer["result"], (ended - began).total_seconds() * 1e3 if began and ended else 0.0
+    if not what_if_at_once(parse(PlanRequest, what.document)):
+        return UNANSWERED, 0.0
     return answer_at_once(what.document)
 
 
@@ -106,24 +115,30 @@ def refining_context(plan: Plan, user: Any, used: Mapping[str, str]) -> dict[str
     what = asked(plan, used)
     refinement = refinement_of(plan, what.document)
     result, _ = _result(what, refinement)
+    operates = may(user, plan.team)
     return {
         "plan": plan,
         "what": what,
+        "may_operate": operates,
         "what_query": urlencode(what.used),
         "what_vals": json.dumps(what.used),
-        "refining": _refining(result, refinement, may(user, plan.team)),
+        "refining": _refining(result, refinement, operates),
         "ended": refinement is not None and not refinement.is_open,
     }
 
 
 def _refining(result: dict[str, Any], refinement: Computation | None, operates: bool) -> dict[str, Any]:
-    """{state, progress}: refined, open, failed, wanted (by one who may ask for it), fast (who may not)."""
+    """{state, progress, waits}: refined, open, failed, stopped, wanted (by one who may ask for it), fast (who
+    may not); waits: there is no answer yet."""
+    waits = {"waits": result.get("waits", False)}
     if refinement is not None and refinement.is_open:
-        return {"state": "open", "progress": refinement.progress or {}, "computation": refinement}
+        return waits | {"state": "open", "progress": refinement.progress or {}, "computation": refinement}
     if refinement is not None and refinement.state == ComputationState.FAILED:
         return {"state": "failed", "error": refinement.error}
-    if wants_refining(result):
-        return {"state": "wanted" if operates else "fast"}
+    if refinement is not None and refinement.state == ComputationState.CANCELLED:
+        return {"state": "stopped"}
+    if waits["waits"] or wants_refining(result):
+        return waits | {"state": "wanted" if operates else "fast"}
     if refinement is not None or any(option.get("schedule") for option in result["options"]):
         return {"state": "refined"}
     return {"state": ""}
@@ -194,9 +209,6 @@ def launch_check(plan: Plan, option: dict[str, Any], stock: Stock | None) -> dic
     label = f"Launch D = {option['dp_cells']}"
     if stock is None:
         return {"ok": False, "reason": "Only an operator of the team may launch.", "label": label}
-    if not plan.training:
-        reason = "Planned from a preset: this version launches explicit times only."
-        return {"ok": False, "reason": reason, "label": label}
     try:
         document = train_document(plan.request, option, plan.training)
     except InputError as error:

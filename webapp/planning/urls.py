@@ -13,6 +13,7 @@ urlpatterns = [
     path("<int:pk>/", views.plan_detail, name="plan-detail"),
     path("<int:pk>/<slug:table>.csv", views.plan_table, name="plan-table"),
     path("<int:pk>/refine/", views.plan_refine, name="plan-refine"),
+    path("<int:pk>/refine/stop/", views.plan_refine_stop, name="plan-refine-stop"),
     path("<int:pk>/refining/", views.plan_refining, name="plan-refining"),
     path("<int:pk>/save/", views.plan_save, name="plan-save"),
     path("<int:pk>/rename/", views.plan_rename, name="plan-rename"),

@@ -26,10 +26,10 @@ from webapp.lists import bound_table, list_page
 from webapp.planning import services
 from webapp.planning.compose import initial_of
 from webapp.planning.design import download
-from webapp.planning.dry import dry_run
+from webapp.planning.dry import dry_run, refusal
 from webapp.planning.forms import PlanForm
 from webapp.planning.measured_run import MeasuredRun, initial_of_run, measured
-from webapp.planning.models import OPEN, Computation, ComputationKind, Plan
+from webapp.planning.models import OPEN, Computation, ComputationKind, ComputationState, Plan
 from webapp.planning.plan_tables import (
     compared_fronts,
     compared_lines,
@@ -179,6 +179,8 @@ def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
     selected, changed = context["selected"], context["what"].is_changed
     may_launch = selected and not changed and selected["launch"]["ok"]
     context["dry"] = dry_run(plan, selected["index"], context["stock"]) if may_launch else None
+    if may_launch and (why := refusal(context["dry"])):
+        selected["launch"] |= {"ok": False, "reason": why}
     if request.headers.get("HX-Request"):
         response = render(request, "planning/plan_answer.html", context | {"fragment": True})
         response["HX-Replace-Url"] = context["address"]
@@ -212,10 +214,23 @@ def plan_refine(request: HttpRequest, pk: int) -> HttpResponse:
     """Have the plan, or the what-if that the body names, refined; answers with how far that is."""
     plan = _visible(request, pk)
     what = asked(plan, request.POST)
-    if refinement_of(plan, what.document) is None:
+    known = refinement_of(plan, what.document)
+    if known is None or known.state == ComputationState.CANCELLED:
         services.ask_to_refine(request.user, plan, what.document)
     else:
         require(request.user, plan.team)
+    return _refining(request, plan, what.used)
+
+
+@require_POST
+def plan_refine_stop(request: HttpRequest, pk: int) -> HttpResponse:
+    """Stop refining the plan, or the what-if that the body names: what was found is kept."""
+    plan = _visible(request, pk)
+    require(request.user, plan.team)
+    what = asked(plan, request.POST)
+    known = refinement_of(plan, what.document)
+    if known is not None:
+        services.ask_to_cancel(request.user, known)
     return _refining(request, plan, what.used)
 
 
@@ -290,8 +305,11 @@ def plan_compare(request: HttpRequest) -> HttpResponse:
 def plan_launch(request: HttpRequest, pk: int) -> HttpResponse:
     plan = _visible(request, pk)
     try:
-        key = request.POST.get("idempotency_key", "")
-        run = launch_plan(request.user, plan, _index(request, plan), key=key)
+        key, index = request.POST.get("idempotency_key", ""), _index(request, plan)
+        require(request.user, plan.team)
+        if why := refusal(dry_run(plan, index)):
+            raise InputError("option", index, why.rstrip("."))
+        run = launch_plan(request.user, plan, index, key=key)
     except InputError as error:
         messages.error(request, f"Not launched: {error}.")
         return redirect("planning:plan-detail", pk=pk)

@@ -1,8 +1,6 @@
 """What one cell takes: the best of the policies, simulated once per shape."""
 
-import itertools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import Infeasible
@@ -10,19 +8,25 @@ from engine.plan.cell import cell_scenario
 from engine.plan.held import held_bytes
 from engine.plan.request import KINDS
 from engine.plan.search.problem import Floats, Problem, Shape, shape_of
+from engine.plan.search.slower import slower_orders
 from engine.schedule import Schedule, build
-from engine.schedule.scenario import Link, Scenario
+from engine.schedule.scenario import Scenario
 from engine.simulate import time_schedule
 
 # Policies that need no search of their own, for `policy: auto`: milliseconds a cell.
 FAST = ("varuna", "atlas", "1f1b")
 # Those of them in which a cell's pipelines share the links between two data centres.
 SHARING = ("atlas",)
-# Orders are also made for links that are slower by so many steps, of which so many double a transfer.
-STEPS, STEPS_PER_OCTAVE = 8, 4
 # What simulating takes on one core, roughly: what the budget of a search counts in, so that it is the same
 # on every machine.
-CELL_S, OP_S = 1e-3, 0.25e-6
+CELL_S, ORDER_S, OP_S = 1e-3, 0.25e-3, 0.25e-6
+
+
+@dataclass(slots=True)
+class Spent:
+    """Of a search's budget: what all its parts took so far, roughly."""
+
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +55,15 @@ def policies(problem: Problem) -> tuple[str, ...]:
 
 
 class Cells:
-    """Cells timed so far, by shape, and what they cost to time."""
+    """Cells timed so far, by shape.
 
-    def __init__(self, problem: Problem) -> None:
+    spent : where what they cost to time is added.
+    """
+
+    def __init__(self, problem: Problem, spent: Spent | None = None) -> None:
         self.problem = problem
         self.policies = policies(problem)
-        self.spent_s = 0.0
+        self.spent = spent or Spent()
         self._seen: dict[Shape, TimedCell | Infeasible] = {}
         self._steadied: set[Shape] = set()
 
@@ -87,25 +94,23 @@ class Cells:
         if key in self._steadied or isinstance(found, Infeasible):
             return found
         self._steadied.add(key)
-        budget_s += self.spent_s
-        schedule: Schedule | None = None
-        for hops in slower_hops([self.problem.hops[pair] for pair in itertools.pairwise(route)]):
-            if found.makespan_ms <= least_ms or self.spent_s + self.cost_s() > budget_s:
-                break
-            found, schedule = self._faster(route, split, hops, found, schedule)
-        if schedule is not None:
-            found = replace(found, schedule=str(schedule))
+        until_s = self.spent.seconds + budget_s
+        for policy in self.policies:
+            found = self._steadier(policy, route, split, found, least_ms, until_s)
         self._seen[key] = found
         return found
 
     def cost_s(self) -> float:
         """What timing one more shape takes, roughly."""
+        return len(self.policies) * (CELL_S + OP_S * self._ops)
+
+    @property
+    def _ops(self) -> int:
         job = self.problem.job
-        ops = KINDS * job.partitions * job.microbatches * job.cell_pipelines
-        return len(self.policies) * (CELL_S + OP_S * ops)
+        return KINDS * job.partitions * job.microbatches * job.cell_pipelines
 
     def _best(self, route: Sequence[int], split: Sequence[int]) -> TimedCell | Infeasible:
-        self.spent_s += self.cost_s()
+        self.spent.seconds += self.cost_s()
         best: TimedCell | None = None
         reason = ""
         for policy in self.policies:
@@ -116,27 +121,36 @@ class Cells:
                 best = found
         return best or Infeasible(reason=reason)
 
-    def _faster(
+    def _steadier(
         self,
+        policy: str,
         route: Sequence[int],
         split: Sequence[int],
-        hops: list[Link],
         found: TimedCell,
-        schedule: Schedule | None,
-    ) -> tuple[TimedCell, Schedule | None]:
-        """`found` with its `schedule`, or what is faster with an order that a policy makes for `hops`."""
-        self.spent_s += self.cost_s()
-        for policy in self.policies:
-            scenario = self._scenario(policy, route, split)
-            if isinstance(scenario, Infeasible):
-                continue
-            built = build(scenario.model_copy(update={"wan": hops}))
-            if isinstance(built, Infeasible):
-                continue
-            timed = self._timed(scenario, built.schedule)
-            if timed.makespan_ms < found.makespan_ms:
-                found, schedule = timed, built.schedule
-        return found, schedule
+        least_ms: float,
+        until_s: float,
+    ) -> TimedCell:
+        """`found`, or what is faster with an order that `policy` makes for slower links."""
+        scenario = self._scenario(policy, route, split)
+        if isinstance(scenario, Infeasible):
+            return found
+        best: Schedule | None = None
+        best_ms = found.makespan_ms
+        for schedule in slower_orders(scenario):
+            self.spent.seconds += self._order_s()
+            if schedule is not None:
+                makespan_ms = time_schedule(scenario, schedule).makespan
+                if makespan_ms < best_ms:
+                    best, best_ms = schedule, makespan_ms
+            if best_ms <= least_ms or self.spent.seconds + self._order_s() > until_s:
+                break
+        if best is None:
+            return found
+        return replace(self._timed(scenario, best), schedule=str(best))
+
+    def _order_s(self) -> float:
+        """What making and timing one more order takes, roughly."""
+        return ORDER_S + OP_S * self._ops
 
     def _one(self, policy: str, route: Sequence[int], split: Sequence[int]) -> TimedCell | Infeasible:
         scenario = self._scenario(policy, route, split)
@@ -158,21 +172,3 @@ class Cells:
             utilization=timeline.utilization(),
             held_bytes=held_bytes(self.problem.job.stages.memory, schedule),
         )
-
-
-def slower_hops(hops: Sequence[Link]) -> Iterator[list[Link]]:
-    """`hops` with longer transfers, or longer latencies, up to the next steps of a fixed grid: of all hops,
-    then of each."""
-    each = [range(len(hops)), *([i] for i in range(len(hops)) if len(hops) > 1)]
-    for step, which, figure in itertools.product(range(STEPS), each, ("transfer", "latency")):
-        slower = [_slower(hop, figure, step) if i in which else hop for i, hop in enumerate(hops)]
-        if slower != list(hops):
-            yield slower
-
-
-def _slower(hop: Link, figure: str, step: int) -> Link:
-    was = getattr(hop, figure)
-    if was == 0:
-        return hop
-    on_grid = math.floor(math.log2(was) * STEPS_PER_OCTAVE) + 1 + step
-    return hop.model_copy(update={figure: 2 ** (on_grid / STEPS_PER_OCTAVE)})

@@ -22,15 +22,17 @@ def excluded(
     problem : that of the best option.
     is_proven : nothing was left out that could be better.
     """
-    made = [found for space in spaces for found in space.classes.values()]
-    linked = {problem.twins[dc] for found in made for route, _ in found.placed for dc in route}
+    alone = [space for space in spaces if space.problem.job.cell_pipelines == 1 and 1 in space.classes]
+    linked = {problem.twins[dc] for space in alone for route, _ in space.classes[1].placed for dc in route}
     used = options[best].gpus_used if best is not None else {}
     beaten = "no option that uses it can be better, however it is scheduled"
     if not is_proven:
         beaten = "no option that uses it, of those that were tried, is better"
     index = {dc.name: i for i, dc in enumerate(problem.cluster.datacenters)}
     return tuple(
-        Excluded(dc=name, reason=_why(problem, linked, options, best, index[name]) or beaten)
+        Excluded(
+            dc=name, reason=_why(problem, linked if alone else None, options, best, index[name]) or beaten
+        )
         for name in problem.request.names
         if name not in used
     )
@@ -59,18 +61,21 @@ def renewed(
 
 def _why(
     problem: Problem,
-    linked: Set[int],
+    linked: Set[int] | None,
     options: Sequence[Option],
     best: int | None,
     dc: int,
 ) -> str | None:
-    """None: others are better by what bounds say, or by what was tried."""
+    """None: others are better by what bounds say, or by what was tried.
+
+    linked : data centres on some route with room for one pipeline; None where these were not looked at.
+    """
     name, gpus = problem.cluster.datacenters[dc].name, problem.cluster.datacenters[dc].gpus
-    per_cell = problem.job.cell_pipelines * problem.job.tensor_parallel
+    smallest = problem.job.tensor_parallel  # cells of one pipeline are always tried
     if name not in problem.request.allowed_names:
         return "not among the allowed data centres"
-    if gpus < per_cell:
-        return f"has {gpus} GPUs; one stage of one DP-cell needs {per_cell}"
+    if gpus < smallest:
+        return f"has {gpus} GPUs; one stage of one DP-cell needs {smallest}"
     too_large = problem.job.stages.no_room_on(problem.cluster.datacenters[dc].gpu)
     if too_large:
         return too_large
@@ -79,6 +84,6 @@ def _why(
     timed = [option for option in options if name in option.gpus_used and option.feasible]
     if timed:
         return choose.worse(options[best], timed, problem.request.objective)
-    if problem.twins[dc] in linked:
+    if linked is None or problem.twins[dc] in linked:
         return None
     return "no data centres that are linked one after the other hold every stage together with it"

@@ -17,7 +17,7 @@ from engine.schedule.scenario import Link
 
 Floats = NDArray[np.float64]
 
-# Tried whatever C is.
+# Tried first, whatever C is.
 SMALL_CELLS = (1, 2, 3, 4)
 
 
@@ -89,20 +89,31 @@ def shape_of(problem: Problem, route: Sequence[int], split: Sequence[int]) -> Sh
     return gpus, tuple(split), tuple((link.transfer, link.latency) for link in hops)
 
 
-def cell_sizes(job: Job) -> tuple[int, ...]:
-    """Pipelines in a DP-cell to try: what C says for the slowest listed link, as Algorithm 1, and a few small
-    numbers, so that a slow link that nobody uses does not make all cells large. A faster link may still take
-    the size away that C gave."""
+def first_sizes(job: Job) -> tuple[int, ...]:
+    """Pipelines in a DP-cell to try first: what C says for the slowest listed link, as Algorithm 1, and a few
+    small numbers, so that a slow link that nobody uses does not make all cells large."""
     return tuple(dict.fromkeys([replace(job, cell=None).cell_pipelines, *SMALL_CELLS]))
 
 
+def other_sizes(problem: Problem) -> tuple[int, ...]:
+    """All further sizes that the GPUs have room for, whatever C is: with a slower link there are no others.
+
+    problem : in cells of one pipeline.
+    """
+    tried = set(first_sizes(problem.job))
+    gpus = sum(problem.cluster.datacenters[dc].gpus for dc in problem.usable)
+    most = gpus // (problem.job.tensor_parallel * problem.job.partitions)
+    return tuple(size for size in range(1, most + 1) if size not in tried)
+
+
 def problems_of(request: PlanRequest, layout: Layout | None = None) -> list[Problem]:
-    """The problem of a request, laid out as `layout` (by default its first), for each size of its DP-cells.
+    """The problem of a request, laid out as `layout` (by default its first), for each size of its DP-cells
+    that is tried first.
 
     Raises InputError where the job does not fit its model.
     """
     whole = _in_any_cells(request, layout)
-    return [_in_cells(whole, cell) for cell in cell_sizes(whole.job)]
+    return [in_cells(whole, cell) for cell in first_sizes(whole.job)]
 
 
 def problem_of(request: PlanRequest) -> Problem:
@@ -144,8 +155,8 @@ def _in_any_cells(request: PlanRequest, layout: Layout | None) -> Problem:
     )
 
 
-def _in_cells(whole: Problem, cell: int) -> Problem:
-    """`whole` with `cell` pipelines in a DP-cell: fewer data centres may hold a stage of one."""
+def in_cells(whole: Problem, cell: int) -> Problem:
+    """`whole`, in cells of one pipeline, with `cell` of them: fewer data centres may hold a stage then."""
     job, datacenters = replace(whole.job, cell=cell), whole.cluster.datacenters
     usable = tuple(i for i in whole.usable if datacenters[i].gpus >= cell * job.tensor_parallel)
     if usable == whole.usable:

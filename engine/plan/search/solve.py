@@ -8,8 +8,9 @@ from collections.abc import Callable
 from engine.plan import choose
 from engine.plan.request import PlanRequest
 from engine.plan.result import Effort, LeftOut, Option, PlanResult, StoppedBy
+from engine.plan.search.cells import Spent
 from engine.plan.search.excluded import excluded
-from engine.plan.search.problem import Problem, problem_of, problems_of
+from engine.plan.search.problem import Problem, in_cells, other_sizes, problem_of, problems_of
 from engine.plan.search.refine import marked
 from engine.plan.search.space import Ahead, Space
 
@@ -18,6 +19,8 @@ from engine.plan.search.space import Ahead, Space
 STOPPED: tuple[StoppedBy, ...] = ("proven", "candidates", "sampled", "budget", "cancelled")
 # Of the budget, what orders for slower links may take on top.
 STEADY_SHARE = 0.1
+# The same for cells of further sizes, and what setting out to search one of them takes, roughly.
+SIZES_SHARE, SPACE_S = 0.1, 1e-4
 # Other numbers of DP-cells that an answer shows.
 MOST_AROUND = 8
 
@@ -39,8 +42,9 @@ def plan_search(
     """
     began = time.perf_counter()
     problems, left_out = _problems(request)
-    search = _Search([Space(problem, i) for i, problem in enumerate(problems)], budget_s, cancelled, report)
+    search = _Search(problems, budget_s, cancelled, report)
     search.run()
+    search.try_other_sizes()
     search.steady()
     search.look_around()
     effort = Effort(
@@ -73,49 +77,81 @@ class _Search:
     """What the search knows so far. `best` is of `best_space`; without one that is the first with figures."""
 
     def __init__(
-        self, spaces: list[Space], budget_s: float, cancelled: Callable[[], bool],
+        self, problems: list[Problem], budget_s: float, cancelled: Callable[[], bool],
         report: Callable[[int, int | None], None],
     ) -> None:  # fmt: skip
-        self.spaces, self.budget_s, self.cancelled, self.report = spaces, budget_s, cancelled, report
-        self.objective = spaces[0].problem.request.objective
+        self.budget_s, self.cancelled, self.report = budget_s, cancelled, report
+        self.spent = Spent()
+        self.spaces: list[Space] = []
+        self._add(problems)
+        self.objective = problems[0].request.objective
         self.best: Option | None = None
-        self.best_space = spaces[0]
+        self.best_space = self.spaces[0]
         self.looked_at: list[Ahead] = []
         self.stopped_by: StoppedBy = "proven"
 
-    @property
-    def spent_s(self) -> float:
-        return sum(space.spent_s for space in self.spaces)
-
     def run(self) -> None:
         """Times candidates, most promising first; ends when no bound is better than what is found."""
-        heap = [ahead for space in self.spaces for ahead in space.numbers_ahead()]
-        heapq.heapify(heap)
-        while heap and not self._cannot_be_better(ahead := heapq.heappop(heap)):
-            if self.cancelled():
-                self._note("cancelled")
-                break
-            if self.spent_s > self.budget_s and self._has_figures():
-                self._note("budget")
-                break
-            space = self.spaces[ahead.space]
-            if ahead.place < 0:
-                for item in space.made(ahead.dp_cells):
-                    heapq.heappush(heap, item)
-            elif not self._has_figures() or not space.surely_past_limits(ahead):
-                self._time(space, ahead)
+        self._through(self.spaces, self.budget_s, "budget")
         if not all(found.complete for space in self.spaces for found in space.classes.values()):
             self._note("candidates")
         if any(space.numbers.is_sampled for space in self.spaces):
             self._note("sampled")
 
+    def try_other_sizes(self) -> None:
+        """The same in cells of all other sizes, where nothing else was left out, beyond the budget by a share
+        of it; the answer says where that is not enough."""
+        if self.stopped_by != "proven":
+            return
+        until_s = self.spent.seconds + SIZES_SHARE * self.budget_s
+        alone = [space.problem for space in self.spaces if space.problem.job.cell_pipelines == 1]
+        sizes = [(problem, size) for problem in alone for size in other_sizes(problem)]
+        if self.spent.seconds + SPACE_S * len(sizes) > until_s:
+            self._note("sampled")
+            return
+        spaces = self._add([in_cells(problem, size) for problem, size in sizes])
+        self.spent.seconds += SPACE_S * len(spaces)
+        self._through(spaces, until_s, "sampled")
+        if not all(found.complete for space in spaces for found in space.classes.values()):
+            self._note("candidates")
+
+    def _add(self, problems: list[Problem]) -> list[Space]:
+        """The spaces of `problems`, now among those of the search."""
+        first = len(self.spaces)
+        added = [Space(problem, i, self.spent) for i, problem in enumerate(problems, start=first)]
+        self.spaces += added
+        return added
+
+    def _through(self, spaces: list[Space], until_s: float, short: StoppedBy) -> None:
+        """Times candidates of `spaces`, most promising first, until so many seconds are spent in all.
+
+        short : what is noted where they are not enough.
+        """
+        heap = [ahead for space in spaces for ahead in space.numbers_ahead()]
+        heapq.heapify(heap)
+        while heap and not self._cannot_be_better(ahead := heapq.heappop(heap)):
+            if self.cancelled():
+                self._note("cancelled")
+                break
+            if self.spent.seconds > until_s and self._has_figures():
+                self._note(short)
+                break
+            space = self.spaces[ahead.space]
+            if ahead.place < 0:
+                for item in space.made(ahead.dp_cells):
+                    heapq.heappush(heap, item)
+            elif self._has_figures() and space.surely_past_limits(ahead):
+                continue
+            elif not self._time(space, ahead, until_s):
+                self._note(short)
+
     def steady(self) -> None:
         """Orders made for slower links, on what could be better than the best, so that a faster link does not
         make the answer worse; most promising first, beyond the budget by a share of it."""
-        until_s = self.spent_s + STEADY_SHARE * self.budget_s
+        until_s = self.spent.seconds + STEADY_SHARE * self.budget_s
         for ahead in sorted(self.looked_at):
             space = self.spaces[ahead.space]
-            left_s = until_s - self.spent_s
+            left_s = until_s - self.spent.seconds
             if self._cannot_be_better(ahead) or left_s < space.cells.cost_s() or self.cancelled():
                 return
             self._keep(space, space.timed(ahead, steady_s=left_s))
@@ -123,25 +159,27 @@ class _Search:
     def look_around(self) -> None:
         """The most promising candidate of some other numbers of DP-cells, beyond the budget."""
         space = self.best_space
-        until_s = self.spent_s + MOST_AROUND * space.cells.cost_s()
+        until_s = self.spent.seconds + MOST_AROUND * space.cells.cost_s()
         for number in space.numbers.spread(MOST_AROUND):
             if self.cancelled():
                 return
             ahead = min(space.made(number), default=None)
-            left_s = until_s - self.spent_s
+            left_s = until_s - self.spent.seconds
             if ahead is not None and (space.is_known(ahead) or left_s >= space.cells.cost_s()):
                 self._keep(space, space.timed(ahead))
 
-    def _time(self, space: Space, ahead: Ahead) -> None:
-        """Times a candidate where the budget allows; the first always, and what costs nothing."""
-        if not space.is_known(ahead) and self._has_figures() and self._is_spent(space):
-            self._note("budget")
-            return
+    def _time(self, space: Space, ahead: Ahead, until_s: float) -> bool:
+        """Times a candidate where the budget allows; the first always, and what costs nothing. False where it
+        is not timed."""
+        over = self.spent.seconds + space.cells.cost_s() > until_s
+        if over and not space.is_known(ahead) and self._has_figures():
+            return False
         self.looked_at.append(ahead)
         if not self.best_space.options:
             self.best_space = space
         self._keep(space, space.timed(ahead))
         self.report(len(self.looked_at), None)
+        return True
 
     def _keep(self, space: Space, option: Option) -> None:
         if option.feasible and (self.best is None or choose.better(option, self.best, self.objective)):
@@ -153,9 +191,6 @@ class _Search:
     def _has_figures(self) -> bool:
         """So that an answer without a feasible option has figures too."""
         return bool(self.best_space.options)
-
-    def _is_spent(self, space: Space) -> bool:
-        return self.spent_s + space.cells.cost_s() > self.budget_s
 
     def _note(self, stopped_by: StoppedBy) -> None:
         self.stopped_by = max(self.stopped_by, stopped_by, key=STOPPED.index)

@@ -8,7 +8,7 @@ from engine.plan import choose, cost
 from engine.plan.dc_selection import Figures, idle_gpus, short_of_gpus, timed_option
 from engine.plan.result import Option
 from engine.plan.search.candidates import Candidates, candidates
-from engine.plan.search.cells import Cells, TimedCell
+from engine.plan.search.cells import Cells, Spent, TimedCell
 from engine.plan.search.numbers import Numbers
 from engine.plan.search.problem import Problem
 from engine.plan.search.routes import Route
@@ -38,20 +38,15 @@ class Space:
     """Candidates made so far, by D, and the options that were timed.
 
     index : among the spaces of a search.
+    spent : of the search's budget; what bounding and timing takes is added.
     """
 
-    def __init__(self, problem: Problem, index: int) -> None:
-        self.problem, self.index = problem, index
-        self.cells = Cells(problem)
+    def __init__(self, problem: Problem, index: int, spent: Spent) -> None:
+        self.problem, self.index, self.spent = problem, index, spent
+        self.cells = Cells(problem, spent)
         self.numbers = Numbers(problem)
         self.classes: dict[int, Candidates] = {}
         self.options: dict[tuple[int, int, int], Option] = {}
-        self._bounded_s = 0.0
-
-    @property
-    def spent_s(self) -> float:
-        """Of the budget: what bounding and timing took so far, roughly."""
-        return self.cells.spent_s + self._bounded_s
 
     def numbers_ahead(self) -> Iterator[Ahead]:
         """Every D that is looked at, with a bound on all its candidates."""
@@ -63,7 +58,7 @@ class Space:
         """The candidates of a D; where only some D are looked at, each with all the cells that have room."""
         if number not in self.classes:
             self.classes[number] = candidates(self.problem, self.numbers.capacities(number))
-            self._bounded_s += CANDIDATE_S * len(self.classes[number])
+            self.spent.seconds += CANDIDATE_S * len(self.classes[number])
         found, cell = self.classes[number], self.problem.job.cell_pipelines
         at = [self.numbers.grown(number, *placed) for placed in found.placed]
         scores = {n: found.best_scores(n * cell) for n in set(at)}

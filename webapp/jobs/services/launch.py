@@ -125,7 +125,7 @@ def _launch_option(
     actor: Any, plan: Plan, option_index: int, name: str, changed: dict[str, Any] | None, key: str
 ) -> Run:
     option = plan.result["options"][option_index]
-    planned = train_document(plan.request, option, plan.training or {})
+    planned = train_document(plan.request, option, plan.training)
     document = changed or planned
     site_job(document)
     copy = {"name": plan.name, "request": plan.request, "option": option}

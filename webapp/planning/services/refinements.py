@@ -7,20 +7,20 @@ from django.db import transaction
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.planning.models import OPEN, Computation, ComputationKind, Plan
-from webapp.planning.services.computations import ask_to_cancel, start
+from webapp.planning.services.computations import remove, start
 
 
 def ask_to_refine(actor: Any, plan: Plan, document: dict[str, Any]) -> Computation:
     """Have a plan's document, or a what-if of it, refined.
 
-    One person looks at one what-if at a time: what they had asked for another of this plan is stopped.
+    One person looks at one what-if at a time: what they had asked for another of this plan is taken back.
 
     Raises PermissionDenied where `actor` is no operator of the plan's team.
     """
     require(actor, plan.team)
     of_plan = Computation.objects.of(ComputationKind.REFINE).filter(plan=plan, state__in=OPEN)
     for other in of_plan.filter(created_by=actor).exclude(request__document=plan.request):
-        ask_to_cancel(actor, other)
+        remove(actor, other)
     return start(
         actor, team=plan.team, kind=ComputationKind.REFINE, name=plan.name, plan=plan,
         request={"document": document},

@@ -1,0 +1,149 @@
+"""Plans of a model are launched: a small model with its times, or the planned one itself."""
+
+from typing import Any
+
+import pytest
+
+from engine.inputs import parse
+from engine.runtime.job import TrainJob
+from engine.simulate import simulate
+from tests.site.world import VALUES, World
+from webapp.inventory.models import Node
+from webapp.jobs.document import train_document
+from webapp.jobs.models import Run
+from webapp.jobs.services import launch_plan
+from webapp.planning import compose
+from webapp.planning.dry import dry_run
+from webapp.planning.models import Plan
+from webapp.planning.services import create_plan
+
+GIB = 2**30
+
+
+def planned(world: World, **changes: Any) -> Plan:
+    """A plan of Llama 3 8B over the three data centres, unless `changes` say otherwise."""
+    values = {
+        **VALUES, "source": "model", "model": "llama-3-8b", "mfu": 0.4, "datacenters": world.dcs,
+        "method": "search", "policy": "varuna", "trains": "small", "device": "emulated", **changes,
+    }  # fmt: skip
+    return create_plan(
+        world.users["operator"], team=world.team, name=f"of a model {Plan.objects.count()}",
+        request=compose.request_of(values), training=compose.training_of(values),
+    )  # fmt: skip
+
+
+def best(plan: Plan) -> dict[str, Any]:
+    option: dict[str, Any] = plan.result["options"][plan.result["best"]]
+    return option
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    return train_document(plan.request, best(plan), plan.training)
+
+
+@pytest.mark.parametrize("policy", ["varuna", "atlas", "1f1b"])
+def test_a_small_model_takes_the_times_and_messages_of_the_planned_one(world: World, policy: str) -> None:
+    plan = planned(world, policy=policy)
+    run = launch_plan(world.users["operator"], plan, plan.result["best"])
+    job, option = parse(TrainJob, run.job.document), best(plan)
+    assert job.model.layers == VALUES["layers"]
+    assert job.device == "emulated"
+    assert job.wan_bytes == 8192 * 4096 * 2  # of one sequence, in numbers of two bytes
+    assert (job.stages, job.pipelines, job.cells) == (6, option["pipelines"], option["dp_cells"])
+    assert len(set(job.times.forward)) > 1, "32 layers on 6 stages: some have more"
+    # what the runtime makes of the document, and what the planner made of the request, are the same cell
+    assert simulate(job.scenario).makespan == pytest.approx(option["pp_time_ms"], rel=1e-6)
+
+
+def test_the_planned_model_itself_is_trained_on_nodes_that_compute(world: World) -> None:
+    Node.objects.update(device="cpu")
+    plan = planned(world, model="tiny", trains="planned", device="cpu", model_micro_batch=[2])
+    made = document(plan)
+    shape = {"layers": 6, "hidden": 64, "heads": 4, "ffn": 256, "seq": 64, "family": "gpt"}
+    assert made["model"] == shape
+    assert (made["device"], made["dtype"], made["micro_batch"]) == ("cpu", "bf16", 2)
+    assert made["recompute"] is True
+    assert "times_ms" not in made
+    job = parse(TrainJob, made)
+    assert job.tensor_bytes == plan.result["activation_bytes"]
+    assert [len(layers) for layers in job.layers_of_stage] == [1] * 6
+    world.hear()
+    run = launch_plan(world.users["operator"], plan, plan.result["best"])
+    assert run.job.document == made
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"trains": "planned"},
+            "llama-3-8b has 8,030,261,248 parameters, a training run at most 2,000,000,000",
+        ),
+        ({"tp": [2], "partitions": [4]}, "each stage 2 GPUs, and a training run has one a stage"),
+        ({"model": "tiny", "trains": "planned"}, "at least 5 ms on device emulated"),
+        ({"steps": None}, "does not say what to train"),
+        ({"layers": 4}, "at least one layer per stage"),
+    ],
+)
+def test_what_a_run_cannot_do_is_said_beside_the_button_and_launches_nothing(
+    world: World, changes: dict[str, Any], said: str
+) -> None:
+    plan = planned(world, **changes)
+    client, index = world.client("operator"), plan.result["best"]
+    page = client.get(f"/plans/{plan.pk}/").context["selected"]["launch"]
+    assert not page["ok"]
+    assert said.lower() in page["reason"].lower()
+    sent = client.post(f"/plans/{plan.pk}/launch/", {"option": index}, follow=True)
+    assert said.lower() in " ".join(str(message) for message in sent.context["messages"]).lower()
+    assert not Run.objects.exists()
+
+
+def test_a_model_too_large_for_the_machines_of_its_nodes_is_not_launched(world: World) -> None:
+    """Ranks without GPUs of their own hold weights in the machine's memory, if we know how much it has."""
+    plan = planned(world, hidden=1024, heads=8)
+    index = plan.result["best"]
+    assert "Memory in east" not in str(dry_run(plan, index))
+    Node.objects.update(seen_hardware={"memory_bytes": GIB // 8})
+    world.hear()
+    client = world.client("operator")
+    reason = client.get(f"/plans/{plan.pk}/").context["selected"]["launch"]["reason"]
+    assert "Memory in " in reason
+    assert "of its nodes have 0.12 GiB" in reason
+    client.post(f"/plans/{plan.pk}/launch/", {"option": index})
+    assert not Run.objects.exists()
+    Node.objects.update(seen_hardware={"memory_bytes": 64 * GIB})
+    client.post(f"/plans/{plan.pk}/launch/", {"option": index})
+    assert Run.objects.count() == 1
+
+
+def test_memory_that_a_plan_keeps_for_prefill_is_in_the_launch_form(world: World) -> None:
+    plan = planned(world, weight_budget_gb=3.0, kv_budget_gb=1.5)
+    page = world.client("operator").get(f"/plans/{plan.pk}/launch/{plan.result['best']}/")
+    form = page.context["form"]
+    assert form["prefill_weight_budget_gb"].value() == 3.0
+    assert form["prefill_kv_budget_gb"].value() == 1.5
+    assert "3 GB for weights and 1.5 GB for KV caches" in page.content.decode()
+    shown = {field.name: field.value() for field in form if field.value() is not None}
+    latency = {"prefill_latency_a_ms": 3, "prefill_latency_b_ms": 0.2, "prefill_latency_c_ms": 0}
+    sent = {**shown, "name": "sells", "prefill_checkpoint": "/models/tiny", **latency}
+    world.client("operator").post(f"/plans/{plan.pk}/launch/{plan.result['best']}/", sent)
+    section = Run.objects.get(job__name="sells").document["prefill"]
+    assert (section["weight_budget_gb"], section["kv_budget_gb"]) == (3.0, 1.5)
+
+
+@pytest.mark.parametrize("trains", ["small", "planned"])
+def test_a_copy_begins_with_what_the_plan_trains(world: World, trains: str) -> None:
+    plan = planned(world, trains=trains, device="cpu", hidden=64)
+    again = compose.initial_of(plan)
+    assert (again["trains"], again["device"], again["steps"]) == (trains, "cpu", VALUES["steps"])
+    assert ("hidden" in again) == (trains == "small")
+
+
+def test_orders_that_a_plan_found_are_launched_with_it(world: World) -> None:
+    plan = planned(world)
+    index = plan.result["best"]
+    text = str(simulate(parse(TrainJob, document(plan)).scenario).timeline.schedule)  # type: ignore[union-attr]
+    plan.result["options"][index]["schedule"] = text
+    assert launch_plan(world.users["operator"], plan, index).job.document["schedule"] == text
+    cut = {**best(plan), "schedule": text.replace("chunks 1", "chunks 2")}
+    assert "schedule" not in train_document(plan.request, cut, plan.training), "12 chunks of 6 layers"

@@ -1,0 +1,103 @@
+"""What a training job takes over from a plan of a model: times, limits, messages and the model itself."""
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.model.presets import preset
+from engine.plan.cell import placed_job, scenario_of
+from engine.plan.job import shape_of
+from engine.plan.request import ModelInput, PlanRequest
+from engine.runtime.job import BYTES_OF_DTYPE
+from engine.runtime.model_document import BYTE_VOCABULARY, MOST_PARAMETERS
+from webapp.planning.plan_cell import engine_option
+
+DTYPE_OF_BYTES = {width: name for name, width in BYTES_OF_DTYPE.items()}
+SMALL = "train a small model with its times instead (Training of the plan form)"
+
+
+def planned_model(
+    request: dict[str, Any], option: dict[str, Any], training: dict[str, Any]
+) -> dict[str, Any]:
+    """Fields of `meridian train` for an option of a plan whose job has a `model`.
+
+    Without a `model` in `training` the planned one is trained, in numbers as wide as planned; else that one,
+    with the planned op times and messages of the planned size where GPUs are emulated.
+
+    Raises
+    ------
+    InputError
+        A training run cannot do what the option asks for: tensor parallelism, or a model of this size.
+    """
+    tp = option.get("tp") or 1
+    if tp > 1:
+        allowed = f"the option gives each stage {tp} GPUs, and a training run has one a stage: plan with 1"
+        raise InputError("tp", tp, allowed)
+    asked = _parsed(json.dumps(request, sort_keys=True))
+    planned = engine_option(option)
+    scenario = scenario_of(asked, planned)
+    found: dict[str, Any] = {
+        name: limit
+        for name, limit in (("memory_limit", scenario.memory_limit), ("full_limit", scenario.full_limit))
+        if limit is not None
+    }
+    recomputes = bool(_most(scenario.times.recompute))
+    if recomputes:
+        found["recompute"] = True
+    _, job = placed_job(asked, planned)
+    if training.get("device") == "emulated":
+        found["times_ms"] = {
+            "forward": scenario.times.forward,
+            "backward": scenario.times.backward,
+            "recompute": scenario.times.recompute,
+        }
+        if "model" in training:
+            found["activation_bytes"] = int(job.activation_bytes or 0)
+    if "model" in training:
+        return found
+    return found | {
+        "model": _trained(asked.job.model, job.partitions),
+        "micro_batch": job.layout.micro_batch,
+        "dtype": _dtype(asked.job.dtype_bytes),
+    }
+
+
+@lru_cache(maxsize=8)  # each option of a plan's page asks
+def _parsed(document: str) -> PlanRequest:
+    return parse(PlanRequest, json.loads(document))
+
+
+def _trained(model: str | ModelInput | None, stages: int) -> dict[str, Any]:
+    """The planned model as `model` of a training job; one without a vocabulary gets that of bytes."""
+    assert model is not None  # the caller's plan has one
+    called, shape = (
+        (model, preset(model, stages=stages)) if isinstance(model, str) else ("the model", shape_of(model))
+    )
+    document: dict[str, Any] = {
+        "family": shape.family, "layers": shape.layers, "hidden": shape.hidden, "heads": shape.heads,
+        "ffn": shape.ffn, "seq": shape.seq,
+    }  # fmt: skip
+    if shape.kv_heads != shape.heads:
+        document["kv_heads"] = shape.kv_heads
+    if shape.vocab > BYTE_VOCABULARY:
+        document["vocab"] = shape.vocab
+    parameters = shape.layers * shape.layer_parameters + shape.embedding_parameters + shape.head_parameters
+    if parameters > MOST_PARAMETERS:
+        allowed = (
+            f"{called} has {parameters:,} parameters, a training run at most {MOST_PARAMETERS:,}: {SMALL}"
+        )
+        raise InputError("model", called, allowed)
+    return document
+
+
+def _dtype(width: float) -> str:
+    if width not in DTYPE_OF_BYTES:
+        allowed = f"the plan counts {width:g} bytes a number, a training run has {sorted(DTYPE_OF_BYTES)}"
+        raise InputError("dtype_bytes", width, allowed)
+    return DTYPE_OF_BYTES[int(width)]
+
+
+def _most(times: float | list[float]) -> float:
+    return max(times) if isinstance(times, list) else times
