@@ -52,7 +52,7 @@ const refresh = framed(() => {
 function showEmpty() {
   const note = $("[data-tl-empty]", section), none = !model.hasSpans;
   note.hidden = !none || (!isOver(run) && model.predictedOps.some((block) => block.n > 0));
-  note.textContent = isOver(run) ? "The run ended before its first iteration." : "No iteration has been measured yet. What is predicted appears here first.";
+  note.textContent = isOver(run) ? "The run ended before its first iteration." : "Nothing is predicted yet: the run's schedule is being searched for, and appears here.";
 }
 
 /** What of the stored spans the page holds. */
