@@ -237,12 +237,31 @@ def test_no_option_is_worse_than_algorithm_1_and_each_says_what_it_is(data: dict
     assert all(dc.reason for dc in found.excluded)
 
 
+def crowded(
+    gpus: list[int], joined: list[tuple[int, int, float, float]], stages: int, limit: int, **more: Any
+) -> dict[str, Any]:
+    """With a layer more than stages, room for `limit` microbatches on each, and one price everywhere."""
+    shape = {**SHAPE, "layers": stages + 1}
+    job = {"partitions": stages, "microbatches": 6, "model": shape, "mfu": 0.02}
+    made = document(gpus, joined, job, memory_limit=limit, **more)
+    for dc in made["datacenters"]:
+        dc["price_per_gpu_hour"] = 1.0
+    return made
+
+
+# With more of them one data centre holds all stages, and a schedule over a link is better than those within:
+# by 3.3 % and by 7.4 %.
+@example(data=crowded([5, 3], [(0, 1, 5.0, 1.0)], 6, 4), which=0, more=3)
+@example(data=crowded([4, 1], [(0, 1, 2.0, 20.0)], 3, 2, objective="cost"), which=1, more=4)
 @SETTINGS
 @given(data=clusters(), which=st.integers(0, 3), more=st.integers(1, 12))
 def test_more_gpus_never_make_it_worse(data: dict[str, Any], which: int, more: int) -> None:
     richer = copy.deepcopy(data)
     richer["datacenters"][which % len(data["datacenters"])]["gpus"] += more
-    assert score(asked(richer)) >= score(asked(data)) - 1e-9 * abs(score(asked(data)))
+    before, after = asked(data), asked(richer)
+    assert score(after) >= score(before) - 1e-9 * abs(score(before))
+    assert after.search is not None
+    assert after.search.stopped_by == "proven"
 
 
 @SETTINGS

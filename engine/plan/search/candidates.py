@@ -11,7 +11,7 @@ from engine.cluster.collectives import ring_all_reduce_s
 from engine.plan.dc_selection import assign, datacenter_order
 from engine.plan.search.bound import Bounds, least_ms
 from engine.plan.search.problem import Floats, Problem
-from engine.plan.search.routes import Route, routes
+from engine.plan.search.routes import Route, longer_routes, routes
 from engine.plan.search.splits import Split, splits
 
 
@@ -99,6 +99,22 @@ def candidates(problem: Problem, capacities: Sequence[int]) -> Candidates:
     if filled and filled not in placed:
         placed.append(filled)
     return Candidates(problem=problem, placed=tuple(placed), complete=complete)
+
+
+def with_longer_routes(found: Candidates, capacities: Sequence[int], most: int) -> Candidates | None:
+    """`found` and, after them, those on routes with data centres that are not needed; None where these are
+    more than `most`, or some of their splits were left out.
+
+    found : complete.
+    """
+    known = set(found.placed)
+    placed = list(found.placed)
+    for route in longer_routes(found.problem, capacities):
+        some, are_all = splits([capacities[dc] for dc in route], found.problem.job.partitions)
+        placed += [(route, split) for split in some if (route, split) not in known]
+        if not are_all or len(placed) - len(found) > most:
+            return None
+    return Candidates(problem=found.problem, placed=tuple(placed), complete=True)
 
 
 def _filled_in_order(problem: Problem, capacities: Sequence[int]) -> tuple[Route, Split] | None:

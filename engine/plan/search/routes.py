@@ -6,7 +6,7 @@ changes nothing.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from engine.plan.search.problem import Problem
 
@@ -22,22 +22,33 @@ def routes(problem: Problem, capacities: Sequence[int]) -> tuple[list[Route], bo
     """Routes whose data centres hold every stage, and whether these are all that end where they do."""
     candidates = [dc for dc in problem.usable if capacities[dc]]
     if len(candidates) <= MOST_EXACT:
-        return list(_all(problem, capacities, candidates, (), 0)), True
+        return list(_all(problem, capacities, candidates, (), 0, _may_gain)), True
     return _beam(problem, capacities, candidates), False
 
 
+def longer_routes(problem: Problem, capacities: Sequence[int]) -> Iterator[Route]:
+    """Every route that holds every stage, those of `routes` too, however many data centres are not needed.
+
+    Only a policy's luck makes such a route better: no data centre on it is faster, or cheaper where that
+    counts. For at most `MOST_EXACT` data centres.
+    """
+    candidates = [dc for dc in problem.usable if capacities[dc]]
+    return _all(problem, capacities, candidates, (), 0, lambda *_: True)
+
+
 def _all(
-    problem: Problem, capacities: Sequence[int], candidates: Sequence[int], route: Route, held: int
-) -> Iterator[Route]:
-    """Every route that begins with `route`: up to where it holds all stages, and on while a data centre that
-    is not needed could be worth it. One that is not may still stand between two with only a slow link."""
+    problem: Problem, capacities: Sequence[int], candidates: Sequence[int], route: Route, held: int,
+    goes_on: Callable[[Problem, Sequence[int], Route], bool],
+) -> Iterator[Route]:  # fmt: skip
+    """Every route that begins with `route`: up to where it holds all stages, and beyond where it `goes_on`.
+    A data centre that is not needed may still stand between two with only a slow link."""
     if held >= problem.job.partitions:
         yield route
-        if not _may_gain(problem, candidates, route):
+        if not goes_on(problem, candidates, route):
             return
     if len(route) < problem.job.partitions:
         for dc in _extensions(problem, candidates, route):
-            yield from _all(problem, capacities, candidates, (*route, dc), held + capacities[dc])
+            yield from _all(problem, capacities, candidates, (*route, dc), held + capacities[dc], goes_on)
 
 
 def _may_gain(problem: Problem, candidates: Sequence[int], route: Route) -> bool:

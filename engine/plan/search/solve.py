@@ -21,6 +21,8 @@ STOPPED: tuple[StoppedBy, ...] = ("proven", "candidates", "sampled", "budget", "
 STEADY_SHARE = 0.1
 # The same for cells of further sizes, and what setting out to search one of them takes, roughly.
 SIZES_SHARE, SPACE_S = 0.1, 1e-4
+# The same for routes with data centres that are not needed.
+LONGER_SHARE = 0.1
 # Other numbers of DP-cells that an answer shows.
 MOST_AROUND = 8
 
@@ -45,6 +47,7 @@ def plan_search(
     search = _Search(problems, budget_s, cancelled, report)
     search.run()
     search.try_other_sizes()
+    search.try_longer_routes()
     search.steady()
     search.look_around()
     effort = Effort(
@@ -92,7 +95,7 @@ class _Search:
 
     def run(self) -> None:
         """Times candidates, most promising first; ends when no bound is better than what is found."""
-        self._through(self.spaces, self.budget_s, "budget")
+        self._through(_numbers_ahead(self.spaces), self.budget_s, "budget")
         if not all(found.complete for space in self.spaces for found in space.classes.values()):
             self._note("candidates")
         if any(space.numbers.is_sampled for space in self.spaces):
@@ -111,9 +114,25 @@ class _Search:
             return
         spaces = self._add([in_cells(problem, size) for problem, size in sizes])
         self.spent.seconds += SPACE_S * len(spaces)
-        self._through(spaces, until_s, "sampled")
+        self._through(_numbers_ahead(spaces), until_s, "sampled")
         if not all(found.complete for space in spaces for found in space.classes.values()):
             self._note("candidates")
+
+    def try_longer_routes(self) -> None:
+        """Routes with data centres that are not needed, where nothing else was left out and a bound does not
+        rule them out: a list schedule over a link may be shorter than one within. So more GPUs take nothing
+        away. Beyond the budget by a share of it; the answer says where that is not enough."""
+        if self.stopped_by != "proven":
+            return
+        until_s = self.spent.seconds + LONGER_SHARE * self.budget_s
+        for head in sorted(space.ahead_of(number) for space in self.spaces for number in space.classes):
+            if self._cannot_be_better(head):
+                return
+            longer = self.spaces[head.space].made_longer(head.dp_cells, until_s - self.spent.seconds)
+            if longer is None:
+                self._note("candidates")
+                return
+            self._through(longer, until_s, "candidates")
 
     def _add(self, problems: list[Problem]) -> list[Space]:
         """The spaces of `problems`, now among those of the search."""
@@ -122,12 +141,11 @@ class _Search:
         self.spaces += added
         return added
 
-    def _through(self, spaces: list[Space], until_s: float, short: StoppedBy) -> None:
-        """Times candidates of `spaces`, most promising first, until so many seconds are spent in all.
+    def _through(self, heap: list[Ahead], until_s: float, short: StoppedBy) -> None:
+        """Times candidates, most promising first, until so many seconds are spent in all.
 
         short : what is noted where they are not enough.
         """
-        heap = [ahead for space in spaces for ahead in space.numbers_ahead()]
         heapq.heapify(heap)
         while heap and not self._cannot_be_better(ahead := heapq.heappop(heap)):
             if self.cancelled():
@@ -194,6 +212,10 @@ class _Search:
 
     def _note(self, stopped_by: StoppedBy) -> None:
         self.stopped_by = max(self.stopped_by, stopped_by, key=STOPPED.index)
+
+
+def _numbers_ahead(spaces: list[Space]) -> list[Ahead]:
+    return [ahead for space in spaces for ahead in space.numbers_ahead()]
 
 
 def _result(search: _Search, left_out: tuple[LeftOut, ...], effort: Effort) -> PlanResult:

@@ -7,7 +7,7 @@ from engine.errors import Infeasible
 from engine.plan import choose, cost
 from engine.plan.dc_selection import Figures, idle_gpus, short_of_gpus, timed_option
 from engine.plan.result import Option
-from engine.plan.search.candidates import Candidates, candidates
+from engine.plan.search.candidates import Candidates, candidates, with_longer_routes
 from engine.plan.search.cells import Cells, Spent, TimedCell
 from engine.plan.search.numbers import Numbers
 from engine.plan.search.problem import Problem
@@ -50,15 +50,32 @@ class Space:
 
     def numbers_ahead(self) -> Iterator[Ahead]:
         """Every D that is looked at, with a bound on all its candidates."""
-        for number in self.numbers.all:
-            worst = -self.numbers.potential(number)
-            yield Ahead(worst=worst, dp_cells=number, space=self.index, place=-1)
+        return map(self.ahead_of, self.numbers.all)
+
+    def ahead_of(self, number: int) -> Ahead:
+        """A D, with a bound on all its candidates, which are not made yet."""
+        return Ahead(worst=-self.numbers.potential(number), dp_cells=number, space=self.index, place=-1)
 
     def made(self, number: int) -> list[Ahead]:
         """The candidates of a D; where only some D are looked at, each with all the cells that have room."""
         if number not in self.classes:
             self.classes[number] = candidates(self.problem, self.numbers.capacities(number))
             self.spent.seconds += CANDIDATE_S * len(self.classes[number])
+        return self._ahead(number)
+
+    def made_longer(self, number: int, most_s: float) -> list[Ahead] | None:
+        """Those on longer routes than a D needs, where its others are made; None where they are too many to
+        be bounded in `most_s`."""
+        before = self.classes[number]
+        capacities = self.numbers.capacities(number)
+        found = with_longer_routes(before, capacities, int(most_s / CANDIDATE_S))
+        if found is None:
+            return None
+        self.classes[number] = found
+        self.spent.seconds += CANDIDATE_S * (len(found) - len(before))
+        return self._ahead(number)[len(before) :]
+
+    def _ahead(self, number: int) -> list[Ahead]:
         found, cell = self.classes[number], self.problem.job.cell_pipelines
         at = [self.numbers.grown(number, *placed) for placed in found.placed]
         scores = {n: found.best_scores(n * cell) for n in set(at)}
