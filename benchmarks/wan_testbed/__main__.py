@@ -1,154 +1,178 @@
-"""What connections, sharing and schedules bring over an emulated WAN that the kernel's own TCP sees.
+"""Training over an emulated WAN that the kernel's own TCP sees: ours beside torch.distributed.pipelining.
 
-    sudo python -m benchmarks.wan_testbed [messages | iterations] [--repeats N]
+    sudo python -m benchmarks.wan_testbed            # about 15 minutes on two cores
+    sudo python -m benchmarks.wan_testbed --quick    # messages and ops an eighth as long, over the same WAN
 
-Rates are a tenth of Atlas's (a pair has 500 Mbit/s), delays are kept. First one plain connection at 10 to
-40 ms against Table 1, by a program that knows nothing of our transport.
-
-messages: one message of GPT-A (33.5 MB: a sequence of 4,096 tokens, hidden size 4,096, two bytes) at 40 ms:
-plain TCP with one connection, with an equal share on each of 18, the transport with 18, with as many as it
-chooses, and over two pairs that share in time. Seconds are until word is back that every byte is there.
-
-iterations: see benchmarks/wan_testbed/iterations.py; about ten minutes.
+Rates are a tenth of Atlas's and op times ten times as long, 40 ms are kept (see `case`). First one plain
+connection at 10 to 40 ms against Table 1. Then a row per step: seconds of an iteration (median of those after
+the warm-up), the simulator's for the same set-up, and how many times faster than torch each is in either.
 """
 
 import argparse
 import os
+import signal
 import statistics
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-import psutil
+from benchmarks.wan_testbed.calibration import calibrated, single_rate
+from benchmarks.wan_testbed.case import (
+    CONNECTIONS,
+    DELAY_S,
+    NODES,
+    PAIR_BYTES_PER_S,
+    PAPER_MBPS,
+    SCALE,
+    Case,
+    Sharing,
+    ranks,
+)
+from benchmarks.wan_testbed.executing import OurRank, Run
+from benchmarks.wan_testbed.pipelining import TorchRank
+from benchmarks.wan_testbed.ranks import Iteration, Rank, measured
+from benchmarks.wan_testbed.tun import wan
+from engine.runtime.launch import RankAssignment
+from engine.schedule import Built, build
+from engine.schedule.scenario import Scenario
+from engine.simulate import time_schedule
 
-from benchmarks.wan_testbed.iterations import LATENCY_MS, NODES, ROWS, Rates, measure, table
-from benchmarks.wan_testbed.tun import Wan, address, wan
+QUICK_PART = 8
+# Of the forwarder and of the ranks, cores that they kept busy; of the packets, their mean size.
+_HEAD = (
+    "seconds", "least–most", "simulated", "off", "× torch", "simulated", "off", "forwarder", "ranks",
+    "KB/packet", "dropped", "load",
+)  # fmt: skip
+_WIDTHS = (9, 14, 11, 9, 9, 11, 8, 11, 7, 11, 9, 7)
+Build = Callable[[RankAssignment], Rank]
 
-SCALE = 10
-PAPER_MBPS = {10: 1220, 20: 600, 30: 396, 40: 293}
-PAIR_BYTES_PER_S = 5e9 / 8 / SCALE
-WINDOW_BYTES = 23.9e6 / 8 / SCALE
-MESSAGE_BYTES = 4096 * 4096 * 2
-PIPELINES = 2
-# The share of the buffer that becomes window differs by kernel: it is found by one trial.
-FIRST_BUFFER_BYTES = round(WINDOW_BYTES / 0.6)
-PORT = 9400
-_PYTHON = (sys.executable, "-m")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A row of the table: how a rank is built, and what the simulator says of it."""
+
+    name: str
+    build: Build
+    simulated_s: float
+    warm_up: int
+    iterations: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("what", nargs="?", choices=["messages", "iterations"], help="by default both")
-    parser.add_argument("--repeats", type=int, default=4, help="messages a row")
-    options = parser.parse_args()
+    """Read what to run, and run it."""
+    parser = argparse.ArgumentParser(prog="benchmarks.wan_testbed", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="messages and ops an eighth as long")
+    names = [name for name, *_ in _OURS]
+    parser.add_argument("--only", nargs="+", choices=["torch", *names], default=["torch", *names])
+    asked = parser.parse_args()
     if os.geteuid() or not os.path.exists("/dev/net/tun"):
         sys.exit("the testbed needs root and /dev/net/tun")
-    buffer_bytes = calibrated()
-    print(f"receive buffer {buffer_bytes} bytes, found at 40 ms")
-    print("one plain connection   delay ms   Mbit/s   Table 1 / 10")
-    found = {delay_ms: single_rate(delay_ms, buffer_bytes) for delay_ms in PAPER_MBPS}
-    for delay_ms, rate in found.items():
-        print(f"{'':22} {delay_ms:8} {8e-6 * rate:8.1f} {PAPER_MBPS[delay_ms] / SCALE:14.1f}", flush=True)
-    if options.what != "iterations":
-        messages(buffer_bytes, options.repeats)
-    if options.what != "messages":
-        iterations(buffer_bytes, found[int(LATENCY_MS)])
-
-
-def messages(buffer_bytes: int, repeats: int) -> None:
-    """The table of single messages."""
-    with wan(delay_s=0.04, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=(PIPELINES, PIPELINES)) as made:
-        made.limit_window(buffer_bytes)
-        steps = {
-            "plain, 1 connection": lambda: plain(made, 1, repeats),
-            "plain, equal share of 18": lambda: plain(made, 18, repeats),
-            "ours, 18 connections": lambda: ours(made, 1, "18", repeats),
-            "ours, auto": lambda: ours(made, 1, "auto", repeats + 2),
-            "ours, auto, 2 pairs shared": lambda: ours(made, PIPELINES, "auto", repeats + 2),
-        }
-        print(f"\n{MESSAGE_BYTES / 1e6:.1f} MB at 40 ms            seconds   Mbit/s   times the first")
-        first = None
-        for name, measure_step in steps.items():
-            seconds = statistics.median(measure_step()[1:])  # the first finds TCP's windows closed
-            first = first or seconds
-            rate = 8e-6 * MESSAGE_BYTES / seconds
-            print(f"{name:28} {seconds:9.2f} {rate:8.1f} {first / seconds:9.1f}", flush=True)
-
-
-def iterations(buffer_bytes: int, connection_bytes_per_s: float) -> None:
-    """The table of whole iterations."""
-    rates = Rates(connection=connection_bytes_per_s, pair=PAIR_BYTES_PER_S)
-    rows = []
-    print(flush=True)
-    for row in ROWS:
-        # A network of its own for each: nothing of the row before is still on its way.
-        with wan(delay_s=LATENCY_MS / 1e3, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=NODES) as made:
-            made.limit_window(buffer_bytes)
-            rows.append(measure(made, row, rates, psutil.Process(made.forwarder)))
-        print(list(table(rows))[-1] if len(rows) > 1 else "\n".join(table(rows)), flush=True)
-
-
-def calibrated() -> int:
-    """The receive buffer with which one connection at 40 ms has the rate of Table 1."""
-    buffer_bytes = FIRST_BUFFER_BYTES
-    for _ in range(2):
-        wanted = PAPER_MBPS[40] * 1e6 / 8 / SCALE
-        buffer_bytes = round(buffer_bytes * wanted / single_rate(40, buffer_bytes))
-    return buffer_bytes
-
-
-def single_rate(delay_ms: int, buffer_bytes: int) -> float:
-    """Bytes per second of one plain connection."""
-    with wan(delay_s=delay_ms / 1e3, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=(1, 1)) as made:
-        made.limit_window(buffer_bytes)
-        return float(between(made, 1, ["rate", address(1, 0), str(PORT), "4"])[0])
-
-
-def plain(made: Wan, connections: int, repeats: int) -> list[float]:
-    sending = ["messages", address(1, 0), str(PORT), str(connections), str(MESSAGE_BYTES), str(repeats)]
-    return [float(line) for line in between(made, connections, sending)]
-
-
-def between(made: Wan, connections: int, sending: Sequence[str]) -> list[str]:
-    """Run a plain sender near and a plain receiver far; what the sender prints."""
-    flows = (*_PYTHON, "benchmarks.wan_testbed.flows")
-    receiver = subprocess.Popen(
-        made.run(1, *flows, "receive", address(1, 0), str(PORT), str(connections)),
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     try:
-        assert receiver.stdout is not None
-        receiver.stdout.readline()
-        sender = made.run(0, *flows, *sending)
-        return subprocess.run(
-            sender, check=True, stdout=subprocess.PIPE, text=True, timeout=300
-        ).stdout.split()
-    finally:
-        receiver.kill()
-        receiver.wait()
+        compare(Case(part=QUICK_PART if asked.quick else 1), asked.only)
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
 
 
-def ours(made: Wan, pipelines: int, connections: str, repeats: int) -> list[float]:
-    ranks = []
-    for rank in range(2 * pipelines):
-        figures = (pipelines, connections, PAIR_BYTES_PER_S, MESSAGE_BYTES, repeats)
-        command = (*_PYTHON, "benchmarks.wan_testbed.ours", str(rank), *map(str, figures))
-        ranks.append(
-            subprocess.Popen(made.run(rank // pipelines, *command), stdout=subprocess.PIPE, text=True)
+def compare(case: Case, only: Sequence[str]) -> None:
+    """Calibrate, measure each step, and print them as they come."""
+    buffer_bytes, rates = calibration()
+    with wan(delay_s=DELAY_S, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=NODES) as made:
+        made.limit_window(buffer_bytes)
+        print(
+            f"\n{case.message_bytes / 1e6:.1f} MB a message, load {_load()}; CPU in cores of {os.cpu_count()}"
         )
-    try:
-        out, _ = ranks[0].communicate(timeout=300)
-    finally:
-        for rank in ranks:
-            if rank.poll() is None:
-                try:
-                    rank.wait(20)
-                except subprocess.TimeoutExpired:
-                    rank.kill()
-    lines = out.split("\n")
-    return [float(line) for line in lines if line and not line.startswith("connections")]
+        print(_line("", _HEAD), flush=True)
+        baseline: tuple[float, float] | None = None
+        for step in steps(case, rates[40], only):
+            done = list(measured(made, ranks(), step.build, step.warm_up + step.iterations))[step.warm_up :]
+            seconds = statistics.median(one.seconds for one in done)
+            baseline = baseline or (seconds, step.simulated_s)
+            print(_row(step, done, seconds, baseline), flush=True)
+
+
+def calibration() -> tuple[int, dict[int, float]]:
+    """The receive buffer that gives Table 1's rate at 40 ms, and bytes per second by delay in ms."""
+    buffer_bytes = calibrated()
+    print(f"load {_load()}; receive buffer {buffer_bytes} bytes, found at 40 ms")
+    print("one plain connection   delay ms   Mbit/s   Table 1 / 10")
+    rates = {}
+    for delay_ms, paper in PAPER_MBPS.items():
+        rates[delay_ms] = single_rate(delay_ms, buffer_bytes)
+        print(f"{'':22} {delay_ms:8} {8e-6 * rates[delay_ms]:8.1f} {paper / SCALE:14.1f}", flush=True)
+    return buffer_bytes, rates
+
+
+_OURS: tuple[tuple[str, str, str, Sharing, int, bool], ...] = (
+    ("single", "ours, 1F1B, one connection", "1f1b", "spatial", 1, False),
+    ("equal", f"ours, 1F1B, equal split of {CONNECTIONS}", "1f1b", "spatial", CONNECTIONS, True),
+    ("stealing", f"ours, 1F1B, work stealing on {CONNECTIONS}", "1f1b", "spatial", CONNECTIONS, False),
+    ("sharing", "… and temporal sharing", "1f1b", "temporal", CONNECTIONS, False),
+    ("atlas", "… and the schedule atlas", "atlas", "temporal", CONNECTIONS, False),
+    ("auto", "… and the schedule auto", "auto", "temporal", CONNECTIONS, False),
+)
+
+
+def steps(case: Case, single_bytes_per_s: float, only: Sequence[str]) -> list[Step]:
+    """The rows that were asked for."""
+    placed = ranks()
+    one = case.scenario("1f1b", "spatial", single_bytes_per_s)
+    rows = []
+    if "torch" in only:
+        rows.append(
+            Step(
+                name="torch 1F1B, gloo, one connection", build=partial(TorchRank, case, placed),
+                simulated_s=_built(one)[1], warm_up=1, iterations=1,
+            )
+        )  # fmt: skip
+    for key, name, policy, sharing, connections, equal in _OURS:
+        if key in only:
+            rate = min(connections * single_bytes_per_s, PAIR_BYTES_PER_S)
+            built, simulated_s = _built(case.scenario(policy, sharing, rate))
+            run = Run(
+                case=case, ranks=placed, schedule=built.schedule, connections=connections, equal_split=equal
+            )
+            few = connections == 1
+            rows.append(
+                Step(
+                    name=name, build=partial(OurRank, run), simulated_s=simulated_s,
+                    warm_up=1 if few else 2, iterations=1 if few else 5,
+                )
+            )  # fmt: skip
+    return rows
+
+
+def _built(scenario: Scenario) -> tuple[Built, float]:
+    """The schedule of a scenario, and the seconds that an iteration takes in the simulator."""
+    built = build(scenario)
+    if not isinstance(built, Built):
+        raise RuntimeError(f"{scenario.policy}: {built.reason}")
+    return built, time_schedule(scenario, built.schedule).makespan / 1e3
+
+
+def _row(step: Step, done: Sequence[Iteration], seconds: float, baseline: tuple[float, float]) -> str:
+    each = [one.seconds for one in done]
+    wall_s = sum(each)
+    packets, nbytes = (sum(getattr(one.forwarded, name) for one in done) for name in ("packets", "nbytes"))
+    ratio, simulated = baseline[0] / seconds, baseline[1] / step.simulated_s
+    values = (
+        f"{seconds:.2f}", f"{min(each):.2f}–{max(each):.2f}", f"{step.simulated_s:.2f}",
+        f"{seconds / step.simulated_s - 1:+.1%}",
+        f"{ratio:.1f}", f"{simulated:.1f}", f"{ratio / simulated - 1:+.1%}",
+        f"{sum(one.forwarded.cpu_s for one in done) / wall_s:.2f}",
+        f"{sum(one.ranks_cpu_s for one in done) / wall_s:.2f}",
+        f"{nbytes / max(1, packets) / 1e3:.1f}", str(sum(one.forwarded.dropped for one in done)), _load(),
+    )  # fmt: skip
+    return _line(step.name, values)
+
+
+def _line(name: str, values: Sequence[str]) -> str:
+    return f"{name:34}" + "".join(f"{value:>{width}}" for value, width in zip(values, _WIDTHS, strict=True))
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.1f}"
 
 
 if __name__ == "__main__":

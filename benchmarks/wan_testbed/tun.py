@@ -1,5 +1,7 @@
-"""Network namespaces, one for each data centre, joined by a process that forwards packets with a delay and a
-rate per node pair.
+"""Network namespaces, one a data centre, joined by a process that forwards packets with delay and rate.
+
+Node n of data centre d has the address 10.77.(d + 1).(n + 1). Between nodes of one data centre packets go
+over its loopback device, without delay; between two, every directed pair of nodes has a rate of its own.
 
 Needs root and /dev/net/tun. Segmentation and checksums are left to the receiving side of each device (the
 header of virtio goes through untouched), so packets of up to 64 KiB pass and one core forwards gigabits.
@@ -18,8 +20,13 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ctypes import Array
 
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
@@ -27,86 +34,141 @@ _CSUM_TSO4_TSO6 = 0x01 | 0x02 | 0x04
 _VNET_HEADER_BYTES = 10
 _PR_SET_PDEATHSIG = 1
 _CLONE_NEWNET = 0x40000000
-_DEVICE = "wan"
-_SEGMENTS = 44  # of 1,460 bytes: 64 KiB
-_DATA_CENTRE = 18  # where an IPv4 header has the third byte of the receiver's address
+_NETWORK, _PREFIX = "10.77", "mwan"
+DEVICE = "wan"
 # A queue before the cap holds so many seconds of it; what is beyond is dropped.
 _QUEUE_S = 0.2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wan:
-    """A namespace for each data centre; `forwarder` is the id of the process that forwards."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forwarded:
+    """What the forwarder did so far: packets, their bytes, packets dropped, and its seconds of CPU."""
 
-    names: tuple[str, ...]
-    forwarder: int = 0
+    packets: int
+    nbytes: int
+    dropped: int
+    cpu_s: float
+
+    def since(self, before: "Forwarded") -> "Forwarded":
+        """What it did from `before` on."""
+        return Forwarded(
+            packets=self.packets - before.packets, nbytes=self.nbytes - before.nbytes,
+            dropped=self.dropped - before.dropped, cpu_s=self.cpu_s - before.cpu_s,
+        )  # fmt: skip
+
+
+class Wan:
+    """The data centres' namespaces, by number of the data centre, and the process between them."""
+
+    def __init__(self, namespaces: tuple[str, ...], counts: "Array[Any]", forwarder_pid: int) -> None:
+        self.namespaces = namespaces
+        self._counts, self._forwarder_pid = counts, forwarder_pid
 
     def run(self, dc: int, *command: str) -> list[str]:
         """`command` as it is to be started inside a data centre."""
-        return ["ip", "netns", "exec", self.names[dc], *command]
+        return ["ip", "netns", "exec", self.namespaces[dc], *command]
 
     def limit_window(self, nbytes: int) -> None:
         """Let TCP's receive buffers grow to `nbytes`; the window is some share of that."""
-        for name in self.names:
+        for name in self.namespaces:
             _sysctl(name, f"net.ipv4.tcp_rmem=4096 {min(nbytes, 131072)} {nbytes}")
 
+    def forwarded(self) -> Forwarded:
+        """The forwarder's figures so far."""
+        packets, nbytes, dropped = self._counts
+        return Forwarded(
+            packets=packets, nbytes=nbytes, dropped=dropped, cpu_s=cpu_seconds(self._forwarder_pid)
+        )
 
-def address(dc: int, node: int) -> str:
-    """Of a node of a data centre, both counted from 0."""
-    return f"10.77.{dc + 1}.{node + 1}"
+
+def address_of(dc: int, node: int) -> str:
+    """The address of a node of a data centre, both counted from 0."""
+    return f"{_NETWORK}.{dc + 1}.{node + 1}"
+
+
+def enter(namespace: str) -> None:
+    """Take this thread, and the processes that it starts, into a network namespace."""
+    with open(f"/run/netns/{namespace}", "rb") as there:
+        _set_namespace(there.fileno(), namespace)
 
 
 @contextlib.contextmanager
 def wan(*, delay_s: float, pair_bytes_per_s: float, nodes: Sequence[int]) -> Iterator[Wan]:
-    """A WAN for the time of the context: so many nodes in each data centre, one-way delay between any two of
-    them, most bytes per second of each pair of addresses and direction."""
-    made = Wan(names=tuple(f"mwan{os.getpid()}-{dc}" for dc in range(len(nodes))))
+    """A WAN for the time of the context.
+
+    delay_s : one way.
+    pair_bytes_per_s : most of each directed pair of addresses.
+    nodes : of each data centre.
+    """
+    _delete_left_over()
+    names = tuple(f"{_PREFIX}{os.getpid()}-{dc}" for dc in range(len(nodes)))
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
+    counts = context.RawArray("Q", 3)
     with contextlib.ExitStack() as stack:
-        for name in made.names:
+        for name in names:
             _ip("netns", "add", name)
             stack.callback(_ip, "netns", "delete", name)
         forwarder = context.Process(
-            target=_forward, args=(theirs, made.names, delay_s, pair_bytes_per_s), daemon=True
+            target=_forward, args=(theirs, names, delay_s, pair_bytes_per_s, counts), daemon=True
         )
         forwarder.start()
         stack.callback(forwarder.join, 10)
-        stack.callback(forwarder.terminate)
+        stack.callback(forwarder.kill)
         if not ours.poll(20):
             raise RuntimeError("the forwarder did not start")
         ours.recv()
-        for dc, name in enumerate(made.names):
-            _set_up(dc, name, nodes)
-        yield replace(made, forwarder=forwarder.pid or 0)
+        for dc, name in enumerate(names):
+            _set_up(name, dc, nodes)
+        assert forwarder.pid is not None
+        yield Wan(names, counts, forwarder.pid)
 
 
-def _set_up(dc: int, name: str, nodes: Sequence[int]) -> None:
+def _delete_left_over() -> None:
+    """Delete the namespaces of processes that were killed before they could."""
+    for path in Path("/run/netns").glob(f"{_PREFIX}*-*"):
+        owner = path.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            _ip("netns", "delete", path.name)
+
+
+def _set_up(name: str, dc: int, nodes: Sequence[int]) -> None:
+    _sysctl(name, "net.ipv6.conf.all.disable_ipv6=1")
     for node in range(nodes[dc]):
-        _ip("-n", name, "address", "add", f"{address(dc, node)}/24", "dev", _DEVICE)
+        _ip("-n", name, "address", "add", f"{address_of(dc, node)}/24", "dev", DEVICE)
     _ip("-n", name, "link", "set", "lo", "up")
-    _ip("-n", name, "link", "set", _DEVICE, "up", "txqueuelen", "10000")
+    _ip("-n", name, "link", "set", DEVICE, "up", "txqueuelen", "10000")
     for other in range(len(nodes)):
         if other != dc:
             # The kernel's default may be bbr; the window shall decide, as in the paper.
-            net = f"{address(other, 0).rpartition('.')[0]}.0/24"
-            _ip("-n", name, "route", "add", net, "dev", _DEVICE, "congctl", "cubic")
+            _ip("-n", name, "route", "add", f"{_NETWORK}.{other + 1}.0/24", "dev", DEVICE, "congctl", "cubic")
     _sysctl(name, "net.ipv4.tcp_wmem=4096 262144 33554432")
-    # As hosts on long fat links are set up: a window that was open stays so over a pause.
+    # Else every pause between messages closes the windows, and each message opens them anew.
     _sysctl(name, "net.ipv4.tcp_slow_start_after_idle=0")
-    # By itself the kernel cuts what a slow connection sends into packets of a millisecond: ten times as many.
-    _sysctl(name, f"net.ipv4.tcp_min_tso_segs={_SEGMENTS}")
+    # TCP cuts packets for a millisecond at its rate, 3 kB here: a thousand for a message, each a turn of the
+    # forwarder. So they may be 64 KiB at any round trip; what the receiver sees of the rate is the same.
+    _sysctl(name, "net.ipv4.tcp_tso_rtt_log=31")
 
 
-def _sysctl(name: str, setting: str) -> None:
-    _ip("netns", "exec", name, "sysctl", "-qw", setting)
+def _sysctl(namespace: str, setting: str) -> None:
+    _ip("netns", "exec", namespace, "sysctl", "-qw", setting)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Seconds of CPU, user and system, of a process that runs."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, timeout=30)
 
 
-def _forward(ready: Connection, names: Sequence[str], delay_s: float, pair_bytes_per_s: float) -> None:
+def _forward(
+    ready: Connection, names: Sequence[str], delay_s: float, pair_bytes_per_s: float, counts: "Array[Any]"
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     devices = [_open_tun(name) for name in names]
     ready.send("ready")
@@ -120,21 +182,25 @@ def _forward(ready: Connection, names: Sequence[str], delay_s: float, pair_bytes
         now = time.monotonic()
         while queue and queue[0][0] <= now:
             _, _, device, packet = heapq.heappop(queue)
-            with contextlib.suppress(OSError):  # a device without room drops, as a router does
+            try:
                 os.write(device, packet)
+            except OSError:  # a device without room drops, as a router does
+                counts[2] += 1
         wait = queue[0][0] - time.monotonic() if queue else -1
         for device, _ in poll.poll(max(wait, 0.0) if queue else None):
             for packet in _packets(device):
-                if packet[_VNET_HEADER_BYTES] >> 4 != 4:
-                    continue  # what IPv6 says by itself
+                # Behind virtio's header the addresses of IPv4: source at 12, destination at 16.
                 pair = packet[_VNET_HEADER_BYTES + 12 : _VNET_HEADER_BYTES + 20]
+                nbytes = len(packet) - _VNET_HEADER_BYTES
+                counts[0] += 1
+                counts[1] += nbytes
                 now = time.monotonic()
                 start = max(now, free.get(pair, 0.0))
                 if start - now > _QUEUE_S:
+                    counts[2] += 1
                     continue
-                free[pair] = start + (len(packet) - _VNET_HEADER_BYTES) / pair_bytes_per_s
-                there = devices[packet[_VNET_HEADER_BYTES + _DATA_CENTRE] - 1]
-                heapq.heappush(queue, (free[pair] + delay_s, next(serial), there, packet))
+                free[pair] = start + nbytes / pair_bytes_per_s
+                heapq.heappush(queue, (free[pair] + delay_s, next(serial), devices[pair[6] - 1], packet))
 
 
 def _packets(device: int) -> Iterator[bytes]:
@@ -147,15 +213,19 @@ def _packets(device: int) -> Iterator[bytes]:
 
 def _open_tun(namespace: str) -> int:
     """A TUN device inside `namespace`; the process is back in its own afterwards."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open("/proc/self/ns/net", "rb") as home, open(f"/run/netns/{namespace}", "rb") as there:
-        if libc.setns(there.fileno(), _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"setns to {namespace}")
+    with open("/proc/self/ns/net", "rb") as home:
+        enter(namespace)
         try:
             device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
             flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
-            fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", _DEVICE.encode(), flags))
+            fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), flags))
             fcntl.ioctl(device, _TUNSETOFFLOAD, _CSUM_TSO4_TSO6)
         finally:
-            libc.setns(home.fileno(), _CLONE_NEWNET)
+            _set_namespace(home.fileno(), "home")
     return device
+
+
+def _set_namespace(number: int, name: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(number, _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), f"setns to {name}")

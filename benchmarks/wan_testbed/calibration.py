@@ -1,0 +1,49 @@
+"""What one plain TCP connection carries over the emulated WAN, measured without our transport."""
+
+import subprocess
+import sys
+
+from benchmarks.wan_testbed.case import PAIR_BYTES_PER_S, PAPER_MBPS, SCALE
+from benchmarks.wan_testbed.tun import Wan, address_of, wan
+
+_WINDOW_BYTES = 23.9e6 / 8 / SCALE
+# The share of the buffer that becomes window differs by kernel: it is found by trials.
+_FIRST_BUFFER_BYTES = round(_WINDOW_BYTES / 0.6)
+_TRIALS = 2
+_SECONDS = 4.0
+_PORT = 9400
+_FLOWS = (sys.executable, "-m", "benchmarks.wan_testbed.flows")
+
+
+def calibrated() -> int:
+    """The receive buffer, in bytes, with which one connection at 40 ms has the rate of Table 1."""
+    buffer_bytes = _FIRST_BUFFER_BYTES
+    for _ in range(_TRIALS):
+        wanted = PAPER_MBPS[40] * 1e6 / 8 / SCALE
+        buffer_bytes = round(buffer_bytes * wanted / single_rate(40, buffer_bytes))
+    return buffer_bytes
+
+
+def single_rate(delay_ms: int, buffer_bytes: int) -> float:
+    """Bytes per second of one plain connection."""
+    with wan(delay_s=delay_ms / 1e3, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=(1, 1)) as made:
+        made.limit_window(buffer_bytes)
+        return _between(made, _SECONDS)
+
+
+def _between(made: Wan, seconds: float) -> float:
+    """Run a plain sender in the first data centre and a plain receiver in the second; bytes per second."""
+    there = (address_of(1, 0), str(_PORT))
+    receiver = subprocess.Popen(made.run(1, *_FLOWS, "receive", *there), stdout=subprocess.PIPE, text=True)
+    try:
+        assert receiver.stdout is not None
+        receiver.stdout.readline()
+        return float(
+            subprocess.run(
+                made.run(0, *_FLOWS, "rate", *there, str(seconds)), check=True, stdout=subprocess.PIPE,
+                text=True, timeout=300,
+            ).stdout
+        )  # fmt: skip
+    finally:
+        receiver.kill()
+        receiver.wait()

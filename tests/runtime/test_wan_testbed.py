@@ -1,0 +1,105 @@
+"""The TUN testbed: its equal split, its case, and its network where that can be made."""
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.wan_testbed.case import CONNECTIONS, NODES, PAIR_BYTES_PER_S, STAGES, Case, ranks
+from benchmarks.wan_testbed.equal_split import EqualSplitIncoming, EqualSplitOutgoing
+from benchmarks.wan_testbed.tun import address_of, wan
+from engine.simulate import simulate
+
+CAN_MAKE_NETWORKS = os.geteuid() == 0 and os.path.exists("/dev/net/tun")
+HERE = "127.0.0.1"
+
+
+@pytest.mark.parametrize("nbytes", [1, 7, 100_003])
+def test_equal_split_brings_every_message_to_its_place(nbytes: int) -> None:
+    outgoing, incoming = EqualSplitOutgoing(5), EqualSplitIncoming(5)
+    server = socket.create_server((HERE, 0))
+    address = server.getsockname()
+    incoming.accept(server)
+    outgoing.connect(HERE, address)
+    keys = [(0, 2), (1, 0), (0, 0)]
+    sent = {key: torch.tensor(list(secrets.token_bytes(nbytes)), dtype=torch.uint8) for key in keys}
+    got = {key: torch.zeros(nbytes, dtype=torch.uint8) for key in keys}
+    for key in sorted(keys):  # in another order than they are sent
+        incoming.post(key, got[key])
+    under_way = [outgoing.send(key, sent[key]) for key in keys]
+    for message, key in zip(under_way, keys, strict=True):
+        message.wait()
+        incoming.wait(key)
+        assert torch.equal(got[key], sent[key])
+
+
+def test_a_message_that_comes_before_it_is_posted_waits() -> None:
+    outgoing, incoming = EqualSplitOutgoing(2), EqualSplitIncoming(2)
+    server = socket.create_server((HERE, 0))
+    address = server.getsockname()
+    incoming.accept(server)
+    outgoing.connect(HERE, address)
+    outgoing.send((0, 0), torch.ones(1000, dtype=torch.uint8)).wait()
+    got = torch.zeros(1000, dtype=torch.uint8)
+    incoming.post((0, 0), got)
+    incoming.wait((0, 0))
+    assert got.sum() == 1000
+
+
+@pytest.mark.parametrize(("policy", "sharing"), [("1f1b", "spatial"), ("atlas", "temporal")])
+def test_the_simulated_case_is_the_job_that_runs(policy: str, sharing: str) -> None:
+    job = Case().job(policy, CONNECTIONS)
+    case = Case().scenario(policy, sharing, PAIR_BYTES_PER_S)  # type: ignore[arg-type]
+    as_job = job.scenario.model_copy(update={"sharing": sharing, "spans": False})
+    assert simulate(case).makespan == pytest.approx(simulate(as_job).makespan)
+
+
+def test_every_rank_has_an_address_of_its_own_in_its_data_centre() -> None:
+    placed = ranks()
+    assert len({rank.host for rank in placed}) == len(placed) == sum(NODES) == 3 * STAGES
+    assert all(rank.host == address_of(rank.dc, rank.gpu) and rank.gpu < NODES[rank.dc] for rank in placed)
+
+
+@pytest.mark.skipif(not CAN_MAKE_NETWORKS, reason="needs root and /dev/net/tun")
+def test_packets_cross_with_the_delay_and_nothing_is_left_behind() -> None:
+    names: list[str] = []
+    with pytest.raises(ZeroDivisionError):
+        _connect_and_fail(names)
+    assert len(names) == 2
+    assert not any(Path("/run/netns", name).exists() for name in names)
+
+
+def _connect_and_fail(names: list[str]) -> None:
+    script = f"""if True:
+        import socket, time
+        begin = time.monotonic()
+        with socket.socket() as one:
+            one.settimeout(20)
+            try:
+                one.connect(("{address_of(1, 1)}", 9))
+            except ConnectionRefusedError:
+                print(time.monotonic() - begin)"""
+    with wan(delay_s=0.05, pair_bytes_per_s=1e6, nodes=(1, 2)) as made:
+        names.extend(made.namespaces)
+        before = made.forwarded()
+        done = subprocess.run(
+            made.run(0, sys.executable, "-c", script), capture_output=True, text=True, timeout=60, check=True
+        )
+        assert float(done.stdout) >= 0.1  # there, and back
+        assert made.forwarded().since(before).packets >= 2
+        raise ZeroDivisionError
+
+
+@pytest.mark.skipif(not CAN_MAKE_NETWORKS, reason="needs root and /dev/net/tun")
+def test_the_network_of_a_process_that_was_killed_is_taken_down_by_the_next() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = f"mwan{ended.pid}-0"
+    subprocess.run(["ip", "netns", "add", left], check=True)
+    with wan(delay_s=0.0, pair_bytes_per_s=1e6, nodes=(1,)):
+        assert not Path("/run/netns", left).exists()
