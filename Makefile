@@ -16,8 +16,8 @@ $(STAMP): requirements.lock pyproject.toml scripts/setup.sh
 	@scripts/setup.sh
 	@touch $@
 
-demo: $(STAMP)  ## three emulated DCs and a job that trains, in the browser (PORT=8000, SELL=1: its bubbles are sold)
-	@exec $(BIN)/python -m webapp.supervisor --demo $(if $(SELL),--sell) --port $(PORT)
+demo: $(STAMP)  ## three emulated DCs and a job that trains, in the browser, and sells its bubbles (PORT=8000; SELL=0: it only trains)
+	@exec $(BIN)/python -m webapp.supervisor --demo $(if $(filter 0,$(SELL)),--no-sell) --port $(PORT)
 
 up: $(STAMP)  ## the site and its workers without the demo's data (PORT=8000)
 	@exec $(BIN)/python -m webapp.supervisor --port $(PORT)

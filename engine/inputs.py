@@ -29,13 +29,22 @@ Count = Annotated[int, BeforeValidator(_not_a_bool), Field(strict=True, ge=1)]
 Flag = Annotated[bool, Field(strict=True)]
 Limit = Annotated[Count, Field(le=1_000_000_000)]
 Index = Annotated[int, BeforeValidator(_not_a_bool), Field(strict=True, ge=0)]
+# One of many: true and false are refused as well, with pydantic's own words and without a call for each.
+Id = Annotated[int, Field(strict=True, ge=0)]
+
+
+# pydantic keeps the short strings that it has read, up to 16,384 of them. Names of requests never come again,
+# and what a tenant sends is to be forgotten: keys alone are kept. TypeAdapters of documents need it as well.
+FORGETFUL = ConfigDict(cache_strings="keys")
 
 
 class Document(BaseModel):
     """Base of every model of a user's document: frozen, and an unknown field is an error."""
 
     # Built at the first use: a command uses few of the models that it imports.
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True, **FORGETFUL
+    )
 
     # Fields of contracts.md that a later version brings: refused by name, not as misspelt.
     later_fields: ClassVar[tuple[str, ...]] = ()

@@ -20,6 +20,7 @@ from engine.runtime.adapt.told import described
 from engine.runtime.checkpoint.manifest import resumed
 from engine.runtime.checkpoint.place import open_place
 from engine.runtime.corpus import corpus_of
+from engine.runtime.gpus import check_machine
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import RankGroup, single_machine
 from engine.runtime.metrics import Metrics, Sink
@@ -55,11 +56,12 @@ def command(
     """Train a model across data centres, all of them emulated on this machine.
 
     FILE (JSON or YAML, - for standard input) is a job: datacenters, links, stages, dc_of_stage, pipelines,
-    microbatches, micro_batch, policy, model {layers, hidden, heads, seq}, device (cpu or emulated), times_ms,
-    steps, strategy (pipeline or swap) and more; see docs/training.md. Progress goes to stderr. Exit status 1
-    if the run failed.
+    microbatches, micro_batch, policy, model {layers, hidden, heads, seq}, device (cpu, emulated, or cuda:
+    experimental, never run on a GPU), times_ms, steps, strategy (pipeline or swap) and more; see
+    docs/training.md. Progress goes to stderr. Exit status 1 if the run failed.
     """
     job = _with_absolute_paths(parse(TrainJob, load_document(file)))
+    check_machine(single_machine(job, run="", log_dir=""))
     corpus = corpus_of(job)
     if job.swaps:
         _warn_of_stalls(planned(job))
@@ -135,6 +137,9 @@ def _with_absolute_paths(job: TrainJob) -> TrainJob:
     if job.checkpoint is not None:
         folder = _absolute("checkpoint.dir", job.checkpoint.dir)
         changes["checkpoint"] = job.checkpoint.model_copy(update={"dir": folder})
+    if job.tls is not None:
+        files = {name: _absolute(f"tls.{name}", path) for name, path in job.tls}
+        changes["tls"] = job.tls.model_copy(update=files)
     if job.prefill is not None:
         folder = _absolute("prefill.checkpoint", job.prefill.checkpoint)
         prefill_settings.check_checkpoint(Path(folder))

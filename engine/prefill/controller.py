@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from engine.prefill.book import Book
 from engine.prefill.bubbles import Interval, TrainingPattern
-from engine.prefill.index import ANY_DC, BubbleIndex, Fleet, Found
+from engine.prefill.index import ANY_DC, BubbleIndex, Fleet, Flying, Found
 from engine.prefill.kernels.gaps import EPS
 from engine.prefill.kernels.place import BEGIN, END, GPU, TOKENS
 from engine.prefill.latency import Hop, LatencyModel
@@ -35,7 +35,7 @@ MOST_OVERTAKEN = 64
 class Controller:
     """Places requests one by one; the clock is that of the requests' arrivals.
 
-    search_ns : CPU time of the latest searches for a place, of the thread that called.
+    search_ns : CPU time of the latest searches for a place (`searches_kept`), of the thread that called.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Controller:
         settings: Settings,
         hop: Hop | None = None,
         cache: Cache | None = None,
+        searches_kept: int = SEARCHES_KEPT,
     ) -> None:
         self.fleet, self.latency, self.settings = fleet, latency, settings
         self.cache = cache or Cache()
@@ -55,7 +56,7 @@ class Controller:
         self._new_index()
         self.now_ms = 0.0
         self.paused = False
-        self.search_ns: deque[int] = deque(maxlen=SEARCHES_KEPT)
+        self.search_ns: deque[int] = deque(maxlen=searches_kept)
         self._book = Book()
 
     def _new_index(self) -> None:
@@ -148,7 +149,7 @@ class Controller:
         bubbles: Sequence[Iterable[Interval]],
         resume_ms: float,
     ) -> Moved:
-        """Training of a fleet of one cell has another pattern, or needs other guards, than was thought.
+        """Training of a fleet of one pattern has another, or needs other guards, than was thought.
 
         guards_ms : by GPU.  bubbles : until `resume_ms` as in `training_moved`, which this is with all that
         comes after it, too.
@@ -161,27 +162,29 @@ class Controller:
         self.index.advance(self.now_ms)
         return self.training_moved(0, bubbles, resume_ms)
 
-    def resume(self, old: Placement, done: int, *, not_before_ms: float) -> Placement | None:
+    def resume(
+        self, old: Placement, done: int, *, not_before_ms: float, passed: Sequence[tuple[int, int]] = ()
+    ) -> Placement | None:
         """Plans anew what an accepted request still lacks: `done` tokens have their cache on its pipeline.
 
         For chunks that did not run when they should have. None, and nothing is held, where it has no place.
+
+        Parameters
+        ----------
+        passed : of the chunks behind these that ran on the first stages, the tokens and how many stages.
         """
         self.cancel(old)
-        tokens, chunk = old.request.tokens, self._chunk(old.request.tokens)
         after = max(self.now_ms, not_before_ms)
-        if done:
-            found = self.index.resume(old.pipeline, tokens, done=done, chunk=chunk, not_before_ms=after)
-        else:
-            found = self._search(old.request, after)
-        if found is None:
-            return None
-        kept = old.rows[: self.fleet.pp_degree if done else 0].copy()
-        kept[:, BEGIN:] = self.now_ms, self.now_ms, done
-        rows = np.concatenate([kept, found.rows])
-        kv_done_ms = found.end_ms + self.cache.transfer_ms(tokens)
-        new = replace(old, pipeline=found.pipeline, rows=rows, kv_done_ms=kv_done_ms)
-        self.index.take(found.rows)
-        self._book.insert(new)
+        # What is over lies at no time: one chunk of all that is done, and one for each that has begun.
+        sizes = [(done, self.fleet.pp_degree)] * (done > 0) + list(passed)
+        chunks = np.zeros((len(sizes), self.fleet.pp_degree, 4))
+        for chunk, (tokens, stages) in zip(chunks, sizes, strict=True):
+            chunk[:, GPU] = old.rows[: self.fleet.pp_degree, GPU]
+            chunk[:, BEGIN:] = np.inf, np.inf, tokens
+            chunk[:stages, BEGIN : END + 1] = self.now_ms
+        new = self._rest(old, chunks, after, after)
+        if new is not None:
+            self._book.insert(new)
         return new
 
     def _keep_running(self, row: Floats) -> None:
@@ -198,25 +201,43 @@ class Controller:
         return Moved(moved=tuple(new for new in news if new is not None), lost=lost)
 
     def _continued(self, old: Placement) -> Placement | None:
-        """`old` with its chunks that have begun on every stage, and the rest placed anew."""
-        degree, request = self.fleet.pp_degree, old.request
-        chunks = old.rows.reshape(-1, degree, 4)
-        kept = chunks[chunks[:, -1, BEGIN] <= self.now_ms]
-        done = int(kept[:, 0, TOKENS].sum())
-        chunk = self._chunk(request.tokens)
-        if done:
-            after = max(self.now_ms, float(kept[-1, 0, END]))
-            found = self.index.resume(
-                old.pipeline, request.tokens, done=done, chunk=chunk, not_before_ms=after
-            )
+        """`old` with its chunks as far as they have begun, and the rest placed anew."""
+        chunks = old.rows.reshape(-1, self.fleet.pp_degree, 4)
+        begun = chunks[chunks[:, 0, BEGIN] <= self.now_ms]
+        after = max(self.now_ms, float(begun[-1, 0, END])) if len(begun) else self.now_ms
+        return self._rest(old, begun, after, self.now_ms)
+
+    def _rest(
+        self, old: Placement, begun: Floats, not_before_ms: float, flying_ms: float
+    ) -> Placement | None:  # fmt: skip
+        """`old` with the chunks `begun` (chunks, stages, 4), which all have on their first stage.
+
+        Placed anew and taken are the stages that they lack, from `flying_ms` on, and what comes behind them.
+        """
+        request = old.request
+        stages = (begun[:, :, BEGIN] <= self.now_ms).sum(axis=1)  # that each has begun on
+        whole = int((stages == self.fleet.pp_degree).sum())
+        flying = [
+            Flying(int(tokens), int(n), max(flying_ms, chunk[n - 1, END] + self._hop.ms(tokens)))
+            for chunk, n, tokens in zip(begun[whole:], stages[whole:], begun[whole:, 0, TOKENS], strict=True)
+        ]
+        if not len(begun):
+            found = self._search(request, not_before_ms)
         else:
-            found = self._search(request, self.now_ms)
+            found = self.index.resume(
+                old.pipeline, request.tokens, done=int(begun[:whole, 0, TOKENS].sum()),
+                chunk=self._chunk(request.tokens), not_before_ms=not_before_ms, flying=flying,
+            )  # fmt: skip
         if found is None:
             return None
         self.index.take(found.rows)
-        rows = np.concatenate([kept.reshape(-1, 4), found.rows])
-        kv_done_ms = found.end_ms + self.cache.transfer_ms(request.tokens)
-        return replace(old, pipeline=found.pipeline, rows=rows, kv_done_ms=kv_done_ms)
+        lacking = sum(self.fleet.pp_degree - one.first for one in flying)
+        rows = begun.copy()
+        rows[rows[:, :, BEGIN] > self.now_ms] = found.rows[:lacking]
+        return replace(
+            old, pipeline=found.pipeline, rows=np.concatenate([rows.reshape(-1, 4), found.rows[lacking:]]),
+            kv_done_ms=found.end_ms + self.cache.transfer_ms(request.tokens),
+        )  # fmt: skip
 
     def _to_come(self, placement: Placement) -> Floats:
         return placement.rows[placement.rows[:, BEGIN] > self.now_ms]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, model_validator
 
 from engine.errors import InputError
-from engine.inputs import Count, Document, Index, NonNegative, Number, Positive
+from engine.inputs import FORGETFUL, Count, Document, Id, Index, NonNegative, Number, Positive
 from engine.prefill.handover import KvTransferParams
 from engine.prefill.placement import Reason
 
@@ -52,7 +52,7 @@ class Ask(Verbatim):
 
     kind: Literal["ask"] = "ask"
     request: RequestId
-    prompt: str | tuple[Index, ...] | None = None
+    prompt: str | tuple[Id, ...] | None = None
     turns: tuple[Turn, ...] | None = None
     max_tokens: Count = 16
     stop: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ class Failed(Document):
     """An accepted request that will not be answered, and why.
 
     `training`: late training took its place and no other was found. `cancelled`: withdrawn. `decode`: the
-    cache or the decoder was lost. `stopped`: the run ends.
+    cache or the decoder was lost. `stopped`: the run ends, or begins anew after a failure.
     """
 
     kind: Literal["failed"] = "failed"
@@ -143,8 +143,8 @@ class Failed(Document):
 
 ToDesk = Annotated[Ask | Withdraw, Field(discriminator="kind")]
 FromDesk = Annotated[Accepted | Refused | Token | Done | Failed, Field(discriminator="kind")]
-_TO_DESK: TypeAdapter[Any] = TypeAdapter(ToDesk)
-_FROM_DESK: TypeAdapter[Any] = TypeAdapter(FromDesk)
+_TO_DESK: TypeAdapter[Any] = TypeAdapter(ToDesk, config=FORGETFUL)
+_FROM_DESK: TypeAdapter[Any] = TypeAdapter(FromDesk, config=FORGETFUL)
 MOST_LINE_BYTES = 8 * 1024 * 1024
 
 

@@ -28,16 +28,23 @@ class Fleet:
 
     phase_ms : by how much each cell runs behind the first.
     pp_degree : a prefill pipeline is the GPUs of one rank in this many neighbouring cells.
+    cells_of_pattern : the pattern is not of one cell but of so many, an equal part of its pipelines each, as
+        where every GPU was observed; to the rest of what is said of a cell they are one.
     """
 
     pattern: TrainingPattern
     phase_ms: tuple[float, ...]
     pp_degree: int = 1
+    cells_of_pattern: int = 1
 
     def __post_init__(self) -> None:
-        if self.pp_degree < 1 or self.cells % self.pp_degree:
-            allowed = f"must divide the number of cells, {self.cells}: one GPU of each is a stage"
+        cells = self.cells * self.cells_of_pattern
+        if self.pp_degree < 1 or cells % self.pp_degree:
+            allowed = f"must divide the number of cells, {cells}: one GPU of each is a stage"
             raise InputError("pp_degree", self.pp_degree, allowed)
+        if self.pattern.pipelines % self.cells_of_pattern:
+            allowed = f"must divide the pattern's {self.pattern.pipelines} pipelines"
+            raise InputError("cells_of_pattern", self.cells_of_pattern, allowed)
 
     @property
     def cells(self) -> int:
@@ -68,6 +75,16 @@ class Found:
     @property
     def start_ms(self) -> float:
         return float(self.rows[0, kernel.BEGIN])
+
+
+@dataclass(frozen=True, slots=True)
+class Flying:
+    """A chunk of `tokens` tokens that goes on at stage `first` of its pipeline, where its input is at
+    `arrives_ms`."""
+
+    tokens: int
+    first: int
+    arrives_ms: float
 
 
 class BubbleIndex:
@@ -129,12 +146,19 @@ class BubbleIndex:
         return Found(pipeline=pipeline, end_ms=end_ms, rows=self._room.rows[:count].copy())
 
     def resume(
-        self, pipeline: int, tokens: int, *, done: int, chunk: int, not_before_ms: float
-    ) -> Found | None:
-        """The rest of a request whose first `done` tokens have their cache on `pipeline`."""
+        self, pipeline: int, tokens: int, *, done: int, chunk: int, not_before_ms: float,
+        flying: Sequence["Flying"] = (),
+    ) -> Found | None:  # fmt: skip
+        """The rest of a request whose first `done` tokens have their cache on all stages of `pipeline`.
+
+        flying : the chunks behind these that have passed some of its stages; of them the rest alone is found.
+        """
+        ahead = np.array([(one.tokens, one.first, one.arrives_ms) for one in flying]).reshape(-1, 3)
         for gpu in self._room.stages[pipeline].tolist():
             store.forget_past(self._gaps, gpu)
-        end_ms, count = kernel.walk(self._gaps, self._room, pipeline, tokens, done, chunk, not_before_ms)
+        end_ms, count = kernel.walk(
+            self._gaps, self._room, pipeline, tokens, done, chunk, not_before_ms, ahead
+        )
         if count == 0:
             return None
         return Found(pipeline=pipeline, end_ms=end_ms, rows=self._room.rows[:count].copy())
@@ -212,7 +236,7 @@ def _gaps(fleet: Fleet, patterns: list[list[Interval]], horizon_ms: float) -> st
 
 
 def _room(fleet: Fleet, latency: LatencyModel, hop: Hop, gaps: int, smallest_ms: float) -> kernel.Room:
-    degree, ranks = fleet.pp_degree, fleet.pattern.gpus
+    degree, ranks = fleet.pp_degree, fleet.pattern.gpus // fleet.cells_of_pattern
     groups = np.arange(fleet.gpus).reshape(-1, degree, ranks).transpose(0, 2, 1)
     stages = np.ascontiguousarray(groups.reshape(-1, degree))
     dcs = np.array(fleet.pattern.dc_of_stage, dtype=np.int64)
@@ -230,4 +254,5 @@ def _room(fleet: Fleet, latency: LatencyModel, hop: Hop, gaps: int, smallest_ms:
         at=np.zeros(degree, dtype=np.int64),
         floor=np.zeros(degree, dtype=np.int64),
         turn=np.zeros(1, dtype=np.int64),
+        nothing=np.zeros((0, 3)),
     )

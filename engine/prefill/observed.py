@@ -8,6 +8,7 @@ An op here is (iteration, index): its place in the order of its GPU. The last on
 the GPU is ready for the next: all-reduce, optimizer and what else comes between belong to it.
 """
 
+import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
@@ -32,10 +33,11 @@ MOST_GUARD_SHARE = (
 
 @dataclass(slots=True)
 class _Seen:
-    """One iteration: begin and end of every op by GPU, NaN where not known; ms."""
+    """One iteration: begin and end of every op by GPU, NaN where it has none; ms. missing : GPUs."""
 
     starts: Floats
     ends: Floats
+    missing: set[int]
 
 
 class ObservedCell:
@@ -70,37 +72,48 @@ class ObservedCell:
         """Whether enough was seen to tell what comes."""
         return len(self._history) >= FEWEST and len(self._periods) >= FEWEST - 1
 
-    def ended(self, gpu: int, op: Op, start_ms: float, end_ms: float) -> bool:
-        """Signal: an op ran. Returns whether with it an iteration has begun, or become known as a whole.
+    def begun(self, iteration: int, start_ms: float) -> bool:
+        """Signal: the first op of the first GPU has run. Returns whether with it an iteration has begun.
 
-        Signals of iterations that are over for long, and of ops that a GPU has not, are left aside.
+        Signals of iterations that are over for long, and such as come twice, are left aside.
         """
-        iteration, index = op
-        newest = self.latest if self.latest is not None else iteration
-        if not 0 <= gpu < len(self._ops) or not 0 <= index < self._ops[gpu] or iteration < newest - KEPT:
+        if self._is_over(iteration):
             return False
         begun = self._begins.get(iteration)
-        if (gpu, index) == (0, 0) and begun is not None and start_ms > begun + SAME_MS:
+        if begun is not None:
+            if start_ms <= begun + SAME_MS:
+                return False
             self._go_back()
+        self._begun(iteration, start_ms)
+        return True
+
+    def ran(self, gpu: int, iteration: int, starts_ms: Sequence[float], ends_ms: Sequence[float]) -> bool:
+        """Signal: a GPU's ops of an iteration ran then. Returns whether with it the iteration is known as a
+        whole; left aside are those that are over for long, and those of other ops than the GPU has."""
+        if not 0 <= gpu < len(self._ops) or self._is_over(iteration):
+            return False
+        count = self._ops[gpu]
+        if not len(starts_ms) == len(ends_ms) == count:
+            return False
         seen = self._seen.setdefault(iteration, self._empty())
-        seen.starts[gpu, index], seen.ends[gpu, index] = start_ms, end_ms
-        news = False
-        if (gpu, index) == (0, 0) and iteration not in self._begins:
-            self._begun(iteration, start_ms)
-            news = True
-        if iteration in self._begins and self._is_whole(seen):
-            begin = self._begins[iteration]
-            self._history.append((seen.starts - begin, seen.ends - begin))
-            del self._seen[iteration]
-            self._learn()
-            news = True
-        return news
+        seen.starts[gpu, :count], seen.ends[gpu, :count] = starts_ms, ends_ms
+        seen.missing.discard(gpu)
+        begin = self._begins.get(iteration)
+        if begin is None or seen.missing:
+            return False
+        self._history.append((seen.starts - begin, seen.ends - begin))
+        del self._seen[iteration]
+        self._learn()
+        return True
+
+    @property
+    def due_ms(self) -> float:
+        """By when the signal of the next iteration's begin is to be there."""
+        return self.begin_ms + self.period_ms + float(self._ends[0, 0]) if self.knows else math.inf
 
     def overdue(self, now_ms: float) -> bool:
         """Whether the next iteration should have begun by now and has not: it begins no earlier than now."""
-        first_ms = float(self._ends[0, 0]) if self.knows else 0.0
-        late_ms = now_ms - (self.begin_ms + self.period_ms + first_ms)
-        return self.knows and late_ms > 0
+        return now_ms > self.due_ms
 
     def resume_ms(self, now_ms: float) -> float:
         """When the next iteration begins, as far as is known."""
@@ -149,6 +162,9 @@ class ObservedCell:
         assert best is not None, "every GPU has an op in every iteration"
         return best
 
+    def _is_over(self, iteration: int) -> bool:
+        return self.latest is not None and iteration < self.latest - KEPT
+
     def _go_back(self) -> None:
         """Training repeats an iteration, as after a checkpoint: what it did in those before is over."""
         self._seen.clear()
@@ -160,9 +176,9 @@ class ObservedCell:
         if before is not None:
             self._periods.append(start_ms - before)
         self._begins[iteration] = start_ms
-        for old in [i for i in self._begins if i < iteration - KEPT]:
-            self._begins.pop(old)
-            self._seen.pop(old, None)
+        for kept in (self._begins, self._seen):
+            for old in [i for i in kept if i < iteration - KEPT]:
+                del kept[old]
         if self.latest is None or iteration > self.latest:
             self.latest, self.begin_ms = iteration, start_ms
 
@@ -201,7 +217,5 @@ class ObservedCell:
 
     def _empty(self) -> _Seen:
         shape = len(self._ops), max(self._ops)
-        return _Seen(starts=np.full(shape, np.nan), ends=np.full(shape, np.nan))
-
-    def _is_whole(self, seen: _Seen) -> bool:
-        return all(not np.isnan(seen.ends[gpu, :count]).any() for gpu, count in enumerate(self._ops))
+        missing = set(range(len(self._ops)))
+        return _Seen(starts=np.full(shape, np.nan), ends=np.full(shape, np.nan), missing=missing)

@@ -170,14 +170,14 @@ class SharedIncoming:
 class SharedOutgoing:
     """Sends over a hop whose pipelines share their links in time (temporal sharing, Atlas §4.3)."""
 
-    def __init__(self, sender: SharedSender, *, padded_to: int, delay_s: float) -> None:
-        self._sender, self._padded_to, self._delay_s = sender, padded_to, delay_s
+    def __init__(self, sender: SharedSender, *, delay_s: float) -> None:
+        self._sender, self._delay_s = sender, delay_s
 
     def begin(self, iteration: int) -> None:
         self._sender.begin_iteration(iteration)
 
     def send(self, key: Key, tensor: Tensor) -> Sent:
-        sent = self._sender.send(key, raw(tensor), padded_to=self._padded_to)
+        sent = self._sender.send(key, raw(tensor))
         return _TransportSent(sent, self._delay_s)
 
 

@@ -8,14 +8,15 @@ per model chunk. What the next place on the way needs is sent, or, where it is o
 of charge. Whatever an iteration needs of others is posted at its start, in the order in which it is needed.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from engine.runtime.device import CpuDevice, Device, Moment
 from engine.runtime.exchange import Incoming, Key, Outgoing
 from engine.runtime.gradients import Gradients
 from engine.runtime.model import Chunk, Stage, Taped, loss_of
@@ -116,6 +117,7 @@ class Executor:
     shape : of a message, (micro_batch, seq, hidden).
     late : an R waits until the gradient of its microbatch is there.
     seat : of prefill, which has the GPU while no op runs; None where nothing is prefilled.
+    device : where the stage's chunks are. What comes from neighbours, and the batch, is in host memory.
     """
 
     def __init__(
@@ -123,12 +125,16 @@ class Executor:
         links: Sequence[Incoming | Outgoing], shape: tuple[int, int, int], dtype: torch.dtype,
         microbatches: int, pipelines: int, batch: Callable[[int], tuple[Tensor, Tensor]], late: bool,
         gradients: Gradients, recorder: Recorder, seat: Seat | None = None,
+        device: Device | None = None,
     ) -> None:  # fmt: skip
+        self._device = device or CpuDevice()
         self._chunks: list[Chunk] = list(stage.chunks)  # type: ignore[arg-type]
         self._work, self._places, self._links, self._late = work, places, links, late
         self._batch, self._gradients, self._recorder, self._seat = batch, gradients, recorder, seat
         self._shape, self._dtype, self._microbatches = shape, dtype, microbatches
-        self._scale = torch.tensor(1.0 / (microbatches * pipelines), dtype=_loss_dtype(dtype))
+        scale = torch.tensor(1.0 / (microbatches * pipelines), dtype=_loss_dtype(dtype))
+        self._share = scale.item()  # of a microbatch's loss in the step's
+        self._scale = scale.to(self._device.name)
         self._splits = any(work.kind is OpKind.W for work in work)
         self._needs_batch = any(place.before is None or place.after is None for place in places)
         self._tokens: tuple[Tensor, ...] = ()
@@ -139,6 +145,7 @@ class Executor:
         self._gradients_in: dict[Key, Tensor] = {}
         self._awaited: set[Key] = set()  # whose gradient has not been waited for
         self._kept: dict[Key, _Kept] = {}
+        self._losses: list[Tensor] = []
         self.loss = 0.0
 
     def run(self, iteration: int) -> None:
@@ -146,9 +153,13 @@ class Executor:
         self._begin(iteration)
         for work in self._work:
             _OPS[work.kind](self, work)
+        self._device.settle()
+        for loss in self._losses:
+            self.loss += loss.item() * self._share
 
     def _begin(self, iteration: int) -> None:
         self.loss = 0.0
+        self._losses.clear()
         self._gradients.clear()
         for link in self._links:
             link.begin(iteration)
@@ -158,16 +169,16 @@ class Executor:
             self._post(work)
         if self._needs_batch:
             tokens, targets = self._batch(iteration)
-            self._tokens = tokens.chunk(self._microbatches)
-            self._targets = targets.chunk(self._microbatches)
+            self._tokens = tokens.to(self._device.name).chunk(self._microbatches)
+            self._targets = targets.to(self._device.name).chunk(self._microbatches)
 
     def _post(self, work: Work) -> None:
         place, m = self._places[work.chunk], work.microbatch
         if work.kind is OpKind.F and isinstance(place.before, Port):
-            self._inputs[work.key] = torch.empty(self._shape, dtype=self._dtype)
+            self._inputs[work.key] = self._device.host_buffer(self._shape, self._dtype)
             place.before.incoming.post((place.before.takes, m), self._inputs[work.key])
         elif work.kind is OpKind.B and isinstance(place.after, Port):
-            self._gradients_in[work.key] = torch.empty(self._shape, dtype=self._dtype)
+            self._gradients_in[work.key] = self._device.host_buffer(self._shape, self._dtype)
             self._awaited.add(work.key)
             place.after.incoming.post((place.after.takes, m), self._gradients_in[work.key])
         elif work.kind is OpKind.R and isinstance(place.after, Port) and place.after.post_started:
@@ -177,10 +188,11 @@ class Executor:
         place, m = self._places[work.chunk], work.microbatch
         if isinstance(place.before, Port):
             place.before.incoming.wait((place.before.takes, m))
+            self._inputs[work.key] = self._device.load(self._inputs[work.key], "previous")
         start = self._start()
         output = self._compute(work, keep=work.keep)
         if place.after is None:
-            self.loss += output.item() * self._scale.item()
+            self._losses.append(output.detach())
         self._end(work, start)
         if isinstance(place.after, Port):
             self._send(place.after, m, output)
@@ -278,26 +290,24 @@ class Executor:
         after = self._places[work.chunk].after
         if isinstance(after, Port) and work.key in self._awaited:
             after.incoming.wait((after.takes, work.microbatch))
+            self._gradients_in[work.key] = self._device.load(self._gradients_in[work.key], "next")
             self._awaited.discard(work.key)
 
     def _send(self, port: Port, m: int, tensor: Tensor) -> None:
         sent = port.outgoing.send((port.crossing.chunk, m), tensor.detach().contiguous())
         self._recorder.sent(port.crossing, m, sent)
 
-    def _start(self) -> float:
-        return self._seat.take() if self._seat is not None else time.monotonic()
+    def _start(self) -> Moment:
+        return self._seat.take() if self._seat is not None else self._device.now()
 
-    def _end(self, work: Work, start: float) -> None:
-        if work.lasts_s is not None:
-            left = start + work.lasts_s - time.monotonic()
-            if left > 0:
-                time.sleep(left)
-            else:
-                self._recorder.overrun(-left)
-        end = time.monotonic()
-        self._recorder.op(work.kind.name, work.microbatch, start, end, chunk=work.chunk)  # type: ignore[arg-type]
+    def _end(self, work: Work, start: Moment) -> None:
+        end = self._device.end(start, work.lasts_s)
+        self._device.tell(start, end, partial(self._note, work))
         if self._seat is not None:
             self._seat.give(start, end)
+
+    def _note(self, work: Work, start: float, end: float) -> None:
+        self._recorder.op(work.kind.name, work.microbatch, start, end, chunk=work.chunk)  # type: ignore[arg-type]
 
 
 def _weight_gradients(kept: _Kept) -> None:

@@ -38,7 +38,8 @@ class Gradients:
         self._group, self._replica, self._replicas, self._eager = group, replica, replicas, eager
         self._ends = torch.tensor([p.numel() for p in self.parameters]).cumsum(0).tolist()
         dtype = self.parameters[0].dtype
-        self._flat = torch.zeros(self._ends[-1] + 1 + 2 * replicas, dtype=dtype)
+        device = self.parameters[0].device
+        self._flat = torch.zeros(self._ends[-1] + 1 + 2 * replicas, dtype=dtype, device=device)
         self._own = self._flat[: self._ends[-1]]
         self._riders = self._flat[self._ends[-1] :]
         self._buckets = self._flat.split(BUCKET_BYTES // self._flat.element_size())
@@ -91,9 +92,10 @@ class Gradients:
             self._sum(bucket)
         for work in self._under_way:
             finish(work, "a replica of this stage")
+        loss = float(self._riders[0])  # a GPU may have to come to it: NCCL waits on its stream, not here
         end = time.monotonic()
         latest = max(self._after(seconds, replica) for replica in range(self._replicas))
-        return float(self._riders[0]), min(end, ready + max(0.0, latest)), end
+        return loss, min(end, ready + max(0.0, latest)), end
 
     def square_sum(self) -> float:
         """Sum of the squares of all gradients of the stage."""

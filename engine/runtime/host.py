@@ -27,11 +27,13 @@ import torch
 from engine.errors import InputError
 from engine.runtime import rank as rank_module
 from engine.runtime.corpus import Corpus, corpus_of
+from engine.runtime.gpus import check_machine
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import EXIT_FINAL, EXIT_PEER_LOST, LaunchSpec, RankAssignment
 from engine.runtime.planned import schedule_of
 from engine.runtime.predict import predict
 from engine.runtime.prefill.desks import Desks
+from engine.runtime.prefill.neighbours import neighbours
 from engine.runtime.prefill.served import examine, warm
 from engine.runtime.recovery.life import Dead
 from engine.runtime.recovery.machine import Machine
@@ -39,6 +41,7 @@ from engine.runtime.result import completed
 from engine.runtime.swap.planned import SwapPlan, planned
 from engine.runtime.swap.result import result_of
 from engine.runtime.swap.tracker import Tracker
+from engine.runtime.transport.tls import TlsContexts, TlsFiles
 from engine.schedule import Schedule
 
 # How long a rank that lost a peer waits to be told apart from the rank that is the cause, or to be stopped as
@@ -113,19 +116,16 @@ class Host:
             self.tracker = Tracker(
                 self.spec, listener, self._selector, say=_emit, start=self._start_late, asked=self._asked
             )
+        self.desks = Desks(selector=self._selector, say=_emit, life=(self._life_read, self._life_write))
         if self.spec.job.recovery is not None:
             self.machine = Machine(self.spec, self, self._selector, say=_emit, listener=listener)
         else:
             self._fork_all(listener)
             if self.tracker is None and listener is not None:
                 listener.close()
-        if self.schedule is not None:
-            self.desks = self._new_desks(self.schedule)
-            self.desks.start()
         while self._going_on():
             self._turn()
-        if self.desks is not None:
-            self.desks.close()
+        self.desks.close()
         self._judge(final=True)
         self._give_result()
         return 0
@@ -135,6 +135,8 @@ class Host:
         for me in spec.ranks:
             if me.rank in spec.local and not self._comes_later(me):
                 self._fork(me, listener)
+        if self.schedule is not None and self.desks is not None:
+            self.desks.open(spec, self.schedule, self._port)
 
     def _going_on(self) -> bool:
         here = not self.all_gone()
@@ -198,12 +200,6 @@ class Host:
             recovered = {"recoveries": self.machine.told} if self.machine is not None else {}
             result = completed(self.job, self.schedule, self.result)
             _emit({"kind": "result", **result, **recovered})
-
-    def _new_desks(self, schedule: Schedule) -> Desks:
-        return Desks(
-            spec=self.spec, schedule=schedule, selector=self._selector, say=_emit, port=self._port,
-            life=(self._life_read, self._life_write),
-        )  # fmt: skip
 
     def _comes_later(self, me: RankAssignment) -> bool:
         """Whether a worker is to start when the tracker, which is here, says so."""
@@ -512,9 +508,12 @@ def main() -> int:
         line += byte
     spec = LaunchSpec.from_json(line.decode())
     try:
+        check_machine(spec)
+        TlsContexts.of(TlsFiles.of(spec.job))  # before anything starts
         schedule, plan = (None, planned(spec.job)) if spec.job.swaps else (schedule_of(spec.job), None)
         if spec.job.prefill is not None:
-            examine(spec.job.prefill, ranks=len(spec.local))
+            local = [me for me in spec.ranks if me.rank in spec.local]
+            examine(spec.job.prefill, stages=[neighbours(spec, me).stage for me in local])
             warm()
         return Host(spec, schedule, plan, _corpora(spec), began, spec.job).run()
     except InputError as error:

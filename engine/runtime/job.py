@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest, parse
 from engine.model.measured import times_of_profile
+from engine.runtime import gpus
 from engine.runtime.adapt import settings as adapt_settings
 from engine.runtime.devices import Devices
 from engine.runtime.job_settings import (
@@ -21,6 +22,7 @@ from engine.runtime.job_settings import (
     RecoverySettings,
     SpikeSettings,
     Steps,
+    TlsSettings,
     ValidationSettings,
 )
 from engine.runtime.learning_rate import LearningRateSchedule
@@ -56,8 +58,6 @@ MOST_RANKS = 1024
 NOMINAL_FLOPS_PER_MS = 2.0e7
 # Under a hop that no link joins: so slow that no search takes it.
 UNREACHABLE = HopNetwork(latency_ms=1e9, cap_gbps=1e-9, connections=1, window_bytes=1, rate_bytes_per_s=1.0)
-
-_LATER = "not available in this version"
 
 
 PathName = Annotated[str, Field(min_length=1)]
@@ -126,6 +126,7 @@ class TrainJob(Document):
     swap: SwapSettings | None = None
     prefill: PrefillSettings | None = None
     adapt: AdaptSettings | None = None
+    tls: TlsSettings | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -148,7 +149,6 @@ class TrainJob(Document):
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainJob":
-        _refuse_later(self)
         if self.resume is True and self.checkpoint is None:
             raise InputError(
                 "resume", True, "needs checkpoint.dir to look in; or give the path of a checkpoint"
@@ -162,6 +162,7 @@ class TrainJob(Document):
         _check_times(self)
         prefill_settings.check(self)
         adapt_settings.check(self)
+        gpus.check(self)
         if not self.swaps:
             _ = self.scenario  # the scenario's own rules (policy, per-stage lists) hold for the job too
         return self
@@ -375,11 +376,6 @@ def _check_strategy(job: TrainJob) -> None:
         swap_settings.check(job)
     elif job.swap is not None:
         raise InputError("swap", job.swap.model_dump(exclude_none=True), "belongs to strategy swap")
-
-
-def _refuse_later(job: TrainJob) -> None:
-    if job.device == "cuda" and not job.swaps:
-        raise InputError("device", job.device, f"{_LATER}; allowed: cpu, emulated")
 
 
 def _check_datacenters(job: TrainJob) -> None:

@@ -65,6 +65,14 @@ class RecoverySettings(Document):
     layers_per_gpu: Annotated[Count, Field(le=100_000)] | None = None
 
 
+class TlsSettings(Document):
+    """PEM files on every node, by the same paths: its own certificate and key, and the authority of all."""
+
+    certificate: Annotated[str, Field(min_length=1)]
+    key: Annotated[str, Field(min_length=1)]
+    authority: Annotated[str, Field(min_length=1)]
+
+
 class AdaptSettings(Document):
     """A run that plans anew where ops or transfers take other times than planned.
 

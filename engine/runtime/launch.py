@@ -21,6 +21,7 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.runtime.gpus import CUDA
 from engine.runtime.job import TrainJob
 
 EXIT_FINAL = 78  # of a rank that would end the same way again: bad input, a loss that went wrong (EX_CONFIG)
@@ -84,7 +85,6 @@ class LaunchSpec:
     ports : first and last of the ports on which the local ranks may listen to others; None: any free one.
     life : of the run's ranks, counted from 1; they begin another one after a failure (recovery).
     start : of this generation on this machine, counted from 1; a lost machine is started again (recovery).
-    real_wan : the network between data centres is the one that is there, though GPUs are emulated.
     """
 
     run: str
@@ -100,7 +100,6 @@ class LaunchSpec:
     ports: tuple[int, int] | None = None
     life: int = 1
     start: int = 1
-    real_wan: bool = False
 
     def to_json(self) -> str:
         """The spec as one line of JSON."""
@@ -149,7 +148,10 @@ def _port_range(ports: Any) -> tuple[int, int]:
 def single_machine(
     job: TrainJob, *, run: str, log_dir: str, disturbance: Disturbance | None = None
 ) -> LaunchSpec:
-    """Return the spec of a job whose ranks all run on this machine, one emulated node per GPU."""
+    """Return the spec of a job whose ranks all run on this machine, a node per GPU.
+
+    On CUDA a rank takes the GPU with its own number, or under `devices` with that of its device.
+    """
     ranks = []
     used = dict.fromkeys(range(len(job.datacenters)), 0)
     for rank in range(job.stages * len(job.dcs_of_pipeline)):
@@ -165,7 +167,7 @@ def single_machine(
                 dc_name=name,
                 node=f"{name}-{used[dc]}",
                 host=LOCALHOST,
-                gpu=used[dc],
+                gpu=_gpu_of(job, rank, used[dc]),
             )
         )
         used[dc] += 1
@@ -174,6 +176,17 @@ def single_machine(
         rendezvous_host=LOCALHOST, rendezvous_port=0, secret=secrets.token_hex(16), log_dir=log_dir,
         disturbance=disturbance or Disturbance(),
     )  # fmt: skip
+
+
+def _gpu_of(job: TrainJob, rank: int, of_dc: int) -> int:
+    """The GPU of a rank on this machine: real ones are shared by the data centres that it plays."""
+    if job.device != CUDA:
+        return of_dc
+    if job.devices is None:
+        return rank
+    placed = [device for devices in job.devices.pipelines for device in devices]
+    joining = [joins.device for joins in job.swap.joins] if job.swap else []
+    return [*placed, *joining][rank]
 
 
 class RankGroup:

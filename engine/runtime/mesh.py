@@ -1,20 +1,23 @@
-"""Everything that connects one rank to the others: rendezvous, gloo in its DC, transport to neighbours."""
+"""What connects one rank to the others: rendezvous, gloo or NCCL in its DC, transport to neighbours."""
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
+import torch.distributed
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
+from engine.runtime.device import Device
 from engine.runtime.exchange import WAIT_S, PeerLost
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import LaunchSpec, RankAssignment
 from engine.runtime.network import HopNetwork
 from engine.runtime.recovery.cuts import Cuts
 from engine.runtime.ring import Ring
-from engine.runtime.transport import Address, Endpoint, LinkShape, Peer
+from engine.runtime.staging import StagedSums
+from engine.runtime.transport import Address, Endpoint, LinkShape, Peer, TlsFiles
 from engine.runtime.wiring import neighbours
 from engine.schedule.ir import Schedule
 
@@ -26,15 +29,17 @@ class Mesh:
 
     Parameters
     ----------
+    device : where this rank's gradients are.
     listen_fd : the store's socket where this rank hosts it.
     also : ranks to connect to beyond those that the schedule needs.
     cuts : drills, in which the network between two data centres is cut.
     """
 
     def __init__(
-        self, spec: LaunchSpec, me: RankAssignment, schedule: Schedule, *, port: int, listen_fd: int | None,
-        also: Sequence[int] = (), cuts: Cuts | None = None,
+        self, spec: LaunchSpec, me: RankAssignment, schedule: Schedule, device: Device, *, port: int,
+        listen_fd: int | None, also: Sequence[int] = (), cuts: Cuts | None = None,
     ) -> None:  # fmt: skip
+        self._device = device
         self.spec, self.me, self.job, self._schedule = spec, me, spec.job, schedule
         self._also, self._cuts = also, cuts
         self._neighbours = neighbours(schedule, me.stage)
@@ -126,10 +131,17 @@ class Mesh:
         """What sums over the replicas of this stage; None where there are no others."""
         if len(ring) == 1:
             return None
-        if len({replica.dc for replica in ring}) == 1:
-            return self._gloo(f"stage/{self.me.stage}", [replica.rank for replica in ring])
-        assert self.endpoint is not None
-        return Ring(self.endpoint, [replica.rank for replica in ring])
+        ranks, name = [replica.rank for replica in ring], f"stage/{self.me.stage}"
+        nccl = torch.distributed.is_nccl_available()
+        backend = backend_of(self._device, {replica.dc for replica in ring}, nccl=nccl)
+        if backend == "nccl":
+            return nccl_group(PrefixStore(name, self.store), self.me, ranks)
+        if backend == "gloo":
+            group = self._gloo(name, ranks)
+        else:
+            assert self.endpoint is not None
+            group = Ring(self.endpoint, ranks)
+        return StagedSums(group, self._device) if self._device.apart else group
 
     def _ring_neighbours(self) -> list[RankAssignment]:
         """Replicas that this rank sums with over the transport; none where all are in one DC."""
@@ -150,7 +162,7 @@ class Mesh:
         endpoint = Endpoint(
             rank=self.me.rank, listen_host=self.me.host, secret=self.spec.secret,
             run=f"{self.spec.run}, life {self.spec.life}", generation=self.spec.generation,
-            listen_ports=self.spec.ports, cut=self._cut,
+            listen_ports=self.spec.ports, cut=self._cut, tls=TlsFiles.of(self.job),
         )  # fmt: skip
         self.share("address", list(endpoint.address))
         endpoint.connect([self._peer(other) for other in others], timeout_s=RENDEZVOUS_S)
@@ -178,7 +190,23 @@ class Mesh:
             return Peer(rank=other.rank, address=(host, port), link=f"LAN of {self.me.dc_name}")
         network = self.job.between(self.me.dc, other.dc)
         assert network is not None, "every pair of data centres that talk has a link"
-        return wan_peer(self.job, self.me, other, (host, port), network, real=self.spec.real_wan)
+        return wan_peer(self.job, self.me, other, (host, port), network)
+
+
+def backend_of(device: Device, dcs: Collection[int], *, nccl: bool) -> Literal["nccl", "gloo", "ring"]:
+    """What sums over replicas in data centres `dcs`: NCCL inside one only, on GPUs, where torch has it."""
+    if len(set(dcs)) > 1:
+        return "ring"
+    return "nccl" if device.name.type == "cuda" and nccl else "gloo"
+
+
+def nccl_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
+    """An NCCL group of `ranks`, which meet at `store`; all of them call this. Experimental: never run."""
+    from torch.distributed import ProcessGroupNCCL  # torch for CPUs has none
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=WAIT_S)
+    return ProcessGroupNCCL(store, ranks.index(me.rank), len(ranks), options)
 
 
 def gloo_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
@@ -193,12 +221,11 @@ def gloo_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
 
 
 def wan_peer(
-    job: TrainJob, me: RankAssignment, other: RankAssignment, address: Address, network: HopNetwork,
-    *, real: bool = False,
-) -> Peer:  # fmt: skip
-    """A rank in another data centre; `real`: over the network that is there, on the emulated device too."""
+    job: TrainJob, me: RankAssignment, other: RankAssignment, address: Address, network: HopNetwork
+) -> Peer:
+    """A rank in another data centre."""
     # Between two processes of one machine there is no WAN but an emulated one.
-    emulated = not real and (job.device == "emulated" or other.host == me.host)
+    emulated = job.device == "emulated" or other.host == me.host
     shape = LinkShape(
         one_way_delay_s=network.latency_ms / 1e3, cap_bytes_per_s=network.cap_bytes_per_s,
         window_bytes=network.window_bytes, connections=network.connections,

@@ -124,7 +124,7 @@ def digest(layer: nn.Module) -> str:
     """SHA-256 of a layer's parameters as little-endian fp32, hex."""
     sha = hashlib.sha256()
     for parameter in layer.parameters():
-        sha.update(parameter.detach().to(torch.float32).contiguous().numpy().tobytes())
+        sha.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
     return sha.hexdigest()
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, parse
+from engine.runtime.device import CpuDevice, CudaDevice
 from engine.runtime.exchange import Key, Passage
 from engine.runtime.executor import Executor, Place, Port, Work
 from engine.runtime.gradients import Gradients
@@ -48,8 +49,8 @@ class ProfileRequest(Document):
 
     @model_validator(mode="after")
     def _consistent(self) -> "ProfileRequest":
-        if self.device == "cuda":
-            raise InputError("device", self.device, "not available in this version; allowed: cpu")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InputError("device", self.device, "torch sees no CUDA device here; allowed: cpu")
         _ = self.job
         return self
 
@@ -89,7 +90,8 @@ def profile_stage(request: ProfileRequest, stage: int) -> StageTimes:
     """Measure stage number `stage`; one thread, as a rank of a run on the CPU has."""
     torch.set_num_threads(1)
     job = request.job
-    module = Stage(job, stage)
+    device = CudaDevice(0) if request.device == "cuda" else CpuDevice()
+    module = Stage(job, stage).to(device.name)
     stopwatch = _Stopwatch()
     places = [
         Place(
@@ -102,6 +104,7 @@ def profile_stage(request: ProfileRequest, stage: int) -> StageTimes:
         shape=(job.micro_batch, job.model.seq, job.model.hidden), microbatches=job.microbatches, pipelines=1,
         batch=lambda _: _tokens(job), late=False,
         gradients=Gradients(list(module.chunks), group=None, replica=0, replicas=1),
+        device=device,
         recorder=stopwatch,  # type: ignore[arg-type]  # of the recorder, the executor uses no more than this
     )  # fmt: skip
     executor.run(0)

@@ -17,6 +17,7 @@ from engine.runtime.adapt.follow import Follower, Leader
 from engine.runtime.boundary import Boundary, Flag
 from engine.runtime.checkpoint.keeper import Keeper
 from engine.runtime.corpus import Corpus, samples_of
+from engine.runtime.device import device_of
 from engine.runtime.events import EventWriter
 from engine.runtime.exchange import PeerLost
 from engine.runtime.executor import Executor, work_of
@@ -100,14 +101,15 @@ class _Training:
         self._start, self._spec, self._me, self._job = start, start.spec, start.me, start.spec.job
         self._schedule = start.schedule
         self._events = EventWriter(start.events_fd)
+        self._device = device_of(self._job.device, self._me.gpu, overrun=self._overrun)
         self._mesh = Mesh(
-            self._spec, self._me, start.schedule, port=start.port, listen_fd=start.listen_fd,
+            self._spec, self._me, start.schedule, self._device, port=start.port, listen_fd=start.listen_fd,
             also=start.kept.peers(self._me.rank) if start.kept else (), cuts=start.cuts,
         )  # fmt: skip
         self._adapting = self._new_adapting()
         report = self._adapting.report if self._adapting else None
         self._recorder = Recorder(self._me, self._events, die, report)
-        self._stage = Stage(self._job, self._me.stage, start.schedule.traversal)
+        self._stage = Stage(self._job, self._me.stage, start.schedule.traversal).to(self._device.name)
         job, me, mesh = self._job, self._me, self._mesh
         self._gradients = Gradients(
             list(self._stage.chunks), group=mesh.replicas, replica=me.pipeline, replicas=job.pipelines,
@@ -116,8 +118,7 @@ class _Training:
         self._optimizer = torch.optim.AdamW(
             self._stage.parameters(), lr=job.lr, weight_decay=job.weight_decay, fused=True
         )
-        ops = len(start.schedule.order(me.pipeline % job.cell_pipelines, me.stage))
-        self._prefill = prefill_of(self._spec, me, mesh.store, ops=ops, span=self._recorder.prefill)
+        self._prefill = prefill_of(self._spec, me, mesh.store, ops=self._ops, span=self._recorder.prefill)
         self._disturbed = False
         self._executor = self._new_executor()
         # Replicas hold the same sums, so one pipeline is enough to report them; a clip needs them everywhere.
@@ -152,10 +153,15 @@ class _Training:
             ]
         )
 
+    @property
+    def _ops(self) -> int:
+        """How many ops the present schedule has for this GPU."""
+        return len(self._schedule.order(self._me.pipeline % self._job.cell_pipelines, self._me.stage))
+
     def _new_executor(self) -> Executor:
         """What runs this GPU's part of the present schedule."""
         job, me, schedule = self._job, self._me, self._schedule
-        wiring = Wiring(job, schedule, me, self._mesh)
+        wiring = Wiring(job, schedule, me, self._mesh, self._device)
         return Executor(
             self._stage, work_of(schedule, me.pipeline % job.cell_pipelines, me.stage, self._lasts_s),
             seat=self._prefill.seat if self._prefill else None,
@@ -163,7 +169,11 @@ class _Training:
             shape=(job.micro_batch, job.model.seq, job.model.hidden),
             microbatches=job.microbatches_of_step, pipelines=job.pipelines, batch=self._batch,
             late=schedule.recompute_gate == "late", gradients=self._gradients, recorder=self._recorder,
+            device=self._device,
         )  # fmt: skip
+
+    def _overrun(self, by_s: float) -> None:
+        self._recorder.overrun(by_s)
 
     def _new_adapting(self) -> Follower | None:
         if self._job.adapt is None:
@@ -186,6 +196,8 @@ class _Training:
             self._mesh.disturb()
         if schedule is not None:
             self._schedule = schedule
+            if self._prefill:
+                self._prefill.seat.reorder(since=iteration, ops=self._ops)
         if disturbs or schedule is not None:
             self._executor = self._new_executor()
 
@@ -194,7 +206,7 @@ class _Training:
         if held_out is None:
             return None
         return Validation(
-            self._job, self._me, self._schedule.traversal, self._stage, self._mesh, held_out,
+            self._job, self._me, self._schedule.traversal, self._stage, self._mesh, held_out, self._device,
             leads=self._me.rank == self._spec.first_rank, say=self._events.put,
         )  # fmt: skip
 
@@ -284,6 +296,7 @@ class _Training:
         start = time.monotonic()
         self._set_rate(iteration)
         self._optimizer.step()
+        self._device.settle()
         end = time.monotonic()
         recorder.op("optimizer", None, start, end)
         kept = self._keeper.after(iteration + 1)
@@ -351,6 +364,8 @@ class _Training:
     def _report(self) -> None:
         """The first rank gathers what all measured and sends the result; the others wait until it has."""
         mine = {**self._recorder.stats(), "egress": self._mesh.egress(), "digests": self._stage.digests()}
+        if self._device.apart:
+            mine["peak_gpu_bytes"] = self._device.peak_bytes()
         if self._prefill:
             mine["prefill"] = asdict(self._prefill.seat.waits)
         self._mesh.share("stats", mine)

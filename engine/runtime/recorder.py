@@ -47,10 +47,15 @@ class Crossing:
 @dataclass(slots=True, kw_only=True)
 class _Iteration:
     number: int
-    start: float = 0.0
+    start: float | None = None  # of the first op
     end: float = 0.0
     spans: list[Span] = field(default_factory=list)
     missing: int = 1  # transfers under way, and one for the iteration itself
+
+    @property
+    def begin(self) -> float:
+        """Of the first op; the end, where there was none."""
+        return self.end if self.start is None else self.start
 
 
 @dataclass(slots=True)
@@ -101,7 +106,7 @@ class Recorder:
         """Note an op of this GPU, or a load onto it beside its ops; times of time.monotonic()."""
         record = self._now
         assert record is not None
-        if not record.spans:
+        if record.start is None:
             record.start = start
         unix = self.clock.unix
         me = self._me
@@ -147,7 +152,7 @@ class Recorder:
         record = self._now
         assert record is not None
         record.end = end
-        begin = self._ended if self._ended is not None else record.start
+        begin = self._ended if self._ended is not None else record.begin
         if self._is_warm(record):
             self._iterations.append(end - begin)
             self._window_s += end - begin
@@ -229,7 +234,7 @@ class Recorder:
     def _event(self, record: _Iteration) -> Event:
         unix = self.clock.unix
         return {
-            "kind": "spans", "rank": self._me.rank, "iteration": record.number, "start": unix(record.start),
+            "kind": "spans", "rank": self._me.rank, "iteration": record.number, "start": unix(record.begin),
             "end": unix(record.end), "spans": [span.as_dict() for span in record.spans],
         }  # fmt: skip
 

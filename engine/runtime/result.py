@@ -32,6 +32,7 @@ def measured_part(job: TrainJob, stats: list[dict[str, Any]]) -> dict[str, Any]:
         "optimizer_ms": _median_ms(stats, "optimizer"),
         "wan": _wan(job, stats),
         "peak_rss_mb": max(rank["peak_rss_mb"] for rank in stats),
+        **_peak_gpu_mb(stats),
         "overruns": sum(rank["overruns"] for rank in stats),
         "worst_overrun_ms": max(rank["worst_overrun_ms"] for rank in stats),
         "dropped_events": sum(rank["dropped_events"] for rank in stats),
@@ -59,6 +60,12 @@ def completed(job: TrainJob, schedule: Schedule, result: dict[str, Any]) -> dict
         result["deviation"] = result["iteration_ms"]["median"] / simulated_ms - 1
     result["utilization"] = {**result["utilization"], "simulated": prediction.utilization}
     return result
+
+
+def _peak_gpu_mb(stats: list[dict[str, Any]]) -> dict[str, float]:
+    """Most memory that tensors of one rank took on its GPU, in MB (10^6 bytes); nothing without GPUs."""
+    peaks = [rank["peak_gpu_bytes"] for rank in stats if "peak_gpu_bytes" in rank]
+    return {"peak_gpu_mb": round(max(peaks) / 1e6, 1)} if peaks else {}
 
 
 def _waits(stats: list[dict[str, Any]]) -> dict[str, Any]:

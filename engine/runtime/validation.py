@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.runtime.corpus import Corpus
+from engine.runtime.device import Device
 from engine.runtime.exchange import VALIDATION, WAIT_S, lost_is_peer_lost, raw
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import RankAssignment
@@ -44,7 +45,7 @@ class Fabric(Protocol):
 
 
 class Validation:
-    """One rank's part; `held_out` is the corpus of what is never trained on.
+    """One rank's part; `held_out` is the corpus of what is never trained on, `device` where the stage is.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ class Validation:
 
     def __init__(
         self, job: TrainJob, me: RankAssignment, traversal: Traversal, stage: Stage, fabric: Fabric,
-        held_out: Corpus, *, leads: bool, say: Callable[[dict[str, Any]], None],
+        held_out: Corpus, device: Device, *, leads: bool, say: Callable[[dict[str, Any]], None],
     ) -> None:  # fmt: skip
         assert job.validation is not None
         self._job, self._me, self._fabric, self._stage = job, me, fabric, stage
@@ -64,7 +65,9 @@ class Validation:
         parts = [np.arange(first, min(count, first + size)) for first in range(0, count, size)]
         self._parts = parts[me.pipeline :: job.pipelines]
         tokens, targets = held_out.batch(0, count, np.arange(count))
-        self._tokens, self._targets = torch.from_numpy(tokens), torch.from_numpy(targets)
+        self._device = device.name
+        self._tokens = torch.from_numpy(tokens).to(self._device)
+        self._targets = torch.from_numpy(targets).to(self._device)
         self._handed: dict[int, Tensor] = {}  # by part, from one chunk here to the next
         self._under_way: list[tuple[Send, Tensor]] = []  # a tensor is kept until it has left
         self.results: list[dict[str, Any]] = []
@@ -122,7 +125,7 @@ class Validation:
 
     def _send(self, stage: int, tag: tuple[int, ...], output: Tensor) -> None:
         assert self._fabric.endpoint is not None
-        data = output.contiguous()
+        data = output.cpu().contiguous()
         to = self._fabric.at(self._me.pipeline, stage).rank
         self._under_way.append((self._fabric.endpoint.send(to, (VALIDATION, *tag), raw(data)), data))
 
@@ -133,7 +136,7 @@ class Validation:
         source = self._fabric.at(self._me.pipeline, stage).rank
         receive = self._fabric.endpoint.post_receive(source, (VALIDATION, *tag), raw(into))
         lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
-        return into
+        return into.to(self._device)
 
     def _heard(self, step: int) -> Iterator[float]:
         """The sums of all pipelines, in their order: the same sum every time."""

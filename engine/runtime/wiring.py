@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
+from engine.runtime.device import CpuDevice, Device
 from engine.runtime.exchange import (
     STARTED,
     WAIT_S,
@@ -27,6 +28,7 @@ from engine.runtime.executor import Place, Port
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import RankAssignment
 from engine.runtime.recorder import Crossing
+from engine.runtime.staging import staging
 from engine.runtime.transport import Endpoint, SharedReceiver, SharedSender
 from engine.schedule.ir import OpKind, Schedule
 from engine.schedule.traversal import WITHIN_STAGE
@@ -62,7 +64,7 @@ def neighbours(schedule: Schedule, stage: int) -> dict[int, int]:
 
 
 class Wiring:
-    """The ports of the chunks of rank `me`, and the ends of links that they share.
+    """The ports of the chunks of rank `me`, and the ends of links that they share; it sends from `device`.
 
     Attributes
     ----------
@@ -70,7 +72,11 @@ class Wiring:
     links : every end of a link here, once.
     """
 
-    def __init__(self, job: TrainJob, schedule: Schedule, me: RankAssignment, fabric: Fabric) -> None:
+    def __init__(
+        self, job: TrainJob, schedule: Schedule, me: RankAssignment, fabric: Fabric,
+        device: Device | None = None,
+    ) -> None:  # fmt: skip
+        self._staged = staging(device or CpuDevice())
         self._job, self._schedule, self._me, self._fabric = job, schedule, me, fabric
         self._cell = job.cell_of(me.pipeline)
         self._in_cell = self._cell.index(me.pipeline)  # as the schedule numbers it
@@ -103,7 +109,7 @@ class Wiring:
         tell = functools.partial(self._tell_started, other, own_chunk) if self._gated and not after else None
         return Port(
             incoming=self._end_of(receives, self._incoming, self._new_incoming),
-            outgoing=self._end_of(sends, self._outgoing, self._new_outgoing),
+            outgoing=self._end_of(sends, self._outgoing, lambda way: self._staged(self._new_outgoing(way))),
             takes=chunk,
             crossing=self._crossing(sends, own_chunk, "activation" if after else "gradient"),
             tell_started=tell,
@@ -133,12 +139,12 @@ class Wiring:
             group, member = self._lan(receiver)
             return self._in_turn(way, LanOutgoing(group, member, receiver, self._lan_tag(way)))
         assert self._fabric.endpoint is not None
-        how: dict[str, Any] = {"padded_to": self._job.wan_bytes, "delay_s": network.latency_ms / 1e3}
+        endpoint, padded_to, delay_s = self._fabric.endpoint, self._job.wan_bytes, network.latency_ms / 1e3
         if self._shared(way):
-            return SharedOutgoing(
-                SharedSender(self._fabric.endpoint, **self._sharing(way, sends=True)), **how
-            )
-        return self._in_turn(way, WanOutgoing(self._fabric.endpoint, receiver, way, **how))
+            sender = SharedSender(endpoint, padded_to=padded_to, **self._sharing(way, sends=True))
+            return SharedOutgoing(sender, delay_s=delay_s)
+        outgoing = WanOutgoing(endpoint, receiver, way, padded_to=padded_to, delay_s=delay_s)
+        return self._in_turn(way, outgoing)
 
     def _rank_at(self, stage: int) -> int:
         return self._fabric.at(self._me.pipeline, stage).rank

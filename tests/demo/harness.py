@@ -68,7 +68,7 @@ class Demo:
         self.process = spawn(
             [
                 *(sys.executable, "-m", "webapp.supervisor", "--demo", "--port", str(self.port)),
-                *(["--sell"] if self.sells else []),
+                *([] if self.sells else ["--no-sell"]),
             ],
             death_signal=signal.SIGINT,  # a test process that is killed takes the product with it
             output=subprocess.PIPE, env=environment(self.var), cwd=ROOT,

@@ -57,7 +57,7 @@ def _told(samples: dict[float, dict[str, float]]) -> list[str]:
 
 
 def test_ten_minutes_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
-    with demo_of_its_own() as demo:
+    with demo_of_its_own(sells=True) as demo:
         started = time.monotonic()
         demo.start()
         client = operator_of(demo)

@@ -1,7 +1,7 @@
 """The bubble index against a plain one that knows lists of free intervals and looks at all of them."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -160,7 +160,35 @@ def test_idle_gpus_have_one_endless_bubble() -> None:
     assert pattern.bubbles(0, 1) == ((0.0, 100.0),)
 
 
+@settings(max_examples=15, deadline=None)
+@given(
+    pattern=patterns(), cells=st.sampled_from([2, 4]), degree=st.sampled_from([1, 2]),
+    tokens=st.lists(st.integers(1, 2500), min_size=1, max_size=8),
+)  # fmt: skip
+def test_a_pattern_of_many_cells_is_as_many_cells_of_a_pattern(
+    pattern: TrainingPattern, cells: int, degree: int, tokens: list[int]
+) -> None:
+    joint = replace(pattern, busy=pattern.busy * cells)
+    fleets = (
+        Fleet(pattern=pattern, phase_ms=(0.0,) * cells, pp_degree=degree),
+        Fleet(pattern=joint, phase_ms=(0.0,), pp_degree=degree, cells_of_pattern=cells),
+    )
+    found = []
+    for fleet in fleets:
+        index = BubbleIndex(fleet, MODEL, Hop(fixed_ms=0.5), chunk=50, guard_ms=1.0, horizon_ms=HORIZON_MS)
+        rows = []
+        for count in tokens:
+            place = index.find(count, chunk=min(count, 50), not_before_ms=0.0)
+            if place is not None:
+                index.take(place.rows)
+                rows.append(place.rows.tolist())
+        found.append(rows)
+    assert found[0] == found[1]
+
+
 def test_cells_must_make_whole_pipelines() -> None:
     pattern = TrainingPattern(period_ms=100.0, busy=((((0.0, 50.0),),),), dc_of_stage=(0,))
     with pytest.raises(InputError, match="pp_degree"):
         Fleet(pattern=pattern, phase_ms=(0.0,) * 3, pp_degree=2)
+    with pytest.raises(InputError, match="cells_of_pattern"):
+        Fleet(pattern=pattern, phase_ms=(0.0,), cells_of_pattern=2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.prefill.observed import FEWEST, ObservedCell
+from engine.prefill.observed import FEWEST, KEPT, ObservedCell
 from engine.prefill.slowdown import CLEAN_TO_RESUME, SlowDown
 from engine.prefill.slowdown import FEWEST as FEWEST_OF_EACH
 
@@ -16,10 +16,12 @@ def cell(iterations: int = 6, *, early_ms: float = 0.0) -> ObservedCell:
     seen = ObservedCell([2, 2], stages=2)
     for n in range(iterations):
         for gpu, ops in OPS.items():
-            for index, (start, end) in enumerate(ops):
-                off = early_ms if (gpu, index) == (0, 1) and n % 3 == 0 else 0.0
-                seen.ended(gpu, (n, index), n * PERIOD + start - off, n * PERIOD + end)
-    seen.ended(0, (iterations, 0), iterations * PERIOD, iterations * PERIOD + 10.0)
+            off = early_ms if gpu == 0 and n % 3 == 0 else 0.0
+            (first, end), (second, last) = ((n * PERIOD + b, n * PERIOD + e) for b, e in ops)
+            if gpu == 0:
+                seen.begun(n, first)
+            seen.ran(gpu, n, [first, second - off], [end, last])
+    seen.begun(iterations, iterations * PERIOD)
     return seen
 
 
@@ -42,8 +44,9 @@ def test_pattern_and_bubbles_are_those_of_the_ops() -> None:
 def test_what_reaches_into_the_next_iteration_lies_at_its_begin() -> None:
     seen = ObservedCell([1, 1], stages=2)
     for n in range(6):
-        seen.ended(0, (n, 0), n * PERIOD, n * PERIOD + 40)
-        seen.ended(1, (n, 0), n * PERIOD + 50, n * PERIOD + 120)
+        seen.begun(n, n * PERIOD)
+        seen.ran(0, n, [n * PERIOD], [n * PERIOD + 40])
+        seen.ran(1, n, [n * PERIOD + 50], [n * PERIOD + 120])
     assert seen.pattern().busy[0][1] == ((0.0, 20.0), (50.0, 100.0))
 
 
@@ -79,22 +82,22 @@ def test_the_guard_is_what_early_ops_ask_for() -> None:
 
 def test_a_signal_that_comes_twice_changes_nothing() -> None:
     seen = cell()
-    seen.ended(0, (6, 0), 600.0, 610.0)
+    assert not seen.begun(6, 600.0)
     assert (seen.latest, seen.begin_ms) == (6, 600.0)
 
 
 def test_training_that_goes_back_is_followed() -> None:
     seen = cell()
-    assert seen.ended(0, (4, 0), 5000.0, 5010.0), "resumed from a checkpoint, seconds later"
+    assert seen.begun(4, 5000.0), "resumed from a checkpoint, seconds later"
     assert (seen.latest, seen.begin_ms, seen.period_ms) == (4, 5000.0, PERIOD)
-    seen.ended(0, (5, 0), 5000.0 + PERIOD, 5010.0 + PERIOD)
+    seen.begun(5, 5000.0 + PERIOD)
     assert seen.next_op(1, 5105.0, resume_ms=5200.0) == ((5, 0), 5120.0)
 
 
 def test_signals_of_what_a_gpu_does_not_have_are_left_aside() -> None:
     seen = cell()
-    assert not seen.ended(0, (6, 2), 0.0, 1.0)
-    assert not seen.ended(5, (6, 0), 0.0, 1.0)
+    assert not seen.ran(0, 6, [0.0], [1.0])
+    assert not seen.ran(5, 6, [0.0, 1.0], [1.0, 2.0])
     assert seen.pattern().period_ms == PERIOD
 
 
@@ -118,3 +121,13 @@ def test_slowdown_within_its_noise_does_not_pause() -> None:
         training.iteration(1.0 + 0.05 * (i % 5), prefilled=i % 2 == 0)
     assert training.share is not None
     assert not training.paused
+
+
+def test_iterations_that_are_never_known_as_a_whole_are_not_kept() -> None:
+    seen = cell()
+    for n in range(6, 300):
+        seen.begun(n, n * PERIOD)
+        seen.ran(1, n, [0.0, 1.0], [1.0, 2.0])  # the first GPU's ops were never told
+    seen.ran(1, 300, [0.0, 1.0], [1.0, 2.0])  # before its begin
+    assert len(seen._seen) <= KEPT + 2
+    assert len(seen._begins) <= KEPT + 1

@@ -23,7 +23,6 @@ from engine.simulate.spans import Span
 from tests.runtime import swap_jobs
 from tests.runtime.jobs import Run, job
 from tests.runtime.machines import Machines
-from tests.runtime.prefill.test_served import prefill
 from tests.runtime.test_boundary import Store
 from tests.runtime.test_training_equals_single import reference
 
@@ -172,11 +171,6 @@ def test_all_ranks_go_over_at_the_same_iteration(slow_from: int, seed: int) -> N
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(InputError, match=why):
         job(**changes)
-
-
-def test_beside_prefill_it_is_refused() -> None:
-    with pytest.raises(InputError, match=r"adapt: .* must be left out beside prefill"):
-        job(prefill=prefill(Path("/models/x")), adapt={})
 
 
 def test_with_strategy_swap_it_is_refused() -> None:

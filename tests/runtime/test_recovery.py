@@ -234,6 +234,22 @@ def test_too_few_nodes_fail_the_run_and_the_checkpoint_stays(tmp_path: Path) -> 
 
 
 @pytest.mark.long
+def test_without_the_first_machine_the_others_say_why_they_end(tmp_path: Path) -> None:
+    saves = {"dir": str(tmp_path / "saved"), "every": 1}
+    of = job(**{**JOB, "steps": 10**6}, **ONE_PIPELINE, recovery={"wait_s": 2}, checkpoint=saves)
+    with Machines(of, tmp_path, [(0, 1), (2,)]) as run:
+        run.wait(lambda: bool(run.of_kind("checkpoint")), "a checkpoint")
+        run.kill_machines(0, away_s=1000)
+        assert run.groups[1].wait(30)
+    ends = [e for e in run.of_kind("rank") if e["state"] in ("failed", "stopped") and e["rank"] == 2]
+    assert [e["state"] for e in ends] == ["failed"]
+    assert "nothing was heard from" in ends[0]["detail"]
+    assert ends[0].get("exit_code") is None, "it was killed for another's sake: the site may move the run"
+    saved = [e["where"] for e in run.of_kind("checkpoint") if e["state"] == "saved"]
+    assert find(saved[-1]).manifest.step > 0
+
+
+@pytest.mark.long
 def test_stopped_while_it_waits_for_a_machine(tmp_path: Path) -> None:
     of = job(**{**JOB, "steps": 10**6}, recovery={})
     with Machines(of, tmp_path, SPLIT) as run:

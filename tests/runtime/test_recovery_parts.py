@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from engine.errors import Infeasible, InputError
 from engine.runtime.launch import LaunchSpec, single_machine
+from engine.runtime.prefill.neighbours import gpus_of
 from engine.runtime.recovery.history import History
 from engine.runtime.recovery.layout import Layout
 from engine.runtime.recovery.life import Dead, Life, Trouble
@@ -20,6 +22,7 @@ from engine.runtime.recovery.memory import Header, Memory, held, new_memory
 from engine.runtime.recovery.plan import Saved, way_on
 from engine.runtime.recovery.smaller import smaller
 from tests.runtime.jobs import job
+from tests.runtime.prefill.live import prefill
 
 SPEC: LaunchSpec = single_machine(job(recovery={}), run="x", log_dir="")
 RANKS = range(6)  # two pipelines of three stages: 0 1 | 2 and 3 4 | 5
@@ -123,12 +126,31 @@ def test_a_smaller_layout_keeps_the_batch_and_seats_each_stage_once(
     assert next((a.pipeline, a.stage) for a in cut.ranks if a.rank == 0) == (0, 0)
 
 
+@pytest.mark.parametrize("degree", [1, 2])
+def test_a_smaller_layout_prefills_where_its_cells_can(degree: int) -> None:
+    served = prefill(Path("/models/x"), pp_degree=degree)
+    cut = smaller(single_machine(job(prefill=served, cells=2, recovery={}), run="x", log_dir=""), {0, 2, 4})
+    assert isinstance(cut, Layout)
+    assert (cut.job.prefill is not None) == (degree == 1)
+    assert [me.rank for me in gpus_of(cut.applied(SPEC), 0)] == [0, 4], "by stage, whatever their numbers"
+
+
 def test_who_has_a_stage_in_memory_keeps_it() -> None:
     cut = smaller(SPEC, {0, 2, 4, 5})
     assert isinstance(cut, Layout)
     assert {a.rank: a.stage for a in cut.ranks} == {0: 0, 4: 1, 2: 2}
     way = way_on(cut.applied(SPEC), dict.fromkeys((0, 2, 4), (5, 6)), None)
     assert (way.source, way.step) == ("memory", 6)
+
+
+def test_without_the_first_rank_the_layout_is_one_for_another_launch() -> None:
+    cut = smaller(SPEC, {3, 4, 5})
+    assert isinstance(cut, Layout)
+    assert {a.rank: (a.pipeline, a.stage) for a in cut.ranks} == {3: (0, 0), 4: (0, 1), 5: (0, 2)}
+    whole = job(recovery={"layers_per_gpu": 2})
+    elsewhere = smaller(single_machine(whole, run="x", log_dir=""), {2, 5})
+    assert isinstance(elsewhere, Layout)
+    assert elsewhere.job.dcs == (1, 1), "the first data centre is lost with all its GPUs"
 
 
 def test_fewer_stages_take_the_times_and_limits_of_their_layers() -> None:

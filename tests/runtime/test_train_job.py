@@ -12,6 +12,7 @@ from engine.errors import InputError
 from engine.runtime.corpus import open_corpus
 from engine.runtime.predict import predict, schedule_of, stage_parameters
 from tests.runtime.jobs import document, job
+from tests.runtime.prefill.live import prefill
 
 EMULATED = {
     "device": "emulated",
@@ -73,7 +74,12 @@ REFUSED = [
     ({"strategy": "swop"}, "did you mean 'swap'"),
     ({"swap": {"gpu": {"memory_bytes": 1e6}}}, "swap.*belongs to strategy swap"),
     ({"dtype": "fp16"}, "dtype"),
-    ({"device": "cuda"}, "device.*not available"),
+    ({"device": "cuda", "recovery": {}}, "recovery.*not available on device cuda"),
+    ({"device": "cuda", "prefill": prefill(Path("/models/x"))}, "prefill.*not available on device cuda"),
+    (
+        {"device": "cuda", "times_ms": {"forward": 1, "backward": 2}, "activation_bytes": 10**7},
+        "emulated only",
+    ),
     ({"device": "emulated"}, "times_ms.*required"),
     ({**EMULATED, "times_ms": {"forward": [20, 4, 20], "backward": 40}}, r"times_ms.forward\[1\]"),
     ({**EMULATED, "times_ms": {"forward": [20, 20], "backward": 40}}, "times.forward|times_ms.forward"),

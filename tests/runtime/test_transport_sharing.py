@@ -14,12 +14,11 @@ WAN = LinkShape(one_way_delay_s=0.02, cap_bytes_per_s=20e6)
 LAN = LinkShape(one_way_delay_s=0, cap_bytes_per_s=12.5e9)
 
 
-def shared_link(ranks, order, link=3):
+def shared_link(ranks, order, link=3, padded_to=0):
     n = len(ranks) // 2
     near, far = tuple(range(n)), tuple(range(n, 2 * n))
-    senders = [
-        SharedSender(ranks[p], link=link, pipeline=p, near=near, far=far, order=order) for p in range(n)
-    ]
+    how = {"link": link, "near": near, "far": far, "order": order, "padded_to": padded_to}
+    senders = [SharedSender(ranks[p], pipeline=p, **how) for p in range(n)]
     receivers = [
         SharedReceiver(ranks[n + p], link=link, pipeline=p, near=far, far=near, order=order) for p in range(n)
     ]
@@ -27,30 +26,41 @@ def shared_link(ranks, order, link=3):
 
 
 @pytest.mark.parametrize("pipelines", [1, 2, 3])
-@pytest.mark.parametrize(("wan", "lan"), [(WAN, LAN), (WAN, None), (None, None)])
-def test_every_message_arrives_whole_whatever_the_order_of_production(pipelines, wan, lan):
+@pytest.mark.parametrize(
+    ("wan", "lan", "padded_to"), [(WAN, LAN, 40_000), (WAN, None, 0), (None, None, 40_000)]
+)
+def test_every_message_arrives_whole_whatever_the_order_of_production(pipelines, wan, lan, padded_to):
     rng = random.Random(pipelines)
     order = [(p, (m, 0)) for m in range(3) for p in range(pipelines)]
     rng.shuffle(order)
     with cell(pipelines, wan, lan) as ranks:
-        senders, receivers = shared_link(ranks, order)
+        senders, receivers = shared_link(ranks, order, padded_to=padded_to)
+        real = filled = 0
         for iteration in range(3):
             for end in rng.sample(senders + receivers, 2 * pipelines):
                 end.begin_iteration(iteration)
             data = {key: rng.randbytes(rng.choice([0, 1, pipelines, 999, 30_001])) for key in order}
             keys = rng.sample(order, len(order))
             receives = {(p, tag): receivers[p].post_receive(tag, len(data[p, tag])) for p, tag in keys}
-            padding = {key: rng.choice([None, 40_000]) for key in order}
-            sends = {
-                (p, tag): senders[p].send(tag, data[p, tag], padded_to=padding[p, tag])
-                for p, tag in rng.sample(order, len(order))
-            }
+            real += sum(map(len, data.values()))
+            filled += sum(max(len(message), padded_to) for message in data.values())
+            sends = {(p, tag): senders[p].send(tag, data[p, tag]) for p, tag in rng.sample(order, len(order))}
             for key in order:
                 receives[key].wait(10)
                 sends[key].wait(10)
                 assert bytes(receives[key].buffer) == data[key]
                 assert sends[key].start <= sends[key].end
                 assert wan is None or sends[key].end < receives[key].due <= receives[key].arrived
+        by_wan = [
+            (t.peer < pipelines) != (me < pipelines)
+            for me in range(2 * pipelines)
+            for t in ranks[me].traffic()
+        ]
+        sent = [t.bytes_sent for rank in ranks for t in rank.traffic()]
+        over = {w: sum(n for n, far in zip(sent, by_wan, strict=True) if far == w) for w in (True, False)}
+        reports = 16 * 3 * len(order) * (pipelines - 1)
+        assert filled <= over[True] <= filled + len(order) * 3 * pipelines
+        assert over[False] <= 2 * real + reports, "the LAN carries no filler"
 
 
 @pytest.mark.parametrize("pipelines", [2, 3])

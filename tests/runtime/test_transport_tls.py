@@ -11,6 +11,8 @@ import pytest
 
 from engine.errors import InputError
 from engine.runtime.transport import AuthenticationError, Peer, TlsFiles, TransportError
+from tests.runtime.jobs import Run, job
+from tests.runtime.test_training_equals_single import reference
 from tests.runtime.transport_pairs import endpoint, in_parallel
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificates with openssl")
@@ -99,3 +101,20 @@ def test_a_file_that_does_not_do_is_named(files, tmp_path, field):
         endpoint(0, tls=TlsFiles(**{**figures, field: wrong}))
     with pytest.raises(InputError, match=f"tls.{field}"):
         endpoint(0, tls=TlsFiles(**{**figures, field: tmp_path / "missing.pem"}))
+
+
+@pytest.mark.long
+def test_a_job_trains_over_tls(files, tmp_path):
+    paths = {name: str(getattr(files["a"], name)) for name in ("certificate", "key", "authority")}
+    of = job(dtype="fp64", steps=2, tls=paths)
+    losses, _, _ = reference(of)
+    assert Run(of, str(tmp_path)).result()["losses"] == pytest.approx(losses, rel=1e-9)
+
+
+def test_a_job_with_a_file_that_does_not_do_starts_no_rank(files, tmp_path):
+    paths = {"certificate": str(files["stranger"].certificate), "key": str(files["a"].key)}
+    run = Run(job(tls={**paths, "authority": str(files["a"].authority)}), str(tmp_path))
+    assert run.group.wait(60)
+    said = run.of_kind("rank")
+    assert {event["state"] for event in said} == {"failed"}
+    assert all("tls.certificate" in event["detail"] for event in said)

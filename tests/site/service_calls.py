@@ -151,6 +151,12 @@ def bring_back(w: World) -> Callable[[], Any]:
     return partial(jobs.bring_back, run, run.ranks.all()[0], "its agent ended.")
 
 
+def lost_first(w: World) -> Callable[[], Any]:
+    run = over(w)
+    Run.objects.filter(pk=run.pk).update(moves=True)
+    return partial(jobs.settle_move, run)
+
+
 def joining(w: World) -> Callable[[], Any]:
     token = inventory.offer_join(admin(w), w.nodes[0])
     body = {"token": token, "version": __version__, "host": "10.0.0.1"}
@@ -321,6 +327,8 @@ CALLS: dict[str, Prepare] = {
         jobs.stop_at_boundary, operator(w), training(w), why="east-1 is draining", again=True
     ),
     "jobs.fail_run": lambda w: partial(jobs.fail_run, w.launch(), "Broken."),
+    "jobs.fail_or_move": lambda w: partial(jobs.fail_or_move, w.launch(), "Broken."),
+    "jobs.move_run": lambda w: partial(jobs.move_run, over(w), "east-1 did not return."),
     "jobs.forget_stopped_work": waiting_work,
 }
 
@@ -419,6 +427,7 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         bring_back,
         "delivers the launch, which is in the audit, again; the run's page says it",
     ),
+    "jobs.settle_move": (lost_first, "part of a move, whose launch is in the audit"),
     "jobs.record_boundary": (lambda w: partial(jobs.record_boundary, w.launch(), 3), REPORTED),
     "jobs.wait_for": (lambda w: partial(jobs.wait_for, w.launch(), "GPUs"), "the run's page says it"),
     "jobs.wait_in_queue": (

@@ -21,9 +21,15 @@ def test_prefill_is_switched_on_and_off(world: World) -> None:
         "checkpoint": "/models/tiny", "name": "llama-tiny", "chunk_tokens": 16,
         "latency": {"a_ms": 3, "b_ms": 0.2, "c_ms": 0},
     }  # fmt: skip
-    clone(world, sells, name="slower", prefill_latency_b_ms=0.4)
+    clone(world, sells, name="slower", prefill_latency_b_ms=0.4, prefill_pp_degree=1)
     slower = Run.objects.get(job__name="slower").document["prefill"]
+    assert slower["pp_degree"] == 1
     assert slower["latency"] == {"a_ms": 3, "b_ms": 0.4, "c_ms": 0}
+    clone(world, sells, name="ahead", prefill_reserve_ms=10_000)
+    assert Run.objects.get(job__name="ahead").document["prefill"]["reserve_ms"] == 10_000
+    clone(world, sells, name="survives", recoveries=3, adapt_percent=10)
+    survives = Run.objects.get(job__name="survives").document
+    assert {"prefill", "recovery", "adapt"} <= survives.keys()
     clone(world, sells, name="trains", prefill_checkpoint="")
     assert "prefill" not in Run.objects.get(job__name="trains").document
 
@@ -33,7 +39,8 @@ def test_prefill_is_switched_on_and_off(world: World) -> None:
     [
         ({"prefill_latency_b_ms": ""}, "prefill_latency_b_ms", "Required, but missing"),
         ({"prefill_latency_b_ms": 0}, "prefill_latency_b_ms", "greater than 0"),
-        ({"recoveries": 3}, "recoveries", "beside prefill"),
+        ({"prefill_reserve_ms": 600_001}, "prefill_reserve_ms", "less than or equal to 600000"),
+        ({"prefill_pp_degree": 2}, "prefill_pp_degree", "Must divide cells = 1"),
         ({"prefill_kv_budget_gb": 500}, "prefill_kv_budget_gb", "weights and KV caches of prefill"),
     ],
 )

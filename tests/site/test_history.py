@@ -11,14 +11,17 @@ import pytest
 from django.utils import timezone
 
 from tests.site.telemetry import events, placed, spans_event, step_event
+from tests.site.test_recovery import EVENT, WITHOUT_MID
 from tests.site.world import World
 from webapp.inventory.models import LinkMeasurement
 from webapp.jobs.models import Run
+from webapp.jobs.services import record_recovery
 from webapp.live.codes import code_of, span_of
 from webapp.live.history import history
 from webapp.live.models import IterationStat, SpanBatch
-from webapp.live.selectors import snapshot
+from webapp.live.selectors import run_usage, snapshot
 from webapp.live.services import compact_iterations, forget_old_spans, take_in
+from webapp.live.shape import shape_of_run
 
 
 @pytest.fixture
@@ -68,6 +71,31 @@ def test_an_iteration_that_lacks_ranks_has_no_utilization_yet(run: Run) -> None:
     assert history(run)["iterations"][0]["utilization"] is None
     take_in(events(run, 1)[7:], set())
     assert history(run)["iterations"][0]["utilization"] == 0.5
+
+
+def test_of_fewer_gpus_an_iteration_is_whole_from_where_they_go_on(run: Run) -> None:
+    """Shares are of those that are left alone; what they began before counts with all."""
+    told = events(run, 5)
+    take_in([e for e in told if e[2]["iteration"] < 2], set())
+    here = {int(rank) for rank in WITHOUT_MID}
+    before = {"pipelines": 2, "stages": 6, "microbatches": 3, "gpus": 12, "iteration_s": 1.5}
+    cut = {
+        **before,
+        "stages": 4,
+        "gpus": 8,
+        "before": before,
+        "why": "mid-1 is silent",
+        "dcs_of_rank": WITHOUT_MID,
+    }
+    assert record_recovery(run, {**EVENT, "iteration": 3, "layout": cut})
+    run.refresh_from_db()
+    take_in([e for e in told if e[2]["iteration"] >= 2 and e[2].get("rank", 0) in here], set())
+    found = history(run)
+    assert [point["utilization"] for point in found["iterations"]] == [0.5, 0.5, None, 0.5, 0.5]
+    assert [dc["utilization"][-1] for dc in found["dcs"]] == [0.5, 0.0, 0.5]
+    usage = run_usage(run, shape_of_run(run.pk))
+    assert usage is not None
+    assert usage["run"]["utilization"] == pytest.approx(0.5)
 
 
 def test_old_iterations_keep_their_numbers_and_lose_their_details(run: Run) -> None:

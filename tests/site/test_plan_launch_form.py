@@ -54,7 +54,6 @@ def test_a_run_that_sells_is_launched_from_its_plan(world: World) -> None:
     ("changes", "field", "said"),
     [
         ({"checkpoint_dir": "/saved"}, "checkpoint_every", "how many iterations"),
-        ({**MODEL, "adapt_percent": 10}, "adapt_percent", "beside prefill"),
         ({"steps": 0}, "steps", "greater than or equal to 1"),
         ({"microbatches": 1_000_000}, "microbatches", "less than or equal to"),
     ],

@@ -1,4 +1,4 @@
-"""The drawing of the supply: steps go down where runs end, and lie within the frame."""
+"""The supply that is foretold, and its drawing."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from tests.site.tenancies import ask
 from tests.site.test_tenancy_pages import train
+from webapp.prefill.cells import cells
 from webapp.prefill.chart import BOTTOM, TOP, supply_chart
 from webapp.prefill.supply import forecast
 
@@ -27,3 +28,17 @@ def test_steps_go_down_and_stay_in_the_frame(world: Any, asked: int) -> None:
     assert all(TOP - 0.5 <= y <= BOTTOM for y in (*(y for _, y in points), chart.sold_y, chart.after_y))
     assert points[-1][1] == BOTTOM
     assert [words for _, _, words in chart.ends] == [f"{run.job.name} ends {soon:%H:%M}"]
+
+
+def test_a_run_whose_prompts_take_two_gpus_is_foretold_with_two(world: Any) -> None:
+    run = train(world)
+    document = run.job.document
+    own = forecast(ask(world), world.dcs[:2], tokens_per_min=1, ttft_ms=2_000).cells[0].cell.fleet
+    prefill = {"checkpoint": "/models/x", "latency": {"a_ms": 1, "b_ms": 1, "c_ms": 0}, "pp_degree": 2}
+    pipelines = own.pattern.pipelines
+    assert pipelines % 2 == 0
+    run.job.document = {**document, "cells": pipelines, "prefill": prefill}
+    run.job.save()
+    fleet = cells("llama-3-8b", world.dcs[:2])[0].fleet
+    assert (own.pp_degree, fleet.pp_degree, fleet.cells_of_pattern) == (1, 2, pipelines)
+    assert fleet.gpus == own.gpus

@@ -19,6 +19,8 @@ EVENT = {
     "detected_s": 0.0, "noticed": 1.79e9, "from": "memory", "iteration": 41, "lost_s": 3.25, "life": 2,
     "t": 1.79e9 + 3,
 }  # fmt: skip
+# Two pipelines of four stages, on what is left without mid.
+WITHOUT_MID = {str(rank): [0, 0, 2, 2] for rank in (0, 1, 4, 5, 6, 7, 10, 11)}
 
 
 @pytest.fixture
@@ -52,6 +54,7 @@ def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes:
         "iteration_s": 2.0,
         "before": before,
         "why": "mid-1 is silent",
+        "dcs_of_rank": WITHOUT_MID,
     }
     assert services.record_recovery(run, {**EVENT, "left": [2, 3, 8, 9], "layout": layout})
     (text,) = [text for text in marks(run) if "Recovered" in text]
@@ -113,3 +116,172 @@ def test_a_silent_node_is_waited_for(run: Run, world: Any, nodes: Nodes) -> None
         reconcile(nodes)
         run.refresh_from_db()
         assert run.status == status
+
+
+@pytest.fixture
+def saved(run: Run) -> Run:
+    """The run, saved after 20 of the 30 iterations that it has done."""
+    job = Job.objects.get(pk=run.job_id)
+    kept = {"dir": "/srv/ckpt", "every": 10}
+    Job.objects.filter(pk=job.pk).update(document={**job.document, "checkpoint": kept})
+    services.record_checkpoint(run, {"step": 20, "state": "saved", "where": "/srv/ckpt/step-20"})
+    services.record_progress(run, iteration=29)
+    return Run.objects.get(pk=run.pk)
+
+
+def lose_first(run: Run, world: Any) -> None:
+    """East-1, with ranks 0, 1, 6, 7, never returns; a host elsewhere gives up, and all ranks there end."""
+    world.hear(*world.nodes)
+    first = Node.objects.filter(pk=RankState.objects.get(run=run, rank=0).node_id)
+    first.update(last_seen=timezone.now() - timedelta(hours=1))
+    elsewhere = run.ranks.exclude(node__in=first).order_by("rank").values_list("rank", flat=True)
+    for number, rank in enumerate(elsewhere):
+        state = "stopped" if number else "failed"
+        services.record_rank_event(run, {"rank": rank, "state": state, "detail": "nothing was heard"})
+
+
+def replacement(run: Run) -> Run | None:
+    return Run.objects.filter(moved_from=run).select_related("job").first()
+
+
+def spare(world: Any, gpus: int) -> Node:
+    """Another node in east, of which everything but its name and GPUs is as the one there."""
+    node = Node.objects.get(name="east-1")
+    node.pk, node.name, node.gpus, node.last_seen = None, "east-2", gpus, timezone.now()
+    node.save()
+    return node
+
+
+def test_a_run_whose_first_machine_never_returns_goes_on_elsewhere(
+    saved: Run,
+    world: Any,
+    nodes: Nodes,  # noqa: F811
+) -> None:
+    spare(world, 4)
+    lose_first(saved, world)
+    reconcile(nodes)
+    saved.refresh_from_db()
+    assert saved.status == Status.FAILED
+    new = replacement(saved)
+    assert new is not None
+    assert (new.job_id, new.generation) == (saved.job_id, saved.generation + 1)
+    assert new.document["resume"] == "/srv/ckpt/step-20"
+    assert new.document["checkpoint"]["dir"] == f"/srv/ckpt/run-{new.pk}", "the old machine may still write"
+    assert new.secret != saved.secret
+    assert any(f"goes on as {new}" in text and "10 iterations" in text for text in marks(saved))
+    reconcile(nodes)
+    new.refresh_from_db()
+    assert new.status == Status.STARTING
+    assert new.ranks.get(rank=0).node.name == "east-2"
+    assert Run.objects.count() == 2, "once"
+
+
+def test_the_first_machine_is_told_to_stop_when_it_returns(
+    saved: Run,
+    world: Any,
+    nodes: Nodes,  # noqa: F811
+) -> None:
+    spare(world, 4)
+    lose_first(saved, world)
+    reconcile(nodes)
+    nodes.take()
+    world.hear(Node.objects.get(name="east-1"), ranks=seen(saved))
+    reconcile(nodes)
+    old = [kw for name, task, kw in nodes.sent if (name, task) == ("east-1", "stop_ranks")]
+    assert {(kw["run"], kw["generation"]) for kw in old} == {(str(saved.pk), saved.generation)}
+
+
+def test_it_goes_on_with_fewer_pipelines_where_gpus_are_missing(
+    saved: Run,
+    world: Any,
+    nodes: Nodes,  # noqa: F811
+) -> None:
+    east = spare(world, 2)
+    for rank in (6, 7):
+        RankState.objects.filter(run=saved, rank=rank).update(node=east, gpu=rank - 6)
+    lose_first(saved, world)
+    assert replacement(saved) is None
+    reconcile(nodes)
+    new = replacement(saved)
+    assert new is not None
+    now, before = new.job.document, saved.job.document
+    assert (now["pipelines"], now["stages"]) == (1, before["stages"])
+    assert now["microbatches"] * now.get("accumulation", 1) == 2 * before["microbatches"]
+    assert new.document["resume"] == "/srv/ckpt/step-20"
+    assert any("6 of 12 GPUs, as east-1 did not return" in text for text in marks(saved))
+    reconcile(nodes)
+    new.refresh_from_db()
+    assert new.status == Status.STARTING
+    assert set(new.ranks.values_list("node__name", flat=True)) == {"east-2", "mid-1", "west-1"}
+
+
+def test_it_stays_failed_where_nothing_is_left_that_holds_the_model(
+    saved: Run,
+    world: Any,
+    nodes: Nodes,  # noqa: F811
+) -> None:
+    lose_first(saved, world)
+    Node.objects.filter(name="mid-1").update(last_seen=timezone.now() - timedelta(hours=1))
+    reconcile(nodes)
+    reconcile(nodes)
+    assert replacement(saved) is None
+    assert sum("cannot hold a pipeline of" in text for text in marks(saved)) == 1
+
+
+def test_it_does_not_move_before_its_other_ranks_are_gone(
+    saved: Run,
+    world: Any,
+    nodes: Nodes,  # noqa: F811
+) -> None:
+    spare(world, 4)
+    lose_first(saved, world)
+    RankState.objects.filter(run=saved, rank=3).update(state=RankStatus.RUNNING)
+    world.hear(Node.objects.get(name="mid-1"), ranks=seen(saved))
+    reconcile(nodes)
+    assert replacement(saved) is None
+    report(saved, "stopped", range(3, 4))
+    reconcile(nodes)
+    assert replacement(saved) is not None
+
+
+@pytest.mark.parametrize(
+    "changed", [{"recovery": None}, {"recovery": {"smaller": False}}, {"recovery": {"wait_s": 7200}}]
+)
+def test_it_does_not_move_unless_the_job_says_so(
+    saved: Run,
+    world: Any,
+    nodes: Nodes,  # noqa: F811
+    changed: Any,
+) -> None:
+    spare(world, 4)
+    Node.objects.update(last_seen=timezone.now())
+    Job.objects.filter(pk=saved.job_id).update(document={**saved.job.document, **changed})
+    if "wait_s" in str(changed):
+        report(saved, "failed", range(3, 4), exit_code=1, detail="ValueError: boom")
+    else:
+        lose_first(saved, world)
+    reconcile(nodes)
+    saved.refresh_from_db()
+    assert saved.status == Status.FAILED
+    assert not saved.moves
+    assert replacement(saved) is None
+
+
+def test_it_moves_no_more_often_than_the_job_says(
+    saved: Run,
+    world: Any,
+    nodes: Nodes,  # noqa: F811
+) -> None:
+    spare(world, 4)
+    earlier = None
+    for generation in (101, 102, 103):
+        fields = {"job": saved.job, "steps": 50, "secret": "x", "status_since": timezone.now()}
+        over = {"status": Status.FAILED, "finished_at": timezone.now()}
+        earlier = Run.objects.create(generation=generation, moved_from=earlier, **fields, **over)
+    Run.objects.filter(pk=saved.pk).update(moved_from=earlier)
+    lose_first(saved, world)
+    reconcile(nodes)
+    saved.refresh_from_db()
+    assert saved.status == Status.FAILED
+    assert "recovery.attempts" in saved.status_reason
+    assert replacement(saved) is None

@@ -17,7 +17,7 @@ from tests.site.house import rows
 from tests.site.tenancies import MODEL, ask, give_key, grant, second_tenant, use
 from webapp.inventory.models import Node
 from webapp.jobs.allocate import allocate
-from webapp.jobs.models import Run
+from webapp.jobs.models import Job, Run
 from webapp.jobs.services import set_status
 from webapp.prefill import services
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
@@ -159,6 +159,27 @@ def test_more_sold_means_later_or_refused(world: Any) -> None:
     assert much.left < 0 < little.left
     grant(world)
     assert after(10_000).sold == 60_000
+
+
+def test_a_run_that_keeps_places_ahead_refuses_fewer(world: Any) -> None:
+    run, tenancy, client = train(world), ask(world), world.client("admin")
+    asked = {
+        "checkpoint": "/models/m", "latency": {"a_ms": 1, "b_ms": 1, "c_ms": 0}, "queue": 1, "guard_ms": 3,
+        "chunk_tokens": 64,
+    }  # fmt: skip
+
+    def forecast(**changes: Any) -> Any:
+        Job.objects.filter(pk=run.job_id).update(
+            document={**run.job.document, "prefill": {**asked, **changes}}
+        )
+        page = client.get(f"/tenancies/{tenancy.pk}/review/?tokens_per_min=1000000&ttft_ms=60000")
+        return page.context["forecast"]
+
+    without, ahead = forecast(), forecast(reserve_ms=20_000)
+    settings = ahead.cells[0].cell.settings
+    assert (settings.guard_ms, settings.queue, settings.chunk_tokens) == (3.0, 1, 64)
+    assert settings.reserve_ms == 20_000
+    assert ahead.new.after["refused"] < without.new.after["refused"]
 
 
 def test_without_a_run_there_is_nothing_to_sell(world: Any) -> None:

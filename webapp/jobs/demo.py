@@ -49,8 +49,11 @@ TRAINING = {
 }
 
 
-def seed(var: Path) -> Run:
-    """Make the demo as far as it is not there, and see that its job runs; returns the run."""
+def seed(var: Path, *, sells: bool) -> Run:
+    """Make the demo as far as it is not there, and see that its job runs; returns the run.
+
+    sells : the run serves the demo's model, where that is there.
+    """
     team = ensure_team(TEAM)
     admin = ensure_user("admin", PASSWORD)
     set_role(admin, team, Role.ADMIN)
@@ -69,7 +72,7 @@ def seed(var: Path) -> Run:
     for node in nodes:
         write_node_environment(var, inventory.enrol_node(None, node))
     forget_stopped_work("Meridian ended without being shut down while this ran, and its ranks with it.")
-    section = selling.section(var)
+    section = selling.section(var) if sells else None
     run = _launch(team, list(dcs.values()), admin, section)
     if section:
         selling.sell(var, team, tenant, admin, list(dcs.values()))
@@ -129,7 +132,8 @@ def _launch(team: Team, dcs: list[DataCenter], admin: User, prefill: dict[str, A
     """A new run of the demo's job, or its first; of a job with this section `prefill`, where there is one."""
     plan = Plan.objects.filter(team=team, name=PLAN).first() or _plan(team, dcs, admin)
     jobs = Job.objects.filter(team=team, plan=plan).order_by("pk")
-    job = jobs.filter(document__prefill=prefill).first() if prefill else jobs.first()
+    same = {"document__prefill": prefill} if prefill else {"document__prefill__isnull": True}
+    job = jobs.filter(**same).first()
     if job:
         return launch_run(admin, job)
     best = plan.result["best"]

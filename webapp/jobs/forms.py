@@ -6,6 +6,7 @@ from django import forms
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.prefill.placement import MOST_RESERVE_MS
 from engine.runtime.job import RUNNABLE, TrainJob
 from webapp.accounts.models import Team
 from webapp.formkit import Sectioned
@@ -27,7 +28,9 @@ PREFILL = (
     "latency.c_ms",
     "chunk_tokens",
     "weight_budget_gb",
+    "pp_degree",
     "kv_budget_gb",
+    "reserve_ms",
 )
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
 NEEDS_MEMORY = (
@@ -106,9 +109,17 @@ class JobForm(Sectioned, forms.Form):
     prefill_weight_budget_gb = forms.FloatField(
         label="Weights of a GPU, GB", min_value=1e-3, required=False, help_text="At most; empty: 2."
     )
+    prefill_pp_degree = forms.IntegerField(
+        label="GPUs that share the model", min_value=1, required=False,
+        help_text="Same-rank GPUs of so many neighbouring cells; it divides the job's cells. Empty: 1.",
+    )  # fmt: skip
     prefill_kv_budget_gb = forms.FloatField(
         label="KV caches of a GPU, GB", min_value=1e-3, required=False, help_text="Empty: 1."
     )
+    prefill_reserve_ms = forms.FloatField(
+        label="Places kept ahead, ms", min_value=0, max_value=MOST_RESERVE_MS, required=False,
+        help_text="Beyond a full queue: who can begin within this has a place for good. Empty: 0.",
+    )  # fmt: skip
     idempotency_key = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
 
     layout = [

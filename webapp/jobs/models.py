@@ -140,6 +140,14 @@ class Run(models.Model):
     resumes_step = models.PositiveIntegerField(null=True)
     resumes_from = models.CharField(max_length=1000, blank=True)
 
+    # The machine of its first rank did not return: its job is to go on in a run that names this one.
+    moves = models.BooleanField(default=False)
+    moved_from = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="+")
+
+    # Since which iteration it goes on with fewer GPUs, the last one last:
+    # [{iteration, dcs_of_rank: {rank: [data centre of each stage of its pipeline]}}].
+    cuts = models.JSONField(default=list)
+
     # What looks for its schedule: while it is there the run stays queued.
     search = models.ForeignKey(Computation, null=True, on_delete=models.PROTECT, related_name="+")
 
@@ -152,6 +160,7 @@ class Run(models.Model):
             models.Index(fields=["status"]),
             models.Index(fields=["-created_at", "-id"], name="run_newest_first"),
             models.Index(fields=["-finished_at"], name="run_ended_last"),
+            models.Index(fields=["id"], condition=Q(moves=True), name="run_to_move"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["job", "generation"], name="run_generation_unique"),
@@ -189,8 +198,18 @@ class Run(models.Model):
 
     @property
     def document(self) -> dict[str, Any]:
-        """What its ranks are given: the job's document, and the checkpoint that this attempt goes on from."""
-        return {**self.job.document, **({"resume": self.resumes_from} if self.resumes_from else {})}
+        """What its ranks are given: the job's document, and the checkpoint that this attempt goes on from.
+
+        One that takes the place of a run saves into a folder of its own: a machine that is cut off and not
+        dead may still write into the old one.
+        """
+        document = dict(self.job.document)
+        if self.resumes_from:
+            document["resume"] = self.resumes_from
+        saves = document.get("checkpoint")
+        if self.moved_from_id and saves:
+            document["checkpoint"] = {**saves, "dir": f"{str(saves['dir']).rstrip('/')}/run-{self.pk}"}
+        return document
 
     @property
     def recovery(self) -> RecoverySettings | None:

@@ -18,6 +18,7 @@ from webapp.inventory.models import Node, NodeState, silence
 from webapp.jobs import services
 from webapp.jobs.dispatch import BrokerDown
 from webapp.jobs.models import RANK_OVER, RankState, RankStatus, Run, Status
+from webapp.jobs.moving import move_on
 from webapp.jobs.queue import Queue
 from webapp.live import liveness
 from webapp.live.shape import shape_of
@@ -39,9 +40,12 @@ def reconcile(send: Send) -> None:
         with structlog.contextvars.bound_contextvars(run=run.pk):
             _guarded(_advance, run, send)
     _guarded(_clean_up, send)
+    for run in Run.objects.filter(moves=True).select_related("job").order_by("pk"):
+        with structlog.contextvars.bound_contextvars(run=run.pk):
+            _guarded(move_on, run, spec_of)
 
 
-def _guarded(step: Callable[..., None], *args: Any) -> None:
+def _guarded(step: Callable[..., object], *args: Any) -> None:
     """One run that cannot be handled must not keep the others from their turn."""
     try:
         step(*args)
@@ -85,7 +89,7 @@ def _watch_nodes(run: Run) -> bool:
         if reason:
             back = rank.node.state == NodeState.ONLINE and services.bring_back(run, rank, reason)
             if not back:
-                services.fail_run(run, reason)
+                services.fail_or_move(run, reason)
             return True
     return False
 
@@ -103,7 +107,7 @@ def _watch_ranks(run: Run) -> bool:
         if first
         else f"{services.place(ended[0])} was stopped by its node's agent."
     )
-    services.fail_run(run, reason)
+    services.fail_or_move(run, reason)
     return True
 
 

@@ -11,7 +11,7 @@ from webapp.accounts.models import User
 from webapp.jobs.models import Run, RunEvent
 from webapp.live import payload, recent, usage
 from webapp.live.models import IterationStat, SpanBatch
-from webapp.live.shape import Shape, lanes, shape_of
+from webapp.live.shape import Shape, lanes, shape_of, training
 
 MOST_ITERATIONS = 2_000
 MOST_SPANS = 4_000
@@ -93,29 +93,31 @@ def spans_between(run: Run, first: int, last: int) -> dict[str, Any]:
 
 def run_usage(run: Run, shape: Shape) -> dict[str, Any] | None:
     """The `usage` of a run over its last whole iterations."""
-    return _usage(run, shape, list(_whole_iterations(run, shape)))
+    return _usage(run, shape, list(_whole_iterations(run)))
 
 
 def usages(runs: Sequence[Run]) -> dict[int, dict[str, Any] | None]:
     """The `usage` of each of `runs` by id, in one query; runs come with `job`."""
     shapes = {run.pk: shape_of(run.job.document) for run in runs}
-    asked = [_whole_iterations(run, shapes[run.pk]) for run in runs]
+    asked = [_whole_iterations(run) for run in runs]
     found: dict[int, list[IterationStat]] = defaultdict(list)
     for stat in asked[0].union(*asked[1:], all=True) if asked else ():
         found[stat.run_id].append(stat)
     return {run.pk: _usage(run, shapes[run.pk], found[run.pk]) for run in runs}
 
 
-def _whole_iterations(run: Run, shape: Shape) -> Any:
-    whole = IterationStat.objects.filter(run=run, ranks=shape.ranks)
+def _whole_iterations(run: Run) -> Any:
+    whole = IterationStat.objects.filter(run=run, utilization__isnull=False)
     return whole.order_by("-iteration")[:USAGE_ITERATIONS]
 
 
 def _usage(run: Run, shape: Shape, stats: list[IterationStat]) -> dict[str, Any] | None:
     predicted = run.predicted.get("utilization")
+    ranks = training(shape, run, max((stat.iteration for stat in stats), default=0))
     return usage.total(
-        stats, dc_of_rank=shape.dc_of_rank, pairs=shape.pairs, links=shape.links, predicted=predicted
-    )
+        stats, dc_of_rank=shape.dc_of_rank, ranks=ranks, pairs=shape.pairs, links=shape.links,
+        predicted=predicted,
+    )  # fmt: skip
 
 
 def _last_iterations(run: Run) -> list[IterationStat]:

@@ -1,6 +1,6 @@
 """The shape of a run as its page draws it: lanes, data centres and links, from the job's document."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -60,6 +60,15 @@ def shape_of(document: dict[str, Any]) -> Shape:
         links=tuple(links),
         pairs=document.get("pipelines", 1) // document.get("cells", 1) if sharing == "temporal" else 1,
     )
+
+
+def training(shape: Shape, run: Run, iteration: int) -> dict[int, Sequence[int]]:
+    """The ranks that train an iteration, each with the data centre of every stage of its pipeline: those of
+    the launch, until the run goes on with fewer."""
+    for cut in reversed(run.cuts):
+        if cut["iteration"] <= iteration:
+            return {int(rank): dcs for rank, dcs in cut["dcs_of_rank"].items()}
+    return {rank: shape.dcs_of_pipeline[rank // shape.stages] for rank in range(shape.ranks)}
 
 
 def _crossings(ways: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, int]]:

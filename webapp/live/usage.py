@@ -1,7 +1,7 @@
 """How busy GPUs and links are: rolled up per iteration from spans, and summed over iterations, here alone."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from webapp.live.codes import SYNC, TRAINING, Code
@@ -32,6 +32,7 @@ def total(
     stats: Sequence[Any],
     *,
     dc_of_rank: Sequence[int],
+    ranks: Collection[int],
     pairs: int,
     links: Sequence[dict[str, Any]],
     predicted: Any,
@@ -41,6 +42,7 @@ def total(
     Parameters
     ----------
     stats : IterationStat rows, each with all its ranks in.
+    ranks : those that train: shares are of their time alone.
     pairs : node pairs that one transfer uses together: the cell's pipelines where a link is shared in time.
     links : [{from, to, cap_gbps}], one per direction.
     """
@@ -55,14 +57,14 @@ def total(
         for rank in range(len(dc_of_rank))
     ]
     dcs = [
-        _shares([lane for lane, of in zip(lanes, dc_of_rank, strict=True) if of == dc])
+        _shares([lanes[rank] for rank in ranks if dc_of_rank[rank] == dc])
         for dc in range(max(dc_of_rank) + 1)
     ]
     traffic = [row for stat in stats for rows in stat.traffic.values() for row in rows]
     return {
         "iterations": len(stats),
         "iteration_ms": round(seconds / len(stats) * 1e3, 3),
-        "run": {**_shares(lanes), "predicted": predicted},
+        "run": {**_shares([lanes[rank] for rank in ranks]), "predicted": predicted},
         "dcs": dcs,
         "lanes": [[round(busy, 4), round(sync, 4)] for busy, sync in lanes],
         "links": _links(traffic, links, seconds, pairs),

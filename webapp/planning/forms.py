@@ -20,8 +20,11 @@ from webapp.planning.plan_work import answers_at_once
 SEVERAL = "Or several, such as 1, 2, 4: the best is found."
 
 
+RUN_ON = [
+    *((each.value, each.label) for each in (Device.EMULATED, Device.CPU)),
+    (Device.CUDA.value, f"{Device.CUDA.label} (experimental)"),
+]
 # `optimal` takes a minute a cell: the page Schedules has progress and a stop for that.
-RUN_ON = (Device.EMULATED, Device.CPU)
 AT_ONCE = tuple(name for name in RUNNABLE if name != "optimal")
 
 
@@ -109,7 +112,7 @@ class PlanForm(Sectioned, forms.Form):
         help_text="A small one, on emulated GPUs, takes the times and messages of the planned one.",
     )  # fmt: skip
     device = forms.ChoiceField(
-        label="On nodes that are", choices=[(each.value, each.label) for each in RUN_ON],
+        label="On nodes that are", choices=RUN_ON,
         initial=Device.EMULATED, required=False,
     )  # fmt: skip
     layers = forms.IntegerField(min_value=1, max_value=1000, initial=6, required=False)

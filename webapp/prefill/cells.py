@@ -9,17 +9,20 @@ from typing import Any
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
+from engine.inputs import parse
 from engine.prefill.bubbles import Interval, TrainingPattern, joined
 from engine.prefill.index import Fleet
 from engine.prefill.latency import LatencyModel
 from engine.prefill.placement import Cache, Settings
+from engine.runtime.prefill.settings import PrefillSettings
 from webapp.inventory.models import DataCenter, GpuPool
 from webapp.jobs.models import HOLDING, RankState, Run, Status
 from webapp.jobs.places import dcs_of_pipelines
 from webapp.live.codes import OPS, PREFILL
 from webapp.prefill.catalogue import cache_of, latencies
 
-# What requests meet: guard before training ops, those that wait, least tokens of a chunk.
+# What requests meet where a run's job says nothing of it: guard before training ops, those that wait, least
+# tokens of a chunk.
 SETTINGS = Settings(guard_ms=2.0, queue=64, chunk_tokens=128)
 MOST_RUNS = 50  # of those that hold GPUs, and of those queued, the ones looked at
 GPU_CODES = frozenset(OPS.values()) - {PREFILL}
@@ -39,6 +42,7 @@ class Cell:
     fleet: Fleet
     latency: LatencyModel
     cache: Cache
+    settings: Settings
     planned: bool
     until: datetime | None
 
@@ -140,12 +144,31 @@ def _cells(
             run=run,
             dc=dc,
             gpu_type=place[1],
-            fleet=Fleet(pattern=pattern, phase_ms=(0.0,)),
+            fleet=_fleet(pattern, run.job.document),
             latency=latency,
             cache=cache_of(model, dc.intra_gbps),
+            settings=_settings(run.document),
             planned=planned,
             until=None if planned else timezone.now() + left,
         )
+
+
+def _fleet(pattern: TrainingPattern, document: dict[str, Any]) -> Fleet:
+    """The GPUs of `pattern`, as many to a prompt as the run's own prefill has."""
+    degree = (document.get("prefill") or {}).get("pp_degree", 1)
+    cells = document.get("cells", 1) if degree > 1 else 1
+    return Fleet(pattern=pattern, phase_ms=(0.0,), pp_degree=degree, cells_of_pattern=cells)
+
+
+def _settings(document: dict[str, Any]) -> Settings:
+    """How a run's desks place what they are asked, as its job says."""
+    if not document.get("prefill"):
+        return SETTINGS
+    asked = parse(PrefillSettings, document["prefill"])
+    return Settings(
+        guard_ms=asked.guard_ms, queue=asked.queue, chunk_tokens=asked.chunk_tokens,
+        reserve_ms=asked.reserve_ms,
+    )  # fmt: skip
 
 
 def _pattern(

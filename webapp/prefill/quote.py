@@ -11,7 +11,7 @@ from engine.prefill.placement import Placement, Refusal, Request
 from webapp.inventory.models import DataCenter
 from webapp.jobs.models import Run, Status
 from webapp.live.models import IterationStat
-from webapp.prefill.cells import SETTINGS, Cell, cells
+from webapp.prefill.cells import Cell, cells
 
 CELLS_KEPT_S = 10.0  # which runs there are, and where, is read that often
 SILENT_S = (
@@ -86,7 +86,7 @@ def _live_cells(model: str, dc: DataCenter) -> list[_Live]:
 
 
 def _controller(cell: Cell) -> Controller:
-    return Controller(cell.fleet, cell.latency, settings=SETTINGS, cache=cell.cache)
+    return Controller(cell.fleet, cell.latency, settings=cell.settings, cache=cell.cache)
 
 
 def _begun(live: list[_Live]) -> dict[int, float]:

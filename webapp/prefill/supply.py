@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from engine.prefill.supply import Met, Stream, met, sellable
 from webapp.inventory.models import DataCenter
-from webapp.prefill.cells import SETTINGS, Cell, cells
+from webapp.prefill.cells import Cell, cells
 from webapp.prefill.models import Tenancy
 
 AHEAD_H = 24
@@ -152,7 +152,7 @@ def _buyers(others: Sequence[tuple[Tenancy, float]]) -> tuple[list[str], list[St
 
 def _supply(cell: Cell, tokens: int) -> CellSupply:
     def rate() -> float:
-        return sellable(cell.fleet, cell.latency, settings=SETTINGS, cache=cell.cache, tokens=tokens)
+        return sellable(cell.fleet, cell.latency, settings=cell.settings, cache=cell.cache, tokens=tokens)
 
     name = "prefill-supply-" + "-".join(str(part) for part in (*cell.key, cell.cache.token_bytes, tokens))
     return CellSupply(cell=cell, tokens_per_min=float(cache.get_or_set(name, rate, KEPT_S) or 0.0))
@@ -182,7 +182,7 @@ def _met(running: Sequence[CellSupply], total: float, streams: Sequence[Stream])
         ]
         cell = row.cell
         answers = met(
-            cell.fleet, cell.latency, settings=SETTINGS, cache=cell.cache, streams=here, requests=each
+            cell.fleet, cell.latency, settings=cell.settings, cache=cell.cache, streams=here, requests=each
         )
         for part, answer in zip(parts, answers, strict=True):
             part.append(answer)

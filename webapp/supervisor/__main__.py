@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"meridian: {error}\n")
         return 2
     try:
-        _run(supervisor, options.port, demo=options.demo, sell=options.sell)
+        _run(supervisor, options.port, demo=options.demo, sell=options.sell is not False)
     except Interrupted:
         supervisor.say("stopping")
         return 0
@@ -74,12 +74,12 @@ def _run(supervisor: Supervisor, port: int, *, demo: bool, sell: bool) -> NoRetu
     if making and supervisor.finish(making):
         supervisor.say("there is no model to serve: the demo trains without prefill")
     if demo:
-        _manage(supervisor, "seed_demo")
+        _manage(supervisor, "seed_demo", *([] if sell else ["--no-sell"]))
     supervisor.start([*site_services(port, var), *agent_services(var)])
     _wait_ready(supervisor, port)
     if demo:
         supervisor.say(LOGINS)
-        if (key := demo_key(var)).exists():
+        if sell and (key := demo_key(var)).exists():
             supervisor.say(f"the tenant's API key: export MERIDIAN_KEY=$(cat {key}); /prefill/ has examples")
     supervisor.say("Ctrl-C stops everything")
     supervisor.watch()
@@ -122,11 +122,12 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--demo", action="store_true", help="make the demo's users, data centres, nodes and run"
     )
     parser.add_argument(
-        "--sell", action="store_true", help="with --demo: train a tiny Llama and sell the run's bubbles"
-    )
+        "--sell", action=argparse.BooleanOptionalAction, default=None,
+        help="with --demo: train a tiny Llama, which its run serves in its bubbles (the default), or not",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
-    if options.sell and not options.demo:
-        parser.error("--sell: the demo's bubbles are sold; give --demo, too")
+    if options.sell is not None and not options.demo:
+        parser.error("--sell, --no-sell: of the demo's run; give --demo, too")
     return options
 
 

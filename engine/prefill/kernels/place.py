@@ -32,6 +32,7 @@ class Room(NamedTuple):
     at: Ints  # (pp_degree,): the gap in which that was
     floor: Ints  # (pp_degree,): the gaps that the smallest chunk would use
     turn: Ints  # (1,): the pipeline with which the next search begins
+    nothing: Floats  # (0, 3): the chunks under way of a request that is new
 
 
 @compiled
@@ -103,31 +104,57 @@ def chunk_tokens(gaps, room, p, done, least, limit):
 
 
 @compiled
-def walk(gaps, room, p, tokens, done, chunk, not_before):
-    """Lays a request on pipeline `p` from token `done` on; rows as found. (end, intervals), or (inf, 0)."""
+def lay(gaps, room, p, first, done, size, arrives, count):
+    """Lays a chunk on the stages from `first` on, where its input is at `arrives`, behind `count` intervals.
+
+    How many there are with it; NONE where a stage has no gap for it.
+    """
+    degree, took = room.stages.shape[1], stage_ms(room, done, size)
+    if count + degree - first > len(room.rows):
+        return NONE
+    for j in range(first, degree):
+        g = room.stages[p, j]
+        begin = max(room.ready[j], arrives)
+        i = fit(gaps, g, room.at[j], begin, took, np.inf)
+        if i == NONE:
+            return NONE
+        begin = max(gaps.edges[g, i, 0], begin)
+        room.rows[count, GPU] = g
+        room.rows[count, BEGIN] = begin
+        room.rows[count, END] = begin + took
+        room.rows[count, TOKENS] = size
+        count += 1
+        room.ready[j] = begin + took
+        room.at[j] = i
+        arrives = begin + took + room.model[3] + room.model[4] * size
+    return count
+
+
+@compiled
+def walk(gaps, room, p, tokens, done, chunk, not_before, flying):
+    """Lays a request on pipeline `p` from token `done` on; rows as found. (end, intervals), or (inf, 0).
+
+    not_before : on the first stage.  flying : rows (tokens, first stage, arrives) of its next chunks, which
+        have passed the stages before that; they stay whole.
+    """
     degree, count = room.stages.shape[1], 0
     for j in range(degree):
-        room.ready[j] = not_before
+        room.ready[j] = not_before if j == 0 else -np.inf
         room.at[j] = gaps.book[room.stages[p, j], HEAD]
+    for f in range(len(flying)):
+        size = int(flying[f, 0])
+        count = lay(gaps, room, p, int(flying[f, 1]), done, size, flying[f, 2], count)
+        if count == NONE:
+            return np.inf, 0
+        done += size
     while done < tokens:
         least = min(chunk, tokens - done)
         size = chunk_tokens(gaps, room, p, done, least, tokens - done)
-        if size == 0 or count + degree > len(room.rows):
+        if size == 0:
             return np.inf, 0
-        took, arrives = stage_ms(room, done, size), room.ready[0]
-        for j in range(degree):
-            g = room.stages[p, j]
-            begin = max(room.ready[j], arrives)
-            i = fit(gaps, g, room.at[j], begin, took, np.inf)
-            begin = max(gaps.edges[g, i, 0], begin)
-            room.rows[count, GPU] = g
-            room.rows[count, BEGIN] = begin
-            room.rows[count, END] = begin + took
-            room.rows[count, TOKENS] = size
-            count += 1
-            room.ready[j] = begin + took
-            room.at[j] = i
-            arrives = begin + took + room.model[3] + room.model[4] * size
+        count = lay(gaps, room, p, 0, done, size, room.ready[0], count)
+        if count == NONE:
+            return np.inf, 0
         done += size
     return room.rows[count - 1, END], count
 
@@ -173,7 +200,7 @@ def find(gaps, room, tokens, chunk, not_before, dc, looks):
         begin = begins(gaps, room, p, need, not_before, before)
         if begin == np.inf:
             continue
-        end, count = walk(gaps, room, p, tokens, 0, chunk, begin)
+        end, count = walk(gaps, room, p, tokens, 0, chunk, begin, room.nothing)
         if count == 0:
             continue
         if begin > not_before:
@@ -188,7 +215,7 @@ def find(gaps, room, tokens, chunk, not_before, dc, looks):
     if best == NONE:
         return NONE, np.inf, 0
     room.turn[0] = best + 1 if best + 1 < pipelines else 0
-    best_end, count = walk(gaps, room, best, tokens, 0, chunk, best_begin)
+    best_end, count = walk(gaps, room, best, tokens, 0, chunk, best_begin, room.nothing)
     return best, best_end, count
 
 

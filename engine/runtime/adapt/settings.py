@@ -15,6 +15,3 @@ def check(job: "TrainJob") -> None:
     given = job.adapt.model_dump()
     if job.swaps:
         raise InputError("adapt", given, "must be left out with strategy swap: its order is ATOM's")
-    if job.prefill is not None:
-        allowed = "must be left out beside prefill: its desk places prompts by the schedule at launch"
-        raise InputError("adapt", given, allowed)

@@ -44,7 +44,7 @@ def load_into(layer: nn.Module, optimizer: Optimizer, checkpoint: Checkpoint, nu
         parameter.copy_(_fitting(tensors, WEIGHTS + name, parameter, checkpoint, number))
         state = {m: _fitting(tensors, f"{m}.{name}", parameter, checkpoint, number) for m in MOMENTS}
         optimizer.state[parameter] = {
-            "step": torch.tensor(float(checkpoint.manifest.step), dtype=torch.float32),
+            "step": torch.tensor(float(checkpoint.manifest.step), device=parameter.device),
             **{name: tensor.to(parameter.device).clone() for name, tensor in state.items()},
         }  # fmt: skip
 

@@ -36,6 +36,8 @@ from engine.runtime.prefill.seat_line import address_key
 from engine.runtime.prefill.seat_wire import MOST_LINE_BYTES, from_seat, line_of
 from engine.runtime.prefill.served import cache_shape
 from engine.runtime.prefill.tokenizing import tokenizer_of
+from engine.runtime.prefill.weights import DTYPES
+from engine.runtime.prefill.yielding import yield_wakeups
 from engine.runtime.transport.errors import TransportError
 from engine.runtime.transport.handshake import Identity, listen
 from engine.schedule import Schedule
@@ -47,14 +49,15 @@ GENERATION = "generation_config.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeskStart:
-    """What the host hands to the desk that it forks. port : of the rendezvous store."""
+    """What a desk serves: the GPUs of one data centre in one life of a run's ranks.
+
+    first : the first of them, at whose address the desk listens.  port : of the rendezvous store.
+    """
 
     spec: LaunchSpec
     schedule: Schedule
-    first: RankAssignment  # the first rank of the data centre, at whose address the desk listens
+    first: RankAssignment
     port: int
-    events_fd: int
-    life_fd: int
 
     @property
     def identity(self) -> Identity:
@@ -68,24 +71,28 @@ class DeskStart:
         )
 
 
-def run(start: DeskStart) -> None:
-    """Run a desk to its end."""
+def run(start: DeskStart, *, events_fd: int, life_fd: int) -> None:
+    """Run a desk to its end. It writes events to the one, and ends when the other's far end closes."""
     settings = start.spec.job.prefill
     assert settings is not None
+    yield_wakeups()  # and its decoder's
     decoder = None
     if can_decode():
         me = start.identity
         worker = Identity(rank=me.rank, run=me.run, generation=me.generation, secret=me.secret)
         decoder = fork_decoder(Path(settings.checkpoint), worker, dtype=settings.dtype)
     store = open_store(start.spec, start.port)
-    asyncio.run(_Process(start, decoder[1] if decoder else None, store).run())
+    asyncio.run(_Process(start, decoder[1] if decoder else None, store, events_fd).run(life_fd))
 
 
 class _Process:
-    def __init__(self, start: DeskStart, decoder: socket.socket | None, store: Any) -> None:
+    def __init__(
+        self, start: DeskStart, decoder: socket.socket | None, store: Any, events_fd: int
+    ) -> None:  # fmt: skip
+        self._events_fd = events_fd
         assert start.spec.job.prefill is not None
         self._start, self._settings, self._store = start, start.spec.job.prefill, store
-        self._seats = Seats.of(start.spec.job, start.schedule, start.first.dc)
+        self._seats = Seats.of(start.spec, start.schedule, start.first.dc)
         config = read_config(Path(self._settings.checkpoint))
         self._decoder = _DecoderLine(decoder, self._wake) if decoder else None
         spec, folder = start.spec, Path(self._settings.checkpoint)
@@ -95,7 +102,10 @@ class _Process:
             engine_id=f"{spec.run}/{spec.generation}/{start.first.dc_name}",
         )  # fmt: skip
         self._origin = time.monotonic()
-        plan = DeskPlan(self._seats, self._settings, cache_shape(config, self._settings))
+        plan = DeskPlan(
+            self._seats, self._settings, cache_shape(config, self._settings), layers=config.num_hidden_layers,
+            token_bytes=config.hidden_size * DTYPES[self._settings.dtype].itemsize,
+        )  # fmt: skip
         self._service = DeskService(
             plan, model, decoder=self._decoder, now_ms=self._now_ms, origin_s=self._origin
         )
@@ -105,10 +115,10 @@ class _Process:
         self._address = (start.first.host, 0)
         self._open = False
 
-    async def run(self) -> None:
+    async def run(self, life_fd: int) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._closing.set)
-        loop.add_reader(self._start.life_fd, functools.partial(os._exit, 1))
+        loop.add_reader(life_fd, functools.partial(os._exit, 1))
         me, host = self._start.identity, self._start.first.host
         ranks = await self._listening(
             lambda port: asyncio.start_server(self._rank, host, port, limit=MOST_LINE_BYTES)
@@ -125,7 +135,7 @@ class _Process:
         self._service.stop()
         await asyncio.sleep(0.05)  # what was just said goes out
         if self._open:
-            self._say_state("closed", "the run ends")
+            self._say_state("closed", "training stopped")
         os._exit(0)  # connections and the decoder end with the process
 
     async def _listening(self, start: Callable[[int], Awaitable[asyncio.Server]]) -> asyncio.Server:
@@ -211,7 +221,7 @@ class _Process:
         self._say(state_event(self._start, state, detail, host, port))
 
     def _say(self, event: dict[str, Any]) -> None:
-        os.write(self._start.events_fd, json.dumps(event, separators=(",", ":")).encode() + b"\n")
+        os.write(self._events_fd, json.dumps(event, separators=(",", ":")).encode() + b"\n")
 
     def _now_ms(self) -> float:
         return (time.monotonic() - self._origin) * 1e3

@@ -12,15 +12,25 @@ import numpy as np
 from engine.errors import InputError
 from engine.inputs import Document
 from engine.prefill.desk import Accepted, Ask, Done, Failed, Finish, Refused, Token
-from engine.prefill.handover import StageCache, transfer_params
-from engine.prefill.kernels.place import BEGIN, END, GPU, TOKENS
+from engine.prefill.handover import transfer_params
+from engine.prefill.kernels.place import BEGIN, END, TOKENS
 from engine.prefill.placement import Moved, Placement, Refusal, Request
 from engine.runtime.prefill.answer_text import AnswerText
 from engine.runtime.prefill.decoding import MISSING
 from engine.runtime.prefill.desk_counts import Counts
 from engine.runtime.prefill.desk_plan import DeskPlan
-from engine.runtime.prefill.desk_request import Decoder, Guest, Live, Model, Peer, encoded
-from engine.runtime.prefill.seat_wire import Cancel, ChunkLate, ChunkRan, Drop, OpEnded, Row
+from engine.runtime.prefill.desk_request import Decoder, Guest, Live, Model, Peer, encoded, gpus_of
+from engine.runtime.prefill.seat_wire import (
+    Cancel,
+    ChunkLate,
+    ChunkRan,
+    Drop,
+    FromSeat,
+    IterationBegun,
+    IterationRan,
+    OpsChanged,
+    Row,
+)
 
 LEAD_MS = 25.0  # before its begin a chunk goes to its rank
 LEASE_S = 10.0  # of a cache beyond its planned end
@@ -96,7 +106,10 @@ class DeskService:
             self._refuse(guest, ask, placed.reason, retry_after_ms=after, prompt_tokens=len(ids))
             return
         text = AnswerText(self.model.tokenizer.pieces(), ask.stop)
-        live = Live(key=key, guest=guest, ask=ask, ids=ids, text=text, received_ms=now_ms, placement=placed)
+        live = Live(
+            key=key, guest=guest, ask=ask, ids=ids, text=text, received_ms=now_ms, placement=placed,
+            degree=self.plan.degree,
+        )  # fmt: skip
         self._live[key], self._names[name] = live, key
         self.counts.accepted += 1
         guest.send(
@@ -137,28 +150,31 @@ class DeskService:
         if self._peers.get(gpu) is not peer:
             return
         del self._peers[gpu]
-        for live in [one for one in self._live.values() if one.gpu == gpu and one.made == 0]:
+        for live in [one for one in self._live.values() if gpu in one.gpus and one.made == 0]:
             self._fail(live, "training", "the rank that computed it is gone")
 
-    def heard(self, gpu: int, message: OpEnded | ChunkRan | ChunkLate) -> None:
+    def heard(self, gpu: int, message: FromSeat) -> None:
         """What a rank says."""
         now_ms, to_ms = self._now_ms(), self._to_ms
-        if isinstance(message, OpEnded):
+        if isinstance(message, OpsChanged):
+            if self.plan.reordered(gpu, message.since, message.ops):
+                for unfinished in [one for one in self._live.values() if one.made == 0]:
+                    self._again(unfinished, now_ms)
+        elif isinstance(message, IterationBegun):
+            moved = self.plan.begun(message.iteration, to_ms(message.start_s), now_ms)
+            self._moved(moved, now_ms)
+        elif isinstance(message, IterationRan):
             self.counts.waited_ms += message.waited_s * 1e3
-            op = message.iteration, message.op
-            self._moved(
-                self.plan.op_ended(gpu, op, to_ms(message.start_s), to_ms(message.end_s), now_ms), now_ms
-            )
+            starts_ms, ends_ms = [to_ms(s) for s in message.starts_s], [to_ms(s) for s in message.ends_s]
+            self._moved(self.plan.ran(gpu, message.iteration, starts_ms, ends_ms, now_ms), now_ms)
         elif isinstance(message, ChunkRan):
             self.counts.prefill_ms += (message.end_s - message.start_s) * 1e3
             self.plan.chunk_ran(to_ms(message.start_s))
             self._ran(gpu, message, now_ms)
         else:
             live = self._live.get(message.request)
-            if live is not None and live.made == 0 and live.gpu == gpu and message.done == live.done:
-                if message.why == "gone":
-                    live.done = 0
-                self._late(live, now_ms, NO_ROOM_MS if message.why == "kv_space" else 0.0)
+            if live is not None and live.made == 0 and gpu in live.gpus:
+                self._given_back(live, message, now_ms)
 
     def turn(self) -> float | None:
         """Do what is due; returns in how many seconds to come again, None: when something comes."""
@@ -167,20 +183,24 @@ class DeskService:
         self._moved(self.plan.look(now_ms), now_ms)
         for live in [one for one in self._live.values() if one.try_ms is not None and one.try_ms <= now_ms]:
             self._again(live, now_ms)
-        for live in [one for one in self._live.values() if self._is_overdue(one, now_ms)]:
+        for live in [one for one in self._live.values() if self._overdue_ms(one) < now_ms]:
             self._again(live, now_ms)
         next_ms = np.inf
         for live in self._live.values():
             if live.try_ms is not None:
+                next_ms = min(next_ms, live.try_ms)
                 continue
-            rows = live.placement.rows
-            while live.sent < len(rows) and rows[live.sent, BEGIN] - now_ms <= LEAD_MS:
-                self._send(live, live.sent, now_ms)
-                live.sent += 1
-            if live.sent < len(rows):
-                next_ms = min(next_ms, float(rows[live.sent, BEGIN]) - LEAD_MS)
+            chunks = live.chunks
+            for stage in range(live.degree):
+                begins = chunks[:, stage, BEGIN]
+                while live.sent[stage] < len(begins) and begins[live.sent[stage]] - now_ms <= LEAD_MS:
+                    self._send(live, live.sent[stage], stage, now_ms)
+                    live.sent[stage] += 1
+                if live.sent[stage] < len(begins):
+                    next_ms = min(next_ms, float(begins[live.sent[stage]]) - LEAD_MS)
+            next_ms = min(next_ms, self._overdue_ms(live))
         if self._live:
-            next_ms = min(next_ms, now_ms + 20.0)
+            next_ms = min(next_ms, self.plan.look_ms)
         return None if np.isinf(next_ms) else max(0.0, (next_ms - now_ms) / 1e3)
 
     # The decoder.
@@ -231,32 +251,44 @@ class DeskService:
 
     def _overtaken(self) -> None:
         """Take over the plans of those that a newcomer went before."""
-        now_ms = self._now_ms()
         for placement in self.plan.controller.waiting:
             live = self._live.get(str(placement.request.id))
             if live is not None and live.placement is not placement:
-                self._replan(live, placement, now_ms)
+                self._replan(live, placement)
 
     def _moved(self, moved: Moved, now_ms: float) -> None:
         for placement in moved.moved:
             live = self._live.get(str(placement.request.id))
             if live is not None:
-                self._replan(live, placement, now_ms)
+                self._replan(live, placement)
         for placement in moved.lost:
             live = self._live.get(str(placement.request.id))
             if live is not None and live.made == 0:
                 self._again(live, now_ms)
 
-    def _replan(self, live: Live, placement: Placement, now_ms: float) -> None:
-        """From the chunks on that have not begun, another plan holds."""
-        live.try_ms = None
-        kept = min(live.sent, int((placement.rows[:, BEGIN] <= now_ms).sum()))
-        if live.sent > kept:
-            done = int(placement.rows[:kept, TOKENS].sum())
-            self._tell(live.gpu, Cancel(request=live.key, done=done))
-        if live.gpu != int(placement.rows[0, GPU]) and live.sent:
-            self._tell(live.gpu, Drop(request=live.key))
-        live.placement, live.sent = placement, kept
+    def _replan(self, live: Live, placement: Placement) -> None:
+        """Another plan holds; what is the same in it stays with its ranks."""
+        kept = live.kept(placement)
+        chunks = placement.rows.reshape(-1, live.degree, 4)
+        for gpu, sent, same in zip(live.gpus, live.sent, kept, strict=True):
+            if sent > same:
+                self._tell(gpu, Cancel(request=live.key, done=int(chunks[:same, 0, TOKENS].sum())))
+        if live.gpus != gpus_of(placement, live.degree) and any(live.sent):
+            self._drop(live)
+        live.take_over(placement, kept)
+
+    def _given_back(self, live: Live, late: ChunkLate, now_ms: float) -> None:
+        """A rank of its pipeline did not run a chunk."""
+        gone = late.why == "gone"
+        if live.token is not None:  # the last stage is done, but the cache of this one will not come
+            live.done, live.token = 0 if gone else late.done, None
+            live.passed.clear()
+        elif late.done < live.done or (gone and late.done > live.done):
+            return  # of an earlier plan; or one before it was given back, which says all
+        elif gone:
+            live.done = 0
+            live.passed.clear()
+        self._late(live, now_ms, NO_ROOM_MS if late.why == "kv_space" else 0.0)
 
     def _late(self, live: Live, now_ms: float, wait_ms: float) -> None:
         """Its rank gave a chunk back. Each time it waits longer for training to go as is thought."""
@@ -272,70 +304,87 @@ class DeskService:
             self._fail(live, "training", "training came later than foretold, and there is no other place")
             return
         live.tries += 1
-        before = live.gpu
-        self._tell(before, Cancel(request=live.key, done=live.done))
-        placement = self.plan.resume(live.placement, live.done, now_ms, not_before_ms=now_ms + wait_ms)
+        before = live.gpus
+        for gpu in before:
+            self._tell(gpu, Cancel(request=live.key, done=live.done))
+        # What was handed on and is not there will not come: a second time it is made again.
+        passed = live.under_way() if live.tries == 1 else []
+        if not passed:
+            live.passed.clear()
+        placement = self.plan.resume(
+            live.placement, live.done, now_ms, not_before_ms=now_ms + wait_ms, passed=passed
+        )
         if placement is None:
             live.try_ms = now_ms + TRY_AGAIN_MS
             return
-        live.placement, live.sent, live.try_ms = placement, 1 if live.done else 0, None
-        if live.gpu != before:
-            self._tell(before, Drop(request=live.key))
+        if live.gpus != before:
+            self._drop(live)
+        begun = [sum(stages > stage for _, stages in passed) for stage in range(live.degree)]
+        live.take_over(placement, [(live.done > 0) + count for count in begun])
 
-    def _is_overdue(self, live: Live, now_ms: float) -> bool:
-        """Its rank has all that is left of it and should have told of it an iteration ago: nothing that was
-        accepted may wait for ever for a rank that hangs."""
-        rows = live.placement.rows
-        if live.made or live.try_ms is not None or live.sent < len(rows):
-            return False
-        return now_ms > float(rows[-1, END]) + max(self.plan.period_ms, OVERDUE_MS)
+    def _overdue_ms(self, live: Live) -> float:
+        """When its ranks, which have all that is left of it, should have told of it for an iteration: nothing
+        that was accepted may wait for ever for one that hangs. Infinite where something else comes first."""
+        chunks = live.chunks
+        if live.made or live.try_ms is not None or min(live.sent) < len(chunks):
+            return np.inf
+        return float(chunks[-1, :, END].max()) + max(self.plan.period_ms, OVERDUE_MS)
 
-    def _send(self, live: Live, index: int, now_ms: float) -> None:
-        row = live.placement.rows[index]
-        done, tokens = int(live.placement.rows[:index, TOKENS].sum()), int(row[TOKENS])
-        op, until_ms = self.plan.before_op(live.gpu, float(row[BEGIN]), now_ms)
-        final = done + tokens == len(live.ids)
+    def _send(self, live: Live, index: int, stage: int, now_ms: float) -> None:
+        gpu, row = live.gpus[stage], live.chunks[index, stage]
+        done, tokens = int(live.chunks[:index, 0, TOKENS].sum()), int(row[TOKENS])
+        op, until_ms = self.plan.before_op(gpu, float(row[BEGIN]), now_ms)
+        final, last = done + tokens == len(live.ids), stage == live.degree - 1
         left_s = max(0.0, float(live.placement.rows[-1, END]) - now_ms) / 1e3
-        keep = final and (live.ask.hand_over or live.ask.max_tokens > 1)
         message = Row(
-            request=live.key, done=done, ids=tuple(live.ids[done : done + tokens]), total=len(live.ids),
+            request=live.key, done=done, tokens=tokens, total=len(live.ids),
+            ids=tuple(live.ids[done : done + tokens]) if stage == 0 else (),
             iteration=op[0], op=op[1], begin_s=self._origin_s + float(row[BEGIN]) / 1e3,
             until_s=self._origin_s + until_ms / 1e3,
-            sampling=live.ask.sampling if final else None, keep=keep,
+            sampling=live.ask.sampling if final and last else None, keep=final and live.keeps,
             lease_s=left_s + (HAND_OVER_LEASE_S if live.ask.hand_over else LEASE_S),
         )  # fmt: skip
-        self._tell(live.gpu, message)
+        self._tell(gpu, message)
 
     def _ran(self, gpu: int, ran: ChunkRan, now_ms: float) -> None:
         live = self._live.get(ran.request)
-        if live is None or live.made or live.gpu != gpu or ran.done != live.done:
-            if live is None and ran.cache is not None:
+        if live is None or live.made or gpu not in live.gpus:
+            if live is None:
                 self._tell(gpu, Drop(request=ran.request))
             return
-        live.done += ran.tokens
-        live.late_ms, live.tries = None, 0
-        if ran.token is not None:
-            self._first(live, ran.token, ran.cache, now_ms)
-            return
-        ends = np.cumsum(live.placement.rows[: live.sent, TOKENS])
-        earlier = live.done not in ends.astype(np.int64).tolist()  # a chunk of an earlier plan had begun
-        if earlier or live.try_ms is not None:
-            self._again(live, now_ms)
+        stage = live.gpus.index(gpu)
+        if ran.cache is not None:
+            live.caches[stage] = ran.cache
+        if stage < live.degree - 1:
+            live.ran(stage, ran.done, ran.tokens)
+        elif ran.done == live.done:
+            live.done += ran.tokens
+            live.late_ms, live.tries = None, 0
+            live.token = ran.token
+            earlier = live.done not in live.ends_sent()  # a chunk of an earlier plan had begun
+            if live.token is None and (earlier or live.try_ms is not None):
+                self._again(live, now_ms)
+        if live.token is not None and (not live.keeps or len(live.caches) == live.degree):
+            self._first(live, live.token, now_ms)
 
-    def _first(self, live: Live, token: int, cache: StageCache | None, now_ms: float) -> None:
+    def _first(self, live: Live, token: int, now_ms: float) -> None:
         live.ttft_ms = now_ms - live.received_ms
         self.plan.advance(now_ms)
-        self.plan.controller.cancel(live.placement)
+        self.plan.cancel(live.placement)
         ask, params = live.ask, None
-        if cache is not None:
+        if live.keeps:
             params = transfer_params(
-                engine_id=self.model.engine_id, request=live.key, tokens=len(live.ids), stages=[cache]
-            )
+                engine_id=self.model.engine_id, request=live.key, tokens=len(live.ids),
+                stages=[live.caches[stage] for stage in range(live.degree)],
+            )  # fmt: skip
+        for gpu in live.gpus[:-1]:  # the last one knows
+            end = Cancel(request=live.key, done=0) if live.keeps else Drop(request=live.key)
+            self._tell(gpu, end)
         if ask.hand_over:
             self._token(live, token, first=True)
             self._finish(live, "length", params)
         elif token in self.model.ends:
-            self._tell(live.gpu, Drop(request=live.key))
+            self._drop(live)
             self._finish(live, "stop")
         elif self._token(live, token, first=True):
             if params is None or self._decoder is None:
@@ -357,7 +406,7 @@ class DeskService:
         if live.text.stopped and not live.ask.hand_over:
             if self._decoder is not None and not first:
                 self._decoder.stop(live.key)
-            self._tell(live.gpu, Drop(request=live.key))
+            self._drop(live)
             self._finish(live, "stop")
             return False
         return True
@@ -381,16 +430,19 @@ class DeskService:
     def _fail(self, live: Live, reason: Any, message: str = "") -> None:
         self._forget(live)
         self.counts.failed[reason] += 1
-        if self.plan.knows:
-            self.plan.controller.cancel(live.placement)
+        self.plan.cancel(live.placement)
         if live.made and self._decoder is not None:
             self._decoder.stop(live.key)
-        self._tell(live.gpu, Drop(request=live.key))
+        self._drop(live)
         live.guest.send(Failed(request=live.ask.request, reason=reason, message=message))
 
     def _forget(self, live: Live) -> None:
         self._live.pop(live.key, None)
         self._names.pop((id(live.guest), live.ask.request), None)
+
+    def _drop(self, live: Live) -> None:
+        for gpu in live.gpus:
+            self._tell(gpu, Drop(request=live.key))
 
     def _to_ms(self, seconds: float) -> float:
         return (seconds - self._origin_s) * 1e3

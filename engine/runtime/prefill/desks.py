@@ -1,4 +1,8 @@
-"""The desks that a host keeps: one for each data centre whose first rank it has, started anew at its end."""
+"""The desks that a host keeps: one for each data centre whose first rank it has, started anew at its end.
+
+Where the run's ranks begin another life, so do they: what they had accepted went with the ranks, and they
+say so.
+"""
 
 import contextlib
 import ctypes
@@ -12,8 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from engine.runtime.launch import LaunchSpec, RankAssignment
+from engine.runtime.launch import LaunchSpec
 from engine.runtime.prefill.desk_process import DeskStart, run, state_event, where
+from engine.runtime.prefill.neighbours import gpus_of
 from engine.schedule import Schedule
 
 AGAIN_S = 0.1  # from its end to the next one's start
@@ -31,48 +36,59 @@ class _Desk:
     since: float
     open: tuple[str, int] | None = None
     rest: bytes = b""
+    killed_at: float | None = None  # told to end; when it is killed
 
 
 @dataclass(slots=True, kw_only=True)
 class Desks:
     """Starts and watches them, in the host's own loop.
 
-    say : is given their events.  port : of the rendezvous store.
+    say : is given their events.
     life : the host's pipe, its read and write ends: a desk ends when nobody has the latter any more.
     """
 
-    spec: LaunchSpec
-    schedule: Schedule
     selector: selectors.BaseSelector
     say: Callable[[dict[str, Any]], None]
-    port: int
     life: tuple[int, int]
-    _desks: dict[int, _Desk] = field(default_factory=dict)
-    _due: list[tuple[float, RankAssignment]] = field(default_factory=list)
+    _starts: dict[int, DeskStart] = field(default_factory=dict)  # by data centre
+    _desks: dict[int, _Desk] = field(default_factory=dict)  # by process
+    _due: dict[int, float] = field(default_factory=dict)  # by data centre
     _pauses: dict[int, float] = field(default_factory=dict)
     _closing: bool = False
 
-    def start(self) -> None:
-        """Start those whose data centre has its first rank here."""
-        if self.spec.job.prefill is None:
-            return
-        firsts: dict[int, RankAssignment] = {}
-        for me in sorted(self.spec.ranks, key=lambda me: me.rank):
-            firsts.setdefault(me.dc, me)
-        for first in firsts.values():
-            if first.rank in self.spec.local:
-                self._fork(first)
+    def open(self, spec: LaunchSpec, schedule: Schedule, port: int) -> None:
+        """Start those whose data centre has its first GPU here; any there were end first.
+
+        port : of the rendezvous store.
+        """
+        firsts = {me.dc: gpus_of(spec, me.dc)[0] for me in spec.ranks} if spec.job.prefill else {}
+        here = {dc: first for dc, first in firsts.items() if first.rank in spec.local}
+        self._starts = {
+            dc: DeskStart(spec=spec, schedule=schedule, first=first, port=port) for dc, first in here.items()
+        }
+        self._due.clear()
+        for pid, desk in self._desks.items():
+            if desk.killed_at is None:
+                desk.killed_at = time.monotonic() + END_S
+                os.kill(pid, signal.SIGTERM)
+        for dc in set(here) - {desk.start.first.dc for desk in self._desks.values()}:
+            self._fork(dc)
 
     def deadline(self) -> float | None:
         """When `tick` has something to do, in monotonic seconds."""
-        return min((at for at, _ in self._due), default=None)
+        kills = [desk.killed_at for desk in self._desks.values() if desk.killed_at is not None]
+        return min([*self._due.values(), *kills], default=None)
 
     def tick(self) -> None:
-        """Start those anew whose time has come."""
+        """Start those anew whose time has come, and kill those that did not end."""
         now = time.monotonic()
-        for entry in [entry for entry in self._due if entry[0] <= now]:
-            self._due.remove(entry)
-            self._fork(entry[1])
+        for dc in [dc for dc, at in self._due.items() if at <= now]:
+            del self._due[dc]
+            self._fork(dc)
+        for pid, desk in self._desks.items():
+            if desk.killed_at is not None and desk.killed_at <= now:
+                desk.killed_at = None
+                os.kill(pid, signal.SIGKILL)
 
     def reaped(self, pid: int, status: int) -> bool:
         """A child ended; whether it was a desk."""
@@ -84,8 +100,7 @@ class Desks:
         os.close(desk.read_fd)
         if desk.open is not None:
             self.say(state_event(desk.start, "closed", _why(status), *desk.open))
-        if not self._closing:
-            self._again(desk)
+        self._follow(desk)
         return True
 
     def close(self) -> None:
@@ -103,22 +118,25 @@ class Desks:
                     self.reaped(pid, status)
             time.sleep(0.01)
 
-    def _again(self, desk: _Desk) -> None:
+    def _follow(self, desk: _Desk) -> None:
+        """Start another one in its place, if there is one: at once where the run's ranks begin anew."""
         now, dc = time.monotonic(), desk.start.first.dc
+        if self._closing or dc not in self._starts:
+            return
+        if desk.start is not self._starts[dc]:
+            self._fork(dc)
+            return
         pause = AGAIN_S if now - desk.since > LONG_S else self._pauses.get(dc, AGAIN_S)
         self._pauses[dc] = min(2 * pause, MOST_AGAIN_S)
-        self._due.append((now + pause, desk.start.first))
+        self._due[dc] = now + pause
 
-    def _fork(self, first: RankAssignment) -> None:
+    def _fork(self, dc: int) -> None:
         read_fd, write_fd = os.pipe()
-        start = DeskStart(
-            spec=self.spec, schedule=self.schedule, first=first, port=self.port, events_fd=write_fd,
-            life_fd=self.life[0],
-        )  # fmt: skip
+        start = self._starts[dc]
         pid = os.fork()
         if pid == 0:
             os.close(self.life[1])
-            _become_desk(start)
+            _become_desk(start, events_fd=write_fd, life_fd=self.life[0])
         os.close(write_fd)
         os.set_blocking(read_fd, False)
         desk = _Desk(start, pid, read_fd, time.monotonic())
@@ -151,7 +169,7 @@ def _why(status: int) -> str:
     return f"ended with status {code}; it is started anew"
 
 
-def _become_desk(start: DeskStart) -> NoReturn:
+def _become_desk(start: DeskStart, *, events_fd: int, life_fd: int) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -166,7 +184,7 @@ def _become_desk(start: DeskStart) -> NoReturn:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        run(start)
+        run(start, events_fd=events_fd, life_fd=life_fd)
     except BaseException as error:
         print(f"the desk ended: {where(error)}", file=sys.stderr, flush=True)  # noqa: T201
         os._exit(1)

@@ -1,17 +1,23 @@
 """What a rank of a training run has of prefill, put together: stage, cache server, seat, line to the desk."""
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.errors import InputError
 from engine.runtime.launch import LaunchSpec, RankAssignment
 from engine.runtime.prefill.desk_wire import DESK_RANK
+from engine.runtime.prefill.hand_on import HandedOn, HandOn, Hidden, address_key
 from engine.runtime.prefill.kv_server import KvServer
+from engine.runtime.prefill.neighbours import Neighbours, gpus_of, neighbours
 from engine.runtime.prefill.seat import Seat, SpanTo
 from engine.runtime.prefill.seat_line import SeatLine
 from engine.runtime.prefill.settings import PrefillSettings
 from engine.runtime.prefill.stage import PrefillStage, StageSettings
 from engine.runtime.transport.handshake import Identity
+
+Server = TypeVar("Server", KvServer, HandedOn)
 
 BLOCK_TOKENS = 32  # of a cache: prompts of demos are short
 
@@ -23,10 +29,15 @@ class RankPrefill:
     seat: Seat
     server: KvServer
     line: SeatLine
+    before: HandedOn | None = None
+    behind: HandOn | None = None
 
     def close(self) -> None:
         """End its threads and free what they hold."""
         self.line.close()
+        for beside in (self.before, self.behind):
+            if beside is not None:
+                beside.close()
         self.seat.close()
         self.server.close()
 
@@ -38,34 +49,57 @@ def prefill_of(
     settings = spec.job.prefill
     if settings is None:
         return None
+    beside = neighbours(spec, me)
     stage = PrefillStage.load(
-        settings.checkpoint, stage_settings(settings, emulated=spec.job.device == "emulated")
+        settings.checkpoint, stage_settings(settings, beside, emulated=spec.job.device == "emulated")
     )
     identity = Identity(rank=me.rank, run=spec.run, generation=spec.generation, secret=spec.secret.encode())
-    server = _server(stage, identity, me, spec.ports)
-    seat = Seat(stage, server, ops=ops, span=span)
+    server = _listening(
+        "KV caches", me, spec.ports, lambda port: KvServer(stage.pool, identity, host=me.host, port=port)
+    )
+    behind = None if beside.behind is None else HandOn(identity, store, behind=beside.behind)
+    leads = me == gpus_of(spec, me.dc)[0]
+    seat = Seat(stage, server, ops=ops, leads=leads, span=span, onward=behind)
+    before = None
+    if beside.before is not None:
+        before = _handed_on(stage, identity, seat, me, spec.ports, before=beside.before)
+        store.set(address_key(me.rank), json.dumps(before.address))
     line = SeatLine(seat, identity, store, dc=me.dc, desk=DESK_RANK + me.dc)
-    return RankPrefill(seat=seat, server=server, line=line)
+    return RankPrefill(seat=seat, server=server, line=line, before=before, behind=behind)
 
 
-def stage_settings(settings: PrefillSettings, *, emulated: bool) -> StageSettings:
-    """Of a rank, which is a whole pipeline."""
+def stage_settings(settings: PrefillSettings, place: Neighbours, *, emulated: bool) -> StageSettings:
+    """Of a rank at this place of a pipeline."""
     return StageSettings(
-        stage=0, stages=1, dtype=settings.dtype, weight_budget_bytes=settings.weight_budget_bytes,
-        kv_budget_bytes=settings.kv_budget_bytes, block_tokens=BLOCK_TOKENS,
+        stage=place.stage, stages=place.stages, dtype=settings.dtype,
+        weight_budget_bytes=settings.weight_budget_bytes, kv_budget_bytes=settings.kv_budget_bytes,
+        block_tokens=BLOCK_TOKENS,
         latency=settings.latency.model if emulated else None,
     )  # fmt: skip
 
 
-def _server(
-    stage: PrefillStage, me: Identity, where: RankAssignment, ports: tuple[int, int] | None
-) -> KvServer:
+def _handed_on(
+    stage: PrefillStage, identity: Identity, seat: Seat, me: RankAssignment, ports: tuple[int, int] | None,
+    *, before: int,
+) -> HandedOn:  # fmt: skip
+    config = stage.config
+    shape = Hidden(size=config.hidden_size, dtype=stage.dtype, context=config.max_position_embeddings)
+    return _listening(
+        "hidden states", me, ports,
+        lambda port: HandedOn(identity, shape, seat, before=before, host=me.host, port=port),
+    )  # fmt: skip
+
+
+def _listening(
+    what: str, me: RankAssignment, ports: tuple[int, int] | None, start: Callable[[int], Server]
+) -> Server:
+    """The server that `start` makes of the first port that is free for `what`."""
     for port in free_ports(ports, me.rank):
         try:
-            return KvServer(stage.pool, me, host=where.host, port=port)
+            return start(port)
         except OSError as error:
             refused = error
-    raise InputError("ports", ports, f"none is free at {where.host} for KV caches ({refused.strerror})")
+    raise InputError("ports", ports, f"none is free at {me.host} for {what} ({refused.strerror})")
 
 
 def free_ports(ports: tuple[int, int] | None, start: int) -> list[int]:

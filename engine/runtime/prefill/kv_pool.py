@@ -218,6 +218,16 @@ class KvPool:
                     self._books.ending.remove(lease)
                     self._give_back(lease)
 
+    def rewind(self, request: str, tokens: int) -> None:
+        """What the cache holds beyond its first `tokens` tokens is made anew. Raises LeaseEnded, also where a
+        decoder may come for it."""
+        self.expire()
+        with self._lock:
+            lease = self._lease(request)
+            if lease.offered:
+                raise LeaseEnded(request)
+            lease.cache.filled = min(lease.cache.filled, tokens)
+
     def offer(self, request: str, *, lease_s: float) -> tuple[int, ...]:
         """From now on a decoder may fetch the cache, for `lease_s`; returns its blocks. Raises LeaseEnded.
 

@@ -1,28 +1,47 @@
 """The seat of prefill in a rank: chunks run while training waits, and only then.
 
+A rank holds the served model, or one stage of it, which gets the hidden states of a chunk from the stage
+before and hands its own on.
+
 One GPU does one thing at a time. The executor takes it before each op and gives it back after; a chunk that
 runs at that moment is waited for, so what prefill costs training is in training's own times. A chunk begins
 only before the op that the desk meant, only while the GPU is free, and only if it should be done in time;
 otherwise the desk is told, and plans it anew.
+
+Where one CPU plays several GPUs, a chunk gives way to whatever else wants that CPU, too, as long as no op of
+its own GPU waits for it.
 """
 
 import sys
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from engine.errors import Infeasible
 from engine.inputs import Document
 from engine.prefill.handover import HandOver
 from engine.runtime.prefill.chunks import Chunk
+from engine.runtime.prefill.hand_on import Handed
 from engine.runtime.prefill.kv_pool import Freed, LeaseEnded
 from engine.runtime.prefill.sampling import draw
-from engine.runtime.prefill.seat_wire import Cancel, ChunkLate, ChunkRan, Drop, OpEnded, Row
+from engine.runtime.prefill.seat_inputs import SeatInputs
+from engine.runtime.prefill.seat_wire import (
+    Cancel,
+    ChunkLate,
+    ChunkRan,
+    Drop,
+    IterationBegun,
+    IterationRan,
+    OpsChanged,
+    Row,
+)
 from engine.runtime.prefill.stage import PrefillStage
+from engine.runtime.prefill.yielding import give_way, take_part
 
 REMEMBERED = 6  # iterations whose ops a desk that comes anew is told of
 
@@ -33,6 +52,13 @@ class Desk(Protocol):
     def say(self, message: Document) -> None: ...
 
 
+class Onward(Protocol):
+    """Where hidden states go: to the next stage."""
+
+    def send(self, what: Handed, hidden: Tensor) -> None: ...
+    def clear(self) -> None: ...
+
+
 @dataclass(slots=True)
 class _Training:
     """Where the executor is: op `next` of `iteration` comes, or runs where training is `busy`."""
@@ -40,7 +66,8 @@ class _Training:
     iteration: int = -1
     next: int = 0
     busy: bool = True
-    last_start: float = 0.0
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
     waited_s: float = 0.0
 
 
@@ -63,22 +90,29 @@ class Seat:
 
     Parameters
     ----------
-    stage : the whole model.
+    stage : of the served model.
+    onward : to the stage behind; None on the last.
     server : offers its caches.
     ops : number of training ops of this GPU in an iteration.
+    leads : it is the desk's first GPU, by whose first op the desk tells the time.
     span : is told of every chunk that ran, with monotonic begin and end, on the executor's thread.
     """
 
-    def __init__(self, stage: PrefillStage, server: HandOver, *, ops: int, span: "SpanTo") -> None:
-        self._stage, self._server, self._ops, self._span = stage, server, ops, span
+    def __init__(
+        self, stage: PrefillStage, server: HandOver, *, ops: int, leads: bool, span: "SpanTo",
+        onward: Onward | None = None,
+    ) -> None:  # fmt: skip
+        self._stage, self._server, self._span, self._onward = stage, server, span, onward
+        self._leads, self._order = leads, OpsChanged(since=0, ops=ops)
         self._changed = threading.Condition()
         self._training = _Training()
         self.waits = Waits()
         self._rows: list[Row] = []
+        self._inputs = SeatInputs()
         self._running: str | None = None
         self._closing = False
         self._ran: deque[tuple[float, float]] = deque()
-        self._told: deque[OpEnded] = deque(maxlen=REMEMBERED * ops)
+        self._told: deque[IterationBegun | IterationRan] = deque(maxlen=(1 + leads) * REMEMBERED)
         self._desk: Desk | None = None
         self._thread = threading.Thread(target=self._work, name="prefill", daemon=True)
         self._thread.start()
@@ -90,14 +124,25 @@ class Seat:
         self._stage.pool.expire()
         now, training = time.monotonic(), self._training
         with self._changed:
+            self._inputs.expire()
             before = training.iteration
-            start, waited_s = training.last_start, training.waited_s
             training.iteration, training.next, training.busy = iteration, 0, False
-            self._changed.notify_all()
-        if before >= 0 and start:
+            self._wake()
+        if len(training.starts) == self._order.ops:
+            starts_s, ends_s, waited_s = tuple(training.starts), tuple(training.ends[:-1]), training.waited_s
             self._tell(
-                OpEnded(iteration=before, op=self._ops - 1, start_s=start, end_s=now, waited_s=waited_s)
+                IterationRan(iteration=before, starts_s=starts_s, ends_s=(*ends_s, now), waited_s=waited_s)
             )
+        training.starts, training.ends, training.waited_s = [], [], 0.0
+
+    def reorder(self, *, since: int, ops: int) -> None:
+        """Training has another schedule from iteration `since` on: what was asked for is not run any more."""
+        with self._changed:
+            self._rows.clear()
+            self._told.clear()
+            self._order = OpsChanged(since=since, ops=ops)
+        self._training.starts, self._training.ends = [], []
+        self._say(self._order)
 
     def take(self) -> float:
         """A training op is due: returns when it has the GPU. The monotonic time is its begin."""
@@ -105,42 +150,56 @@ class Seat:
         with self._changed:
             training.busy = True
             waits = self._running is not None
+            if waits and self._thread.native_id is not None:
+                take_part(self._thread.native_id)
             while self._running is not None:
                 self._changed.wait()
         now = time.monotonic()
-        training.waited_s = now - due if waits else 0.0
         if waits:
-            self.waits.add(training.waited_s)
+            training.waited_s += now - due
+            self.waits.add(now - due)
         return now
 
     def give(self, start: float, end: float) -> None:
         """A training op that began at `start` is done; after the last one training keeps the GPU."""
         training = self._training
         with self._changed:
-            index = training.next
             training.next += 1
-            last = training.next == self._ops
+            last = training.next == self._order.ops
             training.busy = last
-            training.last_start = start
             if not last:
-                self._changed.notify_all()
-        if not last:
-            waited_s = training.waited_s
-            self._tell(
-                OpEnded(iteration=training.iteration, op=index, start_s=start, end_s=end, waited_s=waited_s)
-            )
+                self._wake()
+        training.starts.append(start)
+        training.ends.append(end)
+        if self._leads and len(training.starts) == 1:
+            self._tell(IterationBegun(iteration=training.iteration, start_s=start))
         while self._ran:
             self._span(*self._ran.popleft())
 
-    def _tell(self, message: OpEnded) -> None:
+    def _wake(self) -> None:
+        """The thread looks at its rows again; without any it is left asleep."""
+        if self._rows:
+            self._changed.notify_all()
+
+    def _tell(self, message: IterationBegun | IterationRan) -> None:
         self._told.append(message)
         if self._desk is not None:
             self._desk.say(message)
+
+    # The side of the stage before.
+
+    def arrived(self, what: Handed, hidden: Tensor) -> None:
+        """Hidden states (tokens, hidden) of a chunk are there."""
+        with self._changed:
+            self._inputs.put(what, hidden)
+            self._changed.notify_all()
 
     # The desk's side.
 
     def attach(self, desk: Desk) -> None:
         """A desk listens from now on; it is told what was before."""
+        if self._order.since:
+            desk.say(self._order)
         for message in list(self._told):
             desk.say(message)
         self._desk = desk
@@ -148,8 +207,11 @@ class Seat:
     def detach(self) -> None:
         """The desk is gone: nobody answers for what it had accepted, so nothing of it is held."""
         self._desk = None
+        if self._onward is not None:
+            self._onward.clear()
         with self._changed:
             self._rows.clear()
+            self._inputs.clear()
         for request in self._stage.pool.requests:
             self._stage.pool.free(request, Freed.ABORTED)
 
@@ -163,6 +225,8 @@ class Seat:
                 return
             least = message.done if isinstance(message, Cancel) else 0
             self._rows = [r for r in self._rows if r.request != message.request or r.done < least]
+            if isinstance(message, Drop):
+                self._inputs.drop(message.request)
         if isinstance(message, Drop):
             self._stage.pool.free(message.request, Freed.ABORTED)
 
@@ -179,6 +243,8 @@ class Seat:
             desk.say(message)
 
     def _work(self) -> None:
+        me = threading.get_native_id()
+        give_way(me)
         while (found := self._next()) is not None:
             row, late = found
             if late:
@@ -193,22 +259,23 @@ class Seat:
                 with self._changed:
                     self._running = None
                     self._changed.notify_all()
+            give_way(me)  # training may have waited for this chunk
             self._say(answer)
 
     def _next(self) -> tuple[Row, bool] | None:
         """The row to run now, for which the GPU is the seat's, or one that is too late; None at the end."""
         with self._changed:
             while not self._closing:
-                wait_s: float | None = None
-                if self._rows:
-                    row = self._rows[0]
+                soonest_s: float | None = None
+                for index, row in enumerate(self._rows):
                     wait_s = self._wait_s(row)
                     if wait_s is None or wait_s <= 0:
-                        self._rows.pop(0)
+                        del self._rows[index]
                         if wait_s is not None:
                             self._running = row.request
                         return row, wait_s is None
-                self._changed.wait(wait_s)
+                    soonest_s = wait_s if soonest_s is None else min(soonest_s, wait_s)
+                self._changed.wait(soonest_s)
             return None
 
     def _wait_s(self, row: Row) -> float | None:
@@ -219,7 +286,7 @@ class Seat:
         left_s = row.until_s - lasts_s - now
         if left_s < 0 or here > meant or (here == meant and training.busy):
             return None
-        if here < meant:
+        if here < meant or not (self._stage.part.is_first or self._inputs.has(row)):
             return max(left_s, 1e-4)
         return max(0.0, row.begin_s - now)
 
@@ -231,24 +298,44 @@ class Seat:
                 return ChunkLate(request=row.request, done=0, why="kv_space")
         start = time.monotonic()
         try:
-            logits = self._stage.run(chunk, torch.tensor(row.ids, dtype=torch.int64))
+            pool.rewind(row.request, row.done)  # an earlier plan may have been further
+            made = self._stage.run(chunk, self._input(row))
         except (LeaseEnded, ValueError):  # what came before it is not there
             return ChunkLate(request=row.request, done=row.done, why="gone")
         end = time.monotonic()
         self._ran.append((start, end))
         token, cache = None, None
-        if row.final and row.sampling is not None:
-            token = draw(logits, row.sampling, at=0)
-            try:
-                cache = self._server.offer(row.request, lease_s=row.lease_s) if row.keep else None
-            except LeaseEnded:
-                return ChunkLate(request=row.request, done=row.done, why="gone")
+        try:
+            if row.final and row.keep:
+                cache = self._server.offer(row.request, lease_s=row.lease_s)
+        except LeaseEnded:
+            return ChunkLate(request=row.request, done=row.done, why="gone")
+        if self._onward is not None:
+            self._hand_on(row, made)
+        elif row.final and row.sampling is not None:
+            token = draw(made, row.sampling, at=0)
             if not row.keep:
                 pool.free(row.request, Freed.ABORTED)
         return ChunkRan(
             request=row.request, done=row.done, tokens=chunk.tokens, start_s=start, end_s=end, token=token,
             cache=cache,
         )  # fmt: skip
+
+    def _input(self, row: Row) -> Tensor:
+        """What the stage runs. Raises ValueError where it is not there: dropped since the row was due."""
+        if self._stage.part.is_first:
+            return torch.tensor(row.ids, dtype=torch.int64)
+        with self._changed:
+            hidden = self._inputs.take(row)
+        if hidden is None:
+            raise ValueError("the hidden states are gone")
+        return hidden
+
+    def _hand_on(self, row: Row, hidden: Tensor) -> None:
+        """To the next stage, unless nobody wants it any more."""
+        if self._onward is not None and row.request in self._stage.pool.requests:
+            what = Handed(request=row.request, done=row.done, tokens=row.tokens, lease_s=row.lease_s)
+            self._onward.send(what, hidden)
 
 
 class SpanTo(Protocol):
@@ -258,4 +345,4 @@ class SpanTo(Protocol):
 
 
 def _chunk(row: Row) -> Chunk:
-    return Chunk(request=row.request, done=row.done, tokens=len(row.ids), final=row.final)
+    return Chunk(request=row.request, done=row.done, tokens=row.tokens, final=row.final)

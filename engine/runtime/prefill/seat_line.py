@@ -9,7 +9,15 @@ from typing import Any
 from engine.inputs import Document
 from engine.runtime.prefill.kv_wire import greet
 from engine.runtime.prefill.seat import Seat
-from engine.runtime.prefill.seat_wire import MOST_LINE_BYTES, ChunkRan, OpEnded, Row, line_of, to_seat
+from engine.runtime.prefill.seat_wire import (
+    MOST_LINE_BYTES,
+    ChunkRan,
+    IterationBegun,
+    IterationRan,
+    Row,
+    line_of,
+    to_seat,
+)
 from engine.runtime.transport.errors import TransportError
 from engine.runtime.transport.handshake import Identity, dial
 
@@ -39,11 +47,7 @@ class SeatLine:
     def say(self, message: Document) -> None:
         """Send, without waiting: a desk that is behind costs training nothing. What cannot be sent is lost
         together with the connection, by which the desk knows."""
-        if isinstance(message, OpEnded | ChunkRan):
-            message = message.model_copy(
-                update={"start_s": message.start_s + self._offset_s, "end_s": message.end_s + self._offset_s}
-            )
-        line = line_of(message)
+        line = line_of(self._on_its_clock(message))
         with self._sending:
             if self._socket is None:
                 return
@@ -55,6 +59,23 @@ class SeatLine:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket = None
+
+    def _on_its_clock(self, message: Document) -> Document:
+        offset_s = self._offset_s
+        update: dict[str, Any]
+        match message:
+            case IterationBegun():
+                update = {"start_s": message.start_s + offset_s}
+            case ChunkRan():
+                update = {"start_s": message.start_s + offset_s, "end_s": message.end_s + offset_s}
+            case IterationRan():
+                update = {
+                    "starts_s": tuple(start_s + offset_s for start_s in message.starts_s),
+                    "ends_s": tuple(end_s + offset_s for end_s in message.ends_s),
+                }
+            case _:
+                return message
+        return message.model_copy(update=update)
 
     def close(self) -> None:
         """End the connection and its thread."""

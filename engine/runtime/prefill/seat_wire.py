@@ -1,6 +1,7 @@
 """What the desk of a data centre and the ranks there say to each other: JSON lines after the handshake.
 
-Times are monotonic seconds on the desk's clock. A prompt's ids go to the rank chunk by chunk.
+Times are monotonic seconds on the desk's clock. A prompt's ids go to the rank of the
+first stage, chunk by chunk.
 """
 
 import json
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from engine.inputs import Count, Document, Index, NonNegative, Number
+from engine.inputs import FORGETFUL, Count, Document, Id, Index, NonNegative, Number
 from engine.prefill.desk import Sampling
 from engine.prefill.handover import StageCache
 
@@ -16,19 +17,22 @@ MOST_LINE_BYTES = 8 * 1024 * 1024
 
 
 class Row(Document):
-    """A chunk to run: `ids` behind `done` tokens of a prompt of `total`.
+    """A chunk to run: `tokens` tokens behind `done` ones of a prompt of `total`.
 
+    ids : of these tokens, for the first stage; the others run what the stage before hands on.
     iteration, op : the training op before which it runs.  begin_s : not earlier.  until_s : it must be done.
-    sampling : how the first token is drawn, where these are the prompt's last ids.
+    sampling : how the first token is drawn, by the last stage, where these are the prompt's last tokens.
     lease_s : of the cache, from its first chunk on, and again from its last.
-    keep : the cache is offered to a decode worker; otherwise it is freed when the token is made.
+    keep : the cache is offered to a decode worker; otherwise the last stage frees it when the token is made,
+        and the desk says so to the others.
     """
 
     kind: Literal["row"] = "row"
     request: str
     done: Index
-    ids: tuple[Index, ...]
+    tokens: Count
     total: Count
+    ids: tuple[Id, ...] = ()
     iteration: Index
     op: Index
     begin_s: Number
@@ -39,7 +43,7 @@ class Row(Document):
 
     @property
     def final(self) -> bool:
-        return self.done + len(self.ids) == self.total
+        return self.done + self.tokens == self.total
 
 
 class Cancel(Document):
@@ -57,17 +61,32 @@ class Drop(Document):
     request: str
 
 
-class OpEnded(Document):
-    """A training op ran: its place in the order of the GPU. The last one lasts until the next iteration.
+class OpsChanged(Document):
+    """From iteration `since` on a GPU has `ops` training ops in another order. Said to new desks too."""
 
-    waited_s : that it was due and a chunk still ran.
+    kind: Literal["ops"] = "ops"
+    since: Index
+    ops: Count
+
+
+class IterationBegun(Document):
+    """The first training op of an iteration has run: it began at `start_s`. Said of the desk's first GPU."""
+
+    kind: Literal["begun"] = "begun"
+    iteration: Index
+    start_s: Number
+
+
+class IterationRan(Document):
+    """When a GPU's training ops ran, in its order. The last one lasts until the next iteration.
+
+    waited_s : that ops were due and a chunk still ran, together.
     """
 
-    kind: Literal["op"] = "op"
+    kind: Literal["iteration"] = "iteration"
     iteration: Index
-    op: Index
-    start_s: Number
-    end_s: Number
+    starts_s: tuple[Number, ...]
+    ends_s: tuple[Number, ...]
     waited_s: NonNegative = 0.0
 
 
@@ -85,7 +104,8 @@ class ChunkRan(Document):
 
 
 class ChunkLate(Document):
-    """A chunk was not begun. `late`: training came first, or would have. `kv_space`: no room for its cache.
+    """A chunk was not begun. `late`: training came first, or would have, or the stage before did not hand it
+    on in time. `kv_space`: no room for its cache.
     `gone`: the rank holds nothing of what came before it."""
 
     kind: Literal["late"] = "late"
@@ -94,10 +114,12 @@ class ChunkLate(Document):
     why: Literal["late", "kv_space", "gone"]
 
 
-_TO_SEAT: TypeAdapter[Any] = TypeAdapter(Annotated[Row | Cancel | Drop, Field(discriminator="kind")])
-_FROM_SEAT: TypeAdapter[Any] = TypeAdapter(
-    Annotated[OpEnded | ChunkRan | ChunkLate, Field(discriminator="kind")]
+FromSeat = OpsChanged | IterationBegun | IterationRan | ChunkRan | ChunkLate
+
+_TO_SEAT: TypeAdapter[Any] = TypeAdapter(
+    Annotated[Row | Cancel | Drop, Field(discriminator="kind")], config=FORGETFUL
 )
+_FROM_SEAT: TypeAdapter[Any] = TypeAdapter(Annotated[FromSeat, Field(discriminator="kind")], config=FORGETFUL)
 
 
 def line_of(message: Document) -> bytes:
@@ -111,9 +133,9 @@ def to_seat(line: bytes) -> Row | Cancel | Drop:
     return message
 
 
-def from_seat(line: bytes) -> OpEnded | ChunkRan | ChunkLate:
+def from_seat(line: bytes) -> FromSeat:
     """Raises ValueError: no such message."""
-    message: OpEnded | ChunkRan | ChunkLate = _FROM_SEAT.validate_python(_object(line))
+    message: FromSeat = _FROM_SEAT.validate_python(_object(line))
     return message
 
 

@@ -1,6 +1,7 @@
 """Whether a machine can prefill what a job asks for: the checkpoint, its tokenizer, memory."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import InputError
@@ -13,19 +14,24 @@ from engine.runtime.prefill.tokenizing import tokenizer_of
 from engine.runtime.prefill.weights import Part
 
 
-def examine(settings: PrefillSettings, *, ranks: int) -> LlamaConfig:
-    """The model of `settings`, which so many ranks of this machine are to hold.
+def examine(settings: PrefillSettings, *, stages: Sequence[int]) -> LlamaConfig:
+    """The model of `settings`, of which each rank of this machine is to hold one of `stages`.
 
     Raises
     ------
     InputError
-        No Llama is there, or a budget or this machine's memory is too small, with the figures.
+        No Llama is there, it has fewer layers than stages, or a budget or this machine's memory is too small,
+        with the figures.
     """
     folder = Path(settings.checkpoint).expanduser()
     config = check_checkpoint(folder)
+    degree, layers = settings.pp_degree, config.num_hidden_layers
+    if degree > layers:
+        raise InputError("prefill.pp_degree", degree, f"at most {layers}, the layers of the model")
+    parts = [Part(config=config, stage=stage, stages=degree) for stage in range(degree)]
     try:
-        part = Part(config=config, stage=0, stages=1)
-        part.check_budget(settings.dtype, settings.weight_budget_bytes)
+        for part in parts:
+            part.check_budget(settings.dtype, settings.weight_budget_bytes)
     except InputError as error:
         raise InputError(f"prefill.{error.field}", error.value, error.allowed) from None
     tokenizer_of(folder, vocab=config.vocab_size)
@@ -33,19 +39,21 @@ def examine(settings: PrefillSettings, *, ranks: int) -> LlamaConfig:
     if settings.kv_budget_bytes < block_bytes:
         allowed = f"at least {block_bytes / 1e9:g}: a block of {BLOCK_TOKENS} tokens"
         raise InputError("prefill.kv_budget_gb", settings.kv_budget_gb, allowed)
-    needed = ranks * (part.weight_bytes(settings.dtype) + settings.kv_budget_bytes)
+    weights = sum(parts[stage].weight_bytes(settings.dtype) for stage in stages)
+    needed = weights + len(stages) * settings.kv_budget_bytes
     there = _main_memory_bytes()
     if needed > there:
         allowed = (
-            f"{ranks} ranks here need {needed:,} bytes for weights and KV caches; the machine has {there:,}"
+            f"{len(stages)} ranks here need {needed:,} bytes for weights and KV caches; "
+            f"the machine has {there:,}"
         )
         raise InputError("prefill.kv_budget_gb", settings.kv_budget_gb, allowed)
     return config
 
 
 def cache_shape(config: LlamaConfig, settings: PrefillSettings) -> KvShape:
-    """Of the caches that a rank holds."""
-    layers = range(config.num_hidden_layers)
+    """Of the caches that a rank of the first stage holds: no stage has more layers."""
+    layers = Part(config=config, stage=0, stages=settings.pp_degree).blocks
     return KvShape.of(config, layers, dtype=settings.dtype, block_tokens=BLOCK_TOKENS)
 
 

@@ -58,7 +58,8 @@ class PrefillSettings(PrefillBudget):
     """What the ranks of a job prefill, and what of a GPU's memory for.
 
     checkpoint : folder of a Hugging Face Llama, on every node.  name : of the model; the folder's by default.
-    pp_degree : GPUs that share a prompt's layers; 1 alone is built.
+    pp_degree : GPUs that share a model's layers: those of one rank in neighbouring cells; divides the job's
+        cells.
     guard_ms : kept free before every training op, at least; what was observed may ask for more.
     queue : most requests that wait.  reserve_ms : beyond it, such as begin within this are accepted for good.
     chunk_tokens : least tokens of a chunk; None: prompts stay whole.
@@ -98,12 +99,9 @@ def check(job: "TrainJob") -> None:
     if job.swaps:
         allowed = "not with strategy swap: its devices load weights in their idle time; allowed: pipeline"
         raise InputError("strategy", job.strategy, allowed)
-    if job.recovery is not None:
-        allowed = "must be left out beside prefill: ranks that begin anew would find no desk"
-        raise InputError("recovery", job.recovery.model_dump(), allowed)
     if job.is_mixed:
         allowed = "must be left out where pipelines run through different data centres (devices)"
         raise InputError("prefill", settings.checkpoint, allowed)
-    if settings.pp_degree != 1:
-        allowed = "must be 1: stages would be same-rank GPUs of neighbouring cells, and a job is one cell"
+    if job.cells % settings.pp_degree:
+        allowed = f"must divide cells = {job.cells}: one GPU of each cell holds a stage"
         raise InputError("prefill.pp_degree", settings.pp_degree, allowed)

@@ -28,7 +28,8 @@ def smaller(spec: LaunchSpec, left: set[int]) -> Layout | Infeasible:
     """The fastest layout of the present one, `spec`, on the ranks that are `left`.
 
     As many stages as now wherever a pipeline of them fits, else the most that do. The first rank keeps its
-    place, as it reports for all. Infeasible, with the reason, where the GPUs cannot hold the model.
+    place, as it reports for all; where it is lost itself, the layout is one for another launch.
+    Infeasible, with the reason, where the GPUs cannot hold the model.
     """
     here = [a for a in spec.ranks if a.rank in left]
     present = _peak(spec.job)
@@ -90,8 +91,14 @@ def _cuts(
             yield {
                 **where, "stages": stages, "pipelines": pipelines, "cells": cells,
                 "microbatches": microbatches, "accumulation": accumulation, **_scaled(job, stages),
+                **_prefilling(job, cells),
             }, seats  # fmt: skip
         return
+
+
+def _prefilling(job: TrainJob, cells: int) -> dict[str, Any]:
+    """Nothing is prefilled any more where the cells that are left cannot share the served model's layers."""
+    return {"prefill": None} if job.prefill and cells % job.prefill.pp_degree else {}
 
 
 def _passes(job: TrainJob, total: int) -> list[tuple[int, int]]:
@@ -104,7 +111,8 @@ def _placed(
     spec: LaunchSpec, here: Sequence[RankAssignment], stages: int, pipelines: int
 ) -> tuple[dict[str, Any], tuple[RankAssignment, ...]] | None:
     """All pipelines through the same data centres; None where their GPUs do not suffice."""
-    dcs = _dc_of_stage(spec.job, Counter(a.dc for a in here), stages, pipelines)
+    gpus = Counter(a.dc for a in here)
+    dcs = _dc_of_stage(spec.job, gpus, stages, pipelines, leads=_leads(spec, here))
     if dcs is None:
         return None
     free = list(here)
@@ -134,7 +142,14 @@ def _seated(
     )
 
 
-def _dc_of_stage(job: TrainJob, gpus: Counter[int], stages: int, pipelines: int) -> tuple[int, ...] | None:
+def _leads(spec: LaunchSpec, here: Sequence[RankAssignment]) -> bool:
+    """Whether the first rank is there, so that its data centre and its pipeline stay the first ones."""
+    return any(a.rank == spec.first_rank for a in here)
+
+
+def _dc_of_stage(
+    job: TrainJob, gpus: Counter[int], stages: int, pipelines: int, *, leads: bool
+) -> tuple[int, ...] | None:
     """The data centres of so many stages: as now, or each with as many as it had and has GPUs for."""
     needs = Counter(job.dcs)
     if stages == job.stages and all(needs[dc] * pipelines <= gpus[dc] for dc in needs):
@@ -143,12 +158,12 @@ def _dc_of_stage(job: TrainJob, gpus: Counter[int], stages: int, pipelines: int)
     room = {dc: gpus[dc] // pipelines for dc in dict.fromkeys(job.dcs)}  # in the order of the stages
     hosts = {dc: min(job.dcs.count(dc), room[dc]) for dc in room}
     while sum(hosts.values()) > stages:
-        most = max(room, key=lambda dc: hosts[dc] - (dc == first))
+        most = max(room, key=lambda dc: hosts[dc] - (leads and dc == first))
         hosts[most] -= 1
     while sum(hosts.values()) < min(stages, sum(room.values())):
         hosts[next(dc for dc in room if hosts[dc] < room[dc])] += 1
     dcs = tuple(dc for dc, count in hosts.items() for _ in range(count))
-    return dcs if len(dcs) == stages and dcs[0] == first else None
+    return dcs if len(dcs) == stages and (not leads or dcs[0] == first) else None
 
 
 def _whole(
@@ -159,7 +174,7 @@ def _whole(
     assert job.devices is not None
     count = Counter(a.pipeline for a in here)
     whole = [p for p in range(job.pipelines) if count[p] == job.stages][:pipelines]
-    if len(whole) < pipelines or whole[0] != 0:  # the first rank is in pipeline 0
+    if len(whole) < pipelines or (_leads(spec, here) and whole[0] != 0):  # it is in pipeline 0
         return None
     seats = tuple(replace(a, pipeline=whole.index(a.pipeline)) for a in here if a.pipeline in whole)
     devices = {"pipelines": [list(job.devices.pipelines[p]) for p in whole]}

@@ -18,7 +18,7 @@ from engine.runtime.gradients import BUCKET_BYTES
 from engine.runtime.launch import LaunchSpec, RankAssignment
 from engine.runtime.mesh import RENDEZVOUS_S, gloo_group, wan_peer
 from engine.runtime.ring import Ring
-from engine.runtime.transport import Endpoint, Peer
+from engine.runtime.transport import Endpoint, Peer, TlsFiles
 
 SUMS_PER_EPOCH = 1 << 32  # numbers kept apart for the sums of one epoch
 
@@ -132,5 +132,5 @@ class Groups:
     def _new_endpoint(self) -> Endpoint:
         return Endpoint(
             rank=self._me.rank, listen_host=self._me.host, secret=self._spec.secret, run=self._spec.run,
-            generation=self._spec.generation, listen_ports=self._spec.ports,
+            generation=self._spec.generation, listen_ports=self._spec.ports, tls=TlsFiles.of(self._job),
         )  # fmt: skip

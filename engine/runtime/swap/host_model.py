@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from engine.plan.swap.layers import SubModel
+from engine.runtime.device import Device
 from engine.runtime.job import TrainJob
 from engine.runtime.model import PARAMETER_DTYPES, Chunk, digest
-from engine.runtime.swap.device import Device
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's, as torch names them
 

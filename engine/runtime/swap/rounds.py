@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from engine.plan.swap.events import atom_order
+from engine.runtime.device import Device
 from engine.runtime.model import loss_of
 from engine.runtime.recorder import Recorder
-from engine.runtime.swap.device import Device
 from engine.runtime.swap.host_model import HostModel
 from engine.runtime.swap.planned import SwapPlan
 from engine.runtime.swap.swapper import Resident, Swapper
@@ -101,7 +101,9 @@ class Rounds:
         return output
 
     def _end(self, op: SpanOp, unit: int, sub: int, start: float) -> float:
-        end = self._device.end(start, self._plan.times_s[sub][op])
+        self._device.end(start, self._plan.times_s[sub][op])
+        self._device.settle()
+        end = time.monotonic()
         self._recorder.op(op, unit, start, end, chunk=sub)
         self.busy_s += end - start
         return end

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.runtime.device import Device
 from engine.runtime.recorder import Recorder
-from engine.runtime.swap.device import Device
 from engine.runtime.swap.host_model import HostModel
 from engine.runtime.swap.memory import DeviceMemory
 from engine.runtime.swap.planned import SwapPlan

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.runtime.device import CpuDevice, CudaDevice, Device, EmulatedDevice
 from engine.runtime.events import EventWriter
 from engine.runtime.lines import Message
 from engine.runtime.losses import Losses
 from engine.runtime.memory import give_back
 from engine.runtime.recorder import Recorder
 from engine.runtime.swap.client import Client
-from engine.runtime.swap.device import CpuDevice, CudaDevice, Device, EmulatedDevice
 from engine.runtime.swap.group import Groups
 from engine.runtime.swap.host_model import HostModel
 from engine.runtime.swap.keeping import SwapKeeper
@@ -213,7 +213,7 @@ class Training:
             return CudaDevice(self._me.gpu)
         if self._job.device == "cpu":
             return CpuDevice()
-        return EmulatedDevice(self._plan.result.host_bytes_per_s, self._recorder.overrun)
+        return EmulatedDevice(self._recorder.overrun, self._plan.result.host_bytes_per_s)
 
     def _stats(self) -> dict[str, Any]:
         return {

@@ -45,9 +45,10 @@ A cell's n pipelines send one message at a time over all n node pairs of a hop::
 
     # on the ranks of stage s, pipelines 0 … n−1; near and far by pipeline; all of them connected as peers
     order = ((0, (0,)), (1, (0,)), (0, (1,)), (1, (1,)))
-    out = SharedSender(endpoint, link=7, pipeline=1, near=(3, 9), far=(4, 10), order=order)
+    here = {"pipeline": 1, "near": (3, 9), "far": (4, 10)}
+    out = SharedSender(endpoint, link=7, **here, order=order, padded_to=5_000_000)
     out.begin_iteration(k)                  # arms the relay for one pass through `order`
-    sent = out.send((0,), activation, padded_to=5_000_000)     # this pipeline's own messages, by tag
+    sent = out.send((0,), activation)                          # this pipeline's own messages, by tag
     sent.wait(); sent.start, sent.end       # over all parts
 
     # on the ranks of stage s+1

@@ -4,6 +4,7 @@ import selectors
 import socket
 import ssl
 import struct
+import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,8 @@ from engine.runtime.transport.wire import HEADER_BYTES, ZEROS, Header, Malformed
 READ_BUDGET = 4 << 20
 # Bytes read at once and then checksummed, so that they are still in the processor's cache.
 PIECE_BYTES = 1 << 20
+# Linux throws bytes away that nobody wants without copying them.
+DISCARD = socket.MSG_TRUNC if sys.platform == "linux" else 0
 # What the kernel of a slow connection may hold beyond what is under way: with more, it would take chunks long
 # before it can send them. A fast one needs no limit, and is faster without.
 UNSENT_BYTES = 256 * 1024
@@ -219,13 +222,15 @@ class Connection:
         self._target = memoryview(self._head)
         self._digest: Any = None
         self._dropped_bytes = 0
+        self._drops = False
 
     def _read(self) -> None:
         budget = READ_BUDGET
         while budget > 0 and self.open and not self.paused:
             most = budget if self._digest is None else PIECE_BYTES
             try:
-                count = self._socket.recv_into(self._target[:most])
+                discards = DISCARD if self._drops and not self._secure else 0
+                count = self._socket.recv_into(self._target[:most], 0, discards)
             except WOULD_BLOCK:
                 return
             except OSError as error:
@@ -237,7 +242,7 @@ class Connection:
                 return
             self.heard = True
             budget -= count
-            if self._digest is not None:
+            if self._digest is not None and not self._drops:
                 self._digest.update(self._target[:count])
             self._target = self._target[count:]
             if not self._target:
@@ -253,7 +258,7 @@ class Connection:
             if self._header is None:
                 self._begin_frame()
             elif self._dropped_bytes > 0:
-                self._target = self._scratch[: self._dropped_bytes]
+                self._target, self._drops = self._scratch[: self._dropped_bytes], True
                 self._dropped_bytes -= len(self._target)
             else:
                 self._end_frame(self._header)
@@ -280,7 +285,8 @@ class Connection:
             return
         self._target = place
         self._dropped_bytes = header.length - len(place)
-        self._digest = xxhash.xxh3_64() if header.checked else None
+        # Of a chunk that is not wanted (any more) nothing is kept, so nothing is checked.
+        self._digest = xxhash.xxh3_64() if header.checked and place else None
 
     def _end_frame(self, header: Header) -> None:
         digest = self._digest

@@ -24,7 +24,7 @@ _PROOF = struct.Struct("<d16s")  # clock, session
 _MAC_BYTES = 32
 _SESSION_BYTES = 16
 _MAGIC = b"MERIDWAN"
-_VERSION = 2
+_VERSION = 3
 _REFUSALS = {
     1: "it speaks another version of the protocol",
     2: "it belongs to another run",

@@ -75,6 +75,19 @@ class _Lane:
     chunk_bytes: int = FIRST_CHUNK_BYTES
     acknowledged: int = 0
     pending: deque[tuple[Chunk, float]] = field(default_factory=deque)  # given at, time.monotonic()
+    pending_bytes: int = 0
+
+    def give(self, chunk: Chunk, now: float) -> None:
+        """Note a chunk that is on its way from now on."""
+        self.pending.append((chunk, now))
+        self.pending_bytes += chunk.length
+
+    def take(self) -> tuple[Chunk, float]:
+        """The chunk that the peer has now, and when it was given."""
+        self.acknowledged += 1
+        chunk, since = self.pending.popleft()
+        self.pending_bytes -= chunk.length
+        return chunk, since
 
     def delivered(self, seconds: float) -> None:
         """The peer had a chunk so long after it was given."""
@@ -111,7 +124,6 @@ class Outbox:
         self._checksums = checksums
         self._lanes: dict[int, _Lane] = {}  # by number of the connection
         self._data: list[_Lane] = []
-        self._turn = 0
         # The earliest departure goes first: what a relay may not forward yet holds nothing up.
         self._waiting: list[tuple[float, int, Outgoing]] = []
         self._current: Outgoing | None = None
@@ -204,8 +216,7 @@ class Outbox:
         if count > (given := lane.acknowledged + len(lane.pending)):
             raise MalformedFrame(f"{count} chunks acknowledged, {given} were sent")
         while lane.acknowledged < count:
-            lane.acknowledged += 1
-            chunk, since = lane.pending.popleft()
+            chunk, since = lane.take()
             lane.delivered(time.monotonic() - since)
             self._delivered(chunk)
         return True
@@ -271,12 +282,10 @@ class Outbox:
         return chunk
 
     def _free_lane(self) -> _Lane | None:
-        for step in range(len(self._data)):
-            lane = self._data[(self._turn + step) % len(self._data)]
-            if lane.connection.idle:
-                self._turn += step
-                return lane
-        return None
+        # A kernel takes more of a message than a window: the connection with the least on its way is given
+        # the next chunk, or a short message would go over the first few of them alone.
+        free = (lane for lane in self._data if lane.connection.idle)
+        return min(free, key=lambda lane: lane.pending_bytes, default=None)
 
     # An emulated link.
 
@@ -325,8 +334,8 @@ class Outbox:
         real = message.data[chunk.offset : chunk.offset + header.real_bytes]
         filler = chunk.length - len(real)
         if self._checksums:
-            header.checksum = checksum(real, filler)
-        lane.pending.append((chunk, now))
+            header.checksum = checksum(real)
+        lane.give(chunk, now)
         if not message.urgent:
             self._note_under_way(1)
         frame = [memoryview(pack(header)), real]

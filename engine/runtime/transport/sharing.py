@@ -165,8 +165,9 @@ class _SharedEnd:
         return slice(size * index // parts, size * (index + 1) // parts)
 
     def _send(
-        self, leg: _Leg, peer: int, name: Tag, data: memoryview, *, padded_to: int | None, not_before: float
-    ) -> Send:
+        self, leg: _Leg, peer: int, name: Tag, data: memoryview, *, not_before: float,
+        padded_to: int | None = None,
+    ) -> Send:  # fmt: skip
         return self._endpoint.send(
             peer, name, data, padded_to=padded_to, channel=self._channel(leg), not_before=not_before,
             urgent=leg is _Leg.REPORT,
@@ -183,13 +184,15 @@ class SharedSender(_SharedEnd):
     pipeline : this rank's index in `near`.
     near, far : the ranks on this side and on the other side, by pipeline.
     order : (pipeline, tag) of each transfer of an iteration, in sending order; the same on all ranks.
+    padded_to : least bytes of a message over the WAN; what it lacks is filler, of which the LAN sees nothing.
     """
 
     def __init__(
         self, endpoint: Endpoint, *, link: int, pipeline: int, near: Sequence[int], far: Sequence[int],
-        order: Order,
+        order: Order, padded_to: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(endpoint, link=link, pipeline=pipeline, near=near, far=far, order=order)
+        self._padded_to = padded_to
         self._turns: deque[_Turn] = deque()
         self._own: dict[Tag, _Turn] = {}
         self._latest = -math.inf
@@ -198,14 +201,11 @@ class SharedSender(_SharedEnd):
         """Arm the relay for one pass through the order; passes queue up behind each other."""
         self._begin(iteration, lambda: self._arm(iteration))
 
-    def send(self, tag: Sequence[int], buffer: Buffer, *, padded_to: int | None = None) -> SharedSend:
+    def send(self, tag: Sequence[int], buffer: Buffer) -> SharedSend:
         """Send one of this pipeline's messages of this iteration, when its turn in the order comes."""
         data = memoryview(buffer).cast("B")
-        size = len(data) if padded_to is None else padded_to
-        if size < len(data):
-            raise InputError("padded_to", padded_to, f"must be at least the {len(data)} bytes of the buffer")
         name = self._name(tag)
-        shared = SharedSend(check_tag(tag), size, len(self._near))
+        shared = SharedSend(check_tag(tag), max(len(data), self._padded_to), len(self._near))
         ready = time.monotonic()
         self._on_loop(lambda: self._submit(name, shared, data, ready))
         return shared
@@ -224,7 +224,8 @@ class SharedSender(_SharedEnd):
     def _relay_when_here(self, turn: _Turn, origin: int) -> Callable[[Receive], None]:
         def here(receive: Receive) -> None:
             self._check(receive)
-            turn.part_bytes = receive.message_bytes
+            share = self._part(self._padded_to, self._me)
+            turn.part_bytes = max(receive.message_bytes, share.stop - share.start)
             turn.ready = receive.due
             turn.left = lambda sent: self._report(turn.name, origin, sent)
             turn.data = receive.buffer
@@ -240,16 +241,15 @@ class SharedSender(_SharedEnd):
             return
         for index, peer in enumerate(self._near):
             part = data[self._part(len(data), index)]
-            share = self._part(shared.message_bytes, index)
-            part_bytes = max(len(part), share.stop - share.start)
             if index == self._me:
+                share = self._part(shared.message_bytes, index)
                 turn = self._own.pop(name)
-                turn.part_bytes, turn.ready = part_bytes, ready
+                turn.part_bytes, turn.ready = max(len(part), share.stop - share.start), ready
                 turn.left = lambda sent: shared.part_left(sent.start, sent.end)
                 turn.data = part
             else:
                 self._await_report(name, peer, shared)
-                self._send(_Leg.SCATTER, peer, name, part, padded_to=part_bytes, not_before=ready)
+                self._send(_Leg.SCATTER, peer, name, part, not_before=ready)
         self._pump()
 
     def _pump(self) -> None:
@@ -274,7 +274,7 @@ class SharedSender(_SharedEnd):
 
     def _report(self, name: Tag, origin: int, sent: Send) -> None:
         times = memoryview(_REPORT.pack(sent.start, sent.end))
-        self._send(_Leg.REPORT, origin, name, times, padded_to=None, not_before=time.monotonic())
+        self._send(_Leg.REPORT, origin, name, times, not_before=time.monotonic())
 
     def _await_report(self, name: Tag, peer: int, shared: SharedSend) -> None:
         def reported(receive: Receive) -> None:
@@ -337,9 +337,6 @@ class SharedReceiver(_SharedEnd):
         def here(receive: Receive) -> None:
             self._check(receive)
             # On an emulated link the part is here before it is due; it may not leave before that.
-            self._send(
-                _Leg.GATHER, destination, name, receive.buffer, padded_to=receive.message_bytes,
-                not_before=receive.due,
-            )  # fmt: skip
+            self._send(_Leg.GATHER, destination, name, receive.buffer, not_before=receive.due)
 
         return lambda receive: self._guard(lambda: here(receive))

@@ -4,8 +4,12 @@ import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.errors import InputError
+
+if TYPE_CHECKING:
+    from engine.runtime.job import TrainJob
 
 # What a socket that must not block raises when it has to wait.
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -22,6 +26,11 @@ class TlsFiles:
     certificate: Path
     key: Path
     authority: Path
+
+    @classmethod
+    def of(cls, job: "TrainJob") -> "TlsFiles | None":
+        """Those that the job names; None where its ranks do not encrypt."""
+        return None if job.tls is None else cls(**{name: Path(path) for name, path in job.tls})
 
     def context(self, *, listens: bool) -> ssl.SSLContext:
         """TLS 1.3 for one side. Raises InputError that names the file that does not do."""

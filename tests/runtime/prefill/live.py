@@ -9,7 +9,7 @@ import psutil
 
 from engine.prefill.desk import Ask, Done, Refused, Token, Withdraw
 from engine.runtime.job import TrainJob
-from engine.runtime.launch import RankGroup, single_machine
+from engine.runtime.launch import Disturbance, RankGroup, single_machine
 from engine.runtime.prefill.desk_wire import GATEWAY_RANK, Answer, DeskLost, Line, answers, call
 from engine.runtime.transport.handshake import Identity
 from tests.runtime.jobs import job
@@ -29,19 +29,20 @@ def prefill(folder: Path, **changes: Any) -> dict[str, Any]:
 
 def live_job(folder: Path, **changes: Any) -> TrainJob:
     """Three emulated stages in two data centres, two pipelines, that go on until they are stopped."""
-    return job(
-        device="emulated", times_ms={"forward": 10, "backward": 20, "recompute": 10}, micro_batch=1,
-        **{"prefill": prefill(folder), "steps": 1_000_000, **changes},
-    )  # fmt: skip
+    times = {"forward": 10, "backward": 20, "recompute": 10}
+    live = {"device": "emulated", "times_ms": times, "micro_batch": 1, "prefill": prefill(folder)}
+    return job(**{**live, "steps": 1_000_000, **changes})
 
 
 class LiveRun:
     """A run on the emulated device, in two data centres, with a desk in each."""
 
-    def __init__(self, folder: Path, log_dir: Path, **changes: Any) -> None:
+    def __init__(
+        self, folder: Path, log_dir: Path, disturbance: Disturbance | None = None, **changes: Any
+    ) -> None:  # fmt: skip
         of = live_job(folder, **changes)
         self.events: list[dict[str, Any]] = []
-        self.spec = single_machine(of, run="live", log_dir=str(log_dir))
+        self.spec = single_machine(of, run="live", log_dir=str(log_dir), disturbance=disturbance)
         self.group = RankGroup(self.spec, self.events.append)
         self.group.start()
 

@@ -1,5 +1,6 @@
 """A desk's requests without sockets: one GPU, a clock that the test sets, and a rank that it plays."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,11 +8,22 @@ import pytest
 from engine.inputs import Document
 from engine.prefill.desk import Ask
 from engine.prefill.handover import StageCache
+from engine.prefill.kernels.place import BEGIN, GPU
+from engine.prefill.placement import Moved
 from engine.runtime.prefill.desk_plan import DeskPlan, Seats
 from engine.runtime.prefill.desk_request import Model
 from engine.runtime.prefill.desk_service import LEAD_MS, PATIENCE_MS, DeskService
 from engine.runtime.prefill.kv_pool import KvShape
-from engine.runtime.prefill.seat_wire import Cancel, ChunkLate, ChunkRan, Drop, OpEnded, Row
+from engine.runtime.prefill.seat_wire import (
+    Cancel,
+    ChunkLate,
+    ChunkRan,
+    Drop,
+    IterationBegun,
+    IterationRan,
+    OpsChanged,
+    Row,
+)
 from engine.runtime.prefill.settings import PrefillSettings
 from engine.runtime.prefill.tokenizing import tokenizer_of
 
@@ -47,21 +59,25 @@ class Box:
 class Desk:
     """The service after four iterations, at 10 ms into the fifth."""
 
-    def __init__(self, tmp_path: Any, **changes: Any) -> None:
+    def __init__(self, tmp_path: Any, *, cells: int = 1, **changes: Any) -> None:
         settings = PrefillSettings(
             **{"checkpoint": "/x", "latency": {"a_ms": 1, "b_ms": 0.5, "c_ms": 0}, "dtype": "fp32",
                "chunk_tokens": 16, "kv_budget_gb": 0.001, **changes}
         )  # fmt: skip
-        self.now_ms, self.decoder, self.gateway, self.rank = 0.0, Box(), Box(), Box()
+        self.now_ms, self.decoder, self.gateway = 0.0, Box(), Box()
+        self.ranks = [Box() for _ in range(cells)]
+        self.rank, self.degree = self.ranks[0], settings.pp_degree
         model = Model(
             tokenizer=tokenizer_of(tmp_path, vocab=256), vocabulary=256, context=2048, ends=frozenset({0}),
             engine_id="run/1/north",
         )  # fmt: skip
-        plan = DeskPlan(Seats(ranks=(0,), ops=(1,), stages=1), settings, SHAPE)
+        seats = Seats(ranks=tuple(range(cells)), ops=(1,) * cells, stages=1, cells=cells)
+        plan = DeskPlan(seats, settings, SHAPE, layers=settings.pp_degree, token_bytes=4)
         self.service = DeskService(
             plan, model, decoder=self.decoder, now_ms=lambda: self.now_ms, origin_s=0.0
         )
-        self.service.attach(0, self.rank)
+        for gpu, rank in enumerate(self.ranks):
+            self.service.attach(gpu, rank)
         for iteration in range(5):
             self.trains(iteration)
         self.now_ms = 450.0
@@ -70,28 +86,34 @@ class Desk:
         start = iteration * PERIOD_MS + late_ms
         end = start + lasts_ms
         self.now_ms = max(self.now_ms, end)
-        ended = OpEnded(iteration=iteration, op=0, start_s=start / 1e3, end_s=end / 1e3)
-        self.service.heard(0, ended)
+        self.service.heard(0, IterationBegun(iteration=iteration, start_s=start / 1e3))
+        ran = IterationRan(iteration=iteration, starts_s=(start / 1e3,), ends_s=(end / 1e3,))
+        for gpu in range(len(self.ranks)):
+            self.service.heard(gpu, ran)
 
     def ask(self, name: str = "a", tokens: int = 40, **what: Any) -> None:
         given = {"prompt": "x" * tokens, "max_tokens": 1, "longest_prompt": 1000, **what}
         self.service.ask(self.gateway, Ask(request=name, **given))
 
-    def turn(self, at_ms: float) -> list[Row]:
-        """The rows that go out by then."""
+    def turn(self, at_ms: float, gpu: int = 0) -> list[Row]:
+        """The rows that go out by then to a rank."""
         self.now_ms = at_ms
-        before = len(self.rank.sent)
+        sent = self.ranks[gpu].sent
+        before = len(sent)
         self.service.turn()
-        return [message for message in self.rank.sent[before:] if isinstance(message, Row)]
+        return [message for message in sent[before:] if isinstance(message, Row)]
 
-    def ran(self, row: Row, token: int | None = None, cache: StageCache | None = None) -> None:
-        tokens = len(row.ids)
-        end_s = row.begin_s + 0.001 + 0.0005 * tokens
+    def rows(self, gpu: int) -> list[Row]:
+        """All that went out to a rank."""
+        return [message for message in self.ranks[gpu].sent if isinstance(message, Row)]
+
+    def ran(self, row: Row, token: int | None = None, cache: StageCache | None = None, gpu: int = 0) -> None:
+        end_s = row.begin_s + (0.001 + 0.0005 * row.tokens) / self.degree
         self.now_ms = max(self.now_ms, end_s * 1e3)
         self.service.heard(
-            0,
+            gpu,
             ChunkRan(
-                request=row.request, done=row.done, tokens=tokens, start_s=row.begin_s, end_s=end_s,
+                request=row.request, done=row.done, tokens=row.tokens, start_s=row.begin_s, end_s=end_s,
                 token=token, cache=cache,
             ),
         )  # fmt: skip
@@ -271,3 +293,146 @@ def test_one_who_goes_before_moves_a_chunk_that_was_sent(desk: Desk) -> None:
     assert [type(m) for m in desk.rank.sent] == [Row, Cancel]
     rows = desk.turn(521.0)
     assert [row.request.split("-")[1] for row in rows][:1] == ["high"]
+
+
+def test_one_that_moves_to_another_gpu_at_once_is_sent_there(tmp_path: Any) -> None:
+    """Its rank there has nothing of it, even if by the new plan it begins now."""
+    desk = Desk(tmp_path, cells=2)
+    desk.ask()
+    desk.turn(451.0)
+    ((key, live),) = desk.service._live.items()
+    rows = live.placement.rows.copy()
+    rows[:, GPU], rows[:, BEGIN] = 1, desk.now_ms
+    moved = replace(live.placement, pipeline=1, rows=rows)
+    desk.service._moved(Moved(moved=(moved,)), desk.now_ms)
+    assert [row.request for row in desk.turn(452.0, gpu=1)] == [key]
+    assert isinstance(desk.ranks[0].last(), Drop)
+
+
+@pytest.fixture
+def stages(tmp_path: Any) -> Desk:
+    """Two GPUs that hold a stage each."""
+    return Desk(tmp_path, cells=2, pp_degree=2)
+
+
+def second(**changes: Any) -> StageCache:
+    """Where the second stage's cache lies."""
+    return CACHE.model_copy(update={"rank": 1, "first_layer": 1, **changes})
+
+
+def test_each_stage_gets_the_chunk_and_only_the_first_its_prompt(stages: Desk) -> None:
+    stages.ask()
+    stages.turn(451.0)
+    (first,), (last,) = stages.rows(0), stages.rows(1)
+    assert (first.tokens, last.tokens, len(first.ids), last.ids) == (40, 40, 40, ())
+    assert last.begin_s >= first.begin_s + 0.001 + 0.0005 * 40 / 2
+    assert (first.sampling, last.sampling is None) == (None, False)
+    stages.ran(first)
+    assert stages.gateway.kinds() == ["accepted"]
+    stages.ran(last, token=1, gpu=1)
+    assert stages.gateway.kinds() == ["accepted", "token", "done"]
+    assert isinstance(stages.ranks[0].last(), Drop), "the first stage's cache is freed"
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "the last is heard first"])
+def test_the_answer_names_the_caches_of_all_stages(stages: Desk, order: tuple[int, int]) -> None:
+    stages.ask(hand_over=True)
+    stages.turn(451.0)
+    rows = stages.rows(0) + stages.rows(1)
+    for gpu in order:
+        stages.ran(rows[gpu], token=1 if gpu else None, cache=second() if gpu else CACHE, gpu=gpu)
+    done = stages.gateway.last()
+    assert [stage.rank for stage in done.kv_transfer_params.remote_stages] == [0, 1]
+    assert not any(isinstance(message, Drop) for rank in stages.ranks for message in rank.sent)
+
+
+def test_a_later_stage_that_was_late_goes_on_from_what_the_first_made(stages: Desk) -> None:
+    stages.ask(tokens=16)
+    stages.turn(451.0)
+    first, last = *stages.rows(0), *stages.rows(1)
+    stages.ran(first)
+    stages.service.heard(1, ChunkLate(request=last.request, done=0, why="late"))
+    assert stages.turn(stages.now_ms + 1) == [], "the first stage is done with it"
+    again = stages.rows(1)[-1]
+    assert (again.done, again.tokens, len(stages.rows(1))) == (0, 16, 2)
+    stages.service.heard(1, ChunkLate(request=last.request, done=0, why="late"))
+    (anew,) = stages.turn(stages.now_ms + 10)  # what was handed on seems to be lost: it is made again
+    stages.ran(anew)
+    stages.ran(stages.rows(1)[-1], token=1, gpu=1)
+    assert stages.gateway.last().kind == "done"
+
+
+def test_chunks_that_the_first_stage_ran_ahead_are_not_run_again(stages: Desk) -> None:
+    stages.ask(tokens=150)
+    stages.turn(451.0)
+    first, last = stages.rows(0)[0], stages.rows(1)[0]
+    stages.ran(first)
+    sent = len(stages.rows(0))
+    stages.service.heard(1, ChunkLate(request=last.request, done=0, why="late"))
+    for iteration in range(5, 8):
+        stages.trains(iteration)
+        stages.turn(stages.now_ms + 1)
+    assert stages.rows(0)[sent:]
+    assert {row.done for row in stages.rows(0)[sent:]} == {first.tokens}
+    chunks = {(row.done, row.tokens) for row in stages.rows(1)}
+    assert (0, first.tokens) in chunks
+    assert {done for done, _ in chunks} == {0, first.tokens}
+
+
+@pytest.mark.parametrize("why", ["withdrawn", "rank"])
+def test_what_ends_early_is_freed_on_all_stages(stages: Desk, why: str) -> None:
+    stages.ask()
+    stages.turn(451.0)
+    if why == "withdrawn":
+        stages.service.withdraw(stages.gateway, "a")
+        assert isinstance(stages.ranks[1].last(), Drop)
+    else:
+        stages.service.detach(1, stages.ranks[1])
+    assert isinstance(stages.rank.last(), Drop)
+    assert stages.gateway.last().kind == "failed"
+    assert stages.service.waiting == 0
+
+
+def test_a_cache_that_is_gone_on_one_stage_is_made_again_on_all(stages: Desk) -> None:
+    stages.ask(tokens=16, hand_over=True)
+    stages.turn(451.0)
+    first, last = *stages.rows(0), *stages.rows(1)
+    stages.ran(last, token=1, cache=second(), gpu=1)
+    stages.service.heard(0, ChunkLate(request=first.request, done=0, why="gone"))
+    stages.turn(stages.now_ms + 10)
+    again, other = stages.rows(0)[-1], stages.rows(1)[-1]
+    assert (again.done, other.done, len(stages.rows(0)), len(stages.rows(1))) == (0, 0, 2, 2)
+    stages.ran(again, cache=CACHE)
+    stages.ran(other, token=1, cache=second(block_ids=(7,)), gpu=1)
+    done = stages.gateway.last()
+    assert done.kv_transfer_params.remote_stages[1].block_ids == (7,)
+
+
+def test_another_schedule_is_learned_before_anything_has_a_place_in_it(desk: Desk) -> None:
+    """What was accepted keeps its turn, and is placed by what the new iterations showed."""
+    desk.ask()
+    assert desk.turn(451.0)
+    desk.service.heard(0, OpsChanged(since=5, ops=1))
+    assert desk.rank.kinds()[-1] == "cancel"
+    assert not desk.service.plan.knows
+    desk.ask("b")
+    assert (desk.gateway.last().kind, desk.gateway.last().reason) == ("refused", "no_bubble")
+    rows: list[Row] = []
+    for iteration in range(4, 8):  # the first one is of the old schedule
+        assert not rows
+        desk.trains(iteration, lasts_ms=80.0 if iteration > 4 else BUSY_MS)
+        rows = desk.turn(iteration * PERIOD_MS + 81.0)
+    assert rows
+    assert rows[0].begin_s * 1e3 >= 7 * PERIOD_MS + 80.0, "in a bubble of the new schedule"
+    assert rows[0].until_s <= 0.8
+
+
+def test_a_withdrawn_request_gives_its_place_back_while_the_schedule_is_learned(desk: Desk) -> None:
+    desk.ask()
+    desk.service.heard(0, OpsChanged(since=5, ops=1))
+    desk.service.withdraw(desk.gateway, "a")
+    assert desk.gateway.last().reason == "cancelled"
+    for iteration in range(5, 9):
+        desk.trains(iteration)
+    assert not desk.turn(desk.now_ms + 1.0)
+    assert desk.service.waiting == 0

@@ -16,10 +16,11 @@ from engine.prefill.desk import Accepted, Done, Failed, Refused, Token, Turn
 from engine.runtime.launch import LOCALHOST, RankGroup, single_machine
 from engine.runtime.prefill.tiny import CONTEXT, write_tiny
 from tests.runtime.jobs import Run, job
-from tests.runtime.prefill.live import Gateway, LiveRun, live_job
+from tests.runtime.prefill.live import Gateway, LiveRun, live_job, prefill
 
 PROMPTS = {"short": "def f", "long": "import os\n" * 12, "other": "class A:\n    pass\n"}
 MADE = 6
+CELLS = 2  # each of one pipeline
 
 
 @dataclass
@@ -41,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def story(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    run = LiveRun(folder, tmp_path_factory.mktemp("log"))
+    run = LiveRun(folder, tmp_path_factory.mktemp("log"), cells=CELLS)
     told = Story()
     try:
         asyncio.run(_happens(run, told))
@@ -104,6 +105,21 @@ async def _killed(run: LiveRun, north: Gateway, told: Story) -> None:
     await again.close()
 
 
+def prefilled(events: list[dict[str, Any]]) -> dict[int, int]:
+    """Chunks by rank. Spans of a GPU never overlap: a chunk that runs over is waited for by the op, which
+    begins later."""
+    by_rank: dict[int, list[dict[str, Any]]] = {}
+    for event in events:
+        if event["kind"] == "spans":
+            by_rank.setdefault(event["rank"], []).extend(s for s in event["spans"] if s["track"] == "gpu")
+    for spans in by_rank.values():
+        spans.sort(key=lambda span: span["start"])
+        for one, other in pairwise(spans):
+            if "prefill" in (one["op"], other["op"]):
+                assert one["end"] <= other["start"] + 2e-6, (one, other)
+    return {rank: sum(span["op"] == "prefill" for span in spans) for rank, spans in by_rank.items()}
+
+
 def theirs(folder: Path, prompt: str) -> list[int]:
     """What transformers makes of it in one process, the whole prompt at once."""
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -127,25 +143,13 @@ def test_a_seed_draws_the_same_tokens_again(story: Story) -> None:
 
 
 def test_prefill_runs_only_while_no_training_op_does(story: Story) -> None:
-    """Spans of a GPU never overlap: a chunk that runs over is waited for by the op, which begins later."""
-    by_rank: dict[int, list[dict[str, Any]]] = {}
-    for event in story.events:
-        if event["kind"] == "spans":
-            by_rank.setdefault(event["rank"], []).extend(s for s in event["spans"] if s["track"] == "gpu")
-    prefilled = 0
-    for spans in by_rank.values():
-        spans.sort(key=lambda span: span["start"])
-        for one, other in pairwise(spans):
-            if "prefill" in (one["op"], other["op"]):
-                assert one["end"] <= other["start"] + 2e-6, (one, other)
-        prefilled += sum(span["op"] == "prefill" for span in spans)
-    assert prefilled > 2 * len(PROMPTS), "long prompts came in chunks"
+    assert sum(prefilled(story.events).values()) > 2 * len(PROMPTS), "long prompts came in chunks"
 
 
 def test_losses_are_those_of_a_run_without_prefill(story: Story, tmp_path: Path) -> None:
     result = next(e for e in story.events if e["kind"] == "result")
     steps = 5
-    plain = Run(job(micro_batch=1, steps=steps), str(tmp_path)).result()
+    plain = Run(job(micro_batch=1, steps=steps, cells=CELLS), str(tmp_path)).result()
     assert plain["losses"] == pytest.approx(result["losses"][:steps], abs=1e-12)
 
 
@@ -191,10 +195,11 @@ def test_counts_add_up(story: Story) -> None:
 
 @pytest.mark.long
 def test_two_nodes_have_a_desk_each_on_ports_of_their_ranges(folder: Path, tmp_path: Path) -> None:
+    """With two GPUs a prompt, whose hidden states go over ports of the range, too."""
     with socket.socket() as free:
         free.bind((LOCALHOST, 0))
         port = free.getsockname()[1]
-    of = live_job(folder, steps=1_000_000)
+    of = live_job(folder, cells=CELLS, prefill=prefill(folder, pp_degree=2))
     spec = dataclasses.replace(
         single_machine(of, run="live", log_dir=""), rendezvous_port=port, secret="s" * 32
     )
@@ -211,7 +216,7 @@ def test_two_nodes_have_a_desk_each_on_ports_of_their_ranges(folder: Path, tmp_p
     try:
         for group in groups.values():
             group.start()
-        asyncio.run(_both_answer(run))
+        asyncio.run(_both_answer(run, theirs(folder, PROMPTS["long"])))
     finally:
         for group in groups.values():
             group.stop(0.0)
@@ -220,10 +225,10 @@ def test_two_nodes_have_a_desk_each_on_ports_of_their_ranges(folder: Path, tmp_p
         assert first <= opened["port"] <= last
 
 
-async def _both_answer(run: LiveRun) -> None:
+async def _both_answer(run: LiveRun, expected: list[int]) -> None:
     await run.until("both desks", lambda: run.desk("north") and run.desk("south"))
     for dc in ("north", "south"):
         gateway = await run.gateway(dc)
-        await gateway.ask("a", prompt="def f", max_tokens=3)
-        assert len(await gateway.tokens("a")) == 3
+        await gateway.ask("a", prompt=PROMPTS["long"], max_tokens=MADE)
+        assert await gateway.tokens("a") == expected
         await gateway.close()

@@ -1,5 +1,7 @@
 """A seat beside an executor that is played by the test: training comes first, and nothing stays behind."""
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +12,18 @@ import pytest
 from engine.inputs import Document
 from engine.prefill.desk import Sampling
 from engine.prefill.latency import LatencyModel
+from engine.runtime.prefill import seat, yielding
 from engine.runtime.prefill.kv_server import KvServer
-from engine.runtime.prefill.seat import Seat
-from engine.runtime.prefill.seat_wire import Cancel, ChunkLate, ChunkRan, Drop, OpEnded, Row
+from engine.runtime.prefill.seat import REMEMBERED, Seat
+from engine.runtime.prefill.seat_wire import (
+    Cancel,
+    ChunkLate,
+    ChunkRan,
+    Drop,
+    IterationBegun,
+    IterationRan,
+    Row,
+)
 from engine.runtime.prefill.stage import PrefillStage, StageSettings
 from engine.runtime.transport.handshake import Identity
 from tests.runtime.prefill.checkpoints import BLOCK, prompt, save, theirs
@@ -52,15 +63,18 @@ class Table:
         self.server = KvServer(
             self.stage.pool, Identity(rank=0, run="r", generation=1, secret=b"s"), host="127.0.0.1"
         )
-        self.seat = Seat(self.stage, self.server, ops=3, span=lambda *span: self.spans.append(span))
+        self.seat = Seat(
+            self.stage, self.server, ops=3, leads=True, span=lambda *span: self.spans.append(span)
+        )
         self.seat.attach(self.desk)
 
     def row(self, *, op: int = 0, done: int = 0, tokens: int = TOKENS, **changes: object) -> Row:
         ids = prompt(TOKENS)[done : done + tokens]
         now = time.monotonic()
         values = {
-            "request": "a", "done": done, "ids": tuple(ids), "total": TOKENS, "iteration": 0, "op": op,
-            "begin_s": now, "until_s": now + 5, "lease_s": 30.0, "sampling": Sampling(), **changes,
+            "request": "a", "done": done, "ids": tuple(ids), "tokens": len(ids), "total": TOKENS,
+            "iteration": 0, "op": op, "begin_s": now, "until_s": now + 5, "lease_s": 30.0,
+            "sampling": Sampling(), **changes,
         }  # fmt: skip
         return Row.model_validate(values)
 
@@ -71,6 +85,15 @@ class Table:
         then()
         self.seat.give(start, time.monotonic())
         return start - asked
+
+    def rest_of_iteration(self, ops: int) -> IterationRan:
+        """So many ops to its end, and the begin of the next one; what the desk is told of it."""
+        for _ in range(ops):
+            self.op()
+        self.seat.begin(self.seat._training.iteration + 1)
+        told = self.desk.said[-1]
+        assert isinstance(told, IterationRan)
+        return told
 
 
 @pytest.fixture
@@ -100,11 +123,10 @@ def test_nothing_begins_while_training_has_the_gpu_or_before_its_bubble(table: T
     time.sleep(0.02)
     assert table.op(lambda: time.sleep(0.05)) < 0.01, "it is meant for after this op"
     ran = table.desk.wait(ChunkRan)[0]
-    ended = table.desk.wait(OpEnded)[0]
+    iteration = table.rest_of_iteration(2)
     assert isinstance(ran, ChunkRan)
-    assert isinstance(ended, OpEnded)
-    assert ran.start_s >= ended.end_s
-    assert (ended.waited_s, table.seat.waits.ops) == (0.0, 0)
+    assert ran.start_s >= iteration.ends_s[0]
+    assert (iteration.waited_s, table.seat.waits.ops) == (0.0, 0)
 
 
 def test_a_chunk_whose_bubble_is_over_is_given_back(table: Table) -> None:
@@ -133,11 +155,9 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(table: Table
     assert len(table.desk.wait(ChunkRan)) == 1
     assert table.desk.wait(ChunkLate)
     assert len(table.spans) == 1
-    (ended,) = table.desk.wait(OpEnded)
-    assert isinstance(ended, OpEnded)
-    waits = table.seat.waits
-    assert (waits.ops, waits.total_s, waits.longest_s) == (1, ended.waited_s, ended.waited_s)
-    assert CHUNK_S / 4 < ended.waited_s <= waited_s
+    told_s, waits = table.rest_of_iteration(2).waited_s, table.seat.waits
+    assert (waits.ops, waits.total_s, waits.longest_s) == (1, told_s, told_s)
+    assert CHUNK_S / 4 < told_s <= waited_s
 
 
 @pytest.mark.parametrize("end", ["drop", "gone"])
@@ -171,14 +191,29 @@ def test_a_chunk_behind_one_that_never_ran_is_given_back(table: Table) -> None:
     assert late.why == "gone"
 
 
-def test_a_desk_that_comes_later_is_told_of_the_ops_before(table: Table) -> None:
+def test_a_desk_that_comes_later_is_told_of_the_iterations_before(table: Table) -> None:
     table.seat.begin(0)
-    for _ in range(3):
-        table.op()
-    table.seat.begin(1)
+    for _ in range(REMEMBERED + 2):
+        table.rest_of_iteration(3)
+    table.op()
     later = Desk()
     table.seat.attach(later)
-    assert [(m.iteration, m.op) for m in later.said if isinstance(m, OpEnded)] == [(0, 0), (0, 1), (0, 2)]
+    told = [(m.kind, m.iteration) for m in later.said if isinstance(m, IterationBegun | IterationRan)]
+    both = [(kind, n) for n in range(REMEMBERED + 3) for kind in ("begun", "iteration")]
+    assert told == both[-2 * REMEMBERED - 1 : -1]
+
+
+def test_one_message_an_iteration_tells_the_desk_of_all_ops(table: Table) -> None:
+    table.seat.begin(0)
+    for _ in range(2):
+        iterated = table.rest_of_iteration(3)
+    assert len(table.desk.said) == 4, "and one when its first op has run"
+    starts, ends = iterated.starts_s, iterated.ends_s
+    assert list(starts) == sorted(starts)
+    assert all(b <= e for b, e in zip(starts, ends, strict=True))
+    begun = table.desk.wait(IterationBegun, 2)[1]
+    assert isinstance(begun, IterationBegun)
+    assert begun.start_s == starts[0]
 
 
 def test_the_last_op_lasts_until_the_next_iteration(table: Table) -> None:
@@ -191,4 +226,35 @@ def test_the_last_op_lasts_until_the_next_iteration(table: Table) -> None:
     assert not any(isinstance(message, ChunkRan) for message in table.desk.said)
     table.seat.begin(1)
     assert table.desk.wait(ChunkRan)
-    assert len(table.desk.wait(OpEnded)) == 3
+    (ended,) = table.desk.wait(IterationRan)
+    assert isinstance(ended, IterationRan)
+    assert ended.ends_s[-1] - ended.starts_s[-1] >= 0.05
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads give way on Linux alone")
+def test_a_chunk_gives_way_until_training_waits_for_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = table.seat._thread.native_id
+    assert thread is not None
+    if not yielding.give_way(thread):
+        pytest.skip("this user may not take it back")
+    computing, waited_for, policies = threading.Event(), threading.Event(), []
+
+    def stretch(*_: object) -> None:
+        policies.append(os.sched_getscheduler(thread))
+        computing.set()
+        waited_for.wait(10)
+
+    def take_part(taken: int) -> None:
+        yielding.take_part(taken)
+        policies.append(os.sched_getscheduler(thread))
+        waited_for.set()
+
+    monkeypatch.setattr(table.stage, "_stretch", stretch)
+    monkeypatch.setattr(seat, "take_part", take_part)
+    table.seat.begin(0)
+    table.seat.heed(table.row())
+    assert computing.wait(10)
+    table.op()
+    table.desk.wait(ChunkRan)
+    assert policies == [os.SCHED_IDLE, os.SCHED_OTHER]
+    assert os.sched_getscheduler(thread) == os.SCHED_IDLE, "for the next chunk"

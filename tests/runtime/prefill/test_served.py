@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"prefill": {"pp_degree": 2}}, r"prefill.pp_degree: 2: must be 1"),
+        ({"prefill": {"pp_degree": 2}}, r"prefill.pp_degree: 2: must divide cells = 1"),
         ({"prefill": {"latency": {}}}, r"prefill.latency: None: one of points"),
         ({"prefill": {"latency": {"a_ms": 1, "b_ms": 0, "c_ms": 0}}}, r"prefill.latency.b_ms: 0"),
         ({"prefill": {"latency": {"points": [[128, 5.0]]}}}, r"at least three different lengths"),
@@ -53,11 +53,6 @@ def test_swap_is_refused() -> None:
         swap_jobs.job(prefill=prefill(Path("/models/x")))
 
 
-def test_recovery_beside_it_is_refused() -> None:
-    with pytest.raises(InputError, match=r"recovery: .* must be left out beside prefill"):
-        job(prefill=prefill(Path("/models/x")), recovery={})
-
-
 def test_without_prefill_a_job_says_nothing_of_it() -> None:
     assert "prefill" not in job().model_dump(mode="json", exclude_none=True)
 
@@ -67,13 +62,13 @@ def settings(folder: Path, **changes: Any) -> Any:
 
 
 def test_too_little_memory_is_refused_with_the_figures(folder: Path) -> None:
-    examine(settings(folder), ranks=6)
+    examine(settings(folder), stages=[0] * 6)
     with pytest.raises(InputError, match=r"prefill.weight_budget_bytes: 100000: .* 525,568 bytes in fp32"):
-        examine(settings(folder, weight_budget_gb=1e-4), ranks=6)
+        examine(settings(folder, weight_budget_gb=1e-4), stages=[0] * 6)
     with pytest.raises(InputError, match=r"prefill.kv_budget_gb: 1e-06: at least 1.6384e-05"):
-        examine(settings(folder, kv_budget_gb=1e-6), ranks=6)
+        examine(settings(folder, kv_budget_gb=1e-6), stages=[0] * 6)
     with pytest.raises(InputError, match=r"6 ranks here need .* the machine has"):
-        examine(settings(folder, kv_budget_gb=1e6), ranks=6)
+        examine(settings(folder, kv_budget_gb=1e6), stages=[0] * 6)
 
 
 def test_what_is_missing_or_no_llama_is_bad_input(tmp_path: Path) -> None:

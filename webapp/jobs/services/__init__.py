@@ -8,6 +8,7 @@ from webapp.jobs.services.launch import (
     launch_placement,
     launch_plan,
     launch_run,
+    move_run,
     retry_run,
 )
 from webapp.jobs.services.ranks import (
@@ -22,7 +23,7 @@ from webapp.jobs.services.ranks import (
     record_result,
     release_rank,
 )
-from webapp.jobs.services.recovery import bring_back, record_recovery
+from webapp.jobs.services.recovery import bring_back, fail_or_move, record_recovery, settle_move
 from webapp.jobs.services.searched import record_schedule
 from webapp.jobs.services.status import (
     Waiting,
@@ -38,11 +39,10 @@ from webapp.jobs.services.status import (
 )
 
 __all__ = [
-    "Waiting",
-    "add_mark", "bring_back", "cancel_run", "clone_run", "fail_run", "finish_stopped", "forget_stopped_work",
-    "is_cause", "launch_placement", "launch_plan", "launch_run", "lock", "next_live_seq", "place",
-    "rank_failure", "record_adapted", "record_boundary", "record_checkpoint", "record_dispatch",
-    "record_last_line",
-    "record_progress", "record_rank_event", "record_recovery", "record_result", "record_schedule",
-    "release_rank", "retry_run", "set_status", "stop_at_boundary", "wait_for", "wait_in_queue",
+    "Waiting", "add_mark", "bring_back", "cancel_run", "clone_run", "fail_or_move", "fail_run",
+    "finish_stopped", "forget_stopped_work", "is_cause", "launch_placement", "launch_plan", "launch_run",
+    "lock", "move_run", "next_live_seq", "place", "rank_failure", "record_adapted", "record_boundary",
+    "record_checkpoint", "record_dispatch", "record_last_line", "record_progress", "record_rank_event",
+    "record_recovery", "record_result", "record_schedule", "release_rank", "retry_run", "set_status",
+    "settle_move", "stop_at_boundary", "wait_for", "wait_in_queue",
 ]  # fmt: skip

@@ -21,8 +21,11 @@ from webapp.jobs.placed import PlacedJob
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services.searched import ask_for_schedule
 from webapp.jobs.services.status import add_mark
+from webapp.jobs.stock import Seats
 from webapp.planning.models import Computation, Plan
 from webapp.planning.placement_plan import placed_plan
+
+FEWER = " (fewer GPUs)"  # ends the name of a job that a run's job became when a machine was lost
 
 
 @transaction.atomic
@@ -116,6 +119,31 @@ def clone_run(actor: Any, run: Run, *, name: str, document: dict[str, Any], key:
     return _once(actor, key, lambda: _clone(actor, run, name, document, key))
 
 
+@transaction.atomic
+def move_run(run: Run, told: str, smaller: dict[str, Any] | None = None, seats: Seats = ()) -> Run:
+    """Queue what takes the place of `run`, which lost its first machine, from its last checkpoint.
+
+    Parameters
+    ----------
+    told : what is said of it on the new run's page.
+    smaller, seats : the document of a smaller layout, and its GPUs where the job is placed; None: its job.
+    """
+    job = run.job
+    if smaller is not None:
+        site_job(smaller)
+        job = Job.objects.create(
+            team=job.team, name=_fewer(job.name), document=smaller, plan=job.plan, seats=list(seats),
+            plan_copy={**job.plan_copy, "changed_from": {"run": run.pk, "name": str(run)}},
+        )  # fmt: skip
+        before, after = _difference(run.job.document, smaller)
+        record(None, "clone", job, team=job.team, before=before, after={"name": job.name, **after})
+    return _queue(None, job, "", told, after=run, moved_from=run)
+
+
+def _fewer(name: str) -> str:
+    return name if name.endswith(FEWER) else f"{name[: 80 - len(FEWER)]}{FEWER}"
+
+
 def _once(actor: Any, key: str, make: Callable[[], Run]) -> Run:
     """The run that `actor` asked for with `key` before, else a new one; two at once get the same."""
     return once(actor, Run.objects.select_related("job"), key, make)
@@ -180,7 +208,9 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any
     return {name: old.get(name) for name in changed}, {name: new.get(name) for name in changed}
 
 
-def _queue(actor: Any, job: Job, key: str, told: str = "", *, after: Run | None = None) -> Run:
+def _queue(
+    actor: Any, job: Job, key: str, told: str = "", *, after: Run | None = None, moved_from: Run | None = None
+) -> Run:
     Job.objects.select_for_update().get(pk=job.pk)  # two launches at once: two generations
     last = job.runs.order_by("-generation").values_list("generation", flat=True).first() or 0
     saved = after if after is not None and after.saved_step is not None else None
@@ -194,6 +224,7 @@ def _queue(actor: Any, job: Job, key: str, told: str = "", *, after: Run | None 
         predicted={} if searched else predicted_payload(job.document),
         created_by=actor,
         idempotency_key=key,
+        moved_from=moved_from,
         resumes_step=saved.saved_step if saved else None,
         resumes_from=saved.saved_where if saved else "",
         saved_step=saved.saved_step if saved else None,

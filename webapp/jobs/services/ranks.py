@@ -22,7 +22,7 @@ from webapp.jobs.models import (
 )
 from webapp.jobs.services.boundary import finish, go_on_elsewhere
 from webapp.jobs.services.link_rates import record_link_rates
-from webapp.jobs.services.recovery import bring_back
+from webapp.jobs.services.recovery import bring_back, fail_or_move
 from webapp.jobs.services.status import add_mark, fail_run, finish_stopped, lock, set_status
 
 
@@ -61,7 +61,9 @@ def _follow(run: Run, rank: RankState) -> None:
     if run.is_over:
         return
     if is_cause(rank) and run.desired_state == Desired.RUNNING:
-        fail_run(run, rank_failure(rank))
+        # An error of its own would end the next attempt the same way; killed or given up it was for another.
+        own = rank.exit_code is not None and rank.exit_code > 0
+        (fail_run if own else fail_or_move)(run, rank_failure(rank))
         return
     states = set(run.ranks.values_list("state", flat=True))
     if run.status == Status.STARTING and states <= {RankStatus.RUNNING, RankStatus.FINISHED}:

@@ -1,6 +1,6 @@
 """Runs that go on after a failure: what nodes say of it, and lost machines that are started again."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -8,9 +8,10 @@ from django.db.models import F
 from django.utils import timezone
 
 from engine.runtime.recovery.told import smaller_layout
+from webapp.inventory.models import silence
 from webapp.jobs import notify
 from webapp.jobs.models import RANK_OVER, Desired, MarkLevel, RankState, RankStatus, Run, RunEvent, Status
-from webapp.jobs.services.status import add_mark, lock
+from webapp.jobs.services.status import add_mark, fail_run, lock
 
 _FROM = {
     "memory": "from the memory of its machines",
@@ -36,6 +37,12 @@ def record_recovery(run: Run, event: dict[str, Any]) -> bool:
     text = text[:600]
     if RunEvent.objects.filter(run=run, at=at, text=text).exists():
         return False
+    if "layout" in event:
+        ways = {
+            str(int(rank)): [int(dc) for dc in dcs] for rank, dcs in event["layout"]["dcs_of_rank"].items()
+        }
+        run.cuts = [*run.cuts, {"iteration": int(event["iteration"]), "dcs_of_rank": ways}]
+        run.save(update_fields=["cuts"])
     add_mark(run, MarkLevel.WARN, text, at)
     # Out of the run for good: nobody waits for them or starts them again, and their GPUs are free.
     left = RankState.objects.filter(run=run, rank__in=event.get("left", ())).exclude(state__in=RANK_OVER)
@@ -63,3 +70,42 @@ def bring_back(run: Run, gone: RankState, why: str) -> bool:
     notify.run_changed(run.pk)
     notify.reconcile_soon()
     return True
+
+
+@transaction.atomic
+def fail_or_move(run: Run, reason: str) -> None:
+    """End `run` as failed; where it lost the machine of its first rank, its job is to go on elsewhere.
+
+    Not where the job does not say so (recovery, recovery.smaller), nor more often than it says.
+    """
+    run = lock(run.pk)
+    settings = run.recovery
+    wanted = run.status == Status.RUNNING and run.desired_state == Desired.RUNNING and not run.again
+    if settings is not None and settings.smaller and wanted and _first_is_lost(run):
+        run.moves = _moves_lately(run) < settings.attempts
+        run.save(update_fields=["moves"])
+        if not run.moves:
+            reason = f"{reason} It has moved {settings.attempts} times within an hour (recovery.attempts)."
+    fail_run(run, reason)
+
+
+def _first_is_lost(run: Run) -> bool:
+    """Whether nothing is heard from the node of the first rank, for as long as a run or the site waits."""
+    first = run.ranks.select_related("node").order_by("rank").first()
+    if first is None or run.recovery is None or first.node.last_seen is None:
+        return False
+    waited = min(silence(), timedelta(seconds=run.recovery.wait_s))
+    return first.state not in RANK_OVER and timezone.now() - first.node.last_seen >= waited
+
+
+def _moves_lately(run: Run) -> int:
+    count, since = 0, timezone.now() - timedelta(hours=1)
+    while run.moved_from is not None and run.created_at > since:
+        count, run = count + 1, run.moved_from
+    return count
+
+
+@transaction.atomic
+def settle_move(run: Run) -> bool:
+    """Take `run` off the list of those that are to move; whether it was on it."""
+    return bool(Run.objects.filter(pk=run.pk, moves=True).update(moves=False))

@@ -1,6 +1,7 @@
 """Taking in what nodes report: one batch of events, one transaction."""
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +19,7 @@ from webapp.live.codes import code_of
 from webapp.live.models import IterationStat, LogLine, SpanBatch
 from webapp.live.selectors import run_usage
 from webapp.live.services import desks, logs
-from webapp.live.shape import Shape, shape_of_run
+from webapp.live.shape import Shape, shape_of_run, training
 
 log = structlog.get_logger(__name__)
 Event = dict[str, Any]
@@ -124,7 +125,8 @@ def _take_batch(intake: Intake, run: Run, event: Event) -> None:
         epoch = run.epoch if run.epoch is not None else start
         codes = [code_of(span, origin=epoch + ahead) for span in event["spans"]]
         shape = shape_of_run(run.pk)
-        busy, sync, traffic = usage.of_batch(codes, shape.dcs_of_pipeline[event["rank"] // shape.stages])
+        here = training(shape, run, event["iteration"])
+        busy, sync, traffic = usage.of_batch(codes, here[event["rank"]])
     except (KeyError, TypeError, ValueError, IndexError) as error:
         intake.refused += 1
         log.warning("spans refused", run=run.pk, rank=event.get("rank"), error=str(error))
@@ -146,7 +148,9 @@ def _take_batch(intake: Intake, run: Run, event: Event) -> None:
             spans=codes,
         )
     )
-    _roll_up(stat, event["rank"], start, end, busy, sync, traffic, shape)
+    _roll_up(stat, event["rank"], start, end, busy, sync, traffic)
+    if here.keys() <= {int(rank) for rank in stat.busy_s}:
+        _close(stat, shape, here)
     intake.touched.add(run.pk)
 
 
@@ -165,7 +169,6 @@ def _roll_up(
     busy: float,
     sync: float,
     traffic: list[Any],
-    shape: Shape,
 ) -> None:
     """Add one rank's share to an iteration; the same share twice changes nothing."""
     stat.start = start if stat.start is None else min(stat.start, start)
@@ -175,14 +178,12 @@ def _roll_up(
     if traffic:
         stat.traffic[str(rank)] = traffic
     stat.ranks = len(stat.busy_s)
-    if stat.ranks == shape.ranks:
-        _close(stat, shape)
 
 
-def _close(stat: IterationStat, shape: Shape) -> None:
+def _close(stat: IterationStat, shape: Shape, ranks: Collection[int]) -> None:
     """What is kept of a whole iteration for good."""
     whole = usage.total(
-        [stat], dc_of_rank=shape.dc_of_rank, pairs=shape.pairs, links=shape.links, predicted=None
+        [stat], dc_of_rank=shape.dc_of_rank, ranks=ranks, pairs=shape.pairs, links=shape.links, predicted=None
     )
     if whole:
         stat.utilization = whole["run"]["utilization"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from webapp.jobs.demo import seed
 
@@ -11,8 +11,11 @@ from webapp.jobs.demo import seed
 class Command(BaseCommand):
     help = "Make the demo as far as it is not there, enrol its nodes, and launch its run."
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--no-sell", action="store_true", help="its run only trains")
+
     def handle(self, *args: Any, **options: Any) -> None:
         if settings.PRODUCTION:
             raise CommandError("the demo's passwords are known to everyone: not in production")
-        run = seed(settings.VAR)
+        run = seed(settings.VAR, sells=not options["no_sell"])
         self.stdout.write(f"demo: {run} {run.status_label.lower()}")

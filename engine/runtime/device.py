@@ -1,0 +1,215 @@
+"""What a rank computes on: the host itself, an emulated GPU, a CUDA device.
+
+All do the same with real tensors. `emulated` makes ops last as long as the profile says, and a swap worker's
+copies as long as bytes / rate. `cuda` runs ops on its current stream and copies on streams of their own,
+through pinned memory; it is experimental: no line of it has ever run on a GPU (docs/gpu.md).
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+# When something is done on a device: seconds of time.monotonic(), or an event that a GPU comes to later.
+Moment = Any
+Shape = int | tuple[int, ...]
+Side = Literal["previous", "next"]  # the stage from which a message came
+Tell = Callable[[float, float], None]
+
+
+class Device(Protocol):
+    """Where a rank computes. `copy_in` and `copy_out` are called from threads of their own, one a direction.
+
+    Attributes
+    ----------
+    apart : the device has memory of its own, so that what the host is to send must be fetched first.
+    """
+
+    name: torch.device
+    apart: bool
+
+    def host_buffer(self, shape: Shape, dtype: torch.dtype) -> Tensor:
+        """Host memory from which the device loads fast; what is in it is undefined."""
+
+    def copy_in(self, source: Tensor, into: Tensor) -> None:
+        """Fill a device buffer from the host; returns when it is there."""
+
+    def copy_out(self, source: Tensor) -> Tensor:
+        """The bytes of a device buffer on the host; returns when they are there."""
+
+    def load(self, source: Tensor, side: Side) -> Tensor:
+        """A message on the device. Later ops find it there; ops under way go on beside the copy."""
+
+    def now(self) -> Moment:
+        """The moment at which all ops so far are done; does not wait for it."""
+
+    def end(self, start: Moment, lasts_s: float | None) -> Moment:
+        """The moment at which an op that began at `start`, and by its profile lasts so long, is over."""
+
+    def reach(self, moment: Moment) -> None:
+        """Wait for a moment."""
+
+    def tell(self, start: Moment, end: Moment, to: Tell) -> None:
+        """Give two moments as seconds of time.monotonic(): at once, or at the next `settle`."""
+
+    def settle(self) -> None:
+        """Wait until all ops so far are done."""
+
+    def peak_bytes(self) -> int | None:
+        """Most memory of its own that tensors of this process took at once; None where it has none."""
+
+
+class CpuDevice:
+    """The host computes; ops and copies take what they take."""
+
+    name = torch.device("cpu")
+    apart = False
+
+    def host_buffer(self, shape: Shape, dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype)
+
+    def copy_in(self, source: Tensor, into: Tensor) -> None:
+        into.copy_(source)
+
+    def copy_out(self, source: Tensor) -> Tensor:
+        return source
+
+    def load(self, source: Tensor, side: Side) -> Tensor:
+        return source
+
+    def now(self) -> Moment:
+        return time.monotonic()
+
+    def end(self, start: Moment, lasts_s: float | None) -> Moment:
+        return time.monotonic()
+
+    def reach(self, moment: Moment) -> None:
+        """Ops return when they are done."""
+
+    def tell(self, start: Moment, end: Moment, to: Tell) -> None:
+        to(start, end)
+
+    def settle(self) -> None:
+        """Ops return when they are done."""
+
+    def peak_bytes(self) -> int | None:
+        return None
+
+
+class EmulatedDevice(CpuDevice):
+    """Really computes and copies, but takes the time of the profile and of `bytes_per_s` per direction.
+
+    overrun : called with the seconds by which an op's real computation outlasted its profile.
+    """
+
+    def __init__(self, overrun: Callable[[float], None], bytes_per_s: float = float("inf")) -> None:
+        self._bytes_per_s, self._overrun = bytes_per_s, overrun
+
+    def copy_in(self, source: Tensor, into: Tensor) -> None:
+        start = time.monotonic()
+        into.copy_(source)
+        _sleep_until(start + source.nbytes / self._bytes_per_s)
+
+    def copy_out(self, source: Tensor) -> Tensor:
+        start = time.monotonic()
+        _sleep_until(start + source.nbytes / self._bytes_per_s)
+        return source
+
+    def end(self, start: Moment, lasts_s: float | None) -> Moment:
+        assert lasts_s is not None, "every op of an emulated device has a profile"
+        late = _sleep_until(start + lasts_s)
+        if late > 0:
+            self._overrun(late)
+        return time.monotonic()
+
+
+class CudaDevice:
+    """CUDA device number `index` of this machine. Experimental: never run.
+
+    Ops go to the current stream of the thread that calls, and return before they are done. Nothing orders the
+    streams but what is said here: a thread that copies waits for its own stream; who fetches what ops make
+    first reaches the moment at which they are done; ops after a `load` wait, on the device, for the copy.
+    """
+
+    apart = True
+
+    def __init__(self, index: int) -> None:
+        self.name = torch.device("cuda", index)
+        torch.cuda.set_device(self.name)
+        self._of_thread = threading.local()
+        self._loads = {side: torch.cuda.Stream(self.name) for side in ("previous", "next")}
+        self._untold: list[tuple[torch.cuda.Event, torch.cuda.Event, Tell]] = []
+
+    def host_buffer(self, shape: Shape, dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+    def copy_in(self, source: Tensor, into: Tensor) -> None:
+        self._copy(source, into)
+
+    def copy_out(self, source: Tensor) -> Tensor:
+        into = self.host_buffer(tuple(source.shape), source.dtype)
+        self._copy(source, into)
+        return into
+
+    def load(self, source: Tensor, side: Side) -> Tensor:
+        with torch.cuda.stream(self._loads[side]):
+            loaded = source.to(self.name, non_blocking=True)
+        ops = torch.cuda.current_stream(self.name)
+        ops.wait_stream(self._loads[side])
+        loaded.record_stream(ops)  # its memory is another stream's: it is not given away under an op's feet
+        return loaded
+
+    def now(self) -> Moment:
+        event = torch.cuda.Event(enable_timing=True, blocking=True)
+        event.record(torch.cuda.current_stream(self.name))
+        return event
+
+    def end(self, start: Moment, lasts_s: float | None) -> Moment:
+        return self.now()
+
+    def reach(self, moment: Moment) -> None:
+        moment.synchronize()
+
+    def tell(self, start: Moment, end: Moment, to: Tell) -> None:
+        self._untold.append((start, end, to))
+
+    def settle(self) -> None:
+        """Wait until all ops so far are done, then tell when they were: by events, from one that is now."""
+        here = self.now()
+        here.synchronize()
+        here_s = time.monotonic()
+        for start, end, to in self._untold:
+            to(here_s - start.elapsed_time(here) / 1e3, here_s - end.elapsed_time(here) / 1e3)
+        self._untold.clear()
+
+    def peak_bytes(self) -> int | None:
+        return int(torch.cuda.max_memory_allocated(self.name))
+
+    def _copy(self, source: Tensor, into: Tensor) -> None:
+        if not hasattr(self._of_thread, "stream"):
+            self._of_thread.stream = torch.cuda.Stream(self.name)
+        stream = self._of_thread.stream
+        with torch.cuda.stream(stream):
+            into.copy_(source, non_blocking=True)
+        stream.synchronize()
+
+
+def device_of(kind: str, index: int, *, overrun: Callable[[float], None]) -> Device:
+    """The device of a rank: `kind` as a job names it, CUDA device `index`.
+
+    overrun : called with the seconds by which an emulated op outlasted its profile.
+    """
+    if kind == "cuda":
+        return CudaDevice(index)
+    return EmulatedDevice(overrun) if kind == "emulated" else CpuDevice()
+
+
+def _sleep_until(moment: float) -> float:
+    """Sleep until a moment of time.monotonic(); returns by how many seconds it had passed already."""
+    left = moment - time.monotonic()
+    if left > 0:
+        time.sleep(left)
+    return -left

@@ -1,0 +1,78 @@
+"""Runs that lost the machine of their first rank: their job goes on elsewhere, from its last checkpoint.
+
+The old run has failed and stays so: what is left of it is told to stop whenever it is heard of.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from django.db import transaction
+
+from engine.errors import Infeasible
+from engine.inputs import parse
+from engine.runtime.job import TrainJob
+from engine.runtime.launch import LaunchSpec
+from engine.runtime.recovery.layout import Layout, change
+from engine.runtime.recovery.smaller import smaller
+from engine.runtime.recovery.told import smaller_layout
+from webapp.inventory.models import Node, NodeState
+from webapp.jobs import services
+from webapp.jobs.models import RANK_OVER, MarkLevel, Run
+from webapp.jobs.stock import Seats, Stock
+
+
+def move_on(run: Run, spec_of: Callable[[Run, Node], LaunchSpec]) -> Run | None:
+    """Queue what takes the place of `run` once its other ranks are gone; None where not, or not yet.
+
+    The same layout where GPUs for it are idle; else a smaller one on those of its GPUs that are left.
+
+    Parameters
+    ----------
+    spec_of : what a node is told of the run.
+    """
+    ranks = list(run.ranks.select_related("node").order_by("rank"))
+    if any(r.state not in RANK_OVER and r.node.state == NodeState.ONLINE for r in ranks):
+        return None
+    job, first = run.job, ranks[0].node
+    stock = Stock([(job.team_id, job.document)])
+    shortage = stock.shortage(job.team_id, job.document, job.seats)
+    if shortage is None:
+        return _queued(run, f"{first.name} did not return.")
+    idle = stock.idle(job.team_id, job.document).values()
+    free = {(node.pk, gpu) for gpus in idle for node, gpu in gpus}
+    spec = _of_job(spec_of(run, first), run)
+    found = smaller(spec, {r.rank for r in ranks if (r.node_id, r.gpu) in free})
+    if isinstance(found, Infeasible):
+        _stays(run, f"It cannot go on without {first.name}. {shortage.text}; {found.reason}.")
+        return None
+    said = smaller_layout(change(spec, found.applied(spec), f"{first.name} did not return")["layout"])
+    return _queued(run, said, found, placed=bool(job.seats))
+
+
+def _of_job(spec: LaunchSpec, run: Run) -> LaunchSpec:
+    """The spec with the job as it is kept, without what this attempt alone was given."""
+    return replace(spec, job=parse(TrainJob, run.job.document))
+
+
+@transaction.atomic
+def _queued(run: Run, why: str, found: Layout | None = None, *, placed: bool = False) -> Run | None:
+    if not services.settle_move(run):
+        return None
+    again = max(0, run.done - (run.saved_step or 0))
+    whence = "its last checkpoint" if run.saved_step is not None else "the beginning: nothing was saved"
+    cost = f"Takes the place of {run}, from {whence}; {again:,} iterations are done again."
+    document = found.job.model_dump(mode="json", exclude_none=True) if found else None
+    new = services.move_run(run, f"{why} {cost}", document, _seats(found) if found and placed else ())
+    text = f"{why} It goes on as {new}, from {whence}; {again:,} iterations are done again."
+    services.add_mark(run, MarkLevel.WARN, text)
+    return new
+
+
+def _seats(found: Layout) -> Seats:
+    return [[a.node, a.gpu] for a in sorted(found.ranks, key=lambda a: (a.pipeline, a.stage))]
+
+
+@transaction.atomic
+def _stays(run: Run, why: str) -> None:
+    if services.settle_move(run):
+        services.add_mark(run, MarkLevel.ERROR, why)
