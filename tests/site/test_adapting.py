@@ -11,8 +11,8 @@ from webapp.jobs.models import MarkLevel, RunEvent
 from webapp.live.services.intake import take_in
 
 CAUSE = (
-    "a message between stages 1 and 2 holds its link for 80.0 ms instead of 40.0, "
-    "forward on stage 5 takes 26.1 ms instead of 20.0."
+    "a message between S2 and S3 holds its link for 80.0 ms instead of 40.0, "
+    "forward on S6 takes 26.1 ms instead of 20.0."
 )
 STAYS = " The predicted timeline stays that of the plan at launch."
 

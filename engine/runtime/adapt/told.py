@@ -7,7 +7,10 @@ MOST_NAMED = 3
 
 
 def described(event: dict[str, Any]) -> str:
-    """Sentences for people, who count iterations from 1. Raises KeyError, TypeError or ValueError."""
+    """Sentences for people, who count iterations and stages from 1.
+
+    Raises KeyError, TypeError or ValueError.
+    """
     deviations = event["deviations"]
     named = [_deviation(each) for each in deviations[:MOST_NAMED]]
     if len(deviations) > MOST_NAMED:
@@ -25,11 +28,11 @@ def described(event: dict[str, Any]) -> str:
 
 
 def _deviation(each: dict[str, Any]) -> str:
-    at = [int(stage) for stage in each["at"]]
+    at = [f"S{int(stage) + 1}" for stage in each["at"]]
     took = f"{float(each['measured_ms']):.1f} ms instead of {float(each['planned_ms']):.1f}"
     if each["what"] == "link":
-        return f"a message between stages {at[0]} and {at[1]} holds its link for {took}"
-    return f"{_OPS[each['what']]} on stage {at[0]} takes {took}"
+        return f"a message between {at[0]} and {at[1]} holds its link for {took}"
+    return f"{_OPS[each['what']]} on {at[0]} takes {took}"
 
 
 def _ms(seconds: Any) -> str:

@@ -29,6 +29,8 @@ export function showRun(run, model) {
   if (retry) retry.hidden = !isOver(run);
   const resume = $("[data-resume]");
   if (resume) resume.hidden = !isOver(run) || run.saved_step === null;
+  const plan = $("[data-if-measured]");
+  if (plan) plan.hidden = !made;
   showSaved(run.saved_step);
 }
 
