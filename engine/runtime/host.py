@@ -8,7 +8,6 @@ A rank's process is a fork of this one before it has any other thread, as in mul
 
 import contextlib
 import ctypes
-import gc
 import json
 import math
 import mmap
@@ -30,6 +29,7 @@ from engine.runtime.corpus import Corpus, corpus_of
 from engine.runtime.gpus import check_machine
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import EXIT_FINAL, EXIT_PEER_LOST, LaunchSpec, RankAssignment
+from engine.runtime.memory import share
 from engine.runtime.planned import schedule_of
 from engine.runtime.predict import predict
 from engine.runtime.prefill.desks import Desks
@@ -108,10 +108,7 @@ class Host:
         if self.spec.job.recovery is not None:
             _import_ahead()
             predict(self.spec.job, schedule=self.schedule)  # compiles what a smaller layout is judged by
-        # The ranks share what was imported here for as long as they do not write to it; a collector
-        # that walks over it would write to every page.
-        gc.collect()
-        gc.freeze()
+        share()
         if self.plan is not None and listener is not None:
             self.tracker = Tracker(
                 self.spec, listener, self._selector, say=_emit, start=self._start_late, asked=self._asked
