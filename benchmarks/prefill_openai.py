@@ -4,8 +4,9 @@ The demo as it is (three data centres on the emulated device, the site, PostgreS
 `openai` client that asks each data centre for prompts, in blocks of time with and without by turns.
 Iterations are those that the site recorded. Prints the slow-down with a 95 % bootstrap interval over pairs of
 neighbouring blocks (as benchmarks.prefill_live), and how busy the CPU was, with clients, site and database on
-it. Above 70 % nothing is claimed. The quota of the demo's tenancy is raised in the database: it would end a
-block early.
+it. Above 70 % nothing is claimed. Clients, site and database are on other machines than GPUs; here they share
+the cores that play these, and give way to them (SCHED_IDLE, in all blocks) unless --equal. The quota of the
+demo's tenancy is raised in the database: it would end a block early.
 """
 
 import argparse
@@ -27,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.prefill_live import CLAIM_BELOW, slowdown
 from tests.demo.harness import Demo, wait_for
-from tests.demo_alone.own import demo_of_its_own, first_run, operator_of, query
+from tests.demo_alone.own import demo_of_its_own, family_of, first_run, operator_of, query
 
 DESKS = (
     "select name from live_desk join inventory_datacenter dc on dc.id = dc_id"
@@ -37,6 +38,7 @@ ITERATIONS = (
     'select start, "end" from live_iterationstat where run_id = %s and utilization is not null'
     " order by iteration"
 )
+PREFILL = "select sum(prefill_ms), sum(waited_ms) from live_prefillsecond where run_id = %s"
 SETTLE_S = 1.5  # of a block, before its iterations count
 
 
@@ -98,23 +100,35 @@ def durations(
     return found
 
 
+def give_way(demo: Demo) -> None:
+    """What is not on GPUs' machines, this process too, runs on what those leave of the CPU."""
+    elsewhere = [process.pid for process in demo.tree() if family_of(demo, process) not in ("ranks", "agent")]
+    for pid in [os.getpid(), *elsewhere]:
+        for thread in psutil.Process(pid).threads():
+            os.sched_setscheduler(thread.id, os.SCHED_IDLE, os.sched_param(0))
+
+
 def measure(demo: Demo, options: Any) -> dict[str, Any]:
     """Wait for the desks, run the blocks, and say what came out."""
     run = int(first_run(demo, operator_of(demo), iteration=1, seconds=180))
     wait_for("a desk in each data centre", lambda: len(query(demo, DESKS, run)) == 3, 180)
     models = [f"llama-tiny@{name}" for (name,) in query(demo, DESKS, run)]
     query(demo, "update prefill_tenancy set tokens_per_min = %s returning id", 100_000_000)
+    if not options.equal:
+        give_way(demo)
     time.sleep(10.0)
     told = Told()
-    os.nice(19)  # tenants are elsewhere
+    os.nice(19)
     psutil.cpu_percent()
     ran = asyncio.run(blocks(demo, models, told, options))
     busy = psutil.cpu_percent()
     time.sleep(5.0)  # what the site has still to take in
     starts = np.array([start for start, _ in query(demo, ITERATIONS, run)])
+    ((prefill_ms, waited_ms),) = query(demo, PREFILL, run)
     ttft = {f"p{q}": round(float(np.percentile(told.took_ms, q)), 1) for q in (50, 95, 99)}
     return {
-        **slowdown(durations(ran, starts)), "ended": dict(told.ended), "prompt_tokens": told.tokens,
+        **slowdown(durations(ran, starts)), "iterations": len(starts), "ended": dict(told.ended),
+        "prompt_tokens": told.tokens, "prefill_gpu_s": prefill_ms / 1e3, "ops_waited_s": waited_ms / 1e3,
         "answer_ms": ttft, "missed": sum(ms > options.objective for ms in told.took_ms), "cpu_percent": busy,
     }  # fmt: skip
 
@@ -129,6 +143,7 @@ def main() -> None:
     )
     parser.add_argument("--shortest", type=int, default=256, help="tokens of a prompt")
     parser.add_argument("--longest", type=int, default=1000)
+    parser.add_argument("--equal", action="store_true", help="clients, site and database do not give way")
     parser.add_argument("--objective", type=float, default=2000.0, help="ms to the answer's only token")
     options = parser.parse_args()
     with demo_of_its_own(sells=True) as demo:
