@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from engine.inputs import Count, Document, Index, Positive
+from engine.runtime.prefill.guests import Guests
 from engine.runtime.prefill.kv_wire import KvTransferError, greet, receive_frame, send_frame
 from engine.runtime.transport.errors import TransportError
 from engine.runtime.transport.handshake import Identity, dial, listen
@@ -26,7 +27,6 @@ from engine.runtime.transport.handshake import Identity, dial, listen
 CONNECT_S = 5.0
 HANDSHAKE_S = 5.0
 SEND_S = 5.0  # for a stage that takes nothing
-LOOK_S = 0.25  # longest time between two looks at `close`
 MOST_QUEUED = 64  # chunks on their way; what is older is too late by far
 
 
@@ -151,55 +151,20 @@ class HandedOn:
         self, me: Identity, shape: Hidden, to: Taker, *, before: int, host: str, port: int = 0
     ) -> None:  # fmt: skip
         self._me, self._shape, self._to, self._before = me, shape, to, before
-        self._listener = socket.create_server((host, port))
-        self._listener.settimeout(LOOK_S)
-        self.address: tuple[str, int] = self._listener.getsockname()[:2]
-        self._closing = threading.Event()
-        self._lock = threading.Lock()
-        self._connected: dict[threading.Thread, socket.socket] = {}
-        self._thread = threading.Thread(target=self._serve, name="handed-on", daemon=True)
-        self._thread.start()
+        self._guests = Guests(host, port, self._attend, name="handed-on")
+        self.address = self._guests.address
 
     def close(self) -> None:
         """End all connections and wait for their threads."""
-        self._closing.set()
-        with contextlib.suppress(OSError):  # on Linux this wakes the thread; elsewhere it looks by itself
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listener.close()
-        with self._lock:
-            guests = dict(self._connected)
-        for connected in guests.values():
-            with contextlib.suppress(OSError):
-                connected.shutdown(socket.SHUT_RDWR)
-        for thread in guests:
-            thread.join()
+        self._guests.close()
 
-    def _serve(self) -> None:
-        while not self._closing.is_set():
-            try:
-                connected, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            except OSError:  # it left again; or no file is left for it: not to be asked again at once
-                self._closing.wait(LOOK_S)
-                continue
-            thread = threading.Thread(target=self._attend, args=(connected,), daemon=True)
-            with self._lock:
-                self._connected[thread] = connected
-            thread.start()
-
-    def _attend(self, connected: socket.socket) -> None:
-        try:
-            with connected, contextlib.suppress(TransportError, OSError, ValidationError):
-                connected.settimeout(HANDSHAKE_S)
-                if greet(connected, listen(self._me)).rank == self._before:
-                    connected.settimeout(None)
-                    while not self._closing.is_set():
-                        self._to.arrived(*self._receive(connected))
-        finally:
-            with self._lock:
-                self._connected.pop(threading.current_thread(), None)
+    def _attend(self, guests: Guests, connected: socket.socket) -> None:
+        with contextlib.suppress(TransportError, OSError, ValidationError):
+            connected.settimeout(HANDSHAKE_S)
+            if greet(connected, listen(self._me)).rank == self._before:
+                connected.settimeout(None)
+                while not guests.closing:
+                    self._to.arrived(*self._receive(connected))
 
     def _receive(self, connected: socket.socket) -> tuple[Handed, Tensor]:
         what = Handed.model_validate(receive_frame(connected)[0])

@@ -7,13 +7,13 @@ cache is freed, too.
 
 import contextlib
 import socket
-import threading
 import time
 
 import torch
 from torch import Tensor
 
 from engine.prefill.handover import HandOver, StageCache
+from engine.runtime.prefill.guests import Guests
 from engine.runtime.prefill.kv_pool import Freed, KvCache, KvPool, LeaseEnded
 from engine.runtime.prefill.kv_wire import (
     REFUSED,
@@ -30,8 +30,6 @@ from engine.runtime.transport.tls import TlsContexts, TlsFiles
 
 PATIENCE_S = 10.0  # for a decoder that says, and takes, nothing
 MOST_GUESTS = 64
-PAUSE_S = 0.02
-LOOK_S = 0.25  # longest time between two looks at leases and at `close`
 
 
 class KvServer(HandOver):
@@ -49,14 +47,10 @@ class KvServer(HandOver):
     ) -> None:  # fmt: skip
         self.pool, self.me, self.host = pool, me, host
         self._patience_s, self._tls = patience_s, TlsContexts.of(tls)
-        self._listener = socket.create_server((host, port))
-        self._listener.settimeout(LOOK_S)
-        self.port: int = self._listener.getsockname()[1]
-        self._closing = threading.Event()
-        self._guests: dict[threading.Thread, socket.socket] = {}
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._serve, name=f"kv-{me.rank}", daemon=True)
-        self._thread.start()
+        self._guests = Guests(
+            host, port, self._attend, name=f"kv-{me.rank}", most=MOST_GUESTS, look=self._expire
+        )
+        self.port: int = self._guests.address[1]
 
     def __enter__(self) -> "KvServer":
         return self
@@ -79,57 +73,22 @@ class KvServer(HandOver):
 
     def close(self) -> None:
         """End all conversations and wait for their threads."""
-        self._closing.set()
-        with contextlib.suppress(OSError):  # on Linux this wakes the thread; elsewhere it looks by itself
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listener.close()
-        with self._lock:
-            guests = dict(self._guests)
-        for connected in guests.values():
-            with contextlib.suppress(OSError):
-                connected.shutdown(socket.SHUT_RDWR)
-        for thread in guests:
-            thread.join()
+        self._guests.close()
 
-    def _serve(self) -> None:
-        while not self._closing.is_set():
-            self.pool.expire()
-            ends = self.pool.next_end()
-            left = LOOK_S if ends is None else ends - time.monotonic()
-            self._listener.settimeout(min(LOOK_S, max(left, 1e-3)))
-            try:
-                connected, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            except OSError:  # it left again; or no file is left for it: not to be asked again at once
-                self._closing.wait(PAUSE_S)
-                continue
-            self._welcome(connected)
+    def _expire(self) -> float | None:
+        """End leases in time; returns the seconds until the next one ends."""
+        self.pool.expire()
+        ends = self.pool.next_end()
+        return None if ends is None else ends - time.monotonic()
 
-    def _welcome(self, connected: socket.socket) -> None:
-        with self._lock:
-            if len(self._guests) >= MOST_GUESTS:
-                connected.close()
-                return
-            thread = threading.Thread(target=self._attend, args=(connected,), daemon=True)
-            self._guests[thread] = connected
-        thread.start()
-
-    def _attend(self, connected: socket.socket) -> None:
-        try:
-            with connected:
-                connected.settimeout(self._patience_s)
-                with secured(connected, self._tls, listens=True) as talking:
-                    with self._lock:
-                        self._guests[threading.current_thread()] = talking
-                    greet(talking, listen(self.me))
-                    self._converse(talking)
-        except (TransportError, OSError):
-            pass  # a stranger, or a decoder that died: what it held is freed where it is held
-        finally:
-            with self._lock:
-                self._guests.pop(threading.current_thread(), None)
+    def _attend(self, guests: Guests, connected: socket.socket) -> None:
+        # A stranger, or a decoder that died: what it held is freed where it is held.
+        with contextlib.suppress(TransportError, OSError):
+            connected.settimeout(self._patience_s)
+            with secured(connected, self._tls, listens=True) as talking:
+                guests.talks_over(talking)
+                greet(talking, listen(self.me))
+                self._converse(talking)
 
     def _converse(self, connected: socket.socket) -> None:
         asked, _ = receive_frame(connected)
