@@ -5,7 +5,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ Floats = NDArray[np.float64]
 
 # DT-FM §4: devices of one region are 5 ms and 2 Gbps apart.
 INSIDE_MS, INSIDE_GBPS = 5.0, 2.0
+# A run sends over links only: the search makes neighbours of places without one where nothing else is possible.
+SLOWER_UNLINKED = 1e6
 AWS = {
     "Oregon": "aws:us-west-2", "Virginia": "aws:us-east-1", "Ohio": "aws:us-east-2",
     "California": "aws:us-west-1", "Tokyo": "aws:ap-northeast-1", "Seoul": "aws:ap-northeast-2",
@@ -51,6 +53,8 @@ class Network:
     latency_ms, bandwidth_gbps : between places, square; on the diagonal between devices of one place, None
         where there is one device only.
     note : how the figures were made, where that needs saying.
+    unlinked : two places each that no link joins. Their figures in `latency_ms` and `bandwidth_gbps` are of the
+        shortest way over others; `matrices` counts them `SLOWER_UNLINKED` times slower.
     seats : [name of the node, GPU] of each device of the inventory; None where a device is a node with
         several. Empty where devices are of no inventory.
     """
@@ -63,6 +67,7 @@ class Network:
     latency_ms: list[list[float | None]]
     bandwidth_gbps: list[list[float | None]]
     note: str = ""
+    unlinked: list[tuple[int, int]] = field(default_factory=list)
     seats: list[tuple[str, int] | None] = field(default_factory=list)
 
     @property
@@ -74,10 +79,14 @@ class Network:
         return asdict(self)
 
     def matrices(self) -> tuple[Floats, Floats]:
-        """Latency (ms) and bandwidth (Gbps) of every two devices, (N, N)."""
+        """Latency (ms) and bandwidth (Gbps) of every two devices as the search counts them, (N, N)."""
         at = np.array(self.place_of)
-        tables = [np.array(table, dtype=np.float64) for table in (self.latency_ms, self.bandwidth_gbps)]
-        latency, bandwidth = (table[at[:, None], at[None, :]] for table in tables)
+        between_ms, between_gbps = (
+            np.array(table, dtype=np.float64) for table in (self.latency_ms, self.bandwidth_gbps)
+        )
+        for a, b in self.unlinked:
+            between_gbps[[a, b], [b, a]] /= SLOWER_UNLINKED
+        latency, bandwidth = (table[at[:, None], at[None, :]] for table in (between_ms, between_gbps))
         machine = np.array([-1 - i if m is None else m for i, m in enumerate(self.machine_of)])
         same = machine[:, None] == machine[None, :]
         inside = np.array([math.nan if m is None else self.machine_gbps[m] for m in self.machine_of])
@@ -94,12 +103,13 @@ class Network:
             here = [self.place_of[device] for device in kept]
             fullest = max(range(len(self.places)), key=here.count)
             kept.pop(len(here) - 1 - here[::-1].index(fullest))
-        return Network(
-            places=self.places, machine_gbps=self.machine_gbps, latency_ms=self.latency_ms,
-            bandwidth_gbps=self.bandwidth_gbps, note=self.note,
-            place_of=[self.place_of[i] for i in kept], machine_of=[self.machine_of[i] for i in kept],
-            labels=[self.labels[i] for i in kept], seats=[self.seats[i] for i in kept if self.seats],
-        )  # fmt: skip
+        return replace(
+            self,
+            place_of=[self.place_of[i] for i in kept],
+            machine_of=[self.machine_of[i] for i in kept],
+            labels=[self.labels[i] for i in kept],
+            seats=[self.seats[i] for i in kept if self.seats],
+        )
 
 
 def network_from(document: dict[str, Any]) -> Network:
@@ -176,8 +186,8 @@ def _one(matrix: Floats, a: list[int], b: list[int], *, same: bool) -> float | N
 def of_inventory(dcs: Sequence[DataCenter], device: str, most: Mapping[int, int] | None = None) -> Network:
     """GPUs (`device` "gpu") or nodes ("node") of data centres, with the figures of their WAN links.
 
-    Two data centres without a link of their own talk over the linked ones between them: latencies add up, and
-    the narrowest link is the bandwidth.
+    Of two data centres without a link of their own the figures are those of the way over linked ones between
+    them (latencies add up, the narrowest link is the bandwidth); a run cannot send over it (`Network.unlinked`).
 
     Parameters
     ----------
@@ -190,7 +200,7 @@ def of_inventory(dcs: Sequence[DataCenter], device: str, most: Mapping[int, int]
     """
     nodes = list(Node.objects.filter(dc__in=dcs).select_related("pool").order_by("dc__name", "name"))
     index = {dc.pk: i for i, dc in enumerate(dcs)}
-    latency, bandwidth, relayed = _between(dcs)
+    latency, bandwidth, unlinked = _between(dcs)
     empty = [dc.name for dc in dcs if not any(node.dc_id == dc.pk for node in nodes)]
     if empty:
         raise InputError("datacenters", ", ".join(empty), "has no nodes: leave it out, or add nodes")
@@ -199,7 +209,6 @@ def of_inventory(dcs: Sequence[DataCenter], device: str, most: Mapping[int, int]
     units = [(i, node, k) for i, node in enumerate(nodes) for k in range(node.gpus if by_gpu else 1)]
     if most is not None:
         units = _first(units, most)
-    notes = [f"{pair} have no link: their figures are of the shortest way over others." for pair in relayed]
     return Network(
         places=[_place(dc) for dc in dcs],
         place_of=[index[node.dc_id] for _, node, _ in units],
@@ -210,8 +219,19 @@ def of_inventory(dcs: Sequence[DataCenter], device: str, most: Mapping[int, int]
         labels=[f"{node.name} GPU {k}" if by_gpu else node.name for _, node, k in units],
         latency_ms=latency,
         bandwidth_gbps=bandwidth,
-        note=" ".join(notes),
+        note=_note([f"{dcs[a].name} – {dcs[b].name}" for a, b in unlinked]),
+        unlinked=unlinked,
         seats=[(node.name, k) if by_gpu or node.gpus == 1 else None for _, node, k in units],
+    )
+
+
+def _note(unlinked: list[str]) -> str:
+    if not unlinked:
+        return ""
+    return (
+        f"No link joins {', '.join(unlinked)}: their figures here are of the shortest way over others. A run cannot "
+        f"send over it, so the search counts them {SLOWER_UNLINKED:,.0f} times slower, and uses them only where "
+        "nothing else is possible."
     )
 
 
@@ -232,7 +252,9 @@ def _place(dc: DataCenter) -> Place:
     return Place(name=dc.name, latitude=latitude, longitude=longitude)
 
 
-def _between(dcs: Sequence[DataCenter]) -> tuple[list[list[Any]], list[list[Any]], list[str]]:
+def _between(
+    dcs: Sequence[DataCenter],
+) -> tuple[list[list[Any]], list[list[Any]], list[tuple[int, int]]]:
     """Latency (ms), bandwidth (Gbps) of every two data centres, and the pairs that have no link."""
     import networkx as nx  # type: ignore[import-untyped]  # half a second: only where asked for
 
@@ -246,7 +268,7 @@ def _between(dcs: Sequence[DataCenter]) -> tuple[list[list[Any]], list[list[Any]
     size = len(dcs)
     latency: list[list[Any]] = [[0.0] * size for _ in dcs]
     bandwidth: list[list[Any]] = [[dc.intra_gbps] * size for dc in dcs]
-    relayed = []
+    unlinked = []
     for a in range(size):
         for b in range(a + 1, size):
             ways = [dcs[a].pk, dcs[b].pk]
@@ -254,9 +276,9 @@ def _between(dcs: Sequence[DataCenter]) -> tuple[list[list[Any]], list[list[Any]
                 pair = f"{dcs[a].name} – {dcs[b].name}"
                 raise InputError("datacenters", pair, "must be joined by WAN links, if only over others")
             if not graph.has_edge(*ways):
-                relayed.append(f"{dcs[a].name} and {dcs[b].name}")
+                unlinked.append((a, b))
                 ways = nx.shortest_path(graph, *ways, weight="ms")
             hops = [graph.edges[pair] for pair in itertools.pairwise(ways)]
             latency[a][b] = latency[b][a] = sum(hop["ms"] for hop in hops)
             bandwidth[a][b] = bandwidth[b][a] = min(hop["gbps"] for hop in hops)
-    return latency, bandwidth, relayed
+    return latency, bandwidth, unlinked
