@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 # DT-FM §4: devices of one region are 5 ms and 2 Gbps apart.
 INSIDE_MS, INSIDE_GBPS = 5.0, 2.0
-# A run sends over links only: the search makes neighbours of places without one where nothing else is possible.
+# A run sends over links only: places without one are neighbours only where nothing else is possible.
 SLOWER_UNLINKED = 1e6
 AWS = {
     "Oregon": "aws:us-west-2", "Virginia": "aws:us-east-1", "Ohio": "aws:us-east-2",
@@ -53,8 +53,8 @@ class Network:
     latency_ms, bandwidth_gbps : between places, square; on the diagonal between devices of one place, None
         where there is one device only.
     note : how the figures were made, where that needs saying.
-    unlinked : two places each that no link joins. Their figures in `latency_ms` and `bandwidth_gbps` are of the
-        shortest way over others; `matrices` counts them `SLOWER_UNLINKED` times slower.
+    unlinked : two places each that no link joins. Their figures in `latency_ms` and `bandwidth_gbps` are of
+        the shortest way over others; `matrices` counts them `SLOWER_UNLINKED` times slower.
     seats : [name of the node, GPU] of each device of the inventory; None where a device is a node with
         several. Empty where devices are of no inventory.
     """
@@ -187,7 +187,7 @@ def of_inventory(dcs: Sequence[DataCenter], device: str, most: Mapping[int, int]
     """GPUs (`device` "gpu") or nodes ("node") of data centres, with the figures of their WAN links.
 
     Of two data centres without a link of their own the figures are those of the way over linked ones between
-    them (latencies add up, the narrowest link is the bandwidth); a run cannot send over it (`Network.unlinked`).
+    them: latencies add up, the narrowest link is the bandwidth. A run cannot send over it (`unlinked`).
 
     Parameters
     ----------
@@ -229,9 +229,9 @@ def _note(unlinked: list[str]) -> str:
     if not unlinked:
         return ""
     return (
-        f"No link joins {', '.join(unlinked)}: their figures here are of the shortest way over others. A run cannot "
-        f"send over it, so the search counts them {SLOWER_UNLINKED:,.0f} times slower, and uses them only where "
-        "nothing else is possible."
+        f"No link joins {', '.join(unlinked)}: their figures here are of the shortest way over others. A run "
+        f"cannot send over it: the search counts them {SLOWER_UNLINKED:,.0f} times slower, and uses them "
+        "only where nothing else is possible."
     )
 
 

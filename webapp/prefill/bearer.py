@@ -7,13 +7,14 @@ from typing import Any
 import redis
 import structlog
 from django.contrib.auth.decorators import login_not_required
+from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from webapp import broker
 from webapp.accounts.permissions import may
 from webapp.prefill.answers import ApiError
-from webapp.prefill.models import ASKERS, ApiKey, Tenancy, TenancyStatus
+from webapp.prefill.models import ASKERS, ApiKey, Tenancy, TenancyPlace, TenancyStatus
 from webapp.prefill.services import note_key_use
 from webapp.prefill.services.keys import BEGINNING, key_hash
 
@@ -63,7 +64,7 @@ def no_quotas() -> ApiError:
 
 
 def caller(request: HttpRequest) -> ApiKey:
-    """The key that the request carries, with its tenancy, which is in force.
+    """The key that the request carries, with its tenancy, which is in force, and that one's data centres.
 
     Raises
     ------
@@ -89,9 +90,12 @@ def recheck(key: ApiKey) -> ApiKey:
 
 
 def _live(**which: Any) -> ApiKey:
-    key = ApiKey.objects.live().select_related("tenancy__team", "tenancy__tenant").filter(**which).first()
-    if key is None:
-        raise ApiError(401, "invalid_api_key", "This key is unknown, revoked or was replaced.")
+    places = Prefetch("tenancy__places", TenancyPlace.objects.select_related("dc"))
+    keys = ApiKey.objects.live().select_related("tenancy__team", "tenancy__tenant").prefetch_related(places)
+    try:
+        key = keys.get(**which)
+    except ApiKey.DoesNotExist:
+        raise ApiError(401, "invalid_api_key", "This key is unknown, revoked or was replaced.") from None
     _require_in_force(key.tenancy)
     return key
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from asgiref.sync import sync_to_async
-from django.db import DatabaseError, connection
+from django.db import DatabaseError
 
 from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused, Token
 from engine.runtime.prefill.desk_wire import DeskLost
@@ -142,7 +141,7 @@ async def write_refusal(sale: Sale, error: ApiError) -> None:
 
 async def _left(sale: Sale) -> None:
     """The client left before its first token."""
-    await _aside(settle, sale, 0)
+    await in_thread(settle, sale, 0)
     await _write(sale, outcome=Outcome.ABORTED, reason="client_left", tokens=0, ttft_ms=None)
 
 
@@ -234,22 +233,10 @@ async def _write(sale: Sale, **what: Any) -> None:
     """Write usage; where the database is away, again a few times: a request that is not written is logged."""
     for wait_s in (*WRITE_AGAIN_S, None):
         try:
-            await _aside(write_usage, sale, **what)
+            await in_thread(write_usage, sale, **what)
             return
         except DatabaseError as error:
             if wait_s is None:
                 log.error("usage not written", request=sale.id, error=type(error).__name__)
                 return
             await asyncio.sleep(wait_s)
-
-
-async def _aside(act: Any, *args: Any, **kwargs: Any) -> None:
-    """As `in_thread`, for what may outlive the request."""
-
-    def work() -> None:
-        try:
-            act(*args, **kwargs)
-        finally:
-            connection.close()
-
-    await sync_to_async(work, thread_sensitive=False)()

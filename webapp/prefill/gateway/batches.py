@@ -20,10 +20,10 @@ from engine.errors import InputError
 from engine.inputs import Document, parse
 from webapp.accounts.services import request_id
 from webapp.prefill.answers import ApiError, headers
-from webapp.prefill.bearer import no_quotas
+from webapp.prefill.bearer import no_quotas, recheck
 from webapp.prefill.gateway.answering import begin, write_refusal
 from webapp.prefill.gateway.asked import Asked, Kind, document, read
-from webapp.prefill.gateway.selling import Sale, admit, in_thread, still
+from webapp.prefill.gateway.selling import Sale, admit, in_thread
 from webapp.prefill.gateway.shapes import Shape
 from webapp.prefill.gateway.views import body_of, selling, unforeseen, whole
 from webapp.prefill.models import ApiKey
@@ -133,7 +133,7 @@ async def _tried(key: ApiKey, line: Line, asked: Asked, until: float) -> Answer:
     while True:
         sale: Sale | None = None
         try:
-            current = await in_thread(still, key)
+            current = await in_thread(recheck, key)
             sale = await in_thread(admit, current, asked, in_batch=True)
             answering = await begin(sale)
             try:

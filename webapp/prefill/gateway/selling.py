@@ -1,5 +1,6 @@
 """What the database and Valkey know of a request: who asks, what is left, where it may go, what it cost."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -8,16 +9,12 @@ from typing import Any, ParamSpec, TypeVar
 from uuid import uuid4
 
 import structlog
-from asgiref.sync import sync_to_async
 from django.db import connection
-from django.http import HttpRequest
 from django.utils import timezone
 
-from webapp.inventory.models import DataCenter
 from webapp.live.models import Desk
 from webapp.prefill import quota
 from webapp.prefill.answers import ApiError
-from webapp.prefill.bearer import caller, recheck
 from webapp.prefill.gateway.asked import Asked
 from webapp.prefill.gateway.lines import DeskAddress
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
@@ -67,32 +64,16 @@ class Sale:
 
 
 async def in_thread(act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Do what waits for the database or Valkey in the request's thread. Its connection goes back to the pool:
-    a stream of minutes must not hold it."""
+    """Do what waits for the database or Valkey in one of the loop's threads, which outlive requests: Django's
+    own way makes one for each. The connection goes back to the pool: a stream of minutes must not hold it."""
 
     def work() -> R:
         try:
             return act(*args, **kwargs)
         finally:
-            if not connection.in_atomic_block:
-                connection.close()
+            connection.close()
 
-    return await sync_to_async(work)()
-
-
-def who(request: HttpRequest) -> ApiKey:
-    """The key of the request, with its tenancy and data centres. Raises ApiError, RedisError."""
-    return _with_places(caller(request))
-
-
-def _with_places(key: ApiKey) -> ApiKey:
-    key.tenancy = Tenancy.objects.select_related("team").prefetch_related("places__dc").get(pk=key.tenancy_id)
-    return key
-
-
-def still(key: ApiKey) -> ApiKey:
-    """The same key, looked up again. Raises ApiError where it opens nothing any more."""
-    return _with_places(recheck(key))
+    return await asyncio.to_thread(work)
 
 
 def admit(key: ApiKey, asked: Asked, *, in_batch: bool = False) -> Sale:
@@ -136,8 +117,10 @@ def _places(tenancy: Tenancy, name: str) -> dict[int, str]:
 def desks_of(tenancy: Tenancy, places: dict[int, str]) -> list[DeskAddress]:
     """The open desks of the tenancy's model in `places`, of runs of the team that sells."""
     rows = Desk.objects.usable().filter(model=tenancy.model, dc__in=places, run__job__team=tenancy.team_id)
-    rows = rows.select_related("run").defer("run__predicted", "run__result").order_by("pk")
-    return [_address(row, places[row.dc_id]) for row in rows]
+    rows = rows.select_related("run").only(
+        "dc", "model", "host", "port", "rank", "run__generation", "run__secret"
+    )
+    return [_address(row, places[row.dc_id]) for row in rows.order_by("pk")]
 
 
 def _address(desk: Desk, dc: str) -> DeskAddress:
@@ -161,8 +144,9 @@ def settle(sale: Sale, tokens: int) -> None:
 
 def write_usage(sale: Sale, *, outcome: Outcome, reason: str, tokens: int, ttft_ms: float | None) -> None:
     """Write what came of a request, once. Raises DatabaseError."""
-    place = DataCenter.objects.get(pk=sale.dc or min(sale.places))
+    places = {dc.pk: dc for dc in sale.tenancy.datacenters}
     record_usage(
-        sale.tenancy, request_id=sale.id, dc=place, at=sale.at, outcome=outcome, prompt_tokens=tokens,
-        key=sale.key, reason=reason[:40], ttft_ms=ttft_ms, in_batch=sale.in_batch,
+        sale.tenancy, request_id=sale.id, dc=places[sale.dc or min(sale.places)], at=sale.at,
+        outcome=outcome, prompt_tokens=tokens, key=sale.key, reason=reason[:40], ttft_ms=ttft_ms,
+        in_batch=sale.in_batch,
     )  # fmt: skip

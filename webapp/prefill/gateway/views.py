@@ -16,11 +16,11 @@ from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
 from webapp.prefill.answers import ApiError, answer, headers
-from webapp.prefill.bearer import no_quotas, not_allowed
+from webapp.prefill.bearer import caller, no_quotas, not_allowed
 from webapp.prefill.gateway import shapes
 from webapp.prefill.gateway.answering import Answering, begin, write_refusal
 from webapp.prefill.gateway.asked import Kind, document, read
-from webapp.prefill.gateway.selling import admit, in_thread, who
+from webapp.prefill.gateway.selling import admit, in_thread
 from webapp.prefill.gateway.shapes import Shape
 from webapp.prefill.models import ApiKey
 
@@ -39,7 +39,7 @@ def selling(serve: Serve) -> Callable[..., Any]:
         try:
             if request.method != "POST":
                 return not_allowed("POST")
-            return await serve(request, await in_thread(who, request))
+            return await serve(request, await in_thread(caller, request))
         except ApiError as error:
             return error.response()
         except (redis.RedisError, OSError):

@@ -3,13 +3,11 @@
 from datetime import datetime
 
 from django.core.exceptions import ValidationError
-from django.db import transaction
 
 from webapp.inventory.models import DataCenter
 from webapp.prefill.models import ApiKey, Outcome, Tenancy, UsageEvent, charge_of
 
 
-@transaction.atomic
 def record_usage(
     tenancy: Tenancy, *, request_id: str, dc: DataCenter, at: datetime, outcome: Outcome, prompt_tokens: int,
     key: ApiKey | None = None, reason: str = "", ttft_ms: float | None = None,
