@@ -193,6 +193,15 @@ def slowdown(blocks: dict[bool, list[list[float]]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def say(found: dict[str, Any]) -> None:
+    """Print the figures, and whether the slow-down keeps its bar."""
+    print(json.dumps(found, indent=1))
+    quiet = found["cpu_percent"] <= CLAIM_BELOW
+    claim = "under 1 %" if found["high"] < 0.01 else "not under 1 %"
+    print(f"upper end of the slow-down's 95 % interval: {found['high']:+.2%}, {claim}", end="")
+    print("" if quiet else f"; but the CPU was {found['cpu_percent']:.0f} % busy: nothing is claimed")
+
+
 def main() -> None:
     """Start the run, measure, stop it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -219,11 +228,7 @@ def main() -> None:
             found = asyncio.run(measure(group, told, options, spec.secret))
         finally:
             group.stop(1.0)
-    print(json.dumps(found, indent=1))
-    quiet = found["cpu_percent"] <= CLAIM_BELOW
-    claim = "under 1 %" if found["high"] < 0.01 else "not under 1 %"
-    print(f"upper end of the slow-down's 95 % interval: {found['high']:+.2%}, {claim}", end="")
-    print("" if quiet else f"; but the CPU was {found['cpu_percent']:.0f} % busy: nothing is claimed")
+    say(found)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ demo's tenancy is raised in the database: it would end a block early.
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 import time
@@ -26,7 +25,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.prefill_live import CLAIM_BELOW, slowdown
+from benchmarks.prefill_live import say, slowdown
 from tests.demo.harness import Demo, wait_for
 from tests.demo_alone.own import demo_of_its_own, family_of, first_run, operator_of, query
 
@@ -148,11 +147,7 @@ def main() -> None:
     options = parser.parse_args()
     with demo_of_its_own(sells=True) as demo:
         found = measure(demo.start(), options)
-    print(json.dumps(found, indent=1))
-    quiet = found["cpu_percent"] <= CLAIM_BELOW
-    claim = "under 1 %" if found["high"] < 0.01 else "not under 1 %"
-    print(f"upper end of the slow-down's 95 % interval: {found['high']:+.2%}, {claim}", end="")
-    print("" if quiet else f"; but the CPU was {found['cpu_percent']:.0f} % busy: nothing is claimed")
+    say(found)
 
 
 if __name__ == "__main__":

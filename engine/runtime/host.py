@@ -7,7 +7,6 @@ A rank's process is a fork of this one before it has any other thread, as in mul
 """
 
 import contextlib
-import ctypes
 import json
 import math
 import mmap
@@ -19,16 +18,16 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
-
-import torch
+from typing import Any
 
 from engine.errors import InputError
 from engine.runtime import rank as rank_module
-from engine.runtime.corpus import Corpus, corpus_of
+from engine.runtime.corpus import Corpus
 from engine.runtime.gpus import check_machine
+from engine.runtime.host_start import become_rank, corpora_of, import_ahead, listen, watch_children
 from engine.runtime.job import TrainJob
-from engine.runtime.launch import EXIT_FINAL, EXIT_PEER_LOST, LaunchSpec, RankAssignment
+from engine.runtime.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
+from engine.runtime.local_ranks import LocalRank, dead, emit, rank_event, why_ended
 from engine.runtime.memory import share
 from engine.runtime.planned import schedule_of
 from engine.runtime.predict import predict
@@ -51,22 +50,11 @@ CAUSE_S = 3.0
 CAUSE_OF_RECOVERY_S = 0.3
 KILL_AFTER_FAILURE_S = 2.0
 LONGEST_LINE = 4096
-_PR_SET_PDEATHSIG = 1
-
-
-@dataclass(slots=True)
-class _Rank:
-    me: RankAssignment
-    pid: int
-    log: Any
-    last_line: str = ""
-    code: int | None = None
-    open_pipes: int = 2
 
 
 @dataclass(slots=True)
 class _Pipe:
-    owner: _Rank
+    owner: LocalRank
     is_events: bool
     rest: bytes = b""
 
@@ -81,7 +69,7 @@ class Host:
     corpora: dict[str, Corpus]  # by name of the data centre
     began: float
     job: TrainJob  # in its present layout, of a run that recovers
-    ranks: dict[int, _Rank] = field(default_factory=dict)
+    ranks: dict[int, LocalRank] = field(default_factory=dict)
     stopping: bool = False
     result: dict[str, Any] | None = None
     tracker: Tracker | None = None  # of a swap job, where this machine has the first rank
@@ -101,21 +89,21 @@ class Host:
 
     def run(self) -> int:
         """Start the ranks and watch them to their end; returns the exit status."""
-        self._port, listener = _listener(self.spec)
+        self._port, listener = listen(self.spec)
         self._life_read, self._life_write = os.pipe()
-        _watch_children(self._selector)
+        watch_children(self._selector)
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._command)
         if self.spec.job.recovery is not None:
-            _import_ahead()
+            import_ahead()
             predict(self.spec.job, schedule=self.schedule)  # compiles what a smaller layout is judged by
         share()
         if self.plan is not None and listener is not None:
             self.tracker = Tracker(
-                self.spec, listener, self._selector, say=_emit, start=self._start_late, asked=self._asked
+                self.spec, listener, self._selector, say=emit, start=self._start_late, asked=self._asked
             )
-        self.desks = Desks(selector=self._selector, say=_emit, life=(self._life_read, self._life_write))
+        self.desks = Desks(selector=self._selector, say=emit, life=(self._life_read, self._life_write))
         if self.spec.job.recovery is not None:
-            self.machine = Machine(self.spec, self, self._selector, say=_emit, listener=listener)
+            self.machine = Machine(self.spec, self, self._selector, say=emit, listener=listener)
         else:
             self._fork_all(listener)
             if self.tracker is None and listener is not None:
@@ -159,7 +147,7 @@ class Host:
 
     def bereft(self) -> list[Dead]:
         """Ranks that ended for having lost another one."""
-        return [_dead(rank) for rank in self.ranks.values() if rank.code == EXIT_PEER_LOST]
+        return [dead(rank) for rank in self.ranks.values() if rank.code == EXIT_PEER_LOST]
 
     def forget_all(self) -> None:
         """Forget the ranks, which are gone."""
@@ -191,12 +179,12 @@ class Host:
         if self.tracker is not None and self.plan is not None:
             self.tracker.close()
             if self.tracker.over and self.tracker.stats:
-                _emit({"kind": "result", **result_of(self.spec.job, self.plan, self.tracker)})
+                emit({"kind": "result", **result_of(self.spec.job, self.plan, self.tracker)})
         elif self.result is not None and all(rank.code == 0 for rank in self.ranks.values()):
             assert self.schedule is not None
             recovered = {"recoveries": self.machine.told} if self.machine is not None else {}
             result = completed(self.job, self.schedule, self.result)
-            _emit({"kind": "result", **result, **recovered})
+            emit({"kind": "result", **result, **recovered})
 
     def _comes_later(self, me: RankAssignment) -> bool:
         """Whether a worker is to start when the tracker, which is here, says so."""
@@ -222,11 +210,11 @@ class Host:
         if pid == 0:
             for fd in (out_read, events_read, self._life_write, *self._others()):
                 os.close(fd)
-            _become_rank(start, out_write, self._life_read)
+            become_rank(start, out_write, self._life_read)
         os.close(out_write)
         os.close(events_write)
         log = open(os.path.join(self.spec.log_dir, f"rank-{me.rank}.log"), "ab", buffering=0)  # noqa: SIM115
-        rank = _Rank(me, pid, log)
+        rank = LocalRank(me, pid, log)
         self.ranks[pid] = rank
         self._selector.register(out_read, selectors.EVENT_READ, _Pipe(rank, is_events=False))
         self._selector.register(events_read, selectors.EVENT_READ, _Pipe(rank, is_events=True))
@@ -293,7 +281,7 @@ class Host:
             text = line[:LONGEST_LINE].decode(errors="replace").rstrip()
             if text.strip():
                 rank.last_line = text
-                _emit({"kind": "log", "rank": rank.me.rank, "line": text, "t": time.time()})
+                emit({"kind": "log", "rank": rank.me.rank, "line": text, "t": time.time()})
             return
         with contextlib.suppress(ValueError):  # a rank that is killed may leave half a line
             event = json.loads(line)
@@ -302,7 +290,7 @@ class Host:
             elif self.machine is not None:
                 self.machine.heard(event)
             else:
-                _emit(event)
+                emit(event)
 
     def _reap(self) -> None:
         while True:
@@ -320,14 +308,14 @@ class Host:
                 continue
             if self._can_do_without(rank):
                 self._said.add(rank.me.rank)
-                self._say(rank, "left", _why(rank))
+                self._say(rank, "left", why_ended(rank))
             elif not self.stopping and not self._killing:
                 # The rank that is the cause may be reaped after those that noticed its end.
                 late = CAUSE_S if self.machine is None else CAUSE_OF_RECOVERY_S
                 soon = 0.1 if rank.code != EXIT_PEER_LOST else late
                 self._judge_at = min(self._judge_at or math.inf, time.monotonic() + soon)
 
-    def _can_do_without(self, rank: _Rank) -> bool:
+    def _can_do_without(self, rank: LocalRank) -> bool:
         """Whether a lost worker leaves its work to others; one that ends with an error fails the run."""
         assert rank.code is not None
         if self.plan is None or self.stopping or not (rank.code < 0 or rank.code == EXIT_PEER_LOST):
@@ -346,7 +334,7 @@ class Host:
         """Say what became of the ranks that ended; the first time that some failed, stop the others."""
         self._judge_at = None
         if self.machine is not None and self._recovers():
-            self.machine.ended([_dead(rank) for rank in self.ranks.values() if rank.code])
+            self.machine.ended([dead(rank) for rank in self.ranks.values() if rank.code])
             return
         ended = [rank for rank in self.ranks.values() if rank.code is not None]
         causes = [r for r in ended if r.code not in (0, EXIT_PEER_LOST)]
@@ -358,7 +346,7 @@ class Host:
             ):
                 lost_peer = rank.code == EXIT_PEER_LOST and bool(causes)
                 self._said.add(rank.me.rank)
-                self._say(rank, "stopped" if self.stopping or lost_peer else "failed", _why(rank))
+                self._say(rank, "stopped" if self.stopping or lost_peer else "failed", why_ended(rank))
         if final:
             for rank in ended:
                 if rank.code == 0:
@@ -369,14 +357,14 @@ class Host:
         elif not self.stopping:
             self._stop(KILL_AFTER_FAILURE_S)
 
-    def _say(self, rank: _Rank, state: str, detail: str = "") -> None:
-        _emit(_rank_event(rank.me.rank, state, detail, exit_code=rank.code, pid=rank.pid))
+    def _say(self, rank: LocalRank, state: str, detail: str = "") -> None:
+        emit(rank_event(rank.me.rank, state, detail, exit_code=rank.code, pid=rank.pid))
 
     def _say_ended(self, rank: int, state: str, detail: str) -> None:
         """Of a rank that has no process here at the moment."""
         if rank not in self._said:
             self._said.add(rank)
-            _emit(_rank_event(rank, state, detail))
+            emit(rank_event(rank, state, detail))
 
     def _command(self) -> None:
         data = os.read(sys.stdin.fileno(), 65536)
@@ -407,91 +395,6 @@ class Host:
                     os.kill(rank.pid, number)
 
 
-def _rank_event(
-    rank: int, state: str, detail: str, *, exit_code: int | None = None, pid: int | None = None
-) -> dict[str, Any]:
-    return {
-        "kind": "rank", "rank": rank, "state": state, "detail": detail, "exit_code": exit_code, "pid": pid,
-        "t": time.time(),
-    }  # fmt: skip
-
-
-def _dead(rank: _Rank) -> Dead:
-    code = rank.code
-    return Dead(rank=rank.me.rank, why=_why(rank), cause=code != EXIT_PEER_LOST, final=code == EXIT_FINAL)
-
-
-def _why(rank: _Rank) -> str:
-    assert rank.code is not None
-    if rank.code < 0:
-        name = signal.Signals(-rank.code).name
-        return f"killed by {name}" + (f"; last line: {rank.last_line}" if rank.last_line else "")
-    return rank.last_line or f"ended with status {rank.code} without output"
-
-
-def _corpora(spec: LaunchSpec) -> dict[str, Corpus]:
-    """The text that the local ranks read, by data centre; one corpus for all where they read the same."""
-    names = {rank.dc_name for rank in spec.ranks if rank.rank in spec.local}
-    if not isinstance(spec.job.data, dict):
-        return dict.fromkeys(names, corpus_of(spec.job))
-    return {name: corpus_of(spec.job, name) for name in names}
-
-
-def _listener(spec: LaunchSpec) -> tuple[int, socket.socket | None]:
-    """The port of the rendezvous store, and its socket where this machine hosts it."""
-    if spec.first_rank not in spec.local:
-        return spec.rendezvous_port, None
-    try:
-        listener = socket.create_server((spec.rendezvous_host, spec.rendezvous_port), backlog=1024)
-    except OSError as error:
-        where = f"{spec.rendezvous_host}:{spec.rendezvous_port}"
-        raise InputError("rendezvous_port", where, f"cannot listen there ({error.strerror})") from None
-    return listener.getsockname()[1], listener
-
-
-def _become_rank(start: rank_module.Start, out: int, life: int) -> NoReturn:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
-    os.close(out)
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    rank_module.leave_with(life)
-    rank_module.run(start)
-
-
-def _import_ahead() -> None:
-    """Import what torch imports on first use: some 800 modules, 2 s of a core in every rank otherwise.
-
-    Only where ranks begin anew again and again: those of the demo, with it, grew by 2.2 MB a minute.
-    """
-    torch.optim.AdamW([torch.nn.Parameter(torch.empty(1))])
-    torch.empty_like(torch.empty(1, device="meta"), device="cpu")
-
-
-def _watch_children(selector: selectors.BaseSelector) -> None:
-    """Wake the selector when a child ends."""
-    woken, waker = socket.socketpair()
-    for end in (woken, waker):
-        end.setblocking(False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
-
-    def drain() -> None:
-        with contextlib.suppress(BlockingIOError):
-            woken.recv(4096)
-
-    selector.register(woken, selectors.EVENT_READ, drain)
-
-
-def _emit(event: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(event, separators=(",", ":")) + "\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     """Entry point of ``python -m engine.runtime.host``."""
     began = time.time()
@@ -512,10 +415,10 @@ def main() -> int:
             local = [me for me in spec.ranks if me.rank in spec.local]
             examine(spec.job.prefill, stages=[neighbours(spec, me).stage for me in local])
             warm()
-        return Host(spec, schedule, plan, _corpora(spec), began, spec.job).run()
+        return Host(spec, schedule, plan, corpora_of(spec), began, spec.job).run()
     except InputError as error:
         for rank in spec.local:
-            _emit(_rank_event(rank, "failed", str(error)))
+            emit(rank_event(rank, "failed", str(error)))
         return 0
     except BrokenPipeError:  # the owner is gone
         return 1

@@ -5,7 +5,6 @@ milliseconds), so `meridian simulate` and the run follow the same schedule.
 """
 
 from functools import cached_property
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -13,9 +12,9 @@ from pydantic import Field, field_validator, model_validator
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest, parse
 from engine.model.measured import times_of_profile
-from engine.runtime import gpus
-from engine.runtime.adapt import settings as adapt_settings
+from engine.runtime import job_checks
 from engine.runtime.devices import Devices
+from engine.runtime.job_checks import MOST_RANKS, as_list
 from engine.runtime.job_settings import (
     AdaptSettings,
     CheckpointSettings,
@@ -29,7 +28,6 @@ from engine.runtime.learning_rate import LearningRateSchedule
 from engine.runtime.model_document import BYTE_VOCABULARY as BYTE_VOCABULARY
 from engine.runtime.model_document import TrainModel as TrainModel
 from engine.runtime.network import HopNetwork, hop_network
-from engine.runtime.prefill import settings as prefill_settings
 from engine.runtime.prefill.settings import PrefillSettings
 from engine.runtime.swap import settings as swap_settings
 from engine.runtime.swap.settings import STRATEGY as SWAP
@@ -51,9 +49,6 @@ from engine.schedule.traversal import TraversalName
 BYTES_OF_DTYPE = {"fp32": 4, "bf16": 2, "fp64": 8}  # of what is computed with and sent
 BYTES_OF_PARAMETER = {"fp32": 4, "bf16": 4, "fp64": 8}
 RUNNABLE = POLICIES
-LONGEST_MS = 3.6e6
-SHORTEST_EMULATED_MS = 5.0  # below it the overshoot of sleeping (0.1–0.4 ms) is no longer small
-MOST_RANKS = 1024
 # For the order of ops where nothing was measured: one core at 20 GFLOP/s. Never shown as a result.
 NOMINAL_FLOPS_PER_MS = 2.0e7
 # Under a hop that no link joins: so slow that no search takes it.
@@ -149,20 +144,7 @@ class TrainJob(Document):
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainJob":
-        if self.resume is True and self.checkpoint is None:
-            raise InputError(
-                "resume", True, "needs checkpoint.dir to look in; or give the path of a checkpoint"
-            )
-        _check_datacenters(self)
-        _check_strategy(self)
-        _check_stages(self)
-        _check_data(self)
-        _check_links(self)
-        _check_stage_times(self)
-        _check_times(self)
-        prefill_settings.check(self)
-        adapt_settings.check(self)
-        gpus.check(self)
+        job_checks.check(self)
         if not self.swaps:
             _ = self.scenario  # the scenario's own rules (policy, per-stage lists) hold for the job too
         return self
@@ -239,7 +221,7 @@ class TrainJob(Document):
         """Whether the backward pass recomputes activations."""
         if self.recompute is not None:
             return self.recompute
-        return bool(self.times_ms and max(_as_list(self.times_ms.recompute)) > 0)
+        return bool(self.times_ms and max(as_list(self.times_ms.recompute)) > 0)
 
     @property
     def layers_of_stage(self) -> tuple[range, ...]:
@@ -352,13 +334,9 @@ class TrainJob(Document):
         times = self.times_ms or _nominal_times(self)
         if not self.recomputes:
             return times.model_copy(update={"recompute": 0.0})
-        if max(_as_list(times.recompute)) > 0:
+        if max(as_list(times.recompute)) > 0:
             return times
         return times.model_copy(update={"recompute": times.forward})
-
-
-def _as_list(value: float | list[float]) -> list[float]:
-    return value if isinstance(value, list) else [value]
 
 
 def _nominal_times(job: TrainJob) -> Times:
@@ -369,141 +347,3 @@ def _nominal_times(job: TrainJob) -> Times:
     flops[-1] += 2 * tokens * model.vocabulary * model.hidden
     forward = [count / NOMINAL_FLOPS_PER_MS for count in flops]
     return Times(forward=forward, backward=forward, weight=forward)
-
-
-def _check_strategy(job: TrainJob) -> None:
-    if job.swaps:
-        swap_settings.check(job)
-    elif job.swap is not None:
-        raise InputError("swap", job.swap.model_dump(exclude_none=True), "belongs to strategy swap")
-
-
-def _check_datacenters(job: TrainJob) -> None:
-    names = [dc.name for dc in job.datacenters]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise InputError(f"datacenters[{index}].name", name, "each data centre has its own name")
-
-
-def _check_stages(job: TrainJob) -> None:
-    if job.dc_of_stage and len(job.dc_of_stage) != job.stages:
-        allowed = f"one DC index per stage: {job.stages} expected, {len(job.dc_of_stage)} given"
-        raise InputError("dc_of_stage", job.dc_of_stage, allowed)
-    for stage, dc in enumerate(job.dc_of_stage):
-        if dc >= len(job.datacenters):
-            raise InputError(
-                f"dc_of_stage[{stage}]", dc, f"an index into datacenters, 0 to {len(job.datacenters) - 1}"
-            )
-    places = job.stages * (job.chunks or 1)
-    if job.model.layers < places:
-        chunks = f" × {job.chunks} chunks" if places > job.stages else ""
-        allowed = f"at least one layer per stage and chunk: {job.stages} stages{chunks}"
-        raise InputError("model.layers", job.model.layers, allowed)
-    if job.world_size > MOST_RANKS:
-        raise InputError("pipelines", job.pipelines, f"gives {job.world_size} ranks; at most {MOST_RANKS}")
-    _check_cells(job)
-    if job.devices is not None:
-        _check_devices(job, job.devices)
-        return
-    for index, site in enumerate(job.datacenters):
-        hosted = job.dcs.count(index)
-        if hosted * job.pipelines > site.gpus:
-            allowed = (
-                f"{site.name} needs {hosted * job.pipelines} ({hosted} stages × {job.pipelines} pipelines)"
-            )
-            raise InputError(f"datacenters[{index}].gpus", site.gpus, allowed)
-
-
-def _check_cells(job: TrainJob) -> None:
-    if job.pipelines % job.cells:
-        raise InputError("cells", job.cells, f"a number that divides the {job.pipelines} pipelines")
-    if job.cells > 1 and job.is_mixed:
-        allowed = "1: devices lead pipelines through different data centres, so that no two cells are alike"
-        raise InputError("cells", job.cells, allowed)
-
-
-def _check_data(job: TrainJob) -> None:
-    if not isinstance(job.data, dict):
-        return
-    names = [dc.name for dc in job.datacenters]
-    for name in job.data:
-        if name not in names:
-            raise InputError(f"data.{name}", job.data[name], "no such data centre, " + nearest(name, names))
-    for name in sorted({names[dc] for dcs in job.dcs_of_pipeline for dc in dcs}):
-        if name not in job.data:
-            raise InputError(f"data.{name}", None, "every data centre with stages needs a file or folder")
-
-
-def _check_devices(job: TrainJob, devices: Devices) -> None:
-    if job.dc_of_stage:
-        raise InputError("dc_of_stage", job.dc_of_stage, "must be left out beside devices, which says it")
-    devices.check(pipelines=job.pipelines, stages=job.stages, gpus=[dc.gpus for dc in job.datacenters])
-    if job.is_mixed and job.sharing == "temporal":
-        allowed = "spatial: pipelines run through different data centres and share no links"
-        raise InputError("sharing", job.sharing, allowed)
-
-
-def _check_links(job: TrainJob) -> None:
-    names = [dc.name for dc in job.datacenters]
-    seen: list[set[str]] = []
-    for index, link in enumerate(job.links):
-        for end, name in enumerate(link.between):
-            if name not in names:
-                raise InputError(
-                    f"links[{index}].between[{end}]", name, "no such data centre, " + nearest(name, names)
-                )
-        if link.between[0] == link.between[1]:
-            raise InputError(f"links[{index}].between", link.between, "must join two different data centres")
-        if set(link.between) in seen:
-            raise InputError(f"links[{index}].between", link.between, "is listed twice")
-        seen.append(set(link.between))
-    for stage in range(job.stages - 1):
-        for a, b in sorted({(dcs[stage], dcs[stage + 1]) for dcs in job.dcs_of_pipeline}):
-            if a != b and job.link_between(a, b) is None:
-                crossing = f"cross from {names[a]} to {names[b]}, but no link joins them"
-                allowed = f"stages {stage} and {stage + 1} {crossing}"
-                raise InputError("links", [link.between for link in job.links], allowed)
-    if job.swaps:
-        swap_settings.check_links(job)
-        return
-    for stage in range(job.stages):
-        for (_, a), (_, b) in pairwise((*job.ring_of(stage), job.ring_of(stage)[0])):
-            if a != b and job.link_between(a, b) is None:
-                crossing = f"are in {names[a]} and {names[b]}, but no link joins them"
-                allowed = f"neighbours in the ring of stage {stage}'s replicas {crossing}"
-                raise InputError("links", [link.between for link in job.links], allowed)
-
-
-def _check_stage_times(job: TrainJob) -> None:
-    if job.times_ms is None:
-        return
-    job.times_ms.check(job.stages, "times_ms")
-    for name, times in job.times_ms:
-        for stage, time_ms in enumerate(_as_list(times)):
-            if time_ms > LONGEST_MS:
-                field = f"times_ms.{name}[{stage}]" if isinstance(times, list) else f"times_ms.{name}"
-                raise InputError(field, time_ms, f"at most {LONGEST_MS:,.0f} ms, an hour")
-
-
-def _check_times(job: TrainJob) -> None:
-    if job.device != "emulated":
-        if job.activation_bytes is not None:
-            raise InputError(
-                "activation_bytes", job.activation_bytes, "messages are padded on device emulated only"
-            )
-        return
-    if job.times_ms is None:
-        raise InputError("times_ms", None, "required on device emulated: {forward, backward, recompute}")
-    for stage, forward in enumerate(_as_list(job.times_ms.forward)):
-        if forward < SHORTEST_EMULATED_MS:
-            field = (
-                f"times_ms.forward[{stage}]" if isinstance(job.times_ms.forward, list) else "times_ms.forward"
-            )
-            raise InputError(field, forward, f"at least {SHORTEST_EMULATED_MS:g} ms on device emulated")
-    if job.recompute and max(_as_list(job.times_ms.recompute)) == 0:
-        raise InputError(
-            "times_ms.recompute", job.times_ms.recompute, "greater than 0 where recompute is true"
-        )
-    if job.activation_bytes is not None and job.activation_bytes < job.tensor_bytes:
-        allowed = f"at least the real size of a message, {job.tensor_bytes} bytes"
-        raise InputError("activation_bytes", job.activation_bytes, allowed)

@@ -1,0 +1,182 @@
+"""What holds between the fields of a training job. Rules raise InputError with the field that breaks them."""
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from engine.errors import InputError
+from engine.inputs import nearest
+from engine.runtime import gpus
+from engine.runtime.adapt import settings as adapt_settings
+from engine.runtime.devices import Devices
+from engine.runtime.prefill import settings as prefill_settings
+from engine.runtime.swap import settings as swap_settings
+
+if TYPE_CHECKING:
+    from engine.runtime.job import TrainJob
+
+LONGEST_MS = 3.6e6
+SHORTEST_EMULATED_MS = 5.0  # below it the overshoot of sleeping (0.1–0.4 ms) is no longer small
+MOST_RANKS = 1024
+
+
+def check(job: "TrainJob") -> None:
+    """All rules but those of the scenario that the job is."""
+    _check_resume(job)
+    _check_datacenters(job)
+    _check_strategy(job)
+    _check_stages(job)
+    _check_data(job)
+    _check_links(job)
+    _check_stage_times(job)
+    _check_times(job)
+    prefill_settings.check(job)
+    adapt_settings.check(job)
+    gpus.check(job)
+
+
+def as_list(value: float | list[float]) -> list[float]:
+    """A time of all stages, or one of each, as a list."""
+    return value if isinstance(value, list) else [value]
+
+
+def _check_resume(job: "TrainJob") -> None:
+    if job.resume is True and job.checkpoint is None:
+        raise InputError("resume", True, "needs checkpoint.dir to look in; or give the path of a checkpoint")
+
+
+def _check_strategy(job: "TrainJob") -> None:
+    if job.swaps:
+        swap_settings.check(job)
+    elif job.swap is not None:
+        raise InputError("swap", job.swap.model_dump(exclude_none=True), "belongs to strategy swap")
+
+
+def _check_datacenters(job: "TrainJob") -> None:
+    names = [dc.name for dc in job.datacenters]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise InputError(f"datacenters[{index}].name", name, "each data centre has its own name")
+
+
+def _check_stages(job: "TrainJob") -> None:
+    if job.dc_of_stage and len(job.dc_of_stage) != job.stages:
+        allowed = f"one DC index per stage: {job.stages} expected, {len(job.dc_of_stage)} given"
+        raise InputError("dc_of_stage", job.dc_of_stage, allowed)
+    for stage, dc in enumerate(job.dc_of_stage):
+        if dc >= len(job.datacenters):
+            raise InputError(
+                f"dc_of_stage[{stage}]", dc, f"an index into datacenters, 0 to {len(job.datacenters) - 1}"
+            )
+    places = job.stages * (job.chunks or 1)
+    if job.model.layers < places:
+        chunks = f" × {job.chunks} chunks" if places > job.stages else ""
+        allowed = f"at least one layer per stage and chunk: {job.stages} stages{chunks}"
+        raise InputError("model.layers", job.model.layers, allowed)
+    if job.world_size > MOST_RANKS:
+        raise InputError("pipelines", job.pipelines, f"gives {job.world_size} ranks; at most {MOST_RANKS}")
+    _check_cells(job)
+    if job.devices is not None:
+        _check_devices(job, job.devices)
+        return
+    for index, site in enumerate(job.datacenters):
+        hosted = job.dcs.count(index)
+        if hosted * job.pipelines > site.gpus:
+            allowed = (
+                f"{site.name} needs {hosted * job.pipelines} ({hosted} stages × {job.pipelines} pipelines)"
+            )
+            raise InputError(f"datacenters[{index}].gpus", site.gpus, allowed)
+
+
+def _check_cells(job: "TrainJob") -> None:
+    if job.pipelines % job.cells:
+        raise InputError("cells", job.cells, f"a number that divides the {job.pipelines} pipelines")
+    if job.cells > 1 and job.is_mixed:
+        allowed = "1: devices lead pipelines through different data centres, so that no two cells are alike"
+        raise InputError("cells", job.cells, allowed)
+
+
+def _check_data(job: "TrainJob") -> None:
+    if not isinstance(job.data, dict):
+        return
+    names = [dc.name for dc in job.datacenters]
+    for name in job.data:
+        if name not in names:
+            raise InputError(f"data.{name}", job.data[name], "no such data centre, " + nearest(name, names))
+    for name in sorted({names[dc] for dcs in job.dcs_of_pipeline for dc in dcs}):
+        if name not in job.data:
+            raise InputError(f"data.{name}", None, "every data centre with stages needs a file or folder")
+
+
+def _check_devices(job: "TrainJob", devices: Devices) -> None:
+    if job.dc_of_stage:
+        raise InputError("dc_of_stage", job.dc_of_stage, "must be left out beside devices, which says it")
+    devices.check(pipelines=job.pipelines, stages=job.stages, gpus=[dc.gpus for dc in job.datacenters])
+    if job.is_mixed and job.sharing == "temporal":
+        allowed = "spatial: pipelines run through different data centres and share no links"
+        raise InputError("sharing", job.sharing, allowed)
+
+
+def _check_links(job: "TrainJob") -> None:
+    names = [dc.name for dc in job.datacenters]
+    seen: list[set[str]] = []
+    for index, link in enumerate(job.links):
+        for end, name in enumerate(link.between):
+            if name not in names:
+                raise InputError(
+                    f"links[{index}].between[{end}]", name, "no such data centre, " + nearest(name, names)
+                )
+        if link.between[0] == link.between[1]:
+            raise InputError(f"links[{index}].between", link.between, "must join two different data centres")
+        if set(link.between) in seen:
+            raise InputError(f"links[{index}].between", link.between, "is listed twice")
+        seen.append(set(link.between))
+    for stage in range(job.stages - 1):
+        for a, b in sorted({(dcs[stage], dcs[stage + 1]) for dcs in job.dcs_of_pipeline}):
+            if a != b and job.link_between(a, b) is None:
+                crossing = f"cross from {names[a]} to {names[b]}, but no link joins them"
+                allowed = f"stages {stage} and {stage + 1} {crossing}"
+                raise InputError("links", [link.between for link in job.links], allowed)
+    if job.swaps:
+        swap_settings.check_links(job)
+        return
+    for stage in range(job.stages):
+        for (_, a), (_, b) in pairwise((*job.ring_of(stage), job.ring_of(stage)[0])):
+            if a != b and job.link_between(a, b) is None:
+                crossing = f"are in {names[a]} and {names[b]}, but no link joins them"
+                allowed = f"neighbours in the ring of stage {stage}'s replicas {crossing}"
+                raise InputError("links", [link.between for link in job.links], allowed)
+
+
+def _check_stage_times(job: "TrainJob") -> None:
+    if job.times_ms is None:
+        return
+    job.times_ms.check(job.stages, "times_ms")
+    for name, times in job.times_ms:
+        for stage, time_ms in enumerate(as_list(times)):
+            if time_ms > LONGEST_MS:
+                field = f"times_ms.{name}[{stage}]" if isinstance(times, list) else f"times_ms.{name}"
+                raise InputError(field, time_ms, f"at most {LONGEST_MS:,.0f} ms, an hour")
+
+
+def _check_times(job: "TrainJob") -> None:
+    if job.device != "emulated":
+        if job.activation_bytes is not None:
+            raise InputError(
+                "activation_bytes", job.activation_bytes, "messages are padded on device emulated only"
+            )
+        return
+    if job.times_ms is None:
+        raise InputError("times_ms", None, "required on device emulated: {forward, backward, recompute}")
+    for stage, forward in enumerate(as_list(job.times_ms.forward)):
+        if forward < SHORTEST_EMULATED_MS:
+            field = (
+                f"times_ms.forward[{stage}]" if isinstance(job.times_ms.forward, list) else "times_ms.forward"
+            )
+            raise InputError(field, forward, f"at least {SHORTEST_EMULATED_MS:g} ms on device emulated")
+    if job.recompute and max(as_list(job.times_ms.recompute)) == 0:
+        raise InputError(
+            "times_ms.recompute", job.times_ms.recompute, "greater than 0 where recompute is true"
+        )
+    if job.activation_bytes is not None and job.activation_bytes < job.tensor_bytes:
+        allowed = f"at least the real size of a message, {job.tensor_bytes} bytes"
+        raise InputError("activation_bytes", job.activation_bytes, allowed)
