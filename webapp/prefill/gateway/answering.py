@@ -53,7 +53,7 @@ class Answering:
         self._closed = False
         # A client may leave before anybody asks for the first token.
         loop = asyncio.get_running_loop()
-        self._unread = loop.call_later(START_S, lambda: _keep(self._finish_once()))
+        self._unread = loop.call_later(START_S, self.leave)
 
     @property
     def prompt_tokens(self) -> int:
@@ -84,8 +84,12 @@ class Answering:
 
     async def close(self) -> None:
         """Withdraw what is not done, and write the request down; once, even where the caller is cancelled."""
+        await asyncio.shield(self.leave())
+
+    def leave(self) -> asyncio.Task[None]:
+        """As `close`, for who cannot wait."""
         self._unread.cancel()
-        await asyncio.shield(_keep(self._finish_once()))
+        return _keep(self._finish_once())
 
     async def _finish_once(self) -> None:
         if self._closed:
