@@ -19,7 +19,10 @@ from webapp import broker
 from webapp.accounts.models import AuditEntry
 from webapp.live.models import IterationStat
 from webapp.prefill import quota, quote, services
-from webapp.prefill.models import ApiKey, Tenancy
+from webapp.prefill.bearer import caller
+from webapp.prefill.gateway.asked import read
+from webapp.prefill.gateway.selling import admit, write_usage
+from webapp.prefill.models import ApiKey, Outcome, Tenancy
 
 QUOTE = "/v1/prefill/quote"
 
@@ -286,6 +289,24 @@ def test_without_the_broker_nothing_is_sold(world: Any, monkeypatch: Any) -> Non
     monkeypatch.setattr(quota, "look", away)
     answer = call(secret, ask_for(100))
     assert (answer.status_code, code(answer), answer.headers["Retry-After"]) == (503, "unavailable", "5")
+
+
+def test_a_request_asks_the_database_four_times_before_it_is_handed_in(
+    world: Any, rf: Any, django_assert_num_queries: Any
+) -> None:
+    """The key with its tenancy, its data centres, the membership of its owner; the desks."""
+    _, secret = give_key(world)
+    say(desk_event(train(world)))
+    request = rf.post("/v1/completions", headers={"Authorization": f"Bearer {secret}"})
+    caller(request)  # notes that the key was used
+    with django_assert_num_queries(3):
+        key = caller(request)
+    asked = read("completion", {"model": "llama-3-8b", "prompt": "Once", "max_tokens": 1})
+    with django_assert_num_queries(1):
+        sale = admit(key, asked)
+    assert [desk.dc_name for desk in sale.desks] == ["east"]
+    with django_assert_num_queries(4):  # was it written; a savepoint, here within the test's, and the event
+        write_usage(sale, outcome=Outcome.REFUSED, reason="no_bubble", tokens=0, ttft_ms=None)
 
 
 def test_calls_in_a_minute_are_limited(world: Any, monkeypatch: Any) -> None:

@@ -49,6 +49,12 @@ class ApiError(Exception):
         return made
 
 
+def no_such_model(name: str) -> ApiError:
+    """The refusal of a model that is not the tenancy's: for its key it does not exist."""
+    text = f"The model {name[:80]!r} does not exist for this key; GET /v1/models lists those that do."
+    return ApiError(404, "model_not_found", text, param="model")
+
+
 def answer(
     body: dict[str, Any], *, status: int = 200, drawn: Drawn | None = None, request: str = ""
 ) -> JsonResponse:

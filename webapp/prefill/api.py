@@ -12,7 +12,7 @@ from engine.inputs import nearest
 from engine.prefill.placement import Refusal
 from webapp.inventory.models import DataCenter
 from webapp.prefill import quota
-from webapp.prefill.answers import ApiError, answer
+from webapp.prefill.answers import ApiError, answer, no_such_model
 from webapp.prefill.bearer import with_key
 from webapp.prefill.catalogue import context_tokens
 from webapp.prefill.catalogue import models as measured_models
@@ -117,12 +117,10 @@ def _place(tenancy: Tenancy, name: object) -> DataCenter:
     """The data centre of `name`, model@dc. One that is not the tenancy's does not exist for it."""
     if not isinstance(name, str):
         raise ApiError(400, "invalid_value", "model must be text, as in llama-3-8b@us-east.", param="model")
-    rows = Tenancy.objects.prefetch_related("places__dc").get(pk=tenancy.pk)
-    for dc in rows.datacenters:
+    for dc in tenancy.datacenters:
         if name == f"{tenancy.model}@{dc.name}":
             return dc
-    text = f"The model {name[:80]!r} does not exist for this key; GET /v1/models lists those that do."
-    raise ApiError(404, "model_not_found", text, param="model")
+    raise no_such_model(name)
 
 
 def _tokens(asked: dict[str, Any]) -> tuple[int, str]:

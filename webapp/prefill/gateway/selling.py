@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from webapp.live.models import Desk
 from webapp.prefill import quota
-from webapp.prefill.answers import ApiError
+from webapp.prefill.answers import ApiError, no_such_model
 from webapp.prefill.gateway.asked import Asked
 from webapp.prefill.gateway.lines import DeskAddress
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
@@ -109,8 +109,7 @@ def _places(tenancy: Tenancy, name: str) -> dict[int, str]:
         return granted
     found = {pk: dc for pk, dc in granted.items() if name == f"{tenancy.model}@{dc}"}
     if not found:
-        text = f"The model {name[:80]!r} does not exist for this key; GET /v1/models lists those that do."
-        raise ApiError(404, "model_not_found", text, param="model")
+        raise no_such_model(name)
     return found
 
 

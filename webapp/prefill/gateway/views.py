@@ -118,7 +118,7 @@ async def _pieces(answering: Answering, shape: Shape, *, include_usage: bool) ->
     """A stream. What breaks off after it began can only be said in an event, without [DONE]."""
     sends = asyncio.current_task()
     assert sends is not None
-    # Cancelled while it sends, it leaves this generator, and so what is to be written, to the garbage collector.
+    # Cancelled while it sends, it leaves this generator, and what is to be written, to the garbage collector.
     sends.add_done_callback(lambda _: answering.leave())
     first = True
     try:
