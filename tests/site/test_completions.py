@@ -28,6 +28,7 @@ from tests.site.test_tenancy_pages import train
 from webapp import broker
 from webapp.jobs.models import Run
 from webapp.prefill import services
+from webapp.prefill.gateway import batches
 from webapp.prefill.gateway.bodies import InMemory
 from webapp.prefill.models import ApiKey, Outcome, UsageEvent, charge_of
 
@@ -408,3 +409,32 @@ def test_a_batch_waits_for_its_turn_and_says_what_became_of_each_line(shop: Shop
         )
     for wrong in (b"", b"{}", b"[]\n", body + b"\n" + body, b"{"):
         assert shop.post("/v1/batches", wrong, **{"Content-Type": "application/x-ndjson"}).status_code == 400
+
+
+def test_a_batch_whose_client_leaves_while_it_is_sent_ends_at_once(monkeypatch: Any) -> None:
+    """Its generator is still held, as it is until garbage is collected: it cannot end by itself."""
+    working: list[asyncio.Task[None] | None] = []
+
+    async def answer(*_: Any) -> batches.Answer:
+        working.append(asyncio.current_task())
+        return batches.Answer(custom_id="a", request="r", status=200, body={})
+
+    async def leave() -> None:
+        found: Any = [object()] * 100
+        answers = batches._answers(None, found)  # type: ignore[arg-type]
+        took = asyncio.Event()
+
+        async def send() -> None:
+            async for _ in answers:
+                took.set()
+                await asyncio.Event().wait()  # the client takes nothing
+
+        sending = asyncio.create_task(send())
+        await took.wait()
+        sending.cancel()
+        await asyncio.wait([sending, *{task for task in working if task}], timeout=5)
+        assert all(task is not None and task.done() for task in working)
+        await answers.aclose()
+
+    monkeypatch.setattr(batches, "_answer", answer)
+    asyncio.run(leave())

@@ -25,7 +25,7 @@ from webapp.prefill.gateway.answering import begin, write_refusal
 from webapp.prefill.gateway.asked import Asked, Kind, document, read
 from webapp.prefill.gateway.selling import Sale, admit, in_thread
 from webapp.prefill.gateway.shapes import Shape
-from webapp.prefill.gateway.views import body_of, selling, unforeseen, whole
+from webapp.prefill.gateway.views import body_of, selling, unforeseen, when_sent, whole
 from webapp.prefill.models import ApiKey
 
 MOST_LINES = 1_000
@@ -107,12 +107,17 @@ async def _answers(key: ApiKey, found: list[Line]) -> AsyncIterator[bytes]:
             await ready.put(await _answer(key, line, until))
 
     workers = [asyncio.create_task(work()) for _ in range(min(AT_ONCE, len(found)))]
+
+    def stop() -> None:
+        for worker in workers:
+            worker.cancel()
+
+    when_sent(stop)
     try:
         for _ in found:
             yield (await ready.get()).line
     finally:
-        for worker in workers:
-            worker.cancel()
+        stop()
         await asyncio.gather(*workers, return_exceptions=True)
 
 

@@ -116,10 +116,7 @@ async def whole(answering: Answering, shape: Shape) -> dict[str, object]:
 
 async def _pieces(answering: Answering, shape: Shape, *, include_usage: bool) -> AsyncIterator[bytes]:
     """A stream. What breaks off after it began can only be said in an event, without [DONE]."""
-    sends = asyncio.current_task()
-    assert sends is not None
-    # Cancelled while it sends, it leaves this generator, and what is to be written, to the garbage collector.
-    sends.add_done_callback(lambda _: answering.leave())
+    when_sent(answering.leave)
     first = True
     try:
         async for token in answering.tokens():
@@ -138,6 +135,14 @@ async def _pieces(answering: Answering, shape: Shape, *, include_usage: bool) ->
         yield shapes.event(unforeseen(error).body)
     finally:
         await answering.close()
+
+
+def when_sent(end: Callable[[], object]) -> None:
+    """Call `end` when the task that sends is done: cancelled while it waits for a client, it leaves its
+    generator, and so what stands in `finally` there, to the garbage collector."""
+    sends = asyncio.current_task()
+    assert sends is not None
+    sends.add_done_callback(lambda _: end())
 
 
 @contextmanager
