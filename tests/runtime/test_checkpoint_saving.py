@@ -21,6 +21,7 @@ from engine.runtime.checkpoint.manifest import (
     check_fits,
     find,
     latest_in,
+    newest_of_run,
 )
 from engine.runtime.checkpoint.place import MANIFEST, PARTIAL, Place, open_place
 from engine.runtime.checkpoint.saver import Saver, Terms
@@ -120,6 +121,24 @@ def test_what_is_found_is_what_was_there_at_the_boundary(where: str) -> None:
     assert found.layer(1) == to_bytes({"weights.w": torch.ones(2) + 2})
     assert find(found.where).name == found.name
     assert len(open_place(where).names()) == 2, "keep 2"
+
+
+def test_the_newest_of_a_run_is_found_by_one_that_is_gone(where: str) -> None:
+    place = open_place(where)
+    ranks = Ranks(place, settings(where, keep=1))
+    ranks.step(1)
+    ranks.step(2)
+    assert ranks.close() == ["saved"] * 2
+    first = ranks.events[0]["where"]
+    other = Ranks(place, settings(where, keep=2))
+    other.step(3)
+    other.close()
+    assert find(newest_of_run(first)).manifest.step == 2, "neither the one that is gone nor another run's"
+    assert find(where).manifest.step == 3
+    with pytest.raises(InputError, match="holds no whole checkpoint"):
+        find(first)
+    with pytest.raises(InputError, match="holds no whole checkpoint"):
+        find(newest_of_run(f"{where}/step-000000001-none"))
 
 
 def test_a_disk_that_is_full_leaves_the_last_checkpoint(where: str, monkeypatch: pytest.MonkeyPatch) -> None:

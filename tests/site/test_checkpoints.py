@@ -48,12 +48,14 @@ def test_resume_goes_on_and_retry_begins_anew(world: World) -> None:
     assert "Resume after" in client.get(f"/runs/{run.pk}/").content.decode()
     client.post(f"/runs/{run.pk}/retry/", {"resume": "1"})
     again = Run.objects.get(generation=2)
-    assert (again.resumes_step, again.document["resume"]) == (4, "/c/step-000000004-ab")
+    assert (again.resumes_step, again.document["resume"]) == (4, "/c/step-*-ab"), (
+        "it may have saved more since"
+    )
     assert "resume" not in again.job.document
     assert "Goes on after iteration 4" in again.events.earliest("seq").text
     services.fail_run(again, "Broken before it saved.")
     client.post(f"/runs/{again.pk}/retry/", {"resume": "1"})
-    assert Run.objects.get(generation=3).document["resume"] == "/c/step-000000004-ab"
+    assert Run.objects.get(generation=3).document["resume"] == "/c/step-*-ab"
     services.fail_run(Run.objects.get(generation=3), "Broken.")
     client.post(f"/runs/{again.pk}/retry/")
     assert "resume" not in Run.objects.get(generation=4).document
@@ -77,7 +79,7 @@ def test_clone_goes_on_with_other_values(world: World) -> None:
     clone(world, run, name="lower", lr=1e-5, checkpoint_dir="/c", checkpoint_every=5, resume="on")
     made = Run.objects.get(job__name="lower").document
     assert made["checkpoint"] == {"dir": "/c", "every": 5}
-    assert (made["resume"], made["lr"]) == ("/c/step-000000004-ab", 1e-5)
+    assert (made["resume"], made["lr"]) == ("/c/step-*-ab", 1e-5)
     refused = clone(world, run, name="never", checkpoint_dir="/c", checkpoint_every="")
     assert refused.status_code == 422
     assert "after how many iterations" in refused.content.decode()

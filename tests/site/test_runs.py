@@ -206,7 +206,7 @@ def test_the_document_of_a_resumed_attempt_goes_on_from_the_checkpoint(world: Wo
     run.refresh_from_db()
     again = services.retry_run(world.users["operator"], run, resume=True)
     client = world.client("viewer")
-    for attempt, begins in ((run, None), (again, "/c/step-000000004-ab")):
+    for attempt, begins in ((run, None), (again, "/c/step-*-ab")):
         copied = client.get(f"/runs/{attempt.pk}/document.json").json()
         shown = json.loads(client.get(f"/runs/{attempt.pk}/").context["document"])
         assert copied.get("resume") == shown.get("resume") == begins

@@ -7,6 +7,7 @@ from django import forms
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.prefill.placement import MOST_RESERVE_MS
+from engine.runtime.checkpoint.manifest import newest_of_run
 from engine.runtime.job import RUNNABLE, TrainJob
 from webapp.accounts.models import Team
 from webapp.formkit import Sectioned
@@ -258,7 +259,7 @@ class CloneForm(JobForm):
     def _checkpoints(self, document: dict[str, Any], cleaned: dict[str, Any]) -> None:
         super()._checkpoints(document, cleaned)
         if cleaned["resume"]:
-            document["resume"] = self.run.saved_where
+            document["resume"] = newest_of_run(self.run.saved_where)
 
 
 def _free_name(job: Job) -> str:

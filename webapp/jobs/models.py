@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import Q
 
 from engine.inputs import parse
+from engine.runtime.checkpoint.manifest import newest_of_run
 from engine.runtime.job_settings import RecoverySettings
 from webapp.accounts.models import Team
 from webapp.inventory.models import DataCenter, Node
@@ -205,7 +206,7 @@ class Run(models.Model):
         """
         document = dict(self.job.document)
         if self.resumes_from:
-            document["resume"] = self.resumes_from
+            document["resume"] = newest_of_run(self.resumes_from)
         saves = document.get("checkpoint")
         if self.moved_from_id and saves:
             document["checkpoint"] = {**saves, "dir": f"{str(saves['dir']).rstrip('/')}/run-{self.pk}"}

@@ -1,6 +1,8 @@
 """`manifest.json` of a checkpoint: what was learned, on what, and the checksums of the layers' files."""
 
+import fnmatch
 import json
+import re
 from typing import Annotated, Any, Literal, Self
 
 import xxhash
@@ -12,6 +14,7 @@ from engine.runtime.checkpoint.place import MANIFEST, Place, open_place, split
 from engine.runtime.job import TrainJob, TrainModel
 
 FORMAT = 1
+_NAME = re.compile(r"^step-[0-9]+-")
 Data = bytes  # of a file; `bytes` is a field below
 Hex = Annotated[str, Field(pattern="^[0-9a-f]+$")]
 
@@ -155,6 +158,8 @@ class Checkpoint:
 def find(where: str, *, field: str = "resume") -> Checkpoint:
     """Return the checkpoint at a path or URL, or the latest one in that folder.
 
+    Stars in the last part stand for any text: the latest of the checkpoints so named (see `newest_of_run`).
+
     Raises
     ------
     InputError
@@ -164,7 +169,8 @@ def find(where: str, *, field: str = "resume") -> Checkpoint:
     try:
         if name in (place := open_place(parent)).names():
             return Checkpoint(place, name, field=field)
-        latest = latest_in(open_place(where), field=field)
+        within = (place, name) if "*" in name else (open_place(where), "*")
+        latest = latest_in(*within, field=field)
     except OSError as error:
         raise InputError(field, where, f"cannot be read ({error})") from None
     if latest is None:
@@ -172,15 +178,24 @@ def find(where: str, *, field: str = "resume") -> Checkpoint:
     return latest
 
 
-def latest_in(place: Place, *, field: str = "resume") -> Checkpoint | None:
+def latest_in(place: Place, named: str = "*", *, field: str = "resume") -> Checkpoint | None:
     """The checkpoint that was saved last, None where there is none; InputError where one is corrupt."""
-    found = [Checkpoint(place, name, field=field) for name in place.names()]
+    found = [Checkpoint(place, name, field=field) for name in fnmatch.filter(place.names(), named)]
     return max(found, key=lambda checkpoint: checkpoint.manifest.saved_at, default=None)
 
 
 def name_of(step: int, nonce: str) -> str:
     """The folder of a checkpoint; the nonce is the run's own, so that no name is used twice."""
     return f"step-{step:09d}-{nonce}"
+
+
+def newest_of_run(where: str) -> str:
+    """What `find` takes for the newest checkpoint of the run that wrote the one at `where`.
+
+    The last one that somebody heard of may be gone: it goes once its run has saved `keep` newer ones.
+    """
+    folder, name = split(where)
+    return f"{folder}/{_NAME.sub('step-*-', name)}"
 
 
 def check_fits(checkpoint: Checkpoint, job: TrainJob, fingerprint: str) -> None:
