@@ -245,7 +245,7 @@ def test_without_the_first_machine_the_others_say_why_they_end(tmp_path: Path) -
     assert [e["state"] for e in ends] == ["failed"]
     assert "nothing was heard from" in ends[0]["detail"]
     assert ends[0].get("exit_code") is None, "it was killed for another's sake: the site may move the run"
-    # The first machine took its last words with it: the last checkpoint that it told of may be gone for newer.
+    # The first machine took its last words with it: the last checkpoint it told of may be gone for newer.
     told = [e for e in run.of_kind("checkpoint") if e["state"] == "saved"]
     assert find(newest_of_run(told[-1]["where"])).manifest.step >= told[-1]["step"]
 
