@@ -264,6 +264,8 @@ ACCESS: dict[str, Access] = {
     "planning:plan-table": Access(get=TEAM, post=TEAM, args=lambda w: {**plan(w), "table": "options"}),
     "planning:plan-refine": Access(post=TEAM_OPERATORS, args=plan),
     "planning:plan-refine-stop": Access(post=TEAM_OPERATORS, args=plan),
+    "planning:plan-place": Access(post=TEAM_OPERATORS, args=plan, data={"option": 0}),
+    "planning:plan-placing": Access(get=TEAM, post=TEAM, args=plan),
     "planning:plan-refining": Access(get=TEAM, post=TEAM, args=plan),
     "planning:plan-save": Access(post=TEAM_OPERATORS, args=plan, data={"name": "x", "gpus-0": "12"}),
     "planning:plan-rename": Access(post=TEAM_OPERATORS, args=plan, data={"name": "other"}),

@@ -17,6 +17,7 @@ from webapp.planning.computing import work_at
 from webapp.planning.models import Computation
 from webapp.planning.placement_form import document_of
 from webapp.planning.placement_plan import what_differs
+from webapp.planning.placing import SEVERAL_TYPES, latest_of, placing_of
 
 SITES = [{"name": name, "gpus": 8, "gpu_type": "a100-80g", "intra_gbps": 100.0} for name in "abc"]
 OPTION = {"partitions": [{"dc": name, "stages": 1} for name in "abc"], "pipelines": 2}
@@ -99,3 +100,123 @@ def test_options_that_are_none_and_plans_of_others_are_not_offered(world: World)
     assert world.client("operator").get(f"/placement/new/?plan={plan}&option=99").status_code == 404
     assert world.client("stranger").get(f"/placement/new/?plan={plan}&option=0").status_code == 404
     assert world.client("operator").get("/placement/new/?plan=x&option=0").status_code == 404
+
+
+def uneven_and_placed(world: World) -> tuple[Any, Any, Computation]:
+    """The client of an operator, the world's plan, and what its page had placed by itself."""
+    world.hear()
+    WanLink.objects.create(a=world.dcs[0], b=world.dcs[2], latency_ms=40, bandwidth_gbps=1)
+    plan, client = world.plan, world.client("operator")
+    page = client.get(f"/plans/{plan.pk}/").content.decode()
+    assert 'data-placing="wanted"' in page
+    sent = {"option": plan.result["best"], "idempotency_key": "one"}
+    for _ in range(2):  # a page that is there twice asks once
+        assert 'data-placing="open"' in client.post(f"/plans/{plan.pk}/place/", sent).content.decode()
+    placement = Computation.objects.get(kind="placement")
+    work_at(placement.pk)
+    return client, plan, placement
+
+
+def predicted(placement: Computation, placed_ms: float, planned_ms: float) -> None:
+    """As if the search worker had predicted these."""
+    placement.refresh_from_db()
+    placement.answer["run"] |= {"placed_ms": placed_ms, "planned_ms": planned_ms}
+    placement.save()
+
+
+def test_an_uneven_plan_is_placed_by_itself_and_launched_on_the_faster_placement(world: World) -> None:
+    client, plan, placement = uneven_and_placed(world)
+    best = plan.result["best"]
+    ended = client.get(f"/plans/{plan.pk}/placing/?option={best}").content.decode()
+    assert 'hx-target="#answer"' in ended  # the page reads its answer anew
+    placement.refresh_from_db()
+    run = placement.answer["run"]
+    option = plan.result["options"][best]
+    assert run["plan_ms"] == option["iteration_ms"]
+    predicted(placement, run["placed_ms"], run["placed_ms"] + 20)
+    context = client.get(f"/plans/{plan.pk}/").context
+    assert context["placing"].used == placement
+    assert context["selected"]["launch"]["label"] == "Launch D = 1, placed"
+    assert [check["name"] for check in context["dry"]["checks"] if check["name"] == "Placement"]
+    sent = {"option": best, "placement": placement.pk, "idempotency_key": "launch"}
+    assert client.post(f"/plans/{plan.pk}/launch/", sent).status_code == 302
+    job = Job.objects.get()
+    assert job.plan == plan
+    assert len(job.seats) == sum(option["gpus_used"].values())
+    assert job.plan_copy["placement"]["id"] == str(placement.pk)
+    assert Run.objects.get().predicted["iteration_ms"] == pytest.approx(run["placed_ms"], abs=1e-3)
+    # Everything else of the job is what the plan says of it.
+    own = launch_plan(world.users["operator"], plan, best).job.document
+    kept = ("microbatches", "policy", "model", "times_ms", "activation_bytes", "steps", "lr", "seed")
+    assert {name: job.document[name] for name in kept} == {name: own[name] for name in kept}
+
+
+def test_a_placement_that_is_no_faster_is_not_launched(world: World) -> None:
+    client, plan, placement = uneven_and_placed(world)
+    predicted(placement, 700.0, 700.0)
+    page = client.get(f"/plans/{plan.pk}/")
+    assert page.context["placing"].state == "kept"
+    assert 'name="placement"' not in page.content.decode()
+    client.post(f"/plans/{plan.pk}/launch/", {"option": plan.result["best"]})
+    assert Job.objects.get().seats == []
+
+
+def test_launch_with_other_values_keeps_the_placement(world: World) -> None:
+    client, plan, placement = uneven_and_placed(world)
+    predicted(placement, 600.0, 700.0)
+    url = f"/plans/{plan.pk}/launch/{plan.result['best']}/"
+    assert f"{url}?placement={placement.pk}" in client.get(f"/plans/{plan.pk}/").content.decode()
+    form = client.get(f"{url}?placement={placement.pk}").context["form"]
+    filled = {name: form[name].value() for name in form.fields if form[name].value() is not None}
+    assert client.post(f"{url}?placement={placement.pk}", filled | {"steps": 7}).status_code == 302
+    job = Job.objects.get()
+    assert job.document["steps"] == 7
+    assert len(job.seats) == 12
+    assert client.get(f"{url}?placement=none").status_code == 302  # no placement of this option
+
+
+def test_a_placement_whose_gpus_are_gone_is_not_launched(world: World) -> None:
+    client, plan, placement = uneven_and_placed(world)
+    predicted(placement, 600.0, 700.0)
+    world.nodes[0].name = "renamed"
+    world.nodes[0].save()
+    context = client.get(f"/plans/{plan.pk}/").context
+    assert context["placing"].state == "failed"
+    assert "the inventory does not hold these any more" in context["placing"].reason.lower()
+    assert context["selected"]["launch"]["label"] == "Launch D = 1"
+
+
+def test_what_a_refined_plan_no_longer_has_is_not_launched(world: World) -> None:
+    client, plan, placement = uneven_and_placed(world)
+    predicted(placement, 600.0, 700.0)
+    best = plan.result["best"]
+    plan.result["options"][best]["iteration_ms"] -= 1  # as refining it would
+    plan.save()
+    assert client.get(f"/plans/{plan.pk}/").context["placing"].state == "wanted"
+    refused = {"option": best, "placement": placement.pk}
+    told = client.post(f"/plans/{plan.pk}/launch/", refused, follow=True).content.decode()
+    assert "is not the latest of this option" in told
+    assert not Job.objects.exists()
+
+
+def test_who_may_not_and_what_is_even_or_of_several_types_is_not_placed(world: World) -> None:
+    WanLink.objects.create(a=world.dcs[0], b=world.dcs[2], latency_ms=40, bandwidth_gbps=1)
+    plan = world.plan
+    option = plan.result["options"][plan.result["best"]]
+    asked = {"option": plan.result["best"]}
+    assert world.client("viewer").post(f"/plans/{plan.pk}/place/", asked).status_code == 403
+    assert world.client("stranger").post(f"/plans/{plan.pk}/place/", asked).status_code == 404
+    assert placing_of(plan, option, operates=False, refining=False).state == "offered"
+    assert placing_of(plan, option, operates=True, refining=True).state == "refining"
+    told = world.client("operator").post(f"/plans/{plan.pk}/place/", {"option": "99"}).content.decode()
+    assert "must be the index of an option" in told
+    assert latest_of(plan, option) is None
+    plan.request["job"]["model"] = "gpt-a"
+    plan.request["datacenters"][0]["gpu_type"] = "h100"
+    told_of = placing_of(plan, option, operates=True, refining=False)
+    assert (told_of.state, told_of.reason) == ("offered", SEVERAL_TYPES)
+    for link in plan.request["links"]:
+        link |= {"latency_ms": 10.0, "bandwidth_gbps": 1.0}
+    plan.request["datacenters"][0]["gpu_type"] = "a100-80g"
+    plan.request["links"].append({**plan.request["links"][0], "between": ["east", "west"]})
+    assert placing_of(plan, option, operates=True, refining=False).state == ""

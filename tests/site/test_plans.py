@@ -96,6 +96,10 @@ def test_c_follows_the_links_where_it_came_from_them() -> None:
     document, _ = changed(derived, {"bandwidth-0": "2.5"})
     assert document["job"]["comm_to_compute"] == pytest.approx(2 * derived["job"]["comm_to_compute"])
     assert sliders(derived, document)["job"] == []
+    for name, text, field in (("bandwidth-0", "0", "bandwidth_gbps"), ("latency-0", "-1", "latency_ms")):
+        with pytest.raises(InputError) as refused:
+            changed(derived, {name: text})
+        assert refused.value.field == f"links[0].{field}"
     given_c, used = changed(DOCUMENT, {"bandwidth-0": "2.5", "c": "3"})
     assert (given_c["job"]["comm_to_compute"], set(used)) == (3.0, {"bandwidth-0", "c"})
 

@@ -16,11 +16,14 @@ from webapp.asked_once import fresh_key
 from webapp.jobs.document import train_document
 from webapp.jobs.forms import CloneForm, JobForm
 from webapp.jobs.models import Run
+from webapp.jobs.placed import PlacedJob
 from webapp.jobs.placed_form import PlacedForm
 from webapp.jobs.services import cancel_run, clone_run, launch_placement, launch_plan, retry_run
 from webapp.planning.dry import dry_run
-from webapp.planning.models import Plan
+from webapp.planning.models import Computation, Plan
+from webapp.planning.placement_predicted import option_on_placement
 from webapp.planning.placement_selectors import launch_values, placements
+from webapp.planning.placing import placement_to_launch
 from webapp.queries import whole
 
 
@@ -77,32 +80,46 @@ def _launch_page(
 
 
 def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse:
-    """The launch form of an option of a plan: its values first, and what a plan does not say."""
+    """The launch form of an option of a plan: its values first, and what a plan does not say; on the
+    placement of the option that the address names (?placement=)."""
     plan = visible_or_404(Plan.objects.select_related("team"), request.user, pk=pk)
     require(request.user, plan.team)
     if option >= len(plan.result["options"]):
         raise Http404
+    chosen, seats = plan.result["options"][option], list[list[Any]]()
     try:
-        document = train_document(plan.request, plan.result["options"][option], plan.training)
+        placement = placement_to_launch(plan, option, request.GET.get("placement", ""))
+        if placement is None:
+            document = train_document(plan.request, chosen, plan.training)
+        else:
+            placed = option_on_placement(plan, chosen, placement)
+            document, seats = placed.document, placed.seats
     except InputError as error:
         messages.error(request, f"Cannot be launched: {error}.")
         return redirect("planning:plan-detail", pk=pk)
     kept = plan.request["job"].get("prefill") or {}
     initial = {"name": plan.name, "idempotency_key": fresh_key()}
     initial |= {f"prefill_{name}": gb for name, gb in kept.items()}
-    form = JobForm(request.POST or None, document=document, team=plan.team, initial=initial)
+    form = JobForm(request.POST or None, document=document, team=plan.team, seats=seats, initial=initial)
+
+    def launch(values: dict[str, Any]) -> Run:
+        if placement is None:
+            return launch_plan(request.user, plan, option, document=form.document, **values)
+        changed = PlacedJob(document=form.document, seats=seats)
+        return launch_placement(request.user, placement, placed=changed, **values)
+
     return _launch_page(
-        request, form,
-        lambda values: launch_plan(request.user, plan, option, document=form.document, **values),
+        request, form, launch,
         title=f"Launch {plan.name}",
         cancel_url=f"{reverse('planning:plan-detail', args=[pk])}?option={option}",
-        note=_note(plan.result["options"][option], kept),
+        note=_note(chosen, kept, placement),
     )  # fmt: skip
 
 
-def _note(option: dict[str, Any], kept: dict[str, Any]) -> str:
+def _note(option: dict[str, Any], kept: dict[str, Any], placement: Computation | None) -> str:
     """What stays the plan's; and, where it keeps memory for prefill, what is left to be said."""
-    note = f"D = {option['dp_cells']}; where its stages lie is the plan's"
+    where = "the plan's" if placement is None else f"that of {placement.name}"
+    note = f"D = {option['dp_cells']}; where its stages lie is {where}"
     if not kept:
         return note
     room = f"{kept['weight_budget_gb']:g} GB for weights and {kept['kv_budget_gb']:g} GB for KV caches"

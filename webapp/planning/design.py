@@ -55,6 +55,16 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A key figure: what it is, its value with its unit, and what it is to be held against."""
+
+    label: str
+    value: str
+    unit: str = ""
+    beside: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """A table of an answer. `name` is a part of the address of its CSV, with the rows past `most` too."""
 
@@ -128,7 +138,7 @@ class DesignPage:
     script: str
     form: type[DesignForm]
     answer: Callable[[dict[str, Any]], dict[str, Any]]
-    facts: Callable[[dict[str, Any]], list[tuple[str, str]]]
+    facts: Callable[[dict[str, Any]], list[Fact]]
     tables: Callable[[dict[str, Any]], list[Figures]]
     charts: Callable[[dict[str, Any]], dict[str, Any]]
     heat: Callable[[dict[str, Any]], Any] = lambda answer: None

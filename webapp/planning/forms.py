@@ -3,6 +3,7 @@
 from typing import Any
 
 from django import forms
+from django.db.models import Prefetch
 
 from engine.errors import InputError
 from engine.inputs import parse
@@ -12,7 +13,7 @@ from engine.plan.request import PlanRequest
 from engine.runtime.job import RUNNABLE, TrainModel
 from webapp.asked_once import key_field
 from webapp.formkit import Sectioned, team_field
-from webapp.inventory.models import DataCenter, Device
+from webapp.inventory.models import DataCenter, Device, GpuPool
 from webapp.planning import compose
 from webapp.planning.number_lists import Numbers
 from webapp.planning.plan_work import answers_at_once
@@ -25,7 +26,26 @@ RUN_ON = [
     (Device.CUDA.value, f"{Device.CUDA.label} (experimental)"),
 ]
 # `optimal` takes a minute a cell: the page Schedules has progress and a stop for that.
+MOST_TICKED = 20  # of a new plan; more are for the user to choose from
 AT_ONCE = tuple(name for name in RUNNABLE if name != "optimal")
+
+
+class DataCenterChoice(forms.ModelMultipleChoiceField):
+    """Data centres to tick, each with its GPUs and what one costs an hour."""
+
+    def label_from_instance(self, dc: Any) -> str:
+        pools = [
+            f"{pool.gpu_count:,} × {pool.gpu_type}, ${pool.price_per_gpu_hour:,.2f}/GPU h"
+            for pool in dc.pools.all()
+        ]
+        return f"{dc.name}: {'; '.join(pools)}" if pools else f"{dc.name}: no GPUs"
+
+
+def everywhere(user: Any) -> dict[str, Any]:
+    """The data centres of a new plan: all of the user's teams, where they are of one and not too many."""
+    found = list(DataCenter.objects.visible_to(user).values_list("pk", "team")[: MOST_TICKED + 1])
+    alike = len(found) <= MOST_TICKED and len({team for _, team in found}) == 1
+    return {"datacenters": [pk for pk, _ in found]} if alike else {}
 
 
 class PlanForm(Sectioned, forms.Form):
@@ -35,7 +55,7 @@ class PlanForm(Sectioned, forms.Form):
     """
 
     name = forms.CharField(max_length=80)
-    datacenters = forms.ModelMultipleChoiceField(
+    datacenters = DataCenterChoice(
         DataCenter.objects.none(), label="Data centres", widget=forms.CheckboxSelectMultiple,
         error_messages={"required": "Choose at least one data centre."},
     )  # fmt: skip
@@ -148,7 +168,9 @@ class PlanForm(Sectioned, forms.Form):
         team_field(self, user)
         key_field(self)
         self.user = user
-        self.fields["datacenters"].queryset = DataCenter.objects.visible_to(user)  # type: ignore[attr-defined]
+        counted = Prefetch("pools", queryset=GpuPool.objects.with_counts().order_by("gpu_type"))
+        offered = DataCenter.objects.visible_to(user).prefetch_related(counted)
+        self.fields["datacenters"].queryset = offered  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}

@@ -10,7 +10,8 @@ from engine.inputs import parse
 from engine.model.presets import PER_STAGE, PRESETS
 from engine.plan.network.design import design
 from engine.plan.network.request import NetworkRequest
-from webapp.planning.design import Column, DesignForm, DesignPage, Figures
+from webapp.markup import DASH
+from webapp.planning.design import Column, DesignForm, DesignPage, Fact, Figures
 from webapp.planning.network_figures import (
     SWEPT,
     heat_matrix,
@@ -177,21 +178,55 @@ def _answer(document: dict[str, Any]) -> dict[str, Any]:
     return answer | ({"swept": swept(document, **sweep)} if sweep else {})
 
 
-def _facts(answer: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(answer: dict[str, Any]) -> list[Fact]:
+    """Of the HB domain with the fastest iteration; without a model of the largest."""
+    timed = [row for row in answer.get("iterations") or [] if row["feasible"]]
+    best = min(timed, key=lambda row: float(row["iteration_s"]), default=None)
+    fastest = best["hb_domain"] if best else None
+    fabric = max(answer["fabrics"], key=lambda each: (each["hb_domain"] == fastest, each["hb_domain"]))
+    size, made = fabric["hb_domain"], []
+    if best:
+        ideal = best["ideal_s"]
+        over = f", {100 * (best['iteration_s'] / ideal - 1):.1f} % over ideal" if ideal else ""
+        made.append(
+            Fact(label="Iteration", value=f"{best['iteration_s']:,.3f}", unit="s", beside=f"HB {size}{over}")
+        )
+    made += [
+        Fact(label=label, value=DASH if saved is None else f"{100 * saved:,.1f}", unit="%",
+             beside=f"{kept / 1e6:,.2f} of {whole / 1e6:,.2f} {unit}")
+        for label, saved, kept, whole, unit in (
+            ("Rail-only costs less", fabric["cost_saving"], fabric["rail_only"]["cost_usd"],
+             fabric["rail_optimised"]["cost_usd"], "M$"),
+            ("and takes less power", fabric["power_saving"], fabric["rail_only"]["power_w"],
+             fabric["rail_optimised"]["power_w"], "MW"),
+        )
+    ]  # fmt: skip
+    for row in answer.get("collectives") or []:
+        if row["op"] == "all_to_all" and row["x"] == size and row["rail_optimised_s"]:
+            slower = 100 * (row["rail_only_s"] / row["rail_optimised_s"] - 1)
+            made.append(Fact(label="All-to-all slower", value=f"{slower:,.1f}", unit="%",
+                             beside=f"HB {size}, over all GPUs"))  # fmt: skip
+    return made + _carried(answer)
+
+
+def _carried(answer: dict[str, Any]) -> list[Fact]:
     traffic = answer.get("traffic")
     if not traffic:
         return []
+    first = f"HB {answer['fabrics'][0]['hb_domain']}"
+    share = 100 * traffic["bytes"]["tp"] / traffic["total_bytes"] if traffic["total_bytes"] else 0.0
     return [
-        ("Bytes an iteration", f"{traffic['total_bytes'] / 1e12:,.1f} TB"),
-        ("of them TP", f"{100 * traffic['bytes']['tp'] / traffic['total_bytes']:.1f} %"),
-        ("GPU pairs that carry none", f"{100 * traffic['pairs']['none']:.4f} %"),
-    ]
+        Fact(label="Bytes an iteration", value=f"{traffic['total_bytes'] / 1e12:,.1f}", unit="TB",
+             beside=f"{first}, {share:.1f} % of them TP"),
+        Fact(label="Pairs that carry none", value=f"{100 * traffic['pairs']['none']:.3f}", unit="%",
+             beside=f"{first}, of pairs of GPUs"),
+    ]  # fmt: skip
 
 
 def _tables(answer: dict[str, Any]) -> list[Figures]:
     made = []
     if answer.get("iterations"):
-        made.append(_iterations(answer["iterations"]))
+        made += [_iterations(answer["iterations"]), _parts(answer["iterations"])]
     if answer.get("swept"):
         made.append(sweep_table(answer["swept"]))
     if answer.get("heat"):
@@ -207,10 +242,6 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
 
 
 def _iterations(rows: list[dict[str, Any]]) -> Figures:
-    parts = [
-        Column(label=label, key=f"parts_s.{part}", unit="s", decimals=3, wide=True)
-        for part, label in PARTS.items()
-    ]
     return Figures(
         name="iterations", title="Iteration time by HB domain", note="the fastest parallelism that fits",
         rows=rows,
@@ -221,10 +252,24 @@ def _iterations(rows: list[dict[str, Any]]) -> Figures:
             Column(label="Interleave", key="interleave", decimals=0, wide=True),
             Column(label="Iteration", key="iteration_s", unit="s", decimals=3),
             Column(label="With spines", key="rail_optimised_s", unit="s", decimals=3, wide=True),
-            Column(label="Ideal", key="ideal_s", unit="s", decimals=3, wide=True), *parts,
+            Column(label="Ideal", key="ideal_s", unit="s", decimals=3, wide=True),
             Column(label="MFU", key="mfu", unit="%", decimals=1, scale=100, wide=True),
+            Column(label="HFU", key="hfu", unit="%", decimals=1, scale=100, wide=True),
             Column(label="Memory", key="memory_gb_per_gpu", unit="GB", decimals=1, wide=True),
             *([Column(label="", key="reason")] if any(row["reason"] for row in rows) else []),
+        ],
+    )  # fmt: skip
+
+
+def _parts(rows: list[dict[str, Any]]) -> Figures:
+    """What the chart of an iteration's parts draws."""
+    return Figures(
+        name="parts", title="Parts of an iteration", note="they add up: nothing overlaps",
+        rows=[row for row in rows if row["feasible"]],
+        columns=[
+            Column(label="HB", key="hb_domain", decimals=0),
+            *(Column(label=of, key=f"parts_s.{part}", unit="s", decimals=3) for part, of in PARTS.items()),
+            Column(label="Iteration", key="iteration_s", unit="s", decimals=3),
         ],
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from webapp.formkit import Sectioned, team_field
 from webapp.inventory.models import DataCenter
 from webapp.planning.models import Plan
 from webapp.planning.placement_network import AWS, Network, network_from, of_inventory, of_regions
-from webapp.planning.placement_plan import gpus_of, placed_plan
+from webapp.planning.placement_plan import gpus_of, key_of, placed_plan
 
 # What a page computes and keeps; the command has no such limits.
 MOST_DEVICES = 1024
@@ -159,6 +159,8 @@ class PlacementForm(Sectioned, forms.Form):
         network = self._network(values)
         grid = _grid(values, network.devices)
         surplus = network.devices - grid["stages"] * grid["data_parallel"]
+        if self.placed and values["source"] == "inventory" and _is_whole(self.placed[1], grid):
+            question["of"] = key_of(self.placed[1])
         return question | {
             "document": {**grid, **_traffic(values, grid), **rules},
             "network": network.without(surplus).as_dict(),
@@ -218,6 +220,12 @@ def _grid(values: dict[str, Any], devices: int) -> dict[str, int]:
         allowed = f"{stages} stages × {pipelines} pipelines want {stages * pipelines} devices of {devices}"
         raise InputError("data_parallel", pipelines, allowed)
     return {"stages": stages, "data_parallel": pipelines}
+
+
+def _is_whole(option: dict[str, Any], grid: dict[str, int]) -> bool:
+    """Whether the stages and pipelines placed are those of the plan's option."""
+    stages = sum(part["stages"] for part in option["partitions"])
+    return grid == {"stages": stages, "data_parallel": option["pipelines"]}
 
 
 def _traffic(values: dict[str, Any], grid: dict[str, int]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from webapp.queries import whole
 FP16_BYTES = 2
 INTRA_GBPS = 100.0  # where a plan says nothing else (docs/planning.md)
 MOST_LISTED = 5
+LAYOUT = ("dp_cells", "pipelines", "partitions")
 
 
 def what_differs(request: dict[str, Any], option: dict[str, Any]) -> list[str]:
@@ -64,6 +65,11 @@ def _told(what: str, figures: dict[str, str]) -> str:
     return f"{what}: {'; '.join(f'{name} {text}' for name, text in figures.items())}."
 
 
+def key_of(option: dict[str, Any]) -> dict[str, Any]:
+    """What makes `option` the one that was placed: refining may give it other orders."""
+    return {name: option.get(name) for name in (*LAYOUT, "policy", "iteration_ms")}
+
+
 def option_of(plan: Plan, index: Any) -> dict[str, Any] | None:
     """The option that `index` names, if GPUs of the inventory can be placed for it."""
     place = whole(str(index), len(plan.result["options"]) - 1)
@@ -100,11 +106,15 @@ def form_values(plan: Plan, index: int, option: dict[str, Any]) -> dict[str, Any
 
 
 def placed_plan(question: dict[str, Any], visible: Any) -> tuple[Plan, dict[str, Any]] | None:
-    """The plan and the option that a placement's question is of, among the plans `visible`."""
+    """The plan and the option that a placement's question is of, among the plans `visible`; None where the
+    plan has none of that layout any more."""
     asked = question.get("asked", {})
     pk = whole(str(asked.get("plan")))
     plan = None if pk is None else visible.filter(pk=pk).first()
     option = None if plan is None else option_of(plan, asked.get("option"))
+    if plan is not None and (of := question.get("of")):
+        alike = (each for each in plan.result["options"] if all(each.get(n) == of[n] for n in LAYOUT))
+        option = max(alike, key=lambda each: key_of(each) == of, default=None)
     return None if plan is None or option is None else (plan, option)
 
 

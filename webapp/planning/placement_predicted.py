@@ -1,6 +1,6 @@
 """A placement's iteration time beside its plan's: what a run on each is predicted to take."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import InputError
 from engine.inputs import parse
@@ -8,6 +8,9 @@ from engine.runtime.job import TrainJob
 from engine.runtime.predict import predict
 from webapp.planning.models import Computation, Plan
 from webapp.planning.placement_plan import placed_plan
+
+if TYPE_CHECKING:
+    from webapp.jobs.placed import PlacedJob
 
 # Of a run's document, what says where it computes: a placement has its own.
 WHERE = ("datacenters", "links", "stages", "dc_of_stage", "pipelines", "cells", "device", "schedule")
@@ -26,23 +29,34 @@ def placed_against_plan(placement: Computation, found: dict[str, Any]) -> dict[s
     planned_ms, placed_ms : as predicted of a run that is launched from the option, and from the placement.
     """
     from webapp.jobs.document import train_document  # jobs know plans: not the other way round at import
-    from webapp.jobs.placed import placed_job
 
     placed = placed_plan(placement.request, Plan.objects.filter(computations=placement))
     if placed is None:
         return {"reason": "The plan has no such option any more."}
     plan, option = placed
     try:
-        planned = train_document(plan.request, option, plan.training)
-        training = {name: value for name, value in planned.items() if name not in WHERE}
-        moved = placed_job(placement, training, found).document
         return {
             "plan_ms": option["iteration_ms"],
-            "planned_ms": _iteration_ms(planned),
-            "placed_ms": _iteration_ms(moved),
+            "planned_ms": _iteration_ms(train_document(plan.request, option, plan.training)),
+            "placed_ms": _iteration_ms(option_on_placement(plan, option, placement, found).document),
         }
     except InputError as error:
         return {"reason": f"{error.allowed[:1].upper()}{error.allowed[1:]}."}
+
+
+def option_on_placement(
+    plan: Plan, option: dict[str, Any], placement: Computation, found: dict[str, Any] | None = None
+) -> "PlacedJob":
+    """The job that a launch of `option` gives, on the GPUs where `placement` puts them.
+
+    Raises InputError where either cannot be run; says why.
+    """
+    from webapp.jobs.document import train_document
+    from webapp.jobs.placed import placed_job
+
+    planned = train_document(plan.request, option, plan.training)
+    training = {name: value for name, value in planned.items() if name not in WHERE}
+    return placed_job(placement, training, found)
 
 
 def _iteration_ms(document: dict[str, Any]) -> float:

@@ -13,7 +13,8 @@ from webapp.accounts.permissions import may
 from webapp.jobs.document import train_document
 from webapp.jobs.stock import Stock
 from webapp.planning.models import Computation, ComputationState, Plan
-from webapp.planning.placement_plan import option_of, placements_of, what_differs
+from webapp.planning.placement_plan import what_differs
+from webapp.planning.placing import Placing, placing_of
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
 from webapp.planning.plan_work import what_if_at_once
 from webapp.planning.refinement import refinement_of, wants_refining
@@ -51,6 +52,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
     budget, deadline_ms = what.document.get("budget_per_iteration"), _deadline_ms(what.document)
     most = MOST_WHAT_IF_SPANS if what.is_changed else MOST_TIMELINE_SPANS
     cell = cell_of(what.document, selected, most)
+    refining = _refining(result, refinement, operates)
     return {
         "plan": plan,
         "what": what,
@@ -68,16 +70,14 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
         "selected": selected,
         "stages": stages_table(selected, cell) if selected and selected["feasible"] else None,
         "stock": stock,
-        "uneven": what_differs(what.document, selected) if selected and selected["feasible"] else [],
-        "placements": [] if what.is_changed else placements_of(plan),
-        "may_place": stock is not None and selected is not None and bool(option_of(plan, selected["index"])),
+        "placing": _placing(what, result, selected, refining, operates),
         "plan_request": what.document,
         "excluded": result.get("excluded", []),
         "left_out": result.get("left_out", []),
         "searched": result.get("search") and SEARCHED[result["search"]["stopped_by"]],
         "took_ms": took_ms,
         "may_operate": operates,
-        "refining": _refining(result, refinement, operates),
+        "refining": refining,
         "sliders": sliders(plan.request, what.document),
         "plan_json": {
             "options": [_drawn(option) for option in result["options"]],
@@ -125,6 +125,21 @@ def refining_context(plan: Plan, user: Any, used: Mapping[str, str]) -> dict[str
         "refining": _refining(result, refinement, operates),
         "ended": refinement is not None and not refinement.is_open,
     }
+
+
+def _placing(
+    what: Asked, result: dict[str, Any], selected: dict[str, Any] | None, refining: dict[str, Any],
+    operates: bool,
+) -> Placing | None:  # fmt: skip
+    """How the placement of the option shown stands; of a what-if only what is not alike."""
+    if selected is None:
+        return None
+    option = result["options"][selected["index"]]
+    if what.is_changed:
+        uneven = what_differs(what.document, option) if option.get("feasible") else []
+        return Placing(uneven=uneven, others=[])
+    is_open = refining["state"] in ("open", "wanted")
+    return placing_of(what.plan, option, operates=operates, refining=is_open)
 
 
 def _refining(result: dict[str, Any], refinement: Computation | None, operates: bool) -> dict[str, Any]:

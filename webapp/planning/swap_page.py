@@ -10,7 +10,7 @@ from engine.inputs import parse
 from engine.plan.swap.models import known_models
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
-from webapp.planning.design import Column, DesignForm, DesignPage, Figures
+from webapp.planning.design import Column, DesignForm, DesignPage, Fact, Figures
 from webapp.planning.number_lists import Numbers
 
 GIB = 2**30
@@ -99,22 +99,27 @@ def _answer(document: dict[str, Any]) -> dict[str, Any]:
     return plan_swap(parse(SwapRequest, document)).as_dict()
 
 
-def _facts(answer: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(answer: dict[str, Any]) -> list[Fact]:
     if answer["step_s"] is None:
         return []
-    fleet = answer["fleet"] or {}
+    fleet, steps = answer["fleet"] or {}, answer["accumulation"]
     made = [
-        ("Utilization", f"{100 * answer['utilization']:.1f} %"),
-        ("Step", f"{answer['step_s']:,.3f} s, {answer['stall_s']:,.3f} s of it waiting"),
-        ("A step runs", _count(answer["accumulation"], "mini-batch", "mini-batches")),
-        ("and loads", _count(answer["loads_per_step"], "sub-model", "sub-models")),
-        ("A mini-batch", f"{answer['seconds_per_minibatch_gpu']:,.4f} GPU seconds"),
-        ("Host memory", f"{answer['host_bytes'] / GIB:,.1f} GiB"),
-    ]
+        Fact(label="Utilization", value=f"{100 * answer['utilization']:.1f}", unit="%", beside="of a step"),
+        Fact(label="Step", value=f"{answer['step_s']:,.3f}", unit="s",
+             beside=f"{answer['stall_s']:,.3f} s of it waiting"),
+        Fact(label="A step runs", value=f"{steps:,}", unit="mini-batch" if steps == 1 else "mini-batches",
+             beside=f"loads {_count(answer['loads_per_step'], 'sub-model', 'sub-models')}"),
+        Fact(label="A mini-batch", value=f"{answer['seconds_per_minibatch_gpu']:,.3f}", unit="s",
+             beside="of one GPU"),
+        Fact(label="Host memory", value=f"{answer['host_bytes'] / GIB:,.1f}", unit="GiB", beside="a worker"),
+    ]  # fmt: skip
+    reduced = answer["allreduce_s"]
+    said = "" if reduced is None else f"all-reduce {reduced:,.2f} s"
     if fleet.get("minibatches_per_s"):
-        made.append(("All workers", f"{fleet['minibatches_per_s']:,.2f} mini-batches/s"))
-    if answer["allreduce_s"] is not None:
-        made.append(("All-reduce", f"{answer['allreduce_s']:,.2f} s"))
+        rate = f"{fleet['minibatches_per_s']:,.2f}"
+        made.append(Fact(label="All workers", value=rate, unit="mini-batches/s", beside=said))
+    elif said:
+        made.append(Fact(label="All-reduce", value=f"{reduced:,.2f}", unit="s"))
     return made
 
 

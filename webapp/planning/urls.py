@@ -1,7 +1,7 @@
 from django.urls import path
 
 from webapp.jobs.launch_views import plan_launch_form
-from webapp.planning import views
+from webapp.planning import placing_views, views
 
 app_name = "planning"
 urlpatterns = [
@@ -15,6 +15,8 @@ urlpatterns = [
     path("<int:pk>/refine/", views.plan_refine, name="plan-refine"),
     path("<int:pk>/refine/stop/", views.plan_refine_stop, name="plan-refine-stop"),
     path("<int:pk>/refining/", views.plan_refining, name="plan-refining"),
+    path("<int:pk>/place/", placing_views.plan_place, name="plan-place"),
+    path("<int:pk>/placing/", placing_views.plan_placing, name="plan-placing"),
     path("<int:pk>/save/", views.plan_save, name="plan-save"),
     path("<int:pk>/rename/", views.plan_rename, name="plan-rename"),
     path("<int:pk>/clone/", views.plan_clone, name="plan-clone"),

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import messages
@@ -20,16 +21,18 @@ from webapp.accounts.models import Team
 from webapp.accounts.permissions import may, require, require_somewhere, visible_or_404
 from webapp.asked_once import fresh_key
 from webapp.jobs.models import Run
-from webapp.jobs.services import launch_plan
+from webapp.jobs.services import launch_placement, launch_plan
 from webapp.jobs.tables import RunTable
 from webapp.lists import bound_table, list_page
 from webapp.planning import services
 from webapp.planning.compose import initial_of
 from webapp.planning.design import download
-from webapp.planning.dry import dry_run, refusal
-from webapp.planning.forms import PlanForm
+from webapp.planning.dry import dry_run, dry_run_document, refusal
+from webapp.planning.forms import PlanForm, everywhere
 from webapp.planning.measured_run import MeasuredRun, initial_of_run, measured
 from webapp.planning.models import OPEN, Computation, ComputationKind, ComputationState, Plan
+from webapp.planning.placement_predicted import option_on_placement
+from webapp.planning.placing import placement_to_launch
 from webapp.planning.plan_tables import (
     compared_fronts,
     compared_lines,
@@ -149,7 +152,7 @@ def _measured(request: HttpRequest) -> MeasuredRun | None:
 
 def _initial(request: HttpRequest, found: MeasuredRun | None) -> dict[str, Any]:
     """The values of the plan named by ?from=, of one that was only asked for (?again=), which the user
-    must be able to read, or of a run with what it measured; else none."""
+    must be able to read, or of a run with what it measured; else the inventory's data centres."""
     if request.GET.get("again"):
         try:
             asked_for = _computing(request, uuid.UUID(request.GET["again"]))
@@ -162,7 +165,7 @@ def _initial(request: HttpRequest, found: MeasuredRun | None) -> dict[str, Any]:
         return {**initial_of(unmade), "name": asked_for.name}
     source = whole(request.GET.get("from"))
     if source is None:
-        return {} if found is None else initial_of_run(found)
+        return everywhere(request.user) if found is None else initial_of_run(found)
     return initial_of(visible_or_404(Plan.objects.all(), request.user, pk=source))
 
 
@@ -178,7 +181,7 @@ def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
     context["address"] = request.build_absolute_uri(reverse("planning:plan-detail", args=[pk]) + query)
     selected, changed = context["selected"], context["what"].is_changed
     may_launch = selected and not changed and selected["launch"]["ok"]
-    context["dry"] = dry_run(plan, selected["index"], context["stock"]) if may_launch else None
+    context["dry"] = _before_launch(context) if may_launch else None
     if may_launch and (why := refusal(context["dry"])):
         selected["launch"] |= {"ok": False, "reason": why}
     if request.headers.get("HX-Request"):
@@ -188,6 +191,24 @@ def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
     runs = Run.objects.visible_to(request.user).for_lists().filter(job__plan=plan)
     context["runs"] = bound_table(request, RunTable, runs, prefix="runs-")
     return render(request, "planning/plan_detail.html", context)
+
+
+def _before_launch(context: dict[str, Any]) -> dict[str, Any]:
+    """The dry run of the option shown, on its placement where a launch takes that; the label says which."""
+    plan, selected, stock = context["plan"], context["selected"], context["stock"]
+    index, launch = selected["index"], selected["launch"]
+    placement = context["placing"].used
+    if placement is None:
+        return dry_run(plan, index, stock)
+    try:
+        placed = option_on_placement(plan, plan.result["options"][index], placement)
+    except InputError as error:
+        told = f"{error.allowed[:1].upper()}{error.allowed[1:]}: {error.value}."
+        context["placing"] = replace(context["placing"], state="failed", reason=told)
+        return dry_run(plan, index, stock)
+    lack = stock.shortage(plan.team_id, placed.document, placed.seats)
+    launch |= {"label": f"{launch['label']}, placed", "reason": lack.text if lack else ""}
+    return dry_run_document(placed.document, plan.team, stock, placed.seats)
 
 
 def _visible(request: HttpRequest, pk: int) -> Plan:
@@ -307,13 +328,28 @@ def plan_launch(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         key, index = request.POST.get("idempotency_key", ""), _index(request, plan)
         require(request.user, plan.team)
-        if why := refusal(dry_run(plan, index)):
-            raise InputError("option", index, why.rstrip("."))
-        run = launch_plan(request.user, plan, index, key=key)
+        placement = placement_to_launch(plan, index, request.POST.get("placement", ""))
+        if placement is None:
+            run = _launch_option(request.user, plan, index, key)
+        else:
+            run = _launch_placed(request.user, plan, index, placement, key)
     except InputError as error:
         messages.error(request, f"Not launched: {error}.")
         return redirect("planning:plan-detail", pk=pk)
     return redirect("jobs:run-detail", pk=run.pk)
+
+
+def _launch_option(user: Any, plan: Plan, index: int, key: str) -> Run:
+    if why := refusal(dry_run(plan, index)):
+        raise InputError("option", index, why.rstrip("."))
+    return launch_plan(user, plan, index, key=key)
+
+
+def _launch_placed(user: Any, plan: Plan, index: int, placement: Computation, key: str) -> Run:
+    placed = option_on_placement(plan, plan.result["options"][index], placement)
+    if why := refusal(dry_run_document(placed.document, plan.team, seats=placed.seats)):
+        raise InputError("option", index, why.rstrip("."))
+    return launch_placement(user, placement, name=plan.name, placed=placed, key=key)
 
 
 def _name(request: HttpRequest) -> str:

@@ -119,6 +119,8 @@ def changed(request: dict[str, Any], query: Mapping[str, str]) -> tuple[dict[str
         elif kind in FIGURES and at < len(made.get("links", [])):
             put(made["links"][at], FIGURES[kind], name, _number(name, query[name]))
     if follows_links(request):
+        if used:
+            parse(PlanRequest, made)  # a link that the engine refuses has no time for a message
         made["job"]["comm_to_compute"] = transfer_to_forward(made["job"], made["links"])
     elif "c" in query and request["job"].get("comm_to_compute") is not None:
         put(made["job"], "comm_to_compute", "c", _number("c", query["c"]))
