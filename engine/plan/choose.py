@@ -9,7 +9,7 @@ from engine.plan.request import Objective, PlanRequest
 from engine.plan.result import Excluded, Option, PlanResult
 
 # Options whose scores differ by rounding alone are equal: at equal cost the faster is the better then, at
-# equal throughput the one with fewer GPUs.
+# equal throughput the cheaper of two that take as long, else the one with fewer DP-cells.
 EQUAL = 1e-12
 
 
@@ -47,7 +47,7 @@ def within_limits(request: PlanRequest, option: Option) -> Option:
 
 
 def best(options: Sequence[Option], objective: Objective) -> int | None:
-    """Index of the best feasible option: of equals the first, which has the fewest DP-cells."""
+    """Index of the best feasible option (`better`): of equals the first, which has the fewest DP-cells."""
     chosen: int | None = None
     for i, option in enumerate(options):
         if option.feasible and (chosen is None or better(option, options[chosen], objective)):
@@ -136,9 +136,9 @@ _NAMES = {
 def better(option: Option, other: Option, objective: Objective) -> bool:
     """Whether `option` is better than `other`, by more than rounding."""
     ours, theirs = score(option, objective), score(other, objective)
-    if objective != "throughput" and is_equal(ours, theirs):
-        return _is_faster(option, other)
-    return ours > theirs and not is_equal(ours, theirs)
+    if not is_equal(ours, theirs):
+        return ours > theirs
+    return _is_cheaper(option, other) if objective == "throughput" else _is_faster(option, other)
 
 
 def is_equal(score: float, other: float) -> bool:
@@ -150,6 +150,14 @@ def _is_faster(option: Option, other: Option) -> bool:
     assert option.iteration_ms is not None  # both are feasible
     assert other.iteration_ms is not None
     return option.iteration_ms < other.iteration_ms * (1 - EQUAL)
+
+
+def _is_cheaper(option: Option, other: Option) -> bool:
+    """Whether it costs less and takes no longer: the best must not be dominated by another one shown."""
+    ours, theirs = option.cost_per_iteration, other.cost_per_iteration
+    assert ours is not None  # both are feasible
+    assert theirs is not None
+    return ours < theirs * (1 - EQUAL) and not _is_faster(other, option)
 
 
 def score(option: Option, objective: Objective) -> float:

@@ -41,6 +41,7 @@ class Stages:
     memory: tuple[StageMemory, ...] | None = None
     _seen: dict[str, tuple[StageProfile, ...]] = field(default_factory=dict, compare=False)
     _held: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
+    _rooms: dict[tuple[object, ...], Room | Infeasible] = field(default_factory=dict, compare=False)
 
     def on(self, gpu: Gpu) -> tuple[StageProfile, ...]:
         """The profile of each stage on `gpu`; worked out once."""
@@ -61,9 +62,17 @@ class Stages:
 
         As many in flight as there are come first, then as many with all their activations as fit beside them.
         """
+        asked = (*(gpu.name for gpu in gpus), microbatches)
+        if asked not in self._rooms:
+            self._rooms[asked] = self._room(gpus, microbatches)
+        return self._rooms[asked]
+
+    def _room(self, gpus: tuple[Gpu, ...], microbatches: int) -> Room | Infeasible:
         if self.memory is None:
             return Room(in_flight=None, full=None)
-        held = [self.in_flight_on(gpu, microbatches)[stage] for stage, gpu in enumerate(gpus)]
+        types = {gpu.name: gpu for gpu in gpus}
+        held_on = {name: self.in_flight_on(gpu, microbatches) for name, gpu in types.items()}
+        held = [held_on[gpu.name][stage] for stage, gpu in enumerate(gpus)]
         least = min(range(len(held)), key=lambda stage: held[stage])
         in_flight = held[least]
         if in_flight < 1:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from engine.runtime.exchange import finish
+from engine.runtime.job import BUCKET_BYTES
 
-BUCKET_BYTES = 25_000_000
 _WRAP_S = 4096  # whole seconds are sent modulo this, exact in fp32
 
 

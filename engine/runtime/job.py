@@ -47,6 +47,7 @@ from engine.schedule.scenario import (
 from engine.schedule.traversal import TraversalName
 
 BYTES_OF_DTYPE = {"fp32": 4, "bf16": 2, "fp64": 8}  # of what is computed with and sent
+BUCKET_BYTES = 25_000_000  # of gradients that are summed at once
 BYTES_OF_PARAMETER = {"fp32": 4, "bf16": 4, "fp64": 8}
 RUNNABLE = POLICIES
 # For the order of ops where nothing was measured: one core at 20 GFLOP/s. Never shown as a result.

@@ -1,12 +1,13 @@
 """What one iteration of a job should take: the simulator's timeline, with all-reduce and optimizer."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.runtime.job import BYTES_OF_PARAMETER, TrainJob
+from engine.runtime.job import BUCKET_BYTES, BYTES_OF_PARAMETER, TrainJob
 from engine.runtime.planned import schedule_of
 from engine.schedule import Schedule
 from engine.schedule.scenario import Scenario, Times
@@ -101,8 +102,31 @@ def _modelled_allreduce_s(job: TrainJob, stage: int) -> float:
     if job.pipelines == 1:
         return 0.0
     n = job.pipelines
-    moved = 2 * stage_parameters(job, stage) * BYTES_OF_PARAMETER[job.dtype] * (n - 1) / n
-    return ALLREDUCE_FLOOR_S + moved / ALLREDUCE_BYTES_PER_S
+    nbytes = stage_parameters(job, stage) * BYTES_OF_PARAMETER[job.dtype]
+    dcs = [dc for _, dc in job.ring_of(stage)]
+    if len(set(dcs)) == 1:
+        return ALLREDUCE_FLOOR_S + 2 * nbytes * (n - 1) / n / ALLREDUCE_BYTES_PER_S
+    links = [job.between(a, b) for a, b in pairwise([*dcs, dcs[0]])]
+    latency_s = np.array([link.latency_ms / 1e3 if link else 0.0 for link in links])
+    rate = np.array([link.rate_bytes_per_s if link else ALLREDUCE_BYTES_PER_S for link in links])
+    whole, rest = divmod(nbytes, BUCKET_BYTES)
+    full_s = ring_s(latency_s, BUCKET_BYTES / n / rate) if whole else 0.0
+    return ALLREDUCE_FLOOR_S + whole * full_s + ring_s(latency_s, rest / n / rate)
+
+
+def ring_s(latency_s: NDArray[np.float64], transfer_s: NDArray[np.float64]) -> float:
+    """Seconds that a sum along a ring of n replicas takes (engine/runtime/ring.py): 2(n − 1) steps, in each
+    of which every replica hands a part on and gets one.
+
+    Parameters
+    ----------
+    latency_s, transfer_s : (n,) one way, and of one part, from each replica to the next one.
+    """
+    ready = np.zeros(len(latency_s))
+    for _ in range(2 * (len(ready) - 1)):
+        sent = ready + transfer_s
+        ready = np.maximum(sent, np.roll(sent + latency_s, 1))
+    return float(ready.max())
 
 
 def _modelled_optimizer_s(job: TrainJob, stage: int) -> float:

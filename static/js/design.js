@@ -1,5 +1,5 @@
 // Charts of pages that answer at once: stacked parts of an iteration, one step of a swap plan; the numbers stand in the tables.
-import { $, el, jsonScript, svg } from "./lib/dom.js";
+import { $, el, jsonScript, roomIn, svg } from "./lib/dom.js";
 import { fixed } from "./lib/format.js";
 import { tickStep } from "./timeline/head.js";
 
@@ -17,7 +17,7 @@ function head(root, title) {
 /** Horizontal bars, each the sum of its parts. */
 function stacks(root, { title, parts, bars }) {
   head(root, title);
-  const wide = 720, left = 64, right = 56, row = 26, high = bars.length * row + 24;
+  const wide = roomIn(root), left = 64, right = 56, row = 26, high = bars.length * row + 24;
   const totals = bars.map(({ values }) => values.reduce((a, b) => a + b, 0)), most = Math.max(...totals);
   const x = (value) => left + (value / most) * (wide - left - right);
   const plot = svg("svg", { viewBox: `0 0 ${wide} ${high}`, class: "plot stack-bar", role: "img", "aria-label": `${title}; the table below holds the figures` });
@@ -33,25 +33,25 @@ function stacks(root, { title, parts, bars }) {
     });
     plot.append(words(x(at) + 6, i * row + 16, fixed(totals[i], 2)));
   });
-  axis(plot, x, most, high);
+  axis(plot, x, most, high, wide);
   root.append(plot, el("ul", { className: "chart-key" }, ...parts.map((part, i) => el("li", {}, key(`part-${i}`), part))));
 }
 
-function key(kind) {
-  const swatch = svg("svg", { width: 14, height: 10, "aria-hidden": "true", class: "stack-bar" });
+function key(kind, of = "") {
+  const swatch = svg("svg", { width: 14, height: 10, "aria-hidden": "true", class: `stack-bar ${of}` });
   swatch.append(svg("rect", { width: 14, height: 10, class: kind }));
   return swatch;
 }
 
-function axis(plot, x, most, high) {
-  const step = tickStep(most / 600, 80);
+function axis(plot, x, most, high, wide) {
+  const step = tickStep(most / (wide - 120), 80);
   for (let t = 0; t <= most; t += step) plot.append(words(x(t), high - 4, fixed(t, step < 1 ? 2 : 0), "middle"));
 }
 
 /** One line per design over the values of one parameter. */
 function curves(root, { title, unit, lines }) {
   head(root, title);
-  const wide = 720, high = 240, left = 52, right = 76, foot = 40;
+  const wide = roomIn(root), high = 240, left = 52, right = 76, foot = 40;
   const points = lines.flatMap((line) => line.points), values = [...new Set(points.map(([value]) => value))];
   const least = Math.min(...values), span = Math.max(...values) - least || 1, most = Math.max(...points.map(([, s]) => s)) * 1.06 || 1;
   const x = (value) => left + ((value - least) / span) * (wide - left - right), y = (s) => high - foot - (s / most) * (high - foot - 8);
@@ -83,7 +83,7 @@ function curves(root, { title, unit, lines }) {
 /** What runs and what loads, row by row. */
 function gantt(root, { title, length, rows, spans }) {
   head(root, title);
-  const wide = 720, left = 64, right = 16, row = 26, high = rows.length * row + 24;
+  const wide = roomIn(root), left = 64, right = 16, row = 26, high = rows.length * row + 24;
   const x = (value) => left + (value / length) * (wide - left - right);
   const plot = svg("svg", { viewBox: `0 0 ${wide} ${high}`, class: "plot gantt stack-bar", role: "img", "aria-label": `${title}: computing and loading` });
   rows.forEach((name, i) => plot.append(words(left - 8, i * row + 16, name, "end")));
@@ -92,6 +92,7 @@ function gantt(root, { title, length, rows, spans }) {
     bar.append(svg("title", {}, `${span.label}: ${fixed(span.start, 3)} to ${fixed(span.end, 3)} s`));
     plot.append(bar);
   }
-  axis(plot, x, length, high);
-  root.append(plot);
+  axis(plot, x, length, high, wide);
+  const kinds = [["F", "Forward"], ["B", "Backward"], ["load", "Load"]].filter(([kind]) => spans.some((span) => span.kind === kind));
+  root.append(plot, el("ul", { className: "chart-key" }, ...kinds.map(([kind, name]) => el("li", {}, key(kind, "gantt"), name))));
 }

@@ -1,5 +1,5 @@
 // The page of a placement: the least cost over evaluations, ours beside other searches; the figures are in the CSV.
-import { $, jsonScript, svg } from "./lib/dom.js";
+import { $, jsonScript, roomIn, svg } from "./lib/dom.js";
 import { count, fixed } from "./lib/format.js";
 import { tickStep } from "./timeline/head.js";
 
@@ -17,7 +17,7 @@ function steps(points, last, x, y) {
 }
 
 function paint(root, { lines, levels, last }) {
-  const wide = 720, high = 260, left = 52, foot = 26, right = 196;
+  const wide = roomIn(root), high = 260, left = 52, foot = 26, right = wide < 560 ? 128 : 196;
   const costs = [...lines.flatMap((line) => line.points.map(([, cost]) => cost)), ...levels.map((level) => level.cost_s)];
   const most = Math.max(...costs) * 1.06 || 1, decades = Math.max(1, Math.log10(last));
   const x = (at) => left + (Math.log10(Math.max(1, at)) / decades) * (wide - left - right), y = (cost) => high - foot - (cost / most) * (high - foot - 8);

@@ -1,5 +1,5 @@
 // The plan page: what is drawn of an answer is drawn anew when a slider brings another one.
-import { $, $$, jsonScript } from "./lib/dom.js";
+import { $, $$, el, jsonScript } from "./lib/dom.js";
 import { fixed } from "./lib/format.js";
 import { paintPareto } from "./plan/pareto.js";
 import { paintStages } from "./plan/stages.js";
@@ -54,9 +54,23 @@ for (const slider of $$("#what-if input[type=range]")) {
   say(slider);
 }
 
+// What cannot be is said beside the field that asks for it, too.
+function mark() {
+  const form = $("#what-if"), said = $("#answer .problem[data-at]"), field = said && form?.elements.namedItem(said.dataset.at);
+  for (const old of $$("[aria-invalid]", form ?? document)) { old.removeAttribute("aria-invalid"); old.removeAttribute("aria-describedby"); }
+  $("#what-error")?.remove();
+  if (!field) return;
+  field.setAttribute("aria-invalid", "true");
+  field.setAttribute("aria-describedby", "what-error");
+  const text = said.textContent.replace(/ The answer below.*$/s, "").replace(/^.*?: .*?: /s, "");
+  (field.closest(".slider") ?? field.closest("dd") ?? field).after(el("p", { id: "what-error", className: "field-problem" }, `${text.charAt(0).toUpperCase()}${text.slice(1)}`));
+}
+
 document.addEventListener("htmx:afterSettle", () => {
   paint();
+  mark();
   const share = $("[data-share]");
   if (share) share.dataset.copy = location.href;
 });
 paint();
+mark();

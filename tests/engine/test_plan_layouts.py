@@ -277,11 +277,12 @@ def test_algorithm_1_takes_no_lists() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=8))
-def test_the_cheapest_option_is_also_the_fastest_of_those_as_cheap(figures: list[tuple[int, int]]) -> None:
-    """So it lies on the front of time and cost; rounding of one in 10¹⁵ tells no options apart."""
+def test_the_best_of_equal_options_lies_on_the_front_of_time_and_cost(figures: list[tuple[int, int]]) -> None:
+    """Rounding of one in 10¹⁵ tells no options apart."""
     options = [
         Option(
             dp_cells=1, pipelines=1, policy="1f1b", feasible=True, iteration_ms=float(time),
+            throughput=1e3 / time,
             cost_per_iteration=cost * (1 + k * 1e-15), cost_per_million_tokens=cost * (1 + k * 1e-15),
         )
         for k, (time, cost) in enumerate(figures)
@@ -290,3 +291,6 @@ def test_the_cheapest_option_is_also_the_fastest_of_those_as_cheap(figures: list
         best = choose.best(options, objective)
         assert best is not None
         assert figures[best] == min(figures, key=lambda figure: (figure[1], figure[0]))
+    best = choose.best(options, "throughput")
+    assert best is not None
+    assert figures[best] == min(figures)

@@ -3,13 +3,14 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.runtime.launch import single_machine
-from engine.runtime.predict import predict
+from engine.runtime.predict import predict, ring_s
 from engine.runtime.ring import Ring
 from tests.runtime.cells import LONGEST_WAIT_S, Cell, Office, far, whole
 from tests.runtime.jobs import job
@@ -88,3 +89,29 @@ def test_a_ring_sums_to_the_same_bits_everywhere(replicas: int, sizes: list[int]
     for i, expected in enumerate(sums):
         assert buckets[0][i].tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5)
         assert all(torch.equal(own[i], buckets[0][i]) for own in buckets)
+
+
+@given(
+    edges=st.lists(st.tuples(st.floats(0, 1), st.floats(1e-6, 1)), min_size=2, max_size=6),
+)
+def test_a_ring_takes_as_long_as_its_messages_one_by_one(edges: list[tuple[float, float]]) -> None:
+    n = len(edges)
+    free = [0.0] * n
+    for _ in range(2 * (n - 1)):
+        sent = [free[i] + edges[i][1] for i in range(n)]
+        arrives = [sent[i - 1] + edges[i - 1][0] for i in range(n)]
+        free = [max(mine) for mine in zip(sent, arrives, strict=True)]
+    latency, transfer = (np.array(column) for column in zip(*edges, strict=True))
+    found = ring_s(latency, transfer)
+    assert found == pytest.approx(max(free))
+    # Every link carries all steps, one after the other, and somebody waits for the last of them.
+    assert found >= max(late + 2 * (n - 1) * takes for late, takes in edges) - 1e-9
+    assert found <= sum(max(column) for column in (latency, transfer)) * 2 * (n - 1) + 1e-9
+
+
+def test_gradients_that_cross_the_wan_are_predicted_to_take_its_time() -> None:
+    of = mixed()  # its first and last stage have replicas in both data centres
+    link = of.between(0, 1)
+    assert link is not None
+    crossing = [2 * link.latency_ms / 1e3 < reduce_s for reduce_s in predict(of).allreduce_s]
+    assert crossing == [True, False, True]

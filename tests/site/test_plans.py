@@ -11,6 +11,7 @@ from django.urls import reverse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.dc_selection import WHAT_IF_S
 from engine.plan.dc_selection import plan as solve

@@ -11,6 +11,8 @@ from webapp.planning.models import Computation, ComputationKind, ComputationStat
 from webapp.planning.placement_form import MOST_DEVICES, PlacementForm
 from webapp.planning.placement_plan import form_values, key_of, option_of, placements_of, what_differs
 
+# A placed run waits for its very GPUs and cannot move off a node: not for less than this share of the time.
+LEAST_GAIN = 0.01
 SEVERAL_TYPES = (
     "Its GPUs are of several types, and a placement weighs links alone: it is not placed by itself."
 )
@@ -23,7 +25,8 @@ class Placing:
     uneven : what is not alike among its nodes and links, as sentences.
     state : "" nothing is to be placed; "offered" it may be asked for (`reason` says why the page does not);
         "wanted" the page asks for it; "refining" it will once the plan is refined; "open" it is computed;
-        "used" a launch takes it; "kept" a run on it is predicted to be no faster; "failed" for `reason`.
+        "used" a launch takes it; "kept" a run on it is predicted to gain less than `LEAST_GAIN`; "failed" for
+        `reason`.
     latest : the latest placement of the option, with `run` of its answer.
     others : further ones that were asked for from the plan's page, of any option, the latest of them.
     """
@@ -80,7 +83,7 @@ def _stands(latest: Computation) -> tuple[str, str]:
         return "failed", latest.error
     if "placed_ms" not in run:
         return "failed", run.get("reason", "It was stopped before a run on it was predicted.")
-    return ("used" if run["placed_ms"] < run["planned_ms"] else "kept"), ""
+    return ("used" if run["placed_ms"] <= run["planned_ms"] * (1 - LEAST_GAIN) else "kept"), ""
 
 
 def _unasked(plan: Plan, option: dict[str, Any]) -> tuple[str, str]:

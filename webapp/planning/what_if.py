@@ -5,6 +5,7 @@
 
 import copy
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -133,6 +134,7 @@ def changed(request: dict[str, Any], query: Mapping[str, str]) -> tuple[dict[str
 
 
 FIGURES = {"latency": "latency_ms", "bandwidth": "bandwidth_gbps"}
+PARAMETERS = {"gpus": "gpus", "price_per_gpu_hour": "price"} | {v: name for name, v in FIGURES.items()}
 
 
 def follows_links(request: dict[str, Any]) -> bool:
@@ -205,16 +207,27 @@ class Asked:
     """A plan as the address asks for it: its own document, or a changed one.
 
     used : the parameters that change something;  error : why a change cannot be, else empty.
+    at : the parameter that the error is about, if it is one's alone.
     """
 
     plan: Plan
     document: dict[str, Any]
     used: dict[str, str]
     error: str = ""
+    at: str = ""
 
     @property
     def is_changed(self) -> bool:
         return bool(self.used)
+
+
+def _parameter(field: str) -> str:
+    """The parameter that changes `field` of the document; a parameter's own name stays."""
+    place = re.fullmatch(r"(?:datacenters|links)\[(\d+)\]\.(\w+)", field)
+    if place:
+        index, name = place.groups()
+        return f"{PARAMETERS[name]}-{index}" if name in PARAMETERS else ""
+    return {"budget_per_iteration": "budget", "job.comm_to_compute": "c"}.get(field, field)
 
 
 def asked(plan: Plan, query: Mapping[str, str]) -> Asked:
@@ -222,5 +235,6 @@ def asked(plan: Plan, query: Mapping[str, str]) -> Asked:
     try:
         document, used = changed(plan.request, query)
     except InputError as error:
-        return Asked(plan=plan, document=plan.request, used={}, error=f"{error}.")
+        at = _parameter(error.field)
+        return Asked(plan=plan, document=plan.request, used={}, error=f"{error}.", at=at)
     return Asked(plan=plan, document=document, used=used)

@@ -17,6 +17,8 @@ from engine.plan.search.space import Ahead, Space
 # From the best to the least that can be said of an answer: no route, split or number of DP-cells is better;
 # only some routes or splits were looked at; only some numbers; no time for all that could be better; stopped.
 STOPPED: tuple[StoppedBy, ...] = ("proven", "candidates", "sampled", "budget", "cancelled")
+# What working out the stages of a layout takes, roughly; it counts up to this share of the budget.
+LAYOUT_S, LAYOUTS_SHARE = 2.5e-3, 0.5
 # Of the budget, what orders for slower links may take on top.
 STEADY_SHARE = 0.1
 # The same for cells of further sizes, and what setting out to search one of them takes, roughly.
@@ -84,7 +86,8 @@ class _Search:
         report: Callable[[int, int | None], None],
     ) -> None:  # fmt: skip
         self.budget_s, self.cancelled, self.report = budget_s, cancelled, report
-        self.spent = Spent()
+        layouts = len(problems[0].request.job.layouts)
+        self.spent = Spent(seconds=min(LAYOUT_S * layouts, LAYOUTS_SHARE * budget_s))
         self.spaces: list[Space] = []
         self._add(problems)
         self.objective = problems[0].request.objective

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore
 
 from engine.runtime.exchange import finish
-from engine.runtime.gradients import BUCKET_BYTES
+from engine.runtime.job import BUCKET_BYTES
 from engine.runtime.launch import LaunchSpec, RankAssignment
 from engine.runtime.mesh import RENDEZVOUS_S, gloo_group, wan_peer
 from engine.runtime.ring import Ring

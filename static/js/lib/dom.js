@@ -45,3 +45,6 @@ export function framed(paint) {
 export function inField(target) {
   return target instanceof Element && Boolean(target.closest("input:not([type=checkbox],[type=radio],[type=range]), textarea, select, [contenteditable]"));
 }
+
+/** Pixels that a drawing has in `root`, so that its words keep their size; within [least, most]. */
+export const roomIn = (root, least = 320, most = 960) => Math.round(Math.min(most, Math.max(least, root.getBoundingClientRect().width || 720)));
