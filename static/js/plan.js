@@ -54,17 +54,19 @@ for (const slider of $$("#what-if input[type=range]")) {
   say(slider);
 }
 
-// What cannot be is said beside the field that asks for it, too.
+// What cannot be is said beside the field that asks for it: what the browser refuses is never sent, the rest the site refuses.
 function mark() {
-  const form = $("#what-if"), said = $("#answer .problem[data-at]"), field = said && form?.elements.namedItem(said.dataset.at);
-  for (const old of $$("[aria-invalid]", form ?? document)) { old.removeAttribute("aria-invalid"); old.removeAttribute("aria-describedby"); }
+  const form = $("#what-if"), refused = $("#answer .problem[data-at]");
+  for (const old of $$("[aria-invalid]", form)) { old.removeAttribute("aria-invalid"); old.removeAttribute("aria-describedby"); }
   $("#what-error")?.remove();
+  const wrong = $("input:invalid", form), field = wrong ?? (refused && form.elements.namedItem(refused.dataset.at));
   if (!field) return;
   field.setAttribute("aria-invalid", "true");
   field.setAttribute("aria-describedby", "what-error");
-  const text = said.textContent.replace(/ The answer below.*$/s, "").replace(/^.*?: .*?: /s, "");
-  (field.closest(".slider") ?? field.closest("dd") ?? field).after(el("p", { id: "what-error", className: "field-problem" }, `${text.charAt(0).toUpperCase()}${text.slice(1)}`));
+  const text = wrong ? wrong.validationMessage : refused.dataset.says;
+  (field.closest(".slider, dd") ?? field).after(el("p", { id: "what-error", className: "field-problem", role: "alert" }, text));
 }
+$("#what-if").addEventListener("input", mark);
 
 document.addEventListener("htmx:afterSettle", () => {
   paint();

@@ -127,6 +127,7 @@ def test_what_cannot_be_is_said_and_the_plan_stays(
     plan = made(world)
     answer = page(operator, plan, **query)
     assert says in answer.context["what"].error
+    assert answer.context["what"].at == next(iter(query))  # said beside the field that asked for it
     assert answer.context["result"] == plan.result
 
 

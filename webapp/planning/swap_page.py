@@ -136,7 +136,7 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
             columns=[
                 Column(label="", key="number", decimals=0), Column(label="Layers", key="layers"),
                 Column(label="Memory", key="memory_bytes", unit="GiB", decimals=3, scale=1 / GIB),
-                Column(label="Forward", key="forward_s", unit="ms", decimals=1, scale=1e3),
+                Column(label="Forward", key="forward_s", unit="ms", decimals=1, scale=1e3, wide=True),
                 Column(label="Backward", key="backward_s", unit="ms", decimals=1, scale=1e3),
                 Column(label="Load", key="load_s", unit="ms", decimals=1, scale=1e3),
             ],
@@ -150,7 +150,7 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
                 columns=[
                     Column(label="Policy", key="policy"), Column(label="Network", key="link"),
                     Column(label="A mini-batch", key="seconds_per_minibatch_gpu", unit="GPU s", decimals=4),
-                    Column(label="Busy", key="utilization", unit="%", decimals=1, scale=100),
+                    Column(label="Busy", key="utilization", unit="%", decimals=1, scale=100, wide=True),
                     Column(label="Swap plan faster", key="speedup", unit="×", decimals=2),
                 ],
             )

@@ -207,7 +207,7 @@ class Asked:
     """A plan as the address asks for it: its own document, or a changed one.
 
     used : the parameters that change something;  error : why a change cannot be, else empty.
-    at : the parameter that the error is about, if it is one's alone.
+    at, says : the parameter that the error is about, if it is one's alone, and what may stand there.
     """
 
     plan: Plan
@@ -215,6 +215,7 @@ class Asked:
     used: dict[str, str]
     error: str = ""
     at: str = ""
+    says: str = ""
 
     @property
     def is_changed(self) -> bool:
@@ -235,6 +236,13 @@ def asked(plan: Plan, query: Mapping[str, str]) -> Asked:
     try:
         document, used = changed(plan.request, query)
     except InputError as error:
-        at = _parameter(error.field)
-        return Asked(plan=plan, document=plan.request, used={}, error=f"{error}.", at=at)
+        says = f"{error.allowed[:1].upper()}{error.allowed[1:]}."
+        return Asked(
+            plan=plan,
+            document=plan.request,
+            used={},
+            error=f"{error}.",
+            at=_parameter(error.field),
+            says=says,
+        )
     return Asked(plan=plan, document=document, used=used)
