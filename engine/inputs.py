@@ -193,6 +193,12 @@ def _first(error: ValidationError, model: type[BaseModel], at: str) -> InputErro
         return InputError(field, value, "must be a finite number")
     if problem["type"] in ("model_type", "dict_type", "model_attributes_type"):
         return InputError(field, value, "must be an object with named fields")
+    if problem["type"] in ("too_long", "too_short"):
+        context = problem["ctx"]
+        bound, limit = ("most", "max_length") if problem["type"] == "too_long" else ("least", "min_length")
+        count = context[limit]
+        entries = f"{count:,} {'entry' if count == 1 else 'entries'}"
+        return InputError(field, value, f"must have at {bound} {entries}, and has {context['actual_length']}")
     message = problem["msg"].replace("Input should be", "must be")
     return InputError(field, value, message[:1].lower() + message[1:])
 

@@ -83,6 +83,8 @@ BAD = [
     ("bill", "half", "bill", "'used' or 'whole'"),
     ("max_dp_cells", 0, "max_dp_cells", "greater than or equal to 1"),
     ("deadline_h", 5, "iterations", "required with deadline_h"),
+    ("datacenters", [], "datacenters", "must have at least 1 entry, and has 0"),
+    ("links.0.between", ["a", "b", "c"], "links[0].between", "must have at most 2 entries, and has 3"),
     ("budget_per_iteration", -1, "budget_per_iteration", "greater than or equal to 0"),
     ("alreduce", False, "alreduce", "did you mean 'allreduce'?"),
     ("job", ..., "job", "required"),
