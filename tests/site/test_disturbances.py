@@ -72,7 +72,7 @@ def test_a_failure_says_what_would_be_done_again(run: Run) -> None:
     services.fail_run(run, "rank 0 said nothing")
     (row,) = disturbances_of(Run.objects.get(pk=run.pk)).rows
     assert (row.what, row.again) == ("rank 0 said nothing", 2)
-    assert row.went_on == "not: it failed; Resume goes on after iteration 40"
+    assert row.went_on == "it failed; Resume goes on after iteration 40"
 
 
 def test_a_browser_is_told_which_marks_have_a_cost(run: Run) -> None:

@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 
 from engine.runtime.launch import LaunchSpec
+from tests.site.telemetry import adapted
 from tests.site.test_reconcile import Nodes, nodes, report, running, seen  # noqa: F401  (a fixture)
 from webapp.inventory.models import Node
 from webapp.jobs import services
@@ -87,6 +88,22 @@ def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes:
     report(run, "finished", [rank for rank in range(run.ranks.count()) if rank not in (2, 3, 8, 9)])
     run.refresh_from_db()
     assert run.status == Status.SUCCEEDED
+
+
+def test_of_a_smaller_layout_that_is_not_told_nothing_is_predicted(run: Run) -> None:
+    """As agents and rows of before have it: the rest of what they say counts."""
+    launch, size = (
+        run.predicted,
+        {"pipelines": 2, "stages": 4, "microbatches": 3, "gpus": 8, "iteration_s": 2.0},
+    )
+    layout = {**size, "before": size, "why": "mid-1 is silent", "dcs_of_rank": WITHOUT_MID}
+    assert services.record_recovery(run, {**EVENT, "left": [2, 3, 8, 9], "layout": layout})
+    assert services.record_adapted(run, adapted(run, iteration=50))
+    assert services.record_recovery(run, {**EVENT, "iteration": 60, "t": 1.79e9 + 60})
+    run.refresh_from_db()
+    assert [cut["iteration"] for cut in run.cuts] == [41]
+    assert (run.predicted, run.predicted_since) == (launch, 0)
+    assert disturbances_of(run).count == 3
 
 
 def test_a_lost_machine_is_started_again_and_what_its_last_life_says_is_late(
@@ -252,7 +269,7 @@ def test_it_stays_failed_where_nothing_is_left_that_holds_the_model(
     assert replacement(saved) is None
     assert sum("cannot hold a pipeline of" in text for text in marks(saved)) == 1
     (row,) = disturbances_of(saved).rows
-    assert (row.again, row.went_on) == (10, "not: it failed; Resume goes on after iteration 20")
+    assert (row.again, row.went_on) == (10, "it failed; Resume goes on after iteration 20")
 
 
 def test_it_does_not_move_before_its_other_ranks_are_gone(

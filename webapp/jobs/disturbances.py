@@ -142,8 +142,8 @@ def _adapted(cost: Cost) -> str:
 
 def _failed(cost: Cost) -> str:
     if cost["saved"] is None:
-        return "not: it failed, and nothing was saved"
-    return f"not: it failed; Resume goes on after iteration {cost['saved']:,}"
+        return "it failed; nothing was saved"
+    return f"it failed; Resume goes on after iteration {cost['saved']:,}"
 
 
 def _moved(cost: Cost) -> str:

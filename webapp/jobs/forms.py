@@ -97,6 +97,10 @@ class JobForm(Sectioned, forms.Form):
         label="Most microbatches held", min_value=1, max_value=10_000, required=False,
         help_text="Of one stage at once; empty: no limit.",
     )  # fmt: skip
+    validation_every = forms.IntegerField(
+        label="Validation every", min_value=1, max_value=10**9, required=False,
+        help_text="Iterations; on text that is never trained on, the end of every file. Empty: none.",
+    )  # fmt: skip
     checkpoint_dir = forms.CharField(
         label="Checkpoints in", max_length=500, required=False,
         help_text="A folder that all nodes share, or a URL such as s3://…; empty: none.",
@@ -160,7 +164,7 @@ class JobForm(Sectioned, forms.Form):
 
     layout = [
         ("Run", "", ["name", "steps"]),
-        ("Training", "", ["lr", "clip", "seed", "microbatches", "micro_batch"]),
+        ("Training", "", ["lr", "clip", "seed", "microbatches", "micro_batch", "validation_every"]),
         ("Schedule", "", ["policy", "sharing", "memory_limit", "adapt_percent", "adapt_policy"]),
         ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every"]),
         ("Failures", "", ["recoveries", *RECOVERY.values()]),
@@ -191,6 +195,7 @@ class JobForm(Sectioned, forms.Form):
         values = {name: getattr(old, name) for name in self.CHANGED}
         if old.checkpoint:
             values |= {"checkpoint_dir": old.checkpoint.dir, "checkpoint_every": old.checkpoint.every}
+        values["validation_every"] = old.validation.every if old.validation else None
         recovery, adapt = document.get("recovery") or {}, document.get("adapt") or {}
         values["recoveries"] = old.recovery.attempts if old.recovery else None
         values |= {field: recovery.get(name) for name, field in RECOVERY.items()}
@@ -254,6 +259,9 @@ class JobForm(Sectioned, forms.Form):
             else:
                 document[name] = cleaned[name]
         self._checkpoints(document, cleaned)
+        held_out = dict(document.pop("validation", None) or {})
+        if cleaned["validation_every"]:
+            document["validation"] = {**held_out, "every": cleaned["validation_every"]}
         settings = dict(document.pop("recovery", None) or {})
         if cleaned["recoveries"]:
             asked = {"attempts": cleaned["recoveries"]} | {n: cleaned[field] for n, field in RECOVERY.items()}

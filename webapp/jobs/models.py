@@ -149,8 +149,8 @@ class Run(models.Model):
     moved_from = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="+")
 
     # Since which iteration it goes on with fewer GPUs, the last one last:
-    # [{iteration, dcs_of_rank: {rank: [data centre of each stage of its pipeline]}, job: its document,
-    # seats: {rank: [pipeline, stage]}}].
+    # [{iteration, dcs_of_rank: {rank: [data centre of each stage of its pipeline]}, and where known job: its
+    # document, seats: {rank: [pipeline, stage]}}].
     cuts = models.JSONField(default=list)
 
     # What looks for its schedule: while it is there the run stays queued.

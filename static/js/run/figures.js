@@ -58,9 +58,7 @@ export function showFigures(model, run) {
   const usage = model.usage, whole = usage?.run, measured = usage?.iteration_ms ?? null, done = model.iterations;
   const predicted = model.predictedMs || null;
   const [value, unit] = duration(measured);
-  // Where the run has planned anew since, or goes on with fewer GPUs, the prediction of the launch stands beside that of now.
-  const launch = model.predictions.length > 1 && !model.predictions[0].since ? ` (${duration(model.predictions[0].ms)[0]} at launch)` : "";
-  spark(put("iteration", value, unit, measured === null ? `predicted ${durationText(predicted)}` : `predicted ${predicted ? duration(predicted)[0] : "–"}${launch}, ${difference(measured, predicted)}`),
+  spark(put("iteration", value, unit, measured === null ? `predicted ${durationText(predicted)}` : `predicted ${predicted ? duration(predicted)[0] : "–"}, ${difference(measured, predicted)}`),
     done.map((it) => (isWhole(it) ? it.end - it.start : null)), predicted);
   const shares = kindShares(model);
   bar(put("utilization", whole ? fixed(whole.utilization * 100, 1) : "–", "%", `predicted ${percent(whole?.predicted ?? model.predictedUtilization)}`),

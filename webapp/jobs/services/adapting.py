@@ -9,7 +9,7 @@ from engine.runtime.adapt.told import described
 from webapp.jobs import disturbances, notify
 from webapp.jobs.models import MarkLevel, Run, RunEvent
 from webapp.jobs.prediction import adapted_payload
-from webapp.jobs.services.predictions import record_prediction
+from webapp.jobs.services.predictions import present_job, record_prediction
 from webapp.jobs.services.status import add_mark
 
 
@@ -20,9 +20,10 @@ def record_adapted(run: Run, event: dict[str, Any]) -> bool:
     text = described(event)[:600]
     if RunEvent.objects.filter(run=run, at=at, text=text).exists():
         return False
-    since, cut = int(event["iteration"]), run.cuts[-1] if run.cuts else None
-    document, seats = (cut["job"], cut["seats"]) if cut else (run.job.document, None)
-    record_prediction(run, since, adapted_payload(document, event, seats=seats))
+    at_present = present_job(run)
+    if at_present is not None and "schedule" in event:  # which an agent of before 2026-11-25 does not say
+        document, seats = at_present
+        record_prediction(run, int(event["iteration"]), adapted_payload(document, event, seats=seats))
     add_mark(run, MarkLevel.WARN, text, at, cost=disturbances.adaptation(event))
     notify.run_changed(run.pk)
     return True

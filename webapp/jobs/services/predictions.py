@@ -6,7 +6,7 @@ from django.db import transaction
 from django.db.models import OuterRef, Subquery
 
 from webapp.jobs.models import PastPrediction, Run
-from webapp.jobs.prediction import predicted_payload
+from webapp.jobs.prediction import Seats, predicted_payload
 
 
 @transaction.atomic
@@ -27,13 +27,24 @@ def record_prediction(run: Run, since: int, predicted: dict[str, Any]) -> None:
     run.save(update_fields=["predicted", "predicted_since"])
 
 
+def present_job(run: Run) -> tuple[dict[str, Any], Seats | None] | None:
+    """The document of what `run` computes at present, and who computes what where that is not as at launch.
+
+    None where it is not known: rows and agents of before 2026-11-25 do not say it of fewer GPUs.
+    """
+    if not run.cuts:
+        return run.job.document, None
+    cut = run.cuts[-1]
+    return (cut["job"], cut["seats"]) if "job" in cut else None
+
+
 def predict_as_begun(run: Run, since: int) -> bool:
     """Ranks that begin anew have the schedule of the launch, or of the run's smaller layout: whether that
     changes the prediction from iteration `since` on."""
-    cut = run.cuts[-1] if run.cuts else None
-    if run.predicted_since <= (cut["iteration"] if cut else 0):
+    at_present = present_job(run)
+    if at_present is None or run.predicted_since <= (run.cuts[-1]["iteration"] if run.cuts else 0):
         return False
-    document, seats = (cut["job"], cut["seats"]) if cut else (run.job.document, None)
+    document, seats = at_present
     record_prediction(run, since, predicted_payload(document, seats=seats))
     return True
 

@@ -46,12 +46,13 @@ def record_recovery(run: Run, event: dict[str, Any]) -> bool:
 def _cut(run: Run, iteration: int, layout: dict[str, Any]) -> None:
     """From `iteration` on `run` goes on in a smaller layout."""
     ways = {str(int(rank)): [int(dc) for dc in dcs] for rank, dcs in layout["dcs_of_rank"].items()}
-    seats = {str(int(rank)): [int(at) for at in seat] for rank, seat in layout["seats"].items()}
-    predicted = predicted_payload(layout["job"], seats=seats)
-    cut = {"iteration": iteration, "dcs_of_rank": ways, "job": layout["job"], "seats": seats}
+    cut: dict[str, Any] = {"iteration": iteration, "dcs_of_rank": ways}
+    if "job" in layout:
+        seats = {str(int(rank)): [int(at) for at in seat] for rank, seat in layout["seats"].items()}
+        record_prediction(run, iteration, predicted_payload(layout["job"], seats=seats))
+        cut |= {"job": layout["job"], "seats": seats}
     run.cuts = [*run.cuts, cut]
     run.save(update_fields=["cuts"])
-    record_prediction(run, iteration, predicted)
 
 
 @transaction.atomic
