@@ -31,7 +31,7 @@ from engine.runtime.prefill.in_rank import prefill_of
 from engine.runtime.recorder import Recorder
 from engine.runtime.recovery.cuts import Cuts
 from engine.runtime.recovery.resume import UNTOLD, Kept, Steps
-from engine.runtime.result import measured_part, medians_of_stages
+from engine.runtime.result import counted, measured_part, medians_of_stages
 from engine.runtime.swap.planned import SwapPlan
 from engine.runtime.swap.worker import train
 from engine.runtime.totals import Background, Totals
@@ -397,6 +397,7 @@ class _Training:
             "startup_s": round(self._startup_s, 3),
             **({"adaptations": self._adapting.told} if self._adapting else {}),
             "median_s_of_stage": medians_of_stages(self._job, stats),
+            "counted": counted(stats),
         }
 
 

@@ -88,6 +88,7 @@ class Recorder:
         self._traffic: dict[Crossing, _Traffic] = {}
         self._iterations: deque[float] = deque(maxlen=LONGEST_WINDOW)
         self._ended: float | None = None
+        self._last: int | None = None  # iteration that ended
         self._busy_s = 0.0
         self._window_s = 0.0
         self.overruns = 0
@@ -156,7 +157,7 @@ class Recorder:
         if self._is_warm(record):
             self._iterations.append(end - begin)
             self._window_s += end - begin
-        self._ended = end
+        self._ended, self._last = end, record.number
         self._complete(record)
 
     def drain(self) -> None:
@@ -186,6 +187,7 @@ class Recorder:
         return {
             "pipeline": self._me.pipeline, "stage": self._me.stage, "median_s": self.medians(),
             "busy_s": self._busy_s, "window_s": self._window_s, "iterations_s": list(self._iterations),
+            "last_iteration": self._last,
             "traffic": traffic, "peak_rss_mb": peak_rss_mb(), "overruns": self.overruns,
             "worst_overrun_ms": self.worst_overrun_s * 1e3, "dropped_events": self._writer.dropped,
         }  # fmt: skip

@@ -1,12 +1,17 @@
 """The result of a run: what the ranks measured, beside what the simulator says."""
 
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from engine.runtime.adapt.measured import of_rows
+from engine.runtime.adapt.replan import as_taken
 from engine.runtime.job import TrainJob
-from engine.runtime.predict import predict
+from engine.runtime.predict import Prediction, predict
 from engine.schedule import Schedule
 from engine.schedule.scenario import Times
 
@@ -44,22 +49,59 @@ def completed(job: TrainJob, schedule: Schedule, result: dict[str, Any]) -> dict
     """The result with the simulator's side filled in, from the per-stage medians that the ranks measured.
 
     On the emulated device op times are the profile's; elsewhere they are the measured medians themselves.
+    Of a run that planned anew each iteration counts with the schedule and the times that held in it: the
+    simulated iteration is the median of those, as the measured one is of the measured.
     """
     result = dict(result)
-    stages = result.pop("median_s_of_stage")
+    stages, window = result.pop("median_s_of_stage"), result.pop("counted")
+    adaptations = result.get("adaptations", [])
+    if "adaptations" in result:
+        result["adaptations"] = [_without_plan(event) for event in adaptations]
     if not all("optimizer" in stage for stage in stages):
         return result  # fewer iterations than the statistics leave out
-    prediction = predict(
-        job, schedule=schedule, times=None if job.device == "emulated" else _measured_times(stages),
-        allreduce_s=tuple(stage.get("all_reduce", 0.0) for stage in stages) if job.pipelines > 1 else None,
-        optimizer_s=tuple(stage["optimizer"] for stage in stages),
+    predicted = partial(
+        predict, job, optimizer_s=tuple(stage["optimizer"] for stage in stages),
+        allreduce_s=tuple(s.get("all_reduce", 0.0) for s in stages) if job.pipelines > 1 else None,
     )  # fmt: skip
-    simulated_ms = prediction.iteration_s * 1e3
-    result["iteration_ms"] = {**result["iteration_ms"], "simulated": simulated_ms}
+    times = None if job.device == "emulated" else _measured_times(stages)
+    plans = [(0, predicted(schedule=schedule, times=times))]
+    for event in adaptations:
+        holds = Schedule.parse(event["schedule"])
+        scenario = as_taken(job, holds, of_rows(event["times"]))
+        plans.append((event["iteration"], predicted(schedule=holds, scenario=scenario)))
+    iteration_s, utilization = _over(plans, window)
+    result["iteration_ms"] = {**result["iteration_ms"], "simulated": iteration_s * 1e3}
     if result["iteration_ms"]["median"] is not None:
-        result["deviation"] = result["iteration_ms"]["median"] / simulated_ms - 1
-    result["utilization"] = {**result["utilization"], "simulated": prediction.utilization}
+        result["deviation"] = result["iteration_ms"]["median"] / (iteration_s * 1e3) - 1
+    result["utilization"] = {**result["utilization"], "simulated": utilization}
     return result
+
+
+def counted(stats: list[dict[str, Any]]) -> tuple[int, int]:
+    """The iterations of which the statistics are, as [first, end)."""
+    end = (stats[0]["last_iteration"] or 0) + 1
+    return end - len(stats[0]["iterations_s"]), end
+
+
+def _over(plans: list[tuple[int, Prediction]], window: Sequence[int]) -> tuple[float, float]:
+    """Seconds of an iteration (median) and utilization, over the iterations [first, end) of `window`.
+
+    plans : what is predicted from an iteration on, the first one first.
+    """
+    first, end = window
+    if end <= first:
+        return plans[-1][1].iteration_s, plans[-1][1].utilization
+    begins = [*(begin for begin, _ in plans), end]
+    counts = [max(0, min(until, end) - max(begin, first)) for begin, until in pairwise(begins)]
+    lasts = np.array([plan.iteration_s for _, plan in plans])
+    shares = np.array([plan.utilization for _, plan in plans])
+    weights = lasts * counts
+    return float(np.median(np.repeat(lasts, counts))), float(shares @ weights / weights.sum())
+
+
+def _without_plan(event: dict[str, Any]) -> dict[str, Any]:
+    """What the result keeps of an `adapted` event: not the schedule and the times, which are long."""
+    return {name: value for name, value in event.items() if name not in ("schedule", "times")}
 
 
 def _peak_gpu_mb(stats: list[dict[str, Any]]) -> dict[str, float]:

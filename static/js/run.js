@@ -77,6 +77,7 @@ function take(message) {
   }
   if (message.usage) history.record(message.usage, message.now);
   if (isOver(run) && !wasOver) history.refresh(true);
+  if (message.type === "events" && message.marks?.some((mark) => mark.costs)) $("#disturbances")?.dispatchEvent(new Event("meridian:disturbed"));
   addMarks($("[data-marks]"), message.marks, (mark) => { tabs.show("watch"); timeline.showTime(mark.t * 1_000 - model.epoch); }, model);
   showRanks(message.ranks);
   refresh();

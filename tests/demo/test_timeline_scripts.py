@@ -101,6 +101,52 @@ def bubbles(ops: list[tuple[float, float]], low: float, high: float) -> tuple[in
 
 
 @QUICK
+@given(changes=st.lists(st.integers(0, 30), max_size=5, unique=True), at=st.integers(0, 40), data=st.data())
+def test_an_iteration_has_the_prediction_that_held_in_it(
+    page: Page, changes: Any, at: int, data: Any
+) -> None:
+    """Told bit by bit as events do: of what held before, spans come only where they were not told already."""
+    since = [0, *sorted(n + 1 for n in changes)]
+    plans = [
+        {"since": n, "iteration_ms": 100 + i, "utilization": 0.5, "spans": [[0, ["F", 0, 0, 10 + i]]]}
+        for i, n in enumerate(since)
+    ]
+    light = [{k: v for k, v in plan.items() if k != "spans"} for plan in plans]
+    told = data.draw(st.integers(1, len(plans)), label="in the snapshot")
+    body = """
+        const { TimelineModel } = await load('timeline/model.js');
+        const model = new TimelineModel();
+        model.reset({ dcs: [{ name: 'a' }], lanes: [{ rank: 0, pipeline: 0, stage: 0, dc: 0 }],
+            predicted: v.plans[v.told - 1], predicted_before: v.plans.slice(0, v.told - 1) });
+        for (let n = v.told; n < v.plans.length; n++) model.setPredicted(v.plans[n], v.light.slice(0, n));
+        const held = model.predictionAt(v.at), again = model.predictions.map((one) => one.ops[0].end[0]);
+        return { ms: held.ms, ends: held.ops[0].end[0], now: model.predictedMs, all: again };"""
+    found = js(page, body, {"plans": plans, "light": light, "told": told, "at": at})
+    own = max(i for i, n in enumerate(since) if n <= at)
+    assert found == {
+        "ms": 100 + own, "ends": 10 + own, "now": 99 + len(plans), "all": [10 + i for i in range(len(plans))],
+    }  # fmt: skip
+
+
+def test_spans_of_an_older_prediction_are_taken_when_they_come(page: Page) -> None:
+    old = {"since": 0, "iteration_ms": 100, "utilization": 0.5}
+    now = {"since": 7, "iteration_ms": 120, "utilization": 0.5, "spans": [[0, ["F", 0, 0, 20]]]}
+    body = """
+        const { TimelineModel } = await load('timeline/model.js');
+        const { drawn } = await load('timeline/hit.js');
+        const model = new TimelineModel();
+        model.reset({ dcs: [{ name: 'a' }], lanes: [{ rank: 0, pipeline: 0, stage: 0, dc: 0 }],
+            predicted: v.now, predicted_before: [v.old] });
+        const anchors = [{ iteration: 6, start: 600 }, { iteration: 7, start: 700 }];
+        const scene = { model, mode: 'predicted', anchors };
+        const ends = () => drawn(scene, 0).map(([block, shift]) => block.n && block.end[0] + shift);
+        const before = ends();
+        model.addPredictions([{ ...v.old, spans: [[0, ['F', 0, 0, 10]]] }]);
+        return [before, ends()];"""
+    assert js(page, body, {"old": old, "now": now}) == [[0, 720], [610, 720]]
+
+
+@QUICK
 @given(lanes=lanes_of_ops(), low=st.integers(0, 1900), length=st.integers(5, 2000))
 def test_bubbles_are_the_times_without_ops(page: Page, lanes: Any, low: int, length: int) -> None:
     high = min(low + length, 2000)

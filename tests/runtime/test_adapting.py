@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from engine.errors import InputError
 from engine.runtime.adapt.follow import WARM_UP, Follower, Leader
 from engine.runtime.adapt.judge import Judge
-from engine.runtime.adapt.measured import planned, scenario_as_measured, slowest, summary
-from engine.runtime.adapt.replan import LEAST_GAIN, replan
+from engine.runtime.adapt.measured import as_rows, planned, scenario_as_measured, slowest, summary
+from engine.runtime.adapt.replan import LEAST_GAIN, as_taken, replan
 from engine.runtime.launch import Disturbance
 from engine.runtime.planned import schedule_of
+from engine.runtime.predict import predict
+from engine.runtime.result import completed
 from engine.schedule.timing import time_ops
 from engine.simulate import time_schedule
 from engine.simulate.spans import Span
@@ -204,9 +206,40 @@ def test_a_slow_gpu_changes_the_plan_on_all_ranks_and_no_loss(tmp_path: Path) ->
     check_switched(run, result)
     assert [e["iteration"] for e in run.of_kind("adapted")] == [e["iteration"] for e in result["adaptations"]]
     assert any(d["what"] == "F" and d["at"] == [0] for d in result["adaptations"][0]["deviations"])
+    assert not {"schedule", "times"} & set(result["adaptations"][0]), "a schedule is long"
+    launch = predict(of).iteration_s * 1e3
+    assert result["iteration_ms"]["simulated"] > 1.1 * launch, "most iterations had the later plan"
     losses, norms, _ = reference(of)
     assert result["losses"] == pytest.approx(losses, rel=1e-9)
     assert result["grad_norms"] == pytest.approx(norms, rel=1e-9)
+
+
+def test_each_iteration_of_a_result_counts_with_the_plan_that_held_in_it() -> None:
+    of = job(**EMULATED)
+    schedule, _, slow = slow_gpu(of, 0, 2.0)
+    ends = {"all_reduce": 0.0, "optimizer": 0.0}
+    event = {"iteration": 10, "schedule": str(schedule), "times": as_rows(slow), "replanned": False}
+    lasts = [
+        predict(of, schedule=schedule, scenario=scenario, allreduce_s=(0.0,) * 3, optimizer_s=(0.0,) * 3)
+        for scenario in (of.scenario, as_taken(of, schedule, slow))
+    ]
+    assert lasts[1].iteration_s > 1.3 * lasts[0].iteration_s
+
+    def of_window(first: int, end: int, *events: Any) -> dict[str, Any]:
+        measured = {"iteration_ms": {"median": 1.0}, "utilization": {}, "adaptations": list(events)}
+        return completed(of, schedule, {**measured, "median_s_of_stage": [ends] * 3, "counted": (first, end)})
+
+    for first, end, plan in [(2, 10, 0), (2, 17, 0), (2, 19, 1), (10, 20, 1), (15, 20, 1), (2, 5, 0)]:
+        found = of_window(first, end, event)
+        assert found["iteration_ms"]["simulated"] == pytest.approx(1e3 * lasts[plan].iteration_s)
+        assert found["deviation"] == pytest.approx(1e-3 / lasts[plan].iteration_s - 1)
+    half = of_window(0, 20, event)["utilization"]["simulated"]
+    busy = sum(each.utilization * each.iteration_s for each in lasts)
+    assert half == pytest.approx(busy / sum(each.iteration_s for each in lasts))
+    again = {**event, "iteration": 30, "times": as_rows({q: 3 * ms for q, ms in slow.items()})}
+    assert of_window(2, 10, event, again) == {**of_window(2, 10, event), "adaptations": [
+        {"iteration": 10, "replanned": False}, {"iteration": 30, "replanned": False},
+    ]}, "what never held counts for nothing"  # fmt: skip
 
 
 @pytest.mark.long

@@ -28,6 +28,7 @@ from tests.site.computations import (
     queued,
 )
 from tests.site.desks import NOW, desk_event, prefill_event
+from tests.site.telemetry import adapted
 from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.world import World, make_dc
 from webapp.accounts import services as accounts
@@ -41,6 +42,7 @@ from webapp.jobs.models import Job, MarkLevel, Run, Status
 from webapp.jobs.placed import placed_job
 from webapp.jobs.services import boundary
 from webapp.jobs.services.link_rates import record_link_rates
+from webapp.jobs.services.predictions import predict_as_begun, record_prediction
 from webapp.jobs.services.searched import ask_for_schedule
 from webapp.live import services as live
 from webapp.live.services.desks import record_desk, record_prefill
@@ -335,10 +337,13 @@ CALLS: dict[str, Prepare] = {
 RECOVERY = {
     "detail": "rank 1 died", "detected_s": 0.0, "from": "memory", "iteration": 3, "lost_s": 1.0, "t": 1.79e9,
 }  # fmt: skip
-ADAPTED = {
-    "iteration": 3, "replanned": True, "policy": "atlas", "planned_s": 1.0, "before_s": 1.4, "after_s": 1.2,
-    "deviations": [{"what": "F", "at": [0], "planned_ms": 20.0, "measured_ms": 26.0}], "t": 1.79e9,
-}  # fmt: skip
+
+
+def reports_another_plan(w: World) -> Callable[[], Any]:
+    run = w.launch()
+    return partial(jobs.record_adapted, run, adapted(run))
+
+
 REPORTED = "notes what a node or rank reports; nobody decided anything"
 HOUSE = "keeps house; the setting says how much is kept"
 
@@ -421,7 +426,15 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         lambda w: partial(jobs.record_checkpoint, w.launch(), {"step": 2, "state": "saved", "where": "/c"}),
         REPORTED,
     ),
-    "jobs.record_adapted": (lambda w: partial(jobs.record_adapted, w.launch(), ADAPTED), REPORTED),
+    "jobs.record_adapted": (reports_another_plan, REPORTED),
+    "jobs.record_prediction": (
+        lambda w: partial(
+            record_prediction, w.launch(), 3, {"iteration_ms": 1.0, "utilization": 0.5, "spans": []}
+        ),
+        REPORTED,
+    ),
+    "jobs.predict_as_begun": (lambda w: partial(predict_as_begun, w.launch(), 3), REPORTED),
+    "jobs.forget_old_predictions": (lambda w: partial(jobs.forget_old_predictions, 200), HOUSE),
     "jobs.record_recovery": (lambda w: partial(jobs.record_recovery, w.launch(), RECOVERY), REPORTED),
     "jobs.bring_back": (
         bring_back,

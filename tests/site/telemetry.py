@@ -2,6 +2,10 @@
 
 from typing import Any
 
+from engine.inputs import parse
+from engine.runtime.adapt.measured import as_rows, planned
+from engine.runtime.job import TrainJob
+from engine.runtime.planned import schedule_of
 from tests.site.world import World
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Run
@@ -16,6 +20,16 @@ ADAPTED: dict[str, Any] = {
     ],
     "planned_s": 1.1026, "before_s": 1.4837, "after_s": 1.286, "t": 1.79e9 + 3,
 }  # fmt: skip
+
+
+def adapted(run: Run, *, slower: float = 1.3, **fields: Any) -> dict[str, Any]:
+    """The event with the schedule of the run's job, where its first stage takes `slower` times as long."""
+    job = parse(TrainJob, run.job.document)
+    schedule = schedule_of(job)
+    times = {q: ms * (slower if q[1:] == (0,) else 1) for q, ms in planned(job.scenario, schedule).items()}
+    return {**ADAPTED, "schedule": str(schedule), "times": as_rows(times), **fields}
+
+
 T0 = 1_790_000_000.0
 Item = tuple[str, str, dict[str, Any]]  # node, stream entry, event
 NODES = ["east-1", "east-1", "mid-1", "mid-1", "west-1", "west-1"] * 2  # of the world's plan, by rank

@@ -7,7 +7,9 @@ import pytest
 from tests.site.test_clone_prefill import MODEL
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry
+from webapp.jobs.document import site_job
 from webapp.jobs.models import Run
+from webapp.planning.memory import most_layers, stage_memory
 
 
 def launch(world: World, *, who: str = "operator", option: int = 0, **changes: Any) -> Any:
@@ -26,7 +28,10 @@ def test_what_a_plan_does_not_say_is_asked_for(world: World) -> None:
         checkpoint_dir="/saved",
         checkpoint_every=5,
         recoveries=4,
+        recovery_wait_s=30,
+        recovery_layers_per_gpu=5,
         adapt_percent=20,
+        adapt_policy="auto",
     )
     run = Run.objects.get(job__name="kept")
     assert answer.url == f"/runs/{run.pk}/"
@@ -37,12 +42,35 @@ def test_what_a_plan_does_not_say_is_asked_for(world: World) -> None:
     }
     assert run.document["steps"] == 77
     assert run.document["checkpoint"] == {"dir": "/saved", "every": 5}
-    assert run.document["recovery"] == {"attempts": 4}
-    assert run.document["adapt"] == {"deviation": 0.2}
+    assert run.document["recovery"] == {"attempts": 4, "wait_s": 30, "layers_per_gpu": 5}
+    assert run.document["adapt"] == {"deviation": 0.2, "policy": "auto"}
     assert run.job.plan == world.plan
     entry = AuditEntry.objects.get(verb="create", object_type="job", object_id=str(run.job_id))
     assert entry.after["steps"] == 77
-    assert entry.after["recovery"] == {"attempts": 4}
+    assert entry.after["recovery"]["attempts"] == 4
+
+
+def test_the_layers_that_fit_into_a_gpu_are_offered_and_more_are_refused(world: World) -> None:
+    form = world.client("operator").get(f"/plans/{world.plan.pk}/launch/0/").context["form"]
+    layers = form.old["model"]["layers"]
+    assert form["recovery_layers_per_gpu"].value() == layers, "its GPUs hold the whole small model"
+    assert f"{layers} fit." in form["recovery_layers_per_gpu"].help_text
+    answer = launch(world, name="never", recoveries=2, recovery_layers_per_gpu=layers + 1)
+    assert answer.status_code == 422
+    said = str(answer.context["form"].errors["recovery_layers_per_gpu"])
+    assert f"No more than {layers} fit into its memory" in said
+    launch(world, name="plain", recovery_layers_per_gpu=layers)
+    assert "recovery" not in Run.objects.get(job__name="plain").document, "none is asked for"
+
+
+def test_fewer_layers_fit_into_less_memory_and_never_more_than_the_memory(world: World) -> None:
+    job = site_job(world.launch().job.document)
+    sizes = [stage.total_bytes for stage in stage_memory(job)]
+    held = [most_layers(job, size) for size in range(0, 32 * max(sizes), max(sizes) // 4)]
+    assert held == sorted(held)
+    assert held[0] == 0
+    assert held[-1] == job.model.layers
+    assert most_layers(job, max(sizes)) <= max(map(len, job.layers_of_stage)), "beside both its ends"
 
 
 def test_a_run_that_sells_is_launched_from_its_plan(world: World) -> None:

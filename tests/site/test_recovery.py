@@ -7,11 +7,14 @@ import pytest
 from django.utils import timezone
 
 from engine.runtime.launch import LaunchSpec
+from tests.site.telemetry import adapted
 from tests.site.test_reconcile import Nodes, nodes, report, running, seen  # noqa: F401  (a fixture)
 from webapp.inventory.models import Node
 from webapp.jobs import services
-from webapp.jobs.models import Job, RankState, RankStatus, Run, RunEvent, Status
+from webapp.jobs.disturbances import disturbances_of
+from webapp.jobs.models import Job, PastPrediction, RankState, RankStatus, Run, RunEvent, Status
 from webapp.jobs.reconcile import reconcile
+from webapp.live.models import IterationStat
 
 GONE = {"detail": "the node's agent ended, and its ranks with it", "gone": True}
 EVENT = {
@@ -45,6 +48,15 @@ def test_a_recovery_is_a_mark_that_says_what_it_cost_and_comes_once(run: Run) ->
     )
 
 
+def on_eight(run: Run) -> dict[str, Any]:
+    """The job without mid, and who computes what in it."""
+    joined = {"between": ["east", "west"], "latency_ms": 20.0, "bandwidth_gbps": 1.0}
+    changed = {"stages": 4, "dc_of_stage": [0, 0, 2, 2], "links": [*run.job.document["links"], joined]}
+    document = {name: value for name, value in run.job.document.items() if name != "schedule"}
+    seats = {rank: list(divmod(n, 4)) for n, rank in enumerate(sorted(WITHOUT_MID, key=int))}
+    return {"job": {**document, **changed}, "seats": seats}
+
+
 def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes: Nodes) -> None:  # noqa: F811
     before = {"pipelines": 2, "stages": 6, "microbatches": 3, "gpus": 12, "iteration_s": 1.5}
     layout = {
@@ -55,6 +67,7 @@ def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes:
         "before": before,
         "why": "mid-1 is silent",
         "dcs_of_rank": WITHOUT_MID,
+        **on_eight(run),
     }
     assert services.record_recovery(run, {**EVENT, "left": [2, 3, 8, 9], "layout": layout})
     (text,) = [text for text in marks(run) if "Recovered" in text]
@@ -62,6 +75,12 @@ def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes:
         "It goes on with 8 of 12 GPUs, as mid-1 is silent: 2 pipelines of 4 stages with 3 microbatches each, "
         "before 2 pipelines of 6 stages with 3; an iteration should take 2.00 s instead of 1.50 s. "
     )
+    run.refresh_from_db()
+    assert run.predicted_since == 41
+    assert [rank for rank, *_ in run.predicted["spans"]] == sorted(map(int, WITHOUT_MID))
+    assert PastPrediction.objects.get(run=run).since == 0
+    (row,) = disturbances_of(run).rows
+    assert row.went_on == "with iteration 42, on 8 of 12 GPUs, from the memory of its machines"
     Node.objects.filter(name="mid-1").update(last_seen=timezone.now() - timedelta(hours=1))
     reconcile(nodes)
     run.refresh_from_db()
@@ -69,6 +88,22 @@ def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes:
     report(run, "finished", [rank for rank in range(run.ranks.count()) if rank not in (2, 3, 8, 9)])
     run.refresh_from_db()
     assert run.status == Status.SUCCEEDED
+
+
+def test_of_a_smaller_layout_that_is_not_told_nothing_is_predicted(run: Run) -> None:
+    """As agents and rows of before have it: the rest of what they say counts."""
+    launch, size = (
+        run.predicted,
+        {"pipelines": 2, "stages": 4, "microbatches": 3, "gpus": 8, "iteration_s": 2.0},
+    )
+    layout = {**size, "before": size, "why": "mid-1 is silent", "dcs_of_rank": WITHOUT_MID}
+    assert services.record_recovery(run, {**EVENT, "left": [2, 3, 8, 9], "layout": layout})
+    assert services.record_adapted(run, adapted(run, iteration=50))
+    assert services.record_recovery(run, {**EVENT, "iteration": 60, "t": 1.79e9 + 60})
+    run.refresh_from_db()
+    assert [cut["iteration"] for cut in run.cuts] == [41]
+    assert (run.predicted, run.predicted_since) == (launch, 0)
+    assert disturbances_of(run).count == 3
 
 
 def test_a_lost_machine_is_started_again_and_what_its_last_life_says_is_late(
@@ -169,6 +204,13 @@ def test_a_run_whose_first_machine_never_returns_goes_on_elsewhere(
     assert new.document["checkpoint"]["dir"] == f"/srv/ckpt/run-{new.pk}", "the old machine may still write"
     assert new.secret != saved.secret
     assert any(f"goes on as {new}" in text and "10 iterations" in text for text in marks(saved))
+    found = disturbances_of(saved)
+    assert [(row.to, row.again, row.lost_s) for row in found.rows] == [(new, 10, None)], "it does not run yet"
+    assert (found.count, found.again) == (1, 10), "the failure and the move are one"
+    began = timezone.now()
+    Run.objects.filter(pk=new.pk).update(started_at=began + timedelta(seconds=90))
+    IterationStat.objects.create(run=saved, iteration=19, start=0.0, end=began.timestamp() + 30)
+    assert disturbances_of(saved).lost_s == pytest.approx(60), "since the last iteration that counts"
     reconcile(nodes)
     new.refresh_from_db()
     assert new.status == Status.STARTING
@@ -226,6 +268,8 @@ def test_it_stays_failed_where_nothing_is_left_that_holds_the_model(
     reconcile(nodes)
     assert replacement(saved) is None
     assert sum("cannot hold a pipeline of" in text for text in marks(saved)) == 1
+    (row,) = disturbances_of(saved).rows
+    assert (row.again, row.went_on) == (10, "it failed; Resume goes on after iteration 20")
 
 
 def test_it_does_not_move_before_its_other_ranks_are_gone(

@@ -11,10 +11,12 @@ from engine.runtime.checkpoint.manifest import newest_of_run
 from engine.runtime.job import RUNNABLE, TrainJob
 from webapp.accounts.models import Team
 from webapp.formkit import Sectioned
+from webapp.inventory.selectors import pools
 from webapp.jobs.document import site_job
 from webapp.jobs.models import Job, Run
 from webapp.jobs.stock import Seats
 from webapp.planning.dry import dry_run_document
+from webapp.planning.memory import most_layers
 
 # Of one policy; another has its own.
 POLICY_RULES = ("contention", "recompute_rule", "chunks", "traversal")
@@ -33,6 +35,8 @@ PREFILL = (
     "kv_budget_gb",
     "reserve_ms",
 )
+# Of the document's section `recovery`, beside how often: their fields.
+RECOVERY = {"wait_s": "recovery_wait_s", "layers_per_gpu": "recovery_layers_per_gpu"}
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
 NEEDS_MEMORY = (
     "micro_batch", "microbatches", "memory_limit", "policy", "prefill_kv_budget_gb", "prefill_checkpoint",
@@ -47,6 +51,25 @@ def _at(section: dict[str, Any], path: str) -> Any:
     first, _, rest = path.partition(".")
     value = section.get(first)
     return (value or {}).get(rest) if rest else value
+
+
+def _with(section: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """A section of the document with what is asked for; what is left empty is left out."""
+    kept = {name: value for name, value in section.items() if name not in asked}
+    return kept | {name: value for name, value in asked.items() if value not in (None, "")}
+
+
+def _most_layers(document: dict[str, Any], team: Team) -> int | None:
+    """How many layers the smallest GPU of a job holds; None where that is not known, or its stages stay."""
+    try:
+        job = site_job(document)
+        if job.is_mixed:
+            return None
+        named = pools(team, [job.datacenters[dc].name for dc in set(job.dcs)])
+        least = min((pool.gpu.memory_bytes for pool in named.values()), default=None)
+        return None if least is None else most_layers(job, least) or None
+    except InputError:  # which the launch says
+        return None
 
 
 class JobForm(Sectioned, forms.Form):
@@ -74,6 +97,10 @@ class JobForm(Sectioned, forms.Form):
         label="Most microbatches held", min_value=1, max_value=10_000, required=False,
         help_text="Of one stage at once; empty: no limit.",
     )  # fmt: skip
+    validation_every = forms.IntegerField(
+        label="Validation every", min_value=1, max_value=10**9, required=False,
+        help_text="Iterations; on text that is never trained on, the end of every file. Empty: none.",
+    )  # fmt: skip
     checkpoint_dir = forms.CharField(
         label="Checkpoints in", max_length=500, required=False,
         help_text="A folder that all nodes share, or a URL such as s3://…; empty: none.",
@@ -85,9 +112,21 @@ class JobForm(Sectioned, forms.Form):
         label="Recoveries an hour", min_value=1, max_value=10_000, required=False,
         help_text="So often it goes on by itself after a failure; empty: a failure ends the run.",
     )  # fmt: skip
+    recovery_wait_s = forms.FloatField(
+        label="Wait for a machine, s", min_value=0.001, max_value=86_400, required=False,
+        help_text="One that is gone, before the run goes on with fewer GPUs. Empty: 120.",
+    )  # fmt: skip
+    recovery_layers_per_gpu = forms.IntegerField(
+        label="Most layers of a GPU", min_value=1, max_value=100_000, required=False,
+        help_text="Where fewer GPUs are left than stages; empty: then it fails.",
+    )  # fmt: skip
     adapt_percent = forms.IntegerField(
         label="Plan anew beyond, %", min_value=1, max_value=1000, required=False,
         help_text="So far ops or transfers may be off their planned times; empty: the schedule stays.",
+    )  # fmt: skip
+    adapt_policy = forms.ChoiceField(
+        label="Plan anew with", required=False, choices=[("", "The same policy"), ("auto", "auto, a search")],
+        help_text="A search runs beside training and takes CPU of its first rank.",
     )  # fmt: skip
     prefill_checkpoint = forms.CharField(
         label="Model", max_length=500, required=False,
@@ -125,10 +164,10 @@ class JobForm(Sectioned, forms.Form):
 
     layout = [
         ("Run", "", ["name", "steps"]),
-        ("Training", "", ["lr", "clip", "seed", "microbatches", "micro_batch"]),
-        ("Schedule", "", ["policy", "sharing", "memory_limit", "adapt_percent"]),
+        ("Training", "", ["lr", "clip", "seed", "microbatches", "micro_batch", "validation_every"]),
+        ("Schedule", "", ["policy", "sharing", "memory_limit", "adapt_percent", "adapt_policy"]),
         ("Checkpoints", "", ["checkpoint_dir", "checkpoint_every"]),
-        ("Failures", "", ["recoveries"]),
+        ("Failures", "", ["recoveries", *RECOVERY.values()]),
         (
             "Prefill",
             "Tenants' prompts in the bubbles of this run",
@@ -156,23 +195,44 @@ class JobForm(Sectioned, forms.Form):
         values = {name: getattr(old, name) for name in self.CHANGED}
         if old.checkpoint:
             values |= {"checkpoint_dir": old.checkpoint.dir, "checkpoint_every": old.checkpoint.every}
+        values["validation_every"] = old.validation.every if old.validation else None
+        recovery, adapt = document.get("recovery") or {}, document.get("adapt") or {}
         values["recoveries"] = old.recovery.attempts if old.recovery else None
+        values |= {field: recovery.get(name) for name, field in RECOVERY.items()}
         values["adapt_percent"] = round(100 * old.adapt.deviation) if old.adapt else None
+        values["adapt_policy"] = adapt.get("policy", "").replace("same", "")
         asked = document.get("prefill") or {}
         values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
         super().__init__(data, initial={**values, **(initial or {})})
         self.old, self._team, self._seats = document, team, seats
         self.dry = None if self.is_bound else self._dry(document)
+        self._offer_layers(document)
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
         if not self.errors:
             try:
                 self.document = self._document(cleaned)
+                self._refuse_too_many_layers()
                 self._refuse_what_cannot_run()
             except InputError as error:
                 self.take_input_error(error)
         return cleaned
+
+    def _offer_layers(self, document: dict[str, Any]) -> None:
+        """How many layers fit into a GPU, where that is known; a new job is offered them."""
+        most = _most_layers(document, self._team)
+        if most is None:
+            return
+        field = self.fields["recovery_layers_per_gpu"]
+        field.help_text = f"{field.help_text} {most} fit."
+        if not document.get("recovery"):
+            self.initial["recovery_layers_per_gpu"] = most
+
+    def _refuse_too_many_layers(self) -> None:
+        asked, most = self.cleaned_data["recovery_layers_per_gpu"], _most_layers(self.document, self._team)
+        if self.cleaned_data["recoveries"] and asked and most is not None and asked > most:
+            raise InputError("recovery.layers_per_gpu", asked, f"no more than {most} fit into its memory")
 
     def _dry(self, document: dict[str, Any]) -> dict[str, Any]:
         return dry_run_document(document, self._team, seats=self._seats)
@@ -199,12 +259,17 @@ class JobForm(Sectioned, forms.Form):
             else:
                 document[name] = cleaned[name]
         self._checkpoints(document, cleaned)
+        held_out = dict(document.pop("validation", None) or {})
+        if cleaned["validation_every"]:
+            document["validation"] = {**held_out, "every": cleaned["validation_every"]}
         settings = dict(document.pop("recovery", None) or {})
         if cleaned["recoveries"]:
-            document["recovery"] = {**settings, "attempts": cleaned["recoveries"]}
+            asked = {"attempts": cleaned["recoveries"]} | {n: cleaned[field] for n, field in RECOVERY.items()}
+            document["recovery"] = _with(settings, asked)
         adapts = dict(document.pop("adapt", None) or {})
         if cleaned["adapt_percent"]:
-            document["adapt"] = {**adapts, "deviation": cleaned["adapt_percent"] / 100}
+            asked = {"deviation": cleaned["adapt_percent"] / 100, "policy": cleaned["adapt_policy"]}
+            document["adapt"] = _with(adapts, asked)
         self._prefill(document, cleaned)
         if any(document.get(name) != self.old.get(name) for name in SCHEDULE_IS_OF):
             document.pop("schedule", None)

@@ -115,7 +115,10 @@ class Run(models.Model):
     iteration = models.IntegerField(default=-1)  # the last one that ended, from 0
     secret = models.CharField(max_length=64, editable=False)  # ranks know each other by it
     rendezvous_port = models.PositiveIntegerField(null=True)
-    predicted = models.JSONField(default=dict)  # {iteration_ms, utilization, spans: [[rank, code…]]}
+    # {iteration_ms, utilization, spans: [[rank, code…]]}, as it holds since an iteration: that of the launch
+    # until the run plans anew or goes on with fewer GPUs (what held before: PastPrediction).
+    predicted = models.JSONField(default=dict)
+    predicted_since = models.PositiveIntegerField(default=0)
     result = models.JSONField(null=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
@@ -146,7 +149,8 @@ class Run(models.Model):
     moved_from = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="+")
 
     # Since which iteration it goes on with fewer GPUs, the last one last:
-    # [{iteration, dcs_of_rank: {rank: [data centre of each stage of its pipeline]}}].
+    # [{iteration, dcs_of_rank: {rank: [data centre of each stage of its pipeline]}, and where known job: its
+    # document, seats: {rank: [pipeline, stage]}}].
     cuts = models.JSONField(default=list)
 
     # What looks for its schedule: while it is there the run stays queued.
@@ -260,6 +264,26 @@ class RankState(models.Model):
         return f"rank {self.rank} of {self.run_id}"
 
 
+class PastPrediction(models.Model):
+    """What was predicted of an iteration of a run since iteration `since`, until something else held.
+
+    spans : as in Run.predicted; empty once the spans of those iterations are forgotten.
+    """
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+")
+    since = models.PositiveIntegerField()
+    iteration_ms = models.FloatField()
+    utilization = models.FloatField(null=True)
+    spans = models.JSONField(default=list)
+
+    class Meta:
+        ordering = ["run", "since"]
+        constraints = [models.UniqueConstraint(fields=["run", "since"], name="pastprediction_key")]
+
+    def __str__(self) -> str:
+        return f"{self.iteration_ms} ms since iteration {self.since} of run {self.run_id}"
+
+
 class MarkLevel(models.TextChoices):
     INFO = "info", "Info"
     WARN = "warn", "Warning"
@@ -274,6 +298,8 @@ class RunEvent(models.Model):
     at = models.DateTimeField()
     level = models.CharField(max_length=5, choices=MarkLevel.choices)
     text = models.CharField(max_length=600)
+    # Of what disturbed the run, what it cost (webapp/jobs/disturbances.py); else empty.
+    cost = models.JSONField(default=dict)
 
     class Meta:
         ordering = ["run", "seq"]

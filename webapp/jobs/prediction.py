@@ -1,24 +1,57 @@
-"""What the engine predicts of a job, as span codes: computed once at launch and kept on the run."""
+"""What the engine predicts of a job, as span codes: at launch, and where a run plans anew."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.inputs import parse
+from engine.runtime.adapt.measured import of_rows
+from engine.runtime.adapt.replan import as_taken
 from engine.runtime.job import TrainJob
-from engine.runtime.predict import predict
+from engine.runtime.predict import Prediction, predict
+from engine.schedule import Schedule
 from webapp.live.codes import code_of
 
+Seats = Mapping[str, Sequence[int]]  # rank → its pipeline and stage
 
-def predicted_payload(document: dict[str, Any]) -> dict[str, Any]:
-    """{iteration_ms, utilization, spans: [[rank, code…]]} of one iteration; times in ms from its start."""
+
+def predicted_payload(document: dict[str, Any], *, seats: Seats | None = None) -> dict[str, Any]:
+    """{iteration_ms, utilization, spans: [[rank, code…]]} of one iteration; times in ms from its start.
+
+    seats : of the ranks, where they are not those of a launch.
+    """
     job = parse(TrainJob, document)
-    prediction = predict(job)
-    spans: dict[int, list[Any]] = {rank: [rank] for rank in range(job.world_size)}
+    return _payload(job, predict(job), seats)
+
+
+def adapted_payload(
+    document: dict[str, Any], event: dict[str, Any], *, seats: Seats | None = None
+) -> dict[str, Any]:
+    """The same with the schedule and the times of an `adapted` event.
+
+    Raises
+    ------
+    InputError, KeyError, TypeError or ValueError
+        They are none of this job.
+    """
+    job = parse(TrainJob, document)
+    schedule = Schedule.parse(event["schedule"])
+    size = (schedule.stages, schedule.pipelines, schedule.microbatches)
+    if size != (job.stages, job.cell_pipelines, job.microbatches_of_step):
+        raise ValueError(f"a schedule of {size} (stages, pipelines, microbatches) is none of this job")
+    scenario = as_taken(job, schedule, of_rows(event["times"]))
+    return _payload(job, predict(job, schedule=schedule, scenario=scenario), seats)
+
+
+def _payload(job: TrainJob, prediction: Prediction, seats: Seats | None) -> dict[str, Any]:
+    ranks = {(place[0], place[1]): int(rank) for rank, place in (seats or {}).items()}
+    spans: dict[int, list[Any]] = {}
     for span in prediction.spans:
         stage = span.stage if span.track == "gpu" else span.from_stage
         if stage is not None:
-            spans[span.pipeline * job.stages + stage].append(code_of(span.as_dict(), origin=0.0))
+            rank = ranks[span.pipeline, stage] if ranks else span.pipeline * job.stages + stage
+            spans.setdefault(rank, [rank]).append(code_of(span.as_dict(), origin=0.0))
     return {
         "iteration_ms": round(prediction.iteration_s * 1e3, 3),
         "utilization": round(prediction.utilization, 4),
-        "spans": list(spans.values()),
+        "spans": [spans[rank] for rank in sorted(spans)],
     }

@@ -55,6 +55,7 @@ class RunTable(Table):
 class IterationTable(Table):
     iteration = NumberColumn("Iteration")
     loss = NumberColumn("Loss", decimals=4)
+    validation_loss = NumberColumn("Validation loss", decimals=4)
     grad_norm = NumberColumn("Gradient norm", decimals=4)
     learning_rate = tables.Column(verbose_name="Learning rate", attrs=NUMBER)
     tokens = NumberColumn("Tokens")
@@ -67,8 +68,8 @@ class IterationTable(Table):
     class Meta(Table.Meta):
         model = IterationStat
         fields = (
-            "iteration", "loss", "grad_norm", "learning_rate", "tokens", "tokens_per_s", "took",
-            "utilization",
+            "iteration", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "tokens_per_s",
+            "took", "utilization",
         )  # fmt: skip
         order_by = "-iteration"
 

@@ -13,6 +13,7 @@ from django.views.decorators.cache import never_cache
 from engine.errors import InputError
 from webapp.accounts.permissions import may, visible_or_404
 from webapp.asked_once import fresh_key
+from webapp.jobs.disturbances import disturbances_of
 from webapp.jobs.filters import RunFilterSet
 from webapp.jobs.models import Run, RunEvent
 from webapp.jobs.tables import IterationTable, RunTable
@@ -25,7 +26,10 @@ from webapp.planning.models import Computation
 from webapp.planning.placement_selectors import placements
 from webapp.queries import whole
 
-METRICS = ("iteration", "start", "end", "loss", "grad_norm", "learning_rate", "tokens", "utilization")
+METRICS = (
+    "iteration", "start", "end", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens",
+    "utilization",
+)  # fmt: skip
 
 
 def run_list(request: HttpRequest) -> HttpResponse:
@@ -64,6 +68,7 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "document_name": f"run-{pk}.json",
         "launch_key": fresh_key(),
         "generations": Run.objects.filter(job=run.job).for_lists().order_by("generation"),
+        "disturbances": disturbances_of(run),
         "ranks": run.ranks.select_related("node", "dc"),
         "events": RunEvent.objects.filter(run=run).order_by("-seq")[:200],
     }

@@ -11,7 +11,7 @@ from webapp.live.models import IterationStat
 from webapp.live.shape import Shape, shape_of
 
 MOST_POINTS = 2_000
-MEANS = ("loss", "grad_norm", "learning_rate", "utilization")
+MEANS = ("loss", "validation_loss", "grad_norm", "learning_rate", "utilization")
 Row = dict[str, Any]
 
 

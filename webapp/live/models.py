@@ -50,6 +50,7 @@ class IterationStat(models.Model):
     start = models.FloatField(null=True)  # Unix seconds
     end = models.FloatField(null=True)
     loss = models.FloatField(null=True)
+    validation_loss = models.FloatField(null=True)  # of the held-out text, after it
     grad_norm = models.FloatField(null=True)
     learning_rate = models.FloatField(null=True)
     tokens = models.PositiveBigIntegerField(null=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from webapp.jobs.models import Desired, RankState, Run, RunEvent
+from webapp.jobs.models import Desired, PastPrediction, RankState, Run, RunEvent
 from webapp.live.models import IterationStat, SpanBatch
 
 
@@ -56,6 +56,7 @@ def iteration_entry(run: Run, stat: IterationStat) -> dict[str, Any]:
         "start": None if stat.start is None else now_ms(run, stat.start),
         "end": None if stat.end is None else now_ms(run, stat.end),
         "loss": stat.loss,
+        "validation_loss": stat.validation_loss,
         "grad_norm": stat.grad_norm,
         "utilization": stat.utilization,
     }
@@ -66,9 +67,31 @@ def span_entry(batch: SpanBatch) -> dict[str, Any]:
     return {"rank": batch.rank, "iteration": batch.iteration, "spans": batch.spans}
 
 
+def predictions(
+    run: Run, past: Iterable[PastPrediction], shown: tuple[int, int] | None
+) -> list[dict[str, Any]]:
+    """`predicted_before`: what was predicted before run.predicted held, the oldest first.
+
+    past : all of the run, by `since`.
+    shown : first and last iteration that are looked at: spans come with what held in one of them.
+    """
+    rows = list(past)
+    ends = [*(row.since for row in rows[1:]), run.predicted_since]
+    entries = []
+    for row, end in zip(rows, ends, strict=False):  # none: nothing held before
+        entry = {"since": row.since, "iteration_ms": row.iteration_ms, "utilization": row.utilization}
+        if shown is not None and row.since <= shown[1] and end > shown[0]:
+            entry["spans"] = row.spans
+        entries.append(entry)
+    return entries
+
+
 def mark_entry(event: RunEvent) -> dict[str, Any]:
     """One of `marks`."""
-    return {"seq": event.seq, "t": unix(event.at), "level": event.level, "text": event.text}
+    return {
+        "seq": event.seq, "t": unix(event.at), "level": event.level, "text": event.text,
+        "costs": bool(event.cost),
+    }  # fmt: skip
 
 
 def rank_entries(ranks: Iterable[RankState]) -> list[dict[str, Any]]:

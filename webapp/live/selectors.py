@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from webapp.accounts.models import User
-from webapp.jobs.models import Run, RunEvent
+from webapp.jobs.models import PastPrediction, Run, RunEvent
 from webapp.live import payload, recent, usage
 from webapp.live.models import IterationStat, SpanBatch
 from webapp.live.shape import Shape, lanes, shape_of, training
@@ -63,7 +63,7 @@ def _snapshot(run: Run) -> dict[str, Any]:
         "lanes": lanes(shape, ranks),
         "dcs": [{"name": name} for name in shape.dcs],
         "links": list(shape.links),
-        "predicted": run.predicted,
+        **predicted(run, [entry["iteration"] for entry in spans]),
         "iterations": [payload.iteration_entry(run, stat) for stat in stats],
         "spans": spans,
         "shown": {"spans": sum(len(entry["spans"]) for entry in spans), "of": of},
@@ -73,10 +73,20 @@ def _snapshot(run: Run) -> dict[str, Any]:
     }
 
 
-def spans_between(run: Run, first: int, last: int) -> dict[str, Any]:
-    """`iterations` and `spans` of iterations `first` to `last`, as in a snapshot, as far as they are kept.
+def predicted(run: Run, shown: Sequence[int] = ()) -> dict[str, Any]:
+    """`predicted`, and `predicted_before` with the spans of what held in iterations `shown`."""
+    past = list(PastPrediction.objects.filter(run=run).order_by("since"))
+    window = (min(shown), max(shown)) if shown else None
+    return {
+        "predicted": {**run.predicted, "since": run.predicted_since} if run.predicted else {},
+        "predicted_before": payload.predictions(run, past, window),
+    }
 
-    At most MOST_SPANS spans, and the first iteration whole at least.
+
+def spans_between(run: Run, first: int, last: int) -> dict[str, Any]:
+    """What a snapshot says of iterations `first` to `last`, as far as it is kept.
+
+    `iterations`, `spans` (at most MOST_SPANS, and the first iteration whole at least), `predicted_before`.
     """
     stats = IterationStat.objects.filter(run=run, iteration__range=(first, last))
     batches = SpanBatch.objects.filter(run=run, iteration__range=(first, last)).order_by("iteration", "rank")
@@ -88,7 +98,10 @@ def spans_between(run: Run, first: int, last: int) -> dict[str, Any]:
         spans.append(payload.span_entry(batch))
         count += len(batch.spans)
     light = stats.defer("busy_s", "sync_s", "traffic")[:MOST_ITERATIONS]
-    return {"iterations": [payload.iteration_entry(run, stat) for stat in light], "spans": spans}
+    return {
+        "iterations": [payload.iteration_entry(run, stat) for stat in light], "spans": spans,
+        "predicted_before": predicted(run, (first, last))["predicted_before"],
+    }  # fmt: skip
 
 
 def run_usage(run: Run, shape: Shape) -> dict[str, Any] | None:

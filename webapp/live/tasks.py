@@ -7,9 +7,11 @@ from django.conf import settings
 @shared_task(name="live.retention")
 def retention() -> None:
     """Drop details that are older than what is kept: spans, times by rank, seconds of desks, log lines."""
+    from webapp.jobs import services as jobs
     from webapp.live import services
 
     services.forget_old_spans(settings.KEEP_SPAN_ITERATIONS)
+    jobs.forget_old_predictions(settings.KEEP_SPAN_ITERATIONS)
     services.compact_iterations(settings.KEEP_SPAN_ITERATIONS)
     services.add_up_prefill(settings.KEEP_PREFILL_S)
     services.forget_old_lines(settings.KEEP_LOG_LINES)

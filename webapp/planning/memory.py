@@ -6,12 +6,14 @@ has no dropout, and computes a stage's blocks again in one go. Fused attention s
 is the upper end.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
 
 from engine.model.kernels import How
 from engine.model.memory import Numbers
+from engine.model.memory import StageMemory as Counted
 from engine.model.memory import stage_memory as counted
 from engine.runtime.job import BYTES_OF_DTYPE, TrainJob
 from engine.runtime.planned import schedule_of, wants_search
@@ -52,15 +54,34 @@ def stage_memory(job: TrainJob) -> list[StageMemory]:
     return [_needed(job, stage, int(peak[stage])) for stage in range(job.stages)]
 
 
-def _needed(job: TrainJob, stage: int, in_flight: int) -> StageMemory:
+def most_layers(job: TrainJob, gpu_bytes: float) -> int:
+    """How many layers a GPU of so many bytes holds, should the run go on with fewer stages; 0 to all.
+
+    It may be first and last stage at once, and hold as many microbatches as the fullest stage does now: a
+    smaller layout never holds more (engine.runtime.recovery.smaller). Raises as `stage_memory` does.
+    """
+    in_flight = max(stage.in_flight for stage in stage_memory(job))
+
+    def needed(layers: int) -> float:
+        return _counted(job, layers, is_first=True, is_last=True).total_bytes(in_flight)
+
+    return bisect_right(range(1, job.model.layers + 1), gpu_bytes, key=needed)
+
+
+def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Counted:
     width = BYTES_OF_DTYPE[job.dtype]
     how = How(recompute="full" if job.recomputes else "none", sequence_parallel=False, fused_attention=False)
-    memory = counted(
-        job.model.shape, how, tp=1, micro_batch=job.micro_batch, blocks=len(job.layers_of_stage[stage]),
-        is_first=stage == 0, is_last=stage == job.stages - 1,
+    return counted(
+        job.model.shape, how, tp=1, micro_batch=job.micro_batch, blocks=layers, is_first=is_first,
+        is_last=is_last,
         stored=Numbers(width=width, parameter_bytes=NUMBERS_PER_PARAMETER * width, dropout=False),
         serving_bytes=job.prefill.bytes if job.prefill else 0,
     )  # fmt: skip
+
+
+def _needed(job: TrainJob, stage: int, in_flight: int) -> StageMemory:
+    layers = len(job.layers_of_stage[stage])
+    memory = _counted(job, layers, is_first=stage == 0, is_last=stage == job.stages - 1)
     return StageMemory(
         stage=stage,
         state_bytes=int(memory.state_bytes),

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from engine.errors import InputError
 from engine.runtime.adapt.judge import Judge, Verdict
-from engine.runtime.adapt.measured import planned, slowest, summary
+from engine.runtime.adapt.measured import as_rows, planned, slowest, summary
 from engine.runtime.adapt.replan import Replanned, replan
 from engine.runtime.exchange import PeerLost
 from engine.runtime.job import TrainJob
@@ -182,6 +182,7 @@ class Leader(Follower):
             "deviations": [deviation.as_dict() for deviation in self._verdict.deviations],
             "planned_s": round(found.planned_s, 6), "before_s": round(found.before_s, 6),
             "after_s": round(found.after_s, 6), "t": time.time(),
+            "schedule": str(found.schedule or self._schedule), "times": as_rows(found.expected),
         }  # fmt: skip
         self._told.append(event)
         self._say({"kind": "adapted", "rank": self._rank, **event})

@@ -68,9 +68,8 @@ def slowest(summaries: Iterable[list[list[Any]]]) -> dict[Quantity, float]:
     """The summaries of all ranks as one: of each quantity the largest."""
     found: dict[Quantity, float] = {}
     for rows in summaries:
-        for *name, lasted_ms in rows:
-            key: Quantity = tuple(name)
-            found[key] = max(found.get(key, 0.0), lasted_ms)
+        for name, lasted_ms in of_rows(rows).items():
+            found[name] = max(found.get(name, 0.0), lasted_ms)
     return found
 
 
@@ -97,6 +96,16 @@ def scenario_as_measured(job: TrainJob, sharing: Sharing, factors: Measured) -> 
     ]
     values = {**scenario.model_dump(), "times": times, "sharing": sharing}
     return parse(Scenario, {**values, "wan": wan or values["wan"]})
+
+
+def as_rows(times: Measured) -> list[list[Any]]:
+    """Times by quantity as JSON has them: rows of a quantity's name and milliseconds."""
+    return [[*name, round(ms, 6)] for name, ms in times.items()]
+
+
+def of_rows(rows: Iterable[Any]) -> dict[Quantity, float]:
+    """The inverse of `as_rows`. Raises TypeError or ValueError where the rows are none."""
+    return {tuple(name): float(ms) for *name, ms in rows}
 
 
 def _wan_hops(scenario: Scenario) -> dict[int, tuple[int, int]]:

@@ -41,7 +41,7 @@ def replan(job: TrainJob, present: Schedule, expected: Measured, measured: Measu
     """
     assert job.adapt is not None
     policy = job.policy if job.adapt.policy == "same" else job.adapt.policy
-    scenario = _scenario(job, present, measured)
+    scenario = as_taken(job, present, measured)
     before_s = _iteration_s(job, present, scenario)
     found = _built(job, present, scenario, policy)
     after_s = before_s if found is None else _iteration_s(job, found, scenario)
@@ -50,11 +50,12 @@ def replan(job: TrainJob, present: Schedule, expected: Measured, measured: Measu
     return Replanned(
         schedule=found, policy=policy, before_s=before_s, after_s=after_s,
         expected=planned(scenario, found or present),
-        planned_s=_iteration_s(job, present, _scenario(job, present, expected)),
+        planned_s=_iteration_s(job, present, as_taken(job, present, expected)),
     )  # fmt: skip
 
 
-def _scenario(job: TrainJob, present: Schedule, taken: Measured) -> Scenario:
+def as_taken(job: TrainJob, present: Schedule, taken: Measured) -> Scenario:
+    """The job's scenario where what `present` counts on takes the times of `taken`, in milliseconds."""
     counted = planned(job.scenario, present)
     factors = {name: ms / counted[name] for name, ms in taken.items() if name in counted}
     return scenario_as_measured(job, present.sharing, factors)

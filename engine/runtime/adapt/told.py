@@ -11,20 +11,26 @@ def described(event: dict[str, Any]) -> str:
 
     Raises KeyError, TypeError or ValueError.
     """
-    deviations = event["deviations"]
-    named = [_deviation(each) for each in deviations[:MOST_NAMED]]
-    if len(deviations) > MOST_NAMED:
-        named.append(f"{len(deviations) - MOST_NAMED} more")
+    named = deviating(event)
     before, after = _ms(event["before_s"]), _ms(event["after_s"])
     if event["replanned"]:
         return (
             f"Planned anew with {event['policy']} from iteration {int(event['iteration']) + 1:,} on: "
-            f"{', '.join(named)}. An iteration should now take {after} instead of {before}."
+            f"{named}. An iteration should now take {after} instead of {before}."
         )
     return (
-        f"The plan stays, {event['policy']} has no better one: {', '.join(named)}. "
+        f"The plan stays, {event['policy']} has no better one: {named}. "
         f"An iteration should now take {before}; {_ms(event['planned_s'])} were planned."
     )
+
+
+def deviating(event: dict[str, Any]) -> str:
+    """What took another time than planned. Raises as `described` does."""
+    deviations = event["deviations"]
+    named = [_deviation(each) for each in deviations[:MOST_NAMED]]
+    if len(deviations) > MOST_NAMED:
+        named.append(f"{len(deviations) - MOST_NAMED} more")
+    return ", ".join(named)
 
 
 def _deviation(each: dict[str, Any]) -> str:

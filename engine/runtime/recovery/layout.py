@@ -43,6 +43,7 @@ def change(before: LaunchSpec, now: LaunchSpec, why: str) -> dict[str, Any]:
     """What a `recovery` event says of going over to a smaller layout.
 
     left : ranks that are in it no more. iteration_s : of an iteration as predicted, with it and before.
+    job : its document. seats : pipeline and stage of each rank that is in it.
     dcs_of_rank : by rank that is in it, the data centre of each stage of its pipeline.
     """
     has = {a.rank for a in now.ranks}
@@ -52,6 +53,8 @@ def change(before: LaunchSpec, now: LaunchSpec, why: str) -> dict[str, Any]:
             "why": why, "pipelines": now.job.pipelines, "stages": now.job.stages,
             "microbatches": now.job.microbatches_of_step, "gpus": len(now.ranks),
             "iteration_s": predict(now.job).iteration_s,
+            "job": now.job.model_dump(mode="json", exclude_none=True),
+            "seats": {str(a.rank): [a.pipeline, a.stage] for a in now.ranks},
             "dcs_of_rank": {str(a.rank): list(now.job.dcs_of_pipeline[a.pipeline]) for a in now.ranks},
             "before": {
                 "pipelines": before.job.pipelines, "stages": before.job.stages,

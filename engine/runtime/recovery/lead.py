@@ -123,7 +123,7 @@ class Lead:
             "life": way.number, "t": now, **self._change,
         }  # fmt: skip
         self._trouble, self._change = None, {}
-        self.told.append(event)
+        self.told.append(_without_job(event))
         self._say({"kind": "recovery", "rank": self._spec.first_rank, **event})
 
     def finished(self) -> None:
@@ -283,3 +283,10 @@ class Lead:
         self._noticed().nodes.update(dict.fromkeys(nodes, why))
         if self._phase == "running":
             self._halt()
+
+
+def _without_job(event: dict[str, Any]) -> dict[str, Any]:
+    """What the result keeps of a `recovery` event: not the whole document of the smaller layout."""
+    if "layout" not in event:
+        return event
+    return {**event, "layout": {k: v for k, v in event["layout"].items() if k not in ("job", "seats")}}

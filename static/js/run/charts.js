@@ -66,8 +66,11 @@ export class Charts {
     const points = this.#losses(), last = points.at(-1);
     if (!this.#show(this.loss, points.length > 0)) return;
     const trace = { x: points.map((it) => it.iteration + 1), y: points.map((it) => it.loss), type: "scatter", mode: points.length < 2 ? "markers" : "lines", line: { color: t.ink, width: 1.4 }, marker: { color: t.ink }, hovertemplate: "%{y:.3f} at %{x:,}<extra></extra>" };
-    const label = note(t, 1, 1, `training ${last.loss.toFixed(3)}`, { xref: "paper", yref: "paper", yanchor: "top", bgcolor: t.bg });
-    this.#plot(this.loss, [trace], layout(t, { notes: [label] }), `${t.bg} ${points.length} ${last.iteration} ${last.loss}`);
+    const held = points.filter((it) => it.validation_loss != null), checked = held.at(-1);
+    const validation = { ...trace, x: held.map((it) => it.iteration + 1), y: held.map((it) => it.validation_loss), mode: "lines+markers", line: { color: t.ink3, width: 1.4 }, marker: { color: t.ink3, size: 4 }, hovertemplate: "validation %{y:.3f} at %{x:,}<extra></extra>" };
+    const words = checked ? `training ${last.loss.toFixed(3)}, validation ${checked.validation_loss.toFixed(3)} (grey)` : `training ${last.loss.toFixed(3)}`;
+    const label = note(t, 1, 1, words, { xref: "paper", yref: "paper", yanchor: "top", bgcolor: t.bg });
+    this.#plot(this.loss, checked ? [trace, validation] : [trace], layout(t, { notes: [label] }), `${t.bg} ${points.length} ${last.iteration} ${last.loss} ${held.length}`);
   }
 
   #name(link) { return `${this.model.dcs[link.from]?.name} → ${this.model.dcs[link.to]?.name}`; }

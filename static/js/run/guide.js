@@ -23,7 +23,7 @@ export function explain(model, run, timeline) {
 function predicted(model, run) {
   if (!model.predictedMs) return "Nothing was predicted for this run.";
   const now = model.usage?.iteration_ms ?? null;
-  return `It shows what the simulator expects of each GPU, ${durationText(model.predictedMs)} an iteration and ${percent(model.predictedUtilization)} busy, from the moment the iteration really began: where block and strip part, the run drifts.${now === null ? "" : ` Measured: ${durationText(now)}, ${difference(now, model.predictedMs)}.`}${run.status === "queued" ? " The run waits, so the prediction stands alone." : ""}`;
+  return `It shows what the simulator expects of each GPU, ${durationText(model.predictedMs)} an iteration and ${percent(model.predictedUtilization)} busy, from the moment the iteration really began: where block and strip part, the run drifts.${model.predictions.length > 1 ? ` At launch ${durationText(model.predictions[0].ms)} were predicted; each iteration shows what held in it.` : ""}${now === null ? "" : ` Measured: ${durationText(now)}, ${difference(now, model.predictedMs)}.`}${run.status === "queued" ? " The run waits, so the prediction stands alone." : ""}`;
 }
 
 function wide(model) {

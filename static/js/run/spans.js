@@ -32,9 +32,9 @@ export class Spans {
     try {
       const response = await fetch(`${this.url}?from=${first}&to=${last}`, { headers: { Accept: "application/json" } });
       if (!response.ok) throw new Error(String(response.status));
-      const { iterations, spans } = await response.json(), before = this.timeline.model.told;
+      const { iterations, spans, predicted_before } = await response.json(), before = this.timeline.model.told;
       this.timeline.model.held = [first, last];
-      this.timeline.add({ iterations, spans });
+      this.timeline.add({ iterations, spans, predicted_before });
       return this.timeline.model.told > before;
     } catch {
       return false;

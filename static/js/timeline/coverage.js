@@ -53,12 +53,13 @@ function spread(sum, from, to) {
 export class CoverageCache {
   #entries = new Map();
 
-  /** Of the prediction, once for all iterations: its times count from the start of one. */
-  predicted(model, key, lanes) {
-    const id = `${key}|predicted`, known = this.#entries.get(id);
-    if (known) return known.coverage;
-    const coverage = new Coverage(lanes.map((lane) => model.predictedOps[lane]), 0, model.predictedMs, lanes.length);
-    this.#entries.set(id, { coverage });
+  /** Of a prediction, once for all iterations in which it holds: its times count from the start of one. */
+  predicted(prediction, key, lanes) {
+    const id = `${key}|predicted`, known = this.#entries.get(id)?.get(prediction);
+    if (known) return known;
+    const coverage = new Coverage(lanes.map((lane) => prediction.ops[lane]), 0, prediction.ms, lanes.length);
+    if (!this.#entries.has(id)) this.#entries.set(id, new WeakMap());
+    this.#entries.get(id).set(prediction, coverage);
     return coverage;
   }
 

@@ -57,10 +57,10 @@ export function pieces(scene, lane, from = scene.view.from, to = scene.view.to) 
 }
 
 function predictedPieces(model, lane, anchors, from, to) {
-  const block = model.predictedOps[lane];
-  if (!block?.n) return [];
-  return anchors.filter((anchor) => anchor.start <= to && anchor.start + model.predictedMs >= from)
-    .map((anchor) => ({ block, shift: anchor.start, iteration: anchor.iteration, lead: anchor.start, tail: anchor.start + model.predictedMs }));
+  return anchors.map(({ start, iteration }) => {
+    const { ops, ms } = model.predictionAt(iteration);
+    return { block: ops[lane], shift: start, iteration, lead: start, tail: start + ms };
+  }).filter(({ block, lead, tail }) => block?.n && lead <= to && tail >= from);
 }
 
 /** Calls `visit(start, end, iteration)` for each bubble of a piece that touches [from, to], in order. */

@@ -1,7 +1,7 @@
 // What lies under a point, and what is known of it. Items are plain objects; times in ms since the epoch.
 import { KINDS, blockOf, lastAtOrBefore } from "./blocks.js";
 import { eachGap, leastBubble, pieces } from "./gaps.js";
-import { rowPlace, senders, shows } from "./links.js";
+import { rowPlace, sentOn, shows } from "./links.js";
 import { markAt } from "./marks.js";
 import { rowAt } from "./rows.js";
 
@@ -18,7 +18,7 @@ export function itemAt(scene, x, y) {
 
 /** The blocks of a lane as drawn: [block, time to add]. */
 export function drawn(scene, lane) {
-  if (scene.mode === "predicted") return scene.anchors.map((anchor) => [scene.model.predictedOps[lane], anchor.start, anchor.iteration]);
+  if (scene.mode === "predicted") return scene.anchors.map(({ start, iteration }) => [scene.model.predictionAt(iteration).ops[lane], start, iteration]);
   return scene.model.ops[lane].map((block) => [block, 0, block.iteration]);
 }
 
@@ -40,7 +40,7 @@ export function opItem(scene, lane, block, i, shift, iteration) {
 }
 
 function predictedOp(model, lane, block, i, iteration) {
-  const other = model.predictedOps[lane], j = other?.find(block.kind[i], block.microbatch[i], block.nth(i)) ?? -1, start = model.startOf(iteration);
+  const other = model.predictionAt(iteration).ops[lane], j = other?.find(block.kind[i], block.microbatch[i], block.nth(i)) ?? -1, start = model.startOf(iteration);
   return j < 0 || start === null ? null : { start: other.start[j] + start, end: other.end[j] + start };
 }
 
@@ -57,14 +57,11 @@ export function gaps(scene, lane, from = scene.view.from, to = scene.view.to) {
 }
 
 function transferAt(scene, row, time, y) {
-  const predicted = scene.mode === "predicted";
-  for (const { lane, blocks, slot } of senders(scene.model, row, predicted)) {
+  for (const { lane, slot, block, shift, iteration } of sentOn(scene, row)) {
     const place = rowPlace(row, slot);
     if (row.split > 1 && (y < place.top - 1 || y > place.top + 5)) continue;
-    for (const [block, shift, iteration] of predicted ? scene.anchors.map((a) => [blocks, a.start, a.iteration]) : blocks.map((b) => [b, 0, b.iteration])) {
-      const i = block.at(time - shift);
-      if (i >= 0 && shows(row, block, i)) return transferItem(scene, lane, row.link, block, i, shift, iteration);
-    }
+    const i = block.at(time - shift);
+    if (i >= 0 && shows(row, block, i)) return transferItem(scene, lane, row.link, block, i, shift, iteration);
   }
   return null;
 }
@@ -80,7 +77,7 @@ export function transferItem(scene, lane, link, block, i, shift, iteration) {
 }
 
 function predictedTransfer(model, lane, link, block, i, iteration) {
-  const other = model.predictedSent.get(link)?.get(lane), start = model.startOf(iteration);
+  const other = model.predictionAt(iteration).sent.get(link)?.get(lane), start = model.startOf(iteration);
   const j = other ? other.find(block.gradient[i], block.microbatch[i]) : -1;
   return j < 0 || start === null ? null : { start: other.start[j] + start, end: other.end[j] + start };
 }

@@ -100,9 +100,9 @@ class Columns {
 export function paintStrip(scene, row) {
   const place = geometry(row);
   if (!place.stripHeight || scene.level === "plain" || scene.level === "share") return;
-  const block = scene.model.predictedOps[row.lane];
   for (const anchor of scene.anchors) {
     if (anchor.ahead || !blockOf(scene.model.ops[row.lane], anchor.iteration)) continue;
+    const block = scene.model.predictionAt(anchor.iteration).ops[row.lane];
     for (let i = Math.max(0, lastAtOrBefore(block.start, scene.view.from - anchor.start)); i < block.n; i++) {
       const x0 = scene.snap(scene.x(block.start[i] + anchor.start));
       if (x0 > scene.right) break;
@@ -115,10 +115,11 @@ export function paintStrip(scene, row) {
 /** What is predicted for iterations of which this lane has reported nothing yet: pale, with an edge. */
 export function paintAhead(scene, row) {
   if (scene.level === "share") return;
-  const place = geometry(row), block = scene.model.predictedOps[row.lane], blocks = scene.model.ops[row.lane];
+  const place = geometry(row), blocks = scene.model.ops[row.lane];
   const reported = blocks.length ? blocks[blocks.length - 1].iteration : -1;
   for (const anchor of scene.anchors) {
     if (anchor.iteration <= reported) continue;
+    const block = scene.model.predictionAt(anchor.iteration).ops[row.lane];
     for (let i = Math.max(0, lastAtOrBefore(block.start, scene.view.from - anchor.start)); i < block.n; i++) {
       const x0 = scene.snap(scene.x(block.start[i] + anchor.start));
       if (x0 > scene.right) break;
@@ -136,7 +137,8 @@ function* coverages(scene, row) {
     const measured = mode === "predicted" ? null : coverage.get(model, row.key, row.lanes, anchor);
     if (measured) yield [measured, 0, anchor.start, measured.end, false];
     else if (mode !== "measured" && model.predictedMs) {
-      yield [coverage.predicted(model, row.key, row.lanes), anchor.start, anchor.start, anchor.start + model.predictedMs, mode === "both"];
+      const prediction = model.predictionAt(anchor.iteration);
+      yield [coverage.predicted(prediction, row.key, row.lanes), anchor.start, anchor.start, anchor.start + prediction.ms, mode === "both"];
     }
   }
 }

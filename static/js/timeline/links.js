@@ -6,11 +6,20 @@ export function rowPlace(row, slot) {
   return { top: row.y + 2, height: 7, strip: row.y + 10 };
 }
 
-/** The lanes that send on a link row, with the slot that each takes. */
-export function senders(model, row, predicted = false) {
-  const byLane = (predicted ? model.predictedSent : model.sent).get(row.link) ?? new Map();
+/** The lanes that send on a link row, with the slot that each takes; `sent` is that of the model, or of a prediction. */
+function senders(model, row, sent = model.sent) {
+  const byLane = sent.get(row.link) ?? new Map();
   const list = [...byLane].filter(([lane]) => (row.pipeline === null || model.lanes[lane].pipeline === row.pipeline) && belongs(model.lanes[lane], row));
   return list.map(([lane, blocks]) => ({ lane, blocks, slot: row.split > 1 ? model.lanes[lane].pipeline % row.split : 0 }));
+}
+
+/** The blocks of a link row as drawn: [{lane, slot, block, shift (ms to add), iteration}]. */
+export function sentOn(scene, row) {
+  const { model, anchors } = scene;
+  if (scene.mode !== "predicted") {
+    return senders(model, row).flatMap(({ lane, blocks, slot }) => blocks.map((block) => ({ lane, slot, block, shift: 0, iteration: block.iteration })));
+  }
+  return anchors.flatMap(({ start, iteration }) => senders(model, row, model.predictionAt(iteration).sent).map(({ lane, blocks, slot }) => ({ lane, slot, block: blocks, shift: start, iteration })));
 }
 
 // In a row between two stages the sender is one of them.
@@ -32,9 +41,9 @@ export function paintLink(scene, row) {
     }
   }
   if (mode === "measured") return;
-  for (const { lane, blocks: block, slot } of senders(model, row, true)) {
-    const reported = model.ops[lane].at(-1)?.iteration ?? -1;
-    for (const anchor of scene.anchors) {
+  for (const anchor of scene.anchors) {
+    for (const { lane, blocks: block, slot } of senders(model, row, model.predictionAt(anchor.iteration).sent)) {
+      const reported = model.ops[lane].at(-1)?.iteration ?? -1;
       if (drawn) transfers(scene, block, row, slot, anchor.start);
       else strip(scene, block, row, slot, anchor, anchor.iteration > reported);
     }

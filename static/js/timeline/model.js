@@ -13,8 +13,8 @@ export class TimelineModel {
     this.reset({});
   }
 
-  /** Takes lanes, dcs, links and the prediction of a snapshot, and forgets all spans. */
-  reset({ lanes = [], dcs = [], links = [], predicted = null, usage = null }) {
+  /** Takes lanes, dcs, links and the predictions of a snapshot, and forgets all spans. */
+  reset({ lanes = [], dcs = [], links = [], predicted = null, predicted_before: before = [], usage = null }) {
     this.lanes = lanes;
     this.dcs = dcs;
     this.links = links;
@@ -32,23 +32,25 @@ export class TimelineModel {
     this.epoch = null;
     /** Iterations [first, last] that are looked at and stay, however old. */
     this.held = null;
-    this.setPredicted(predicted);
+    this.predictions = [];
+    this.setPredicted(predicted, before);
     this.version++;
   }
 
   /** Takes over usage, links and nodes of a snapshot of the same attempt; what was measured stays. */
-  renew({ links, lanes, usage }) {
+  renew({ links, lanes, usage, predicted, predicted_before: before }) {
+    if (predicted) this.setPredicted(predicted, before);
     if (links) this.links = links;
     if (usage) this.usage = usage;
     if (lanes) { this.lanes = lanes; this.nodeLabels = nodeLabels(lanes); }
     this.version++;
   }
 
-  /** Whether a snapshot speaks of the same GPUs and times as what is held. */
+  /** Whether a snapshot speaks of the same GPUs and times as what is held; what is predicted may have changed since. */
   isSame({ lanes = [], epoch = null, predicted = null }) {
     const same = (a, b) => a.rank === b.rank && a.pipeline === b.pipeline && a.stage === b.stage && a.dc === b.dc;
     return this.epoch !== null && epoch === this.epoch && lanes.length === this.lanes.length && lanes.every((lane, i) => same(lane, this.lanes[i]))
-      && (predicted?.iteration_ms ?? 0) === this.predictedMs;
+      && Boolean(predicted?.iteration_ms) === Boolean(this.predictedMs);
   }
 
   /** @param {Array<{seq: number, t: number, level: string, text: string}>} marks  t in Unix s; kept with their time in ms since the epoch */
@@ -64,21 +66,43 @@ export class TimelineModel {
     this.marks.splice(0, this.marks.length - MOST_MARKS);
   }
 
-  setPredicted(predicted) {
-    this.predictedMs = predicted?.iteration_ms ?? 0;
-    this.predictedUtilization = predicted?.utilization ?? null;
-    const perRank = new Map();
-    for (const [rank, ...codes] of predicted?.spans ?? []) perRank.set(rank, codes);
-    this.predictedOps = this.lanes.map((lane) => new OpBlock(0, perRank.get(lane.rank) ?? []));
-    this.predictedSent = new Map();
+  /**
+   * @param {object | null} predicted  what holds now: {since, iteration_ms, utilization, spans}
+   * @param {Array<object>} before  what held until then, oldest first; without spans where the page is not known to show those iterations
+   */
+  setPredicted(predicted, before = []) {
+    this.predictions = [...before, predicted ?? {}].map((one) => this.predictions.find((held) => isOf(held, one)) ?? this.#prediction(one));
+    const now = this.predictions.at(-1);
+    this.predictedMs = now.ms;
+    this.predictedUtilization = now.utilization;
+    this.predictedOps = now.ops;
+    this.predictedSent = now.sent;
+    this.medianForward = medianForward(now.ops);
+  }
+
+  /** Takes over spans of predictions that held in iterations of long ago. */
+  addPredictions(before) {
+    for (const one of before ?? []) {
+      const at = this.predictions.findIndex((held) => held.since === one.since && held.ms === one.iteration_ms);
+      if (one.spans && at >= 0 && !this.predictions[at].drawn) this.predictions[at] = this.#prediction(one);
+    }
+  }
+
+  #prediction({ since = 0, iteration_ms: ms = 0, utilization = null, spans = null }) {
+    const perRank = new Map(), sent = new Map();
+    for (const [rank, ...codes] of spans ?? []) perRank.set(rank, codes);
+    const ops = this.lanes.map((lane) => new OpBlock(0, perRank.get(lane.rank) ?? []));
     this.lanes.forEach((lane, i) => {
       for (const [key, block] of this.#transfers(lane, 0, perRank.get(lane.rank) ?? [])) {
-        if (!this.predictedSent.has(key)) this.predictedSent.set(key, new Map());
-        this.predictedSent.get(key).set(i, block);
+        if (!sent.has(key)) sent.set(key, new Map());
+        sent.get(key).set(i, block);
       }
     });
-    this.medianForward = medianForward(this.predictedOps);
+    return { since, ms, utilization, drawn: Boolean(spans?.length), ops, sent };
   }
+
+  /** What was predicted of an iteration: {since, ms, utilization, ops (by lane), sent}. */
+  predictionAt(iteration) { return this.predictions.findLast((one) => one.since <= iteration) ?? this.predictions[0]; }
 
   addIterations(entries) {
     for (const entry of entries ?? []) {
@@ -250,6 +274,9 @@ function nodeLabels(lanes) {
 
 /** All GPUs have reported the iteration: the server knows its utilization, and its end no longer moves. */
 export const isWhole = (it) => it.start != null && it.end != null && it.utilization != null;
+
+// A prediction that is held stands for one that the server tells without spans, or again.
+const isOf = (held, { since = 0, iteration_ms: ms = 0, spans }) => held.since === since && held.ms === ms && (held.drawn || !spans?.length);
 
 function medianForward(blocks) {
   const lengths = [];

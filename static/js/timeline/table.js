@@ -3,7 +3,7 @@ import { $, el } from "../lib/dom.js";
 import { count, fixed } from "../lib/format.js";
 import { titleOf } from "./describe.js";
 import { drawn, opItem, transferItem } from "./hit.js";
-import { senders, shows } from "./links.js";
+import { sentOn, shows } from "./links.js";
 
 const MOST = 300;
 
@@ -23,12 +23,10 @@ export function itemsIn(scene) {
 }
 
 function transfersOf(scene, row) {
-  const { from, to } = scene.view, predicted = scene.mode === "predicted", items = [];
-  for (const { lane, blocks } of senders(scene.model, row, predicted)) {
-    for (const [block, shift, iteration] of predicted ? scene.anchors.map((a) => [blocks, a.start, a.iteration]) : blocks.map((b) => [b, 0, b.iteration])) {
-      for (let i = 0; i < block.n; i++) {
-        if (block.end[i] + shift >= from && block.start[i] + shift <= to && shows(row, block, i)) items.push(transferItem(scene, lane, row.link, block, i, shift, iteration));
-      }
+  const { from, to } = scene.view, items = [];
+  for (const { lane, block, shift, iteration } of sentOn(scene, row)) {
+    for (let i = 0; i < block.n; i++) {
+      if (block.end[i] + shift >= from && block.start[i] + shift <= to && shows(row, block, i)) items.push(transferItem(scene, lane, row.link, block, i, shift, iteration));
     }
   }
   return items;

@@ -78,6 +78,8 @@ export class Timeline extends EventTarget {
   add(message) {
     if (message.epoch !== undefined) this.model.epoch = message.epoch;
     if (message.usage) this.model.usage = message.usage;
+    if (message.predicted) this.model.setPredicted(message.predicted, message.predicted_before);
+    else this.model.addPredictions(message.predicted_before);
     this.#take(message);
     this.view.follow();
     this.requestPaint();

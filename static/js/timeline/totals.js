@@ -12,7 +12,7 @@ const AFTER_MS = 250, MOST_GPUS = 64;
  */
 export function totalsOf(scene) {
   const { model, view, anchors } = scene, predicted = scene.mode === "predicted", last = anchors.at(-1);
-  const from = Math.max(view.from, anchors[0]?.start ?? view.from), to = Math.min(view.to, predicted ? (last?.start ?? 0) + model.predictedMs : model.frontier);
+  const from = Math.max(view.from, anchors[0]?.start ?? view.from), to = Math.min(view.to, predicted ? (last?.start ?? 0) + model.predictionAt(last?.iteration ?? 0).ms : model.frontier);
   if (!(to > from)) return null;
   const empty = () => ({ count: 0, ms: 0, longest: 0, known: 0 });
   const totals = { from, to, lanes: [], dcs: model.dcs.map(empty), run: empty() };

@@ -1,6 +1,6 @@
 // How busy lanes, DCs and links were: as the server says it, or computed from the prediction.
 
-// The prediction of a run never changes, so its shares are computed once.
+// What a prediction says never changes, so its shares are computed once.
 const predictions = new WeakMap();
 
 /** @returns {{lanes: number[], dcs: number[], links: Map<string, number>}} shares of 0 to 1, null where not known */

@@ -49,7 +49,8 @@ function arrival(scene, item) {
 }
 
 function transferOf(scene, lane, link, gradient, item) {
-  const predicted = scene.mode === "predicted", blocks = (predicted ? scene.model.predictedSent : scene.model.sent).get(link)?.get(lane);
+  const { model } = scene, predicted = scene.mode === "predicted";
+  const blocks = (predicted ? model.predictionAt(item.iteration).sent : model.sent).get(link)?.get(lane);
   if (!blocks) return null;
   const anchor = scene.anchors.find((a) => a.iteration === item.iteration);
   const [block, shift] = predicted ? [blocks, anchor?.start ?? 0] : [blocks.find((b) => b.iteration === item.iteration), 0];

@@ -11,6 +11,7 @@ from webapp.jobs.services.launch import (
     move_run,
     retry_run,
 )
+from webapp.jobs.services.predictions import forget_old_predictions
 from webapp.jobs.services.ranks import (
     is_cause,
     next_live_seq,
@@ -40,9 +41,10 @@ from webapp.jobs.services.status import (
 
 __all__ = [
     "Waiting", "add_mark", "bring_back", "cancel_run", "clone_run", "fail_or_move", "fail_run",
-    "finish_stopped", "forget_stopped_work", "is_cause", "launch_placement", "launch_plan", "launch_run",
-    "lock", "move_run", "next_live_seq", "place", "rank_failure", "record_adapted", "record_boundary",
-    "record_checkpoint", "record_dispatch", "record_last_line", "record_progress", "record_rank_event",
-    "record_recovery", "record_result", "record_schedule", "release_rank", "retry_run", "set_status",
-    "settle_move", "stop_at_boundary", "wait_for", "wait_in_queue",
+    "finish_stopped", "forget_old_predictions", "forget_stopped_work", "is_cause", "launch_placement",
+    "launch_plan", "launch_run", "lock", "move_run", "next_live_seq", "place", "rank_failure",
+    "record_adapted", "record_boundary", "record_checkpoint", "record_dispatch", "record_last_line",
+    "record_progress", "record_rank_event", "record_recovery", "record_result", "record_schedule",
+    "release_rank", "retry_run", "set_status", "settle_move", "stop_at_boundary", "wait_for",
+    "wait_in_queue",
 ]  # fmt: skip

@@ -6,18 +6,24 @@ from typing import Any
 from django.db import transaction
 
 from engine.runtime.adapt.told import described
-from webapp.jobs import notify
+from webapp.jobs import disturbances, notify
 from webapp.jobs.models import MarkLevel, Run, RunEvent
+from webapp.jobs.prediction import adapted_payload
+from webapp.jobs.services.predictions import present_job, record_prediction
 from webapp.jobs.services.status import add_mark
 
 
 @transaction.atomic
 def record_adapted(run: Run, event: dict[str, Any]) -> bool:
-    """Take in an `adapted` event of `run` as a mark; whether it was news. The prediction is not changed."""
+    """Take in an `adapted` event of `run`: a mark, and another prediction; whether it was news."""
     at = datetime.fromtimestamp(float(event["t"]), UTC)
-    text = f"{described(event)} The predicted timeline stays that of the plan at launch."[:600]
+    text = described(event)[:600]
     if RunEvent.objects.filter(run=run, at=at, text=text).exists():
         return False
-    add_mark(run, MarkLevel.WARN, text, at)
+    at_present = present_job(run)
+    if at_present is not None and "schedule" in event:  # which an agent of before 2026-11-25 does not say
+        document, seats = at_present
+        record_prediction(run, int(event["iteration"]), adapted_payload(document, event, seats=seats))
+    add_mark(run, MarkLevel.WARN, text, at, cost=disturbances.adaptation(event))
     notify.run_changed(run.pk)
     return True

@@ -9,46 +9,50 @@ from django.utils import timezone
 
 from engine.runtime.recovery.told import smaller_layout
 from webapp.inventory.models import silence
-from webapp.jobs import notify
+from webapp.jobs import disturbances, notify
 from webapp.jobs.models import RANK_OVER, Desired, MarkLevel, RankState, RankStatus, Run, RunEvent, Status
+from webapp.jobs.prediction import predicted_payload
+from webapp.jobs.services.predictions import predict_as_begun, record_prediction
 from webapp.jobs.services.status import add_mark, fail_run, lock
-
-_FROM = {
-    "memory": "from the memory of its machines",
-    "peer": "with replicas giving their state to what was lost",
-    "checkpoint": "from its last checkpoint",
-    "start": "from the beginning: nothing was saved",
-}
 
 
 @transaction.atomic
 def record_recovery(run: Run, event: dict[str, Any]) -> bool:
     """Take in a `recovery` event of `run` as a mark: what failed and what it cost; whether it was news."""
     at = datetime.fromtimestamp(float(event["t"]), UTC)
-    cost, noticed = float(event["lost_s"]), float(event["detected_s"])
-    how = _FROM[event["from"]]
+    iteration, noticed = int(event["iteration"]), float(event["detected_s"])
     silence = f" after {noticed:.1f} s of silence" if noticed else ""
     text = (
-        f"Recovered: goes on with iteration {int(event['iteration']) + 1:,} {how}; {cost:.1f} s were lost. "
-        f"What failed{silence}: {event['detail']}"
+        f"Recovered: goes on with iteration {iteration + 1:,} {disturbances.FROM[event['from']]}; "
+        f"{float(event['lost_s']):.1f} s were lost. What failed{silence}: {event['detail']}"
     )
     if "layout" in event:
         text = f"{smaller_layout(event['layout'])} {text}"
     text = text[:600]
     if RunEvent.objects.filter(run=run, at=at, text=text).exists():
         return False
+    add_mark(run, MarkLevel.WARN, text, at, cost=disturbances.recovery(event, done=run.done))
     if "layout" in event:
-        ways = {
-            str(int(rank)): [int(dc) for dc in dcs] for rank, dcs in event["layout"]["dcs_of_rank"].items()
-        }
-        run.cuts = [*run.cuts, {"iteration": int(event["iteration"]), "dcs_of_rank": ways}]
-        run.save(update_fields=["cuts"])
-    add_mark(run, MarkLevel.WARN, text, at)
+        _cut(run, iteration, event["layout"])
+    else:
+        predict_as_begun(run, iteration)
     # Out of the run for good: nobody waits for them or starts them again, and their GPUs are free.
     left = RankState.objects.filter(run=run, rank__in=event.get("left", ())).exclude(state__in=RANK_OVER)
     left.update(state=RankStatus.FINISHED, state_since=timezone.now(), detail="The run went on without it.")
     notify.run_changed(run.pk)
     return True
+
+
+def _cut(run: Run, iteration: int, layout: dict[str, Any]) -> None:
+    """From `iteration` on `run` goes on in a smaller layout."""
+    ways = {str(int(rank)): [int(dc) for dc in dcs] for rank, dcs in layout["dcs_of_rank"].items()}
+    cut: dict[str, Any] = {"iteration": iteration, "dcs_of_rank": ways}
+    if "job" in layout:
+        seats = {str(int(rank)): [int(at) for at in seat] for rank, seat in layout["seats"].items()}
+        record_prediction(run, iteration, predicted_payload(layout["job"], seats=seats))
+        cut |= {"job": layout["job"], "seats": seats}
+    run.cuts = [*run.cuts, cut]
+    run.save(update_fields=["cuts"])
 
 
 @transaction.atomic

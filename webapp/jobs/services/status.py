@@ -13,7 +13,7 @@ from django.utils import timezone
 from webapp import broker
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.jobs import notify
+from webapp.jobs import disturbances, notify
 from webapp.jobs.models import TERMINAL, Desired, MarkLevel, Run, RunEvent, Status
 from webapp.planning.models import Computation
 
@@ -60,7 +60,8 @@ def fail_run(run: Run, reason: str) -> Run:
     run = lock(run.pk)
     if not run.is_over:
         set_status(run, Status.FAILED, reason)
-        add_mark(run, MarkLevel.ERROR, reason)
+        cost = {} if run.moves else disturbances.failure(reason, done=run.done, saved=run.saved_step)
+        add_mark(run, MarkLevel.ERROR, reason, cost=cost)
         from webapp.jobs.services.boundary import go_on_elsewhere  # which moves runs on with what is here
 
         go_on_elsewhere(run)  # on its way to other nodes: that wish outlives the failure
@@ -150,8 +151,15 @@ def set_status(run: Run, status: Status, reason: str) -> None:
     notify.run_changed(run.pk)
 
 
-def add_mark(run: Run, level: MarkLevel, text: str, at: datetime | None = None) -> RunEvent:
-    """Tell something of `run` on its page; numbered in order without gaps."""
+def add_mark(
+    run: Run, level: MarkLevel, text: str, at: datetime | None = None, *, cost: dict[str, Any] | None = None
+) -> RunEvent:
+    """Tell something of `run` on its page; numbered in order without gaps.
+
+    cost : of what disturbed it, what it cost (webapp/jobs/disturbances.py).
+    """
     Run.objects.filter(pk=run.pk).update(mark_seq=F("mark_seq") + 1)
     seq = Run.objects.values_list("mark_seq", flat=True).get(pk=run.pk)
-    return RunEvent.objects.create(run=run, seq=seq, at=at or timezone.now(), level=level, text=text[:600])
+    return RunEvent.objects.create(
+        run=run, seq=seq, at=at or timezone.now(), level=level, text=text[:600], cost=cost or {}
+    )

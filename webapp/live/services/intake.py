@@ -17,7 +17,7 @@ from webapp.jobs.models import RankState, Run, RunEvent
 from webapp.live import payload, usage
 from webapp.live.codes import code_of
 from webapp.live.models import IterationStat, LogLine, SpanBatch
-from webapp.live.selectors import run_usage
+from webapp.live.selectors import predicted, run_usage
 from webapp.live.services import desks, logs
 from webapp.live.shape import Shape, shape_of_run, training
 
@@ -37,6 +37,7 @@ class Intake:
     clocks: dict[str, float] | None = None  # node → seconds by which its clock is ahead; None: not read yet
     touched: set[int] = field(default_factory=set)
     new_epoch: set[int] = field(default_factory=set)
+    replanned: set[int] = field(default_factory=set)  # of which something else may be predicted now
     refused: int = 0
 
 
@@ -292,15 +293,22 @@ def _take_checkpoint(intake: Intake, run: Run, event: Event) -> None:
 def _take_adapted(intake: Intake, run: Run, event: Event) -> None:
     if jobs.record_adapted(run, event):
         intake.touched.add(run.pk)
+        intake.replanned.add(run.pk)
 
 
 def _take_recovery(intake: Intake, run: Run, event: Event) -> None:
     if jobs.record_recovery(run, event):
         intake.touched.add(run.pk)
+        intake.replanned.add(run.pk)
 
 
 def _take_validation(intake: Intake, run: Run, event: Event) -> None:
-    """Nothing yet: the losses come with the result."""
+    """The loss of held-out text, after so many steps, belongs to the last of them."""
+    loss, step = _finite(event["loss"]), int(event["step"])
+    if loss is None or step < 1:
+        raise ValueError(f"loss {event['loss']} after {step} steps")
+    _stat(intake, run, step - 1).validation_loss = loss
+    intake.touched.add(run.pk)
 
 
 _TAKERS = {
@@ -318,6 +326,7 @@ ROLLED_UP = [
     "start",
     "end",
     "loss",
+    "validation_loss",
     "grad_norm",
     "learning_rate",
     "tokens",
@@ -363,6 +372,8 @@ def _message(intake: Intake, run: Run) -> dict[str, Any]:
         "marks": [payload.mark_entry(mark) for mark in marks],
         "ranks": payload.rank_entries(run.ranks.all()),
     }
+    if run.pk in intake.replanned:
+        message |= predicted(run, (run.iteration,))
     if stats:
         message["usage"] = run_usage(run, shape_of_run(run.pk))
     if run.pk in intake.new_epoch and run.epoch is not None:

@@ -1,0 +1,80 @@
+"""What disturbed a run, and what that cost: the table of its page."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from tests.site.telemetry import adapted
+from tests.site.test_reconcile import Nodes, nodes, running  # noqa: F401  (a fixture)
+from webapp.jobs import services
+from webapp.jobs.disturbances import disturbances_of
+from webapp.jobs.models import Run
+from webapp.live.selectors import snapshot
+
+RECOVERED: dict[str, Any] = {
+    "kind": "recovery", "failed": "rank", "detail": "rank 4 (east p0s4): killed by SIGKILL",
+    "detected_s": 0.0, "from": "memory", "iteration": 40, "lost_s": 3.25, "life": 2, "t": 1.79e9 + 30,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(world: Any, nodes: Nodes) -> Run:  # noqa: F811
+    run = running(world, nodes)
+    services.record_progress(run, iteration=41)
+    Run.objects.filter(pk=run.pk).update(started_at=timezone.now() - timedelta(seconds=100))
+    return Run.objects.get(pk=run.pk)
+
+
+def test_a_run_that_nothing_disturbed_has_no_table(run: Run, client: Client, world: Any) -> None:
+    found = disturbances_of(run)
+    assert (found.count, found.lost_s, found.again, list(found.rows)) == (0, 0, 0, [])
+    client.force_login(world.users["viewer"])
+    page = client.get(f"/runs/{run.pk}/").content.decode()
+    assert 'hx-sync="this:drop" hidden' in page[page.index('id="disturbances"') :]
+
+
+def test_every_failure_says_what_it_cost_and_from_where_the_run_went_on(
+    run: Run, client: Client, world: Any
+) -> None:
+    assert services.record_recovery(run, RECOVERED)
+    silent = {"detected_s": 4.5, "from": "checkpoint", "iteration": 30, "lost_s": 16.75, "t": 1.79e9 + 60}
+    assert services.record_recovery(
+        run, {**RECOVERED, **silent, "failed": "link", "detail": "silent for 4.5 s"}
+    )
+    services.record_adapted(run, adapted(run, t=1.79e9 + 90))
+    found = disturbances_of(run)
+    assert [(row.what, row.noticed, row.lost_s, row.again) for row in found.rows[1:]] == [
+        ("silent for 4.5 s", "after 4.5 s of silence", 16.75, 12),
+        ("rank 4 (east p0s4): killed by SIGKILL", "at once", 3.25, 2),
+    ]
+    assert [row.went_on for row in found.rows] == [
+        "with another schedule from iteration 42 on: "
+        "an iteration should now take 1,286 ms instead of 1,484 ms",
+        "with iteration 31, from its last checkpoint",
+        "with iteration 41, from the memory of its machines",
+    ]
+    assert (found.count, found.lost_s, found.again) == (3, 20.0, 14)
+    assert found.share == pytest.approx(0.2, rel=0.2)
+    client.force_login(world.users["viewer"])
+    page = client.get(f"/runs/{run.pk}/").content.decode()
+    table = page[page.index('id="disturbances"') : page.index('id="panel-events"')]
+    assert "hidden" not in table.partition(">")[0]
+    for said in ("killed by SIGKILL", "16.8", "3 disturbances", "20.0", "of the run’s time was lost"):
+        assert said in table
+
+
+def test_a_failure_says_what_would_be_done_again(run: Run) -> None:
+    services.record_checkpoint(run, {"step": 40, "state": "saved", "where": "/srv/c/step-40"})
+    run.refresh_from_db()
+    services.fail_run(run, "rank 0 said nothing")
+    (row,) = disturbances_of(Run.objects.get(pk=run.pk)).rows
+    assert (row.what, row.again) == ("rank 0 said nothing", 2)
+    assert row.went_on == "it failed; Resume goes on after iteration 40"
+
+
+def test_a_browser_is_told_which_marks_have_a_cost(run: Run) -> None:
+    services.record_recovery(run, RECOVERED)
+    assert {mark["costs"] for mark in snapshot(run.pk)["marks"]} == {False, True}

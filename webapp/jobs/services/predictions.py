@@ -1,0 +1,63 @@
+"""What is predicted of a run's iterations, where that changes while it runs."""
+
+from typing import Any
+
+from django.db import transaction
+from django.db.models import OuterRef, Subquery
+
+from webapp.jobs.models import PastPrediction, Run
+from webapp.jobs.prediction import Seats, predicted_payload
+
+
+@transaction.atomic
+def record_prediction(run: Run, since: int, predicted: dict[str, Any]) -> None:
+    """From iteration `since` (from 0) on `predicted` (as of `Run`) holds; what held before is kept as past.
+
+    Where a run goes back behind a change, what was to hold after that never did.
+    """
+    past = PastPrediction.objects.filter(run=run)
+    past.filter(since__gte=since).delete()
+    if run.predicted and run.predicted_since < since:
+        before = run.predicted
+        past.create(
+            run=run, since=run.predicted_since, iteration_ms=before["iteration_ms"],
+            utilization=before["utilization"], spans=before["spans"],
+        )  # fmt: skip
+    run.predicted, run.predicted_since = predicted, since
+    run.save(update_fields=["predicted", "predicted_since"])
+
+
+def present_job(run: Run) -> tuple[dict[str, Any], Seats | None] | None:
+    """The document of what `run` computes at present, and who computes what where that is not as at launch.
+
+    None where it is not known: rows and agents of before 2026-11-25 do not say it of fewer GPUs.
+    """
+    if not run.cuts:
+        return run.job.document, None
+    cut = run.cuts[-1]
+    return (cut["job"], cut["seats"]) if "job" in cut else None
+
+
+def predict_as_begun(run: Run, since: int) -> bool:
+    """Ranks that begin anew have the schedule of the launch, or of the run's smaller layout: whether that
+    changes the prediction from iteration `since` on."""
+    at_present = present_job(run)
+    if at_present is None or run.predicted_since <= (run.cuts[-1]["iteration"] if run.cuts else 0):
+        return False
+    document, seats = at_present
+    record_prediction(run, since, predicted_payload(document, seats=seats))
+    return True
+
+
+@transaction.atomic
+def forget_old_predictions(keep: int) -> int:
+    """Forget the spans of predictions that held before the last `keep` iterations of their run alone; how
+    many. Their figures stay."""
+    following = PastPrediction.objects.filter(run=OuterRef("run"), since__gt=OuterRef("since"))
+    ends = Subquery(following.order_by("since").values("since")[:1])
+    gone = 0
+    for past in PastPrediction.objects.exclude(spans=[]).annotate(ends=ends).select_related("run"):
+        until = past.ends if past.ends is not None else past.run.predicted_since
+        if until <= past.run.iteration - keep:
+            gone += PastPrediction.objects.filter(pk=past.pk).update(spans=[])
+    return gone
