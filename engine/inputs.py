@@ -193,6 +193,10 @@ def _first(error: ValidationError, model: type[BaseModel], at: str) -> InputErro
         return InputError(field, value, "must be a finite number")
     if problem["type"] in ("model_type", "dict_type", "model_attributes_type"):
         return InputError(field, value, "must be an object with named fields")
+    if problem["type"] in ("too_short", "too_long"):
+        least, most = problem["ctx"].get("min_length"), problem["ctx"].get("max_length")
+        number, how = (least, "at least") if most is None else (most, "at most")
+        return InputError(field, value, f"must have {how} {number} {'entry' if number == 1 else 'entries'}")
     message = problem["msg"].replace("Input should be", "must be")
     return InputError(field, value, message[:1].lower() + message[1:])
 

@@ -1,11 +1,13 @@
 """Bodies and headers of the API: as OpenAI's, so that its clients read them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 from django.http import JsonResponse
 
+from engine.inputs import nearest
 from webapp.accounts.services import request_id
 from webapp.prefill.quota import Drawn
 
@@ -53,6 +55,13 @@ def no_such_model(name: str) -> ApiError:
     """The refusal of a model that is not the tenancy's: for its key it does not exist."""
     text = f"The model {name[:80]!r} does not exist for this key; GET /v1/models lists those that do."
     return ApiError(404, "model_not_found", text, param="model")
+
+
+def unknown_field(name: str, known: Iterable[str]) -> ApiError:
+    """The refusal of a field that nobody knows: it may be one that would change the answer."""
+    hint = nearest(name[:40], known)
+    text = f"Unknown field {name[:40]!r}: {hint}{'' if hint.endswith('?') else '.'}"
+    return ApiError(400, "unknown_field", text, param=name[:40])
 
 
 def answer(
