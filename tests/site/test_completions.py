@@ -126,6 +126,9 @@ def test_the_official_client_completes_and_chats(shop: Shop, caplog: Any) -> Non
         used + 5,
     )
     assert int(raw.headers["x-ratelimit-limit-tokens"]) == LIMIT
+    assert raw.headers["x-content-type-options"] == "nosniff"
+    assert "set-cookie" not in raw.headers
+    assert int(raw.headers["content-length"]) > 0
     assert abs(int(raw.headers["x-ratelimit-remaining-tokens"]) - (LIMIT - used)) <= 100
     pieces = list(
         shop.client.completions.create(
@@ -327,6 +330,9 @@ async def test_a_body_that_comes_too_slowly_or_too_large_never_reaches_django(mo
     async def django(scope: Any, receive: Any, send: Any) -> None:
         reached.append(await receive())
 
+    async def pages(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("the API is no page")
+
     async def ask(parts: list[bytes], *, end: bool = True) -> int:
         sent: list[Any] = []
         left = list(parts)
@@ -340,7 +346,7 @@ async def test_a_body_that_comes_too_slowly_or_too_large_never_reaches_django(mo
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await InMemory(django)({"type": "http", "path": "/v1/completions"}, receive, send)
+        await InMemory(pages, api=django)({"type": "http", "path": "/v1/completions"}, receive, send)
         return sent[0]["status"] if sent else 0
 
     assert await ask([b"{", b"}"]) == 0

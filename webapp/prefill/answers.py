@@ -69,6 +69,7 @@ def answer(
 ) -> JsonResponse:
     """A JSON answer with the request's id and, where they are known, the rate limits of the tenancy."""
     made = JsonResponse(body, status=status)
+    made["Content-Length"] = str(len(made.content))
     for name, value in headers(request or request_id(), drawn).items():
         made[name] = value
     return made
