@@ -4,7 +4,9 @@ import os
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
+from django.conf import settings
 from django.core.asgi import get_asgi_application
+from django.core.handlers.asgi import ASGIHandler
 
 http = get_asgi_application()  # before anything that imports models
 
@@ -18,9 +20,19 @@ from webapp.prefill.gateway.bodies import InMemory  # noqa: E402
 
 require_servers()
 
+
+def _with(middleware: list[str]) -> ASGIHandler:
+    """Django with `middleware` alone; it reads the setting once, when it is made."""
+    everything, settings.MIDDLEWARE = settings.MIDDLEWARE, middleware
+    try:
+        return ASGIHandler()
+    finally:
+        settings.MIDDLEWARE = everything
+
+
 application = ProtocolTypeRouter(
     {
-        "http": InMemory(http),
+        "http": InMemory(http, api=_with(settings.API_MIDDLEWARE)),
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )

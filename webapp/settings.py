@@ -74,6 +74,12 @@ MIDDLEWARE = [
     "axes.middleware.AxesMiddleware",  # last: it answers for a locked-out login
 ]
 
+# Of /v1/: who calls there has a key; sessions, forms and pages would take a third of the CPU of a call.
+API_MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django_structlog.middlewares.RequestMiddleware",
+]
+
 ROOT_URLCONF = "webapp.urls"
 ASGI_APPLICATION = "webapp.asgi.application"
 TEMPLATES = [

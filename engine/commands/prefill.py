@@ -32,9 +32,10 @@ def replay_command(file: str, as_json: bool, placements: Path | None) -> None:
     """Replay a trace of requests against the bubbles of a schedule.
 
     FILE (JSON or YAML, - for standard input): bubbles {scenario, slot_ms} or {timeline}, cells, phase,
-    warm_iterations, profile {points}, {a_ms, b_ms, c_ms} or {model, gpu}, pp_degree, lan_gbps,
-    kv_bytes_per_token, trace (a file, azure-code or mooncake-conversation), load, requests, too_long and
-    controller {guard_ms, queue, chunk_tokens, order, ttft_slo_ms, kv_budget_gb}.
+    warm_iterations, profile {points}, {a_ms, b_ms, c_ms} or {model, gpu, tensor_parallel}, pp_degree,
+    lan_gbps, kv_bytes_per_token, hop_ms, activation_bytes_per_token, trace (a file, azure-code or
+    mooncake-conversation), load, requests, too_long and controller {guard_ms, queue, reserve_ms,
+    chunk_tokens, order, ttft_slo_ms, kv_budget_gb}.
     """
     from engine.commands.compiled import announce_compilation, announce_prefill_compilation
 

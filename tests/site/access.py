@@ -314,7 +314,9 @@ ACCESS: dict[str, Access] = {
     "prefill:usage-export": Access(get=ACCOUNT, post=ACCOUNT, args=lambda world: {"kind": "csv"}),
     # the API: a key opens it; a session, anybody's, does not
     "v1:models": Access(get=dict.fromkeys(PERSONS, "401")),
+    "v1:model": Access(get=dict.fromkeys(PERSONS, "401"), args=lambda w: {"name": "llama-3-8b@east"}),
     "v1:quote": Access(post=dict.fromkeys(PERSONS, "401")),
+    "v1:root": Access(get=dict.fromkeys(PERSONS, "404"), post=dict.fromkeys(PERSONS, "404")),
     "v1:unknown": Access(
         get=dict.fromkeys(PERSONS, "404"),
         post=dict.fromkeys(PERSONS, "404"),

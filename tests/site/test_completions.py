@@ -126,6 +126,9 @@ def test_the_official_client_completes_and_chats(shop: Shop, caplog: Any) -> Non
         used + 5,
     )
     assert int(raw.headers["x-ratelimit-limit-tokens"]) == LIMIT
+    assert raw.headers["x-content-type-options"] == "nosniff"
+    assert "set-cookie" not in raw.headers
+    assert int(raw.headers["content-length"]) > 0
     assert abs(int(raw.headers["x-ratelimit-remaining-tokens"]) - (LIMIT - used)) <= 100
     pieces = list(
         shop.client.completions.create(
@@ -146,10 +149,15 @@ def test_the_official_client_completes_and_chats(shop: Shop, caplog: Any) -> Non
         deltas = [chunk.choices[0].delta for chunk in stream]
     assert "".join(delta.content or "" for delta in deltas) == said
     assert [delta.role for delta in deltas][:2] == ["assistant", None]
+    messages += [chat.choices[0].message, {"role": "user", "content": "On."}]  # as its own library has it
+    second = shop.client.chat.completions.create(model=MODEL, messages=messages, max_tokens=2)
+    asked = f"<system>Be brief.<user>{PROMPT}<assistant>{said}<user>On."
+    assert second.choices[0].message.content == expected(asked, 2)
     assert {found.id for found in shop.client.models.list()} == {MODEL, east, f"{MODEL}@mid"}
+    assert shop.client.models.retrieve(east).id == east
 
-    events = shop.usage(4)
-    assert [event.outcome for event in events] == [Outcome.DELIVERED] * 4
+    events = shop.usage(5)
+    assert [event.outcome for event in events] == [Outcome.DELIVERED] * 5
     assert events[0].request_id == raw.headers["x-request-id"]
     assert [event.charge for event in events] == [charge_of(e.prompt_tokens, 60_000) for e in events]
     assert all(event.ttft_ms is not None and 0 < event.ttft_ms < 5_000 for event in events)
@@ -201,6 +209,10 @@ def test_what_is_wrong_has_its_status_and_costs_nothing(shop: Shop, caplog: Any)
         assert refused({**ask, name: value}, 400, "unsupported_field").json()["error"]["param"] == name
     chat = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}]}
     refused({**chat, "tools": [{"type": "function"}]}, 400, "unsupported_field", "/v1/chat/completions")
+    calls = {"role": "assistant", "content": "x", "tool_calls": [{"id": "1", "type": "function"}]}
+    refused({**chat, "messages": [calls]}, 400, "invalid_value", "/v1/chat/completions")
+    hint = refused({**ask, "stops": "x"}, 400, "unknown_field").json()["error"]["message"]
+    assert hint == "Unknown field 'stops': did you mean 'stop'?"
     refused({**ask, "prompt": [PROMPT, PROMPT]}, 400, "invalid_value")
     refused({**ask, "prompt": [1] * 201}, 413, "prompt_too_long")
     refused({**ask, "prompt": "x" * 3_000_000}, 413, "request_too_large")
@@ -318,6 +330,9 @@ async def test_a_body_that_comes_too_slowly_or_too_large_never_reaches_django(mo
     async def django(scope: Any, receive: Any, send: Any) -> None:
         reached.append(await receive())
 
+    async def pages(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("the API is no page")
+
     async def ask(parts: list[bytes], *, end: bool = True) -> int:
         sent: list[Any] = []
         left = list(parts)
@@ -331,7 +346,7 @@ async def test_a_body_that_comes_too_slowly_or_too_large_never_reaches_django(mo
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await InMemory(django)({"type": "http", "path": "/v1/completions"}, receive, send)
+        await InMemory(pages, api=django)({"type": "http", "path": "/v1/completions"}, receive, send)
         return sent[0]["status"] if sent else 0
 
     assert await ask([b"{", b"}"]) == 0
@@ -399,6 +414,7 @@ def test_a_batch_waits_for_its_turn_and_says_what_became_of_each_line(shop: Shop
     for i, text in enumerate(texts):
         assert found[f"c{i}"]["body"]["choices"][0]["text"] == expected(text, 2)
     assert (found["long"]["status_code"], found["wrong"]["status_code"]) == (413, 400)
+    assert len({row["request_id"] for row in found.values()}) == 14
     assert {(ask.priority, ask.ttft_objective_ms) for ask in shop.desk.asked} == {(-1, None)}
     events = shop.usage(13)
     assert sorted(event.outcome for event in events) == ["delivered"] * 12 + ["refused"]

@@ -1,11 +1,13 @@
 """Bodies and headers of the API: as OpenAI's, so that its clients read them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 from django.http import JsonResponse
 
+from engine.inputs import nearest
 from webapp.accounts.services import request_id
 from webapp.prefill.quota import Drawn
 
@@ -55,11 +57,19 @@ def no_such_model(name: str) -> ApiError:
     return ApiError(404, "model_not_found", text, param="model")
 
 
+def unknown_field(name: str, known: Iterable[str]) -> ApiError:
+    """The refusal of a field that nobody knows: it may be one that would change the answer."""
+    hint = nearest(name[:40], known)
+    text = f"Unknown field {name[:40]!r}: {hint}{'' if hint.endswith('?') else '.'}"
+    return ApiError(400, "unknown_field", text, param=name[:40])
+
+
 def answer(
     body: dict[str, Any], *, status: int = 200, drawn: Drawn | None = None, request: str = ""
 ) -> JsonResponse:
     """A JSON answer with the request's id and, where they are known, the rate limits of the tenancy."""
     made = JsonResponse(body, status=status)
+    made["Content-Length"] = str(len(made.content))
     for name, value in headers(request or request_id(), drawn).items():
         made[name] = value
     return made

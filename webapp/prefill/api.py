@@ -8,18 +8,17 @@ from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
-from engine.inputs import nearest
 from engine.prefill.placement import Refusal
 from webapp.inventory.models import DataCenter
 from webapp.prefill import quota
-from webapp.prefill.answers import ApiError, answer, no_such_model
+from webapp.prefill.answers import ApiError, answer, no_such_model, unknown_field
 from webapp.prefill.bearer import with_key
 from webapp.prefill.catalogue import context_tokens
 from webapp.prefill.catalogue import models as measured_models
 from webapp.prefill.models import Tenancy, charge_of
-from webapp.prefill.quote import NOTHING_RUNS_MS, Admitted, quote
+from webapp.prefill.quote import NOTHING_RUNS_MS, Admitted, quote, soonest
 from webapp.prefill.reasons import WHY
-from webapp.prefill.served import all_paused, desks_for, desks_in
+from webapp.prefill.served import all_paused, desks_for, desks_in, places_of
 
 FIELDS = ("model", "prompt", "prompt_tokens")
 MOST_TOKENS = 10**9
@@ -28,6 +27,19 @@ MOST_TOKENS = 10**9
 @with_key("GET")
 def models(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
     """The model of the key's tenancy, anywhere and as model@dc; `open`: whether a run takes prompts there."""
+    return answer({"object": "list", "data": _models(tenancy)})
+
+
+@with_key("GET")
+def model(request: HttpRequest, tenancy: Tenancy, name: str) -> HttpResponse:
+    """One of `models`."""
+    for found in _models(tenancy):
+        if found["id"] == name:
+            return answer(found)
+    return unlogged(no_such_model(name).response())
+
+
+def _models(tenancy: Tenancy) -> list[dict[str, Any]]:
     open_in = set(desks_in([tenancy.team_id]).filter(model=tenancy.model).values_list("dc__name", flat=True))
     about = {
         "object": "model",
@@ -36,16 +48,15 @@ def models(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
         "max_prompt_tokens": tenancy.longest_prompt,
     }
     names = {dc.name: f"{tenancy.model}@{dc.name}" for dc in tenancy.datacenters}
-    found = [{"id": tenancy.model, **about, "open": bool(open_in & names.keys())}]
-    found += [{"id": name, **about, "open": dc in open_in} for dc, name in names.items()]
-    return answer({"object": "list", "data": found})
+    everywhere = {"id": tenancy.model, **about, "open": bool(open_in & names.keys())}
+    return [everywhere, *({"id": name, **about, "open": dc in open_in} for dc, name in names.items())]
 
 
 @with_key("POST")
 def prefill_quote(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
     """Whether a prompt would be admitted now, how soon its KV cache would be there, and its price."""
     asked = _document(request)
-    dc = _place(tenancy, asked.get("model"))
+    places = places_of(tenancy, asked.get("model"))
     tokens, counted = _tokens(asked)
     _require_short(tenancy, tokens, counted)
     limit = tenancy.tokens_per_min or 0
@@ -53,7 +64,7 @@ def prefill_quote(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
     if not drawn.ok:
         text = f"{drawn.remaining:,} of {limit:,} tokens a minute are left."
         raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=drawn.wait_s, drawn=drawn)
-    found, basis = _found(tenancy, dc, tokens)
+    found, dc, basis = _soonest(tenancy, places, tokens)
     if isinstance(found, Refusal):
         wait_s = None if found.retry_after_ms is None else found.retry_after_ms / 1e3
         raise ApiError(503, found.reason, WHY[found.reason], retry_after_s=wait_s, drawn=drawn)
@@ -62,6 +73,7 @@ def prefill_quote(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
         "object": "prefill.quote",
         "admitted": True,
         "model": asked["model"],
+        "datacenter": dc.name,
         "prompt_tokens": tokens,
         "prompt_tokens_counted": counted,
         "basis": basis,
@@ -72,6 +84,16 @@ def prefill_quote(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
         "charge_microusd": charge_of(tokens, price),
     }
     return answer(body, drawn=drawn)
+
+
+def _soonest(
+    tenancy: Tenancy, places: list[DataCenter], tokens: int
+) -> tuple[Admitted | Refusal, DataCenter, str]:
+    """Of what is foretold for `places`, that of the first to be done, else of the first to be asked again."""
+    found = {dc: _found(tenancy, dc, tokens) for dc in places}
+    best = soonest([said for said, _ in found.values()])
+    dc, basis = next((dc, basis) for dc, (said, basis) in found.items() if said is best)
+    return best, dc, basis
 
 
 def _found(tenancy: Tenancy, dc: DataCenter, tokens: int) -> tuple[Admitted | Refusal, str]:
@@ -91,9 +113,15 @@ def _found(tenancy: Tenancy, dc: DataCenter, tokens: int) -> tuple[Admitted | Re
 
 @csrf_exempt
 @login_not_required
-def unknown(request: HttpRequest, rest: str) -> HttpResponse:
+def unknown(request: HttpRequest, rest: str = "") -> HttpResponse:
     """Every other address."""
-    return ApiError(404, "unknown_url", "There is no such address under /v1/.").response()
+    return unlogged(ApiError(404, "unknown_url", "There is no such address under /v1/.").response())
+
+
+def unlogged(response: HttpResponse) -> HttpResponse:
+    """Without Django's line in the log, which quotes the address: a client may have put a prompt there."""
+    response._has_been_logged = True  # type: ignore[attr-defined]
+    return response
 
 
 def _document(request: HttpRequest) -> dict[str, Any]:
@@ -108,19 +136,8 @@ def _document(request: HttpRequest) -> dict[str, Any]:
         raise ApiError(400, "invalid_json", "The body must be one JSON object.")
     for name in asked:
         if name not in FIELDS:
-            text = f"Unknown field {name[:40]!r}: {nearest(name[:40], FIELDS)}."
-            raise ApiError(400, "unknown_field", text, param=name[:40])
+            raise unknown_field(name, FIELDS)
     return asked
-
-
-def _place(tenancy: Tenancy, name: object) -> DataCenter:
-    """The data centre of `name`, model@dc. One that is not the tenancy's does not exist for it."""
-    if not isinstance(name, str):
-        raise ApiError(400, "invalid_value", "model must be text, as in llama-3-8b@us-east.", param="model")
-    for dc in tenancy.datacenters:
-        if name == f"{tenancy.model}@{dc.name}":
-            return dc
-    raise no_such_model(name)
 
 
 def _tokens(asked: dict[str, Any]) -> tuple[int, str]:

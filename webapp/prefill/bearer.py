@@ -22,11 +22,13 @@ log = structlog.get_logger(__name__)
 LONGEST_KEY = 200
 CALLS_PER_MIN = 1200  # of one tenancy, over all its keys
 
-View = Callable[[HttpRequest, Tenancy], HttpResponse]
+View = Callable[..., HttpResponse]
 
 
 def with_key(method: str) -> Callable[[View], Callable[..., HttpResponse]]:
-    """For a view that takes (request, tenancy in force) and may raise ApiError; answers to `method` alone.
+    """For a view that takes (request, tenancy in force, what its address names) and may raise ApiError.
+
+    It answers to `method` alone, and where that is GET to HEAD.
 
     The key is looked up at every call: one that was revoked opens nothing from then on.
     """
@@ -37,9 +39,9 @@ def with_key(method: str) -> Callable[[View], Callable[..., HttpResponse]]:
         @wraps(view)
         def guarded(request: HttpRequest, **kwargs: Any) -> HttpResponse:
             try:
-                if request.method != method:
+                if request.method not in (method, "HEAD" if method == "GET" else method):
                     return not_allowed(method)
-                return view(request, caller(request).tenancy)
+                return view(request, caller(request).tenancy, **kwargs)
             except ApiError as error:
                 return error.response()
             except (redis.RedisError, OSError):

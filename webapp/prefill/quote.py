@@ -2,8 +2,9 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 from engine.prefill.controller import Controller
@@ -60,14 +61,17 @@ def quote(model: str, dc: DataCenter, tokens: int, ttft_ms: float) -> Admitted |
         answers = [
             _ask(one, begun[one.cell.run.pk], tokens, ttft_ms) for one in live if one.cell.run.pk in begun
         ]
+    return soonest(answers) if answers else Refusal(reason="no_bubble", retry_after_ms=NOTHING_RUNS_MS)
+
+
+def soonest(answers: Sequence[Admitted | Refusal]) -> Admitted | Refusal:
+    """Of one or more answers the place that is done first (untimed last), else the refusal after which
+    to try again first."""
     admitted = [answer for answer in answers if isinstance(answer, Admitted)]
     if admitted:
-        return min(admitted, key=lambda answer: answer.ttft_ms or 0.0)
+        return min(admitted, key=lambda answer: inf if answer.ttft_ms is None else answer.ttft_ms)
     refused = [answer for answer in answers if isinstance(answer, Refusal)]
-    if not refused:
-        return Refusal(reason="no_bubble", retry_after_ms=NOTHING_RUNS_MS)
-    soonest = [r for r in refused if r.retry_after_ms is not None]
-    return min(soonest, key=lambda r: r.retry_after_ms or 0.0) if soonest else refused[0]
+    return min(refused, key=lambda r: inf if r.retry_after_ms is None else r.retry_after_ms)
 
 
 def _live_cells(model: str, dc: DataCenter) -> list[_Live]:

@@ -8,6 +8,7 @@ from engine.runtime.prefill.settings import PrefillSettings
 from webapp.inventory.models import DataCenter
 from webapp.jobs.models import Run
 from webapp.live.models import Desk, PrefillSecond
+from webapp.prefill.answers import ApiError, no_such_model
 from webapp.prefill.models import Tenancy
 
 
@@ -25,6 +26,23 @@ def served_models(teams: Any) -> set[str]:
         if section
     }
     return {*desks_in(teams).values_list("model", flat=True), *promised}
+
+
+def places_of(tenancy: Tenancy, name: object) -> list[DataCenter]:
+    """Where `name`, a model or model@dc, may run for a tenancy.
+
+    Raises
+    ------
+    ApiError
+        It is not the tenancy's: for its key it does not exist.
+    """
+    if not isinstance(name, str):
+        text = "model must be text, as in llama-3-8b or llama-3-8b@us-east."
+        raise ApiError(400, "invalid_value", text, param="model")
+    found = [dc for dc in tenancy.datacenters if name in (tenancy.model, f"{tenancy.model}@{dc.name}")]
+    if not found:
+        raise no_such_model(name)
+    return found
 
 
 def desks_for(tenancy: Tenancy, dc: DataCenter) -> QuerySet[Desk]:

@@ -236,10 +236,10 @@ class DeskService:
         if ask.max_tokens > 1 and self._decoder is None:
             self._refuse(guest, ask, "invalid_prompt", prompt_tokens=count, message=f"max_tokens: {MISSING}")
         elif count > ask.longest_prompt:
-            message = f"at most {ask.longest_prompt:,} tokens"
+            message = f"{ask.longest_prompt:,} are allowed"
             self._refuse(guest, ask, "prompt_too_long", prompt_tokens=count, message=message)
         elif count + ask.max_tokens > self.model.context:
-            message = f"prompt and max_tokens: at most {self.model.context:,} tokens, the model's context"
+            message = f"with max_tokens = {ask.max_tokens:,} more than the model's {self.model.context:,}"
             self._refuse(guest, ask, "context_length_exceeded", prompt_tokens=count, message=message)
         else:
             return ids

@@ -27,7 +27,6 @@ from engine.runtime.transport.handshake import Identity, dial, listen
 CONNECT_S = 5.0
 HANDSHAKE_S = 5.0
 SEND_S = 5.0  # for a stage that takes nothing
-MOST_QUEUED = 64  # chunks on their way; what is older is too late by far
 
 
 class Handed(Document):
@@ -66,21 +65,32 @@ def address_key(rank: int) -> str:
 
 
 class HandOn:
-    """Sends to the next stage, rank `behind`, on a thread of its own: neither prefill nor training waits."""
+    """Sends to the next stage, rank `behind`, on a thread of its own: neither prefill nor training waits.
 
-    def __init__(self, me: Identity, store: Any, *, behind: int) -> None:
-        self._me, self._store, self._behind = me, store, behind
+    most_bytes : of hidden states that wait to be sent; where they are more, the oldest are lost.
+    """
+
+    def __init__(self, me: Identity, store: Any, *, behind: int, most_bytes: int) -> None:
+        self._me, self._store, self._behind, self._most_bytes = me, store, behind, most_bytes
         self._changed = threading.Condition()
-        self._queue: deque[tuple[Handed, Tensor]] = deque(maxlen=MOST_QUEUED)
+        self._queue: deque[tuple[Handed, Tensor]] = deque()
         self._closing = False
         self._socket: socket.socket | None = None
         self._thread = threading.Thread(target=self._work, name="hand-on", daemon=True)
         self._thread.start()
 
+    @property
+    def bytes_queued(self) -> int:
+        """Of what has not begun to go out."""
+        with self._changed:
+            return sum(hidden.nbytes for _, hidden in self._queue)
+
     def send(self, what: Handed, hidden: Tensor) -> None:
         """Send it when those before it are gone."""
         with self._changed:
             self._queue.append((what, hidden))
+            while self.bytes_queued > self._most_bytes:
+                self._queue.popleft()
             self._changed.notify_all()
 
     def clear(self) -> None:

@@ -57,7 +57,9 @@ def prefill_of(
     server = _listening(
         "KV caches", me, spec.ports, lambda port: KvServer(stage.pool, identity, host=me.host, port=port)
     )
-    behind = None if beside.behind is None else HandOn(identity, store, behind=beside.behind)
+    behind = None
+    if beside.behind is not None:
+        behind = HandOn(identity, store, behind=beside.behind, most_bytes=stage.most_hidden_bytes)
     leads = me == gpus_of(spec, me.dc)[0]
     seat = Seat(stage, server, ops=ops, leads=leads, span=span, onward=behind)
     before = None

@@ -64,6 +64,10 @@ class KvShape:
     def block_bytes(self) -> int:
         return self.token_bytes * self.block_tokens
 
+    def tokens_within(self, budget_bytes: int) -> int:
+        """Tokens that whole blocks of a budget hold."""
+        return budget_bytes // self.block_bytes * self.block_tokens
+
     def blocks_of(self, tokens: int) -> int:
         """Blocks that hold so many tokens; the last may be part full."""
         return -(-tokens // self.block_tokens)

@@ -108,7 +108,7 @@ class Seat:
         self._training = _Training()
         self.waits = Waits()
         self._rows: list[Row] = []
-        self._inputs = SeatInputs()
+        self._inputs = SeatInputs(stage.most_hidden_bytes)
         self._running: str | None = None
         self._closing = False
         self._ran: deque[tuple[float, float]] = deque()

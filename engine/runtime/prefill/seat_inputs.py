@@ -22,22 +22,33 @@ class SeatInputs:
     """What the stage before handed on, in main memory, until it is used, dropped, or its lease ends.
 
     Two that are of the same tokens are the same: one that was planned anew may use what came before. Not for
-    two threads at once. clock : monotonic seconds.
+    two threads at once.
+
+    Parameters
+    ----------
+    most_bytes : that all may have. What came first goes first: it is the likeliest to be of no use any more,
+        and a chunk that misses its own is planned anew.
+    clock : monotonic seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most_bytes, self._clock = most_bytes, clock
         self._waiting: dict[_Key, _Waiting] = {}
 
     @property
     def bytes_in_use(self) -> int:
-        return sum(one.hidden.numel() * one.hidden.itemsize for one in self._waiting.values())
+        return sum(one.hidden.nbytes for one in self._waiting.values())
 
     def put(self, what: Handed, hidden: Tensor) -> None:
         """Keep hidden states (tokens, hidden) for their chunk."""
         self.expire()
-        expires = self._clock() + what.lease_s
-        self._waiting[what.request, what.done, what.tokens] = _Waiting(hidden, expires)
+        key = what.request, what.done, what.tokens
+        self._waiting.pop(key, None)
+        room = self._most_bytes - hidden.nbytes
+        while self._waiting and self.bytes_in_use > room:
+            del self._waiting[next(iter(self._waiting))]
+        if room >= 0:
+            self._waiting[key] = _Waiting(hidden, self._clock() + what.lease_s)
 
     def has(self, row: Row) -> bool:
         """Whether the row's are there."""

@@ -39,16 +39,23 @@ def examine(settings: PrefillSettings, *, stages: Sequence[int]) -> LlamaConfig:
     if settings.kv_budget_bytes < block_bytes:
         allowed = f"at least {block_bytes / 1e9:g}: a block of {BLOCK_TOKENS} tokens"
         raise InputError("prefill.kv_budget_gb", settings.kv_budget_gb, allowed)
-    weights = sum(parts[stage].weight_bytes(settings.dtype) for stage in stages)
-    needed = weights + len(stages) * settings.kv_budget_bytes
+    needed = sum(_memory_bytes(parts[stage], settings) for stage in stages)
     there = _main_memory_bytes()
     if needed > there:
         allowed = (
-            f"{len(stages)} ranks here need {needed:,} bytes for weights and KV caches; "
+            f"{len(stages)} ranks here need {needed:,} bytes for weights, KV caches and hidden states; "
             f"the machine has {there:,}"
         )
         raise InputError("prefill.kv_budget_gb", settings.kv_budget_gb, allowed)
     return config
+
+
+def _memory_bytes(part: Part, settings: PrefillSettings) -> int:
+    """What a rank takes at most: weights, KV caches, hidden states that came and that are to go on."""
+    shape = KvShape.of(part.config, part.blocks, dtype=settings.dtype, block_tokens=BLOCK_TOKENS)
+    hidden = shape.tokens_within(settings.kv_budget_bytes) * part.hidden_bytes(settings.dtype)
+    ways = (not part.is_first) + (not part.is_last)
+    return part.weight_bytes(settings.dtype) + settings.kv_budget_bytes + ways * hidden
 
 
 def cache_shape(config: LlamaConfig, settings: PrefillSettings) -> KvShape:

@@ -85,6 +85,12 @@ class PrefillStage:
         self._frequencies = frequencies(part.config).to(self.device)
         self._report = report
 
+    @property
+    def most_hidden_bytes(self) -> int:
+        """Of hidden states of as many tokens as the KV caches may hold: requests here have no more."""
+        tokens = self.pool.shape.tokens_within(self.settings.kv_budget_bytes)
+        return tokens * self.part.hidden_bytes(self.settings.dtype)
+
     @classmethod
     def load(
         cls, folder: str | Path, settings: StageSettings, *, report: Callable[[Ran], None] | None = None,

@@ -77,6 +77,10 @@ class Part:
             made |= {NORM: (config.hidden_size,), self.head_name: (config.vocab_size, config.hidden_size)}
         return made
 
+    def hidden_bytes(self, dtype: str) -> int:
+        """Of one token's hidden state between two stages."""
+        return self.config.hidden_size * DTYPES[dtype].itemsize
+
     def weight_bytes(self, dtype: str) -> int:
         """Bytes of all weights here, computed from the shapes alone."""
         return sum(torch.Size(shape).numel() for shape in self.shapes.values()) * DTYPES[dtype].itemsize

@@ -1,6 +1,7 @@
 """A model over the seats of several ranks: each stage in its own bubbles, hidden states from seat to seat."""
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -227,7 +228,7 @@ def test_what_is_given_up_is_freed_on_all_stages(folder: Path, keep: ExitStack, 
 def test_a_stage_that_comes_back_is_found_again(keep: ExitStack) -> None:
     store, taken = Store(), Taken()
     shape = Hidden(size=4, dtype=torch.float32, context=64)
-    sender = HandOn(_me(0), store, behind=1)
+    sender = HandOn(_me(0), store, behind=1, most_bytes=1_000)
     keep.callback(sender.close)
     for number in (1, 2):
         receiver = HandedOn(_me(1), shape, taken, before=0, host="127.0.0.1")
@@ -275,7 +276,7 @@ def test_who_is_not_the_stage_before_is_not_heard(
 @given(st.permutations(range(6)), st.floats(1, 9))
 def test_hidden_states_are_kept_until_they_are_used_dropped_or_late(order: list[int], later_s: float) -> None:
     now = [0.0]
-    inputs = SeatInputs(clock=lambda: now[0])
+    inputs = SeatInputs(1_000, clock=lambda: now[0])
     for number in order:
         what = Handed(request=f"r{number % 2}", done=number, tokens=2, lease_s=1 + number)
         inputs.put(what, torch.zeros(2, 4))
@@ -286,17 +287,30 @@ def test_hidden_states_are_kept_until_they_are_used_dropped_or_late(order: list[
     left = [number for number in (0, 2, 4) if 1 + number > later_s]
     assert inputs.bytes_in_use == len(left) * 2 * 4 * 4
     for number in range(6):
-        values = {
-            "request": f"r{number % 2}",
-            "done": number,
-            "tokens": 2,
-            "total": 9,
-            "iteration": 0,
-            "op": 0,
-        }
-        row = Row(**values, begin_s=0, until_s=0, lease_s=0)
+        row = _row(number, request=f"r{number % 2}")
         assert inputs.has(row) == (inputs.take(row) is not None) == (number in left)
     assert inputs.bytes_in_use == 0
+
+
+def test_hidden_states_that_wait_stay_within_their_budget() -> None:
+    inputs = SeatInputs(100)  # three of 32 bytes
+    for number in (0, 1, 2, 0, 3):
+        inputs.put(Handed(request="r", done=number, tokens=2, lease_s=9), torch.zeros(2, 4))
+        assert inputs.bytes_in_use <= 100
+    assert [number for number in range(4) if inputs.has(_row(number))] == [0, 2, 3]
+    inputs.put(Handed(request="r", done=9, tokens=2, lease_s=9), torch.zeros(2, 40))
+    assert not inputs.has(_row(9))
+
+
+def test_hidden_states_that_cannot_be_sent_stay_within_their_budget(keep: ExitStack) -> None:
+    store = Busy()
+    sender = HandOn(_me(0), store, behind=1, most_bytes=100)
+    keep.callback(sender.close)
+    keep.callback(store.answered.set)
+    for number in range(50):
+        sender.send(Handed(request="r", done=number, tokens=2, lease_s=9), torch.zeros(2, 4))
+        assert sender.bytes_queued <= 100
+    assert sender.bytes_queued >= 64  # one may be on its way
 
 
 @pytest.mark.parametrize(
@@ -319,6 +333,17 @@ def test_a_pipeline_is_ranks_at_one_place_of_neighbouring_cells(
         assert (other.stage, other.dc, other.pipeline) == (me.stage, me.dc, me.pipeline + pipelines)
 
 
+class Busy:
+    """A store that does not answer before it is told to."""
+
+    def __init__(self) -> None:
+        self.answered = threading.Event()
+
+    def check(self, keys: list[str]) -> bool:
+        self.answered.wait(60)
+        return False
+
+
 class Taken:
     """Keeps what it is handed."""
 
@@ -328,6 +353,12 @@ class Taken:
     def arrived(self, what: Handed, hidden: torch.Tensor) -> None:
         assert hidden.shape == (what.tokens, 4)
         self.came.append(hidden)
+
+
+def _row(done: int, request: str = "r") -> Row:
+    return Row(
+        request=request, done=done, tokens=2, total=9, iteration=0, op=0, begin_s=0, until_s=0, lease_s=0
+    )
 
 
 def _me(rank: int) -> Identity:

@@ -220,7 +220,8 @@ def _refused(sale: Sale, said: Refused) -> ApiError:
     wait_s = None if said.retry_after_ms is None else said.retry_after_ms / 1e3
     text = said.message or WHY[said.reason]
     if said.prompt_tokens is not None and status == 413:
-        text = f"{text.rstrip('.')}: it has {said.prompt_tokens:,} tokens."
+        counted = f"The prompt has {said.prompt_tokens:,} tokens"
+        text = f"{counted}: {said.message}." if said.message else f"{text} {counted}."
     return sale.refusal(
         status, said.reason, text, retry_after_s=wait_s if status == 503 else None,
         param="prompt" if status != 503 else None,

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from engine.errors import InputError
-from engine.inputs import Count, Document, Flag, Index, Number, nearest, parse
+from engine.inputs import Count, Document, Flag, Index, Number, parse
 from engine.prefill.desk import Sampling, Turn, Verbatim
-from webapp.prefill.answers import ApiError
+from webapp.prefill.answers import ApiError, unknown_field
 
 Kind = Literal["completion", "chat"]
 MOST_COMPLETION = 4_096
@@ -40,6 +40,7 @@ SAID = {
 }
 Text = Annotated[str, Field(min_length=1)]
 Ids = Annotated[tuple[Index, ...], Field(min_length=1)]
+Nothing = tuple[()] | None
 
 
 class StreamOptions(Document):
@@ -80,9 +81,16 @@ class TextPart(Verbatim):
 
 
 class Message(Verbatim):
+    """What clients send back of an answer beside its text may be there where it says nothing."""
+
     role: Literal["system", "developer", "user", "assistant"]
     content: str | tuple[TextPart, ...]
     name: str | None = None
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: Nothing = None
+    annotations: Nothing = None
 
     @property
     def turn(self) -> Turn:
@@ -153,8 +161,7 @@ def _supported(asked: dict[str, Any], model: type[_Body]) -> dict[str, Any]:
                 text = f"{name} is not supported here{_only(REFUSED[name])}."
                 raise ApiError(400, "unsupported_field", text, param=name)
         elif name not in IGNORED:
-            text = f"Unknown field {name[:40]!r}: {nearest(name[:40], model.model_fields)}."
-            raise ApiError(400, "unknown_field", text, param=name[:40])
+            raise unknown_field(name, model.model_fields)
     return known
 
 

@@ -23,7 +23,7 @@ from webapp.prefill.answers import ApiError, headers
 from webapp.prefill.bearer import no_quotas, recheck
 from webapp.prefill.gateway.answering import begin, write_refusal
 from webapp.prefill.gateway.asked import Asked, Kind, document, read
-from webapp.prefill.gateway.selling import Sale, admit, in_thread
+from webapp.prefill.gateway.selling import Sale, admit, in_thread, new_id
 from webapp.prefill.gateway.shapes import Shape
 from webapp.prefill.gateway.views import body_of, selling, unforeseen, when_sent, whole
 from webapp.prefill.models import ApiKey
@@ -129,7 +129,8 @@ async def _answer(key: ApiKey, line: Line, until: float) -> Answer:
             raise ApiError(400, "unsupported_field", "A line of a batch is not streamed.", param="stream")
         return await _tried(key, line, asked, until)
     except ApiError as error:
-        return Answer(custom_id=line.custom_id, request=error.request, status=error.status, body=error.body)
+        request = error.request or new_id()
+        return Answer(custom_id=line.custom_id, request=request, status=error.status, body=error.body)
 
 
 async def _tried(key: ApiKey, line: Line, asked: Asked, until: float) -> Answer:

@@ -16,10 +16,13 @@ BODY_S = 30.0  # for a client to send its whole request
 
 
 class InMemory:
-    """An ASGI application before Django's: refuses bodies of /v1/ that are too large, or come too slowly."""
+    """An ASGI application before Django's: refuses bodies of /v1/ that are too large, or come too slowly.
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    api : has what is under /v1/, `app` all else.
+    """
+
+    def __init__(self, app: App, *, api: App) -> None:
+        self._app, self._api = app, api
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
@@ -36,7 +39,7 @@ class InMemory:
             await _refuse(send, 413, "request_too_large", f"The request's body is over {most:,} bytes.")
             return
         if body is not None:
-            await self._app(scope, _replayed(body, receive), send)
+            await self._api(scope, _replayed(body, receive), send)
 
 
 async def _read(receive: Receive, most: int) -> bytes | None:

@@ -14,11 +14,12 @@ from django.utils import timezone
 
 from webapp.live.models import Desk
 from webapp.prefill import quota
-from webapp.prefill.answers import ApiError, no_such_model
+from webapp.prefill.answers import ApiError
 from webapp.prefill.gateway.asked import Asked
 from webapp.prefill.gateway.lines import DeskAddress
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
 from webapp.prefill.quota import Drawn
+from webapp.prefill.served import places_of
 from webapp.prefill.services import record_usage
 
 log: Any = structlog.get_logger(__name__)
@@ -43,7 +44,7 @@ class Sale:
     drawn: Drawn
     in_batch: bool = False
     dc: int | None = None
-    id: str = field(default_factory=lambda: f"req_{uuid4().hex}")
+    id: str = field(default_factory=lambda: new_id())
     at: datetime = field(default_factory=timezone.now)
     began_s: float = field(default_factory=monotonic)
 
@@ -61,6 +62,11 @@ class Sale:
 
     def refusal(self, status: int, code: str, message: str, **more: Any) -> ApiError:
         return ApiError(status, code, message, drawn=self.drawn, request=self.id, **more)
+
+
+def new_id() -> str:
+    """The id of a request, in its answer and in the usage."""
+    return f"req_{uuid4().hex}"
 
 
 async def in_thread(act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -87,7 +93,7 @@ def admit(key: ApiKey, asked: Asked, *, in_batch: bool = False) -> Sale:
         The broker does not answer.
     """
     tenancy = key.tenancy
-    places = _places(tenancy, asked.model)
+    places = {dc.pk: dc.name for dc in places_of(tenancy, asked.model)}
     if isinstance(asked.what.get("prompt"), tuple) and asked.most_tokens > (tenancy.longest_prompt or 0):
         text = f"{asked.most_tokens:,} tokens: the tenancy's longest prompt is {tenancy.longest_prompt:,}."
         raise ApiError(413, "prompt_too_long", text, param="prompt")
@@ -100,17 +106,6 @@ def admit(key: ApiKey, asked: Asked, *, in_batch: bool = False) -> Sale:
     return Sale(
         key=key, asked=asked, places=places, desks=desks, taken=tokens, drawn=drawn, in_batch=in_batch
     )
-
-
-def _places(tenancy: Tenancy, name: str) -> dict[int, str]:
-    """{data centre: name} that `name`, a model or model@dc, means for a tenancy."""
-    granted = {dc.pk: dc.name for dc in tenancy.datacenters}
-    if name == tenancy.model:
-        return granted
-    found = {pk: dc for pk, dc in granted.items() if name == f"{tenancy.model}@{dc}"}
-    if not found:
-        raise no_such_model(name)
-    return found
 
 
 def desks_of(tenancy: Tenancy, places: dict[int, str]) -> list[DeskAddress]:
