@@ -34,6 +34,7 @@ from engine.runtime.predict import predict
 from engine.runtime.prefill.desks import Desks
 from engine.runtime.prefill.neighbours import neighbours
 from engine.runtime.prefill.served import examine, warm
+from engine.runtime.pulse import Pulses
 from engine.runtime.recovery.life import Dead
 from engine.runtime.recovery.machine import Machine
 from engine.runtime.result import completed
@@ -73,6 +74,7 @@ class Host:
     stopping: bool = False
     result: dict[str, Any] | None = None
     tracker: Tracker | None = None  # of a swap job, where this machine has the first rank
+    pulses: Pulses | None = None  # of ranks whose silence nobody else would notice
     desks: Desks | None = None  # of prefill; empty in a job without it
     # Shared with the ranks, which are forks of this process: a signal could come before its handler.
     _asked: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
@@ -97,6 +99,7 @@ class Host:
             import_ahead()
             predict(self.spec.job, schedule=self.schedule)  # compiles what a smaller layout is judged by
         share()
+        self.pulses = Pulses.of(self.spec.job, self.spec.local)
         if self.plan is not None and listener is not None:
             self.tracker = Tracker(
                 self.spec, listener, self._selector, say=emit, start=self._start_late, asked=self._asked
@@ -205,7 +208,10 @@ class Host:
             listen_fd=listener.fileno() if listener is not None and hosts_store else None,
             events_fd=events_write, began=self.began, asked=self._asked,
             kept=machine.kept(me.rank) if machine else None, cuts=machine.cuts if machine else None,
+            pulses=self.pulses,
         )  # fmt: skip
+        if self.pulses is not None:
+            self.pulses.expect(me.rank)
         pid = os.fork()
         if pid == 0:
             for fd in (out_read, events_read, self._life_write, *self._others()):
@@ -237,7 +243,9 @@ class Host:
         ticks = self.tracker.deadline() if self.tracker else None
         again = self.machine.deadline() if self.machine and self._recovers() else None
         opens = self.desks.deadline() if self.desks and not self.stopping else None
-        deadlines = [at for at in (self._kill_at, self._judge_at, ticks, again, opens) if at is not None]
+        beats = self.pulses.deadline() if self.pulses and not self.stopping else None
+        all_deadlines = (self._kill_at, self._judge_at, ticks, again, opens, beats)
+        deadlines = [at for at in all_deadlines if at is not None]
         timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         for key, _ in self._selector.select(timeout):
             if isinstance(key.data, _Pipe):
@@ -245,6 +253,8 @@ class Host:
             else:
                 key.data()
         self._reap()
+        if self.pulses is not None and not self.stopping:
+            self._end_silent(self.pulses)
         if self.desks is not None and not self.stopping:
             self.desks.tick()
         if self.tracker is not None:
@@ -314,6 +324,15 @@ class Host:
                 late = CAUSE_S if self.machine is None else CAUSE_OF_RECOVERY_S
                 soon = 0.1 if rank.code != EXIT_PEER_LOST else late
                 self._judge_at = min(self._judge_at or math.inf, time.monotonic() + soon)
+
+    def _end_silent(self, pulses: Pulses) -> None:
+        """Kill ranks that hang: their end is noticed, and dealt with, like any other's."""
+        silent = pulses.silent()
+        for rank in self.ranks.values():
+            if rank.code is None and rank.me.rank in silent:
+                rank.silent_s = silent[rank.me.rank]
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(rank.pid, signal.SIGKILL)
 
     def _can_do_without(self, rank: LocalRank) -> bool:
         """Whether a lost worker leaves its work to others; one that ends with an error fails the run."""

@@ -13,7 +13,11 @@ from engine.runtime.recovery.life import Dead
 
 @dataclass(slots=True)
 class LocalRank:
-    """The process of a rank. `open_pipes`: of its output and its events, those not read to the end."""
+    """The process of a rank.
+
+    open_pipes : of its output and its events, those not read to the end.
+    silent_s : it was killed for having been silent for so long.
+    """
 
     me: RankAssignment
     pid: int
@@ -21,6 +25,7 @@ class LocalRank:
     last_line: str = ""
     code: int | None = None
     open_pipes: int = 2
+    silent_s: float | None = None
 
 
 def emit(event: dict[str, Any]) -> None:
@@ -52,5 +57,6 @@ def why_ended(rank: LocalRank) -> str:
     assert rank.code is not None
     if rank.code < 0:
         name = signal.Signals(-rank.code).name
-        return f"killed by {name}" + (f"; last line: {rank.last_line}" if rank.last_line else "")
+        silent = "" if rank.silent_s is None else f"silent for {rank.silent_s:.1f} s, so it was "
+        return f"{silent}killed by {name}" + (f"; last line: {rank.last_line}" if rank.last_line else "")
     return rank.last_line or f"ended with status {rank.code} without output"

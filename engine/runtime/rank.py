@@ -28,6 +28,7 @@ from engine.runtime.memory import give_back
 from engine.runtime.mesh import Mesh
 from engine.runtime.model import DTYPES, Stage, params_sha256
 from engine.runtime.prefill.in_rank import prefill_of
+from engine.runtime.pulse import Pulses
 from engine.runtime.recorder import Recorder
 from engine.runtime.recovery.cuts import Cuts
 from engine.runtime.recovery.resume import UNTOLD, Kept, Steps
@@ -60,11 +61,14 @@ class Start:
     asked: Flag  # one byte that the host sets to end the run at an iteration boundary
     kept: Kept | None = None  # of a run that recovers
     cuts: Cuts | None = None
+    pulses: Pulses | None = None  # where the host watches over it
 
 
 def run(start: Start) -> NoReturn:
     """Run a rank to its end and leave the process; never returns."""
     try:
+        if start.pulses is not None:
+            start.pulses.beat(start.me.rank)
         torch.set_num_threads(1)
         if start.plan is not None:
             train(start, die)

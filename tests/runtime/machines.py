@@ -78,9 +78,10 @@ class Machines:
         steps = f"iteration {iteration}"
         self.wait(lambda: any(e["iteration"] >= iteration for e in self.of_kind("step")), steps)
 
-    def kill_rank(self, rank: int) -> None:
+    def kill_rank(self, rank: int, by: signal.Signals = signal.SIGKILL) -> None:
+        """SIGSTOP has it hang."""
         pid = [e["pid"] for e in self.of_kind("rank") if e["rank"] == rank and e["pid"]][-1]
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, by)
 
     def kill_machines(self, *machines: int, away_s: float = AGAIN_S) -> None:
         """Kill the host processes, and with them their ranks and what they kept; they are started again."""

@@ -207,8 +207,6 @@ def test_a_slow_gpu_changes_the_plan_on_all_ranks_and_no_loss(tmp_path: Path) ->
     assert [e["iteration"] for e in run.of_kind("adapted")] == [e["iteration"] for e in result["adaptations"]]
     assert any(d["what"] == "F" and d["at"] == [0] for d in result["adaptations"][0]["deviations"])
     assert not {"schedule", "times"} & set(result["adaptations"][0]), "a schedule is long"
-    launch = predict(of).iteration_s * 1e3
-    assert result["iteration_ms"]["simulated"] > 1.1 * launch, "most iterations had the later plan"
     losses, norms, _ = reference(of)
     assert result["losses"] == pytest.approx(losses, rel=1e-9)
     assert result["grad_norms"] == pytest.approx(norms, rel=1e-9)

@@ -1,5 +1,6 @@
 """Runs that lose a rank, a machine, a link or a data centre go on by themselves, as if nothing had been."""
 
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,38 @@ def check_same(result: dict[str, Any], whole: dict[str, Any]) -> None:
     assert result["params_sha256"] == whole["params_sha256"]
     assert result["losses"] == whole["losses"]
     assert result["grad_norms"] == whole["grad_norms"]
+
+
+ONE_STAGE = {
+    "stages": 1, "dc_of_stage": None, "datacenters": [{"name": "north", "gpus": 2}], "links": [],
+    "policy": "1f1b",
+}  # fmt: skip
+
+
+def test_a_rank_that_hangs_is_noticed_where_only_its_host_can(
+    tmp_path: Path, undisturbed: Callable[..., dict[str, Any]]
+) -> None:
+    """Of one stage in one data centre ranks meet in their all-reduce alone, which waits for good."""
+    of = job(**JOB, **ONE_STAGE, recovery={})
+    with Machines(of, tmp_path, [range(2)]) as run:
+        run.at_step(3)
+        run.kill_rank(1, signal.SIGSTOP)
+        result = run.result()
+    check_same(result, undisturbed(**JOB, **ONE_STAGE))
+    (recovery,) = result["recoveries"]
+    assert recovery["failed"] == "rank"
+    assert "rank 1 (north p1s0): silent for" in recovery["detail"]
+    assert recovery["detected_s"] >= 4.5
+
+
+def test_a_rank_that_hangs_fails_a_run_that_does_not_recover(tmp_path: Path) -> None:
+    with Machines(job(**JOB, **ONE_STAGE), tmp_path, [range(2)]) as run:
+        run.at_step(3)
+        run.kill_rank(1, signal.SIGSTOP)
+        run.wait(lambda: any(e["state"] == "failed" for e in run.of_kind("rank")), "the failure")
+        (failed,) = [e for e in run.of_kind("rank") if e["state"] == "failed"]
+    assert failed["rank"] == 1
+    assert failed["detail"].startswith("silent for")
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(4, marks=pytest.mark.long)])
