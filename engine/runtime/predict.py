@@ -81,7 +81,7 @@ def predict(
     busy_s = float(timeline.busy().sum()) * job.cells / 1e3
     return Prediction(
         spans=tuple(spans), iteration_s=iteration_s, makespan_s=timeline.makespan / 1e3,
-        utilization=busy_s / (iteration_s * job.world_size),
+        utilization=busy_s / (iteration_s * job.places),
         allreduce_s=tuple(reduce_s.tolist()), optimizer_s=tuple(step_s.tolist()),
     )  # fmt: skip
 
@@ -101,12 +101,12 @@ def _modelled_allreduce_s(job: TrainJob, stage: int) -> float:
     if job.pipelines == 1:
         return 0.0
     n = job.pipelines
-    moved = 2 * stage_parameters(job, stage) * BYTES_OF_PARAMETER[job.dtype] * (n - 1) / n
+    moved = 2 * stage_parameters(job, stage) / job.tp * BYTES_OF_PARAMETER[job.dtype] * (n - 1) / n
     return ALLREDUCE_FLOOR_S + moved / ALLREDUCE_BYTES_PER_S
 
 
 def _modelled_optimizer_s(job: TrainJob, stage: int) -> float:
-    return OPTIMIZER_FLOOR_S + stage_parameters(job, stage) * OPTIMIZER_S_PER_PARAMETER
+    return OPTIMIZER_FLOOR_S + stage_parameters(job, stage) / job.tp * OPTIMIZER_S_PER_PARAMETER
 
 
 def _optimizer_starts(job: TrainJob, reduced: NDArray[np.float64]) -> NDArray[np.float64]:
