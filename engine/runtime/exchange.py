@@ -181,6 +181,22 @@ class SharedOutgoing:
         return _TransportSent(sent, self._delay_s)
 
 
+class Silent:
+    """An end of a hop at a rank that another one of its stage speaks for (tensor parallelism)."""
+
+    def begin(self, iteration: int) -> None:
+        """Nothing to prepare."""
+
+    def post(self, key: Key, into: Tensor) -> None:
+        """It comes to the other rank."""
+
+    def wait(self, key: Key) -> None:
+        """The other rank waits."""
+
+    def send(self, key: Key, tensor: Tensor) -> Sent:
+        raise AssertionError("the other rank sends")
+
+
 class _Held:
     """A message whose turn has not come."""
 

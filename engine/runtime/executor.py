@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from engine.runtime.device import CpuDevice, Device, Moment
+from engine.runtime.device import CpuDevice, Device, Moment, Side
 from engine.runtime.exchange import Incoming, Key, Outgoing
 from engine.runtime.gradients import Gradients
 from engine.runtime.model import Chunk, Stage, Taped, loss_of
+from engine.runtime.one_rank import ONE_RANK, OneRank
 from engine.runtime.prefill.seat import Seat
 from engine.runtime.recorder import Crossing, Recorder
 from engine.schedule.ir import OpKind, Schedule
@@ -118,6 +119,7 @@ class Executor:
     late : an R waits until the gradient of its microbatch is there.
     seat : of prefill, which has the GPU while no op runs; None where nothing is prefilled.
     device : where the stage's chunks are. What comes from neighbours, and the batch, is in host memory.
+    tp : how the stage is shared with other ranks, which follow the same `work`; the lead sends and receives.
     """
 
     def __init__(
@@ -125,9 +127,10 @@ class Executor:
         links: Sequence[Incoming | Outgoing], shape: tuple[int, int, int], dtype: torch.dtype,
         microbatches: int, pipelines: int, batch: Callable[[int], tuple[Tensor, Tensor]], late: bool,
         gradients: Gradients, recorder: Recorder, seat: Seat | None = None,
-        device: Device | None = None,
+        device: Device | None = None, tp: OneRank = ONE_RANK,
     ) -> None:  # fmt: skip
-        self._device = device or CpuDevice()
+        self._device, self._tp = device or CpuDevice(), tp
+        self._buffer = self._device.host_buffer if tp.leads else partial(torch.empty, device="meta")
         self._chunks: list[Chunk] = list(stage.chunks)  # type: ignore[arg-type]
         self._work, self._places, self._links, self._late = work, places, links, late
         self._batch, self._gradients, self._recorder, self._seat = batch, gradients, recorder, seat
@@ -175,10 +178,10 @@ class Executor:
     def _post(self, work: Work) -> None:
         place, m = self._places[work.chunk], work.microbatch
         if work.kind is OpKind.F and isinstance(place.before, Port):
-            self._inputs[work.key] = self._device.host_buffer(self._shape, self._dtype)
+            self._inputs[work.key] = self._buffer(self._shape, dtype=self._dtype)
             place.before.incoming.post((place.before.takes, m), self._inputs[work.key])
         elif work.kind is OpKind.B and isinstance(place.after, Port):
-            self._gradients_in[work.key] = self._device.host_buffer(self._shape, self._dtype)
+            self._gradients_in[work.key] = self._buffer(self._shape, dtype=self._dtype)
             self._awaited.add(work.key)
             place.after.incoming.post((place.after.takes, m), self._gradients_in[work.key])
         elif work.kind is OpKind.R and isinstance(place.after, Port) and place.after.post_started:
@@ -188,7 +191,7 @@ class Executor:
         place, m = self._places[work.chunk], work.microbatch
         if isinstance(place.before, Port):
             place.before.incoming.wait((place.before.takes, m))
-            self._inputs[work.key] = self._device.load(self._inputs[work.key], "previous")
+            self._inputs[work.key] = self._load(self._inputs[work.key], "previous")
         start = self._start()
         output = self._compute(work, keep=work.keep)
         if place.after is None:
@@ -290,10 +293,15 @@ class Executor:
         after = self._places[work.chunk].after
         if isinstance(after, Port) and work.key in self._awaited:
             after.incoming.wait((after.takes, work.microbatch))
-            self._gradients_in[work.key] = self._device.load(self._gradients_in[work.key], "next")
+            self._gradients_in[work.key] = self._load(self._gradients_in[work.key], "next")
             self._awaited.discard(work.key)
 
+    def _load(self, buffer: Tensor, side: Side) -> Tensor:
+        return self._tp.take(buffer, lambda received: self._device.load(received, side))
+
     def _send(self, port: Port, m: int, tensor: Tensor) -> None:
+        if not self._tp.leads:
+            return
         sent = port.outgoing.send((port.crossing.chunk, m), tensor.detach().contiguous())
         self._recorder.sent(port.crossing, m, sent)
 

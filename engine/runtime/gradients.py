@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from engine.runtime.exchange import finish
 from engine.runtime.job import BUCKET_BYTES
+from engine.runtime.one_rank import ONE_RANK, OneRank
 
 _WRAP_S = 4096  # whole seconds are sent modulo this, exact in fp32
 
@@ -25,18 +26,21 @@ class Gradients:
 
     eager : a bucket may be summed in the middle of an op. Not on the emulated device, whose ops are computed
         at their start and last longer.
+    tp : how the stage is shared with other ranks, each of which sums its part with its own replicas.
     """
 
     def __init__(
         self, chunks: Sequence[nn.Module], *, group: Any | None, replica: int, replicas: int,
-        eager: bool = True,
+        eager: bool = True, tp: OneRank = ONE_RANK,
     ) -> None:  # fmt: skip
         # All replicas sum the buckets in this order: that in which most schedules finish them.
         first_to_last = [(i, parameter) for i, chunk in enumerate(chunks) for parameter in chunk.parameters()]
         self._chunk_of = [chunk for chunk, _ in reversed(first_to_last)]
         self.parameters = [parameter for _, parameter in reversed(first_to_last)]
         self._group, self._replica, self._replicas, self._eager = group, replica, replicas, eager
-        self._ends = torch.tensor([p.numel() for p in self.parameters]).cumsum(0).tolist()
+        self._tp = tp
+        parts = [tp.local(parameter) for parameter in self.parameters]
+        self._ends = torch.tensor([part.numel() for part in parts]).cumsum(0).tolist()
         dtype = self.parameters[0].dtype
         device = self.parameters[0].device
         self._flat = torch.zeros(self._ends[-1] + 1 + 2 * replicas, dtype=dtype, device=device)
@@ -49,7 +53,9 @@ class Gradients:
         self._under_way: list[Any] = []
         for i, parameter in enumerate(self.parameters):
             # Autograd adds into an existing .grad in place, so all gradients gather in the flat buffer.
-            parameter.grad = self._own[self._ends[i] - parameter.numel() : self._ends[i]].view_as(parameter)
+            part = parts[i]
+            local = self._own[self._ends[i] - part.numel() : self._ends[i]].view_as(part)
+            parameter.grad = tp.gradient(parameter, local)
             if group is not None:
                 parameter.register_post_accumulate_grad_hook(self._hook(i))
         self.clear()
@@ -99,7 +105,7 @@ class Gradients:
 
     def square_sum(self) -> float:
         """Sum of the squares of all gradients of the stage."""
-        return float(torch.dot(self._own, self._own))
+        return self._tp.square_sum(self._own, self.parameters)
 
     def scale(self, factor: float) -> None:
         """Multiply all gradients."""

@@ -24,7 +24,14 @@ from engine.errors import InputError
 from engine.runtime import rank as rank_module
 from engine.runtime.corpus import Corpus
 from engine.runtime.gpus import check_machine
-from engine.runtime.host_start import become_rank, corpora_of, import_ahead, listen, watch_children
+from engine.runtime.host_start import (
+    become_rank,
+    corpora_of,
+    import_ahead,
+    import_tensor_parallel,
+    listen,
+    watch_children,
+)
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
 from engine.runtime.local_ranks import LocalRank, dead, emit, rank_event, why_ended
@@ -98,6 +105,8 @@ class Host:
         if self.spec.job.recovery is not None:
             import_ahead()
             predict(self.spec.job, schedule=self.schedule)  # compiles what a smaller layout is judged by
+        if self.spec.job.tp > 1:
+            import_tensor_parallel()
         share()
         self.pulses = Pulses.of(self.spec.job, self.spec.local)
         if self.plan is not None and listener is not None:

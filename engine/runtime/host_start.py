@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import importlib
 import os
 import selectors
 import signal
@@ -61,6 +62,11 @@ def import_ahead() -> None:
     """
     torch.optim.AdamW([torch.nn.Parameter(torch.empty(1))])
     torch.empty_like(torch.empty(1, device="meta"), device="cpu")
+
+
+def import_tensor_parallel() -> None:
+    """Import what every rank needs where several compute a stage: 2 s of a core in each of them otherwise."""
+    importlib.import_module("engine.runtime.tensor_parallel")
 
 
 def watch_children(selector: selectors.BaseSelector) -> None:

@@ -84,6 +84,7 @@ class TrainJob(Document):
     stages: Annotated[Count, Field(le=MOST_RANKS)]
     dc_of_stage: list[Index] = Field(default_factory=list)
     pipelines: Annotated[Count, Field(le=MOST_RANKS)] = 1
+    tp: Annotated[Count, Field(le=MOST_RANKS)] = 1
     cells: Annotated[Count, Field(le=MOST_RANKS)] = 1
     microbatches: Annotated[Count, Field(le=10_000)]
     micro_batch: Annotated[Count, Field(le=100_000)] = 1
@@ -181,6 +182,11 @@ class TrainJob(Document):
     @property
     def world_size(self) -> int:
         """Number of ranks: one per GPU in use."""
+        return self.places * self.tp
+
+    @property
+    def places(self) -> int:
+        """Stages of all pipelines: each is computed by `tp` ranks."""
         return self.stages * self.pipelines
 
     @property
@@ -346,5 +352,5 @@ def _nominal_times(job: TrainJob) -> Times:
     block = tokens * (2 * model.shape.layer_weights + 4 * model.seq * model.hidden)
     flops = [len(layers) * block for layers in job.layers_of_stage]
     flops[-1] += 2 * tokens * model.vocabulary * model.hidden
-    forward = [count / NOMINAL_FLOPS_PER_MS for count in flops]
+    forward = [count / NOMINAL_FLOPS_PER_MS / job.tp for count in flops]
     return Times(forward=forward, backward=forward, weight=forward)

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 LONGEST_MS = 3.6e6
 SHORTEST_EMULATED_MS = 5.0  # below it the overshoot of sleeping (0.1–0.4 ms) is no longer small
 MOST_RANKS = 1024
+_NOT_WITH_TP = {
+    "devices": "a placement gives each stage of a pipeline one device",
+    "recovery": "ranks keep and hand over the state of whole stages",
+    "prefill": "a seat gives one GPU to prompts, and the ranks of a stage wait for each other in every op",
+    "adapt": "the ranks of a stage would have to go over to a new schedule together",
+}
 
 
 def check(job: "TrainJob") -> None:
@@ -24,6 +30,7 @@ def check(job: "TrainJob") -> None:
     _check_resume(job)
     _check_datacenters(job)
     _check_strategy(job)
+    _check_tp(job)
     _check_stages(job)
     _check_data(job)
     _check_links(job)
@@ -80,11 +87,35 @@ def _check_stages(job: "TrainJob") -> None:
         return
     for index, site in enumerate(job.datacenters):
         hosted = job.dcs.count(index)
-        if hosted * job.pipelines > site.gpus:
-            allowed = (
-                f"{site.name} needs {hosted * job.pipelines} ({hosted} stages × {job.pipelines} pipelines)"
-            )
+        needed = hosted * job.pipelines * job.tp
+        if needed > site.gpus:
+            tp = f" × tp = {job.tp}" if job.tp > 1 else ""
+            allowed = f"{site.name} needs {needed} ({hosted} stages × {job.pipelines} pipelines{tp})"
             raise InputError(f"datacenters[{index}].gpus", site.gpus, allowed)
+
+
+def _check_tp(job: "TrainJob") -> None:
+    if job.tp == 1:
+        return
+    for name, reason in _NOT_WITH_TP.items():
+        given = getattr(job, name)
+        if given is not None:
+            allowed = f"not available with tp = {job.tp}: {reason}"
+            raise InputError(name, given.model_dump(exclude_none=True), allowed)
+    if job.device == "emulated":
+        allowed = "1 on device emulated, where ops take the times of a profile however many compute them"
+        raise InputError("tp", job.tp, allowed)
+    model = job.model
+    counts = {"heads": model.heads, "kv_heads": model.key_value_heads, "ffn": model.ffn_width}
+    for name, count in counts.items():
+        if count % job.tp:
+            raise InputError("tp", job.tp, f"must divide model.{name} = {count}")
+    rows = -(-model.vocabulary // job.tp)  # of the embedding, of each rank but the last
+    if (job.tp - 1) * rows >= model.vocabulary:
+        allowed = (
+            f"too many ranks for model.vocabulary = {model.vocabulary}: the last would have no row of it"
+        )
+        raise InputError("tp", job.tp, allowed)
 
 
 def _check_cells(job: "TrainJob") -> None:

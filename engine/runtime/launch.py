@@ -35,7 +35,10 @@ LOCALHOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAssignment:
-    """Where one rank runs; rank = pipeline · stages + stage."""
+    """Where one rank runs; rank = (shard · pipelines + pipeline) · stages + stage.
+
+    shard : its number among the `tp` ranks that compute the stage (tensor parallelism); 0 leads them.
+    """
 
     rank: int
     pipeline: int
@@ -45,6 +48,12 @@ class RankAssignment:
     node: str
     host: str
     gpu: int
+    shard: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank speaks for its stage: to other stages, in checkpoints, of what it measures."""
+        return self.shard == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,29 +157,34 @@ def _port_range(ports: Any) -> tuple[int, int]:
 def single_machine(
     job: TrainJob, *, run: str, log_dir: str, disturbance: Disturbance | None = None
 ) -> LaunchSpec:
-    """Return the spec of a job whose ranks all run on this machine, a node per GPU.
+    """Return the spec of a job whose ranks all run on this machine, a node per stage of a pipeline.
 
-    On CUDA a rank takes the GPU with its own number, or under `devices` with that of its device.
+    On CUDA a rank takes the GPU with its own number, or under `devices` with that of its device; the ranks of
+    a stage (tensor parallelism) take GPUs side by side.
     """
     ranks = []
     used = dict.fromkeys(range(len(job.datacenters)), 0)
-    for rank in range(job.stages * len(job.dcs_of_pipeline)):
-        pipeline, stage = divmod(rank, job.stages)
+    places = job.stages * len(job.dcs_of_pipeline)
+    for place in range(places):
+        pipeline, stage = divmod(place, job.stages)
         dc = job.dcs_of_pipeline[pipeline][stage]
         name = job.datacenters[dc].name
-        ranks.append(
-            RankAssignment(
-                rank=rank,
-                pipeline=pipeline,
-                stage=stage,
-                dc=dc,
-                dc_name=name,
-                node=f"{name}-{used[dc]}",
-                host=LOCALHOST,
-                gpu=_gpu_of(job, rank, used[dc]),
+        for shard in range(job.tp):
+            ranks.append(
+                RankAssignment(
+                    rank=shard * places + place,
+                    pipeline=pipeline,
+                    stage=stage,
+                    dc=dc,
+                    dc_name=name,
+                    node=f"{name}-{used[dc]}",
+                    host=LOCALHOST,
+                    gpu=_gpu_of(job, place, used[dc]) * job.tp + shard,
+                    shard=shard,
+                )
             )
-        )
         used[dc] += 1
+    ranks.sort(key=lambda assignment: assignment.rank)
     return LaunchSpec(
         run=run, generation=1, job=job, ranks=tuple(ranks), local=tuple(range(len(ranks))),
         rendezvous_host=LOCALHOST, rendezvous_port=0, secret=secrets.token_hex(16), log_dir=log_dir,
@@ -178,15 +192,15 @@ def single_machine(
     )  # fmt: skip
 
 
-def _gpu_of(job: TrainJob, rank: int, of_dc: int) -> int:
-    """The GPU of a rank on this machine: real ones are shared by the data centres that it plays."""
+def _gpu_of(job: TrainJob, place: int, of_dc: int) -> int:
+    """The GPU of a stage of a pipeline on this machine: real ones are shared by the DCs that it plays."""
     if job.device != CUDA:
         return of_dc
     if job.devices is None:
-        return rank
+        return place
     placed = [device for devices in job.devices.pipelines for device in devices]
     joining = [joins.device for joins in job.swap.joins] if job.swap else []
-    return [*placed, *joining][rank]
+    return [*placed, *joining][place]
 
 
 class RankGroup:

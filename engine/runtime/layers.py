@@ -68,7 +68,7 @@ class GptBlock(nn.Module):
 
     def __init__(self, shape: TrainModel) -> None:
         super().__init__()
-        self.heads = shape.heads
+        self.heads, self.head_size = shape.heads, shape.hidden // shape.heads
         self.attention_norm = LayerNorm(shape.hidden)
         self.qkv = Linear(shape.hidden, 3 * shape.hidden)
         self.project = Linear(shape.hidden, shape.hidden)
@@ -77,11 +77,10 @@ class GptBlock(nn.Module):
         self.narrow = Linear(shape.ffn_width, shape.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, seq, hidden = x.shape
-        qkv = self.qkv(self.attention_norm(x)).view(batch, seq, 3, self.heads, hidden // self.heads)
+        qkv = self.qkv(self.attention_norm(x)).view(*x.shape[:2], 3, self.heads, self.head_size)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(mixed.transpose(1, 2).reshape(batch, seq, hidden))
+        x = x + self.project(mixed.transpose(1, 2).flatten(2))
         return x + self.narrow(functional.gelu(self.widen(self.mlp_norm(x))))
 
 
@@ -115,7 +114,7 @@ class LlamaBlock(nn.Module):
         mixed = functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, enable_gqa=self.kv_heads < self.heads
         )
-        return mixed.transpose(1, 2).reshape(x.shape)
+        return mixed.transpose(1, 2).flatten(2)
 
     def _heads(self, x: Tensor, heads: int) -> Tensor:
         return x.view(*x.shape[:2], heads, self.head_size).transpose(1, 2)

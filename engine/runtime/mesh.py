@@ -44,11 +44,13 @@ class Mesh:
         self._also, self._cuts = also, cuts
         self._neighbours = neighbours(schedule, me.stage)
         self.store = _store(spec, port, listen_fd)
-        self._by_place = {(a.pipeline, a.stage): a for a in spec.ranks}
-        local = sorted(a.rank for a in spec.ranks if a.dc == me.dc)
-        ring = [self.at(pipeline, me.stage) for pipeline, _ in self.job.ring_of(me.stage)]
+        self._by_place = {(a.pipeline, a.stage): a for a in spec.ranks if a.leads}
+        local = sorted(a.rank for a in spec.ranks if a.dc == me.dc and a.leads)
+        shards = {a.pipeline: a for a in spec.ranks if (a.stage, a.shard) == (me.stage, me.shard)}
+        ring = [shards[pipeline] for pipeline, _ in self.job.ring_of(me.stage)]
         self._members = {rank: member for member, rank in enumerate(local)}
-        self.dc_group = self._gloo(f"dc/{me.dc}", local) if self._has_lan_neighbour() else None
+        joins = me.leads and self._has_lan_neighbour()
+        self.dc_group = self._gloo(f"dc/{me.dc}", local) if joins else None
         self.endpoint = self._connected_endpoint()
         self.replicas = self._replicas(ring)
 
@@ -63,7 +65,7 @@ class Mesh:
         )
 
     def at(self, pipeline: int, stage: int) -> RankAssignment:
-        """Who runs a stage of a pipeline."""
+        """Who runs a stage of a pipeline: the lead, where several do."""
         return self._by_place[pipeline, stage]
 
     def member(self, rank: int) -> int:
@@ -131,7 +133,7 @@ class Mesh:
         """What sums over the replicas of this stage; None where there are no others."""
         if len(ring) == 1:
             return None
-        ranks, name = [replica.rank for replica in ring], f"stage/{self.me.stage}"
+        ranks, name = [replica.rank for replica in ring], f"stage/{self.me.stage}/{self.me.shard}"
         nccl = torch.distributed.is_nccl_available()
         backend = backend_of(self._device, {replica.dc for replica in ring}, nccl=nccl)
         if backend == "nccl":
@@ -157,7 +159,7 @@ class Mesh:
 
     def _connected_endpoint(self) -> Endpoint | None:
         others = self._peer_assignments()
-        if not others:
+        if not others or not self.me.leads:
             return None
         endpoint = Endpoint(
             rank=self.me.rank, listen_host=self.me.host, secret=self.spec.secret,

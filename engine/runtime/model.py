@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from engine.runtime.job import TrainJob, TrainModel
 from engine.runtime.layers import Embedding, GptBlock, Head, LlamaBlock
+from engine.runtime.one_rank import ONE_RANK, OneRank
 from engine.schedule.traversal import Traversal, straight
 
 # What a stage computes with and sends, and what its weights, gradients and moments are kept in.
@@ -70,9 +71,9 @@ class Stage(nn.Module):
     def layers(self) -> list[nn.Module]:
         return [layer for chunk in self.chunks for layer in chunk.layers]  # type: ignore[union-attr]
 
-    def digests(self) -> dict[int, str]:
+    def digests(self, tp: OneRank = ONE_RANK) -> dict[int, str]:
         """SHA-256 of each layer's parameters as little-endian fp32, by layer number."""
-        return {number: digest(layer) for number, layer in zip(self.numbers, self.layers, strict=True)}
+        return {number: digest(layer, tp) for number, layer in zip(self.numbers, self.layers, strict=True)}
 
 
 def layers_of_places(blocks: int, places: int) -> list[list[int]]:
@@ -120,11 +121,12 @@ def _initialise(layer: nn.Module, shape: TrainModel, generator: torch.Generator)
             parameter.normal_(0.0, residual_std if into_residual else INIT_STD, generator=generator)
 
 
-def digest(layer: nn.Module) -> str:
-    """SHA-256 of a layer's parameters as little-endian fp32, hex."""
+def digest(layer: nn.Module, tp: OneRank = ONE_RANK) -> str:
+    """SHA-256 of a layer's parameters as little-endian fp32, hex; of the whole layer where `tp` cuts it."""
     sha = hashlib.sha256()
     for parameter in layer.parameters():
-        sha.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+        whole = tp.whole(parameter.detach(), parameter)
+        sha.update(whole.to("cpu", torch.float32).contiguous().numpy().tobytes())
     return sha.hexdigest()
 
 

@@ -82,7 +82,7 @@ def predict(
     busy_s = float(timeline.busy().sum()) * job.cells / 1e3
     return Prediction(
         spans=tuple(spans), iteration_s=iteration_s, makespan_s=timeline.makespan / 1e3,
-        utilization=busy_s / (iteration_s * job.world_size),
+        utilization=busy_s / (iteration_s * job.places),
         allreduce_s=tuple(reduce_s.tolist()), optimizer_s=tuple(step_s.tolist()),
     )  # fmt: skip
 
@@ -102,7 +102,7 @@ def _modelled_allreduce_s(job: TrainJob, stage: int) -> float:
     if job.pipelines == 1:
         return 0.0
     n = job.pipelines
-    nbytes = stage_parameters(job, stage) * BYTES_OF_PARAMETER[job.dtype]
+    nbytes = stage_parameters(job, stage) * BYTES_OF_PARAMETER[job.dtype] / job.tp
     dcs = [dc for _, dc in job.ring_of(stage)]
     if len(set(dcs)) == 1:
         return ALLREDUCE_FLOOR_S + 2 * nbytes * (n - 1) / n / ALLREDUCE_BYTES_PER_S
@@ -130,7 +130,7 @@ def ring_s(latency_s: NDArray[np.float64], transfer_s: NDArray[np.float64]) -> f
 
 
 def _modelled_optimizer_s(job: TrainJob, stage: int) -> float:
-    return OPTIMIZER_FLOOR_S + stage_parameters(job, stage) * OPTIMIZER_S_PER_PARAMETER
+    return OPTIMIZER_FLOOR_S + stage_parameters(job, stage) / job.tp * OPTIMIZER_S_PER_PARAMETER
 
 
 def _optimizer_starts(job: TrainJob, reduced: NDArray[np.float64]) -> NDArray[np.float64]:

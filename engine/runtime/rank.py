@@ -27,6 +27,7 @@ from engine.runtime.losses import Losses, rate_of, step_event
 from engine.runtime.memory import give_back
 from engine.runtime.mesh import Mesh
 from engine.runtime.model import DTYPES, Stage, params_sha256
+from engine.runtime.one_rank import ONE_RANK, OneRank
 from engine.runtime.prefill.in_rank import prefill_of
 from engine.runtime.pulse import Pulses
 from engine.runtime.recorder import Recorder
@@ -113,30 +114,34 @@ class _Training:
         self._adapting = self._new_adapting()
         report = self._adapting.report if self._adapting else None
         self._recorder = Recorder(self._me, self._events, die, report)
-        self._stage = Stage(self._job, self._me.stage, start.schedule.traversal).to(self._device.name)
         job, me, mesh = self._job, self._me, self._mesh
+        self._tp = self._new_tp()
+        self._stage = Stage(job, me.stage, start.schedule.traversal)
+        self._tp.cut(self._stage.layers)
+        self._stage.to(self._device.name)
         self._gradients = Gradients(
             list(self._stage.chunks), group=mesh.replicas, replica=me.pipeline, replicas=job.pipelines,
-            eager=job.device != "emulated",
+            eager=job.device != "emulated", tp=self._tp,
         )  # fmt: skip
         self._optimizer = torch.optim.AdamW(
-            self._stage.parameters(), lr=job.lr, weight_decay=job.weight_decay, fused=True
-        )
+            self._tp.groups(list(self._stage.parameters())), lr=job.lr, weight_decay=job.weight_decay,
+            fused=True,
+        )  # fmt: skip
         self._prefill = prefill_of(self._spec, me, mesh.store, ops=self._ops, span=self._recorder.prefill)
         self._disturbed = False
         self._executor = self._new_executor()
         # Replicas hold the same sums, so one pipeline is enough to report them; a clip needs them everywhere.
-        totals = Totals(mesh.endpoint, above=mesh.above(), below=mesh.below())
+        totals = Totals(mesh.endpoint, above=mesh.above(), below=mesh.below()) if me.leads else None
         self._totals = totals
         reports = job.clip is None and me.pipeline == 0
-        self._background = Background(totals, self._step, die) if reports else None
+        self._background = Background(totals, self._step, die) if reports and totals else None
         self._boundary = Boundary(
             mesh.store, rank=me.rank, asked=start.asked, leads=me.rank == self._spec.first_rank,
             say=self._events.put,
         )  # fmt: skip
         self._keeper = Keeper(
             self._spec, me, mesh.store, start.corpus, optimizer=self._optimizer, say=self._events.put,
-            layers=dict(zip(self._stage.numbers, self._stage.layers, strict=True)),
+            layers=dict(zip(self._stage.numbers, self._stage.layers, strict=True)), tp=self._tp,
         )  # fmt: skip
         self._losses = Losses(job.spike or None)
         self._validation = self._new_validation()
@@ -173,8 +178,15 @@ class _Training:
             shape=(job.micro_batch, job.model.seq, job.model.hidden),
             microbatches=job.microbatches_of_step, pipelines=job.pipelines, batch=self._batch,
             late=schedule.recompute_gate == "late", gradients=self._gradients, recorder=self._recorder,
-            device=self._device,
+            device=self._device, tp=self._tp,
         )  # fmt: skip
+
+    def _new_tp(self) -> OneRank:
+        if self._job.tp == 1:
+            return ONE_RANK
+        from engine.runtime.tensor_parallel import TpGroup  # its part of torch takes seconds to import
+
+        return TpGroup(self._me, self._job.tp, self._mesh.store, self._device)
 
     def _overrun(self, by_s: float) -> None:
         self._recorder.overrun(by_s)
@@ -211,7 +223,7 @@ class _Training:
             return None
         return Validation(
             self._job, self._me, self._schedule.traversal, self._stage, self._mesh, held_out, self._device,
-            leads=self._me.rank == self._spec.first_rank, say=self._events.put,
+            leads=self._me.rank == self._spec.first_rank, say=self._events.put, tp=self._tp,
         )  # fmt: skip
 
     def _same_text(self) -> None:
@@ -322,7 +334,9 @@ class _Training:
             if self._background:
                 self._background.contribute(iteration, square_sum, loss)
             return
-        square_sum, loss = self._totals.agree(iteration, square_sum, loss)
+        if self._totals:
+            square_sum, loss = self._totals.agree(iteration, square_sum, loss)
+        square_sum, loss = self._tp.agreed(square_sum, loss)
         self._gradients.scale(min(1.0, clip / (square_sum**0.5 + 1e-6)))
         if self._me.pipeline == 0:
             self._step(iteration, square_sum, loss)
@@ -367,7 +381,8 @@ class _Training:
 
     def _report(self) -> None:
         """The first rank gathers what all measured and sends the result; the others wait until it has."""
-        mine = {**self._recorder.stats(), "egress": self._mesh.egress(), "digests": self._stage.digests()}
+        digests = self._stage.digests(self._tp)
+        mine = {**self._recorder.stats(), "egress": self._mesh.egress(), "digests": digests}
         if self._device.apart:
             mine["peak_gpu_bytes"] = self._device.peak_bytes()
         if self._prefill:

@@ -231,7 +231,8 @@ class Recorder:
                 return
         if self._report is not None:
             self._report(record.number, record.spans)
-        self._writer.offer(lambda: self._event(record))
+        if self._me.leads:  # the others of a stage do the same ops at the same time
+            self._writer.offer(lambda: self._event(record))
 
     def _event(self, record: _Iteration) -> Event:
         unix = self.clock.unix

@@ -18,6 +18,7 @@ from engine.runtime.exchange import VALIDATION, WAIT_S, lost_is_peer_lost, raw
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import RankAssignment
 from engine.runtime.model import DTYPES, Stage, loss_of
+from engine.runtime.one_rank import ONE_RANK, OneRank
 from engine.runtime.transport import Endpoint
 from engine.runtime.transport.handles import Send
 from engine.schedule.traversal import Traversal
@@ -51,16 +52,18 @@ class Validation:
     ----------
     leads : whether this rank, the run's first, reports the loss.
     say : takes the `validation` events.
+    tp : how the stage is shared with other ranks; the lead sends and receives.
     """
 
     def __init__(
         self, job: TrainJob, me: RankAssignment, traversal: Traversal, stage: Stage, fabric: Fabric,
         held_out: Corpus, device: Device, *, leads: bool, say: Callable[[dict[str, Any]], None],
+        tp: OneRank = ONE_RANK,
     ) -> None:  # fmt: skip
         assert job.validation is not None
         self._job, self._me, self._fabric, self._stage = job, me, fabric, stage
         self._settings, self._leads, self._say = job.validation, leads, say
-        self._traversal = traversal
+        self._traversal, self._tp = traversal, tp
         count, size = self._settings.sequences, job.micro_batch
         parts = [np.arange(first, min(count, first + size)) for first in range(0, count, size)]
         self._parts = parts[me.pipeline :: job.pipelines]
@@ -77,7 +80,7 @@ class Validation:
         if step % self._settings.every and step != self._job.steps:
             return
         total = self._pass(step)
-        if total is not None:
+        if total is not None and self._tp.leads:
             self._fabric.store.set(f"validation/{step}/{self._me.pipeline}", repr(total))
         if self._leads:
             loss = sum(self._heard(step)) / self._settings.sequences
@@ -116,7 +119,7 @@ class Validation:
         after = self._traversal.places[place + 1][0]
         if after == self._me.stage:
             self._handed[part] = output
-        else:
+        elif self._tp.leads:
             self._send(after, (step, place + 1, part), output)
         return None
 
@@ -130,13 +133,17 @@ class Validation:
         self._under_way.append((self._fabric.endpoint.send(to, (VALIDATION, *tag), raw(data)), data))
 
     def _received(self, stage: int, tag: tuple[int, ...], sequences: int) -> Tensor:
-        assert self._fabric.endpoint is not None
         shape = (sequences, self._job.model.seq, self._job.model.hidden)
         into = torch.empty(shape, dtype=DTYPES[self._job.dtype])
+        if self._tp.leads:
+            self._receive(stage, tag, into)
+        return self._tp.take(into, lambda received: received.to(self._device))
+
+    def _receive(self, stage: int, tag: tuple[int, ...], into: Tensor) -> None:
+        assert self._fabric.endpoint is not None
         source = self._fabric.at(self._me.pipeline, stage).rank
         receive = self._fabric.endpoint.post_receive(source, (VALIDATION, *tag), raw(into))
         lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
-        return into.to(self._device)
 
     def _heard(self, step: int) -> Iterator[float]:
         """The sums of all pipelines, in their order: the same sum every time."""

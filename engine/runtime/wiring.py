@@ -20,6 +20,7 @@ from engine.runtime.exchange import (
     Outgoing,
     SharedIncoming,
     SharedOutgoing,
+    Silent,
     WanIncoming,
     WanOutgoing,
     lost_is_peer_lost,
@@ -82,7 +83,7 @@ class Wiring:
         self._in_cell = self._cell.index(me.pipeline)  # as the schedule numbers it
         self._incoming: dict[int, Incoming] = {}
         self._outgoing: dict[int, Outgoing] = {}
-        self._gated = schedule.recompute_gate == "jit" and schedule.has(OpKind.R)
+        self._gated = me.leads and schedule.recompute_gate == "jit" and schedule.has(OpKind.R)
         places = schedule.traversal.place_of[me.stage].tolist()
         self.places = tuple(
             Place(before=self._side(place - 1, here=place), after=self._side(place, here=place))
@@ -109,7 +110,7 @@ class Wiring:
         tell = functools.partial(self._tell_started, other, own_chunk) if self._gated and not after else None
         return Port(
             incoming=self._end_of(receives, self._incoming, self._new_incoming),
-            outgoing=self._end_of(sends, self._outgoing, lambda way: self._staged(self._new_outgoing(way))),
+            outgoing=self._end_of(sends, self._outgoing, self._new_outgoing),
             takes=chunk,
             crossing=self._crossing(sends, own_chunk, "activation" if after else "gradient"),
             tell_started=tell,
@@ -123,6 +124,8 @@ class Wiring:
         return known[way]
 
     def _new_incoming(self, way: int) -> Incoming:
+        if not self._me.leads:
+            return Silent()
         sender = self._rank_at(ends_of(way, self._job.stages)[0])
         if self._job.network(way // 2, self._me.pipeline) is None:
             group, member = self._lan(sender)
@@ -133,6 +136,9 @@ class Wiring:
         return WanIncoming(self._fabric.endpoint, sender, way)
 
     def _new_outgoing(self, way: int) -> Outgoing:
+        return self._staged(self._sending(way)) if self._me.leads else Silent()
+
+    def _sending(self, way: int) -> Outgoing:
         receiver = self._rank_at(ends_of(way, self._job.stages)[1])
         network = self._job.network(way // 2, self._me.pipeline)
         if network is None:

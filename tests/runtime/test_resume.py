@@ -91,6 +91,37 @@ def test_from_atlas_to_a_wave_of_chunks_and_back(tmp_path: Path) -> None:
     check_chain(tmp_path, [{}, WAVE, {}], dtype="fp64", model=model)
 
 
+TP_LAYOUTS = [
+    {"tp": 2, "stages": 2, "dc_of_stage": [0, 1]},
+    {"policy": "gpipe", "stages": 3, "dc_of_stage": [0, 1, 1], "sharing": "spatial"},
+    {"tp": 4, "policy": "1f1b", "stages": 1, "dc_of_stage": [0], "pipelines": 1, "microbatches": 6,
+     "recompute": False},
+    {"tp": 2, "policy": "zb-h1", "stages": 2, "dc_of_stage": [0, 1], "pipelines": 1, "microbatches": 6,
+     "recompute": False},
+]  # fmt: skip
+WIDE = {
+    "datacenters": [{"name": "north", "gpus": 4}, {"name": "south", "gpus": 4}],
+    "model": {"family": "llama", "layers": 3, "hidden": 32, "heads": 8, "kv_heads": 4, "ffn": 64, "seq": 16},
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_from_two_ranks_a_stage_to_one_to_four_and_back(tmp_path: Path) -> None:
+    check_chain(tmp_path, TP_LAYOUTS, dtype="fp64", clip=1.0, **WIDE)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_two_ranks_a_stage_resume_to_the_bit(tmp_path: Path) -> None:
+    saves = {"dir": str(tmp_path / "saved"), "every": 2}
+    two = {**SMALL, **WIDE, "tp": 2}
+    whole = run(tmp_path, **two, steps=4, checkpoint=saves)
+    again = run(tmp_path, **two, steps=4, resume=at(tmp_path / "saved", 2))
+    assert again["losses"] == whole["losses"][2:]
+    assert again["params_sha256"] == whole["params_sha256"]
+
+
 def check_chain(folder: Path, layouts: list[dict[str, Any]], **common: Any) -> None:
     """A run that goes on every two steps in the next layout has the losses of the run that did not."""
     whole = run(folder, **common, steps=2 * len(layouts))

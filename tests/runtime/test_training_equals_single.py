@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.runtime.corpus import open_corpus, samples_of
+from engine.runtime.corpus import corpus_of, open_corpus, samples_of
 from engine.runtime.job import TrainJob
 from engine.runtime.model import build_layer
 from tests.runtime.jobs import Run, job
@@ -21,7 +21,7 @@ def reference(of: TrainJob) -> tuple[list[float], list[float], torch.nn.Sequenti
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=of.lr)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: of.lr_schedule.rate(1.0, step, of.steps))
-    corpus = open_corpus(of.data, seq=of.model.seq, seed=of.seed)
+    corpus = corpus_of(of)
     losses, norms = [], []
     for step in range(of.steps):
         tokens, targets = corpus.batch(step, of.global_batch, np.arange(of.global_batch))

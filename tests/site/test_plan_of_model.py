@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 
+from engine.errors import InputError
 from engine.inputs import parse
 from engine.runtime.job import TrainJob
 from engine.simulate import simulate
+from tests.runtime.jobs import document as train
 from tests.site.world import VALUES, World
 from webapp.inventory.models import Node
-from webapp.jobs.document import train_document
+from webapp.jobs.document import site_job, train_document
 from webapp.jobs.models import Run
 from webapp.jobs.services import launch_plan
 from webapp.planning import compose
@@ -79,7 +81,7 @@ def test_the_planned_model_itself_is_trained_on_nodes_that_compute(world: World)
             {"trains": "planned"},
             "llama-3-8b has 8,030,261,248 parameters, a training run at most 2,000,000,000",
         ),
-        ({"tp": [2], "partitions": [4]}, "each stage 2 GPUs, and a training run has one a stage"),
+        ({"tp": [2], "partitions": [4]}, "each stage 2 GPUs, and a run of the site has one a stage"),
         ({"model": "tiny", "trains": "planned"}, "at least 5 ms on device emulated"),
         ({"steps": None}, "does not say what to train"),
         ({"layers": 4}, "at least one layer per stage"),
@@ -147,3 +149,10 @@ def test_orders_that_a_plan_found_are_launched_with_it(world: World) -> None:
     assert launch_plan(world.users["operator"], plan, index).job.document["schedule"] == text
     cut = {**best(plan), "schedule": text.replace("chunks 1", "chunks 2")}
     assert "schedule" not in train_document(plan.request, cut, plan.training), "12 chunks of 6 layers"
+
+
+def test_the_site_places_one_gpu_a_stage() -> None:
+    given = train(tp=2, datacenters=[{"name": "north", "gpus": 8}, {"name": "south", "gpus": 4}])
+    with pytest.raises(InputError, match=r"tp: 2.*for `meridian train`: the site gives each stage one GPU"):
+        site_job(given)
+    assert site_job({**given, "tp": 1}).tp == 1

@@ -51,6 +51,8 @@ def site_job(document: dict[str, Any]) -> TrainJob:
     job = parse(TrainJob, document)
     if job.swaps:
         raise InputError("strategy", job.strategy, "is for `meridian train`: the site runs pipelines")
+    if job.tp > 1:
+        raise InputError("tp", job.tp, "above 1 is for `meridian train`: the site gives each stage one GPU")
     if not wants_search(job):
         return job
     return parse(TrainJob, {**document, "time_limit_s": min(job.time_limit_s, LONGEST_SEARCH_S)})

@@ -33,7 +33,7 @@ def planned_model(
     """
     tp = option.get("tp") or 1
     if tp > 1:
-        allowed = f"the option gives each stage {tp} GPUs, and a training run has one a stage: plan with 1"
+        allowed = f"the option gives each stage {tp} GPUs, and a run of the site has one a stage: plan with 1"
         raise InputError("tp", tp, allowed)
     asked = _parsed(json.dumps(request, sort_keys=True))
     planned = engine_option(option)

@@ -1,11 +1,11 @@
 """One rank's checkpoints: what it resumes from, and what it saves on its way."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from engine import __version__
@@ -21,10 +21,11 @@ from engine.runtime.checkpoint.manifest import (
     resumed,
 )
 from engine.runtime.checkpoint.place import open_place
-from engine.runtime.checkpoint.saver import Saver, Store, Terms
+from engine.runtime.checkpoint.saver import Helper, Saver, Store, Terms
 from engine.runtime.corpus import Corpus
 from engine.runtime.job import CheckpointSettings
 from engine.runtime.launch import LaunchSpec, RankAssignment
+from engine.runtime.one_rank import ONE_RANK, OneRank
 
 RESUMED = "checkpoint/resumed"
 
@@ -35,14 +36,16 @@ class Keeper:
     Parameters
     ----------
     say : takes the `checkpoint` events.
+    tp : how the stage is shared with other ranks: the lead writes its layers, all put them together.
     """
 
     def __init__(
         self, spec: LaunchSpec, me: RankAssignment, store: Store, corpus: Corpus, *,
         layers: Mapping[int, nn.Module], optimizer: Optimizer, say: Callable[[dict[str, Any]], None],
+        tp: OneRank = ONE_RANK,
     ) -> None:  # fmt: skip
         self._spec, self._me, self._job, self._store = spec, me, spec.job, store
-        self._layers, self._optimizer = layers, optimizer
+        self._layers, self._optimizer, self._tp = layers, optimizer, tp
         self._leads = me.rank == spec.first_rank
         self._tokenizer: bytes | None = None
         needed = self._leads and (self._job.checkpoint or self._job.resume)
@@ -51,9 +54,13 @@ class Keeper:
         self.resumed_from = found.manifest.step if found else None
         if found:
             for number, layer in layers.items():
-                load_into(layer, optimizer, found, number)
+                load_into(layer, optimizer, found, number, tp)
         settings = self._job.checkpoint
-        self._saver = self._new_saver(settings, say, found) if settings and me.pipeline == 0 else None
+        self._saver: Saver | Helper | None = None
+        if settings and me.pipeline == 0:
+            self._saver = (
+                self._new_saver(settings, say, found) if tp.leads else Helper(settings, self._copies)
+            )
 
     @property
     def first_step(self) -> int:
@@ -102,13 +109,17 @@ class Keeper:
             self._tokenizer = Path(path).read_bytes()
         terms = Terms(
             settings=settings, place=open_place(settings.dir), leader=self._spec.first_rank,
-            writers=tuple(a.rank for a in self._spec.ranks if a.pipeline == 0), manifest=self._manifest,
-            tokenizer=self._tokenizer,
+            writers=tuple(a.rank for a in self._spec.ranks if a.pipeline == 0 and a.leads),
+            manifest=self._manifest, tokenizer=self._tokenizer,
         )  # fmt: skip
         return Saver(
             terms, self._store, rank=self._me.rank, say=say, after=found.manifest.saved_at if found else 0.0,
-            copies=lambda: {n: copy_of(layer, self._optimizer) for n, layer in self._layers.items()},
+            copies=lambda: dict(self._copies()),
         )  # fmt: skip
+
+    def _copies(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        for number, layer in self._layers.items():
+            yield number, copy_of(layer, self._optimizer, self._tp)
 
     def _manifest(self, step: int, saved_at: float, files: list[LayerFile]) -> Manifest:
         job = self._job

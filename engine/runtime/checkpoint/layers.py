@@ -10,18 +10,22 @@ from torch.optim import Optimizer
 
 from engine.errors import InputError
 from engine.runtime.checkpoint.manifest import Checkpoint
+from engine.runtime.one_rank import ONE_RANK, OneRank
 
 WEIGHTS = "weights."
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's, as torch names them
 
 
-def copy_of(layer: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Copies in host memory of a layer's weights and of their moments; taken between two iterations."""
+def copy_of(layer: nn.Module, optimizer: Optimizer, tp: OneRank = ONE_RANK) -> dict[str, Tensor]:
+    """Copies in host memory of a layer's weights and of their moments; taken between two iterations.
+
+    Whole ones where `tp` cuts the layer: all ranks of its stage take them together.
+    """
     copies = {}
     for name, parameter in layer.named_parameters():
-        copies[WEIGHTS + name] = _copied(parameter)
+        copies[WEIGHTS + name] = _copied(tp.whole(parameter, parameter))
         for moment in MOMENTS:
-            copies[f"{moment}.{name}"] = _copied(optimizer.state[parameter][moment])
+            copies[f"{moment}.{name}"] = _copied(tp.whole(optimizer.state[parameter][moment], parameter))
     return copies
 
 
@@ -31,7 +35,9 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 @torch.no_grad()
-def load_into(layer: nn.Module, optimizer: Optimizer, checkpoint: Checkpoint, number: int) -> None:
+def load_into(
+    layer: nn.Module, optimizer: Optimizer, checkpoint: Checkpoint, number: int, tp: OneRank = ONE_RANK
+) -> None:
     """Put a layer's weights and moments back as they were after the checkpoint's step.
 
     Raises
@@ -41,11 +47,11 @@ def load_into(layer: nn.Module, optimizer: Optimizer, checkpoint: Checkpoint, nu
     """
     tensors = _tensors(checkpoint, number)
     for name, parameter in layer.named_parameters():
-        parameter.copy_(_fitting(tensors, WEIGHTS + name, parameter, checkpoint, number))
+        parameter.copy_(tp.part(_fitting(tensors, WEIGHTS + name, parameter, checkpoint, number), parameter))
         state = {m: _fitting(tensors, f"{m}.{name}", parameter, checkpoint, number) for m in MOMENTS}
         optimizer.state[parameter] = {
             "step": torch.tensor(float(checkpoint.manifest.step), device=parameter.device),
-            **{name: tensor.to(parameter.device).clone() for name, tensor in state.items()},
+            **{name: tp.part(tensor, parameter).clone() for name, tensor in state.items()},
         }  # fmt: skip
 
 

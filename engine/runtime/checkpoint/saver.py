@@ -10,7 +10,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,7 +88,7 @@ class Saver:
 
     def due(self, step: int, *, last: bool) -> bool:
         """Whether the state after `step` steps is to be saved; the state at the run's end is."""
-        return step % self._terms.settings.every == 0 or last
+        return is_due(self._terms.settings, step, last=last)
 
     def save(self, step: int) -> None:
         """Copy the layers now and write them beside what follows; waits for the save before."""
@@ -236,6 +236,39 @@ class Saver:
                 **more, "t": time.time(),
             }
         )  # fmt: skip
+
+
+class Helper:
+    """A rank's side where another one writes what both have parts of (tensor parallelism).
+
+    copies : puts layer after layer together, as the writer does at the same time.
+    """
+
+    def __init__(self, settings: CheckpointSettings, copies: Callable[[], Iterable[object]]) -> None:
+        self._settings, self._copies = settings, copies
+
+    def due(self, step: int, *, last: bool) -> bool:
+        """Whether the state after `step` steps is to be saved."""
+        return is_due(self._settings, step, last=last)
+
+    def save(self, step: int) -> None:
+        """Take part, and keep nothing."""
+        for _ in self._copies():
+            pass
+
+    def sound(self, step: int) -> None:
+        """The leader of all writers is told."""
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+    def stats(self) -> None:
+        """The leader of all writers counts."""
+
+
+def is_due(settings: CheckpointSettings, step: int, *, last: bool) -> bool:
+    """Whether a checkpoint is to be saved after `step` steps, or at the run's end."""
+    return step % settings.every == 0 or last
 
 
 def _key(step: int, rank: int) -> str:

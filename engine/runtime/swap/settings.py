@@ -17,6 +17,7 @@ MOST_CHANGES = 256
 # Fields that say how a pipeline runs. They keep their defaults: what a field would say, nobody would do.
 _OF_PIPELINES = {
     "stages": "a worker holds the whole model: leave it out, or give 1",
+    "tp": "a worker computes alone: leave it out, or give 1",
     "policy": "must be left out: the order is ATOM's",
     "dc_of_stage": "must be left out: devices says where a worker is",
     "chunks": "must be left out: the planner cuts the model into sub-models",
