@@ -119,6 +119,7 @@ def test_bf16_is_near_what_one_rank_a_stage_computes(tmp_path: Path) -> None:
     assert two["losses"] == pytest.approx(one["losses"], rel=3e-3)
 
 
+@pytest.mark.long
 def test_all_ranks_end_at_one_boundary(tmp_path: Path) -> None:
     run = Run(job(**{**TWO_DCS, "pipelines": 1, "steps": 10_000}), str(tmp_path))
     try:
