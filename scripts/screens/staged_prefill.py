@@ -25,9 +25,9 @@ SHARES = {"east": 1.0, "mid": 0.6}
 def selling(world: World) -> None:
     """The run, with chunks of prefill in its bubbles."""
     run = staged_runs.running(world, SELLING)
-    Job.objects.filter(pk=run.job_id).update(
-        document={**run.job.document, "prefill": {"checkpoint": "/models/llama-3-8b", "name": MODEL}}
-    )
+    latency = {"a_ms": 4, "b_ms": 0.1, "c_ms": 0}
+    section = {"checkpoint": "/models/llama-3-8b", "name": MODEL, "latency": latency}
+    Job.objects.filter(pk=run.job_id).update(document={**run.job.document, "prefill": section})
     chance = random.Random(11)
     batches = list(SpanBatch.objects.filter(run=run))
     for batch in batches:

@@ -98,6 +98,13 @@ def test_the_form_offers_only_data_centres_of_the_team_that_the_model_runs_on(wo
     assert [dc.name for dc in field.queryset] == ["east", "mid", "west"]
 
 
+def test_a_tenant_is_told_of_no_keys_to_pages_that_it_has_not(world: Any) -> None:
+    asked, told = (world.client(who).get("/account/").content.decode() for who in ("tenant", "viewer"))
+    assert "On a timeline" in told
+    assert "On a timeline" not in asked
+    assert "<dd>nodes</dd>" not in asked
+
+
 def test_another_tenants_ids_do_not_exist(world: Any) -> None:
     second_tenant(world)
     key, _ = give_key(world)
