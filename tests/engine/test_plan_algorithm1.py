@@ -199,6 +199,7 @@ def test_limits_keep_the_figures_and_name_the_excess() -> None:
     assert [option.feasible for option in result.options] == [True] + [False] * (len(result.options) - 1)
     assert result.best == 0
     assert "over the budget" in (result.options[1].reason or "")
+    assert planned(document([40, 40], budget_per_iteration=cheapest * (1 - 1e-9))).best is None
     assert result.options[1].iteration_ms == free.options[1].iteration_ms
     late = planned(document([40, 40], deadline_h=1e-9, iterations=100))
     assert late.best is None

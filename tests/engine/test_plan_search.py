@@ -284,6 +284,19 @@ def four_microbatches(gpus: list[int], joined: list[tuple[int, int, float, float
     data=four_microbatches([9, 20, 9], [(0, 1, 40.78, 1.0), (1, 2, 0.0, 2.0)]),
     which=1, faster=7.4155, nearer=1.0, budget=None, fixed=False,
 )  # fmt: skip
+# Without orders made for slower links the answer gets worse by 0.2 % and by 0.9 %.
+@example(
+    data=four_microbatches([12, 19, 13], [(0, 1, 0.0, 1.0), (0, 2, 20.0, 2.0)]),
+    which=1,
+    faster=6.2627,
+    nearer=1.0,
+    budget=None,
+    fixed=False,
+)
+@example(
+    data=four_microbatches([11, 20, 14], [(0, 2, 5.0, 2.0), (1, 2, 20.0, 1.0)]),
+    which=0, faster=6.5739, nearer=1.0, budget=None, fixed=True,
+)  # fmt: skip
 @settings(max_examples=40, deadline=None)
 @given(
     data=clusters(),
