@@ -9,6 +9,7 @@ from engine.runtime.adapt.replan import as_taken
 from engine.runtime.job import TrainJob
 from engine.runtime.predict import Prediction, predict
 from engine.schedule import Schedule
+from webapp.jobs.models import Run
 from webapp.live.codes import code_of
 
 Seats = Mapping[str, Sequence[int]]  # rank → its pipeline and stage
@@ -40,6 +41,17 @@ def adapted_payload(
         raise ValueError(f"a schedule of {size} (stages, pipelines, microbatches) is none of this job")
     scenario = as_taken(job, schedule, of_rows(event["times"]))
     return _payload(job, predict(job, schedule=schedule, scenario=scenario), seats)
+
+
+def present_job(run: Run) -> tuple[dict[str, Any], Seats | None] | None:
+    """The document of what `run` computes at present, and who computes what where that is not as at launch.
+
+    None where it is not known: rows and agents of before 2026-11-25 do not say it of fewer GPUs.
+    """
+    if not run.cuts:
+        return run.job.document, None
+    cut = run.cuts[-1]
+    return (cut["job"], cut["seats"]) if "job" in cut else None
 
 
 def _payload(job: TrainJob, prediction: Prediction, seats: Seats | None) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from django.db import transaction
 from engine.runtime.adapt.told import described
 from webapp.jobs import disturbances, notify
 from webapp.jobs.models import MarkLevel, Run, RunEvent
-from webapp.jobs.prediction import adapted_payload
-from webapp.jobs.services.predictions import present_job, record_prediction
+from webapp.jobs.prediction import adapted_payload, present_job
+from webapp.jobs.services.predictions import record_prediction
 from webapp.jobs.services.status import add_mark
 
 

@@ -6,7 +6,7 @@ from django.db import transaction
 from django.db.models import OuterRef, Subquery
 
 from webapp.jobs.models import PastPrediction, Run
-from webapp.jobs.prediction import Seats, predicted_payload
+from webapp.jobs.prediction import predicted_payload, present_job
 
 
 @transaction.atomic
@@ -25,17 +25,6 @@ def record_prediction(run: Run, since: int, predicted: dict[str, Any]) -> None:
         )  # fmt: skip
     run.predicted, run.predicted_since = predicted, since
     run.save(update_fields=["predicted", "predicted_since"])
-
-
-def present_job(run: Run) -> tuple[dict[str, Any], Seats | None] | None:
-    """The document of what `run` computes at present, and who computes what where that is not as at launch.
-
-    None where it is not known: rows and agents of before 2026-11-25 do not say it of fewer GPUs.
-    """
-    if not run.cuts:
-        return run.job.document, None
-    cut = run.cuts[-1]
-    return (cut["job"], cut["seats"]) if "job" in cut else None
 
 
 def predict_as_begun(run: Run, since: int) -> bool:
