@@ -1,7 +1,8 @@
 """A sign of life from each rank to its host, where no other rank would notice that it hangs.
 
 Ranks that talk over the transport notice it of each other. In a job of one stage in one data centre they only
-meet in an all-reduce, which waits for good.
+meet in an all-reduce, and those that compute a stage together (tensor parallelism) in its collectives, which
+wait for good while the lead's transport lives on.
 """
 
 import mmap
@@ -33,7 +34,8 @@ class Pulses:
     @classmethod
     def of(cls, job: TrainJob, ranks: Sequence[int]) -> "Pulses | None":
         """Those of a job in which nobody else would notice; else None."""
-        return cls(ranks) if not job.swaps and job.stages == 1 and len(set(job.dcs)) == 1 else None
+        alone = job.tp > 1 or (job.stages == 1 and len(set(job.dcs)) == 1)
+        return cls(ranks) if alone and not job.swaps else None
 
     def expect(self, rank: int) -> None:
         """The host is about to start `rank`: it has as long to begin as it may be silent later."""

@@ -148,6 +148,22 @@ def test_a_rank_that_is_killed_fails_the_run_and_is_named(tmp_path: Path) -> Non
     assert states[0]["state"] == "stopped"
 
 
+@pytest.mark.long
+def test_a_rank_that_hangs_beside_a_lead_that_talks_on_is_noticed(tmp_path: Path) -> None:
+    run = Run(job(**{**TWO_DCS, "pipelines": 1, "steps": 10_000}), str(tmp_path))
+    try:
+        assert run.training.wait(240)
+        (follower,) = (a.rank for a in run.group.spec.ranks if a.stage == 1 and not a.leads)
+        pid = next(e["pid"] for e in run.of_kind("rank") if e["rank"] == follower and e["pid"])
+        os.kill(pid, signal.SIGSTOP)
+        assert run.group.wait(240)
+    finally:
+        run.group.stop(0.0)
+    states = {e["rank"]: e for e in run.of_kind("rank")}
+    assert states[follower]["state"] == "failed"
+    assert states[follower]["detail"].startswith("silent for")
+
+
 def test_ranks_are_numbered_leads_first_and_take_gpus_side_by_side() -> None:
     spec = single_machine(job(**TWO_DCS, device="cuda"), run="x", log_dir="")
     places = [(a.shard, a.pipeline, a.stage) for a in spec.ranks]
