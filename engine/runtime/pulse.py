@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.runtime.job import TrainJob
-from engine.runtime.transport.endpoint import LAG_KEPT, LAG_TIMES, MOST_LATE_S
+from engine.runtime.transport.endpoint import LAG_KEPT, LAG_TIMES, MOST_LATE_S, SILENT_S
 
 BEAT_S = 0.5
-SILENT_S = 4.5  # as peers wait for each other
 
 
 class Pulses:

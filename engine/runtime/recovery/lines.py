@@ -9,9 +9,9 @@ from typing import Any
 
 from engine.runtime.launch import LaunchSpec
 from engine.runtime.lines import Lines, Message, encode, mac, tuned
+from engine.runtime.transport.endpoint import SILENT_S
 
 BEAT_S = 1.0
-SILENT_S = 4.5  # the other side is lost
 SEND_S = 2.0
 LEADER = -1  # in place of a rank, in the proof that the leading host gives
 

@@ -24,6 +24,8 @@ from engine.runtime.transport.wire import check_tag
 
 # Messages up to this size do not wait behind bulk data.
 URGENT_BYTES = 16 * 1024
+# Who says nothing for so long is lost: a peer, a host, a rank to its host.
+SILENT_S = 4.5
 # How late this thread is woken at worst, forgotten by half in 12 s; so many times that, up to a limit, the
 # peers may be silent for longer.
 LAG_KEPT = 0.97  # per tick
@@ -54,7 +56,7 @@ class Endpoint:
     def __init__(
         self, *, rank: int, listen_host: str, secret: bytes | str, run: str, generation: int = 0,
         listen_ports: tuple[int, int] | None = None, unexpected_bytes: int = 256 << 20,
-        silence_timeout_s: float = 4.5, checksums: bool = True, tls: TlsFiles | None = None,
+        silence_timeout_s: float = SILENT_S, checksums: bool = True, tls: TlsFiles | None = None,
         cut: Callable[[int], bool] = lambda _: False,
     ) -> None:  # fmt: skip
         key = secret.encode() if isinstance(secret, str) else secret
