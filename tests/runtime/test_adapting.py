@@ -144,7 +144,7 @@ def _go_over_in_any_order(slow_from: int, chance: random.Random) -> None:
 
     def may(rank: int) -> bool:
         if inside[rank]:
-            return at[0] > at[rank] or inside[0]
+            return at[0] + inside[0] > at[rank]
         return at[rank] <= min(at) + 1
 
     while min(at) < steps:
