@@ -4,17 +4,23 @@ The demo as it is (three data centres on the emulated device, the site, PostgreS
 `openai` client that asks each data centre for prompts, in blocks of time with and without by turns.
 Iterations are those that the site recorded. Prints the slow-down with a 95 % bootstrap interval over pairs of
 neighbouring blocks (as benchmarks.prefill_live), and how busy the CPU was, with clients, site and database on
-it. Above 70 % nothing is claimed. Clients, site and database are on other machines than GPUs; here they share
-the cores that play these, and give way to them (SCHED_IDLE, in all blocks) unless --equal. The quota of the
-demo's tenancy is raised in the database: it would end a block early.
+it. Above 70 % nothing is claimed. Prompts are as long as those of the Azure code trace, in its order, cut to
+what the model's context holds. The quota of the demo's tenancy, and the longest prompt that it may send, are
+raised in the database.
+
+Clients, site and database are on other machines than GPUs, and a GPU does not wait for a CPU. Here they share
+the cores that play these, so in all blocks they give way to them (SCHED_IDLE), and what plays a GPU comes
+first (SCHED_RR); with --equal all are equal.
 """
 
 import argparse
 import asyncio
+import itertools
 import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +32,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.prefill_live import say, slowdown
+from engine.prefill.trace import read_trace
 from tests.demo.harness import Demo, wait_for
 from tests.demo_alone.own import demo_of_its_own, family_of, first_run, operator_of, query
 
@@ -51,12 +58,11 @@ class Told:
 
 
 async def ask_on(
-    api: openai.AsyncOpenAI, model: str, until: float, told: Told, options: Any, seed: int
+    api: openai.AsyncOpenAI, model: str, until: float, told: Told, options: Any, lengths: Iterator[int]
 ) -> None:
     """One request after the other, with a pause between."""
-    draws = np.random.default_rng(seed)
     while time.monotonic() < until:
-        prompt = "x" * int(draws.integers(options.shortest, options.longest))
+        prompt = "x" * min(next(lengths), options.longest)
         sent = time.monotonic()
         try:
             answer = await api.completions.create(model=model, prompt=prompt, max_tokens=1)
@@ -73,16 +79,13 @@ async def blocks(demo: Demo, models: list[str], told: Told, options: Any) -> lis
     """(with prefill, Unix begin, Unix end) of each block."""
     key = (demo.var / "demo-key").read_text().strip()
     ran = []
+    lengths = itertools.cycle(read_trace("azure-code").tokens.tolist())
     async with openai.AsyncOpenAI(base_url=f"{demo.url}/v1", api_key=key, max_retries=0, timeout=30) as api:
         for block in range(2 * options.blocks):
             on = (block % 2 == 0) != (block // 2 % 2 == 1)
             began, until = time.time(), time.monotonic() + options.seconds
             if on:
-                seeds = range(block * len(models), (block + 1) * len(models))
-                asks = zip(models, seeds, strict=True)
-                await asyncio.gather(
-                    *(ask_on(api, model, until, told, options, seed) for model, seed in asks)
-                )
+                await asyncio.gather(*(ask_on(api, model, until, told, options, lengths) for model in models))
             await asyncio.sleep(max(0.0, until - time.monotonic()))
             ran.append((on, began, time.time()))
     return ran
@@ -100,11 +103,16 @@ def durations(
 
 
 def give_way(demo: Demo) -> None:
-    """What is not on GPUs' machines, this process too, runs on what those leave of the CPU."""
-    elsewhere = [process.pid for process in demo.tree() if family_of(demo, process) not in ("ranks", "agent")]
-    for pid in [os.getpid(), *elsewhere]:
+    """Ranks' threads come first, but for prefill's; what is on other machines, and this process, last."""
+    families = {process.pid: family_of(demo, process) for process in demo.tree()}
+    for pid, family in {**families, os.getpid(): "client"}.items():
+        if family == "agent":
+            continue
         for thread in psutil.Process(pid).threads():
-            os.sched_setscheduler(thread.id, os.SCHED_IDLE, os.sched_param(0))
+            if family != "ranks":
+                os.sched_setscheduler(thread.id, os.SCHED_IDLE, os.sched_param(0))
+            elif os.sched_getscheduler(thread.id) == os.SCHED_OTHER:  # prefill's have given way themselves
+                os.sched_setscheduler(thread.id, os.SCHED_RR, os.sched_param(1))
 
 
 def measure(demo: Demo, options: Any) -> dict[str, Any]:
@@ -112,7 +120,8 @@ def measure(demo: Demo, options: Any) -> dict[str, Any]:
     run = int(first_run(demo, operator_of(demo), iteration=1, seconds=180))
     wait_for("a desk in each data centre", lambda: len(query(demo, DESKS, run)) == 3, 180)
     models = [f"llama-tiny@{name}" for (name,) in query(demo, DESKS, run)]
-    query(demo, "update prefill_tenancy set tokens_per_min = %s returning id", 100_000_000)
+    raised = "update prefill_tenancy set tokens_per_min = %s, longest_prompt = %s returning id"
+    query(demo, raised, 100_000_000, options.longest)
     if not options.equal:
         give_way(demo)
     time.sleep(10.0)
@@ -138,10 +147,9 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=30, help="of each kind")
     parser.add_argument("--seconds", type=float, default=6.0, help="of a block")
     parser.add_argument(
-        "--pause", type=float, default=0.25, help="seconds between an answer and the next request"
+        "--pause", type=float, default=0.5, help="seconds between an answer and the next request"
     )
-    parser.add_argument("--shortest", type=int, default=256, help="tokens of a prompt")
-    parser.add_argument("--longest", type=int, default=1000)
+    parser.add_argument("--longest", type=int, default=1900, help="tokens that a prompt is cut to")
     parser.add_argument("--equal", action="store_true", help="clients, site and database do not give way")
     parser.add_argument("--objective", type=float, default=2000.0, help="ms to the answer's only token")
     options = parser.parse_args()

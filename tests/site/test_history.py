@@ -93,7 +93,7 @@ def test_of_fewer_gpus_an_iteration_is_whole_from_where_they_go_on(run: Run) -> 
     found = history(run)
     assert [point["utilization"] for point in found["iterations"]] == [0.5, 0.5, None, 0.5, 0.5]
     assert [dc["utilization"][-1] for dc in found["dcs"]] == [0.5, 0.0, 0.5]
-    usage = run_usage(run, shape_of_run(run.pk))
+    usage = run_usage(run, shape_of_run(run.pk), run.predicted.get("utilization"))
     assert usage is not None
     assert usage["run"]["utilization"] == pytest.approx(0.5)
 

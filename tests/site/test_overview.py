@@ -58,14 +58,16 @@ def test_usages_of_several_runs_are_those_of_each_and_one_query(world: World) ->
     with CaptureQueriesContext(connection) as queries:
         found = usages(runs)
     assert len(queries) == 1
-    assert found == {run.pk: run_usage(run, shape_of(run.job.document)) for run in runs}
+    assert found == {
+        run.pk: run_usage(run, shape_of(run.job.document), run.predicted.get("utilization")) for run in runs
+    }
     assert sum(usage is not None for usage in found.values()) == 1
 
 
 def test_overview_and_map_show_what_goes_over_a_link(world: World) -> None:
     fill(world, range(20))
     run = next(run for run in Run.objects.select_related("job").order_by("pk"))
-    usage = run_usage(run, shape_of(run.job.document))
+    usage = run_usage(run, shape_of(run.job.document), run.predicted.get("utilization"))
     assert usage
     sent = sum(link["mean_gbps"] for link in usage["links"] if {link["from"], link["to"]} == {0, 1})
     shown = context(world.users["viewer"])

@@ -2,8 +2,8 @@
 
 One loop: read what there is from every stream in consumer group ``ingest``, write it in one transaction,
 acknowledge and delete it, notify. Killed anywhere, the next start begins with what was not acknowledged,
-and what was written already is known by its key. A batch is at most every 100 ms, so a browser hears of a
-run at most ten times a second; a change of state makes the batch at once.
+and what was written already is known by its key. A batch is at most every 200 ms, so a browser hears of a
+run at most five times a second.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 GROUP = "ingest"
 CONSUMER = "ingest"  # the one ingest process: after a restart it finds its own unacknowledged entries
 MOST_ENTRIES = 500  # of one stream in one batch
-PERIOD_S = 0.1
+PERIOD_S = 0.2
 BLOCK_MS = 500
 NODES_AGAIN_S = 2.0
 RETRY_S = 1.0

@@ -69,7 +69,7 @@ def _snapshot(run: Run) -> dict[str, Any]:
         "shown": {"spans": sum(len(entry["spans"]) for entry in spans), "of": of},
         "marks": [payload.mark_entry(mark) for mark in marks],
         "ranks": payload.rank_entries(ranks),
-        "usage": run_usage(run, shape),
+        "usage": run_usage(run, shape, run.predicted.get("utilization")),
     }
 
 
@@ -104,9 +104,9 @@ def spans_between(run: Run, first: int, last: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run_usage(run: Run, shape: Shape) -> dict[str, Any] | None:
-    """The `usage` of a run over its last whole iterations."""
-    return _usage(run, shape, list(_whole_iterations(run)))
+def run_usage(run: Run, shape: Shape, predicted: float | None) -> dict[str, Any] | None:
+    """The `usage` of a run over its last whole iterations; `predicted`: its utilization."""
+    return _usage(run, shape, predicted, list(_whole_iterations(run)))
 
 
 def usages(runs: Sequence[Run]) -> dict[int, dict[str, Any] | None]:
@@ -116,7 +116,9 @@ def usages(runs: Sequence[Run]) -> dict[int, dict[str, Any] | None]:
     found: dict[int, list[IterationStat]] = defaultdict(list)
     for stat in asked[0].union(*asked[1:], all=True) if asked else ():
         found[stat.run_id].append(stat)
-    return {run.pk: _usage(run, shapes[run.pk], found[run.pk]) for run in runs}
+    return {
+        run.pk: _usage(run, shapes[run.pk], run.predicted.get("utilization"), found[run.pk]) for run in runs
+    }
 
 
 def _whole_iterations(run: Run) -> Any:
@@ -124,8 +126,9 @@ def _whole_iterations(run: Run) -> Any:
     return whole.order_by("-iteration")[:USAGE_ITERATIONS]
 
 
-def _usage(run: Run, shape: Shape, stats: list[IterationStat]) -> dict[str, Any] | None:
-    predicted = run.predicted.get("utilization")
+def _usage(
+    run: Run, shape: Shape, predicted: float | None, stats: list[IterationStat]
+) -> dict[str, Any] | None:
     ranks = training(shape, run, max((stat.iteration for stat in stats), default=0))
     return usage.total(
         stats, dc_of_rank=shape.dc_of_rank, ranks=ranks, pairs=shape.pairs, links=shape.links,

@@ -355,11 +355,17 @@ def _write(intake: Intake) -> None:
         jobs.record_last_line(intake.runs[pk], rank, lines[-1].text)
 
 
+def _told_of() -> Any:
+    """Runs without their large documents, which a message does not need."""
+    runs = Run.objects.select_related("job").annotate(planned_utilization=F("predicted__utilization"))
+    return runs.defer("predicted", "result", "job__document", "job__plan_copy")
+
+
 def _message(intake: Intake, run: Run) -> dict[str, Any]:
     """What the browsers of `run` are to hear of this batch; numbered in its transaction."""
     told = run.marks_told
     Run.objects.filter(pk=run.pk).update(live_seq=F("live_seq") + 1, marks_told=F("mark_seq"))
-    run = Run.objects.select_related("job").get(pk=run.pk)
+    run = _told_of().get(pk=run.pk)
     marks = RunEvent.objects.filter(run=run, seq__gt=told).order_by("seq")
     stats = [stat for (pk, _), stat in sorted(intake.stats.items()) if pk == run.pk]
     message = {
@@ -375,7 +381,7 @@ def _message(intake: Intake, run: Run) -> dict[str, Any]:
     if run.pk in intake.replanned:
         message |= predicted(run, (run.iteration,))
     if stats:
-        message["usage"] = run_usage(run, shape_of_run(run.pk))
+        message["usage"] = run_usage(run, shape_of_run(run.pk), run.planned_utilization)
     if run.pk in intake.new_epoch and run.epoch is not None:
         message["epoch"] = run.epoch * 1e3
     return message

@@ -15,7 +15,7 @@ from webapp.jobs.models import MarkLevel, Run
 from webapp.jobs.services import add_mark
 from webapp.live.models import AgentLoss, LogLine
 
-MOST_IN_A_BATCH = 200  # lines of one rank in one batch (100 ms); of more, the first and the last are kept
+MOST_IN_A_BATCH = 400  # lines of one rank in one batch (200 ms); of more, the first and the last are kept
 LONGEST_LINE = 4_000
 
 

@@ -201,7 +201,8 @@ async def _taken(sale: Sale, desk: DeskAddress, exchange: Exchange) -> Taken:
             raise _refused(sale, said)
         if not isinstance(said, Accepted):
             raise DeskLost("the desk answered without having accepted")
-        await in_thread(settle, sale, said.prompt_tokens)
+        if said.prompt_tokens != sale.taken:
+            await in_thread(settle, sale, said.prompt_tokens)
         first = await exchange.next(within_s)
     except (DeskLost, TimeoutError, SlowClient):
         raise _failed(sale, "desk_lost") from None
