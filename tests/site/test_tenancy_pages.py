@@ -20,6 +20,7 @@ from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Job, Run
 from webapp.jobs.services import set_status
 from webapp.prefill import services
+from webapp.prefill.cells import SETTINGS
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
 
 REQUEST = {
@@ -187,6 +188,19 @@ def test_a_run_that_keeps_places_ahead_refuses_fewer(world: Any) -> None:
     assert (settings.guard_ms, settings.queue, settings.chunk_tokens) == (3.0, 1, 64)
     assert settings.reserve_ms == 20_000
     assert ahead.new.after["refused"] < without.new.after["refused"]
+
+
+def test_a_job_of_another_version_breaks_no_page(world: Any) -> None:
+    run, tenancy = train(world), ask(world)
+    Job.objects.filter(pk=run.job_id).update(
+        document={**run.job.document, "prefill": {"checkpoint": "/models/m", "of_tomorrow": 1}}
+    )
+    review = world.client("admin").get(f"/tenancies/{tenancy.pk}/review/?tokens_per_min=1000&ttft_ms=60000")
+    assert review.status_code == 200
+    assert review.context["forecast"].cells[0].cell.settings == SETTINGS
+    asking = world.client("tenant").get("/tenancies/new/")
+    assert asking.status_code == 200
+    assert "/models/m" not in text(asking)
 
 
 def test_without_a_run_there_is_nothing_to_sell(world: Any) -> None:

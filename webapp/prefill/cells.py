@@ -9,17 +9,16 @@ from typing import Any
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
-from engine.inputs import parse
 from engine.prefill.bubbles import Interval, TrainingPattern, joined
 from engine.prefill.index import Fleet
 from engine.prefill.latency import LatencyModel
 from engine.prefill.placement import Cache, Settings
-from engine.runtime.prefill.settings import PrefillSettings
 from webapp.inventory.models import DataCenter, GpuPool
 from webapp.jobs.models import HOLDING, RankState, Run, Status
 from webapp.jobs.places import dcs_of_pipelines
 from webapp.live.codes import OPS, PREFILL
 from webapp.prefill.catalogue import cache_of, latencies
+from webapp.prefill.served import settings_in
 
 # What requests meet where a run's job says nothing of it: guard before training ops, those that wait, least
 # tokens of a chunk.
@@ -155,17 +154,16 @@ def _cells(
 
 def _fleet(pattern: TrainingPattern, document: dict[str, Any]) -> Fleet:
     """The GPUs of `pattern`, as many to a prompt as the run's own prefill has."""
-    degree = (document.get("prefill") or {}).get("pp_degree", 1)
+    asked = settings_in(document.get("prefill"))
+    degree = 1 if asked is None else asked.pp_degree
     cells = document.get("cells", 1) if degree > 1 else 1
     return Fleet(pattern=pattern, phase_ms=(0.0,), pp_degree=degree, cells_of_pattern=cells)
 
 
 def _settings(document: dict[str, Any]) -> Settings:
     """How a run's desks place what they are asked, as its job says."""
-    if not document.get("prefill"):
-        return SETTINGS
-    asked = parse(PrefillSettings, document["prefill"])
-    return Settings(
+    asked = settings_in(document.get("prefill"))
+    return SETTINGS if asked is None else Settings(
         guard_ms=asked.guard_ms, queue=asked.queue, chunk_tokens=asked.chunk_tokens,
         reserve_ms=asked.reserve_ms,
     )  # fmt: skip

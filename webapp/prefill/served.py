@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.db.models import QuerySet
+from pydantic import ValidationError
 
 from engine.runtime.prefill.settings import PrefillSettings
 from webapp.inventory.models import DataCenter
@@ -20,12 +21,16 @@ def desks_in(teams: Any) -> QuerySet[Desk]:
 def served_models(teams: Any) -> set[str]:
     """Their models, and those of runs that have not ended, whose desks open when they train."""
     sections = Run.objects.open().filter(job__team__in=teams, job__document__prefill__isnull=False)
-    promised = {
-        PrefillSettings.model_validate(section).model
-        for section in sections.values_list("job__document__prefill", flat=True)
-        if section
-    }
-    return {*desks_in(teams).values_list("model", flat=True), *promised}
+    promised = map(settings_in, sections.values_list("job__document__prefill", flat=True))
+    return {*desks_in(teams).values_list("model", flat=True), *(one.model for one in promised if one)}
+
+
+def settings_in(section: Any) -> PrefillSettings | None:
+    """A job's `prefill`; None of a job without one, or with one of another version that cannot be read."""
+    try:
+        return PrefillSettings.model_validate(section) if section else None
+    except ValidationError:
+        return None
 
 
 def places_of(tenancy: Tenancy, name: object) -> list[DataCenter]:
