@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.wan_testbed.case import CONNECTIONS, NODES, PAIR_BYTES_PER_S, STAGES, Case, ranks
 from benchmarks.wan_testbed.equal_split import EqualSplitIncoming, EqualSplitOutgoing
 from benchmarks.wan_testbed.tun import address_of, wan
+from benchmarks.wan_testbed.waiting import Hop, Pipeline, waiting_s
 from engine.simulate import simulate
 
 CAN_MAKE_NETWORKS = os.geteuid() == 0 and os.path.exists("/dev/net/tun")
@@ -49,6 +52,41 @@ def test_a_message_that_comes_before_it_is_posted_waits() -> None:
     incoming.post((0, 0), got)
     incoming.wait((0, 0))
     assert got.sum() == 1000
+
+
+def test_the_baseline_without_a_wan_takes_what_1f1b_takes() -> None:
+    free = [Hop(message_s=0.0, latency_s=0.0)] * 3
+    for microbatches in (1, 2, 4, 9):
+        taken_s = Pipeline(free, microbatches=microbatches, forward_s=1.0, backward_s=3.0).iteration_s()
+        assert taken_s == (microbatches + 3) * 4.0
+
+
+def test_a_message_of_two_stages_goes_there_and_back_once_it_was_asked_for() -> None:
+    way = Hop(message_s=10.0, latency_s=1.0)
+    # Asked for at 0: F 2, there 10 + 1, F and B 2 + 5, asked for long before: back 10 + 1, B 5.
+    assert Pipeline([way], microbatches=1, forward_s=2.0, backward_s=5.0).iteration_s() == 36.0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=5), st.integers(1, 6),
+    st.floats(0.1, 3), st.floats(0.1, 3),
+)  # fmt: skip
+def test_the_baseline_is_never_faster_than_one_that_does_not_wait(
+    ways: list[tuple[float, float]], microbatches: int, forward_s: float, backward_s: float
+) -> None:
+    hops = [Hop(message_s=message, latency_s=latency) for message, latency in ways]
+    taken_s = Pipeline(
+        hops, microbatches=microbatches, forward_s=forward_s, backward_s=backward_s
+    ).iteration_s()
+    through_s = sum(message + latency for message, latency in ways)
+    ops_s = forward_s + backward_s
+    assert taken_s >= max(2 * through_s + len(ways) * ops_s, (microbatches - 1) * ops_s) + ops_s - 1e-9
+    assert taken_s >= microbatches * max(message for message, _ in ways)
+
+
+def test_what_was_measured_of_the_baseline() -> None:
+    """131.0 s on 2026-11-25 (docs/bars.md), over connections of 29.5 Mbit/s."""
+    assert waiting_s(Case(), 29.5e6 / 8) == pytest.approx(131.0, rel=0.03)
 
 
 @pytest.mark.parametrize(("policy", "sharing"), [("1f1b", "spatial"), ("atlas", "temporal")])

@@ -361,11 +361,11 @@ def _told_of() -> Any:
     return runs.defer("predicted", "result", "job__document", "job__plan_copy")
 
 
-def _message(intake: Intake, run: Run) -> dict[str, Any]:
-    """What the browsers of `run` are to hear of this batch; numbered in its transaction."""
-    told = run.marks_told
-    Run.objects.filter(pk=run.pk).update(live_seq=F("live_seq") + 1, marks_told=F("mark_seq"))
-    run = _told_of().get(pk=run.pk)
+def _message(intake: Intake, before: Run) -> dict[str, Any]:
+    """What the browsers of a run are to hear of this batch; numbered in its transaction."""
+    told = before.marks_told
+    Run.objects.filter(pk=before.pk).update(live_seq=F("live_seq") + 1, marks_told=F("mark_seq"))
+    run: Any = _told_of().get(pk=before.pk)
     marks = RunEvent.objects.filter(run=run, seq__gt=told).order_by("seq")
     stats = [stat for (pk, _), stat in sorted(intake.stats.items()) if pk == run.pk]
     message = {
