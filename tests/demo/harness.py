@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,15 +19,10 @@ from typing import Any
 import psutil
 from websockets.sync.client import ClientConnection, connect
 
+from tests.ports import free_port
 from webapp.servers.process import spawn
 
 ROOT = Path(__file__).parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def environment(var: Path) -> dict[str, str]:

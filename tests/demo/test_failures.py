@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.demo.harness import ROOT, environment, free_port
+from tests.demo.harness import ROOT, environment
+from tests.ports import free_port
 
 NOBODY_THERE = f"127.0.0.1:{free_port()}"
 

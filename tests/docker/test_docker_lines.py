@@ -3,7 +3,6 @@
 import fcntl
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 import redis
 
 from scripts.dockerfile import parse, substitute
+from tests.ports import free_port
 from webapp.servers.acl import set_node_user
 from webapp.servers.places import packaged_binaries
 
@@ -53,9 +53,7 @@ def valkey(tmp_path: Path) -> Callable[[], "tuple[subprocess.Popen[bytes], redis
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\nexec {line}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "password").write_text("a-password")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     def start() -> "tuple[subprocess.Popen[bytes], redis.Redis]":
         server = subprocess.Popen(

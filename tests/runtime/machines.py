@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,16 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.runtime.job import TrainJob
-from engine.runtime.launch import LOCALHOST, LaunchSpec, RankGroup, single_machine
+from engine.runtime.launch import LaunchSpec, RankGroup, single_machine
+from tests.ports import free_port
 
 AGAIN_S = 0.2  # after which what watches over an agent starts it again
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind((LOCALHOST, 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 class Machines:

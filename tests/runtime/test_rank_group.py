@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,8 +15,9 @@ import psutil
 import pytest
 
 from engine.errors import InputError
-from engine.runtime.launch import LOCALHOST, Disturbance, LaunchSpec, RankGroup, single_machine
+from engine.runtime.launch import Disturbance, LaunchSpec, RankGroup, single_machine
 from tests.demo.harness import wait_for
+from tests.ports import free_port
 from tests.runtime.jobs import Run, job
 
 ENDLESS = {"steps": 1_000_000}
@@ -83,9 +83,7 @@ def test_failing_rank_gives_its_own_last_line_though_the_disk_of_its_log_is_full
 
 def test_two_nodes_stopped_one_after_the_other_have_both_stopped(tmp_path: Path) -> None:
     """All ranks of the second end at once for having lost the first's; it is told to stop a second later."""
-    with socket.socket() as free:
-        free.bind((LOCALHOST, 0))
-        port = free.getsockname()[1]
+    port = free_port()
     spec = dataclasses.replace(
         single_machine(job(**ENDLESS), run="test", log_dir=""), rendezvous_port=port, secret="s" * 32
     )

@@ -19,6 +19,7 @@ from engine.runtime.lines import encode
 from engine.runtime.swap.client import Client
 from engine.runtime.swap.memory import DeviceMemory
 from engine.runtime.swap.tracker import Tracker
+from tests.ports import free_port
 from tests.runtime.jobs import Run
 from tests.runtime.swap_jobs import EMULATED, GPU, job
 from tests.runtime.test_training_equals_single import reference
@@ -179,9 +180,7 @@ def test_a_run_ends_at_a_boundary(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_another_machine_brings_one_worker_and_one_that_joins(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind((LOCALHOST, 0))
-        port = free.getsockname()[1]
+    port = free_port()
     of = job(steps=40, swap={"gpu": GPU, "joins": [{"after_step": 1, "device": 4}]})
     spec = dataclasses.replace(
         single_machine(of, run="test", log_dir=""), rendezvous_port=port, secret="s" * 32

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine.errors import InputError
+from tests.ports import free_port
 from workers.probe import ASKED, Listener, PeerAddress, Prober, ask
 
 SECRET = "0123456789abcdef" * 2
@@ -49,11 +50,6 @@ def test_nobody_listening_is_said_and_waited_for_only_so_long() -> None:
     assert (found["ok"], found["rtt_ms"]) == (False, None)
     assert found["error"] == f"127.0.0.1:{port}: refused: nothing listens there"
     assert not ask(peer(port, "no-such-host.invalid"), SECRET.encode(), 0.3)["ok"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_agents_that_are_asked_one_after_the_other_find_each_other() -> None:

@@ -1,7 +1,6 @@
 """Measuring a link with the transport that trains over it: round trip, rates, and what goes wrong."""
 
 import queue
-import socket
 from typing import Any
 
 import pytest
@@ -11,15 +10,11 @@ from hypothesis import strategies as st
 from engine.errors import InputError
 from engine.runtime.link_rates import WARM_UP, steady_rate
 from engine.runtime.transport import TransportError
+from tests.ports import free_port
 from workers.rates import LinkMeter
 
 SECRET = "s" * 32
 EMULATED = {"latency_ms": 20.0, "bandwidth_gbps": 0.05, "window_bytes": 100_000.0}  # 0.02 Gbit/s a connection
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def trial(*, listen_secret: str = SECRET, listener: bool = True, patience_s: float = 20.0) -> dict[str, Any]:

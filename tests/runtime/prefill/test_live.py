@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import socket
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +12,9 @@ import torch
 from transformers import LlamaForCausalLM
 
 from engine.prefill.desk import Accepted, Done, Failed, Refused, Token, Turn
-from engine.runtime.launch import LOCALHOST, RankGroup, single_machine
+from engine.runtime.launch import RankGroup, single_machine
 from engine.runtime.prefill.tiny import CONTEXT, write_tiny
+from tests.ports import free_port
 from tests.runtime.jobs import Run, job
 from tests.runtime.prefill.live import Gateway, LiveRun, live_job, prefill
 
@@ -196,9 +196,7 @@ def test_counts_add_up(story: Story) -> None:
 @pytest.mark.long
 def test_two_nodes_have_a_desk_each_on_ports_of_their_ranges(folder: Path, tmp_path: Path) -> None:
     """With two GPUs a prompt, whose hidden states go over ports of the range, too."""
-    with socket.socket() as free:
-        free.bind((LOCALHOST, 0))
-        port = free.getsockname()[1]
+    port = free_port()
     of = live_job(folder, cells=CELLS, prefill=prefill(folder, pp_degree=2))
     spec = dataclasses.replace(
         single_machine(of, run="live", log_dir=""), rendezvous_port=port, secret="s" * 32
