@@ -129,7 +129,7 @@ async def begin(sale: Sale) -> Answering:
     try:
         return Answering(sale, await _first(sale))
     except ApiError as error:
-        await in_thread(settle, sale, 0)
+        await _settle(sale, 0)
         error.drawn, error.request = sale.drawn, sale.id
         raise
     except asyncio.CancelledError:
@@ -145,8 +145,14 @@ async def write_refusal(sale: Sale, error: ApiError) -> None:
 
 async def _left(sale: Sale) -> None:
     """The client left before its first token."""
-    await in_thread(settle, sale, 0)
+    await _settle(sale, 0)
     await _write(sale, outcome=Outcome.ABORTED, reason="client_left", tokens=0, ttft_ms=None)
+
+
+async def _settle(sale: Sale, tokens: int) -> None:
+    """Keep `tokens` of those that were taken; most often these are all, and no thread is needed for it."""
+    if tokens != sale.taken:
+        await in_thread(settle, sale, tokens)
 
 
 async def _first(sale: Sale) -> Taken:
@@ -201,8 +207,7 @@ async def _taken(sale: Sale, desk: DeskAddress, exchange: Exchange) -> Taken:
             raise _refused(sale, said)
         if not isinstance(said, Accepted):
             raise DeskLost("the desk answered without having accepted")
-        if said.prompt_tokens != sale.taken:
-            await in_thread(settle, sale, said.prompt_tokens)
+        await _settle(sale, said.prompt_tokens)
         first = await exchange.next(within_s)
     except (DeskLost, TimeoutError, SlowClient):
         raise _failed(sale, "desk_lost") from None

@@ -127,8 +127,6 @@ def _address(desk: Desk, dc: str) -> DeskAddress:
 
 def settle(sale: Sale, tokens: int) -> None:
     """Of the tokens that were taken, keep `tokens`. Without the broker those taken stay taken."""
-    if tokens == sale.taken:
-        return
     try:
         sale.drawn = quota.give_back(sale.tenancy.pk, sale.taken - tokens, sale.limit)
         sale.taken = tokens
