@@ -14,6 +14,7 @@ import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.conf import settings
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from redis import Redis
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,6 +131,19 @@ def test_messages_are_numbered_without_gaps_and_add_up_to_the_snapshot(run: Any)
     assert list(iterations.values()) == whole["iterations"]
     told = [(e["iteration"], e["rank"], e["spans"]) for message in seen for e in message["spans"]]
     assert sorted(told) == [(e["iteration"], e["rank"], e["spans"]) for e in whole["spans"]]
+
+
+def test_a_message_reads_no_document_of_its_run(run: Any) -> None:
+    from webapp.jobs.models import Run
+    from webapp.live.services import take_in
+
+    Run.objects.filter(pk=run.pk).update(predicted={"utilization": 0.25, "spans": [[0]]})
+    with CaptureQueriesContext(connection) as queries:
+        ((_, message),) = take_in(events(run, 2), set())
+    assert message["usage"]["run"]["predicted"] == 0.25
+    columns = ('"jobs_run"."predicted",', '"jobs_run"."result",', '"jobs_job"."plan_copy"')
+    reads = [query["sql"] for query in queries if query["sql"].startswith("SELECT")]
+    assert not [sql for sql in reads for column in columns if column in sql]
 
 
 @pytest.mark.parametrize(
