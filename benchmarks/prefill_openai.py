@@ -10,7 +10,7 @@ raised in the database.
 
 Clients, site and database are on other machines than GPUs, and a GPU does not wait for a CPU. Here they share
 the cores that play these, so in all blocks they give way to them (SCHED_IDLE), and what plays a GPU comes
-first (SCHED_RR); with --equal all are equal.
+first (SCHED_RR). The demo by itself does neither: --equal measures it as users have it.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def durations(
 
 
 def give_way(demo: Demo) -> None:
-    """Ranks' threads come first, but for prefill's; what is on other machines, and this process, last."""
+    """Ranks come first, but for threads of prefill that give way; other machines' parts, this too, last."""
     families = {process.pid: family_of(demo, process) for process in demo.tree()}
     for pid, family in {**families, os.getpid(): "client"}.items():
         if family == "agent":
@@ -111,7 +111,7 @@ def give_way(demo: Demo) -> None:
         for thread in psutil.Process(pid).threads():
             if family != "ranks":
                 os.sched_setscheduler(thread.id, os.SCHED_IDLE, os.sched_param(0))
-            elif os.sched_getscheduler(thread.id) == os.SCHED_OTHER:  # prefill's have given way themselves
+            elif os.sched_getscheduler(thread.id) == os.SCHED_OTHER:  # seats and desks are not
                 os.sched_setscheduler(thread.id, os.SCHED_RR, os.sched_param(1))
 
 
@@ -150,7 +150,7 @@ def main() -> None:
         "--pause", type=float, default=0.5, help="seconds between an answer and the next request"
     )
     parser.add_argument("--longest", type=int, default=1900, help="tokens that a prompt is cut to")
-    parser.add_argument("--equal", action="store_true", help="clients, site and database do not give way")
+    parser.add_argument("--equal", action="store_true", help="nobody gives way and nobody comes first")
     parser.add_argument("--objective", type=float, default=2000.0, help="ms to the answer's only token")
     options = parser.parse_args()
     with demo_of_its_own(sells=True) as demo:
