@@ -8,9 +8,8 @@ it. Above 70 % nothing is claimed. Prompts are as long as those of the Azure cod
 what the model's context holds. The quota of the demo's tenancy, and the longest prompt that it may send, are
 raised in the database.
 
-Clients, site and database are on other machines than GPUs, and a GPU does not wait for a CPU. Here they share
-the cores that play these, so in all blocks they give way to them (SCHED_IDLE), and what plays a GPU comes
-first (SCHED_RR). The demo by itself does neither: --equal measures it as users have it.
+The client has a session of its own, as a user's in another terminal has; who comes first on the CPU is left
+to the demo.
 """
 
 import argparse
@@ -21,7 +20,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.prefill_live import say, slowdown
 from engine.prefill.trace import read_trace
 from tests.demo.harness import Demo, wait_for
-from tests.demo_alone.own import demo_of_its_own, family_of, first_run, operator_of, query
+from tests.demo_alone.own import demo_of_its_own, first_run, operator_of, query
 
 DESKS = (
     "select name from live_desk join inventory_datacenter dc on dc.id = dc_id"
@@ -45,6 +46,7 @@ ITERATIONS = (
     " order by iteration"
 )
 PREFILL = "select sum(prefill_ms), sum(waited_ms) from live_prefillsecond where run_id = %s"
+Block = tuple[bool, float, float]  # with prefill, Unix begin, Unix end
 SETTLE_S = 1.5  # of a block, before its iterations count
 
 
@@ -75,12 +77,16 @@ async def ask_on(
         await asyncio.sleep(options.pause)
 
 
-async def blocks(demo: Demo, models: list[str], told: Told, options: Any) -> list[tuple[bool, float, float]]:
-    """(with prefill, Unix begin, Unix end) of each block."""
-    key = (demo.var / "demo-key").read_text().strip()
-    ran = []
+def ask(url: str, key: str, models: list[str], options: Any) -> tuple[list[Block], Told]:
+    """Run all blocks against the demo at `url`."""
+    return asyncio.run(_ask(url, key, models, options))
+
+
+async def _ask(url: str, key: str, models: list[str], options: Any) -> tuple[list[Block], Told]:
+    ran: list[Block] = []
+    told = Told()
     lengths = itertools.cycle(read_trace("azure-code").tokens.tolist())
-    async with openai.AsyncOpenAI(base_url=f"{demo.url}/v1", api_key=key, max_retries=0, timeout=30) as api:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=30) as api:
         for block in range(2 * options.blocks):
             on = (block % 2 == 0) != (block // 2 % 2 == 1)
             began, until = time.time(), time.monotonic() + options.seconds
@@ -88,31 +94,16 @@ async def blocks(demo: Demo, models: list[str], told: Told, options: Any) -> lis
                 await asyncio.gather(*(ask_on(api, model, until, told, options, lengths) for model in models))
             await asyncio.sleep(max(0.0, until - time.monotonic()))
             ran.append((on, began, time.time()))
-    return ran
+    return ran, told
 
 
-def durations(
-    ran: list[tuple[bool, float, float]], starts: np.ndarray[Any, Any]
-) -> dict[bool, list[list[float]]]:
+def durations(ran: list[Block], starts: np.ndarray[Any, Any]) -> dict[bool, list[list[float]]]:
     """Seconds of the iterations that lie within each block, from one begin to the next."""
     found: dict[bool, list[list[float]]] = {True: [], False: []}
     for on, began, ended in ran:
         inside = starts[(starts >= began + SETTLE_S) & (starts <= ended)]
         found[on].append(np.diff(inside).tolist())
     return found
-
-
-def give_way(demo: Demo) -> None:
-    """Ranks come first, but for threads of prefill that give way; other machines' parts, this too, last."""
-    families = {process.pid: family_of(demo, process) for process in demo.tree()}
-    for pid, family in {**families, os.getpid(): "client"}.items():
-        if family == "agent":
-            continue
-        for thread in psutil.Process(pid).threads():
-            if family != "ranks":
-                os.sched_setscheduler(thread.id, os.SCHED_IDLE, os.sched_param(0))
-            elif os.sched_getscheduler(thread.id) == os.SCHED_OTHER:  # seats and desks are not
-                os.sched_setscheduler(thread.id, os.SCHED_RR, os.sched_param(1))
 
 
 def measure(demo: Demo, options: Any) -> dict[str, Any]:
@@ -122,14 +113,12 @@ def measure(demo: Demo, options: Any) -> dict[str, Any]:
     models = [f"llama-tiny@{name}" for (name,) in query(demo, DESKS, run)]
     raised = "update prefill_tenancy set tokens_per_min = %s, longest_prompt = %s returning id"
     query(demo, raised, 100_000_000, options.longest)
-    if not options.equal:
-        give_way(demo)
     time.sleep(10.0)
-    told = Told()
-    os.nice(19)
-    psutil.cpu_percent()
-    ran = asyncio.run(blocks(demo, models, told, options))
-    busy = psutil.cpu_percent()
+    key = (demo.var / "demo-key").read_text().strip()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=os.setsid) as client:
+        psutil.cpu_percent()
+        ran, told = client.submit(ask, demo.url, key, models, options).result()
+        busy = psutil.cpu_percent()
     time.sleep(5.0)  # what the site has still to take in
     starts = np.array([start for start, _ in query(demo, ITERATIONS, run)])
     ((prefill_ms, waited_ms),) = query(demo, PREFILL, run)
@@ -150,7 +139,6 @@ def main() -> None:
         "--pause", type=float, default=0.5, help="seconds between an answer and the next request"
     )
     parser.add_argument("--longest", type=int, default=1900, help="tokens that a prompt is cut to")
-    parser.add_argument("--equal", action="store_true", help="nobody gives way and nobody comes first")
     parser.add_argument("--objective", type=float, default=2000.0, help="ms to the answer's only token")
     options = parser.parse_args()
     with demo_of_its_own(sells=True) as demo:

@@ -227,7 +227,8 @@ class RankGroup:
         with open(os.path.join(self.spec.log_dir, "host.log"), "ab") as host_log:
             self._host = subprocess.Popen(
                 [sys.executable, "-u", "-m", "engine.runtime.host"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=host_log, start_new_session=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=host_log,
+                process_group=0,  # not a session: prefill of one host gives way to training of another
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read, name=f"ranks-{self.spec.run}", daemon=True)
         self._reader.start()
@@ -285,7 +286,7 @@ class RankGroup:
 
     def _kill_all(self) -> None:
         assert self._host is not None
-        # The host leads the session's process group, and the ranks are in it.
+        # The host leads its process group, and the ranks are in it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._host.pid, signal.SIGKILL)
 

@@ -35,6 +35,21 @@ def gone(pid: int) -> bool:
     return False
 
 
+def test_a_child_leads_a_group_in_the_session_of_its_parent() -> None:
+    """Ctrl-C passes it by, and what it gives way to may be any other part of the demo (autogroup)."""
+    out = io.StringIO()
+    supervisor = Supervisor(Console(out))
+    print_ids = (
+        "import os; print('ids', os.getsid(0), os.getpgrp() == os.getpid(), flush=True); os.read(0, 1)"
+    )
+    supervisor.start([service("child", print_ids)])
+    try:
+        supervisor.watch(until=lambda: "ids" in out.getvalue())
+    finally:
+        supervisor.stop()
+    assert f"ids {os.getsid(0)} True" in out.getvalue()
+
+
 def test_what_dies_is_named_quoted_and_started_again() -> None:
     out = io.StringIO()
     supervisor = Supervisor(Console(out))

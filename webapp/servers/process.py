@@ -29,7 +29,7 @@ def spawn(
     cwd: Path | str = "/",
     umask: int = -1,
 ) -> subprocess.Popen[bytes]:
-    """Start `argv` in a new session; `death_signal` reaches it when this process dies, however it dies.
+    """Start `argv` in a group of its own; `death_signal` reaches it when this process dies, however it dies.
 
     Linux sends the signal when the *thread* that forked ends, so only the main thread may call this.
     Elsewhere a small guard process stands between (`webapp.servers.guard`).
@@ -58,7 +58,9 @@ def spawn(
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C reaches this process alone, which stops them in order
+        # Ctrl-C reaches this process alone, which stops them in order. Not a session: Linux shares the CPU
+        # out among those first (autogroup), and what gives way to training would do so within its own only.
+        process_group=0,
         cwd=cwd,
         env=None if env is None else dict(env),
         umask=umask,

@@ -76,7 +76,7 @@ class Child:
         return status
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it; SIGKILL to its whole session, for it can no longer clean up."""
+        """Send a signal to it; SIGKILL to its whole group, for it can no longer clean up."""
         if not self.alive:
             return
         assert self.process is not None
