@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.wan_testbed.calibration import calibrated, single_rate
+from benchmarks.wan_testbed.calibration import calibrated, lan_rate, single_rate
 from benchmarks.wan_testbed.case import (
     CONNECTIONS,
     DELAY_S,
@@ -79,7 +79,7 @@ def main() -> None:
 
 def compare(case: Case, only: Sequence[str]) -> None:
     """Calibrate, measure each step, and print them as they come."""
-    buffer_bytes, rates = calibration()
+    buffer_bytes, rates, lan = calibration()
     with wan(delay_s=DELAY_S, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=NODES) as made:
         made.limit_window(buffer_bytes)
         print(
@@ -87,15 +87,15 @@ def compare(case: Case, only: Sequence[str]) -> None:
         )
         print(_line("", _HEAD), flush=True)
         baseline: tuple[float, float] | None = None
-        for step in steps(case, rates[40], only):
+        for step in steps(case, rates[40], lan, only):
             done = list(measured(made, ranks(), step.build, step.warm_up + step.iterations))[step.warm_up :]
             seconds = statistics.median(one.seconds for one in done)
             baseline = baseline or (seconds, step.simulated_s)
             print(_row(step, done, seconds, baseline), flush=True)
 
 
-def calibration() -> tuple[int, dict[int, float]]:
-    """The receive buffer that gives Table 1's rate at 40 ms, and bytes per second by delay in ms."""
+def calibration() -> tuple[int, dict[int, float], float]:
+    """The receive buffer that gives Table 1's rate at 40 ms, bytes/s by delay in ms, and those of the LAN."""
     buffer_bytes = calibrated()
     print(f"load {_load()}; receive buffer {buffer_bytes} bytes, found at 40 ms")
     print("one plain connection   delay ms   Mbit/s   Table 1 / 10")
@@ -103,7 +103,9 @@ def calibration() -> tuple[int, dict[int, float]]:
     for delay_ms, paper in PAPER_MBPS.items():
         rates[delay_ms] = single_rate(delay_ms, buffer_bytes)
         print(f"{'':22} {delay_ms:8} {8e-6 * rates[delay_ms]:8.1f} {paper / SCALE:14.1f}", flush=True)
-    return buffer_bytes, rates
+    lan = lan_rate(buffer_bytes)
+    print(f"{'':22} {'LAN':>8} {8e-6 * lan:8.1f}", flush=True)
+    return buffer_bytes, rates, lan
 
 
 _OURS: tuple[tuple[str, str, str, Sharing, int, bool], ...] = (
@@ -116,7 +118,7 @@ _OURS: tuple[tuple[str, str, str, Sharing, int, bool], ...] = (
 )
 
 
-def steps(case: Case, single_bytes_per_s: float, only: Sequence[str]) -> list[Step]:
+def steps(case: Case, single_bytes_per_s: float, lan_bytes_per_s: float, only: Sequence[str]) -> list[Step]:
     """The rows that were asked for."""
     placed = ranks()
     rows = []
@@ -124,13 +126,13 @@ def steps(case: Case, single_bytes_per_s: float, only: Sequence[str]) -> list[St
         rows.append(
             Step(
                 name="torch 1F1B, gloo, one connection", build=partial(TorchRank, case, placed),
-                simulated_s=waiting_s(case, single_bytes_per_s), warm_up=1, iterations=1,
+                simulated_s=waiting_s(case, single_bytes_per_s, lan_bytes_per_s), warm_up=1, iterations=1,
             )
         )  # fmt: skip
     for key, name, policy, sharing, connections, equal in _OURS:
         if key in only:
             rate = min(connections * single_bytes_per_s, PAIR_BYTES_PER_S)
-            built, simulated_s = _built(case.scenario(policy, sharing, rate))
+            built, simulated_s = _built(case.scenario(policy, sharing, rate, lan_bytes_per_s))
             run = Run(
                 case=case, ranks=placed, schedule=built.schedule, connections=connections, equal_split=equal
             )
@@ -138,7 +140,7 @@ def steps(case: Case, single_bytes_per_s: float, only: Sequence[str]) -> list[St
             rows.append(
                 Step(
                     name=name, build=partial(OurRank, run), simulated_s=simulated_s,
-                    warm_up=1 if few else 2, iterations=1 if few else 5,
+                    warm_up=1 if few else 5, iterations=1 if few else 9,
                 )
             )  # fmt: skip
     return rows

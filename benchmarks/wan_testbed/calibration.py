@@ -11,6 +11,7 @@ _WINDOW_BYTES = 23.9e6 / 8 / SCALE
 _FIRST_BUFFER_BYTES = round(_WINDOW_BYTES / 0.6)
 _TRIALS = 2
 _SECONDS = 4.0
+_LAN_SECONDS = 1.0
 _PORT = 9400
 _FLOWS = (sys.executable, "-m", "benchmarks.wan_testbed.flows")
 
@@ -28,13 +29,20 @@ def single_rate(delay_ms: int, buffer_bytes: int) -> float:
     """Bytes per second of one plain connection."""
     with wan(delay_s=delay_ms / 1e3, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=(1, 1)) as made:
         made.limit_window(buffer_bytes)
-        return _between(made, _SECONDS)
+        return _between(made, 1, _SECONDS)
 
 
-def _between(made: Wan, seconds: float) -> float:
-    """Run a plain sender in the first data centre and a plain receiver in the second; bytes per second."""
-    there = (address_of(1, 0), str(_PORT))
-    receiver = subprocess.Popen(made.run(1, *_FLOWS, "receive", *there), stdout=subprocess.PIPE, text=True)
+def lan_rate(buffer_bytes: int) -> float:
+    """Bytes per second of one plain connection between nodes of a data centre, which share a kernel."""
+    with wan(delay_s=0.0, pair_bytes_per_s=PAIR_BYTES_PER_S, nodes=(1, 1)) as made:
+        made.limit_window(buffer_bytes)
+        return _between(made, 0, _LAN_SECONDS)
+
+
+def _between(made: Wan, dc: int, seconds: float) -> float:
+    """Run a plain sender in the first data centre and a plain receiver in `dc`; bytes per second."""
+    there = (address_of(dc, 0), str(_PORT))
+    receiver = subprocess.Popen(made.run(dc, *_FLOWS, "receive", *there), stdout=subprocess.PIPE, text=True)
     try:
         assert receiver.stdout is not None
         receiver.stdout.readline()

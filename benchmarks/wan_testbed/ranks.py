@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.wan_testbed.block import sleep_until
 from benchmarks.wan_testbed.tun import Forwarded, Wan, cpu_seconds, enter
+from engine.runtime import memory
 from engine.runtime.launch import RankAssignment
 
 _START_S, _ITERATION_S = 120.0, 400.0
@@ -50,6 +51,7 @@ def measured(
         A rank failed, or did not end its iteration within minutes.
     """
     context = multiprocessing.get_context("fork")
+    memory.share()  # as the runtime's host does
     with contextlib.ExitStack() as stack:
         pipes, pids = [], []
         for me in ranks:

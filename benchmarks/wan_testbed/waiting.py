@@ -20,10 +20,11 @@ Process = Iterator["float | list[Handle]"]  # seconds of computing, or messages 
 Way = tuple[int, int]  # from a stage to its neighbour
 
 
-def waiting_s(case: Case, bytes_per_s: float) -> float:
-    """Seconds of an iteration where a connection over the WAN carries `bytes_per_s`; a LAN costs nothing."""
+def waiting_s(case: Case, bytes_per_s: float, lan_bytes_per_s: float) -> float:
+    """Seconds of an iteration where a connection over the WAN, or the LAN, carries so much."""
     wan = Hop(message_s=case.message_bytes / bytes_per_s, latency_s=DELAY_S)
-    hops = [wan if a != b else Hop(message_s=0.0, latency_s=0.0) for a, b in pairwise(DC_OF_STAGE)]
+    lan = Hop(message_s=case.message_bytes / lan_bytes_per_s, latency_s=0.0)
+    hops = [wan if a != b else lan for a, b in pairwise(DC_OF_STAGE)]
     forward_s, back_s = case.times.forward / 1e3, (case.times.recompute + case.times.backward) / 1e3  # type: ignore[operator]
     return Pipeline(hops, microbatches=MICROBATCHES, forward_s=forward_s, backward_s=back_s).iteration_s()
 

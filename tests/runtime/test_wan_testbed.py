@@ -1,5 +1,6 @@
 """The TUN testbed: its equal split, its case, and its network where that can be made."""
 
+import math
 import os
 import secrets
 import socket
@@ -87,15 +88,23 @@ def test_the_baseline_is_never_faster_than_one_that_does_not_wait(
 @pytest.mark.parametrize(("part", "measured_s"), [(1, 131.0), (8, 16.26)])
 def test_what_was_measured_of_the_baseline(part: int, measured_s: float) -> None:
     """On 2026-11-25 (docs/transport.md), over connections of 29.5 Mbit/s; --quick after this was written."""
-    assert waiting_s(Case(part=part), 29.5e6 / 8) == pytest.approx(measured_s, rel=0.03)
+    assert waiting_s(Case(part=part), 29.5e6 / 8, math.inf) == pytest.approx(measured_s, rel=0.03)
 
 
 @pytest.mark.parametrize(("policy", "sharing"), [("1f1b", "spatial"), ("atlas", "temporal")])
 def test_the_simulated_case_is_the_job_that_runs(policy: str, sharing: str) -> None:
     job = Case().job(policy, CONNECTIONS)
-    case = Case().scenario(policy, sharing, PAIR_BYTES_PER_S)  # type: ignore[arg-type]
+    case = Case().scenario(policy, sharing, PAIR_BYTES_PER_S, math.inf)  # type: ignore[arg-type]
     as_job = job.scenario.model_copy(update={"sharing": sharing, "spans": False})
     assert simulate(case).makespan == pytest.approx(simulate(as_job).makespan)
+
+
+def test_a_shared_message_passes_the_lan_twice() -> None:
+    """What two of three pipelines carry of it, before the WAN and behind it; alone it passes none."""
+    lan_ms = {"spatial": 0.0, "temporal": 2 * 2 / 3 * 100.0}
+    for sharing, more in lan_ms.items():
+        scenario = Case().scenario("1f1b", sharing, PAIR_BYTES_PER_S, Case().message_bytes / 0.1)  # type: ignore[arg-type]
+        assert (scenario.wan.latency, scenario.lan.transfer) == pytest.approx((40 + more, 100))  # type: ignore[union-attr]
 
 
 def test_every_rank_has_an_address_of_its_own_in_its_data_centre() -> None:
