@@ -9,6 +9,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from engine.runtime.transport.connection import Connection
 from engine.runtime.transport.errors import MessageSizeError, TransportError
 from engine.runtime.transport.handles import Receive
@@ -171,7 +173,7 @@ class Inbox:
         if receive is not None and receive.into is not None and len(receive.into) == header.payload_bytes:
             assembly.buffer = receive.into
         else:
-            assembly.buffer = memoryview(bytearray(header.payload_bytes))
+            assembly.buffer = np.empty(header.payload_bytes, np.uint8).data
         if receive is not None:
             self._match(assembly, receive)
         else:
