@@ -140,7 +140,7 @@ def steps(case: Case, single_bytes_per_s: float, lan_bytes_per_s: float, only: S
             rows.append(
                 Step(
                     name=name, build=partial(OurRank, run), simulated_s=simulated_s,
-                    warm_up=1 if few else 5, iterations=1 if few else 9,
+                    warm_up=1 if few else 2, iterations=1 if few else 5,
                 )
             )  # fmt: skip
     return rows

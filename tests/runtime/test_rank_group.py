@@ -61,6 +61,7 @@ def test_killed_rank_fails_the_run_and_takes_all_ranks_along(tmp_path: Path) -> 
     assert run.training.wait(60)
     victim = next(e["pid"] for e in run.of_kind("rank") if e["rank"] == 4)
     assert os.getsid(victim) == os.getsid(0), "what gives way does so within its session only (autogroup)"
+    assert psutil.Process(victim).environ()["THP_MEM_ALLOC_ENABLE"] == "1"
     os.kill(victim, signal.SIGKILL)
     assert run.group.wait(30)
     failed = [e for e in run.of_kind("rank") if e["state"] == "failed"]

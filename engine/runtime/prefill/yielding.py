@@ -1,6 +1,7 @@
 """Prefill's threads and processes give way to training's: on a CPU that both use, training must not wait.
 
-Linux alone has the means; elsewhere, and where they are refused, all threads are equal.
+Linux alone has the means; elsewhere, and where they are refused, all threads are equal. Where it groups by
+session (autogroup) they count within one, so hosts of ranks do not lead sessions.
 """
 
 import os

@@ -173,7 +173,7 @@ class Inbox:
         if receive is not None and receive.into is not None and len(receive.into) == header.payload_bytes:
             assembly.buffer = receive.into
         else:
-            assembly.buffer = np.empty(header.payload_bytes, np.uint8).data
+            assembly.buffer = np.zeros(header.payload_bytes, np.uint8).data
         if receive is not None:
             self._match(assembly, receive)
         else:
