@@ -26,9 +26,8 @@ HORIZON_S = 0.005
 MOST_BACKLOG_BYTES = 16 << 20
 # Chunks of a real link: a connection's grow while the peer has them at once and shrink while it is slow, so
 # that a fast one costs little work and a slow one holds no message up. When the kernel took them says little:
-# its buffers may hold seconds of a slow connection. They begin smaller than a window, so that windows do not
-# leave, and come back, one connection after the other.
-FIRST_CHUNK_BYTES = 128 * 1024
+# its buffers may hold seconds of a slow connection.
+FIRST_CHUNK_BYTES = 256 * 1024
 LEAST_CHUNK_BYTES = 64 * 1024
 MOST_CHUNK_BYTES = 4 << 20
 QUICK_S, SLOW_S = 0.02, 0.5
