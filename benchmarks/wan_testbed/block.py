@@ -1,5 +1,6 @@
 """A stage that makes messages of the right size and computes nothing: its time is emulated."""
 
+import functools
 import time
 from typing import Any
 
@@ -17,12 +18,12 @@ class _Made(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, shape: tuple[int, ...], backward_s: float) -> Tensor:
         ctx.gives = tuple(x.shape) if x.is_floating_point() else None
         ctx.backward_s = backward_s
-        return torch.zeros(shape, dtype=DTYPE)
+        return _zeros(shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         begin = time.monotonic()
-        gradient = None if ctx.gives is None else torch.zeros(ctx.gives, dtype=DTYPE)
+        gradient = None if ctx.gives is None else _zeros(ctx.gives)
         sleep_until(begin + ctx.backward_s)
         return gradient, torch.zeros(1), None, None
 
@@ -44,6 +45,16 @@ class Block(nn.Module):
         output: Tensor = _Made.apply(x, self.weight, self._shape, self._backward_s)
         sleep_until(begin + self._forward_s)
         return output
+
+
+def _zeros(shape: tuple[int, ...]) -> Tensor:
+    """Views of one tensor: nobody writes into a message, and its making is no part of what is measured."""
+    return _all_zeros(shape).view(shape)
+
+
+@functools.cache
+def _all_zeros(shape: tuple[int, ...]) -> Tensor:
+    return torch.zeros(shape, dtype=DTYPE)
 
 
 def sleep_until(moment: float) -> None:

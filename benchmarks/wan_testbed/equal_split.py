@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from engine.runtime.exchange import Incoming, Key, Outgoing, Passage, raw
@@ -24,12 +25,12 @@ class _Shared:
 
     def __init__(self, data: memoryview, connections: int) -> None:
         self.begin = time.monotonic()
-        self._data, self._connections = data, connections
+        self.data, self._connections = data, connections
         self._left, self._lock, self._done = connections, threading.Lock(), threading.Event()
 
     def share(self, index: int) -> memoryview:
-        nbytes, of = len(self._data), self._connections
-        return self._data[nbytes * index // of : nbytes * (index + 1) // of]
+        nbytes, of = len(self.data), self._connections
+        return self.data[nbytes * index // of : nbytes * (index + 1) // of]
 
     def one_done(self) -> None:
         with self._lock:
@@ -99,15 +100,15 @@ class EqualSplitIncoming:
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def post(self, key: Key, into: Tensor) -> None:
+    def post(self, key: Key, nbytes: int) -> None:
         with self._changed:
-            self._posted[key] = _Shared(raw(into), self._connections)
+            self._posted[key] = _Shared(raw(torch.empty(nbytes, dtype=torch.uint8)), self._connections)
             self._changed.notify_all()
 
-    def wait(self, key: Key) -> None:
+    def wait(self, key: Key) -> Tensor:
         self._posted[key].wait()
         with self._changed:
-            del self._posted[key]
+            return torch.frombuffer(self._posted.pop(key).data, dtype=torch.uint8)
 
     def _run(self, connected: socket.socket) -> None:
         index = connected.recv(1)[0]

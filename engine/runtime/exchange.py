@@ -13,7 +13,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from engine.runtime.transport import Endpoint, SharedReceiver, SharedSender, TransportError
+from engine.runtime.transport import (
+    Endpoint,
+    Receive,
+    SharedReceive,
+    SharedReceiver,
+    SharedSender,
+    TransportError,
+)
 
 WAIT_S = 1800.0  # a peer that is alive but silent for this long counts as lost
 MESSAGE, STARTED, TOTALS, VALIDATION, SUM, STATE = range(6)  # first int of a tag
@@ -45,8 +52,9 @@ class Incoming(Protocol):
     """One direction of one hop, at its receiving end; each key comes once an iteration."""
 
     def begin(self, iteration: int) -> None: ...
-    def post(self, key: Key, into: Tensor) -> None: ...
-    def wait(self, key: Key) -> None: ...
+    def post(self, key: Key, nbytes: int) -> None: ...
+    def wait(self, key: Key) -> Tensor:
+        """The message: contiguous, in host memory, of whatever type."""
 
 
 class Outgoing(Protocol):
@@ -73,20 +81,28 @@ class LanIncoming:
     """Receives from a rank in the same data centre, by torch.distributed (gloo).
 
     tag : of a key, the same number on both sides and on no other link between the two ranks.
+    new_buffer : gives the memory, of so many bytes, for a message.
     """
 
-    def __init__(self, group: Any, member: int, peer: int, tag: Callable[[Key], int]) -> None:
+    def __init__(
+        self, group: Any, member: int, peer: int, tag: Callable[[Key], int],
+        new_buffer: Callable[[int], Tensor],
+    ) -> None:  # fmt: skip
         self._group, self._member, self._peer, self._tag = group, member, peer, tag
-        self._posted: dict[Key, Any] = {}
+        self._new_buffer = new_buffer
+        self._posted: dict[Key, tuple[Any, Tensor]] = {}
 
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def post(self, key: Key, into: Tensor) -> None:
-        self._posted[key] = self._group.recv([into], self._member, self._tag(key))
+    def post(self, key: Key, nbytes: int) -> None:
+        buffer = self._new_buffer(nbytes)
+        self._posted[key] = self._group.recv([buffer], self._member, self._tag(key)), buffer
 
-    def wait(self, key: Key) -> None:
-        finish(self._posted.pop(key), f"rank {self._peer}")
+    def wait(self, key: Key) -> Tensor:
+        work, buffer = self._posted.pop(key)
+        finish(work, f"rank {self._peer}")
+        return buffer
 
 
 class LanOutgoing:
@@ -124,13 +140,12 @@ class WanIncoming:
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def post(self, key: Key, into: Tensor) -> None:
+    def post(self, key: Key, nbytes: int) -> None:
         tag = (MESSAGE, self._way, *key)
-        self._posted[key] = self._endpoint.post_receive(self._peer, tag, into=raw(into))
+        self._posted[key] = self._endpoint.post_receive(self._peer, tag, nbytes)
 
-    def wait(self, key: Key) -> None:
-        receive = self._posted.pop(key)
-        lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
+    def wait(self, key: Key) -> Tensor:
+        return _received(self._posted.pop(key))
 
 
 class WanOutgoing:
@@ -159,12 +174,11 @@ class SharedIncoming:
     def begin(self, iteration: int) -> None:
         self._receiver.begin_iteration(iteration)
 
-    def post(self, key: Key, into: Tensor) -> None:
-        self._posted[key] = self._receiver.post_receive(key, raw(into))
+    def post(self, key: Key, nbytes: int) -> None:
+        self._posted[key] = self._receiver.post_receive(key, nbytes)
 
-    def wait(self, key: Key) -> None:
-        receive = self._posted.pop(key)
-        lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
+    def wait(self, key: Key) -> Tensor:
+        return _received(self._posted.pop(key))
 
 
 class SharedOutgoing:
@@ -187,11 +201,14 @@ class Silent:
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def post(self, key: Key, into: Tensor) -> None:
-        """It comes to the other rank."""
+    def __init__(self) -> None:
+        self._posted: dict[Key, int] = {}
 
-    def wait(self, key: Key) -> None:
-        """The other rank waits."""
+    def post(self, key: Key, nbytes: int) -> None:
+        self._posted[key] = nbytes
+
+    def wait(self, key: Key) -> Tensor:
+        return torch.empty(self._posted.pop(key), dtype=torch.uint8, device="meta")
 
     def send(self, key: Key, tensor: Tensor) -> Sent:
         raise AssertionError("the other rank sends")
@@ -241,6 +258,11 @@ class InTurn:
 def raw(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor, without a copy."""
     return memoryview(tensor.detach().view(torch.uint8).flatten().numpy())  # type: ignore[arg-type]
+
+
+def _received(receive: Receive | SharedReceive) -> Tensor:
+    lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
+    return torch.frombuffer(receive.buffer, dtype=torch.uint8)
 
 
 def finish(work: Any, who: str) -> None:

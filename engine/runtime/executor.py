@@ -8,6 +8,7 @@ per model chunk. What the next place on the way needs is sent, or, where it is o
 of charge. Whatever an iteration needs of others is posted at its start, in the order in which it is needed.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -130,11 +131,11 @@ class Executor:
         device: Device | None = None, tp: OneRank = ONE_RANK,
     ) -> None:  # fmt: skip
         self._device, self._tp = device or CpuDevice(), tp
-        self._buffer = self._device.host_buffer if tp.leads else partial(torch.empty, device="meta")
         self._chunks: list[Chunk] = list(stage.chunks)  # type: ignore[arg-type]
         self._work, self._places, self._links, self._late = work, places, links, late
         self._batch, self._gradients, self._recorder, self._seat = batch, gradients, recorder, seat
         self._shape, self._dtype, self._microbatches = shape, dtype, microbatches
+        self._message_bytes = math.prod(shape) * dtype.itemsize
         scale = torch.tensor(1.0 / (microbatches * pipelines), dtype=_loss_dtype(dtype))
         self._share = scale.item()  # of a microbatch's loss in the step's
         self._scale = scale.to(self._device.name)
@@ -142,8 +143,7 @@ class Executor:
         self._needs_batch = any(place.before is None or place.after is None for place in places)
         self._tokens: tuple[Tensor, ...] = ()
         self._targets: tuple[Tensor, ...] = ()
-        # By chunk and microbatch: what ops take in, from the neighbours or from another chunk here. Messages
-        # have their buffers from the start of the iteration, but a large one takes memory only once it comes.
+        # By chunk and microbatch: what ops take in, from the neighbours or from another chunk here.
         self._inputs: dict[Key, Tensor] = {}
         self._gradients_in: dict[Key, Tensor] = {}
         self._awaited: set[Key] = set()  # whose gradient has not been waited for
@@ -178,20 +178,17 @@ class Executor:
     def _post(self, work: Work) -> None:
         place, m = self._places[work.chunk], work.microbatch
         if work.kind is OpKind.F and isinstance(place.before, Port):
-            self._inputs[work.key] = self._buffer(self._shape, dtype=self._dtype)
-            place.before.incoming.post((place.before.takes, m), self._inputs[work.key])
+            place.before.incoming.post((place.before.takes, m), self._message_bytes)
         elif work.kind is OpKind.B and isinstance(place.after, Port):
-            self._gradients_in[work.key] = self._buffer(self._shape, dtype=self._dtype)
             self._awaited.add(work.key)
-            place.after.incoming.post((place.after.takes, m), self._gradients_in[work.key])
+            place.after.incoming.post((place.after.takes, m), self._message_bytes)
         elif work.kind is OpKind.R and isinstance(place.after, Port) and place.after.post_started:
             place.after.post_started(m)
 
     def _forward(self, work: Work) -> None:
         place, m = self._places[work.chunk], work.microbatch
         if isinstance(place.before, Port):
-            place.before.incoming.wait((place.before.takes, m))
-            self._inputs[work.key] = self._load(self._inputs[work.key], "previous")
+            self._inputs[work.key] = self._received(place.before, m, "previous")
         start = self._start()
         output = self._compute(work, keep=work.keep)
         if place.after is None:
@@ -292,12 +289,12 @@ class Executor:
     def _await_gradient(self, work: Work) -> None:
         after = self._places[work.chunk].after
         if isinstance(after, Port) and work.key in self._awaited:
-            after.incoming.wait((after.takes, work.microbatch))
-            self._gradients_in[work.key] = self._load(self._gradients_in[work.key], "next")
+            self._gradients_in[work.key] = self._received(after, work.microbatch, "next")
             self._awaited.discard(work.key)
 
-    def _load(self, buffer: Tensor, side: Side) -> Tensor:
-        return self._tp.take(buffer, lambda received: self._device.load(received, side))
+    def _received(self, port: Port, m: int, side: Side) -> Tensor:
+        message = port.incoming.wait((port.takes, m)).view(self._dtype).view(self._shape)
+        return self._tp.take(message, lambda received: self._device.load(received, side))
 
     def _send(self, port: Port, m: int, tensor: Tensor) -> None:
         if not self._tp.leads:

@@ -6,11 +6,12 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
+import torch
 import torch.distributed
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
 from engine.runtime.device import Device
-from engine.runtime.exchange import WAIT_S, PeerLost
+from engine.runtime.exchange import WAIT_S, PeerLost, raw
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import LaunchSpec, RankAssignment
 from engine.runtime.network import HopNetwork
@@ -165,10 +166,15 @@ class Mesh:
             rank=self.me.rank, listen_host=self.me.host, secret=self.spec.secret,
             run=f"{self.spec.run}, life {self.spec.life}", generation=self.spec.generation,
             listen_ports=self.spec.ports, cut=self._cut, tls=TlsFiles.of(self.job),
+            new_buffer=self._new_buffer if self._device.apart else None,
         )  # fmt: skip
         self.share("address", list(endpoint.address))
         endpoint.connect([self._peer(other) for other in others], timeout_s=RENDEZVOUS_S)
         return endpoint
+
+    def _new_buffer(self, nbytes: int) -> memoryview:
+        """Memory for a message from which the device loads fast."""
+        return raw(self._device.host_buffer(nbytes, torch.uint8))
 
     def _peer_assignments(self) -> list[RankAssignment]:
         me, job = self.me, self.job

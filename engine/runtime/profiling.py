@@ -140,16 +140,18 @@ class _Ready:
     """A neighbour whose message is always there already."""
 
     generator: torch.Generator
-    posted: dict[Key, Tensor] = field(default_factory=dict)
+    dtype: torch.dtype
+    posted: dict[Key, int] = field(default_factory=dict)
 
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def post(self, key: Key, into: Tensor) -> None:
-        self.posted[key] = into
+    def post(self, key: Key, nbytes: int) -> None:
+        self.posted[key] = nbytes
 
-    def wait(self, key: Key) -> None:
-        self.posted.pop(key).normal_(0.0, 1.0, generator=self.generator)
+    def wait(self, key: Key) -> Tensor:
+        count = self.posted.pop(key) // self.dtype.itemsize
+        return torch.randn(count, dtype=self.dtype, generator=self.generator)
 
 
 class _Dropped:
@@ -171,7 +173,9 @@ def _port(job: TrainJob, payload: Literal["activation", "gradient"]) -> Port:
         track="lan", from_stage=0, to_stage=0, payload=payload, chunk=0, nbytes=job.tensor_bytes
     )
     generator = torch.Generator().manual_seed(job.seed)
-    return Port(incoming=_Ready(generator), outgoing=_Dropped(), takes=0, crossing=crossing)
+    return Port(
+        incoming=_Ready(generator, DTYPES[job.dtype]), outgoing=_Dropped(), takes=0, crossing=crossing
+    )
 
 
 class _Stopwatch:

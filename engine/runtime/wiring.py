@@ -8,6 +8,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
+import torch
+
 from engine.runtime.device import CpuDevice, Device
 from engine.runtime.exchange import (
     STARTED,
@@ -77,7 +79,9 @@ class Wiring:
         self, job: TrainJob, schedule: Schedule, me: RankAssignment, fabric: Fabric,
         device: Device | None = None,
     ) -> None:  # fmt: skip
-        self._staged = staging(device or CpuDevice())
+        device = device or CpuDevice()
+        self._staged = staging(device)
+        self._new_buffer = functools.partial(device.host_buffer, dtype=torch.uint8)
         self._job, self._schedule, self._me, self._fabric = job, schedule, me, fabric
         self._cell = job.cell_of(me.pipeline)
         self._in_cell = self._cell.index(me.pipeline)  # as the schedule numbers it
@@ -129,7 +133,7 @@ class Wiring:
         sender = self._rank_at(ends_of(way, self._job.stages)[0])
         if self._job.network(way // 2, self._me.pipeline) is None:
             group, member = self._lan(sender)
-            return LanIncoming(group, member, sender, self._lan_tag(way))
+            return LanIncoming(group, member, sender, self._lan_tag(way), self._new_buffer)
         assert self._fabric.endpoint is not None
         if self._shared(way):
             return SharedIncoming(SharedReceiver(self._fabric.endpoint, **self._sharing(way, sends=False)))

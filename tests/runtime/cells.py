@@ -75,16 +75,18 @@ class LocalIncoming:
     sender: int
     receiver: int
     way: int
-    posted: dict[Key, Tensor] = field(default_factory=dict)
+    posted: dict[Key, int] = field(default_factory=dict)
 
     def begin(self, iteration: int) -> None:
         assert not self.posted
 
-    def post(self, key: Key, into: Tensor) -> None:
-        self.posted[key] = into
+    def post(self, key: Key, nbytes: int) -> None:
+        self.posted[key] = nbytes
 
-    def wait(self, key: Key) -> None:
-        self.posted.pop(key).copy_(self.office.take((self.sender, self.receiver, self.way, key)))
+    def wait(self, key: Key) -> Tensor:
+        message = self.office.take((self.sender, self.receiver, self.way, key))
+        assert message.nbytes == self.posted.pop(key)
+        return message
 
 
 @dataclass

@@ -34,9 +34,11 @@ def pair(
 
 
 @contextmanager
-def cell(pipelines: int, wan: LinkShape | None, lan: LinkShape | None) -> Iterator[list[Endpoint]]:
+def cell(
+    pipelines: int, wan: LinkShape | None, lan: LinkShape | None, **options: Any
+) -> Iterator[list[Endpoint]]:
     """Ranks 0 … n−1 in one DC and n … 2n−1 in another; rank r and r + n share a WAN pair."""
-    ranks = [endpoint(rank) for rank in range(2 * pipelines)]
+    ranks = [endpoint(rank, **options) for rank in range(2 * pipelines)]
 
     def connect(rank: int) -> None:
         first = rank // pipelines * pipelines

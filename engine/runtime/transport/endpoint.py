@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from engine.errors import InputError
+from engine.runtime.transport.buffers import Buffers, OnArrival
 from engine.runtime.transport.errors import TransportError
 from engine.runtime.transport.greeter import Greeter, Place
 from engine.runtime.transport.handles import Receive, Send
 from engine.runtime.transport.handshake import Greeting, Identity
+from engine.runtime.transport.inbox import Inbox
 from engine.runtime.transport.link import TICK_S, Link
 from engine.runtime.transport.loop import Loop
 from engine.runtime.transport.outbox import Outgoing
@@ -50,6 +52,7 @@ class Endpoint:
         is cut; a network that comes back earlier costs time only (the beat is half a second).
     checksums : send a checksum with every chunk, so that the peer can tell one that was changed.
     tls : certificates for mutual TLS with all peers, which must have it too; None: bytes are not encrypted.
+    new_buffer : gives memory, of so many bytes, for a message that has no buffer of the caller's.
     cut : asked whether the network to a rank is cut, as in a drill: nothing goes there or comes while it is.
     """
 
@@ -57,12 +60,14 @@ class Endpoint:
         self, *, rank: int, listen_host: str, secret: bytes | str, run: str, generation: int = 0,
         listen_ports: tuple[int, int] | None = None, unexpected_bytes: int = 256 << 20,
         silence_timeout_s: float = SILENT_S, checksums: bool = True, tls: TlsFiles | None = None,
+        new_buffer: Callable[[int], memoryview] | None = None,
         cut: Callable[[int], bool] = lambda _: False,
     ) -> None:  # fmt: skip
         key = secret.encode() if isinstance(secret, str) else secret
         if not key:
             raise InputError("secret", "", "must not be empty")
         self.rank = rank
+        self.new_buffer = new_buffer or Buffers().take
         self._me = Identity(rank=rank, run=run, generation=generation, secret=key)
         self._unexpected_bytes = unexpected_bytes
         self._silent_ticks = max(2, round(silence_timeout_s / TICK_S))
@@ -130,19 +135,18 @@ class Endpoint:
         return send
 
     def post_receive(
-        self, peer: int, tag: Sequence[int], into: Buffer | int | None = None, *, channel: int = 0
+        self, peer: int, tag: Sequence[int], into: Buffer | OnArrival | int | None = None, *, channel: int = 0
     ) -> Receive:
         """Wait for message `tag` from `peer`; best posted before it is sent.
 
         `into`: a writable buffer of the message's size (filler not counted), or that size, or None for
-        whatever comes; without a buffer `Receive.buffer` is a new one.
+        whatever comes; without a buffer the message has memory of its own from when it begins to come.
         """
-        if isinstance(into, int):
-            into = bytearray(into)
-        place = None if into is None else memoryview(into).cast("B")
-        if place is not None and place.readonly:
-            raise InputError("into", type(into).__name__, "must be writable")
-        receive = Receive(peer, check_tag(tag), place)
+        if into is None or isinstance(into, int):
+            receive = Receive(peer, check_tag(tag), into)
+        else:
+            place = into if isinstance(into, OnArrival) else posted(into)
+            receive = Receive(peer, check_tag(tag), place.nbytes, place.make)
         link = self._link(peer)
         self._loop.call(lambda: link.post(channel, receive))
         return receive
@@ -196,7 +200,7 @@ class Endpoint:
             raise InputError("peers", peer.rank, "must be other ranks, each once")
         link = Link(
             self._loop, self._greeter, self.rank, peer, place=_look_up(peer),
-            unexpected_bytes=self._unexpected_bytes, silent_ticks=self._silent_ticks,
+            inbox=Inbox(self._unexpected_bytes, self.new_buffer), silent_ticks=self._silent_ticks,
             checksums=self._checksums, is_cut=functools.partial(self._cut, peer.rank),
         )  # fmt: skip
         self._links[peer.rank] = link
@@ -253,6 +257,14 @@ class Endpoint:
                 link.fail(TransportError(f"the I/O thread of rank {self.rank} failed: {error!r}"))
         self._closed = True
         self._abandon()
+
+
+def posted(buffer: Buffer) -> OnArrival:
+    """The caller's own buffer for a message. Raises InputError where it is not writable."""
+    place = memoryview(buffer).cast("B")
+    if place.readonly:
+        raise InputError("into", type(buffer).__name__, "must be writable")
+    return OnArrival(len(place), lambda: place)
 
 
 def listen(host: str, ports: tuple[int, int] | None, rank: int) -> socket.socket:

@@ -96,17 +96,22 @@ class Send(Handle):
 class Receive(Handle):
     """A message to come.
 
-    buffer : where its bytes are once it is done (the posted buffer, or one of its own size).
+    nbytes : that it must have; None: whatever comes.
+    into : gives the caller's buffer for it, once, when it begins to come; None: it has one of its own.
+    buffer : where its bytes are once it is done.
     message_bytes : size on the wire, filler included.
     arrived : seconds of time.monotonic(); late_s : how much later than the emulated link would have it.
     """
 
-    def __init__(self, peer: int, tag: Tag, into: memoryview | None) -> None:
+    def __init__(
+        self, peer: int, tag: Tag, nbytes: int | None = None, into: Callable[[], memoryview] | None = None
+    ) -> None:
         super().__init__()
         self.peer = peer
         self.tag = tag
+        self.nbytes = nbytes
         self.into = into
-        self.buffer = into if into is not None else memoryview(b"")
+        self.buffer = memoryview(b"")
         self.message_bytes = 0
         self.arrived = 0.0
         self.late_s = 0.0

@@ -7,9 +7,8 @@ and sends all that were not acknowledged over the others. Each counts once.
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from engine.runtime.transport.connection import Connection
 from engine.runtime.transport.errors import MessageSizeError, TransportError
@@ -75,14 +74,17 @@ class Inbox:
     A message that nobody has posted yet is kept in a buffer of its own; past `most_unexpected_bytes` of those
     the connection that brings the next one is not read until a receive is posted, and TCP holds the sender
     back.
+
+    new_buffer : gives memory, of so many bytes, for a message that has no posted buffer.
     """
 
-    def __init__(self, most_unexpected_bytes: int) -> None:
+    def __init__(self, most_unexpected_bytes: int, new_buffer: Callable[[int], memoryview]) -> None:
         self.clock_offset_s = 0.0  # the peer's clock less ours
         self.bytes_received = 0
         self.doubled_chunks = 0
         self.most_late_s = 0.0
         self.paused: list[Connection] = []
+        self._new_buffer = new_buffer
         self._most_unexpected_bytes = most_unexpected_bytes
         self._unexpected_bytes = 0
         self._posted: dict[Key, Receive] = {}
@@ -170,10 +172,10 @@ class Inbox:
             key=key, receive=None, buffer=memoryview(b""), message_bytes=header.message_bytes,
             missing=header.message_bytes, expected=receive is not None,
         )  # fmt: skip
-        if receive is not None and receive.into is not None and len(receive.into) == header.payload_bytes:
-            assembly.buffer = receive.into
+        if receive is not None and receive.into is not None and receive.nbytes == header.payload_bytes:
+            assembly.buffer = receive.into()
         else:
-            assembly.buffer = np.zeros(header.payload_bytes, np.uint8).data
+            assembly.buffer = self._new_buffer(header.payload_bytes)
         if receive is not None:
             self._match(assembly, receive)
         else:
@@ -190,8 +192,8 @@ class Inbox:
     def _match(self, assembly: _Assembly, receive: Receive) -> None:
         """Give the message to `receive`, unless it does not fit: then its bytes are read and dropped."""
         size = len(assembly.buffer)
-        if receive.into is not None and len(receive.into) != size:
-            problem = f"{receive}: a message of {size} bytes came for a buffer of {len(receive.into)}"
+        if receive.nbytes not in (None, size):
+            problem = f"{receive}: a message of {size} bytes came for a buffer of {receive.nbytes}"
             receive.fail(MessageSizeError(problem))
         assembly.receive = receive
 
@@ -204,9 +206,10 @@ class Inbox:
         if receive.settled:
             return
         buffer = assembly.buffer
-        if receive.into is not None and receive.into is not buffer:
-            receive.into[:] = buffer
-            buffer = receive.into
+        if receive.into is not None and not assembly.expected:
+            place = receive.into()
+            place[:] = buffer
+            buffer = place
         now = time.monotonic()
         receive.finish(buffer=buffer, message_bytes=assembly.message_bytes, due=assembly.due, now=now)
         self.most_late_s = max(self.most_late_s, receive.late_s)

@@ -50,7 +50,7 @@ class Link:
     """
 
     def __init__(
-        self, loop: Loop, greeter: Greeter, rank: int, peer: Peer, *, place: Place, unexpected_bytes: int,
+        self, loop: Loop, greeter: Greeter, rank: int, peer: Peer, *, place: Place, inbox: Inbox,
         silent_ticks: int, checksums: bool, is_cut: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.peer = peer
@@ -58,7 +58,7 @@ class Link:
         self.over = threading.Event()  # no connection is left
         self.lost: TransportError | None = None
         self.trouble = ""  # what went wrong last
-        self.inbox = Inbox(unexpected_bytes)
+        self.inbox = inbox
         self._loop = loop
         self._greeter = greeter
         self._rank = rank

@@ -6,6 +6,7 @@ the parts at the destination. The order of messages is static and known to all, 
 each rank sends the parts of one message after those of the one before. All of that runs on the I/O thread.
 """
 
+import functools
 import math
 import struct
 import time
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from engine.errors import InputError
-from engine.runtime.transport.endpoint import Buffer, Endpoint
+from engine.runtime.transport.buffers import OnArrival
+from engine.runtime.transport.endpoint import Buffer, Endpoint, posted
 from engine.runtime.transport.errors import TransportError
 from engine.runtime.transport.handles import Handle, Receive, Send
 from engine.runtime.transport.wire import Tag, check_tag
@@ -60,12 +62,18 @@ class SharedSend(Handle):
 class SharedReceive(Handle):
     """A message over all pairs. `buffer`: its bytes; `arrived`: all parts are there, time.monotonic()."""
 
-    def __init__(self, tag: Tag, buffer: memoryview, parts: int) -> None:
+    def __init__(self, tag: Tag, into: OnArrival, parts: int) -> None:
         super().__init__()
         self.tag = tag
-        self.buffer = buffer
+        self.nbytes = into.nbytes
+        self._make = into.make
         self.arrived = -math.inf
         self._missing = parts
+
+    @functools.cached_property
+    def buffer(self) -> memoryview:
+        """Where its parts come together; there from when the first of them begins to come."""
+        return self._make()
 
     def part_arrived(self, part: Receive) -> None:
         """One part is in its place."""
@@ -256,11 +264,12 @@ class SharedSender(_SharedEnd):
         """Forward every part whose turn it is and that is here."""
         while self._turns and self._turns[0].data is not None:
             turn = self._turns.popleft()
-            assert turn.data is not None
+            data, turn.data = turn.data, None  # its memory is free as soon as the part has left
+            assert data is not None
             # Departures must not overtake each other, though a later part may have been here earlier.
             self._latest = max(self._latest, turn.ready)
             sent = self._send(
-                _Leg.WAN, self._far, turn.name, turn.data, padded_to=turn.part_bytes, not_before=self._latest
+                _Leg.WAN, self._far, turn.name, data, padded_to=turn.part_bytes, not_before=self._latest
             )
             sent.on_settled(self._when_left(turn))
 
@@ -302,11 +311,12 @@ class SharedReceiver(_SharedEnd):
 
         `into`: a writable buffer of the message's size (filler not counted), or that size.
         """
-        buffer = memoryview(bytearray(into) if isinstance(into, int) else into).cast("B")
-        if buffer.readonly:
-            raise InputError("into", type(into).__name__, "must be writable")
+        if isinstance(into, int):
+            place = OnArrival(into, functools.partial(self._endpoint.new_buffer, into))
+        else:
+            place = posted(into)
         name = self._name(tag)
-        shared = SharedReceive(check_tag(tag), buffer, len(self._near))
+        shared = SharedReceive(check_tag(tag), place, len(self._near))
         self._on_loop(lambda: self._post(name, shared))
         return shared
 
@@ -317,9 +327,10 @@ class SharedReceiver(_SharedEnd):
             shared.fail(error)
             return
         for index, peer in enumerate(self._near):
-            part = shared.buffer[self._part(len(shared.buffer), index)]
+            part = self._part(shared.nbytes, index)
+            place = OnArrival(part.stop - part.start, functools.partial(_at, shared, part))
             source, leg = (self._far, _Leg.WAN) if index == self._me else (peer, _Leg.GATHER)
-            receive = self._endpoint.post_receive(source, name, part, channel=self._channel(leg))
+            receive = self._endpoint.post_receive(source, name, place, channel=self._channel(leg))
             receive.on_settled(lambda receive: self._guard(lambda: self._arrived(shared, receive)))
 
     def _arrived(self, shared: SharedReceive, part: Receive) -> None:
@@ -340,3 +351,7 @@ class SharedReceiver(_SharedEnd):
             self._send(_Leg.GATHER, destination, name, receive.buffer, not_before=receive.due)
 
         return lambda receive: self._guard(lambda: here(receive))
+
+
+def _at(shared: SharedReceive, part: slice) -> memoryview:
+    return shared.buffer[part]
