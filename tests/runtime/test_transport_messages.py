@@ -1,8 +1,11 @@
 """Messages over real sockets: every byte, in any order, at the link's pace."""
 
 import random
+import socket
+import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.runtime.transport import LinkShape, MessageSizeError
+from engine.runtime.transport.connection import _stays_here
 from engine.runtime.transport.inbox import Inbox
 from tests.runtime.transport_pairs import pair
 
@@ -205,3 +209,21 @@ def test_bad_arguments_are_refused_by_name():
             with pytest.raises(InputError) as refused:
                 call()
             assert refused.value.field == field
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux names its congestion controls")
+def test_within_a_machine_nothing_is_paced():
+    with pair() as ends:
+        found = [
+            connection._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+            for end in ends
+            for link in end._links.values()
+            for connection in link._connections.values()
+        ]
+    assert found == [b"reno"] * 4
+
+
+@pytest.mark.parametrize("peer", ["192.0.2.1", "198.51.100.7"])
+def test_another_machine_keeps_the_congestion_control_of_the_system(peer):
+    far = SimpleNamespace(getpeername=lambda: (peer, 1), family=socket.AF_INET)
+    assert not _stays_here(far)

@@ -262,8 +262,7 @@ class Outbox:
 
     def _emit_real(self) -> Chunk | None:
         message = self._again[0].message if self._again else self._front()
-        lane = self._free_lane()
-        if message is None or lane is None:
+        if message is None or (lane := self._free_lane()) is None:
             return None
         now = time.monotonic()
         earliest = max(message.ready, self._paced_until)
