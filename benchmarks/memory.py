@@ -1,13 +1,14 @@
 """What all processes of a run take over 1,000 iterations: ``python -m benchmarks.memory``.
 
 The cell of the example `atlas` (twelve ranks, 6 stages × 2 pipelines in three data centres), with ops,
-messages and delays an eighth as long. Proportional memory (PSS) every second, and its median slope (Theil and
+messages and delays a quarter as long. Proportional memory (PSS) every second, and its median slope (Theil and
 Sen, with its 95 % interval) after a fifth of the run.
 """
 
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from typing import Any
@@ -18,7 +19,7 @@ from scipy.stats import theilslopes
 from benchmarks.train import example
 
 STEPS = 1000
-PART = 8
+PART = 4
 SAMPLE_S = 1.0
 Sample = tuple[float, float]  # time.monotonic(), MB
 
@@ -51,7 +52,10 @@ def sampled(document: dict[str, Any]) -> tuple[list[Sample], dict[str, Any]]:
     """Train a job; what its processes took meanwhile, and its result."""
     call = [sys.executable, "-m", "engine.cli", "train", "-", "--json"]
     samples = []
-    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True) as run,
+    ):
         assert run.stdin
         assert run.stdout
         run.stdin.write(json.dumps(document))
@@ -59,8 +63,11 @@ def sampled(document: dict[str, Any]) -> tuple[list[Sample], dict[str, Any]]:
         while run.poll() is None:
             samples.append((time.monotonic(), _pss_mb(psutil.Process(run.pid))))
             time.sleep(SAMPLE_S)
-        result = json.loads(run.stdout.read())
-    return samples[:-2], result  # at the last processes may have been ending
+        answer = run.stdout.read()
+        if run.returncode:
+            said.seek(0)
+            sys.exit(said.read())
+    return samples[:-2], json.loads(answer)  # at the last processes may have been ending
 
 
 def _pss_mb(top: psutil.Process) -> float:
