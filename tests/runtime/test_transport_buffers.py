@@ -28,6 +28,7 @@ def test_no_two_in_use_share_a_byte(steps: list[int | bool], rng: random.Random)
         if not isinstance(step, bool):
             taken = buffers.take(step)
             assert len(taken) == step
+            assert place_of(taken) % 64 == 0
             taken[0] = taken[-1] = number
             in_use.append((taken, number))
         elif in_use:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 LEAST_KEPT_BYTES = 256 * 1024
 # Sizes are rounded up to multiples of this, so that messages of nearly one size share their buffers.
 GRAIN_BYTES = 1 << 20
+# As torch has its tensors: what MKL multiplies may differ in its last bits by where operands begin.
+ALIGNMENT_BYTES = 64
 MOST_IDLE_BYTES = 256 << 20
 
 
@@ -43,13 +45,13 @@ class Buffers:
         self._returned: deque[NDArray[np.uint8]] = deque()
 
     def take(self, nbytes: int) -> memoryview:
-        """A buffer of `nbytes` bytes; what is in it is undefined."""
+        """A buffer of `nbytes` bytes that begins at a multiple of 64; what is in it is undefined."""
         if nbytes < LEAST_KEPT_BYTES:
-            return memoryview(bytearray(nbytes))
+            return _new(nbytes).data
         size = -(-nbytes // GRAIN_BYTES) * GRAIN_BYTES
         memory = self._kept(size)
         if memory is None:
-            memory = np.empty(size, np.uint8)
+            memory = _new(size)
         lent = memory[:nbytes]
         # A finalizer may run anywhere, in `take` too: it takes no lock.
         weakref.finalize(lent, self._returned.append, memory).atexit = False
@@ -65,3 +67,9 @@ class Buffers:
             while sum(map(len, self._idle)) > self._most_idle_bytes:
                 self._idle.pop(0)
         return memory
+
+
+def _new(nbytes: int) -> NDArray[np.uint8]:
+    memory = np.empty(nbytes + ALIGNMENT_BYTES - 1, np.uint8)
+    begin = -memory.ctypes.data % ALIGNMENT_BYTES
+    return memory[begin : begin + nbytes]
