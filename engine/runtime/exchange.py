@@ -198,11 +198,11 @@ class SharedOutgoing:
 class Silent:
     """An end of a hop at a rank that another one of its stage speaks for (tensor parallelism)."""
 
-    def begin(self, iteration: int) -> None:
-        """Nothing to prepare."""
-
     def __init__(self) -> None:
         self._posted: dict[Key, int] = {}
+
+    def begin(self, iteration: int) -> None:
+        """Nothing to prepare."""
 
     def post(self, key: Key, nbytes: int) -> None:
         self._posted[key] = nbytes
