@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.runtime.exchange import Incoming, Key, Outgoing, Passage, raw
+from engine.runtime.device import Moment
+from engine.runtime.exchange import Incoming, Key, Message, Outgoing, Passage, raw
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import RankAssignment
 from engine.runtime.wiring import Fabric, Wiring, ends_of
@@ -64,7 +65,7 @@ class EqualSplitOutgoing:
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def send(self, key: Key, tensor: Tensor) -> _Shared:
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> _Shared:
         message = _Shared(raw(tensor), len(self._queues))
         for waiting in self._queues:
             waiting.put((key, message))
@@ -105,10 +106,10 @@ class EqualSplitIncoming:
             self._posted[key] = _Shared(raw(torch.empty(nbytes, dtype=torch.uint8)), self._connections)
             self._changed.notify_all()
 
-    def wait(self, key: Key) -> Tensor:
-        self._posted[key].wait()
+    def wait(self, key: Key) -> Message:
+        arrived = self._posted[key].wait().arrives
         with self._changed:
-            return torch.frombuffer(self._posted.pop(key).data, dtype=torch.uint8)
+            return Message(torch.frombuffer(self._posted.pop(key).data, dtype=torch.uint8), arrived)
 
     def _run(self, connected: socket.socket) -> None:
         index = connected.recv(1)[0]

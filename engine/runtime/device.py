@@ -46,6 +46,9 @@ class Device(Protocol):
     def now(self) -> Moment:
         """The moment at which all ops so far are done; does not wait for it."""
 
+    def begin(self, since: float) -> Moment:
+        """The moment at which the next op begins, whose inputs are there `since` (time.monotonic())."""
+
     def end(self, start: Moment, lasts_s: float | None) -> Moment:
         """The moment at which an op that began at `start`, and by its profile lasts so long, is over."""
 
@@ -83,6 +86,9 @@ class CpuDevice:
     def now(self) -> Moment:
         return time.monotonic()
 
+    def begin(self, since: float) -> Moment:
+        return time.monotonic()
+
     def end(self, start: Moment, lasts_s: float | None) -> Moment:
         return time.monotonic()
 
@@ -102,11 +108,15 @@ class CpuDevice:
 class EmulatedDevice(CpuDevice):
     """Really computes and copies, but takes the time of the profile and of `bytes_per_s` per direction.
 
-    overrun : called with the seconds by which an op's real computation outlasted its profile.
+    An op begins when the emulated GPU would begin it: once its inputs are there and the op before is over.
+    The host, which has to wake for either, comes a little later; it has until the op's end to make up for it.
+
+    overrun : called with the seconds by which the real computation of an op was over later than the op.
     """
 
     def __init__(self, overrun: Callable[[float], None], bytes_per_s: float = float("inf")) -> None:
         self._bytes_per_s, self._overrun = bytes_per_s, overrun
+        self._free = float("-inf")  # since when no op runs
 
     def copy_in(self, source: Tensor, into: Tensor) -> None:
         start = time.monotonic()
@@ -118,12 +128,17 @@ class EmulatedDevice(CpuDevice):
         _sleep_until(start + source.nbytes / self._bytes_per_s)
         return source
 
+    def begin(self, since: float) -> Moment:
+        return max(since, self._free)
+
     def end(self, start: Moment, lasts_s: float | None) -> Moment:
         assert lasts_s is not None, "every op of an emulated device has a profile"
-        late = _sleep_until(start + lasts_s)
+        self._free = start + lasts_s
+        late = _sleep_until(self._free)
         if late > 0:
             self._overrun(late)
-        return time.monotonic()
+            self._free = time.monotonic()
+        return self._free
 
 
 class CudaDevice:
@@ -167,6 +182,9 @@ class CudaDevice:
         event.record(torch.cuda.current_stream(self.name))
         return event
 
+    def begin(self, since: float) -> Moment:
+        return self.now()
+
     def end(self, start: Moment, lasts_s: float | None) -> Moment:
         return self.now()
 
@@ -200,7 +218,7 @@ class CudaDevice:
 def device_of(kind: str, index: int, *, overrun: Callable[[float], None]) -> Device:
     """The device of a rank: `kind` as a job names it, CUDA device `index`.
 
-    overrun : called with the seconds by which an emulated op outlasted its profile.
+    overrun : called with the seconds by which the computation of an emulated op was over later than the op.
     """
     if kind == "cuda":
         return CudaDevice(index)

@@ -4,6 +4,7 @@
 returns knows afterwards when the message left and arrived. Times are seconds of time.monotonic().
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from engine.runtime.device import Moment
 from engine.runtime.transport import (
     Endpoint,
     Receive,
@@ -48,20 +50,28 @@ class Sent(Protocol):
         """Block until it has left; the tensor may be changed from then on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What came: contiguous, in host memory, of whatever type; `arrived`: since when it may be read."""
+
+    tensor: Tensor
+    arrived: float
+
+
 class Incoming(Protocol):
     """One direction of one hop, at its receiving end; each key comes once an iteration."""
 
     def begin(self, iteration: int) -> None: ...
     def post(self, key: Key, nbytes: int) -> None: ...
-    def wait(self, key: Key) -> Tensor:
-        """The message: contiguous, in host memory, of whatever type."""
+    def wait(self, key: Key) -> Message: ...
 
 
 class Outgoing(Protocol):
     """One direction of one hop, at its sending end; each key goes once an iteration."""
 
     def begin(self, iteration: int) -> None: ...
-    def send(self, key: Key, tensor: Tensor) -> Sent: ...
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
+        """Send what is there since `made`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +109,10 @@ class LanIncoming:
         buffer = self._new_buffer(nbytes)
         self._posted[key] = self._group.recv([buffer], self._member, self._tag(key)), buffer
 
-    def wait(self, key: Key) -> Tensor:
+    def wait(self, key: Key) -> Message:
         work, buffer = self._posted.pop(key)
         finish(work, f"rank {self._peer}")
-        return buffer
+        return Message(buffer, time.monotonic())  # gloo does not say since when
 
 
 class LanOutgoing:
@@ -114,7 +124,7 @@ class LanOutgoing:
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def send(self, key: Key, tensor: Tensor) -> Sent:
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
         start = time.monotonic()
         work = self._group.send([tensor], self._member, self._tag(key))
         return _GlooSent(work, tensor, start, self._peer)
@@ -144,7 +154,7 @@ class WanIncoming:
         tag = (MESSAGE, self._way, *key)
         self._posted[key] = self._endpoint.post_receive(self._peer, tag, nbytes)
 
-    def wait(self, key: Key) -> Tensor:
+    def wait(self, key: Key) -> Message:
         return _received(self._posted.pop(key))
 
 
@@ -158,9 +168,9 @@ class WanOutgoing:
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def send(self, key: Key, tensor: Tensor) -> Sent:
-        tag = (MESSAGE, self._way, *key)
-        sent = self._endpoint.send(self._peer, tag, raw(tensor), padded_to=self._padded_to)
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
+        tag, to = (MESSAGE, self._way, *key), self._padded_to
+        sent = self._endpoint.send(self._peer, tag, raw(tensor), padded_to=to, not_before=made)
         return _TransportSent(sent, self._delay_s)
 
 
@@ -177,7 +187,7 @@ class SharedIncoming:
     def post(self, key: Key, nbytes: int) -> None:
         self._posted[key] = self._receiver.post_receive(key, nbytes)
 
-    def wait(self, key: Key) -> Tensor:
+    def wait(self, key: Key) -> Message:
         return _received(self._posted.pop(key))
 
 
@@ -190,8 +200,8 @@ class SharedOutgoing:
     def begin(self, iteration: int) -> None:
         self._sender.begin_iteration(iteration)
 
-    def send(self, key: Key, tensor: Tensor) -> Sent:
-        sent = self._sender.send(key, raw(tensor))
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
+        sent = self._sender.send(key, raw(tensor), not_before=made)
         return _TransportSent(sent, self._delay_s)
 
 
@@ -207,10 +217,10 @@ class Silent:
     def post(self, key: Key, nbytes: int) -> None:
         self._posted[key] = nbytes
 
-    def wait(self, key: Key) -> Tensor:
-        return torch.empty(self._posted.pop(key), dtype=torch.uint8, device="meta")
+    def wait(self, key: Key) -> Message:
+        return Message(torch.empty(self._posted.pop(key), dtype=torch.uint8, device="meta"), -math.inf)
 
-    def send(self, key: Key, tensor: Tensor) -> Sent:
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
         raise AssertionError("the other rank sends")
 
 
@@ -238,19 +248,19 @@ class InTurn:
     def __init__(self, outgoing: Outgoing, order: Sequence[Key]) -> None:
         self._outgoing, self._order = outgoing, tuple(order)
         self._next = 0
-        self._made: dict[Key, tuple[Tensor, _Held]] = {}
+        self._made: dict[Key, tuple[Tensor, Moment, _Held]] = {}
 
     def begin(self, iteration: int) -> None:
         self._next = 0
         self._outgoing.begin(iteration)
 
-    def send(self, key: Key, tensor: Tensor) -> Sent:
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
         held = _Held()
-        self._made[key] = (tensor, held)
+        self._made[key] = (tensor, made, held)
         while self._next < len(self._order) and self._order[self._next] in self._made:
             turn = self._order[self._next]
-            made, waiting = self._made.pop(turn)
-            waiting.became(self._outgoing.send(turn, made))
+            waiting, since, its = self._made.pop(turn)
+            its.became(self._outgoing.send(turn, waiting, since))
             self._next += 1
         return held
 
@@ -260,9 +270,9 @@ def raw(tensor: Tensor) -> memoryview:
     return memoryview(tensor.detach().view(torch.uint8).flatten().numpy())  # type: ignore[arg-type]
 
 
-def _received(receive: Receive | SharedReceive) -> Tensor:
+def _received(receive: Receive | SharedReceive) -> Message:
     lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
-    return torch.frombuffer(receive.buffer, dtype=torch.uint8)
+    return Message(torch.frombuffer(receive.buffer, dtype=torch.uint8), receive.arrived)
 
 
 def finish(work: Any, who: str) -> None:

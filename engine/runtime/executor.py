@@ -9,6 +9,7 @@ of charge. Whatever an iteration needs of others is posted at its start, in the 
 """
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +54,8 @@ class Port:
     """The way between a chunk here and the next (or previous) place, which is on another GPU.
 
     takes : chunk of that place, by which what comes from there is known.
-    post_started, wait_started : word that the B of a microbatch has started there; None where no gate asks.
+    post_started, wait_started : word that the B of a microbatch has started there, and since when it is here;
+        None where no gate asks.
     tell_started : says there that the B of a microbatch has started here; None where no gate asks.
     """
 
@@ -63,7 +65,7 @@ class Port:
     crossing: Crossing  # of what is sent
     tell_started: Callable[[int], None] | None = None
     post_started: Callable[[int], None] | None = None
-    wait_started: Callable[[int], None] | None = None
+    wait_started: Callable[[int], float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +149,7 @@ class Executor:
         self._inputs: dict[Key, Tensor] = {}
         self._gradients_in: dict[Key, Tensor] = {}
         self._awaited: set[Key] = set()  # whose gradient has not been waited for
+        self._since = 0.0  # time.monotonic(): all that was waited for is there since
         self._kept: dict[Key, _Kept] = {}
         self._losses: list[Tensor] = []
         self.loss = 0.0
@@ -174,6 +177,7 @@ class Executor:
             tokens, targets = self._batch(iteration)
             self._tokens = tokens.to(self._device.name).chunk(self._microbatches)
             self._targets = targets.to(self._device.name).chunk(self._microbatches)
+        self._since = time.monotonic()
 
     def _post(self, work: Work) -> None:
         place, m = self._places[work.chunk], work.microbatch
@@ -193,9 +197,9 @@ class Executor:
         output = self._compute(work, keep=work.keep)
         if place.after is None:
             self._losses.append(output.detach())
-        self._end(work, start)
+        end = self._end(work, start)
         if isinstance(place.after, Port):
-            self._send(place.after, m, output)
+            self._send(place.after, m, output, end)
         elif place.after is not None:
             self._inputs[place.after, m] = output.detach()
 
@@ -204,7 +208,7 @@ class Executor:
         if self._late:
             self._await_gradient(work)
         elif isinstance(after, Port) and after.wait_started:
-            after.wait_started(work.microbatch)
+            self._since = max(self._since, after.wait_started(work.microbatch))
         start = self._start()
         self._compute(work, keep=True)
         self._end(work, start)
@@ -219,16 +223,16 @@ class Executor:
         gradient = self._scale if place.after is None else self._gradients_in[work.key]
         if self._splits:
             upstream = self._split(kept, gradient)
-            self._end(work, start)
+            end = self._end(work, start)
         else:
             self._add(work, lambda: torch.autograd.backward((kept.output,), (gradient,)))
             upstream = kept.leaf.grad if kept.leaf is not None else None
             self._let_go(work)
-            self._end(work, start)
+            end = self._end(work, start)
             self._finished(work)
         if isinstance(place.before, Port):
             assert upstream is not None
-            self._send(place.before, m, upstream)
+            self._send(place.before, m, upstream, end)
         elif place.before is not None:
             assert upstream is not None
             self._gradients_in[place.before, m] = upstream
@@ -293,23 +297,28 @@ class Executor:
             self._awaited.discard(work.key)
 
     def _received(self, port: Port, m: int, side: Side) -> Tensor:
-        message = port.incoming.wait((port.takes, m)).view(self._dtype).view(self._shape)
-        return self._tp.take(message, lambda received: self._device.load(received, side))
+        message = port.incoming.wait((port.takes, m))
+        self._since = max(self._since, message.arrived)
+        shaped = message.tensor.view(self._dtype).view(self._shape)
+        return self._tp.take(shaped, lambda received: self._device.load(received, side))
 
-    def _send(self, port: Port, m: int, tensor: Tensor) -> None:
+    def _send(self, port: Port, m: int, tensor: Tensor, made: Moment) -> None:
         if not self._tp.leads:
             return
-        sent = port.outgoing.send((port.crossing.chunk, m), tensor.detach().contiguous())
+        sent = port.outgoing.send((port.crossing.chunk, m), tensor.detach().contiguous(), made)
         self._recorder.sent(port.crossing, m, sent)
 
     def _start(self) -> Moment:
-        return self._seat.take() if self._seat is not None else self._device.now()
+        if self._seat is not None:
+            self._since = max(self._since, self._seat.take())
+        return self._device.begin(self._since)
 
-    def _end(self, work: Work, start: Moment) -> None:
+    def _end(self, work: Work, start: Moment) -> Moment:
         end = self._device.end(start, work.lasts_s)
         self._device.tell(start, end, partial(self._note, work))
         if self._seat is not None:
             self._seat.give(start, end)
+        return end
 
     def _note(self, work: Work, start: float, end: float) -> None:
         self._recorder.op(work.kind.name, work.microbatch, start, end, chunk=work.chunk)  # type: ignore[arg-type]

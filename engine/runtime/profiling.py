@@ -15,8 +15,8 @@ from torch import Tensor
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, parse
-from engine.runtime.device import CpuDevice, CudaDevice
-from engine.runtime.exchange import Key, Passage
+from engine.runtime.device import CpuDevice, CudaDevice, Moment
+from engine.runtime.exchange import Key, Message, Passage
 from engine.runtime.executor import Executor, Place, Port, Work
 from engine.runtime.gradients import Gradients
 from engine.runtime.job import TrainJob
@@ -149,9 +149,10 @@ class _Ready:
     def post(self, key: Key, nbytes: int) -> None:
         self.posted[key] = nbytes
 
-    def wait(self, key: Key) -> Tensor:
+    def wait(self, key: Key) -> Message:
         count = self.posted.pop(key) // self.dtype.itemsize
-        return torch.randn(count, dtype=self.dtype, generator=self.generator)
+        drawn = torch.randn(count, dtype=self.dtype, generator=self.generator)
+        return Message(drawn, time.monotonic())
 
 
 class _Dropped:
@@ -160,7 +161,7 @@ class _Dropped:
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
-    def send(self, key: Key, tensor: Tensor) -> "_Dropped":
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> "_Dropped":
         return self
 
     def wait(self) -> Passage:

@@ -1,5 +1,6 @@
 """What lies on a device with memory of its own, sent and summed by what only knows the host's memory."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,12 +35,14 @@ class StagedOutgoing:
     def begin(self, iteration: int) -> None:
         self._thread.submit(self._outgoing.begin, iteration).result()
 
-    def send(self, key: Key, tensor: Tensor) -> Sent:
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
+        # Not `made`: it may have been made contiguous since.
         return _Fetched(self._thread.submit(self._send, key, tensor, self._device.now()))
 
     def _send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
         self._device.reach(made)
-        return self._outgoing.send(key, self._device.copy_out(tensor))
+        fetched = self._device.copy_out(tensor)
+        return self._outgoing.send(key, fetched, time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)

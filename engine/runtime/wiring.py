@@ -217,6 +217,7 @@ class _Gate:
         tag = (STARTED, self._chunk, microbatch)
         self._posted[microbatch] = self._endpoint.post_receive(self._rank, tag, 1)
 
-    def wait(self, microbatch: int) -> None:
+    def wait(self, microbatch: int) -> float:
         receive = self._posted.pop(microbatch)
         lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
+        return float(receive.arrived)

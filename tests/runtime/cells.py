@@ -4,6 +4,7 @@ Everything but the sockets is the real thing: schedule, wiring, executor, model,
 """
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.runtime.corpus import open_corpus, samples_of
-from engine.runtime.exchange import Incoming, Key, Outgoing, Passage
+from engine.runtime.device import Moment
+from engine.runtime.exchange import Incoming, Key, Message, Outgoing, Passage
 from engine.runtime.executor import Executor, work_of
 from engine.runtime.gradients import Gradients
 from engine.runtime.job import TrainJob
@@ -64,7 +66,7 @@ class LocalOutgoing:
 
     def begin(self, iteration: int) -> None: ...
 
-    def send(self, key: Key, tensor: Tensor) -> _Left:
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> _Left:
         self.office.put((self.sender, self.receiver, self.way, key), tensor.clone())
         return _Left()
 
@@ -83,10 +85,10 @@ class LocalIncoming:
     def post(self, key: Key, nbytes: int) -> None:
         self.posted[key] = nbytes
 
-    def wait(self, key: Key) -> Tensor:
-        message = self.office.take((self.sender, self.receiver, self.way, key))
-        assert message.nbytes == self.posted.pop(key)
-        return message
+    def wait(self, key: Key) -> Message:
+        tensor = self.office.take((self.sender, self.receiver, self.way, key))
+        assert tensor.nbytes == self.posted.pop(key)
+        return Message(tensor, time.monotonic())
 
 
 @dataclass
@@ -105,9 +107,11 @@ class LocalEndpoint:
 class _Posted:
     office: Office
     name: Any
+    arrived: float = 0.0
 
     def wait(self, timeout_s: float) -> None:
         self.office.take(self.name)
+        self.arrived = time.monotonic()
 
 
 @dataclass

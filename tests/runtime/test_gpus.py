@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import InputError
-from engine.runtime.device import CpuDevice, EmulatedDevice
+from engine.runtime.device import CpuDevice, EmulatedDevice, Moment
 from engine.runtime.exchange import Key, Passage
 from engine.runtime.gpus import _check_seen, check_machine
 from engine.runtime.launch import single_machine
@@ -50,7 +50,7 @@ class Wire:
     def begin(self, iteration: int) -> None:
         self.begun.append(iteration)
 
-    def send(self, key: Key, tensor: Tensor) -> Any:
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> Any:
         self.sent.append((key, tensor))
         return self
 
@@ -114,7 +114,7 @@ def test_messages_are_fetched_beside_the_ops_and_leave_in_order() -> None:
     gpu, wire = Gpu(), Wire()
     way = StagedOutgoing(wire, gpu)
     way.begin(7)
-    sent = [way.send((0, m), torch.full((2,), float(m))) for m in range(3)]
+    sent = [way.send((0, m), torch.full((2,), float(m)), gpu.made) for m in range(3)]
     assert not wire.sent, "nothing is fetched before it is made, and nobody waits for that"
     gpu.made.set()
     assert [one.wait().arrives for one in sent] == [3.0] * 3

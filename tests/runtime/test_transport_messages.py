@@ -112,6 +112,26 @@ def test_filler_crosses_the_wire_but_not_into_the_buffer():
         assert here.traffic()[0].bytes_sent == there.traffic()[0].bytes_received == 5_000_000
 
 
+@pytest.mark.parametrize("size", [3, 500_000])
+def test_what_an_emulated_link_has_a_part_in_counts_as_there_when_it_says(size):
+    with pair() as (here, there):
+        ahead, before = there.post_receive(0, (1,), size), there.post_receive(0, (2,), size)
+        soon, long_ago = time.monotonic() + 0.2, time.monotonic() - 5
+        here.send(1, (1,), bytes(size), due=soon)
+        here.send(1, (2,), bytes(size), due=long_ago)
+        before.wait(5)
+        assert before.due == pytest.approx(long_ago, abs=0.01)
+        assert before.arrived > long_ago + 5, "it is there when it is there"
+        ahead.wait(5)
+        assert time.monotonic() >= soon - 0.01
+        assert ahead.arrived == ahead.due == pytest.approx(soon, abs=0.01)
+    with pair(SLOW) as (here, there):
+        receive, later = there.post_receive(0, (1,), size), time.monotonic() + 0.3
+        here.send(1, (1,), bytes(size), due=later)
+        receive.wait(5)
+        assert receive.due >= later - 0.01, "held, though the link brings it sooner"
+
+
 def test_the_measured_passage_is_the_link_s():
     """Times on the emulated clock are exact, whatever the machine does."""
     with pair(SLOW) as (here, there):

@@ -6,6 +6,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,10 @@ def test_equal_split_brings_every_message_to_its_place(nbytes: int) -> None:
     sent = {key: torch.tensor(list(secrets.token_bytes(nbytes)), dtype=torch.uint8) for key in keys}
     for key in sorted(keys):  # in another order than they are sent
         incoming.post(key, nbytes)
-    under_way = [outgoing.send(key, sent[key]) for key in keys]
+    under_way = [outgoing.send(key, sent[key], time.monotonic()) for key in keys]
     for message, key in zip(under_way, keys, strict=True):
         message.wait()
-        assert torch.equal(incoming.wait(key), sent[key])
+        assert torch.equal(incoming.wait(key).tensor, sent[key])
 
 
 def test_a_message_that_comes_before_it_is_posted_waits() -> None:
@@ -46,9 +47,9 @@ def test_a_message_that_comes_before_it_is_posted_waits() -> None:
     address = server.getsockname()
     incoming.accept(server)
     outgoing.connect(HERE, address)
-    outgoing.send((0, 0), torch.ones(1000, dtype=torch.uint8)).wait()
+    outgoing.send((0, 0), torch.ones(1000, dtype=torch.uint8), time.monotonic()).wait()
     incoming.post((0, 0), 1000)
-    assert incoming.wait((0, 0)).sum() == 1000
+    assert incoming.wait((0, 0)).tensor.sum() == 1000
 
 
 def test_the_baseline_without_a_wan_takes_what_1f1b_takes() -> None:

@@ -112,6 +112,7 @@ class Seat:
         self._running: str | None = None
         self._closing = False
         self._ran: deque[tuple[float, float]] = deque()
+        self._free = float("-inf")  # end of the last chunk
         self._told: deque[IterationBegun | IterationRan] = deque(maxlen=(1 + leads) * REMEMBERED)
         self._desk: Desk | None = None
         self._thread = threading.Thread(target=self._work, name="prefill", daemon=True)
@@ -145,7 +146,7 @@ class Seat:
         self._say(self._order)
 
     def take(self) -> float:
-        """A training op is due: returns when it has the GPU. The monotonic time is its begin."""
+        """A training op is due: returns when it has the GPU, with the end of the last chunk (monotonic)."""
         due, training = time.monotonic(), self._training
         with self._changed:
             training.busy = True
@@ -154,11 +155,11 @@ class Seat:
                 take_part(self._thread.native_id)
             while self._running is not None:
                 self._changed.wait()
-        now = time.monotonic()
         if waits:
-            training.waited_s += now - due
-            self.waits.add(now - due)
-        return now
+            waited_s = time.monotonic() - due
+            training.waited_s += waited_s
+            self.waits.add(waited_s)
+        return self._free
 
     def give(self, start: float, end: float) -> None:
         """A training op that began at `start` is done; after the last one training keeps the GPU."""
@@ -304,6 +305,7 @@ class Seat:
             return ChunkLate(request=row.request, done=row.done, why="gone")
         end = time.monotonic()
         self._ran.append((start, end))
+        self._free = end
         token, cache = None, None
         try:
             if row.final and row.keep:

@@ -110,7 +110,8 @@ class Endpoint:
 
     def send(
         self, peer: int, tag: Sequence[int], buffer: Buffer, *, padded_to: int | None = None,
-        channel: int = 0, not_before: float | None = None, urgent: bool | None = None,
+        channel: int = 0, not_before: float | None = None, due: float | None = None,
+        urgent: bool | None = None,
     ) -> Send:  # fmt: skip
         """Send `buffer` as message `tag`; returns at once. Leave the buffer alone until `wait` returned.
 
@@ -118,7 +119,9 @@ class Endpoint:
         ----------
         padded_to : bytes on the wire; what `buffer` lacks is sent as filler that the receiver drops.
         channel : keeps the tags of different users of one pair apart (shared links have their own).
-        not_before : earliest departure, time.monotonic(); for what is forwarded before it is due itself.
+        not_before : earliest departure, time.monotonic(); by default now.
+        due : when the peer is to have it, time.monotonic() here; for what an emulated link carries before or
+            after. It is held until then; where it comes later over a real link, this is still its `due`.
         urgent : do not wait behind bulk data; by default for unpadded messages of at most 16 KiB.
         """
         data = memoryview(buffer).cast("B")
@@ -130,6 +133,8 @@ class Endpoint:
         send = Send(peer, check_tag(tag), size)
         ready = time.monotonic() if not_before is None else not_before
         message = Outgoing(send=send, channel=channel, data=data, ready=ready, urgent=urgent)
+        if due is not None:
+            message.due = due
         link = self._link(peer)
         self._loop.call(lambda: link.send(message))
         return send

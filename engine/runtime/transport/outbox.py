@@ -42,6 +42,7 @@ CREDIT_S = 0.05
 class Outgoing:
     """A message and how far it is. `ready`: it may not leave earlier (time.monotonic()).
 
+    due : when it counts as there at the earliest, and over a real link at the latest; NaN: when it is there.
     outstanding : its chunks that were cut and of which the peer has not said that they came.
     """
 
@@ -50,12 +51,17 @@ class Outgoing:
     data: memoryview
     ready: float
     urgent: bool
+    due: float = math.nan
     number: int = 0
     offset: int = 0
     cut: bool = False
     outstanding: int = 0
     start: float = math.inf
     end: float = -math.inf
+
+    def due_after(self, slot_due: float) -> float:
+        """When a chunk is due that an emulated link brings at `slot_due`."""
+        return slot_due if math.isnan(self.due) else max(slot_due, self.due)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,7 +283,7 @@ class Outbox:
             begin = max(self._paced_until, now - CREDIT_S)
             self._paced_until = begin + chunk.length / self._pace_bytes_per_s
         message.start = min(message.start, now)
-        self._emit(lane, chunk, math.nan, now)
+        self._emit(lane, chunk, message.due, now)
         return chunk
 
     def _free_lane(self) -> _Lane | None:
@@ -304,18 +310,16 @@ class Outbox:
         message.start = min(message.start, slot.start)
         message.end = max(message.end, slot.end)
         # While one is being dialled again, another carries the bytes that the emulated one would.
-        self._emit(self._data[slot.connection % len(self._data)], chunk, slot.due, time.monotonic())
+        due = message.due_after(slot.due)
+        self._emit(self._data[slot.connection % len(self._data)], chunk, due, time.monotonic())
         return chunk
 
     def _emit_urgent(self, chunk: Chunk) -> None:
-        message, due, now = chunk.message, math.nan, time.monotonic()
+        message, due, now = chunk.message, chunk.message.due, time.monotonic()
         if self._shaper is not None:
             slot = self._shaper.take_urgent(chunk.length, message.ready)
-            message.start, message.end, due = (
-                min(message.start, slot.start),
-                max(message.end, slot.end),
-                slot.due,
-            )
+            message.start, message.end = min(message.start, slot.start), max(message.end, slot.end)
+            due = message.due_after(slot.due)
         else:
             message.start = min(message.start, now)
         lane = next((lane for lane in self._lanes.values() if lane.connection.index < 0), None)

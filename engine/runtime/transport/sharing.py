@@ -173,11 +173,11 @@ class _SharedEnd:
         return slice(size * index // parts, size * (index + 1) // parts)
 
     def _send(
-        self, leg: _Leg, peer: int, name: Tag, data: memoryview, *, not_before: float,
-        padded_to: int | None = None,
+        self, leg: _Leg, peer: int, name: Tag, data: memoryview, *, not_before: float | None = None,
+        due: float | None = None, padded_to: int | None = None,
     ) -> Send:  # fmt: skip
         return self._endpoint.send(
-            peer, name, data, padded_to=padded_to, channel=self._channel(leg), not_before=not_before,
+            peer, name, data, padded_to=padded_to, channel=self._channel(leg), not_before=not_before, due=due,
             urgent=leg is _Leg.REPORT,
         )  # fmt: skip
 
@@ -209,12 +209,17 @@ class SharedSender(_SharedEnd):
         """Arm the relay for one pass through the order; passes queue up behind each other."""
         self._begin(iteration, lambda: self._arm(iteration))
 
-    def send(self, tag: Sequence[int], buffer: Buffer) -> SharedSend:
-        """Send one of this pipeline's messages of this iteration, when its turn in the order comes."""
+    def send(
+        self, tag: Sequence[int], buffer: Buffer, *, not_before: float | None = None
+    ) -> SharedSend:  # fmt: skip
+        """Send one of this pipeline's messages of this iteration, when its turn in the order comes.
+
+        not_before : earliest departure, time.monotonic(); by default now.
+        """
         data = memoryview(buffer).cast("B")
         name = self._name(tag)
         shared = SharedSend(check_tag(tag), max(len(data), self._padded_to), len(self._near))
-        ready = time.monotonic()
+        ready = time.monotonic() if not_before is None else not_before
         self._on_loop(lambda: self._submit(name, shared, data, ready))
         return shared
 
@@ -257,7 +262,7 @@ class SharedSender(_SharedEnd):
                 turn.data = part
             else:
                 self._await_report(name, peer, shared)
-                self._send(_Leg.SCATTER, peer, name, part, not_before=ready)
+                self._send(_Leg.SCATTER, peer, name, part, not_before=ready, due=ready)
         self._pump()
 
     def _pump(self) -> None:
@@ -283,7 +288,7 @@ class SharedSender(_SharedEnd):
 
     def _report(self, name: Tag, origin: int, sent: Send) -> None:
         times = memoryview(_REPORT.pack(sent.start, sent.end))
-        self._send(_Leg.REPORT, origin, name, times, not_before=time.monotonic())
+        self._send(_Leg.REPORT, origin, name, times)
 
     def _await_report(self, name: Tag, peer: int, shared: SharedSend) -> None:
         def reported(receive: Receive) -> None:
@@ -347,8 +352,8 @@ class SharedReceiver(_SharedEnd):
     def _forward_when_here(self, name: Tag, destination: int) -> Callable[[Receive], None]:
         def here(receive: Receive) -> None:
             self._check(receive)
-            # On an emulated link the part is here before it is due; it may not leave before that.
-            self._send(_Leg.GATHER, destination, name, receive.buffer, not_before=receive.due)
+            # On an emulated link the part is here before it is due, and goes on with what is left of its way.
+            self._send(_Leg.GATHER, destination, name, receive.buffer, due=receive.due)
 
         return lambda receive: self._guard(lambda: here(receive))
 

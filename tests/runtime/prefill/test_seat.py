@@ -81,7 +81,9 @@ class Table:
     def op(self, then: Callable[[], None] = lambda: None) -> float:
         """A training op; returns how long it waited for the GPU."""
         asked = time.monotonic()
-        start = self.seat.take()
+        free = self.seat.take()
+        start = time.monotonic()
+        assert free <= start
         then()
         self.seat.give(start, time.monotonic())
         return start - asked

@@ -168,7 +168,8 @@ def test_a_later_stage_waits_for_its_own_bubble(folder: Path, keep: ExitStack) -
     """What is handed on may be there long before the GPU is free."""
     pipeline = Pipeline(folder, 2, keep)
     seat = pipeline.ranks[1].seat
-    start = seat.take()
+    seat.take()
+    start = time.monotonic()
     pipeline.heed(1, 0, TOKENS, iteration=1)
     pipeline.heed(0, 0, TOKENS)
     pipeline.until(lambda: seat._inputs.bytes_in_use == TOKENS * HIDDEN * 4)
@@ -179,7 +180,8 @@ def test_a_later_stage_waits_for_its_own_bubble(folder: Path, keep: ExitStack) -
     (ran,) = pipeline.desks[1].wait(ChunkRan)
     assert isinstance(ran, ChunkRan)
     assert ran.start_s >= end
-    seat.give(seat.take(), time.monotonic())
+    assert seat.take() == ran.end_s
+    seat.give(ran.end_s, time.monotonic())
     assert [(number, begin) for number, begin, _ in pipeline.spans] == [(1, ran.start_s)]
 
 
