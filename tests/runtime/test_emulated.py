@@ -1,12 +1,12 @@
 """Emulated ops last as their own profile says; a delay in one op or link spreads as the simulator says."""
 
-import time
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 import pytest
 
+from engine.runtime import device as device_module
 from engine.runtime.device import CpuDevice, EmulatedDevice
 from engine.runtime.job import TrainJob
 from engine.runtime.launch import Disturbance
@@ -23,34 +23,53 @@ EMULATED = {
 CLOCK_S = 0.005  # ranks tell the time by clocks that each has set once
 
 
-def test_an_op_begins_when_its_inputs_are_there_and_the_one_before_is_over() -> None:
+class Host:
+    """The host's clock, which only the test and who sleeps move on."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    clock = Host()
+    monkeypatch.setattr(device_module, "time", clock)
+    return clock
+
+
+def test_an_op_begins_when_its_inputs_are_there_and_the_one_before_is_over(host: Host) -> None:
     overruns: list[float] = []
     device = EmulatedDevice(overruns.append)
-    since = time.monotonic()
+    since = host.now
+    host.sleep(1.0)  # it wakes late
     first = device.begin(since)
-    assert first == since
-    time.sleep(0.004)  # the host is late, or computes
-    end = device.end(first, 0.02)
-    assert end == first + 0.02 <= time.monotonic()
-    time.sleep(0.004)  # it wakes late for the next one, whose inputs have been there
+    host.sleep(2.0)  # it computes
+    assert (first, device.end(first, 20.0)) == (since, since + 20.0)
+    assert host.now == since + 20.0, "the op is not over for the host either"
+    host.sleep(1.0)  # it wakes late for the next one, whose inputs have been there
     second = device.begin(since)
-    assert second == end
-    assert device.end(second, 0.02) == second + 0.02
-    waited = time.monotonic()
-    assert device.begin(waited) == waited, "the GPU was free before"
+    assert (second, device.end(second, 20.0)) == (since + 20.0, since + 40.0)
+    assert device.begin(since + 50.0) == since + 50.0, "the GPU was free before"
     assert not overruns
 
 
-def test_an_op_whose_computation_takes_longer_ends_with_it() -> None:
+def test_an_op_whose_computation_takes_longer_ends_with_it(host: Host) -> None:
     overruns: list[float] = []
     device = EmulatedDevice(overruns.append)
-    start = device.begin(time.monotonic())
-    time.sleep(0.02)
-    end = device.end(start, 0.005)
-    assert start + 0.02 <= end <= time.monotonic()
-    assert overruns == [pytest.approx(end - start - 0.005, abs=0.01)]
-    assert device.begin(start) == end, "what is late is not made up for"
-    assert CpuDevice().begin(0.0) >= end, "where nothing is emulated an op begins when the host begins it"
+    start = device.begin(host.now)
+    host.sleep(20.0)
+    assert device.end(start, 5.0) == start + 20.0
+    assert overruns == [15.0]
+    assert device.begin(start) == start + 20.0, "what is late is not made up for"
+    assert CpuDevice().begin(0.0) == host.now, (
+        "where nothing is emulated an op begins when the host begins it"
+    )
 
 
 def test_no_op_of_a_run_begins_before_the_one_before_is_over_or_its_message_is_there(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_what_an_emulated_link_has_a_part_in_counts_as_there_when_it_says(size):
         assert before.arrived > long_ago + 5, "it is there when it is there"
         ahead.wait(5)
         assert time.monotonic() >= soon - 0.01
-        assert ahead.arrived == ahead.due == pytest.approx(soon, abs=0.01)
+        assert ahead.arrived >= ahead.due == pytest.approx(soon, abs=0.01)
     with pair(SLOW) as (here, there):
         receive, later = there.post_receive(0, (1,), size), time.monotonic() + 0.3
         here.send(1, (1,), bytes(size), due=later)

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import math
 import socket
 import threading
 import time
@@ -132,9 +133,10 @@ class Endpoint:
             urgent = padded_to is None and size <= URGENT_BYTES
         send = Send(peer, check_tag(tag), size)
         ready = time.monotonic() if not_before is None else not_before
-        message = Outgoing(send=send, channel=channel, data=data, ready=ready, urgent=urgent)
-        if due is not None:
-            message.due = due
+        message = Outgoing(
+            send=send, channel=channel, data=data, ready=ready, urgent=urgent,
+            due=math.nan if due is None else due,
+        )  # fmt: skip
         link = self._link(peer)
         self._loop.call(lambda: link.send(message))
         return send
