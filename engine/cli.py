@@ -30,6 +30,7 @@ COMMANDS = {
     "swap": "swap",
     "prefill": "prefill",
     "profile": "profile",
+    "probe": "probe",
 }
 
 

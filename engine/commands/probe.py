@@ -1,0 +1,155 @@
+"""`meridian probe FILE`: round trip of a link, and its rate by number of TCP connections."""
+
+import json
+import secrets
+import socket
+import sys
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import Annotated, Any
+
+import click
+from pydantic import Field, model_validator
+
+from engine.cluster import tcp
+from engine.commands.tables import number, render
+from engine.errors import InputError
+from engine.inputs import Count, Document, NonNegative, Positive, load_document, parse
+from engine.runtime.link_rates import LinkRates, listen, measure
+from engine.runtime.transport import LinkShape, TransportError
+
+LOCALHOST = "127.0.0.1"
+TRIAL = "probe"  # what both ends take part in, as ranks do in a run
+
+
+class EmulatedLink(Document):
+    """Figures of a link that the transport emulates, per direction, and the window of one TCP connection."""
+
+    latency_ms: Annotated[NonNegative, Field(le=10_000)]
+    bandwidth_gbps: Annotated[Positive, Field(ge=1e-4, le=100)]
+    window_bytes: Annotated[Positive, Field(ge=1500)] = tcp.WINDOW_BYTES
+
+    @property
+    def shape(self) -> LinkShape:
+        """The same in seconds and bytes per second."""
+        return LinkShape(
+            one_way_delay_s=self.latency_ms / 1e3, cap_bytes_per_s=self.bandwidth_gbps * 125e6,
+            window_bytes=self.window_bytes,
+        )  # fmt: skip
+
+
+class ProbeRequest(Document):
+    """Which link to measure; both ends read the same.
+
+    host, port : where the end that listens is reached; with `emulated` neither is needed.
+    secret : known to both ends; whoever lacks it is refused.
+    connections : numbers of TCP connections to try; it ends where more give no more.
+    seconds : for which to send with each.
+    patience_s : to wait for the other end.
+    emulated : measure an emulated link, both ends of which are here.
+    """
+
+    host: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    port: Annotated[Count, Field(le=65_535)] = 29_599
+    secret: Annotated[str, Field(min_length=16, max_length=200)] | None = None
+    connections: Annotated[list[Annotated[Count, Field(le=64)]], Field(min_length=1, max_length=8)] = [
+        1, 2, 4, 8, 16, 32,
+    ]  # fmt: skip
+    seconds: Annotated[Positive, Field(le=60)] = 1.0
+    patience_s: Annotated[Positive, Field(le=3600)] = 60.0
+    emulated: EmulatedLink | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ProbeRequest":
+        if self.connections != sorted(set(self.connections)):
+            raise InputError("connections", self.connections, "must ascend")
+        for field in ("host", "secret"):
+            value = getattr(self, field)
+            if self.emulated is None and value is None:
+                raise InputError(field, value, "is needed, except for an `emulated` link")
+            if self.emulated is not None and value is not None:
+                raise InputError(field, value, "both ends of an `emulated` link are here: leave it out")
+        return self
+
+
+@click.command("probe")
+@click.argument("file")
+@click.option("--listen", "listens", is_flag=True, help="Be the end that the other one measures to.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def command(file: str, listens: bool, as_json: bool) -> None:
+    """Measure a link: its round trip, and its rate by number of TCP connections.
+
+    FILE (JSON or YAML, - for standard input), the same at both ends: host (where the end that listens is
+    reached), port (29599), secret (16 characters or more), connections ([1, 2, 4, 8, 16, 32]; it ends where
+    more give no more), seconds (1; with each), patience_s (60; to wait for the other end).
+
+    Start it with --listen at `host` and without at the other end: this one measures and prints. It sends
+    over the transport that training uses.
+
+    With emulated {latency_ms, bandwidth_gbps, window_bytes} both ends are here, and host and secret are left
+    out: what a run would see of such a link.
+
+    `link` in what --json prints can stand in `links` of the files of `meridian plan` and `meridian train`,
+    beside `between`.
+    """
+    request = parse(ProbeRequest, load_document(file))
+    if listens and request.emulated is not None:
+        raise InputError("--listen", True, "both ends of an `emulated` link are here: leave it out")
+    try:
+        found = _emulated(request) if request.emulated is not None else _one_end(request, listens)
+    except (TransportError, TimeoutError) as error:
+        click.echo(f"meridian: {error}", err=True)
+        sys.exit(1)
+    answer = {"listened": True} if found is None else _answer(found)
+    if as_json:
+        click.echo(json.dumps(answer, allow_nan=False))
+    else:
+        click.echo("Measured by the other end." if found is None else "\n".join(_lines(found)))
+
+
+def _one_end(request: ProbeRequest, listens: bool) -> LinkRates | None:
+    """What this end measured; None where it listened."""
+    assert request.host is not None
+    assert request.secret is not None
+    shared: dict[str, Any] = {
+        "secret": request.secret, "trial": TRIAL, "counts": request.connections, "shape": None,
+        "patience_s": request.patience_s,
+    }  # fmt: skip
+    if not listens:
+        # It dials; nobody has to reach it.
+        return measure(LOCALHOST, (request.host, request.port), seconds=request.seconds, **shared)
+    click.echo(f"Listening on {request.host}:{request.port}.", err=True)
+    listen(request.host, request.port, **shared)
+    return None
+
+
+def _emulated(request: ProbeRequest) -> LinkRates:
+    """Both ends in this process, over an emulated link."""
+    assert request.emulated is not None
+    with socket.create_server((LOCALHOST, 0)) as free:
+        port: int = free.getsockname()[1]
+    shared: dict[str, Any] = {
+        "secret": secrets.token_hex(16), "trial": TRIAL, "counts": request.connections,
+        "shape": request.emulated.shape, "patience_s": request.patience_s,
+    }  # fmt: skip
+    with ThreadPoolExecutor(2, "probe") as pool:
+        there = pool.submit(listen, LOCALHOST, port, **shared)
+        here = pool.submit(measure, LOCALHOST, (LOCALHOST, port), seconds=request.seconds, **shared)
+        ends: list[Future[Any]] = [there, here]
+        wait(ends, return_when=FIRST_EXCEPTION)
+        there.result()
+        return here.result()
+
+
+def _answer(found: LinkRates) -> dict[str, Any]:
+    """The JSON of what was found, and `link`: its figures as files of other commands have them."""
+    best = max(rate.gbps for rate in found.rates)
+    return found.as_dict() | {"link": {"latency_ms": found.rtt_ms / 2, "bandwidth_gbps": best}}
+
+
+def _lines(found: LinkRates) -> list[str]:
+    best = max(found.rates, key=lambda rate: rate.gbps)
+    cells = [
+        [str(rate.connections), number(rate.gbps, 4), f"{rate.gbps / best.gbps:.0%}"] for rate in found.rates
+    ]
+    rtt = f"round trip {found.rtt_ms:.2f} ms (latency {found.rtt_ms / 2:.2f} ms)"
+    return [rtt, "", *render(["connections", "Gbit/s", "of best"], cells)]
