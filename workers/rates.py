@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from engine.errors import InputError
-from engine.runtime.link_rates import listen, measure
+from engine.runtime.link_rates import emulated_link, listen, measure
 from engine.runtime.transport import LinkShape, TransportError
 
 log = logging.getLogger(__name__)
@@ -101,8 +101,6 @@ def _shared(
 def _shape(emulated: Mapping[str, Any] | None) -> LinkShape | None:
     if emulated is None:
         return None
-    return LinkShape(
-        one_way_delay_s=float(emulated["latency_ms"]) / 1e3,
-        cap_bytes_per_s=float(emulated["bandwidth_gbps"]) * 125e6,
-        window_bytes=float(emulated["window_bytes"]),
+    return emulated_link(
+        float(emulated["latency_ms"]), float(emulated["bandwidth_gbps"]), float(emulated["window_bytes"])
     )

@@ -1,11 +1,12 @@
 """`meridian probe FILE`: round trip of a link, and its rate by number of TCP connections."""
 
+import contextlib
 import json
 import secrets
-import socket
 import sys
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from typing import Annotated, Any
+import threading
+from concurrent.futures import Future
+from typing import Annotated, Any, NoReturn
 
 import click
 from pydantic import Field, model_validator
@@ -14,8 +15,8 @@ from engine.cluster import tcp
 from engine.commands.tables import number, render
 from engine.errors import InputError
 from engine.inputs import Count, Document, NonNegative, Positive, load_document, parse
-from engine.runtime.link_rates import LinkRates, listen, measure
-from engine.runtime.transport import LinkShape, TransportError
+from engine.runtime.link_rates import LinkRates, emulated_link, listen, measure
+from engine.runtime.transport import Address, LinkShape, TransportError
 
 LOCALHOST = "127.0.0.1"
 TRIAL = "probe"  # what both ends take part in, as ranks do in a run
@@ -31,16 +32,13 @@ class EmulatedLink(Document):
     @property
     def shape(self) -> LinkShape:
         """The same in seconds and bytes per second."""
-        return LinkShape(
-            one_way_delay_s=self.latency_ms / 1e3, cap_bytes_per_s=self.bandwidth_gbps * 125e6,
-            window_bytes=self.window_bytes,
-        )  # fmt: skip
+        return emulated_link(self.latency_ms, self.bandwidth_gbps, self.window_bytes)
 
 
 class ProbeRequest(Document):
     """Which link to measure; both ends read the same.
 
-    host, port : where the end that listens is reached; with `emulated` neither is needed.
+    host, port : where the end that listens is reached; with `emulated` neither is given.
     secret : known to both ends; whoever lacks it is refused.
     connections : numbers of TCP connections to try; it ends where more give no more.
     seconds : for which to send with each.
@@ -62,11 +60,11 @@ class ProbeRequest(Document):
     def _consistent(self) -> "ProbeRequest":
         if self.connections != sorted(set(self.connections)):
             raise InputError("connections", self.connections, "must ascend")
-        for field in ("host", "secret"):
+        for field in ("host", "port", "secret"):
             value = getattr(self, field)
             if self.emulated is None and value is None:
                 raise InputError(field, value, "is needed, except for an `emulated` link")
-            if self.emulated is not None and value is not None:
+            if self.emulated is not None and field in self.model_fields_set:
                 raise InputError(field, value, "both ends of an `emulated` link are here: leave it out")
         return self
 
@@ -85,8 +83,8 @@ def command(file: str, listens: bool, as_json: bool) -> None:
     Start it with --listen at `host` and without at the other end: this one measures and prints. It sends
     over the transport that training uses.
 
-    With emulated {latency_ms, bandwidth_gbps, window_bytes} both ends are here, and host and secret are left
-    out: what a run would see of such a link.
+    With emulated {latency_ms, bandwidth_gbps, window_bytes} both ends are here, and host, port and secret are
+    left out: what a run would see of such a link.
 
     `link` in what --json prints can stand in `links` of the files of `meridian plan` and `meridian train`,
     beside `between`.
@@ -96,14 +94,20 @@ def command(file: str, listens: bool, as_json: bool) -> None:
         raise InputError("--listen", True, "both ends of an `emulated` link are here: leave it out")
     try:
         found = _emulated(request) if request.emulated is not None else _one_end(request, listens)
-    except (TransportError, TimeoutError) as error:
-        click.echo(f"meridian: {error}", err=True)
-        sys.exit(1)
+    except TransportError as error:
+        _fail(str(error))
+    except TimeoutError:
+        _fail(f"no answer of the other end within patience_s, {request.patience_s:g} s")
     answer = {"listened": True} if found is None else _answer(found)
     if as_json:
         click.echo(json.dumps(answer, allow_nan=False))
     else:
         click.echo("Measured by the other end." if found is None else "\n".join(_lines(found)))
+
+
+def _fail(reason: str) -> NoReturn:
+    click.echo(f"meridian: {reason}", err=True)
+    sys.exit(1)
 
 
 def _one_end(request: ProbeRequest, listens: bool) -> LinkRates | None:
@@ -117,27 +121,34 @@ def _one_end(request: ProbeRequest, listens: bool) -> LinkRates | None:
     if not listens:
         # It dials; nobody has to reach it.
         return measure(LOCALHOST, (request.host, request.port), seconds=request.seconds, **shared)
-    click.echo(f"Listening on {request.host}:{request.port}.", err=True)
-    listen(request.host, request.port, **shared)
+    try:
+        listen(request.host, request.port, ready=_say_where, **shared)
+    except InputError as error:
+        if error.field != "ports":
+            raise
+        raise InputError("port", request.port, f"is in use on {request.host}") from None
     return None
+
+
+def _say_where(address: Address) -> None:
+    click.echo(f"Listening on {address[0]}:{address[1]}.", err=True)
 
 
 def _emulated(request: ProbeRequest) -> LinkRates:
     """Both ends in this process, over an emulated link."""
     assert request.emulated is not None
-    with socket.create_server((LOCALHOST, 0)) as free:
-        port: int = free.getsockname()[1]
+    address: Future[Address] = Future()
     shared: dict[str, Any] = {
         "secret": secrets.token_hex(16), "trial": TRIAL, "counts": request.connections,
         "shape": request.emulated.shape, "patience_s": request.patience_s,
     }  # fmt: skip
-    with ThreadPoolExecutor(2, "probe") as pool:
-        there = pool.submit(listen, LOCALHOST, port, **shared)
-        here = pool.submit(measure, LOCALHOST, (LOCALHOST, port), seconds=request.seconds, **shared)
-        ends: list[Future[Any]] = [there, here]
-        wait(ends, return_when=FIRST_EXCEPTION)
-        there.result()
-        return here.result()
+
+    def other_end() -> None:
+        with contextlib.suppress(TransportError, TimeoutError):  # the end that measures tells of it
+            listen(LOCALHOST, 0, ready=address.set_result, **shared)
+
+    threading.Thread(target=other_end, name="probe-listen", daemon=True).start()
+    return measure(LOCALHOST, address.result(request.patience_s), seconds=request.seconds, **shared)
 
 
 def _answer(found: LinkRates) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import json
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,11 +44,20 @@ class LinkRates:
         return asdict(self) | {"rates": [asdict(rate) for rate in self.rates]}
 
 
+def emulated_link(latency_ms: float, bandwidth_gbps: float, window_bytes: float) -> LinkShape:
+    """The shape of an emulated link: one-way latency, cap per direction, window of one TCP connection."""
+    return LinkShape(
+        one_way_delay_s=latency_ms / 1e3, cap_bytes_per_s=bandwidth_gbps * 125e6, window_bytes=window_bytes
+    )
+
+
 def listen(
     host: str, port: int, *, secret: str, trial: str, counts: Sequence[int], shape: LinkShape | None,
-    patience_s: float,
+    patience_s: float, ready: Callable[[Address], None] = lambda _: None,
 ) -> None:  # fmt: skip
     """Answer one `measure` on (host, port), then return; also when the other side ends early.
+
+    Port 0 is any that is free; `ready` is called with the address once it listens there.
 
     Raises
     ------
@@ -57,8 +66,10 @@ def listen(
     TransportError
         Nobody came within `patience_s`, or somebody without the secret.
     """
-    endpoint = Endpoint(rank=LISTENER, listen_host=host, listen_ports=(port, port), secret=secret, run=trial)
+    ports = (port, port) if port else None
+    endpoint = Endpoint(rank=LISTENER, listen_host=host, listen_ports=ports, secret=secret, run=trial)
     try:
+        ready(endpoint.address)
         for turn, count in enumerate(counts, start=1):
             endpoint.connect([_peer(turn, (host, port), count, shape)], patience_s)
             if not _answer(endpoint, turn):

@@ -1,8 +1,10 @@
 """`meridian probe`: both ends as processes, an emulated link, what is refused and how."""
 
 import json
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -25,15 +27,30 @@ def probe(document: dict[str, Any], *flags: str) -> str:
     return done.stdout
 
 
-def start(document: dict[str, Any], *flags: str) -> subprocess.Popen[str]:
-    end = subprocess.Popen(
-        [*MERIDIAN, *flags], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert end.stdin is not None
-    end.stdin.write(json.dumps(document))
-    end.stdin.close()
-    end.stdin = None  # communicate must not flush it
-    return end
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts an end in a process of its own, which does not outlive the test."""
+    ends = []
+
+    def one(document: dict[str, Any], *flags: str) -> "subprocess.Popen[str]":
+        end = subprocess.Popen(
+            [*MERIDIAN, *flags],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        ends.append(end)
+        assert end.stdin is not None
+        end.stdin.write(json.dumps(document))
+        end.stdin.close()
+        end.stdin = None  # communicate must not flush it
+        return end
+
+    yield one
+    for end in ends:
+        end.kill()
+        end.communicate()
 
 
 def test_an_emulated_link_reads_as_it_is_and_its_answer_stands_as_a_link() -> None:
@@ -50,7 +67,7 @@ def test_an_emulated_link_reads_as_it_is_and_its_answer_stands_as_a_link() -> No
         assert link.bandwidth_gbps == max(rates.values())
 
 
-def test_two_ends_measure_what_is_between_them() -> None:
+def test_two_ends_measure_what_is_between_them(start: Start) -> None:
     document = {"host": "127.0.0.1", "port": free_port(), "secret": SECRET, "connections": [1, 2],
                 "seconds": 0.2, "patience_s": 30}  # fmt: skip
     there, here = start(document, "--listen"), start(document)
@@ -62,17 +79,35 @@ def test_two_ends_measure_what_is_between_them() -> None:
     assert (there.returncode, said) == (0, "Measured by the other end.\n")
 
 
-def test_another_secret_is_refused_at_both_ends() -> None:
+def test_another_secret_is_refused_at_both_ends(start: Start) -> None:
     document = {"host": "127.0.0.1", "port": free_port(), "secret": SECRET, "connections": [1],
                 "patience_s": 6}  # fmt: skip
     there, here = start(document, "--listen"), start({**document, "secret": "known to one end"})
-    for end in (here, there):
+    for end, reason in ((here, "does not know the secret"), (there, "did not connect")):
         printed, complaint = end.communicate(timeout=60)
         assert (end.returncode, printed) == (1, "")
         assert complaint.splitlines()[-1].startswith("meridian: ")
+        assert reason in complaint
 
 
-def test_nobody_there() -> None:
+def test_a_port_that_is_taken(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        end = start({"host": "127.0.0.1", "port": port, "secret": SECRET}, "--listen")
+        printed, complaint = end.communicate(timeout=60)
+    assert (end.returncode, printed) == (2, "")
+    assert complaint == f"meridian: port: {port}: is in use on 127.0.0.1\n"
+
+
+def test_an_emulated_link_that_is_slower_than_the_patience_says_so(start: Start) -> None:
+    end = start({"emulated": {"latency_ms": 10_000, "bandwidth_gbps": 0.001}, "patience_s": 1})
+    printed, complaint = end.communicate(timeout=60)
+    assert (end.returncode, printed) == (1, "")
+    assert complaint.startswith("meridian: ")
+    assert complaint.count("\n") == 1
+
+
+def test_nobody_there(start: Start) -> None:
     document = {"host": "127.0.0.1", "port": free_port(), "secret": SECRET, "patience_s": 1}
     end = start(document)
     printed, complaint = end.communicate(timeout=60)
@@ -89,6 +124,7 @@ def test_nobody_there() -> None:
         ("secret", {"host": "10.0.0.1"}, ()),
         ("secret", {"host": "10.0.0.1", "secret": "short"}, ()),
         ("host", {"emulated": EMULATED, "host": "10.0.0.1"}, ()),
+        ("port", {"emulated": EMULATED, "port": 29_599}, ()),
         ("connections", {"emulated": EMULATED, "connections": [4, 2]}, ()),
         ("connections", {"emulated": EMULATED, "connections": []}, ()),
         ("connections[0]", {"emulated": EMULATED, "connections": [100]}, ()),
