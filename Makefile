@@ -2,10 +2,11 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PORT ?= 8000
+PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: help setup demo up test test-long check format bench lock clean
+.PHONY: help setup demo up test test-long check format gpu bench lock clean
 
 help:  ## this list
 	@awk -F':.*## *' '/^[a-z-]+:.*##/ {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +37,9 @@ check: $(STAMP)  ## linters, types, import rules, migrations, production setting
 format: $(STAMP)  ## ruff: format and mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+gpu:  ## measure on this machine's GPU what docs/gpu.md has figures of (under 9 minutes; PYTHON=python3 WHEELS=folder)
+	@$(PYTHON) -m benchmarks.gpu $(if $(WHEELS),--wheels $(WHEELS))
 
 bench: $(STAMP)  ## every benchmark, each printing its table
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -20,7 +20,7 @@ def command(file: str, prefill: bool, as_json: bool) -> None:
     """Measure the stages of a model on this machine, one after another.
 
     FILE (JSON or YAML, - for standard input): model {layers, hidden, heads, seq, …}, stages, micro_batch,
-    device cpu|cuda (cuda: experimental, never run), dtype, recompute, split, repeats, seed.
+    device cpu|cuda, dtype, recompute, split, repeats, seed.
 
     What --json prints can stand as `times_ms` in the file of `meridian train`.
 

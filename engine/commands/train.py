@@ -56,8 +56,8 @@ def command(
     """Train a model across data centres, all of them emulated on this machine.
 
     FILE (JSON or YAML, - for standard input) is a job: datacenters, links, stages, dc_of_stage, pipelines,
-    microbatches, micro_batch, policy, model {layers, hidden, heads, seq}, device (cpu, emulated, or cuda:
-    experimental, never run on a GPU), times_ms, steps, strategy (pipeline or swap) and more; see
+    microbatches, micro_batch, policy, model {layers, hidden, heads, seq}, device (cpu, emulated
+    or cuda), times_ms, steps, strategy (pipeline or swap) and more; see
     docs/training.md. Progress goes to stderr. Exit status 1 if the run failed.
     """
     job = _with_absolute_paths(parse(TrainJob, load_document(file)))

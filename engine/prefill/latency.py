@@ -117,7 +117,9 @@ def fit(points: Sequence[Point], *, at: str = "points") -> LatencyModel:
     terms = np.stack([np.ones_like(tokens), tokens / scale, (tokens / scale) ** 2], axis=1) / ms[:, None]
     a_ms, b_ms, c_ms = _least_squares(terms)
     if not b_ms + c_ms > 0:
-        raise InputError(at, len(points), "times must grow with tokens")
+        longest = f"{tokens.max():,.0f}"
+        allowed = f"times must grow with tokens: up to {longest} they do not, so measure longer prompts too"
+        raise InputError(at, len(points), allowed)
     return LatencyModel(a_ms=float(a_ms), b_ms=float(b_ms / scale), c_ms=float(c_ms / scale**2))
 
 

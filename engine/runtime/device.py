@@ -2,22 +2,31 @@
 
 All do the same with real tensors. `emulated` makes ops last as long as the profile says, and a swap worker's
 copies as long as bytes / rate. `cuda` runs ops on its current stream and copies on streams of their own,
-through pinned memory; it is experimental: no line of it has ever run on a GPU (docs/gpu.md).
+through pinned memory (docs/gpu.md says what ran where).
 """
 
+import ctypes
+import mmap
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from engine.errors import InputError
+
 # When something is done on a device: seconds of time.monotonic(), or an event that a GPU comes to later.
 Moment = Any
 Shape = int | tuple[int, ...]
 Side = Literal["previous", "next"]  # the stage from which a message came
 Tell = Callable[[float, float], None]
+
+# What a process takes of a GPU's memory before its first tensor: CUDA's context with cuBLAS's workspace.
+CONTEXT_BYTES = 0.75e9
+HIGH_PRIORITY, LOW_PRIORITY = -1, 0  # of streams, as CUDA counts them
 
 
 class Device(Protocol):
@@ -33,6 +42,9 @@ class Device(Protocol):
 
     def host_buffer(self, shape: Shape, dtype: torch.dtype) -> Tensor:
         """Host memory from which the device loads fast; what is in it is undefined."""
+
+    def pin(self, memory: mmap.mmap) -> None:
+        """Have host memory that is there already copied as fast as a `host_buffer`, while it is mapped."""
 
     def copy_in(self, source: Tensor, into: Tensor) -> None:
         """Fill a device buffer from the host; returns when it is there."""
@@ -73,6 +85,9 @@ class CpuDevice:
 
     def host_buffer(self, shape: Shape, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype)
+
+    def pin(self, memory: mmap.mmap) -> None:
+        """The host copies from all of its memory alike."""
 
     def copy_in(self, source: Tensor, into: Tensor) -> None:
         into.copy_(source)
@@ -142,24 +157,35 @@ class EmulatedDevice(CpuDevice):
 
 
 class CudaDevice:
-    """CUDA device number `index` of this machine. Experimental: never run.
+    """CUDA device number `index` of this machine, of whose memory this is one of `ranks` equal parts.
 
-    Ops go to the current stream of the thread that calls, and return before they are done. Nothing orders the
-    streams but what is said here: a thread that copies waits for its own stream; who fetches what ops make
-    first reaches the moment at which they are done; ops after a `load` wait, on the device, for the copy.
+    Ops go to the current stream of the calling thread and return before they are done. In the thread that
+    makes the device, that stream has high priority; kernels of prefill have a low one and give way.
+    Nothing else orders the streams: a thread that copies waits for its own stream, a thread that fetches what
+    ops make first reaches the moment at which they are done, and ops after a `load` wait for its copy.
     """
 
     apart = True
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, ranks: int = 1) -> None:
         self.name = torch.device("cuda", index)
         torch.cuda.set_device(self.name)
+        if ranks > 1:
+            whole = torch.cuda.get_device_properties(self.name).total_memory
+            torch.cuda.set_per_process_memory_fraction(share_of_memory(whole, ranks), self.name)
+        torch.cuda.set_stream(torch.cuda.Stream(self.name, priority=HIGH_PRIORITY))
         self._of_thread = threading.local()
+        self._loading: deque[tuple[Moment, Tensor]] = deque()
         self._loads = {side: torch.cuda.Stream(self.name) for side in ("previous", "next")}
         self._untold: list[tuple[torch.cuda.Event, torch.cuda.Event, Tell]] = []
 
     def host_buffer(self, shape: Shape, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+    def pin(self, memory: mmap.mmap) -> None:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        runtime = torch.cuda.cudart()
+        torch.cuda.check_error(int(runtime.cudaHostRegister(address, len(memory), 0)))
 
     def copy_in(self, source: Tensor, into: Tensor) -> None:
         self._copy(source, into)
@@ -172,6 +198,11 @@ class CudaDevice:
     def load(self, source: Tensor, side: Side) -> Tensor:
         with torch.cuda.stream(self._loads[side]):
             loaded = source.to(self.name, non_blocking=True)
+            copied = self.now()
+        # Its memory is given away once nobody refers to it: not before the copy is done.
+        self._loading.append((copied, source))
+        while len(self._loading) > 1 and self._loading[0][0].query():
+            self._loading.popleft()
         ops = torch.cuda.current_stream(self.name)
         ops.wait_stream(self._loads[side])
         loaded.record_stream(ops)  # its memory is another stream's: it is not given away under an op's feet
@@ -215,13 +246,25 @@ class CudaDevice:
         stream.synchronize()
 
 
-def device_of(kind: str, index: int, *, overrun: Callable[[float], None]) -> Device:
-    """The device of a rank: `kind` as a job names it, CUDA device `index`.
+def share_of_memory(whole_bytes: float, ranks: int) -> float:
+    """The share of a GPU's memory that the tensors of each of `ranks` processes on it may take.
+
+    Raises InputError where the processes alone take all of it.
+    """
+    left = whole_bytes / ranks - CONTEXT_BYTES
+    if left <= 0:
+        most = int(whole_bytes / CONTEXT_BYTES)
+        raise InputError("ranks_per_gpu", ranks, f"at most {most} on a GPU of {whole_bytes / 1e9:.0f} GB")
+    return left / whole_bytes
+
+
+def device_of(kind: str, index: int, *, ranks: int, overrun: Callable[[float], None]) -> Device:
+    """The device of a rank: `kind` as a job names it, CUDA device `index`, which so many `ranks` share.
 
     overrun : called with the seconds by which the computation of an emulated op was over later than the op.
     """
     if kind == "cuda":
-        return CudaDevice(index)
+        return CudaDevice(index, ranks)
     return EmulatedDevice(overrun) if kind == "emulated" else CpuDevice()
 
 

@@ -317,11 +317,13 @@ class Executor:
         end = self._device.end(start, work.lasts_s)
         self._device.tell(start, end, partial(self._note, work))
         if self._seat is not None:
-            self._seat.give(start, end)
+            self._device.settle()  # the GPU is free for prompts once the op is done, not once it is queued
         return end
 
     def _note(self, work: Work, start: float, end: float) -> None:
         self._recorder.op(work.kind.name, work.microbatch, start, end, chunk=work.chunk)  # type: ignore[arg-type]
+        if self._seat is not None:
+            self._seat.give(start, end)
 
 
 def _weight_gradients(kept: _Kept) -> None:

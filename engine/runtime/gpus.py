@@ -1,4 +1,8 @@
-"""Jobs on CUDA devices: what is refused, and whether a machine has the GPUs that its ranks take. No torch."""
+"""Jobs on CUDA devices: what is refused, and whether a machine has the GPUs that its ranks take. No torch.
+
+Several ranks share a GPU where a job says so (`ranks_per_gpu`): for a machine with one card. NCCL refuses two
+ranks on one card, so they sum over gloo.
+"""
 
 import subprocess
 import sys
@@ -12,34 +16,36 @@ if TYPE_CHECKING:
 
 CUDA = "cuda"
 PATIENCE_S = 120.0  # a machine that is busy imports torch for many seconds
-_NOT_BUILT = {
-    "prefill": "not available on device cuda: a seat gives the GPU to prompts before its ops are done",
-    "recovery": "not available on device cuda: ranks keep the last states of CPU memory only",
-}
 
 
 def check(job: "TrainJob") -> None:
     """Raise InputError for what a job cannot do on CUDA devices, by the name of the field."""
     if job.device != CUDA:
+        if job.ranks_per_gpu > 1:
+            raise InputError(
+                "ranks_per_gpu", job.ranks_per_gpu, f"1 on device {job.device}: only cuda shares"
+            )
         return
-    for name, allowed in _NOT_BUILT.items():
-        given = getattr(job, name)
-        if given is not None:
-            raise InputError(name, given.model_dump(exclude_none=True), allowed)
+    if job.ranks_per_gpu > 1 and job.tp > 1:
+        allowed = "1 with tp: the ranks of a stage sum over NCCL, which needs a GPU for each"
+        raise InputError("ranks_per_gpu", job.ranks_per_gpu, allowed)
 
 
 def check_machine(spec: "LaunchSpec") -> None:
-    """Raise InputError where this machine's ranks take GPUs that torch does not see, or the same one."""
+    """Raise InputError where this machine's ranks take GPUs that torch does not see, or too many take one."""
     if spec.job.device != CUDA:
         return
-    taken: dict[int, int] = {}
+    most = spec.job.ranks_per_gpu
+    ranks_of: dict[int, list[int]] = {}
     for rank in sorted(spec.local):
         gpu = next(a.gpu for a in spec.ranks if a.rank == rank)
-        if gpu in taken:
-            allowed = f"a GPU for each rank: ranks {taken[gpu]} and {rank} are both to take GPU {gpu}"
-            raise InputError("device", CUDA, allowed)
-        taken[gpu] = rank
-    _check_seen(taken, seen())
+        ranks_of.setdefault(gpu, []).append(rank)
+    for gpu, ranks in ranks_of.items():
+        if len(ranks) > most:
+            named = ", ".join(map(str, ranks))
+            allowed = f"at least {len(ranks)}, as ranks {named} take GPU {gpu}; or a GPU for each rank"
+            raise InputError("ranks_per_gpu", most, allowed)
+    _check_seen({gpu: ranks[0] for gpu, ranks in ranks_of.items()}, seen())
 
 
 def _check_seen(taken: dict[int, int], count: int) -> None:

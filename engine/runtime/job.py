@@ -85,6 +85,7 @@ class TrainJob(Document):
     dc_of_stage: list[Index] = Field(default_factory=list)
     pipelines: Annotated[Count, Field(le=MOST_RANKS)] = 1
     tp: Annotated[Count, Field(le=MOST_RANKS)] = 1
+    ranks_per_gpu: Annotated[Count, Field(le=MOST_RANKS)] = 1
     cells: Annotated[Count, Field(le=MOST_RANKS)] = 1
     microbatches: Annotated[Count, Field(le=10_000)]
     micro_batch: Annotated[Count, Field(le=100_000)] = 1

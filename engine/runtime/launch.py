@@ -160,7 +160,8 @@ def single_machine(
     """Return the spec of a job whose ranks all run on this machine, a node per stage of a pipeline.
 
     On CUDA a rank takes the GPU with its own number, or under `devices` with that of its device; the ranks of
-    a stage (tensor parallelism) take GPUs side by side.
+    a stage (tensor parallelism) take GPUs side by side. With `ranks_per_gpu` n, n consecutive numbers are one
+    GPU.
     """
     ranks = []
     used = dict.fromkeys(range(len(job.datacenters)), 0)
@@ -197,10 +198,10 @@ def _gpu_of(job: TrainJob, place: int, of_dc: int) -> int:
     if job.device != CUDA:
         return of_dc
     if job.devices is None:
-        return place
+        return place // job.ranks_per_gpu
     placed = [device for devices in job.devices.pipelines for device in devices]
     joining = [joins.device for joins in job.swap.joins] if job.swap else []
-    return [*placed, *joining][place]
+    return int([*placed, *joining][place]) // job.ranks_per_gpu
 
 
 # A tensor of some MB is a mapping of its own, new each time: in pages of 2 MB it costs one page fault instead

@@ -135,7 +135,7 @@ class Mesh:
         if len(ring) == 1:
             return None
         ranks, name = [replica.rank for replica in ring], f"stage/{self.me.stage}/{self.me.shard}"
-        nccl = torch.distributed.is_nccl_available()
+        nccl = torch.distributed.is_nccl_available() and self.job.ranks_per_gpu == 1
         backend = backend_of(self._device, {replica.dc for replica in ring}, nccl=nccl)
         if backend == "nccl":
             return nccl_group(PrefixStore(name, self.store), self.me, ranks)
@@ -202,14 +202,14 @@ class Mesh:
 
 
 def backend_of(device: Device, dcs: Collection[int], *, nccl: bool) -> Literal["nccl", "gloo", "ring"]:
-    """What sums over replicas in data centres `dcs`: NCCL inside one only, on GPUs, where torch has it."""
+    """What sums over replicas in data centres `dcs`: NCCL inside one only, on GPUs, where it can be had."""
     if len(set(dcs)) > 1:
         return "ring"
     return "nccl" if device.name.type == "cuda" and nccl else "gloo"
 
 
 def nccl_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
-    """An NCCL group of `ranks`, which meet at `store`; all of them call this. Experimental: never run."""
+    """An NCCL group of `ranks`, which meet at `store`; all of them call this. It has never run."""
     from torch.distributed import ProcessGroupNCCL  # torch for CPUs has none
 
     options = ProcessGroupNCCL.Options()

@@ -5,7 +5,7 @@ The neighbours are played by buffers: what would come is there, what would go is
 
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Index, parse
-from engine.runtime.device import CpuDevice, CudaDevice, Moment
+from engine.runtime.device import CpuDevice, CudaDevice, Device, Moment
 from engine.runtime.exchange import Key, Message, Passage
 from engine.runtime.executor import Executor, Place, Port, Work
 from engine.runtime.gradients import Gradients
@@ -95,8 +95,8 @@ def profile_stage(request: ProfileRequest, stage: int) -> StageTimes:
     stopwatch = _Stopwatch()
     places = [
         Place(
-            before=_port(job, "gradient") if stage else None,
-            after=_port(job, "activation") if stage < job.stages - 1 else None,
+            before=_port(job, "gradient", device) if stage else None,
+            after=_port(job, "activation", device) if stage < job.stages - 1 else None,
         )
     ]
     executor = Executor(
@@ -137,22 +137,18 @@ def _tokens(job: TrainJob) -> tuple[Tensor, Tensor]:
 
 @dataclass(slots=True)
 class _Ready:
-    """A neighbour whose message is always there already."""
+    """A neighbour whose message, always the same, is there already: a GPU waits for no host that draws."""
 
-    generator: torch.Generator
-    dtype: torch.dtype
-    posted: dict[Key, int] = field(default_factory=dict)
+    message: Tensor
 
     def begin(self, iteration: int) -> None:
         """Nothing to prepare."""
 
     def post(self, key: Key, nbytes: int) -> None:
-        self.posted[key] = nbytes
+        """It is there already."""
 
     def wait(self, key: Key) -> Message:
-        count = self.posted.pop(key) // self.dtype.itemsize
-        drawn = torch.randn(count, dtype=self.dtype, generator=self.generator)
-        return Message(drawn, time.monotonic())
+        return Message(self.message, time.monotonic())
 
 
 class _Dropped:
@@ -169,14 +165,14 @@ class _Dropped:
         return Passage(start=now, end=now, arrives=now)
 
 
-def _port(job: TrainJob, payload: Literal["activation", "gradient"]) -> Port:
+def _port(job: TrainJob, payload: Literal["activation", "gradient"], device: Device) -> Port:
     crossing = Crossing(
         track="lan", from_stage=0, to_stage=0, payload=payload, chunk=0, nbytes=job.tensor_bytes
     )
-    generator = torch.Generator().manual_seed(job.seed)
-    return Port(
-        incoming=_Ready(generator, DTYPES[job.dtype]), outgoing=_Dropped(), takes=0, crossing=crossing
-    )
+    shape = (job.micro_batch, job.model.seq, job.model.hidden)
+    message = device.host_buffer(shape, DTYPES[job.dtype])
+    message.normal_(generator=torch.Generator().manual_seed(job.seed))
+    return Port(incoming=_Ready(message), outgoing=_Dropped(), takes=0, crossing=crossing)
 
 
 class _Stopwatch:

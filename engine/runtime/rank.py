@@ -106,7 +106,9 @@ class _Training:
         self._start, self._spec, self._me, self._job = start, start.spec, start.me, start.spec.job
         self._schedule = start.schedule
         self._events = EventWriter(start.events_fd)
-        self._device = device_of(self._job.device, self._me.gpu, overrun=self._overrun)
+        self._device = device_of(
+            self._job.device, self._me.gpu, ranks=self._job.ranks_per_gpu, overrun=self._overrun
+        )
         self._mesh = Mesh(
             self._spec, self._me, start.schedule, self._device, port=start.port, listen_fd=start.listen_fd,
             also=start.kept.peers(self._me.rank) if start.kept else (), cuts=start.cuts,
@@ -127,7 +129,10 @@ class _Training:
             self._tp.groups(list(self._stage.parameters())), lr=job.lr, weight_decay=job.weight_decay,
             fused=True,
         )  # fmt: skip
-        self._prefill = prefill_of(self._spec, me, mesh.store, ops=self._ops, span=self._recorder.prefill)
+        self._prefill = prefill_of(
+            self._spec, me, mesh.store, device=str(self._device.name), ops=self._ops,
+            span=self._recorder.prefill,
+        )  # fmt: skip
         self._disturbed = False
         self._executor = self._new_executor()
         # Replicas hold the same sums, so one pipeline is enough to report them; a clip needs them everywhere.
@@ -149,7 +154,7 @@ class _Training:
         self._told = threading.Condition()
         self._told_steps = self._first
         self._steps = (
-            Steps(start.kept, me.rank, list(self._stage.parameters()), self._optimizer)
+            Steps(start.kept, me.rank, list(self._stage.parameters()), self._optimizer, self._device)
             if start.kept
             else None
         )

@@ -6,7 +6,7 @@ position embedding are on all of them. `parallelize_module` makes DTensors of th
 collectives into the passes. All ranks of a stage follow one order of ops, and so of collectives.
 
 Rank 0 of a group, the lead, alone talks to other stages; what comes in for it is broadcast. The group is
-torch's default group of its processes, over gloo, or NCCL on CUDA (there experimental: never run).
+torch's default group of its processes, over gloo, or NCCL on CUDA (never run: it needs two GPUs).
 """
 
 import os

@@ -182,14 +182,18 @@ class Cell:
             for done in [pool.submit(e.run, iteration) for e in self.executors.values()]:
                 done.result(LONGEST_WAIT_S)
         assert self.office.empty()
+        loss = sum(executor.loss for executor in self.executors.values())
+        return Answer(loss=loss, gradients=self.gradients(), notes=self.notes)
+
+    def gradients(self) -> dict[int, list[Tensor]]:
+        """What the iteration left behind, by layer, summed over pipelines."""
         gradients: dict[int, list[Tensor]] = {}
         for stage in self.stages.values():
             for number, layer in zip(stage.numbers, stage.layers, strict=True):
                 own = [p.grad.clone() for p in layer.parameters()]  # type: ignore[union-attr]
                 known = gradients.get(number)
                 gradients[number] = own if known is None else [a + b for a, b in zip(known, own, strict=True)]
-        loss = sum(executor.loss for executor in self.executors.values())
-        return Answer(loss=loss, gradients=gradients, notes=self.notes)
+        return gradients
 
     def _executor(self, ranks: dict[tuple[int, int], RankAssignment], at: tuple[int, int]) -> Executor:
         job, (pipeline, stage) = self.job, at

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.runtime.device import CpuDevice, Moment, Tell
 from engine.runtime.job import TrainJob
 from engine.runtime.planned import SEARCHING, schedule_of
 from engine.schedule.scenario import POLICIES
-from tests.runtime.cells import Cell, far, whole
+from tests.runtime.cells import Answer, Cell, far, whole
 from tests.runtime.jobs import job
 
 EXACT = {"fp32": 1e-5, "fp64": 1e-9}
@@ -157,3 +158,46 @@ def check_if_divisible(asked: TrainJob) -> None:
     if asked.policy == "interleaved" and asked.microbatches % asked.stages:
         return  # no schedule of that policy
     check(asked)
+
+
+class Deferring(CpuDevice):
+    """Tells when ops were only once it is asked to wait for them, as a GPU does."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log, self._untold = log, []
+
+    def tell(self, start: Moment, end: Moment, to: Tell) -> None:
+        self._log.append("queued")
+        self._untold.append((start, end, to))
+
+    def settle(self) -> None:
+        for start, end, to in self._untold:
+            self._log.append("done")
+            to(start, end)
+        self._untold.clear()
+
+
+class LoggingSeat:
+    """Stands in for the seat of prefill: says when it gets the GPU."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def begin(self, iteration: int) -> None: ...
+
+    def take(self) -> float:
+        self._log.append("taken")
+        return float("-inf")
+
+    def give(self, start: float, end: float) -> None:
+        assert start <= end
+        self._log.append("given")
+
+
+def test_prompts_get_a_gpu_when_the_op_is_done_and_not_when_it_is_queued() -> None:
+    cell = Cell(of(stages=1, pipelines=1, dc_of_stage=[0], policy="1f1b", microbatches=2))
+    executor, log = cell.executors[0, 0], []
+    executor._device, executor._seat = Deferring(log), LoggingSeat(log)  # type: ignore[assignment]
+    executor.run(0)
+    assert log == ["taken", "queued", "done", "given"] * len(cell.schedule.order(0, 0))
+    assert far(Answer(loss=executor.loss, gradients=cell.gradients(), notes={}), whole(cell.job)) < 1e-9

@@ -1,19 +1,24 @@
 """CUDA devices as far as there need be none: who takes which, what is refused, what goes through the host."""
 
 import dataclasses
+import mmap
+import os
 import threading
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from engine.errors import InputError
-from engine.runtime.device import CpuDevice, EmulatedDevice, Moment
+from engine.runtime.device import CONTEXT_BYTES, CpuDevice, EmulatedDevice, Moment, share_of_memory
 from engine.runtime.exchange import Key, Passage
 from engine.runtime.gpus import _check_seen, check_machine
 from engine.runtime.launch import single_machine
 from engine.runtime.mesh import backend_of
+from engine.runtime.recovery.memory import SLOTS, Header, Memory, held, new_memory
 from engine.runtime.staging import StagedOutgoing, StagedSums, staging
 from tests.runtime.jobs import job
 
@@ -38,6 +43,23 @@ class Gpu(CpuDevice):
     def copy_out(self, source: Tensor) -> Tensor:
         self.fetched_by.append(threading.current_thread().name)
         return source.clone()
+
+
+class Settling(CpuDevice):
+    """Says what was found in memory when the copies were waited for."""
+
+    def __init__(self) -> None:
+        self.pinned: list[int] = []
+        self.settled_before_header: list[tuple[int, ...]] = []
+
+    def pin(self, memory: mmap.mmap) -> None:
+        self.pinned.append(len(memory))
+        self._memory = memory
+
+    def settle(self) -> None:
+        size = len(self._memory) // SLOTS
+        headers = [Header.unpack(self._memory[at : at + Header.LAYOUT.size]) for at in (0, size)]
+        self.settled_before_header.append(tuple(header.step for header in headers if header))
 
 
 class Wire:
@@ -83,9 +105,51 @@ def test_gpus_that_are_not_there_or_taken_twice_are_refused_before_anything_star
         _check_seen({gpu: gpu for gpu in range(6)}, 4)
     _check_seen({gpu: gpu for gpu in range(6)}, 6)
     same = tuple(dataclasses.replace(a, gpu=a.gpu % 3) for a in spec.ranks)
-    with pytest.raises(InputError, match="ranks 0 and 3 are both to take GPU 0"):
+    with pytest.raises(InputError, match="ranks_per_gpu: 1: at least 2, as ranks 0, 3 take GPU 0"):
         check_machine(dataclasses.replace(spec, ranks=same))
     check_machine(single_machine(job(), run="x", log_dir=""))  # says nothing of other devices
+
+
+@pytest.mark.parametrize(
+    ("ranks_per_gpu", "gpus"), [(6, [0] * 6), (2, [0, 0, 1, 1, 2, 2]), (4, [0] * 4 + [1] * 2)]
+)
+def test_ranks_share_gpus_where_the_job_says_so(
+    monkeypatch: pytest.MonkeyPatch, ranks_per_gpu: int, gpus: list[int]
+) -> None:
+    spec = single_machine(job(device="cuda", ranks_per_gpu=ranks_per_gpu), run="x", log_dir="")
+    assert [a.gpu for a in spec.ranks] == gpus
+    monkeypatch.setattr("engine.runtime.gpus.seen", lambda: len(set(gpus)))
+    check_machine(spec)
+    monkeypatch.setattr("engine.runtime.gpus.seen", lambda: len(set(gpus)) - 1)
+    with pytest.raises(InputError, match="torch sees"):
+        check_machine(spec)
+
+
+@given(whole=st.floats(4e9, 300e9), ranks=st.integers(1, 64))
+def test_the_ranks_of_a_gpu_fit_on_it_with_what_cuda_takes_for_each(whole: float, ranks: int) -> None:
+    if whole <= ranks * CONTEXT_BYTES:
+        with pytest.raises(InputError, match="ranks_per_gpu"):
+            share_of_memory(whole, ranks)
+    else:
+        share = share_of_memory(whole, ranks)
+        assert 0 < share < 1
+        assert ranks * (share * whole + CONTEXT_BYTES) == pytest.approx(whole)
+
+
+def test_a_step_counts_as_kept_only_once_its_copies_are_done() -> None:
+    """The state after a step is whole in memory once `keep` returns, however the device copies."""
+    parameters = [nn.Parameter(torch.arange(4.0))]
+    optimizer = torch.optim.AdamW(parameters)
+    parameters[0].grad = torch.ones(4)
+    optimizer.step()
+    gpu = Settling()
+    fd = new_memory(0)
+    memory = Memory(fd, parameters, optimizer, gpu)
+    assert gpu.pinned == [os.fstat(fd).st_size]
+    memory.keep(Header(step=1, resumed_from=None, square_sum=0.0, loss=0.0))
+    assert gpu.settled_before_header == [()]  # nobody finds the slot whole while copies run
+    assert held(fd) == (1,)
+    os.close(fd)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import Infeasible, InputError
+from engine.runtime.device import CpuDevice
 from engine.runtime.launch import LaunchSpec, single_machine
 from engine.runtime.prefill.neighbours import gpus_of
 from engine.runtime.recovery.history import History
@@ -178,7 +179,7 @@ class Stage:
         self.layer = torch.nn.Linear(3, 2, dtype=torch.float64)
         self.parameters = list(self.layer.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=0.1)
-        self.memory = Memory(fd, self.parameters, self.optimizer)
+        self.memory = Memory(fd, self.parameters, self.optimizer, CpuDevice())
         self.generator = torch.Generator().manual_seed(3)
 
     def step(self) -> None:

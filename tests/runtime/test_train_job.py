@@ -12,7 +12,6 @@ from engine.errors import InputError
 from engine.runtime.corpus import open_corpus
 from engine.runtime.predict import predict, schedule_of, stage_parameters
 from tests.runtime.jobs import document, job
-from tests.runtime.prefill.live import prefill
 
 EMULATED = {
     "device": "emulated",
@@ -74,8 +73,9 @@ REFUSED = [
     ({"strategy": "swop"}, "did you mean 'swap'"),
     ({"swap": {"gpu": {"memory_bytes": 1e6}}}, "swap.*belongs to strategy swap"),
     ({"dtype": "fp16"}, "dtype"),
-    ({"device": "cuda", "recovery": {}}, "recovery.*not available on device cuda"),
-    ({"device": "cuda", "prefill": prefill(Path("/models/x"))}, "prefill.*not available on device cuda"),
+    ({"ranks_per_gpu": 2}, "ranks_per_gpu.*only cuda shares"),
+    ({"device": "cuda", "ranks_per_gpu": 2, "tp": 2, "pipelines": 1}, "ranks_per_gpu.*1 with tp"),
+    ({"device": "cuda", "ranks_per_gpu": 0}, "ranks_per_gpu"),
     (
         {"device": "cuda", "times_ms": {"forward": 1, "backward": 2}, "activation_bytes": 10**7},
         "emulated only",

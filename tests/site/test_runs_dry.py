@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.inputs import parse
 from engine.runtime.job import TrainJob
+from engine.runtime.model import Stage
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry
 from webapp.inventory.models import WanLink
@@ -99,6 +101,21 @@ def test_weights_and_optimizer_of_all_stages_are_those_of_the_model(
     job = job_of(stages=stages, model={"layers": layers, "hidden": hidden * 4, "heads": 4, "seq": seq})
     state = sum(stage.state_bytes for stage in stage_memory(job))
     assert state == NUMBERS_PER_PARAMETER * 4 * job.model.parameters
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("bf16", 4), ("fp32", 4), ("fp64", 8)])
+def test_weights_and_optimizer_are_counted_as_wide_as_the_executor_has_them(dtype: str, width: int) -> None:
+    """bf16 computes over fp32 weights. A GPU showed that they were counted at half of that."""
+    job = job_of(dtype=dtype, stages=1)
+    stage = Stage(job, 0)
+    optimizer = torch.optim.AdamW(stage.parameters())
+    for parameter in stage.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    moments = [optimizer.state[p][name] for p in stage.parameters() for name in ("exp_avg", "exp_avg_sq")]
+    held = [*stage.parameters(), *(p.grad for p in stage.parameters()), *moments]
+    assert sum(tensor.nbytes for tensor in held) == stage_memory(job)[0].state_bytes
+    assert {tensor.element_size() for tensor in held} == {width}
 
 
 def test_activations_by_hand() -> None:

@@ -15,7 +15,7 @@ from engine.model.kernels import How
 from engine.model.memory import Numbers
 from engine.model.memory import StageMemory as Counted
 from engine.model.memory import stage_memory as counted
-from engine.runtime.job import BYTES_OF_DTYPE, TrainJob
+from engine.runtime.job import BYTES_OF_DTYPE, BYTES_OF_PARAMETER, TrainJob
 from engine.runtime.planned import schedule_of, wants_search
 from engine.simulate import time_schedule
 
@@ -74,7 +74,10 @@ def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Co
     return counted(
         job.model.shape, how, tp=1, micro_batch=job.micro_batch, blocks=layers, is_first=is_first,
         is_last=is_last,
-        stored=Numbers(width=width, parameter_bytes=NUMBERS_PER_PARAMETER * width, dropout=False),
+        stored=Numbers(
+            width=width, parameter_bytes=NUMBERS_PER_PARAMETER * BYTES_OF_PARAMETER[job.dtype],
+            dropout=False,
+        ),
         serving_bytes=job.prefill.bytes if job.prefill else 0,
     )  # fmt: skip
 

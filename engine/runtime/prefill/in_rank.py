@@ -43,15 +43,19 @@ class RankPrefill:
 
 
 def prefill_of(
-    spec: LaunchSpec, me: RankAssignment, store: Any, *, ops: int, span: SpanTo
+    spec: LaunchSpec, me: RankAssignment, store: Any, *, device: str, ops: int, span: SpanTo
 ) -> RankPrefill | None:
-    """What rank `me` has; None in a job without prefill. Raises InputError where the model does not do."""
+    """What rank `me`, whose tensors are on `device`, has; None in a job without prefill.
+
+    Raises InputError where the model does not do.
+    """
     settings = spec.job.prefill
     if settings is None:
         return None
     beside = neighbours(spec, me)
     stage = PrefillStage.load(
-        settings.checkpoint, stage_settings(settings, beside, emulated=spec.job.device == "emulated")
+        settings.checkpoint,
+        stage_settings(settings, beside, device=device, emulated=spec.job.device == "emulated"),
     )
     identity = Identity(rank=me.rank, run=spec.run, generation=spec.generation, secret=spec.secret.encode())
     server = _listening(
@@ -70,10 +74,12 @@ def prefill_of(
     return RankPrefill(seat=seat, server=server, line=line, before=before, behind=behind)
 
 
-def stage_settings(settings: PrefillSettings, place: Neighbours, *, emulated: bool) -> StageSettings:
-    """Of a rank at this place of a pipeline."""
+def stage_settings(
+    settings: PrefillSettings, place: Neighbours, *, emulated: bool, device: str = "cpu"
+) -> StageSettings:
+    """Of a rank at this place of a pipeline, whose tensors are on `device`."""
     return StageSettings(
-        stage=place.stage, stages=place.stages, dtype=settings.dtype,
+        stage=place.stage, stages=place.stages, dtype=settings.dtype, device=device,
         weight_budget_bytes=settings.weight_budget_bytes, kv_budget_bytes=settings.kv_budget_bytes,
         block_tokens=BLOCK_TOKENS,
         latency=settings.latency.model if emulated else None,

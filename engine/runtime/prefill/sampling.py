@@ -14,6 +14,7 @@ def draw(logits: Tensor, sampling: Sampling, *, at: int) -> int:
     logits : (vocabulary,).
     at : the token's place in the answer, from 0: with a seed each place has its own numbers, whoever draws.
     """
+    logits = logits.to("cpu")  # where the generator is
     if sampling.temperature == 0:
         return int(logits.argmax())
     shares = torch.softmax(logits.float() / sampling.temperature, dim=-1)

@@ -146,14 +146,17 @@ class Seat:
         self._say(self._order)
 
     def take(self) -> float:
-        """A training op is due: returns when it has the GPU, with the end of the last chunk (monotonic)."""
+        """A training op is due: returns when it has the GPU, with the end of the last chunk (monotonic).
+
+        On a GPU a chunk that runs goes on: its kernels are taken up again when those of training are done.
+        """
         due, training = time.monotonic(), self._training
         with self._changed:
             training.busy = True
-            waits = self._running is not None
+            waits = self._running is not None and not self._stage.gives_way
             if waits and self._thread.native_id is not None:
                 take_part(self._thread.native_id)
-            while self._running is not None:
+            while waits and self._running is not None:
                 self._changed.wait()
         if waits:
             waited_s = time.monotonic() - due

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from engine.errors import InputError
 from engine.prefill.latency import LatencyModel
+from engine.runtime.device import LOW_PRIORITY
 from engine.runtime.prefill.chunks import Chunk
 from engine.runtime.prefill.config import read_config
 from engine.runtime.prefill.decoder import BlockWeights, block, rms_norm
@@ -83,7 +84,15 @@ class PrefillStage:
             name: tensors[name] for name in (EMBEDDING, NORM, part.head_name) if name in part.shapes
         }
         self._frequencies = frequencies(part.config).to(self.device)
+        self._stream = (
+            torch.cuda.Stream(self.device, priority=LOW_PRIORITY) if self.device.type == "cuda" else None
+        )
         self._report = report
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether training may begin an op while a chunk runs: on a GPU, where its kernels come first."""
+        return self._stream is not None
 
     @property
     def most_hidden_bytes(self) -> int:
@@ -146,11 +155,20 @@ class PrefillStage:
                     f"{cache.filled} of {cache.tokens}"
                 )
             start = time.monotonic()
-            made = self._compute(chunk, x.to(self.device), cache)
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)  # its interval is over when the GPU is done, not before
+            made = self._done(chunk, x, cache)
             cache.filled += chunk.tokens
             self._stretch(chunk, start)
+        return made
+
+    def _done(self, chunk: Chunk, x: Tensor, cache: KvCache) -> Tensor:
+        """What `_compute` makes, once it is there: on a GPU that is later than its kernels are queued."""
+        if self._stream is None:
+            return self._compute(chunk, x, cache)
+        with torch.cuda.stream(self._stream):
+            made = self._compute(chunk, x.to(self.device), cache)
+            over = torch.cuda.Event(blocking=True)
+            over.record()
+        over.synchronize()
         return made
 
     def _compute(self, chunk: Chunk, x: Tensor, cache: KvCache) -> Tensor:

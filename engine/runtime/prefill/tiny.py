@@ -41,8 +41,9 @@ class Tiny:
 
 
 def write_tiny(
-    out: Path, *, steps: int = STEPS, seed: int = 0, report: Callable[[int, float], None] | None = None
-) -> Tiny:
+    out: Path, *, steps: int = STEPS, seed: int = 0, report: Callable[[int, float], None] | None = None,
+    shape: TrainModel = SHAPE,
+) -> Tiny:  # fmt: skip
     """Write config.json, weights, tokenizer.json and README into the folder `out`, new or empty.
 
     It is there when all of it is: the files are written beside it and the folder renamed.
@@ -51,6 +52,7 @@ def write_tiny(
     ----------
     steps : of training; 0 leaves the weights as drawn from `seed`.
     report : told of the steps done and the loss, now and then.
+    shape : of a llama over bytes.
 
     Raises
     ------
@@ -59,9 +61,9 @@ def write_tiny(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError("DIR", str(out), "must be a new or an empty folder")
-    layers = nn.ModuleList(build_layer(SHAPE, number, seed) for number in range(SHAPE.layers + 2))
-    loss = _trained(layers, steps, seed, report) if steps else None
-    weights = dict(_weights(layers))
+    layers = nn.ModuleList(build_layer(shape, number, seed) for number in range(shape.layers + 2))
+    loss = _trained(layers, shape, steps, seed, report) if steps else None
+    weights = dict(_weights(layers, shape))
     parameters = sum(tensor.size for tensor in weights.values())
     how = "Its weights are random." if loss is None else (
         f"Trained for {steps} steps on the text of Python's standard library: {loss:.2f} nats a byte."
@@ -72,7 +74,7 @@ def write_tiny(
             whole = Path(beside) / "whole"
             whole.mkdir()
             safetensors.save_file(weights, whole / SINGLE, metadata={"format": "pt"})
-            (whole / "config.json").write_text(json.dumps(_config(layers), indent=2))
+            (whole / "config.json").write_text(json.dumps(_config(layers, shape), indent=2))
             (whole / "tokenizer.json").write_text(byte_tokenizer())
             (whole / "README").write_text(README.format(parameters=parameters, seed=seed, how=how))
             os.replace(whole, out)  # an empty folder gives way
@@ -82,9 +84,10 @@ def write_tiny(
 
 
 def _trained(
-    layers: nn.ModuleList, steps: int, seed: int, report: Callable[[int, float], None] | None
-) -> float:
-    corpus = open_corpus(None, seq=SHAPE.seq, seed=seed)
+    layers: nn.ModuleList, shape: TrainModel, steps: int, seed: int,
+    report: Callable[[int, float], None] | None,
+) -> float:  # fmt: skip
+    corpus = open_corpus(None, seq=shape.seq, seed=seed)
     optimizer = torch.optim.AdamW(layers.parameters(), lr=LR)
     samples, losses = np.arange(BATCH), []
     for step in range(steps):
@@ -105,16 +108,16 @@ def _through(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return x
 
 
-def _weights(layers: nn.ModuleList) -> Iterator[tuple[str, np.ndarray]]:
+def _weights(layers: nn.ModuleList, shape: TrainModel) -> Iterator[tuple[str, np.ndarray]]:
     for number, layer in enumerate(layers):
         own = {name: tensor.detach().numpy() for name, tensor in layer.named_parameters()}
-        yield from theirs(SHAPE, number, own).items()
+        yield from theirs(shape, number, own).items()
 
 
-def _config(layers: nn.ModuleList) -> dict[str, object]:
+def _config(layers: nn.ModuleList, shape: TrainModel) -> dict[str, object]:
     block = {f"weights.{name}": list(tensor.shape) for name, tensor in layers[1].named_parameters()}
     return {
-        "architectures": ["LlamaForCausalLM"], "dtype": "float32", "vocab_size": SHAPE.vocabulary,
+        "architectures": ["LlamaForCausalLM"], "dtype": "float32", "vocab_size": shape.vocabulary,
         "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None,
-        **llama_config(SHAPE, block), "max_position_embeddings": CONTEXT,
+        **llama_config(shape, block), "max_position_embeddings": CONTEXT,
     }  # fmt: skip

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from engine.runtime.checkpoint.layers import MOMENTS
+from engine.runtime.device import Device
 
 SLOTS = 2
 
@@ -75,22 +76,27 @@ class Memory:
     Parameters
     ----------
     parameters : of the stage, in an order that its replicas share.
+    device : where the parameters are.
     """
 
-    def __init__(self, fd: int, parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> None:
-        self._parameters, self._optimizer = list(parameters), optimizer
+    def __init__(
+        self, fd: int, parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: Device
+    ) -> None:
+        self._parameters, self._optimizer, self._device = list(parameters), optimizer, device
         self._size = Header.LAYOUT.size + sum(
             (1 + len(MOMENTS)) * p.numel() * p.element_size() for p in self._parameters
         )
         if os.fstat(fd).st_size != SLOTS * self._size:
             os.ftruncate(fd, SLOTS * self._size)
         self._map = mmap.mmap(fd, SLOTS * self._size)
+        device.pin(self._map)
 
     def keep(self, header: Header) -> None:
         """Copy the state after `header.step` steps over that of two steps ago."""
         self._void(header.step)
         for place, tensor in zip(self._places(header.step), self._tensors(), strict=True):
-            place.copy_(tensor.detach())
+            place.copy_(tensor.detach(), non_blocking=True)
+        self._device.settle()
         self.publish(header)
 
     def recall(self, step: int) -> Header:
@@ -100,8 +106,9 @@ class Memory:
         with torch.no_grad():
             for parameter in self._parameters:
                 parameter.copy_(next(places))
-                moments = {name: next(places).clone() for name in MOMENTS}
-                self._optimizer.state[parameter] = {"step": torch.tensor(float(step)), **moments}
+                at = parameter.device
+                moments = {name: next(places).to(at, copy=True) for name in MOMENTS}
+                self._optimizer.state[parameter] = {"step": torch.tensor(float(step), device=at), **moments}
         return header
 
     def header(self, step: int) -> Header:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from engine.runtime.device import Device
 from engine.runtime.exchange import STATE, WAIT_S, lost_is_peer_lost
 from engine.runtime.recovery.history import Board
 from engine.runtime.recovery.life import Life
@@ -45,10 +46,10 @@ class Steps:
     """A rank's memory of its last two steps."""
 
     def __init__(
-        self, kept: Kept, rank: int, parameters: Sequence[nn.Parameter], optimizer: Optimizer
+        self, kept: Kept, rank: int, parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: Device
     ) -> None:
         self.kept, self._rank = kept, rank
-        self._memory = Memory(kept.fd, parameters, optimizer)
+        self._memory = Memory(kept.fd, parameters, optimizer, device)
 
     def recalled(self, endpoint: Endpoint | None) -> Header | None:
         """The state with which this life begins, in place again; None where it is not in memory."""

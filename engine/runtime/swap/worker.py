@@ -210,7 +210,7 @@ class Training:
 
     def _new_device(self) -> Device:
         if self._job.device == "cuda":
-            return CudaDevice(self._me.gpu)
+            return CudaDevice(self._me.gpu, self._job.ranks_per_gpu)
         if self._job.device == "cpu":
             return CpuDevice()
         return EmulatedDevice(self._recorder.overrun, self._plan.result.host_bytes_per_s)

@@ -233,6 +233,24 @@ def test_the_last_op_lasts_until_the_next_iteration(table: Table) -> None:
     assert ended.ends_s[-1] - ended.starts_s[-1] >= 0.05
 
 
+def test_on_a_gpu_an_op_begins_while_a_chunk_runs(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of training come first there, so the host has nothing to wait for."""
+    monkeypatch.setattr(PrefillStage, "gives_way", True)
+    computing, waited_for = threading.Event(), threading.Event()
+
+    def stretch(*_: object) -> None:
+        computing.set()
+        waited_for.wait(10)
+
+    monkeypatch.setattr(table.stage, "_stretch", stretch)
+    table.seat.begin(0)
+    table.seat.heed(table.row())
+    assert computing.wait(10)
+    table.op(lambda: waited_for.set())
+    table.desk.wait(ChunkRan)
+    assert table.rest_of_iteration(2).waited_s == 0.0
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="threads give way on Linux alone")
 def test_a_chunk_gives_way_until_training_waits_for_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     thread = table.seat._thread.native_id

@@ -67,7 +67,7 @@ class Pipeline:
         self.spec = spec
         for number in range(degree):
             me = spec.ranks[number * of.stages]
-            made = prefill_of(spec, me, store, ops=1, span=self._span(number))
+            made = prefill_of(spec, me, store, device="cpu", ops=1, span=self._span(number))
             assert made is not None
             keep.callback(made.close)
             self.ranks.append(made)

@@ -1,0 +1,115 @@
+"""What the card itself reaches, and whether copies run beside kernels."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from benchmarks.gpu.report import Check, Report
+from engine.runtime.device import CONTEXT_BYTES, CudaDevice
+
+MATRIX = 8192
+COPIED_BYTES = 256 * 2**20
+REPEATS = 20
+
+
+def machine(*, dry: bool) -> Report:
+    """The card, its rates, and what a process takes of its memory before the first tensor."""
+    report = Report(part="machine", checks=[Check(name="torch", value=torch.__version__)])
+    if dry:
+        return report
+    before = torch.cuda.mem_get_info()[0]  # this makes the context
+    device = CudaDevice(0)
+    properties = torch.cuda.get_device_properties(0)
+    a, b = (torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    product_s = _seconds(lambda: a @ b)
+    whole, free = properties.total_memory, torch.cuda.mem_get_info()[0]
+    context = whole - free - torch.cuda.memory_reserved()
+    host = device.host_buffer(COPIED_BYTES, torch.uint8)
+    there = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda")
+    other = torch.empty_like(there)
+    rates = {
+        "host to device, pinned": COPIED_BYTES / _seconds(lambda: there.copy_(host, non_blocking=True)),
+        "device to host, pinned": COPIED_BYTES / _seconds(lambda: host.copy_(there, non_blocking=True)),
+        "device memory, read and written": 2 * COPIED_BYTES / _seconds(lambda: other.copy_(there)),
+    }
+    report.checks += [
+        Check(name="GPU", value=f"{properties.name}, {whole / 1e9:.1f} GB"),
+        Check(name="bf16 product of 8192³", value=f"{2 * MATRIX**3 / product_s / 1e12:.0f} TFLOP/s"),
+        *(Check(name=name, value=f"{rate / 1e9:.1f} GB/s") for name, rate in rates.items()),
+        Check(
+            name="memory of a process before its first tensor", value=f"{context / 1e9:.2f} GB",
+            bar=f"at most {CONTEXT_BYTES / 1e9:g} GB, as `ranks_per_gpu` counts", ok=context <= CONTEXT_BYTES,
+        ),
+        Check(name="free when it began", value=f"{before / 1e9:.1f} GB"),
+    ]  # fmt: skip
+    return report
+
+
+def overlap(*, dry: bool) -> Report:
+    """Ops, loads and fetches alone and together, through the device class that ranks use."""
+    report = Report(part="overlap")
+    if dry:
+        return report
+    device = CudaDevice(0)
+    a = torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16)
+    host = device.host_buffer(COPIED_BYTES, torch.uint8)
+    there = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda")
+
+    def ops() -> None:
+        for _ in range(8):
+            torch.mm(a, a)
+
+    def beside(copies: Callable[[], object]) -> Callable[[], None]:
+        def both() -> None:
+            ops()
+            copies()
+
+        return both
+
+    def load() -> None:
+        device.load(host, "previous")
+
+    def fetch() -> None:
+        device.copy_out(there)
+
+    ops_s = _wall_s(device, ops)
+    for name, copy in (("load", load), ("fetch", fetch)):
+        alone_s, together_s = _wall_s(device, copy), _wall_s(device, beside(copy))
+        hidden = (ops_s + alone_s - together_s) / min(ops_s, alone_s)
+        report.checks.append(
+            Check(
+                name=f"{name} of 256 MiB beside products",
+                value=f"{hidden:.0%} hidden: ops {ops_s * 1e3:.2f} ms, copy {alone_s * 1e3:.2f} ms, "
+                f"together {together_s * 1e3:.2f} ms",
+                bar="at least 80 %",
+                ok=hidden >= 0.8,
+            )
+        )
+    return report
+
+
+def _wall_s(device: CudaDevice, run: Callable[[], object]) -> float:
+    """Median wall seconds of a call until all that it started is done."""
+    taken = []
+    for _ in range(REPEATS):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        torch.cuda.synchronize()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    """Median seconds on the GPU of one call, by events."""
+    taken = []
+    for _ in range(REPEATS + 3):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        taken.append(start.elapsed_time(end) / 1e3)
+    return statistics.median(taken[3:])
