@@ -16,11 +16,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from engine.inputs import parse
-from engine.runtime.adapt.measured import LINK, planned
-from engine.runtime.adapt.replan import replan
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import Disturbance
-from engine.runtime.planned import schedule_of
+from engine.job.adapt.measured import LINK, planned
+from engine.job.adapt.replan import replan
+from engine.job.job import TrainJob
+from engine.job.launch import Disturbance
+from engine.job.planned import schedule_of
 from tests.runtime.jobs import Run
 
 DEMO = Path(__file__).parent.parent / "examples" / "demo.json"

@@ -15,7 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from engine.runtime.prefill.tiny import write_tiny
+from engine.run.tiny import write_tiny
 from tests.runtime.prefill.live import LiveRun
 
 APART_S = 11.0

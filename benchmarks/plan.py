@@ -77,7 +77,7 @@ def computation(
 ) -> tuple[float, float]:
     """Wall and CPU seconds of the computation alone, in this process."""
     from engine.inputs import parse
-    from engine.plan.dc_selection import FULL_S, WHAT_IF_S, plan
+    from engine.plan.answer import FULL_S, WHAT_IF_S, plan
     from engine.plan.request import PlanRequest
 
     request = parse(PlanRequest, copy.deepcopy(document(gpus, method, job)))

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import psutil
 
+from engine.control.desk_wire import GATEWAY_RANK, Line, answers, call
+from engine.control.handshake import Identity
 from engine.inputs import parse
+from engine.job.job import TrainJob
+from engine.job.launch import single_machine
 from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import RankGroup, single_machine
-from engine.runtime.prefill.desk_wire import GATEWAY_RANK, Line, answers, call
-from engine.runtime.prefill.tiny import write_tiny
-from engine.runtime.transport.handshake import Identity
+from engine.run.launcher import RankGroup
+from engine.run.tiny import write_tiny
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "demo.json"
 # 108 ms for 512 tokens: three times as long as Llama-3-8B on an A100, so that the CPU, which plays twelve

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import RankGroup, single_machine
-from engine.runtime.swap.planned import planned
+from engine.job.job import TrainJob
+from engine.job.launch import single_machine
+from engine.job.swap.planned import planned
+from engine.run.launcher import RankGroup
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "swap-train.json"
 LONGEST_RUN_S = 600

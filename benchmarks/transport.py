@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
-from engine.runtime.transport import Endpoint, LinkShape, Peer, SharedReceiver, SharedSender
+from engine.transport import Endpoint, LinkShape, Peer, SharedReceiver, SharedSender
 
 RAW_BYTES = 64 << 20
 REPEATS = 15

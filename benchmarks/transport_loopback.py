@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from engine.runtime.transport import Endpoint, Peer
+from engine.transport import Endpoint, Peer
 
 NBYTES = 1 << 30
 REPEATS = 5

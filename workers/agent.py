@@ -27,7 +27,8 @@ from redis.retry import Retry
 
 from engine import __version__
 from engine.errors import InputError
-from engine.runtime.launch import LaunchSpec, RankGroup
+from engine.job.launch import LaunchSpec
+from engine.run.launcher import RankGroup
 from workers.app import create_app
 from workers.clock import ClockWatch
 from workers.config import AgentConfig, from_environment
@@ -54,7 +55,7 @@ class Agent:
 
     Parameters
     ----------
-    make_group : engine.runtime.launch.RankGroup, or a stand-in for tests.
+    make_group : engine.run.launcher.RankGroup, or a stand-in for tests.
     """
 
     def __init__(

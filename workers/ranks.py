@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from engine.errors import InputError
-from engine.runtime.launch import LaunchSpec, RankGroup
+from engine.job.launch import LaunchSpec
+from engine.run.launcher import RankGroup
 from workers.ledger import Ledger, start_time_matches
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Group(Protocol):
-    """What the supervisor needs of engine.runtime.launch.RankGroup."""
+    """What the supervisor needs of engine.run.launcher.RankGroup."""
 
     def start(self) -> None: ...
     def stop(self, grace_s: float = ...) -> None: ...
@@ -45,7 +46,7 @@ class RankSupervisor:
     Parameters
     ----------
     publish : takes every event of every group; must not block.
-    make_group : engine.runtime.launch.RankGroup, or a stand-in.
+    make_group : engine.run.launcher.RankGroup, or a stand-in.
     """
 
     def __init__(

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from engine.errors import InputError
-from engine.runtime.link_rates import emulated_link, listen, measure
-from engine.runtime.transport import LinkShape, TransportError
+from engine.run.link_rates import emulated_link, listen, measure
+from engine.transport import LinkShape, TransportError
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from engine.model import kernels
 from engine.model.efficiency import shipped
 from engine.model.kernels import Device, How
 from engine.model.transformer import Transformer
-from engine.runtime.profiling import ProfileRequest, profile_stage
+from engine.train.profiling import ProfileRequest, profile_stage
 
 LENGTHS = (2048, 4096, 8192)
 SHAPE = {"family": "llama", "layers": 3, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14_336,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.gpu.report import Check, Report
-from engine.runtime.device import CONTEXT_BYTES, CudaDevice
+from engine.nn.device import CONTEXT_BYTES, CudaDevice
 
 MATRIX = 8192
 COPIED_BYTES = 256 * 2**20

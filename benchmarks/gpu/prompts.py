@@ -12,11 +12,12 @@ from benchmarks.gpu.runs import on_card
 from benchmarks.prefill_live import Told, measure
 from engine.errors import Infeasible
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import RankGroup, single_machine
-from engine.runtime.model_document import TrainModel
-from engine.runtime.prefill.measuring import PrefillProfile, PrefillProfileRequest, profile_prefill
-from engine.runtime.prefill.tiny import write_tiny
+from engine.job.job import TrainJob
+from engine.job.launch import single_machine
+from engine.job.model_document import TrainModel
+from engine.run.launcher import RankGroup
+from engine.run.tiny import write_tiny
+from engine.serve.measuring import PrefillProfile, PrefillProfileRequest, profile_prefill
 
 LLAMA2_7B = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,

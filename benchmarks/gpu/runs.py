@@ -12,8 +12,9 @@ import numpy as np
 from benchmarks.gpu.report import Cell, Check, Report, Table
 from benchmarks.train import train
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import RankGroup, single_machine
+from engine.job.job import TrainJob
+from engine.job.launch import single_machine
+from engine.run.launcher import RankGroup
 from engine.schedule.scenario import POLICIES
 from webapp.planning.memory import stage_memory
 

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.gpu.report import Check, Report
 from benchmarks.swap import smallest
 from engine.inputs import parse
-from engine.runtime.profiling import ProfileRequest, profile_stage
+from engine.train.profiling import ProfileRequest, profile_stage
 
 WIDE = {"family": "llama", "layers": 12, "hidden": 2048, "heads": 16, "kv_heads": 8, "seq": 1024}
 SMALL = {"family": "llama", "layers": 8, "hidden": 64, "heads": 4, "kv_heads": 2, "seq": 64}

@@ -35,7 +35,7 @@ from benchmarks.wan_testbed.pipelining import TorchRank
 from benchmarks.wan_testbed.ranks import Iteration, Rank, measured
 from benchmarks.wan_testbed.tun import wan
 from benchmarks.wan_testbed.waiting import waiting_s
-from engine.runtime.launch import RankAssignment
+from engine.job.launch import RankAssignment
 from engine.schedule import Built, build
 from engine.schedule.scenario import Scenario
 from engine.simulate import time_schedule

@@ -11,8 +11,8 @@ from typing import Literal
 
 from benchmarks.wan_testbed.tun import address_of
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import RankAssignment, single_machine
+from engine.job.job import TrainJob
+from engine.job.launch import RankAssignment, single_machine
 from engine.schedule.scenario import Link, Scenario, Times
 
 SCALE = 10

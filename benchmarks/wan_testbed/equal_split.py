@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.runtime.device import Moment
-from engine.runtime.exchange import Incoming, Key, Message, Outgoing, Passage, raw
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import RankAssignment
-from engine.runtime.wiring import Fabric, Wiring, ends_of
+from engine.job.job import TrainJob
+from engine.job.launch import RankAssignment
+from engine.nn.device import Moment
 from engine.schedule.ir import Schedule
+from engine.train.exchange import Incoming, Key, Message, Outgoing, Passage, raw
+from engine.train.wiring import Fabric, Wiring, ends_of
 
 _HEAD = struct.Struct("<II")  # the message's key
 _TIMEOUT_S = 600.0

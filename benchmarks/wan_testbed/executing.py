@@ -13,16 +13,16 @@ from torch import nn
 from benchmarks.wan_testbed.block import DTYPE, LOGITS, Block
 from benchmarks.wan_testbed.case import HIDDEN, MICROBATCHES, PIPELINES, STAGES, Case
 from benchmarks.wan_testbed.equal_split import EqualSplitWiring
-from engine.runtime.device import EmulatedDevice
-from engine.runtime.events import EventWriter
-from engine.runtime.executor import Executor, work_of
-from engine.runtime.gradients import Gradients
-from engine.runtime.launch import LaunchSpec, RankAssignment
-from engine.runtime.mesh import Mesh
-from engine.runtime.recorder import Recorder
-from engine.runtime.transport import Peer
-from engine.runtime.wiring import Wiring
+from engine.job.events import EventWriter
+from engine.job.launch import LaunchSpec, RankAssignment
+from engine.nn.device import EmulatedDevice
 from engine.schedule.ir import OpKind, Schedule
+from engine.train.executor import Executor, work_of
+from engine.train.gradients import Gradients
+from engine.train.mesh import Mesh
+from engine.train.recorder import Recorder
+from engine.train.wiring import Wiring
+from engine.transport import Peer
 
 _STORE_PORT = 29400
 

@@ -15,7 +15,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from benchmarks.wan_testbed.block import LOGITS, Block
 from benchmarks.wan_testbed.case import HIDDEN, MICROBATCHES, PIPELINES, STAGES, Case
 from benchmarks.wan_testbed.tun import DEVICE
-from engine.runtime.launch import RankAssignment
+from engine.job.launch import RankAssignment
 
 _STORE_PORT = 29500
 _TIMEOUT = timedelta(seconds=600)

@@ -16,8 +16,8 @@ import torch
 
 from benchmarks.wan_testbed.block import sleep_until
 from benchmarks.wan_testbed.tun import Forwarded, Wan, cpu_seconds, enter
-from engine.runtime import memory
-from engine.runtime.launch import RankAssignment
+from engine.job.launch import RankAssignment
+from engine.train import memory
 
 _START_S, _ITERATION_S = 120.0, 400.0
 _AHEAD_S = 0.5  # of an iteration's begin, for every rank to hear of it

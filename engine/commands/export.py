@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from engine.runtime.checkpoint.manifest import find
-from engine.runtime.export import export
+from engine.job.checkpoint.manifest import find
+from engine.train.export import export
 
 
 @click.command("export")

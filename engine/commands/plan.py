@@ -42,7 +42,7 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
 
 def _planned(request: PlanRequest) -> PlanResult:
     from engine.commands.compiled import announce_compilation
-    from engine.plan.dc_selection import plan  # compiled kernels: not loaded for a document that is wrong
+    from engine.plan.answer import plan  # compiled kernels: not loaded for a document that is wrong
 
     announce_compilation()
     return plan(request)

@@ -66,7 +66,7 @@ def model_command(directory: Path, steps: int | None, seed: int) -> None:
     """
     import torch
 
-    from engine.runtime.prefill.tiny import STEPS, write_tiny
+    from engine.run.tiny import STEPS, write_tiny
 
     torch.set_num_threads(1)  # so small a model is slower on several
 

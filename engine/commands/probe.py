@@ -15,8 +15,8 @@ from engine.cluster import tcp
 from engine.commands.tables import number, render
 from engine.errors import InputError
 from engine.inputs import Count, Document, NonNegative, Positive, load_document, parse
-from engine.runtime.link_rates import LinkRates, emulated_link, listen, measure
-from engine.runtime.transport import Address, LinkShape, TransportError
+from engine.run.link_rates import LinkRates, emulated_link, listen, measure
+from engine.transport import Address, LinkShape, TransportError
 
 LOCALHOST = "127.0.0.1"
 TRIAL = "probe"  # what both ends take part in, as ranks do in a run

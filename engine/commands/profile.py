@@ -8,8 +8,8 @@ import click
 from engine.commands.tables import number, render
 from engine.errors import Infeasible
 from engine.inputs import load_document, parse
-from engine.runtime.prefill.measuring import PrefillProfile, PrefillProfileRequest, profile_prefill, rounds
-from engine.runtime.profiling import NAMES, ProfileRequest, StageTimes, profile_stage
+from engine.serve.measuring import PrefillProfile, PrefillProfileRequest, profile_prefill, rounds
+from engine.train.profiling import NAMES, ProfileRequest, StageTimes, profile_stage
 
 
 @click.command("profile")

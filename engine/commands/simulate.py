@@ -17,6 +17,7 @@ from engine.errors import InputError
 from engine.inputs import load_document, parse
 from engine.schedule import Schedule
 from engine.schedule.scenario import POLICIES, Scenario
+from engine.schedule.text import parse_schedule
 from engine.simulate import SimulationResult, compare, simulate, simulate_schedule
 from engine.simulate.grid import time_grid
 from engine.simulate.timeline import Timeline
@@ -69,7 +70,7 @@ def _simulate(document: Any, schedule_file: str | None) -> SimulationResult:
 
 def _schedule(file: str) -> Schedule:
     try:
-        return Schedule.parse(Path(file).read_text(encoding="utf-8"))
+        return parse_schedule(Path(file).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         raise InputError("--schedule", file, "cannot be read") from None
     except ValueError as error:

@@ -16,20 +16,21 @@ import click
 from engine.commands.files import folder, write_json
 from engine.errors import InputError
 from engine.inputs import load_document, parse
-from engine.runtime.adapt.told import described
-from engine.runtime.checkpoint.manifest import resumed
-from engine.runtime.checkpoint.place import open_place
-from engine.runtime.corpus import corpus_of
-from engine.runtime.gpus import check_machine
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import RankGroup, single_machine
-from engine.runtime.metrics import Metrics, Sink
-from engine.runtime.planned import pinned, schedule_of
-from engine.runtime.prefill import settings as prefill_settings
-from engine.runtime.recovery.told import smaller_layout
-from engine.runtime.swap.planned import SwapPlan, planned
+from engine.job.adapt.told import described
+from engine.job.checkpoint.manifest import resumed
+from engine.job.checkpoint.place import open_place
+from engine.job.job import TrainJob
+from engine.job.launch import single_machine
+from engine.job.planned import pinned, schedule_of
+from engine.job.prefill import settings as prefill_settings
+from engine.job.recovery.told import smaller_layout
+from engine.job.swap.planned import SwapPlan, planned
+from engine.run.gpus import check_machine
+from engine.run.launcher import RankGroup
 from engine.simulate.spans import Span
 from engine.simulate.trace import chrome_trace
+from engine.train.corpus import corpus_of
+from engine.train.metrics import Metrics, Sink
 
 LONGEST_TRACE = 200_000  # spans: the last of a long run
 GRACE_S = 3.0
@@ -263,7 +264,7 @@ def _writable(path: Path, option: str) -> IO[str]:
 
 
 def _events_in(folder: Path) -> Sink:
-    from engine.runtime.tensorboard import TensorBoard  # its library: for runs that want it
+    from engine.train.tensorboard import TensorBoard  # its library: for runs that want it
 
     try:
         return TensorBoard(folder)

@@ -14,8 +14,8 @@ from engine.plan.job import Job, cluster_of, job_of
 from engine.plan.request import KINDS, Layout, PlanRequest
 from engine.plan.result import Option, Partition
 from engine.plan.stages import Room
-from engine.schedule import Schedule
 from engine.schedule.scenario import MOST_OPS, Link, Scenario, Times
+from engine.schedule.text import parse_schedule
 from engine.simulate import SimulationResult, simulate, simulate_schedule
 
 
@@ -42,7 +42,7 @@ def simulated(request: PlanRequest, option: Option) -> SimulationResult:
     scenario = scenario_of(request, option)
     if option.schedule is None:
         return simulate(scenario)
-    return simulate_schedule(scenario, Schedule.parse(option.schedule))
+    return simulate_schedule(scenario, parse_schedule(option.schedule))
 
 
 def placed_job(request: PlanRequest, option: Option) -> tuple[Cluster, Job]:

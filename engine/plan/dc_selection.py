@@ -25,38 +25,25 @@ from engine.plan.request import MOST_OPTIONS, PlanRequest
 from engine.plan.result import Option, Partition, PlanResult
 from engine.simulate import simulate
 
-# Simulated seconds of one answer, of the machine that `plan.search.cells` counts in: a what-if that must
-# come at once, and a plan that may take its time.
-WHAT_IF_S = 0.15
-FULL_S = 2.0
-
 Partitions = tuple[Partition, ...]
 
 
-def plan(
-    request: PlanRequest, *, budget_s: float = FULL_S, cancelled: Callable[[], bool] = lambda: False,
+def algorithm1(
+    request: PlanRequest, *, cancelled: Callable[[], bool] = lambda: False,
     report: Callable[[int, int | None], None] = lambda done, of: None,
 ) -> PlanResult:  # fmt: skip
-    """The options of `request` and the best for its objective: all from one DP-cell up with Algorithm 1,
-    the best that it finds with the search.
+    """All options from one DP-cell up, and the best for the request's objective.
 
     Parameters
     ----------
-    budget_s : of a search's simulations, in machine-independent seconds; WHAT_IF_S for an answer at once.
-        Where it does not suffice the result says so.
-    cancelled : asked between simulations; true ends the search with the best it has, and leaves the cells
-        that Algorithm 1 has not simulated without a time.
-    report : told the cells that are simulated, and of how many; None where a search cannot know.
+    cancelled : asked between simulations; true leaves the cells that are not simulated yet without a time.
+    report : told the cells that are simulated, and of how many.
 
     Raises
     ------
     InputError
         The job does not fit its model (more partitions than layers), or a cell is too large to simulate.
     """
-    if request.method == "search":
-        from engine.plan.search.solve import plan_search  # it uses what is below
-
-        return plan_search(request, budget_s=budget_s, cancelled=cancelled, report=report)
     cluster = cluster_of(request)
     job = job_of(request, cluster)
     order = datacenter_order(request)

@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any
 
 from engine.inputs import parse
-from engine.plan.dc_selection import assign, plan
+from engine.plan.answer import plan
+from engine.plan.dc_selection import assign
 from engine.plan.request import PlanRequest
 from engine.plan.result import PlanResult
 from engine.reproduce import Outcome, Plot, Row, Series

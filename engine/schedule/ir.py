@@ -135,10 +135,3 @@ class Schedule:
             sent = " ".join(map(str, self.transfers(from_stage, to_stage)))
             rows.append(f"link {from_stage}>{to_stage}: {sent}")
         return "\n".join(rows)
-
-    @classmethod
-    def parse(cls, text: str) -> "Schedule":
-        """The inverse of ``str``. Raises ValueError that quotes the first line that cannot be read."""
-        from engine.schedule.text import parse_schedule
-
-        return parse_schedule(text)

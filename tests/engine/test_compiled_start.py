@@ -7,7 +7,7 @@ PLAN = """
 import sys
 from pathlib import Path
 from engine.inputs import load_document, parse
-from engine.plan.dc_selection import plan
+from engine.plan.answer import plan
 from engine.plan.request import PlanRequest
 
 plan(parse(PlanRequest, load_document(Path("examples/five-dcs.json")) | {"method": "algorithm1"}))

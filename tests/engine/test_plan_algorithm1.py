@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.plan.answer import plan
 from engine.plan.cell import scenario_of
-from engine.plan.dc_selection import plan
 from engine.plan.request import PlanRequest
 from engine.plan.result import PlanResult
 from engine.simulate import simulate

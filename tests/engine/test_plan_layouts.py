@@ -18,8 +18,8 @@ from engine.model.memory import StageMemory, stage_memory
 from engine.model.presets import preset
 from engine.model.stages import roofline_profiles
 from engine.plan import choose
+from engine.plan.answer import plan
 from engine.plan.cell import scenario_of, simulated
-from engine.plan.dc_selection import plan
 from engine.plan.held import held_bytes
 from engine.plan.job import cluster_of, job_of
 from engine.plan.request import PlanRequest

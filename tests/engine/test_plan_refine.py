@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from engine.inputs import parse
 from engine.plan import choose
+from engine.plan.answer import plan
 from engine.plan.cell import scenario_of, simulated
-from engine.plan.dc_selection import plan
 from engine.plan.request import PlanRequest
 from engine.plan.result import Partition, PlanResult
 from engine.plan.search.refine import Refined, refine
-from engine.schedule import Schedule
 from engine.schedule.check import fault_of
+from engine.schedule.text import parse_schedule
 
 
 def request_of(gpus: list[int], **more: Any) -> PlanRequest:
@@ -68,7 +68,7 @@ def test_auto_beats_the_fast_policies_and_its_orders_are_kept() -> None:
     assert option.bound_ms == option.lower_bound_ms == 26
     assert option.refining  # the search was cancelled before its end
     assert option.schedule is not None
-    assert fault_of(scenario_of(request, option), Schedule.parse(option.schedule)) is None
+    assert fault_of(scenario_of(request, option), parse_schedule(option.schedule)) is None
     assert simulated(request, option).makespan == option.pp_time_ms
     assert option.throughput == pytest.approx(option.pipelines / option.pp_time_ms * 1e3)
     # Once more, with hardly any time: what is there stays, and the search has ended.

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from engine.errors import Infeasible
 from engine.inputs import parse
 from engine.plan import choose
+from engine.plan.answer import plan
 from engine.plan.cell import scenario_of, simulated
-from engine.plan.dc_selection import plan
 from engine.plan.job import Job
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, Partition, PlanResult

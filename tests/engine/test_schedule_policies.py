@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from engine.errors import Infeasible
 from engine.inputs import parse
-from engine.schedule import Scenario, Schedule, build
+from engine.schedule import Scenario, build
+from engine.schedule.text import parse_schedule
 from engine.simulate import simulate
 from tests.engine.fig6 import FIG6
 from tests.engine.test_simulate_properties import scenarios
@@ -73,7 +74,7 @@ def test_a_schedule_prints_and_parses(document: dict) -> None:
     if isinstance(built, Infeasible):
         return
     schedule = built.schedule
-    again = Schedule.parse(str(schedule))
+    again = parse_schedule(str(schedule))
     assert str(again) == str(schedule)
     assert np.array_equal(again.ops[again.ops >= 0], schedule.ops[schedule.ops >= 0])
     assert again.link_order.keys() == schedule.link_order.keys()
@@ -99,4 +100,4 @@ def test_a_schedule_prints_and_parses(document: dict) -> None:
 )
 def test_a_broken_text_is_quoted(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Schedule.parse(text)
+        parse_schedule(text)

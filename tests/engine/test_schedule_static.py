@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from engine.errors import Infeasible, InputError
 from engine.inputs import parse
-from engine.schedule import Scenario, Schedule, build
+from engine.schedule import Scenario, build
+from engine.schedule.text import parse_schedule
 from engine.schedule.timing import time_ops
 from engine.simulate import simulate
 
@@ -81,7 +82,7 @@ def test_makespans_are_those_of_pytorchs_orders(policy: str, chunks: int) -> Non
         for rank, codes in enumerate(torch_order(policy, 4, 12, chunks)):
             ops = (("FRBW"[code & 3], code >> 2) for code in codes)
             rows.append(f"P{pipeline} S{rank}: " + " ".join(f"{kind}{i % 12}.{i // 12}" for kind, i in ops))
-    assert time_ops(scenario, Schedule.parse("\n".join([head, *rows]))).makespan == result.makespan
+    assert time_ops(scenario, parse_schedule("\n".join([head, *rows]))).makespan == result.makespan
 
 
 SMALL = st.integers(1, 6)

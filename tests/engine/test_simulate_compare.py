@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from engine.cli import cli
 from engine.errors import Infeasible, InputError
 from engine.inputs import parse
-from engine.schedule import Scenario, Schedule, build
+from engine.schedule import Scenario, build
 from engine.schedule.check import fault_of
+from engine.schedule.text import parse_schedule
 from engine.simulate import SweepDocument, compare, simulate, simulate_schedule, sweep
 from engine.simulate.compare import with_value
 from tests.checker import check
@@ -147,7 +148,7 @@ def test_what_a_policy_makes_has_no_fault_and_reads_back(document: dict) -> None
     built = build(scenario)
     if isinstance(built, Infeasible):
         return
-    again = Schedule.parse(str(built.schedule))
+    again = parse_schedule(str(built.schedule))
     # Greedy policies do not know full_limit where they recompute one at a time anyway: limits are theirs too.
     assert fault_of(scenario, again) is None
     result = simulate_schedule(scenario, again)
@@ -179,7 +180,7 @@ def test_a_broken_schedule_is_refused_with_its_spot(rows: tuple, change: dict, f
     document = {**TWO, **{k: v for k, v in change.items() if k != "recompute"}}
     if "recompute" in change:
         document["times"] = {**TWO["times"], "recompute": change["recompute"]}
-    schedule = Schedule.parse("\n".join([HEAD, *(f"P0 S{s}: {row}" for s, row in enumerate(rows))]))
+    schedule = parse_schedule("\n".join([HEAD, *(f"P0 S{s}: {row}" for s, row in enumerate(rows))]))
     result = simulate_schedule(parse(Scenario, document), schedule)
     assert not result.feasible
     assert fault in (result.reason or "")
@@ -197,7 +198,7 @@ def test_a_broken_schedule_is_refused_with_its_spot(rows: tuple, change: dict, f
 )
 def test_a_broken_link_order_is_refused(link: str, fault: str) -> None:
     text = "\n".join([HEAD, "P0 S0: F0 F1 B0 B1", "P0 S1: F0 B0 F1 B1", link])
-    result = simulate_schedule(parse(Scenario, TWO), Schedule.parse(text))
+    result = simulate_schedule(parse(Scenario, TWO), parse_schedule(text))
     assert not result.feasible
     assert fault in (result.reason or "")
 
@@ -205,7 +206,7 @@ def test_a_broken_link_order_is_refused(link: str, fault: str) -> None:
 def test_shared_links_need_an_order() -> None:
     rows = [f"P{p} S{s}: F0 F1 B0 B1" for p in range(2) for s in range(2)]
     text = "\n".join([HEAD.replace("spatial", "temporal"), *rows])
-    result = simulate_schedule(parse(Scenario, {**TWO, "pipelines": 2}), Schedule.parse(text))
+    result = simulate_schedule(parse(Scenario, {**TWO, "pipelines": 2}), parse_schedule(text))
     assert "must be listed" in (result.reason or "")
 
 

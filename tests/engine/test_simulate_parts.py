@@ -9,6 +9,7 @@ from engine.cli import cli
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.schedule import Frame, Scenario, Schedule, Traversal, build
+from engine.schedule.text import parse_schedule
 from engine.simulate import DeadlockError, Span, lower_bound, simulate, time_schedule
 from engine.simulate.trace import chrome_trace
 from tests.engine import fig6
@@ -26,7 +27,7 @@ TINY = {
 
 
 def schedule_of(*rows: str) -> Schedule:
-    return Schedule.parse(
+    return parse_schedule(
         "\n".join(["microbatches 2, chunks 1, traversal straight, sharing spatial, gate none", *rows])
     )
 

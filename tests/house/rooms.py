@@ -6,14 +6,14 @@ name the room of those that have still to move.
 
 ENGINE = (
     "base", "cluster", "model", "schedule", "simulate", "plan", "prefill", "job", "control", "transport",
-    "nn", "train serve", "run", "commands reproduce", "cli",
+    "nn", "train serve", "run", "reproduce", "commands", "cli",
 )  # fmt: skip
 SITE = (
     "common", "accounts", "inventory", "computations", "planning", "placement schedules design", "jobs",
     "live", "prefill", "api", "root",
 )  # fmt: skip
 
-# Of engine.runtime, by the part of the name behind it; the longest that fits counts.
+# Of engine.train, by the part of the name behind it; the longest that fits counts.
 _OF_RUNTIME = {
     "job": """
         job job_checks job_settings devices gpus learning_rate model_document network events planned
@@ -75,10 +75,7 @@ def room_of(module: str) -> str:
 
 
 def _engine_room(rest: str) -> str:
-    first, _, inner = rest.partition(".")
-    if first == "runtime":
-        table = {name: room for room, names in _OF_RUNTIME.items() for name in names.split()}
-        return _longest(inner, table) or "train"
+    first = rest.partition(".")[0]
     return first if any(first in rooms.split() for rooms in ENGINE) else "base"
 
 

@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.runtime.corpus import open_corpus, samples_of
-from engine.runtime.device import Moment
-from engine.runtime.exchange import Incoming, Key, Message, Outgoing, Passage
-from engine.runtime.executor import Executor, work_of
-from engine.runtime.gradients import Gradients
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import RankAssignment, single_machine
-from engine.runtime.model import DTYPES, PARAMETER_DTYPES, Stage, build_layer, loss_of
-from engine.runtime.planned import schedule_of
-from engine.runtime.wiring import Wiring, ends_of
+from engine.job.job import TrainJob
+from engine.job.launch import RankAssignment, single_machine
+from engine.job.planned import schedule_of
+from engine.nn.device import Moment
+from engine.nn.model import DTYPES, PARAMETER_DTYPES, Stage, build_layer, loss_of
 from engine.schedule import Schedule
+from engine.train.corpus import open_corpus, samples_of
+from engine.train.exchange import Incoming, Key, Message, Outgoing, Passage
+from engine.train.executor import Executor, work_of
+from engine.train.gradients import Gradients
+from engine.train.wiring import Wiring, ends_of
 
 LONGEST_WAIT_S = 120.0
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from safetensors import torch as safetensors
 
-from engine.runtime.checkpoint.manifest import find
-from engine.runtime.corpus import corpus_of
-from engine.runtime.job import TrainJob
-from engine.runtime.model import build_layer
+from engine.job.checkpoint.manifest import find
+from engine.job.job import TrainJob
+from engine.nn.model import build_layer
+from engine.train.corpus import corpus_of
 
 
 def held_out_loss(of: TrainJob, folder: Path) -> float:

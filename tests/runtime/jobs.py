@@ -4,8 +4,9 @@ import threading
 from typing import Any
 
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import Disturbance, RankGroup, single_machine
+from engine.job.job import TrainJob
+from engine.job.launch import Disturbance, single_machine
+from engine.run.launcher import RankGroup
 
 
 def document(**changes: Any) -> dict[str, Any]:

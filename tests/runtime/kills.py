@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.runtime.job import TrainJob
+from engine.job.job import TrainJob
 from tests.runtime.jobs import job
 from tests.runtime.machines import Machines
 

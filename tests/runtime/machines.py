@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import LaunchSpec, RankGroup, single_machine
+from engine.job.job import TrainJob
+from engine.job.launch import LaunchSpec, single_machine
+from engine.run.launcher import RankGroup
 from tests.ports import free_port
 
 AGAIN_S = 0.2  # after which what watches over an agent starts it again

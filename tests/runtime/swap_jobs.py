@@ -3,7 +3,7 @@
 from typing import Any
 
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
+from engine.job.job import TrainJob
 
 GPU = {"memory_bytes": 1_500_000, "host_to_device_gb_s": 0.04}
 EMULATED = {"device": "emulated", "times_ms": {"forward": 20, "recompute": 20, "backward": 40}}

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.runtime.adapt.follow import WARM_UP, Follower, Leader
-from engine.runtime.adapt.judge import Judge
-from engine.runtime.adapt.measured import as_rows, planned, scenario_as_measured, slowest, summary
-from engine.runtime.adapt.replan import LEAST_GAIN, as_taken, replan
-from engine.runtime.launch import Disturbance
-from engine.runtime.planned import schedule_of
-from engine.runtime.predict import predict
-from engine.runtime.result import completed
+from engine.job.adapt.judge import Judge
+from engine.job.adapt.measured import as_rows, planned, scenario_as_measured, slowest, summary
+from engine.job.adapt.replan import LEAST_GAIN, as_taken, replan
+from engine.job.launch import Disturbance
+from engine.job.planned import schedule_of
+from engine.job.predict import predict
+from engine.job.result import completed
 from engine.schedule.timing import time_ops
 from engine.simulate import time_schedule
 from engine.simulate.spans import Span
+from engine.train.adapt.follow import WARM_UP, Follower, Leader
 from tests.runtime import swap_jobs
 from tests.runtime.jobs import Run, job
 from tests.runtime.machines import Machines
@@ -128,7 +128,7 @@ class Reports(Store):
 @given(slow_from=st.integers(0, 8), seed=st.integers(0, 2**32))
 def test_all_ranks_go_over_at_the_same_iteration(slow_from: int, seed: int) -> None:
     """Ranks in any order; nobody ends an iteration that the first has not begun, nobody is two ahead."""
-    with patch("engine.runtime.adapt.follow.AT_ONCE_S", 60):  # planning takes longer on a busy machine
+    with patch("engine.train.adapt.follow.AT_ONCE_S", 60):  # planning takes longer on a busy machine
         _go_over_in_any_order(slow_from, random.Random(seed))
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.control.errors import PeerLost
 from engine.errors import InputError
-from engine.runtime.boundary import KEY, Boundary
-from engine.runtime.exchange import PeerLost
-from engine.runtime.launch import LaunchSpec, single_machine
-from engine.runtime.transport import Endpoint
+from engine.job.launch import LaunchSpec, single_machine
+from engine.train.boundary import KEY, Boundary
+from engine.transport import Endpoint
 from tests.runtime.jobs import Run, job
 
 

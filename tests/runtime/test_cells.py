@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.runtime.predict import predict, schedule_of
+from engine.job.predict import predict, schedule_of
 from tests.runtime.jobs import Run, job
 from tests.runtime.test_training_equals_single import reference
 

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from engine.errors import InputError
-from engine.runtime.checkpoint.layers import copy_of, load_into, to_bytes
-from engine.runtime.checkpoint.manifest import (
+from engine.job.checkpoint.manifest import (
     Checkpoint,
     DataPosition,
     Manifest,
@@ -23,9 +22,10 @@ from engine.runtime.checkpoint.manifest import (
     latest_in,
     newest_of_run,
 )
-from engine.runtime.checkpoint.place import MANIFEST, PARTIAL, Place, open_place
-from engine.runtime.checkpoint.saver import Saver, Terms
-from engine.runtime.job import CheckpointSettings
+from engine.job.checkpoint.place import MANIFEST, PARTIAL, Place, open_place
+from engine.job.fields import CheckpointSettings
+from engine.train.checkpoint.layers import copy_of, load_into, to_bytes
+from engine.train.checkpoint.saver import Saver, Terms
 from tests.runtime.jobs import job
 
 

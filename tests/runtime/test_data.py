@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.runtime.corpus import Corpus, corpus_of, open_corpus
-from engine.runtime.job_settings import SpikeSettings
-from engine.runtime.launch import LaunchSpec, single_machine
-from engine.runtime.losses import Losses
-from engine.runtime.metrics import Metrics
-from engine.runtime.text import byte_tokenizer
+from engine.job.launch import LaunchSpec, single_machine
+from engine.job.losses import Losses
+from engine.job.settings import SpikeSettings
+from engine.train.corpus import Corpus, corpus_of, open_corpus
+from engine.train.metrics import Metrics
+from engine.train.text import byte_tokenizer
 from tests.runtime.held_out import held_out_loss
 from tests.runtime.jobs import Run, job
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.runtime.launch import single_machine
-from engine.runtime.predict import predict, ring_s
-from engine.runtime.ring import Ring
+from engine.job.launch import single_machine
+from engine.job.predict import predict, ring_s
+from engine.train.ring import Ring
 from tests.runtime.cells import LONGEST_WAIT_S, Cell, Office, far, whole
 from tests.runtime.jobs import job
 

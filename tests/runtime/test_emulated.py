@@ -6,11 +6,11 @@ from statistics import median
 
 import pytest
 
-from engine.runtime import device as device_module
-from engine.runtime.device import CpuDevice, EmulatedDevice
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import Disturbance
-from engine.runtime.predict import predict, schedule_of
+from engine.job.job import TrainJob
+from engine.job.launch import Disturbance
+from engine.job.predict import predict, schedule_of
+from engine.nn import device as device_module
+from engine.nn.device import CpuDevice, EmulatedDevice
 from engine.schedule.scenario import Scenario, Times
 from engine.simulate import time_schedule
 from tests.runtime.jobs import Run, job

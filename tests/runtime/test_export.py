@@ -11,11 +11,11 @@ from torch import nn
 
 from engine.commands.export import command
 from engine.errors import InputError
-from engine.runtime import export as exporting
-from engine.runtime.checkpoint.layers import copy_of, to_bytes
-from engine.runtime.checkpoint.manifest import DataPosition, LayerFile, Manifest, RandomState, SavedFile, find
-from engine.runtime.checkpoint.place import MANIFEST, open_place
-from engine.runtime.model import PARAMETER_DTYPES, build_layer
+from engine.job.checkpoint.manifest import DataPosition, LayerFile, Manifest, RandomState, SavedFile, find
+from engine.job.checkpoint.place import MANIFEST, open_place
+from engine.nn.model import PARAMETER_DTYPES, build_layer
+from engine.train import export as exporting
+from engine.train.checkpoint.layers import copy_of, to_bytes
 from tests.runtime.jobs import job
 
 SHAPES = [

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from engine.errors import InputError
-from engine.runtime.device import CONTEXT_BYTES, CpuDevice, EmulatedDevice, Moment, share_of_memory
-from engine.runtime.exchange import Key, Passage
-from engine.runtime.gpus import _check_seen, check_machine
-from engine.runtime.launch import single_machine
-from engine.runtime.mesh import backend_of
-from engine.runtime.recovery.memory import SLOTS, Header, Memory, held, new_memory
-from engine.runtime.staging import StagedOutgoing, StagedSums, staging
+from engine.job.launch import single_machine
+from engine.nn.device import CONTEXT_BYTES, CpuDevice, EmulatedDevice, Moment, share_of_memory
+from engine.run.gpus import _check_seen, check_machine
+from engine.train.exchange import Key, Passage
+from engine.train.mesh import backend_of
+from engine.train.recovery.memory import SLOTS, Header, Memory, held, new_memory
+from engine.train.staging import StagedOutgoing, StagedSums, staging
 from tests.runtime.jobs import job
 
 MIXED = {"devices": {"pipelines": [[0, 1, 4], [2, 3, 5]]}, "dc_of_stage": None, "policy": "1f1b"}
@@ -118,9 +118,9 @@ def test_ranks_share_gpus_where_the_job_says_so(
 ) -> None:
     spec = single_machine(job(device="cuda", ranks_per_gpu=ranks_per_gpu), run="x", log_dir="")
     assert [a.gpu for a in spec.ranks] == gpus
-    monkeypatch.setattr("engine.runtime.gpus.seen", lambda: len(set(gpus)))
+    monkeypatch.setattr("engine.run.gpus.seen", lambda: len(set(gpus)))
     check_machine(spec)
-    monkeypatch.setattr("engine.runtime.gpus.seen", lambda: len(set(gpus)) - 1)
+    monkeypatch.setattr("engine.run.gpus.seen", lambda: len(set(gpus)) - 1)
     with pytest.raises(InputError, match="torch sees"):
         check_machine(spec)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from engine.runtime import gradients as module
-from engine.runtime.gradients import Gradients
+from engine.train import gradients as module
+from engine.train.gradients import Gradients
 
 
 class _Group:

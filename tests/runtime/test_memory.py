@@ -10,7 +10,7 @@ FORK = """
 import gc, os, sys
 import torch.distributed
 from torch.distributed import AllreduceOptions
-from engine.runtime.memory import share
+from engine.train.memory import share
 
 def shared_kb():
     with open("/proc/self/smaps_rollup") as lines:

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.runtime.layers import LlamaBlock
-from engine.runtime.learning_rate import LearningRateSchedule
-from engine.runtime.model import Stage, build_layer, layers_of_places
-from engine.runtime.model_document import TrainModel
-from engine.runtime.predict import stage_parameters
+from engine.job.learning_rate import LearningRateSchedule
+from engine.job.model_document import TrainModel
+from engine.job.predict import stage_parameters
+from engine.nn.layers import LlamaBlock
+from engine.nn.model import Stage, build_layer, layers_of_places
 from engine.schedule.traversal import Traversal
 from tests.runtime.jobs import job
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from engine.commands.probe import EmulatedLink, command
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.fields import TrainLink
 from engine.plan.request import LinkInput
-from engine.runtime.job import TrainLink
 from tests.ports import free_port
 
 EMULATED = {"latency_ms": 20.0, "bandwidth_gbps": 0.05, "window_bytes": 100_000}  # 0.02 Gbit/s a connection

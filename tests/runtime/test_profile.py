@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from engine.commands.profile import command
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.profiling import ProfileRequest, profile_stage
+from engine.job.job import TrainJob
+from engine.train.profiling import ProfileRequest, profile_stage
 
 MODEL = {"layers": 3, "hidden": 32, "heads": 2, "seq": 16}
 ASKED = {"model": MODEL, "stages": 2, "repeats": 3}

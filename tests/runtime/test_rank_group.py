@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from engine.errors import InputError
-from engine.runtime.launch import Disturbance, LaunchSpec, RankGroup, single_machine
+from engine.job.launch import Disturbance, LaunchSpec, single_machine
+from engine.run.launcher import RankGroup
 from tests.demo.harness import wait_for
 from tests.ports import free_port
 from tests.runtime.jobs import Run, job

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.runtime.checkpoint.manifest import find, newest_of_run
+from engine.job.checkpoint.manifest import find, newest_of_run
 from tests.runtime.jobs import Run, job
 from tests.runtime.machines import Machines
 

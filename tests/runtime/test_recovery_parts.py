@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import Infeasible, InputError
-from engine.runtime.device import CpuDevice
-from engine.runtime.launch import LaunchSpec, single_machine
-from engine.runtime.prefill.neighbours import gpus_of
-from engine.runtime.recovery.history import History
-from engine.runtime.recovery.layout import Layout
-from engine.runtime.recovery.life import Dead, Life, Trouble
-from engine.runtime.recovery.memory import Header, Memory, held, new_memory
-from engine.runtime.recovery.plan import Saved, way_on
-from engine.runtime.recovery.smaller import smaller
+from engine.job.launch import LaunchSpec, single_machine
+from engine.job.prefill.neighbours import gpus_of
+from engine.job.recovery.history import History
+from engine.job.recovery.layout import Layout
+from engine.job.recovery.life import Dead, Life, Trouble
+from engine.job.recovery.plan import Saved, way_on
+from engine.job.recovery.smaller import smaller
+from engine.nn.device import CpuDevice
+from engine.train.recovery.memory import Header, Memory, held, new_memory
 from tests.runtime.jobs import job
 from tests.runtime.prefill.live import prefill
 

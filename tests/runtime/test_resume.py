@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine.commands.train import command
-from engine.runtime.checkpoint.place import open_place
+from engine.job.checkpoint.place import open_place
 from tests.runtime.held_out import held_out_loss
 from tests.runtime.jobs import Run, document, job
 

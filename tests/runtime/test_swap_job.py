@@ -9,12 +9,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.fields import BYTES_OF_PARAMETER
+from engine.job.job import TrainJob
+from engine.job.launch import LaunchSpec, single_machine
+from engine.job.swap.planned import layers_of_job, planned
+from engine.nn.model import Chunk, loss_of
 from engine.plan.swap.profile import Rates, layers_of
-from engine.runtime.corpus import corpus_of
-from engine.runtime.job import BYTES_OF_PARAMETER, TrainJob
-from engine.runtime.launch import LaunchSpec, single_machine
-from engine.runtime.model import Chunk, loss_of
-from engine.runtime.swap.planned import layers_of_job, planned
+from engine.train.corpus import corpus_of
 from tests.runtime.swap_jobs import EMULATED, GPU, document, job
 from webapp.jobs.document import pinned_document
 

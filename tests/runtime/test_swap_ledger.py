@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.runtime.swap.ledger import Ledger
+from engine.train.swap.ledger import Ledger
 
 EVENTS = st.lists(st.tuples(st.sampled_from(("take", "bring", "lose")), st.integers(0, 5)), max_size=120)
 

@@ -14,9 +14,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.runtime.launch import LOCALHOST, LaunchSpec, single_machine
-from engine.runtime.lines import Lines, Message, encode, mac
-from engine.runtime.swap.tracker import Tracker
+from engine.control.lines import Lines, Message, encode, mac
+from engine.job.launch import LOCALHOST, LaunchSpec, single_machine
+from engine.train.swap.tracker import Tracker
 from tests.runtime.swap_jobs import GPU, job
 
 STEPS = 5

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from engine.runtime.launch import LOCALHOST, RankGroup, single_machine
-from engine.runtime.lines import encode
-from engine.runtime.swap.client import Client
-from engine.runtime.swap.memory import DeviceMemory
-from engine.runtime.swap.tracker import Tracker
+from engine.control.lines import encode
+from engine.job.launch import LOCALHOST, single_machine
+from engine.run.launcher import RankGroup
+from engine.train.swap.client import Client
+from engine.train.swap.memory import DeviceMemory
+from engine.train.swap.tracker import Tracker
 from tests.ports import free_port
 from tests.runtime.jobs import Run
 from tests.runtime.swap_jobs import EMULATED, GPU, job

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.runtime.launch import LaunchSpec, single_machine
-from engine.runtime.tensor_parallel import TpGroup
+from engine.job.launch import LaunchSpec, single_machine
+from engine.nn.tensor_parallel import TpGroup
 from tests.runtime import swap_jobs
 from tests.runtime.held_out import held_out_loss
 from tests.runtime.jobs import Run, job

@@ -10,7 +10,7 @@ from tensorboardX.proto import event_pb2
 
 from engine.commands.train import _events_in
 from engine.errors import InputError
-from engine.runtime.tensorboard import TensorBoard
+from engine.train.tensorboard import TensorBoard
 
 
 def crc32c(data: bytes) -> int:

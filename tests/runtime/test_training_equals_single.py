@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from engine.runtime.corpus import corpus_of, open_corpus, samples_of
-from engine.runtime.job import TrainJob
-from engine.runtime.model import build_layer
+from engine.job.job import TrainJob
+from engine.nn.model import build_layer
+from engine.train.corpus import corpus_of, open_corpus, samples_of
 from tests.runtime.jobs import Run, job
 
 

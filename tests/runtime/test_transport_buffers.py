@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.runtime.transport import SharedReceiver, SharedSender
-from engine.runtime.transport.buffers import GRAIN_BYTES, LEAST_KEPT_BYTES, Buffers, OnArrival
+from engine.transport import SharedReceiver, SharedSender
+from engine.transport.buffers import GRAIN_BYTES, LEAST_KEPT_BYTES, Buffers, OnArrival
 from tests.runtime.transport_pairs import cell, pair
 
 MIB = 1 << 20

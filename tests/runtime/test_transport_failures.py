@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from engine.errors import InputError
-from engine.runtime.transport import (
+from engine.transport import (
     AuthenticationError,
     ChecksumError,
     Endpoint,
@@ -50,7 +50,7 @@ def test_one_that_only_pretends_to_know_the_secret_is_refused():
     """A dialler that ignores the listener's proof and answers with rubbish gets no further."""
     here = endpoint(0)
     with contextlib.closing(here), socket.create_connection(here.address) as raw:
-        from engine.runtime.transport.handshake import Identity, dial
+        from engine.control.handshake import Identity, dial
 
         dialogue = dial(Identity(rank=1, run="run", generation=0, secret=b"s3cret"), peer=0, index=0, count=2)
         raw.sendall(next(dialogue))

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.runtime.transport import LinkShape, MessageSizeError
-from engine.runtime.transport.connection import _stays_here
-from engine.runtime.transport.inbox import Inbox
+from engine.transport import LinkShape, MessageSizeError
+from engine.transport.connection import _stays_here
+from engine.transport.inbox import Inbox
 from tests.runtime.transport_pairs import pair
 
 FAST = LinkShape(one_way_delay_s=0.001, cap_bytes_per_s=2e9, window_bytes=1e6, connections=3)

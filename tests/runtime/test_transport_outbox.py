@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from engine.runtime.transport.handles import Send
-from engine.runtime.transport.outbox import Outbox, Outgoing
+from engine.transport.handles import Send
+from engine.transport.outbox import Outbox, Outgoing
 
 CONNECTIONS = 6
 

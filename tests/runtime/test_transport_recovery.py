@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from engine.runtime.transport import Endpoint, LinkLost, LinkShape, Peer
-from engine.runtime.transport.handshake import Identity, dial
-from engine.runtime.transport.wire import Header, Kind, pack
+from engine.control.handshake import Identity, dial
+from engine.transport import Endpoint, LinkLost, LinkShape, Peer
+from engine.transport.wire import Header, Kind, pack
 from tests.runtime.transport_pairs import endpoint, in_parallel, pair
 
 FAST = LinkShape(one_way_delay_s=0.001, cap_bytes_per_s=2e9, window_bytes=1e6, connections=3)
@@ -112,7 +112,7 @@ def test_frames_that_no_sound_peer_sends_end_their_connection_with_the_reason(ru
 
 
 def _false_acknowledgement(numbers) -> bytes:
-    from engine.runtime.transport.wire import pack_acknowledgement
+    from engine.transport.wire import pack_acknowledgement
 
     return b"".join(pack_acknowledgement({numbers[1]: 7}))
 

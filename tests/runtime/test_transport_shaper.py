@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.runtime.transport import LinkShape
-from engine.runtime.transport.shaper import LARGEST_CHUNK, PairShaper, Slot, chunk_bytes
+from engine.transport import LinkShape
+from engine.transport.shaper import LARGEST_CHUNK, PairShaper, Slot, chunk_bytes
 
 MBIT = 1e6 / 8
 WINDOW = 23.9e6 / 8  # bytes: what Table 1 of Atlas amounts to

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from engine.errors import InputError
-from engine.runtime.transport import LinkLost, LinkShape, SharedReceiver, SharedSender
-from engine.runtime.transport.sharing import _Leg
+from engine.transport import LinkLost, LinkShape, SharedReceiver, SharedSender
+from engine.transport.sharing import _Leg
 from tests.runtime.transport_pairs import cell
 
 WAN = LinkShape(one_way_delay_s=0.02, cap_bytes_per_s=20e6)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import InputError
-from engine.runtime.transport import AuthenticationError, Peer, TlsFiles, TransportError
+from engine.transport import AuthenticationError, Peer, TlsFiles, TransportError
 from tests.runtime.jobs import Run, job
 from tests.runtime.test_training_equals_single import reference
 from tests.runtime.transport_pairs import endpoint, in_parallel

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.runtime.transport import Peer
-from engine.runtime.transport.tuning import MOST_AUTO_CONNECTIONS, Tuner, first_choice
+from engine.transport import Peer
+from engine.transport.tuning import MOST_AUTO_CONNECTIONS, Tuner, first_choice
 from tests.runtime.test_transport_recovery import _until
 from tests.runtime.transport_pairs import endpoint, in_parallel
 

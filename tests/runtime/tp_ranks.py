@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed import TCPStore
 
-from engine.runtime.device import CpuDevice
-from engine.runtime.gradients import Gradients
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import RankAssignment, single_machine
-from engine.runtime.model import Chunk, Stage, loss_of
-from engine.runtime.one_rank import ONE_RANK, OneRank
-from engine.runtime.tensor_parallel import TpGroup
+from engine.job.job import TrainJob
+from engine.job.launch import RankAssignment, single_machine
+from engine.nn.device import CpuDevice
+from engine.nn.model import Chunk, Stage, loss_of
+from engine.nn.one_rank import ONE_RANK, OneRank
+from engine.nn.tensor_parallel import TpGroup
+from engine.train.gradients import Gradients
 from tests.runtime.jobs import job
 
 # Neither 2 nor 4 divides the vocabulary: ranks may have fewer rows of it than others, but of nothing else.
@@ -50,7 +50,7 @@ def of_case(values: dict[str, Any]) -> TrainJob:
 
 
 class Model:
-    """A stage that is the whole model, as a rank sets it up; `tp` as in engine.runtime.one_rank."""
+    """A stage that is the whole model, as a rank sets it up; `tp` as in engine.nn.one_rank."""
 
     def __init__(self, of: TrainJob, tp: OneRank = ONE_RANK) -> None:
         self.job, self.tp, self.stage = of, tp, Stage(of, 0)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from engine.runtime.transport import Endpoint, LinkShape, Peer
+from engine.transport import Endpoint, LinkShape, Peer
 
 
 def endpoint(rank: int, **options: Any) -> Endpoint:

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from engine.runtime.prefill.desk_wire import DESK_RANK
+from engine.control.desk_wire import DESK_RANK
 from tests.site.telemetry import Item
 from webapp.jobs.models import Run
 from webapp.live.services import take_in

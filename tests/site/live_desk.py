@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from engine.control.desk_wire import DESK_RANK, DeskLost, Line, asks, open_desk
+from engine.control.handshake import Identity
 from engine.prefill.bubbles import TrainingPattern
 from engine.prefill.controller import Controller
 from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused, Token, Withdraw
@@ -20,9 +22,7 @@ from engine.prefill.handover import StageCache, transfer_params
 from engine.prefill.index import Fleet
 from engine.prefill.latency import LatencyModel
 from engine.prefill.placement import Cache, Refusal, Request, Settings
-from engine.runtime.prefill.desk_wire import DESK_RANK, DeskLost, Line, asks, open_desk
-from engine.runtime.prefill.pipeline import Prefilled, PrefillPipeline
-from engine.runtime.transport.handshake import Identity
+from engine.serve.pipeline import Prefilled, PrefillPipeline
 from tests.runtime.prefill.checkpoints import TINY, theirs
 from webapp.jobs.models import Run
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from engine.inputs import parse
-from engine.runtime.adapt.measured import as_rows, planned
-from engine.runtime.job import TrainJob
-from engine.runtime.planned import schedule_of
+from engine.job.adapt.measured import as_rows, planned
+from engine.job.job import TrainJob
+from engine.job.planned import schedule_of
 from tests.site.world import World
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Run

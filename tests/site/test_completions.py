@@ -17,8 +17,8 @@ import pytest
 from django.core.management import call_command
 from django.db import connections, transaction
 
-from engine.runtime.prefill.desk_wire import DESK_RANK
-from engine.runtime.prefill.pipeline import PrefillPipeline
+from engine.control.desk_wire import DESK_RANK
+from engine.serve.pipeline import PrefillPipeline
 from tests.runtime.prefill.checkpoints import pipeline, save
 from tests.site.desks import desk_event, say
 from tests.site.live_desk import LiveDesk, expected, live_desk

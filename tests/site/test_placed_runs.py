@@ -7,7 +7,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
+from engine.job.job import TrainJob
 from tests.site.computations import PLACED_TRAINING, answered, joined_placement, placement_question
 from tests.site.world import World
 from webapp.inventory.models import Node

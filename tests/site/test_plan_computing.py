@@ -7,7 +7,7 @@ from django.core.exceptions import ValidationError
 from django.urls import reverse
 
 from engine.inputs import parse
-from engine.plan.dc_selection import plan as solve
+from engine.plan.answer import plan as solve
 from engine.plan.request import PlanRequest
 from tests.site.computations import plan_asked_for
 from tests.site.world import World

@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
+from engine.job.job import TrainJob
 from engine.simulate import simulate
 from tests.runtime.jobs import document as train
 from tests.site.world import VALUES, World

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.plan.dc_selection import WHAT_IF_S
-from engine.plan.dc_selection import plan as solve
+from engine.plan.answer import WHAT_IF_S
+from engine.plan.answer import plan as solve
 from engine.plan.request import PlanRequest
 from tests.site.world import VALUES, World
 from webapp.accounts.models import AuditEntry

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from engine.runtime.launch import LaunchSpec
+from engine.job.launch import LaunchSpec
 from tests.site.telemetry import adapted
 from tests.site.test_reconcile import Nodes, nodes, report, running, seen  # noqa: F401  (a fixture)
 from webapp.inventory.models import Node

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
+from engine.job.job import TrainJob
 from tests.site.world import World, make_world
 from webapp.accounts.models import AuditEntry
 from webapp.inventory.models import Node

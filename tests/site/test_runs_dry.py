@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.model import Stage
+from engine.job.job import TrainJob
+from engine.nn.model import Stage
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry
 from webapp.inventory.models import WanLink

@@ -12,8 +12,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from engine.inputs import parse
-from engine.schedule import Schedule
 from engine.schedule.scenario import Scenario
+from engine.schedule.text import parse_schedule
 from engine.simulate import simulate
 from tests.checker import check
 from tests.site.computations import QUESTION, SCENARIO, SWEEP, answered, claimed, queued
@@ -127,7 +127,7 @@ def test_the_files_are_those_of_the_command_line(world: World, operator: Client)
     scenario = parse(Scenario, {**SCENARIO, "policy": "atlas"})
     result = simulate(scenario)
     assert result.timeline is not None
-    assert str(Schedule.parse(file("schedule"))) == str(result.timeline.schedule)
+    assert str(parse_schedule(file("schedule"))) == str(result.timeline.schedule)
     assert len(list(csv.DictReader(io.StringIO(file("spans"))))) == len(result.spans())
     assert len([e for e in json.loads(file("trace"))["traceEvents"] if e["ph"] == "X"]) == len(result.spans())
     assert (

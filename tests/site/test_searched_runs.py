@@ -3,10 +3,10 @@
 import pytest
 
 from engine.inputs import parse
+from engine.plan.answer import plan as solve
 from engine.plan.cell import simulated
-from engine.plan.dc_selection import plan as solve
 from engine.plan.request import PlanRequest
-from engine.schedule import Schedule
+from engine.schedule.text import parse_schedule
 from tests.site.computations import plan_asked_for
 from tests.site.test_plan_launch_form import launch
 from tests.site.test_reconcile import Nodes
@@ -45,7 +45,7 @@ def test_it_starts_once_the_worker_has_its_schedule(world: World) -> None:
     reconcile(nodes)
     run = Run.objects.select_related("job").get(pk=run.pk)
     assert (run.status, run.search) == (Status.STARTING, None)
-    schedule = Schedule.parse(run.job.document["schedule"])
+    schedule = parse_schedule(run.job.document["schedule"])
     assert schedule.microbatches == run.job.document["microbatches"]
     assert run.predicted["iteration_ms"] > 0
     cell = run.job.document["pipelines"] // run.job.document.get("cells", 1)

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.utils import timezone
 from redis.asyncio import Redis
 
-from engine.runtime.launch import EXIT_PEER_LOST
+from engine.job.launch import EXIT_PEER_LOST
 from tests.site.test_reconcile import Nodes, report, running
 from tests.site.world import World, make_world
 from webapp.accounts.models import AuditEntry

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import LaunchSpec, single_machine
+from engine.job.job import TrainJob
+from engine.job.launch import LaunchSpec, single_machine
 
 JOB = {
     "datacenters": [{"name": "a", "gpus": 4}],

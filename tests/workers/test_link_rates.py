@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.runtime.link_rates import WARM_UP, steady_rate
-from engine.runtime.transport import TransportError
+from engine.run.link_rates import WARM_UP, steady_rate
+from engine.transport import TransportError
 from tests.ports import free_port
 from workers.rates import LinkMeter
 

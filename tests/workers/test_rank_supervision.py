@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.runtime.launch import LaunchSpec
+from engine.job.launch import LaunchSpec
 from tests.workers.launching import BrokenGroup, FakeGroup, spec
 from workers.ledger import ENDED, LATELY_S, Ledger
 from workers.ranks import RankSupervisor

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from engine.runtime.adapt.told import deviating
+from engine.job.adapt.told import deviating
 from webapp.jobs.models import Run, RunEvent
 from webapp.live.models import IterationStat
 

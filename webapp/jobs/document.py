@@ -5,9 +5,10 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.planned import pinned, wants_search
-from engine.schedule import Scenario, Schedule, Search
+from engine.job.job import TrainJob
+from engine.job.planned import pinned, wants_search
+from engine.schedule import Scenario, Search
+from engine.schedule.text import parse_schedule
 from webapp.jobs.planned_model import planned_model
 
 LONGEST_SEARCH_S = 20.0  # GPUs wait for it
@@ -115,6 +116,6 @@ def _orders(option: dict[str, Any], job: TrainJob) -> dict[str, Any]:
     text = option.get("schedule")
     if text is None:
         return {}
-    places = Schedule.parse(text).traversal
+    places = parse_schedule(text).traversal
     fits = len(places.places) <= job.model.layers and not places.wraps
     return {"schedule": text} if fits else {}

@@ -6,9 +6,10 @@ from django import forms
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.checkpoint.manifest import newest_of_run
+from engine.job.fields import RUNNABLE
+from engine.job.job import TrainJob
 from engine.prefill.placement import MOST_RESERVE_MS
-from engine.runtime.checkpoint.manifest import newest_of_run
-from engine.runtime.job import RUNNABLE, TrainJob
 from webapp.accounts.models import Team
 from webapp.formkit import Sectioned
 from webapp.inventory.selectors import pools

@@ -9,8 +9,8 @@ from django.db import models
 from django.db.models import Q
 
 from engine.inputs import parse
-from engine.runtime.checkpoint.manifest import newest_of_run
-from engine.runtime.job_settings import RecoverySettings
+from engine.job.checkpoint.manifest import newest_of_run
+from engine.job.settings import RecoverySettings
 from webapp.accounts.models import Team
 from webapp.inventory.models import DataCenter, Node
 from webapp.planning.models import Computation, Plan

@@ -10,11 +10,11 @@ from django.db import transaction
 
 from engine.errors import Infeasible
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import LaunchSpec
-from engine.runtime.recovery.layout import Layout, change
-from engine.runtime.recovery.smaller import smaller
-from engine.runtime.recovery.told import smaller_layout
+from engine.job.job import TrainJob
+from engine.job.launch import LaunchSpec
+from engine.job.recovery.layout import Layout, change
+from engine.job.recovery.smaller import smaller
+from engine.job.recovery.told import smaller_layout
 from webapp.inventory.models import Node, NodeState
 from webapp.jobs import disturbances, services
 from webapp.jobs.models import RANK_OVER, MarkLevel, Run

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
+from engine.job.job import TrainJob
 from webapp.inventory.models import Device, Node
 from webapp.inventory.selectors import named_pools
 from webapp.planning.compose import links_of

@@ -6,12 +6,12 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.fields import BYTES_OF_DTYPE
+from engine.job.model_document import BYTE_VOCABULARY, MOST_PARAMETERS
 from engine.model.presets import preset
 from engine.plan.cell import placed_job, scenario_of
 from engine.plan.job import shape_of
 from engine.plan.request import ModelInput, PlanRequest
-from engine.runtime.job import BYTES_OF_DTYPE
-from engine.runtime.model_document import BYTE_VOCABULARY, MOST_PARAMETERS
 from webapp.planning.plan_cell import engine_option
 
 DTYPE_OF_BYTES = {width: name for name, width in BYTES_OF_DTYPE.items()}

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.inputs import parse
-from engine.runtime.adapt.measured import of_rows
-from engine.runtime.adapt.replan import as_taken
-from engine.runtime.job import TrainJob
-from engine.runtime.predict import Prediction, predict
-from engine.schedule import Schedule
+from engine.job.adapt.measured import of_rows
+from engine.job.adapt.replan import as_taken
+from engine.job.job import TrainJob
+from engine.job.predict import Prediction, predict
+from engine.schedule.text import parse_schedule
 from webapp.jobs.models import Run
 from webapp.live.codes import code_of
 
@@ -35,7 +35,7 @@ def adapted_payload(
         They are none of this job.
     """
     job = parse(TrainJob, document)
-    schedule = Schedule.parse(event["schedule"])
+    schedule = parse_schedule(event["schedule"])
     size = (schedule.stages, schedule.pipelines, schedule.microbatches)
     if size != (job.stages, job.cell_pipelines, job.microbatches_of_step):
         raise ValueError(f"a schedule of {size} (stages, pipelines, microbatches) is none of this job")

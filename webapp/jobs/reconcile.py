@@ -12,8 +12,8 @@ from django.conf import settings
 from django.utils import timezone
 
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import LaunchSpec, RankAssignment
+from engine.job.job import TrainJob
+from engine.job.launch import LaunchSpec, RankAssignment
 from webapp.inventory.models import Node, NodeState, silence
 from webapp.jobs import services
 from webapp.jobs.dispatch import BrokerDown

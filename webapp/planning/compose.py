@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from engine.job.network import hop_network
 from engine.model.serving import PrefillBudget
-from engine.runtime.network import hop_network
 from webapp.inventory.models import Device, GpuPool, WanLink
 from webapp.inventory.selectors import named_pools, pools
 from webapp.planning.models import Plan

@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 from engine.errors import InputError
-from engine.runtime.job import TrainJob, TrainLink
-from engine.runtime.planned import wants_search
+from engine.job.fields import TrainLink
+from engine.job.job import TrainJob
+from engine.job.planned import wants_search
 from webapp import broker
 from webapp.accounts.models import Team
 from webapp.inventory.models import GpuPool, Node, WanLink

@@ -7,10 +7,11 @@ from django.db.models import Prefetch
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.fields import RUNNABLE
+from engine.job.model_document import TrainModel
 from engine.model.presets import PRESETS
 from engine.model.serving import PrefillBudget
 from engine.plan.request import PlanRequest
-from engine.runtime.job import RUNNABLE, TrainModel
 from webapp.asked_once import key_field
 from webapp.formkit import Sectioned, team_field
 from webapp.inventory.models import DataCenter, Device, GpuPool

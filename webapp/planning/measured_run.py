@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.predict import stage_parameters
+from engine.job.job import TrainJob
+from engine.job.predict import stage_parameters
 from webapp.inventory.models import WanLink
 from webapp.inventory.selectors import pools
 from webapp.jobs.models import Run

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.job.fields import BYTES_OF_DTYPE, BYTES_OF_PARAMETER
+from engine.job.job import TrainJob
+from engine.job.planned import schedule_of, wants_search
 from engine.model.kernels import How
 from engine.model.memory import Numbers
 from engine.model.memory import StageMemory as Counted
 from engine.model.memory import stage_memory as counted
-from engine.runtime.job import BYTES_OF_DTYPE, BYTES_OF_PARAMETER, TrainJob
-from engine.runtime.planned import schedule_of, wants_search
 from engine.simulate import time_schedule
 
 NUMBERS_PER_PARAMETER = 4  # weight, gradient, AdamW's two moments
@@ -58,7 +59,7 @@ def most_layers(job: TrainJob, gpu_bytes: float) -> int:
     """How many layers a GPU of so many bytes holds, should the run go on with fewer stages; 0 to all.
 
     It may be first and last stage at once, and hold as many microbatches as the fullest stage does now: a
-    smaller layout never holds more (engine.runtime.recovery.smaller). Raises as `stage_memory` does.
+    smaller layout never holds more (engine.job.recovery.smaller). Raises as `stage_memory` does.
     """
     in_flight = max(stage.in_flight for stage in stage_memory(job))
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from engine.cluster.gpus import catalogue
 from engine.cluster.regions import regions
 from engine.errors import InputError
+from engine.job.network import hop_network
 from engine.plan.placement import scenarios
 from engine.plan.placement.request import PlacementRequest
-from engine.runtime.network import hop_network
 from webapp.inventory.catalogue import position
 from webapp.inventory.models import DataCenter, Node, WanLink
 

@@ -5,8 +5,8 @@ from typing import Any
 from django.db.models import F
 
 from engine.inputs import parse
-from engine.runtime.job import TrainModel
-from engine.runtime.network import hop_network
+from engine.job.model_document import TrainModel
+from engine.job.network import hop_network
 from webapp.inventory.models import GpuPool
 from webapp.inventory.selectors.pools import pools
 from webapp.planning.models import Computation, ComputationKind, ComputationState, Plan

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.predict import predict
+from engine.job.job import TrainJob
+from engine.job.predict import predict
 from webapp.planning.models import Computation, Plan
 from webapp.planning.placement_plan import placed_plan
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.inputs import parse
-from engine.plan.dc_selection import WHAT_IF_S, most_listed, plan
+from engine.plan.answer import WHAT_IF_S, plan
+from engine.plan.dc_selection import most_listed
 from engine.plan.job import cluster_of, job_of
 from engine.plan.request import KINDS, PlanRequest
 from engine.plan.search.cells import CELL_S, FAST, OP_S

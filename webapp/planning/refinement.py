@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.inputs import parse
-from engine.plan.dc_selection import plan
+from engine.plan.answer import plan
 from engine.plan.request import PlanRequest
 from engine.plan.search.refine import Refined, refine
 from webapp.planning import services

@@ -8,11 +8,11 @@ from typing import Any
 from django.http import Http404, QueryDict
 
 from engine.inputs import parse
+from engine.job.job import TrainJob
 from engine.plan.cell import scenario_of
 from engine.plan.request import PlanRequest
-from engine.runtime.job import TrainJob
-from engine.schedule import Schedule
 from engine.schedule.scenario import Scenario
+from engine.schedule.text import parse_schedule
 from engine.simulate import SimulationResult, simulate_schedule
 from engine.simulate.export import write_csv
 from engine.simulate.trace import chrome_trace
@@ -168,7 +168,7 @@ def timed(computation: Computation, row: dict[str, Any]) -> SimulationResult:
     scenario = parse(
         Scenario, {name: v for name, v in document.items() if name not in ("chunks", "traversal")}
     )
-    return simulate_schedule(scenario, Schedule.parse(row["schedule"]))
+    return simulate_schedule(scenario, parse_schedule(row["schedule"]))
 
 
 def drawn_timeline(computation: Computation, row: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.plan.dc_selection import WHAT_IF_S
+from engine.plan.answer import WHAT_IF_S
 from engine.plan.request import PlanRequest
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import may, require, require_somewhere, visible_or_404

@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.plan.dc_selection import WHAT_IF_S, plan
+from engine.plan.answer import WHAT_IF_S, plan
 from engine.plan.request import PlanRequest
 from webapp.planning.compose import transfer_to_forward
 from webapp.planning.models import Plan
@@ -188,7 +188,7 @@ def told(request: dict[str, Any], made: dict[str, Any]) -> list[str]:
 def answer_at_once(document: dict[str, Any]) -> tuple[dict[str, Any], float]:
     """The plan's answer to a document with the best fast policy, and the ms that it took.
 
-    Raises InputError as `engine.plan.dc_selection.plan`.
+    Raises InputError as `engine.plan.answer.plan`.
     """
     text, took_ms = _answered(json.dumps(document, sort_keys=True))
     return json.loads(text), took_ms

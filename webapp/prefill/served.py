@@ -5,7 +5,7 @@ from typing import Any
 from django.db.models import QuerySet
 from pydantic import ValidationError
 
-from engine.runtime.prefill.settings import PrefillSettings
+from engine.job.prefill.settings import PrefillSettings
 from webapp.inventory.models import DataCenter
 from webapp.jobs.models import Run
 from webapp.live.models import Desk, PrefillSecond

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine.runtime.prefill.pipeline import PrefillPipeline
-from engine.runtime.prefill.stage import PrefillStage, StageSettings
+from engine.serve.pipeline import PrefillPipeline
+from engine.serve.stage import PrefillStage, StageSettings
 
 TINY = {
     "hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 4, "num_attention_heads": 4,

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from engine.inputs import Document
+from engine.job.prefill.settings import PrefillSettings
 from engine.prefill.desk import Ask, from_desk, line_of
 from engine.prefill.handover import StageCache
-from engine.runtime.prefill import seat_wire as wire
-from engine.runtime.prefill.desk_plan import DeskPlan, Seats
-from engine.runtime.prefill.desk_request import Model
-from engine.runtime.prefill.desk_service import DeskService
-from engine.runtime.prefill.kv_pool import Freed, KvPool, KvShape, LeaseEnded
-from engine.runtime.prefill.settings import PrefillSettings
-from engine.runtime.prefill.tokenizing import tokenizer_of
+from engine.serve import seat_wire as wire
+from engine.serve.desk_plan import DeskPlan, Seats
+from engine.serve.desk_request import Model
+from engine.serve.desk_service import DeskService
+from engine.serve.kv_pool import Freed, KvPool, KvShape, LeaseEnded
+from engine.serve.tokenizing import tokenizer_of
 
 GPUS, OPS, PERIOD_MS, LASTS_MS = 4, 12, 800.0, 25.0
 BUDGET_GB = 0.001

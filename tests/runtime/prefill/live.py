@@ -7,11 +7,12 @@ from typing import Any
 
 import psutil
 
+from engine.control.desk_wire import GATEWAY_RANK, Answer, DeskLost, Line, answers, call
+from engine.control.handshake import Identity
+from engine.job.job import TrainJob
+from engine.job.launch import Disturbance, single_machine
 from engine.prefill.desk import Ask, Done, Refused, Token, Withdraw
-from engine.runtime.job import TrainJob
-from engine.runtime.launch import Disturbance, RankGroup, single_machine
-from engine.runtime.prefill.desk_wire import GATEWAY_RANK, Answer, DeskLost, Line, answers, call
-from engine.runtime.transport.handshake import Identity
+from engine.run.launcher import RankGroup
 from tests.runtime.jobs import job
 
 # On a machine that others keep busy, training may be too uneven for a while to leave a bubble.

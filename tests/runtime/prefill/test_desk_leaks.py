@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.runtime.prefill.seat_wire import Drop
+from engine.serve.seat_wire import Drop
 from tests.runtime.prefill.fast_desk import DECODED, PERIOD_MS, FastDesk
 
 AN_ITERATION = 8  # requests: most of what the bubbles hold

@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 from engine.inputs import Document
+from engine.job.prefill.settings import PrefillSettings
 from engine.prefill.desk import Ask
 from engine.prefill.handover import StageCache
 from engine.prefill.kernels.place import BEGIN, GPU
 from engine.prefill.placement import Moved
-from engine.runtime.prefill.desk_plan import DeskPlan, Seats
-from engine.runtime.prefill.desk_request import Model
-from engine.runtime.prefill.desk_service import LEAD_MS, PATIENCE_MS, DeskService
-from engine.runtime.prefill.kv_pool import KvShape
-from engine.runtime.prefill.seat_wire import (
+from engine.serve.desk_plan import DeskPlan, Seats
+from engine.serve.desk_request import Model
+from engine.serve.desk_service import LEAD_MS, PATIENCE_MS, DeskService
+from engine.serve.kv_pool import KvShape
+from engine.serve.seat_wire import (
     Cancel,
     ChunkLate,
     ChunkRan,
@@ -24,8 +25,7 @@ from engine.runtime.prefill.seat_wire import (
     OpsChanged,
     Row,
 )
-from engine.runtime.prefill.settings import PrefillSettings
-from engine.runtime.prefill.tokenizing import tokenizer_of
+from engine.serve.tokenizing import tokenizer_of
 
 PERIOD_MS, BUSY_MS = 100.0, 40.0  # one op at the begin of each iteration
 SHAPE = KvShape(first_layer=0, layers=1, kv_heads=1, head_size=8, dtype="fp32", block_tokens=32)

@@ -7,19 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.control.desk_wire import DESK_RANK, GATEWAY_RANK, DeskLost, Line, answers, asks, call, open_desk
+from engine.control.errors import AuthenticationError
+from engine.control.handshake import Identity
 from engine.prefill.desk import Accepted, Ask, Sampling, Token, Turn, from_desk, line_of, to_desk
-from engine.runtime.prefill.desk_wire import (
-    DESK_RANK,
-    GATEWAY_RANK,
-    DeskLost,
-    Line,
-    answers,
-    asks,
-    call,
-    open_desk,
-)
-from engine.runtime.transport.errors import AuthenticationError
-from engine.runtime.transport.handshake import Identity
 
 DESK = Identity(rank=DESK_RANK, run="run-1", generation=1, secret=b"secret")
 GATEWAY = replace(DESK, rank=GATEWAY_RANK)

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.runtime import export as exporting
-from engine.runtime.checkpoint.manifest import find
-from engine.runtime.prefill.pipeline import Prefilled, PrefillPipeline
+from engine.job.checkpoint.manifest import find
+from engine.serve.pipeline import Prefilled, PrefillPipeline
+from engine.train import export as exporting
 from tests.runtime.prefill.checkpoints import SHAPES, pipeline, prompt, save, theirs
 from tests.runtime.test_export import checkpoint_of
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.control.handshake import Identity, dial
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.prefill.handover import KvTransferParams, transfer_params
-from engine.runtime.prefill import kv_wire
-from engine.runtime.prefill.decode import DecodeWorker
-from engine.runtime.prefill.kv_pool import Freed
-from engine.runtime.prefill.kv_server import KvServer
-from engine.runtime.prefill.kv_wire import KvTransferError, greet, receive_frame, send_frame
-from engine.runtime.prefill.pipeline import Prefilled, PrefillPipeline
-from engine.runtime.transport.handshake import Identity, dial
+from engine.serve import kv_wire
+from engine.serve.decode import DecodeWorker
+from engine.serve.kv_pool import Freed
+from engine.serve.kv_server import KvServer
+from engine.serve.kv_wire import KvTransferError, greet, receive_frame, send_frame
+from engine.serve.pipeline import Prefilled, PrefillPipeline
 from tests.runtime.prefill.checkpoints import BLOCK, model, pipeline, prompt, save
 
 DECODER = 1000

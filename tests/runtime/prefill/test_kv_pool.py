@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.errors import Infeasible, InputError
-from engine.runtime.prefill.kv_pool import Freed, KvPool, KvShape, LeaseEnded
-from engine.runtime.prefill.pipeline import Prefilled
+from engine.serve.kv_pool import Freed, KvPool, KvShape, LeaseEnded
+from engine.serve.pipeline import Prefilled
 from tests.runtime.prefill.checkpoints import pipeline, prompt, save
 
 SHAPE = KvShape(first_layer=0, layers=2, kv_heads=2, head_size=4, dtype="bf16", block_tokens=4)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from engine.control.handshake import Identity, dial
 from engine.prefill.handover import KvTransferParams, StageCache, transfer_params
-from engine.runtime.prefill.kv_client import KvClient
-from engine.runtime.prefill.kv_pool import Freed, KvPool, KvShape, LeaseEnded
-from engine.runtime.prefill.kv_server import KvServer
-from engine.runtime.prefill.kv_wire import KvTransferError, greet, send_frame
-from engine.runtime.transport.handshake import Identity, dial
+from engine.serve.kv_client import KvClient
+from engine.serve.kv_pool import Freed, KvPool, KvShape, LeaseEnded
+from engine.serve.kv_server import KvServer
+from engine.serve.kv_wire import KvTransferError, greet, send_frame
 from tests.runtime.test_transport_tls import authority, node
 
 SHAPE = KvShape(first_layer=0, layers=2, kv_heads=2, head_size=8, dtype="bf16", block_tokens=16)

@@ -11,9 +11,10 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from engine.job.launch import single_machine
 from engine.prefill.desk import Accepted, Done, Failed, Refused, Token, Turn
-from engine.runtime.launch import RankGroup, single_machine
-from engine.runtime.prefill.tiny import CONTEXT, write_tiny
+from engine.run.launcher import RankGroup
+from engine.run.tiny import CONTEXT, write_tiny
 from tests.ports import free_port
 from tests.runtime.jobs import Run, job
 from tests.runtime.prefill.live import Gateway, LiveRun, live_job, prefill

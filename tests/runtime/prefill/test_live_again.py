@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.runtime.launch import Disturbance
-from engine.runtime.prefill.tiny import write_tiny
+from engine.job.launch import Disturbance
+from engine.run.tiny import write_tiny
 from tests.runtime.prefill.live import Gateway, LiveRun, live_job, prefill
 from tests.runtime.test_adapting import EMULATED
 from tests.runtime.test_recovery import check_exactly_once

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from engine.control.handshake import Identity
 from engine.prefill.desk import Done, Failed
-from engine.runtime.prefill.decode import DecodeWorker
-from engine.runtime.transport.handshake import Identity
+from engine.serve.decode import DecodeWorker
 from tests.runtime.prefill.checkpoints import TINY
 from tests.runtime.prefill.live import LiveRun, prefill
 from tests.runtime.prefill.test_live import MADE, PROMPTS, prefilled, theirs

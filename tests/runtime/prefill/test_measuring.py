@@ -12,8 +12,8 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.prefill.latency import LatencyModel
 from engine.prefill.request import ProfileDocument
-from engine.runtime.prefill import measuring
-from engine.runtime.prefill.measuring import LengthTimes, PrefillProfile, PrefillProfileRequest
+from engine.serve import measuring
+from engine.serve.measuring import LengthTimes, PrefillProfile, PrefillProfileRequest
 from tests.runtime.prefill.checkpoints import save
 
 LENGTHS = [8, 64, 128, 192, 256]

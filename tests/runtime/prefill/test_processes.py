@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+from engine.control.handshake import Identity
 from engine.prefill.handover import StageCache, transfer_params
-from engine.runtime.prefill.chunks import chunks_of
-from engine.runtime.prefill.decode import DecodeWorker
-from engine.runtime.prefill.kv_server import KvServer
-from engine.runtime.prefill.kv_wire import KvTransferError
-from engine.runtime.prefill.stage import PrefillStage, StageSettings
-from engine.runtime.transport.handshake import Identity
+from engine.serve.chunks import chunks_of
+from engine.serve.decode import DecodeWorker
+from engine.serve.kv_server import KvServer
+from engine.serve.kv_wire import KvTransferError
+from engine.serve.stage import PrefillStage, StageSettings
 from tests.runtime.prefill.checkpoints import BLOCK, prompt, save
 from tests.runtime.prefill.test_handover import NEW_TOKENS, own_tokens
 

@@ -9,23 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from engine.control.handshake import Identity
 from engine.inputs import Document
 from engine.prefill.desk import Sampling
 from engine.prefill.latency import LatencyModel
-from engine.runtime.prefill import seat, yielding
-from engine.runtime.prefill.kv_server import KvServer
-from engine.runtime.prefill.seat import REMEMBERED, Seat
-from engine.runtime.prefill.seat_wire import (
-    Cancel,
-    ChunkLate,
-    ChunkRan,
-    Drop,
-    IterationBegun,
-    IterationRan,
-    Row,
-)
-from engine.runtime.prefill.stage import PrefillStage, StageSettings
-from engine.runtime.transport.handshake import Identity
+from engine.serve import seat, yielding
+from engine.serve.kv_server import KvServer
+from engine.serve.seat import REMEMBERED, Seat
+from engine.serve.seat_wire import Cancel, ChunkLate, ChunkRan, Drop, IterationBegun, IterationRan, Row
+from engine.serve.stage import PrefillStage, StageSettings
 from tests.runtime.prefill.checkpoints import BLOCK, prompt, save, theirs
 
 CHUNK_S = 0.08

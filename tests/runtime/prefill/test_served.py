@@ -10,13 +10,13 @@ from click.testing import CliRunner
 
 from engine.commands import train
 from engine.errors import InputError
+from engine.job.prefill.settings import check_checkpoint
 from engine.prefill.desk import Sampling, Turn
-from engine.runtime.prefill.answer_text import AnswerText
-from engine.runtime.prefill.sampling import draw
-from engine.runtime.prefill.served import examine
-from engine.runtime.prefill.settings import check_checkpoint
-from engine.runtime.prefill.tiny import write_tiny
-from engine.runtime.prefill.tokenizing import TOKENIZER, tokenizer_of
+from engine.run.tiny import write_tiny
+from engine.serve.answer_text import AnswerText
+from engine.serve.sampling import draw
+from engine.serve.served import examine
+from engine.serve.tokenizing import TOKENIZER, tokenizer_of
 from tests.runtime import swap_jobs
 from tests.runtime.jobs import Run, document, job
 from tests.runtime.prefill.live import prefill

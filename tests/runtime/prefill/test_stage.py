@@ -10,15 +10,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.errors import InputError
+from engine.job.prefill.config import LlamaConfig, read_config
 from engine.model.memory import serving_memory
 from engine.model.presets import preset
 from engine.prefill.latency import LatencyModel
-from engine.runtime.prefill.chunks import Chunk, chunks_of
-from engine.runtime.prefill.config import LlamaConfig, read_config
-from engine.runtime.prefill.kv_pool import KvShape
-from engine.runtime.prefill.rotary import frequencies
-from engine.runtime.prefill.stage import PrefillStage, Ran, StageSettings
-from engine.runtime.prefill.weights import INDEX, SINGLE, Part
+from engine.serve.chunks import Chunk, chunks_of
+from engine.serve.kv_pool import KvShape
+from engine.serve.rotary import frequencies
+from engine.serve.stage import PrefillStage, Ran, StageSettings
+from engine.serve.weights import INDEX, SINGLE, Part
 from tests.runtime.prefill.checkpoints import LLAMA3, TINY, model, pipeline, prompt, save, theirs
 
 

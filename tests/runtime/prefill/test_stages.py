@@ -14,18 +14,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.control.errors import AuthenticationError
+from engine.control.handshake import Identity, dial
+from engine.job.launch import single_machine
+from engine.job.prefill.neighbours import neighbours
 from engine.prefill.desk import Sampling
 from engine.prefill.handover import transfer_params
-from engine.runtime.launch import single_machine
-from engine.runtime.prefill.decode import DecodeWorker
-from engine.runtime.prefill.hand_on import Handed, HandedOn, HandOn, Hidden, address_key
-from engine.runtime.prefill.in_rank import RankPrefill, prefill_of
-from engine.runtime.prefill.kv_wire import greet, send_frame
-from engine.runtime.prefill.neighbours import neighbours
-from engine.runtime.prefill.seat_inputs import SeatInputs
-from engine.runtime.prefill.seat_wire import Cancel, ChunkLate, ChunkRan, Drop, Row
-from engine.runtime.transport.errors import AuthenticationError
-from engine.runtime.transport.handshake import Identity, dial
+from engine.serve.decode import DecodeWorker
+from engine.serve.hand_on import Handed, HandedOn, HandOn, Hidden, address_key
+from engine.serve.in_rank import RankPrefill, prefill_of
+from engine.serve.kv_wire import greet, send_frame
+from engine.serve.seat_inputs import SeatInputs
+from engine.serve.seat_wire import Cancel, ChunkLate, ChunkRan, Drop, Row
 from tests.runtime.jobs import job
 from tests.runtime.prefill.checkpoints import TINY, prompt, save, theirs
 from tests.runtime.prefill.live import prefill

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from engine.runtime.prefill import yielding
+from engine.serve import yielding
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has the means")
 

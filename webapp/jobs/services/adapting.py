@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db import transaction
 
-from engine.runtime.adapt.told import described
+from engine.job.adapt.told import described
 from webapp.jobs import disturbances, notify
 from webapp.jobs.models import MarkLevel, Run, RunEvent
 from webapp.jobs.prediction import adapted_payload, present_job

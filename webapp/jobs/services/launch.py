@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.runtime.job import TrainJob
-from engine.runtime.planned import wants_search
+from engine.job.job import TrainJob
+from engine.job.planned import wants_search
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.asked_once import once

@@ -6,7 +6,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from engine.runtime.launch import EXIT_PEER_LOST
+from engine.job.launch import EXIT_PEER_LOST
 from webapp.inventory.models import Node
 from webapp.jobs import notify
 from webapp.jobs.models import (

@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from engine.runtime.recovery.told import smaller_layout
+from engine.job.recovery.told import smaller_layout
 from webapp.inventory.models import silence
 from webapp.jobs import disturbances, notify
 from webapp.jobs.models import RANK_OVER, Desired, MarkLevel, RankState, RankStatus, Run, RunEvent, Status

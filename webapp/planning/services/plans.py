@@ -6,8 +6,8 @@ from typing import Any
 from django.db import transaction
 
 from engine.inputs import parse
-from engine.plan.dc_selection import FULL_S
-from engine.plan.dc_selection import plan as solve
+from engine.plan.answer import FULL_S
+from engine.plan.answer import plan as solve
 from engine.plan.request import PlanRequest
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
@@ -28,7 +28,7 @@ def create_plan(
 
     Parameters
     ----------
-    budget_s : of a search, as `engine.plan.dc_selection.plan`.
+    budget_s : of a search, as `engine.plan.answer.plan`.
     key : idempotency key: the plan that `actor` has asked for with the same key before is returned.
 
     Raises

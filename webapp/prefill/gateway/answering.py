@@ -13,8 +13,8 @@ from typing import Any
 import structlog
 from django.db import DatabaseError
 
+from engine.control.desk_wire import DeskLost
 from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused, Token
-from engine.runtime.prefill.desk_wire import DeskLost
 from webapp.prefill.answers import ApiError
 from webapp.prefill.gateway.lines import DeskAddress, Exchange, SlowClient, line_to
 from webapp.prefill.gateway.selling import NO_DESK_S, Sale, in_thread, settle, write_usage

@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from engine.control.desk_wire import GATEWAY_RANK, Answer, DeskLost, Line, answers, call
+from engine.control.errors import TransportError
+from engine.control.handshake import Identity
 from engine.prefill.desk import Ask, Withdraw
-from engine.runtime.prefill.desk_wire import GATEWAY_RANK, Answer, DeskLost, Line, answers, call
-from engine.runtime.transport.errors import TransportError
-from engine.runtime.transport.handshake import Identity
 
 log = structlog.get_logger(__name__)
 MOST_HELD = 512  # messages of a request that its client has not taken

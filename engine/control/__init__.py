@@ -1,0 +1,1 @@
+"""How processes talk about work: errors, the proof of the secret, the lines between them. No torch."""

@@ -1,0 +1,133 @@
+"""What ops and transfers take, measured beside planned, in milliseconds by what it is a time of.
+
+A quantity is named ("F", 2), an op of a kind on a stage (all its chunks together), or ("link", 1, 2), the
+time for which a message holds the link between two stages, the lower one first. A schedule knows one time for
+all pipelines, so of several GPUs or directions the slowest counts.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from engine.inputs import parse
+from engine.job.job import TrainJob
+from engine.schedule.ir import NO_OP, OpKind, Schedule, Sharing
+from engine.schedule.scenario import Scenario
+from engine.schedule.timing import durations
+from engine.simulate.spans import Span
+
+LINK = "link"
+Quantity = tuple[str, int] | tuple[str, int, int]
+Measured = Mapping[Quantity, float]
+_TIMED = frozenset(kind.name for kind in OpKind)
+_FIELD_OF = {OpKind.F: "forward", OpKind.R: "recompute", OpKind.B: "backward", OpKind.W: "weight"}
+
+
+def planned(scenario: Scenario, schedule: Schedule) -> dict[Quantity, float]:
+    """What `schedule` counts on in `scenario`: every quantity of which a run measures something."""
+    whole = durations(scenario, 1, split=schedule.has(OpKind.W))
+    runs = {
+        kind: np.any((schedule.ops != NO_OP) & ((schedule.ops & 3) == kind), axis=(0, 2)) for kind in OpKind
+    }
+    found: dict[Quantity, float] = {
+        (kind.name, stage): float(whole[kind, stage])
+        for kind in OpKind
+        for stage in range(scenario.stages)
+        if runs[kind][stage] and whole[kind, stage] > 0
+    }
+    holds = scenario.hop_times(schedule.sharing)
+    for hop, (low, high) in _wan_hops(scenario).items():
+        if holds[hop] > 0 and hop in schedule.traversal.hop_of:
+            found[LINK, low, high] = float(holds[hop])
+    return found
+
+
+def summary(spans: Iterable[Span]) -> list[list[Any]]:
+    """What one rank measured in an iteration, as JSON: rows of a quantity's name and milliseconds.
+
+    Of ops the median, by chunk and summed. Of transfers the shortest: what holds a message up beyond its
+    link only adds to it.
+    """
+    ops: dict[tuple[str, int], dict[int, list[float]]] = {}
+    links: dict[tuple[int, int], float] = {}
+    for span in spans:
+        lasted_ms = (span.end - span.start) * 1e3
+        if span.track == "gpu" and span.op in _TIMED and span.stage is not None:
+            ops.setdefault((str(span.op), span.stage), {}).setdefault(span.chunk or 0, []).append(lasted_ms)
+        elif span.track == "wan" and span.from_stage is not None and span.to_stage is not None:
+            ends = min(span.from_stage, span.to_stage), max(span.from_stage, span.to_stage)
+            links[ends] = min(links.get(ends, lasted_ms), lasted_ms)
+    rows: list[list[Any]] = [[*name, sum(map(median, by_chunk.values()))] for name, by_chunk in ops.items()]
+    return rows + [[LINK, *ends, shortest] for ends, shortest in links.items()]
+
+
+def slowest(summaries: Iterable[list[list[Any]]]) -> dict[Quantity, float]:
+    """The summaries of all ranks as one: of each quantity the largest."""
+    found: dict[Quantity, float] = {}
+    for rows in summaries:
+        for name, lasted_ms in of_rows(rows).items():
+            found[name] = max(found.get(name, 0.0), lasted_ms)
+    return found
+
+
+def scenario_as_measured(job: TrainJob, sharing: Sharing, factors: Measured) -> Scenario:
+    """The job's scenario with every time multiplied by its quantity's factor; 1 where there is none.
+
+    Of a backward pass that was measured whole both parts take the factor; a recomputation of which there is
+    no factor takes that of the forward pass.
+    """
+    scenario = job.scenario
+    stages = range(scenario.stages)
+
+    def factor(kind: OpKind, stage: int) -> float:
+        stand_in = {OpKind.R: OpKind.F, OpKind.W: OpKind.B}.get(kind, kind)
+        return factors.get((kind.name, stage), factors.get((stand_in.name, stage), 1.0))
+
+    times = {
+        field: [float(ms) * factor(kind, s) for s, ms in zip(stages, scenario.per_stage(field), strict=True)]  # type: ignore[arg-type]
+        for kind, field in _FIELD_OF.items()
+    }
+    wan = [
+        {"latency": link.latency, "transfer": link.transfer * factors.get((LINK, *ends), 1.0)}
+        for link, ends in ((scenario.hop_links[hop], ends) for hop, ends in _wan_hops(scenario).items())
+    ]
+    values = {**scenario.model_dump(), "times": times, "sharing": sharing}
+    return parse(Scenario, {**values, "wan": wan or values["wan"]})
+
+
+def as_rows(times: Measured) -> list[list[Any]]:
+    """Times by quantity as JSON has them: rows of a quantity's name and milliseconds."""
+    return [[*name, round(ms, 6)] for name, ms in times.items()]
+
+
+def of_rows(rows: Iterable[Any]) -> dict[Quantity, float]:
+    """The inverse of `as_rows`. Raises TypeError or ValueError where the rows are none."""
+    return {tuple(name): float(ms) for *name, ms in rows}
+
+
+def _wan_hops(scenario: Scenario) -> dict[int, tuple[int, int]]:
+    """The two stages of each WAN hop, the lower one first; the last hop is that of a loop."""
+    ends = {int(hop): (int(hop), int(hop) + 1) for hop in np.flatnonzero(scenario.hop_is_wan[:-1])}
+    if scenario.wraps_over_wan:
+        ends[scenario.stages - 1] = (0, scenario.stages - 1)
+    return ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deviation:
+    """A quantity that took another time than planned, in milliseconds."""
+
+    quantity: Quantity
+    planned_ms: float
+    measured_ms: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON: {what, at, planned_ms, measured_ms}; what: F, R, B, W or link; at: its stage or stages."""
+        what, *at = self.quantity
+        return {
+            "what": what, "at": at, "planned_ms": round(self.planned_ms, 3),
+            "measured_ms": round(self.measured_ms, 3),
+        }  # fmt: skip

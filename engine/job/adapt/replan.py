@@ -1,0 +1,83 @@
+"""Another schedule for what was measured, where one is better than the present one."""
+
+from dataclasses import dataclass
+
+from engine.errors import Infeasible
+from engine.job.adapt.measured import Measured, planned, scenario_as_measured
+from engine.job.job import TrainJob
+from engine.job.planned import SEARCHING, repeated
+from engine.job.predict import predict
+from engine.schedule import Schedule, Search, build
+from engine.schedule.check import fault_of
+from engine.schedule.scenario import Scenario
+
+LEAST_GAIN = 0.01  # share by which an iteration must become shorter for another schedule to be taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replanned:
+    """What planning anew gave; seconds of an iteration on the times that were measured.
+
+    schedule : the better one; None: the present one stays.
+    policy : that was asked.
+    planned_s : what the present schedule was expected to take so far.
+    before_s, after_s : with the present schedule, and with the one that runs from now on.
+    expected : milliseconds by quantity that this one counts on.
+    """
+
+    schedule: Schedule | None
+    policy: str
+    planned_s: float
+    before_s: float
+    after_s: float
+    expected: Measured
+
+
+def replan(job: TrainJob, present: Schedule, expected: Measured, measured: Measured) -> Replanned:
+    """Plan with what was measured instead of what was expected, both in milliseconds by quantity.
+
+    The layers of a model stay where they are, and so do its connections: the new schedule has the traversal,
+    the chunks and the sharing of the present one.
+    """
+    assert job.adapt is not None
+    policy = job.policy if job.adapt.policy == "same" else job.adapt.policy
+    scenario = as_taken(job, present, measured)
+    before_s = _iteration_s(job, present, scenario)
+    found = _built(job, present, scenario, policy)
+    after_s = before_s if found is None else _iteration_s(job, found, scenario)
+    if after_s > before_s * (1 - LEAST_GAIN):
+        found, after_s = None, before_s
+    return Replanned(
+        schedule=found, policy=policy, before_s=before_s, after_s=after_s,
+        expected=planned(scenario, found or present),
+        planned_s=_iteration_s(job, present, as_taken(job, present, expected)),
+    )  # fmt: skip
+
+
+def as_taken(job: TrainJob, present: Schedule, taken: Measured) -> Scenario:
+    """The job's scenario where what `present` counts on takes the times of `taken`, in milliseconds."""
+    counted = planned(job.scenario, present)
+    factors = {name: ms / counted[name] for name, ms in taken.items() if name in counted}
+    return scenario_as_measured(job, present.sharing, factors)
+
+
+def _iteration_s(job: TrainJob, schedule: Schedule, scenario: Scenario) -> float:
+    return predict(job, schedule=schedule, scenario=scenario).iteration_s
+
+
+def _built(job: TrainJob, present: Schedule, scenario: Scenario, policy: str) -> Schedule | None:
+    """The schedule of the policy that plans anew; None where it has none of the present one's shape."""
+    changed: dict[str, object] = {"policy": policy, "microbatches": job.microbatches}
+    if policy in SEARCHING:
+        changed |= {"traversal": present.traversal.name, "chunks": present.chunks}
+        if policy != job.policy:
+            changed |= {"contention": None, "recompute_rule": None}
+    one_pass = scenario.model_copy(update=changed)
+    built = build(one_pass, Search(seconds=job.time_limit_s, seed=one_pass.seed))
+    if isinstance(built, Infeasible):
+        return None
+    schedule = built.schedule
+    same = schedule.traversal == present.traversal and schedule.sharing == present.sharing
+    if not same or fault_of(one_pass, schedule):
+        return None
+    return repeated(schedule, job.accumulation)

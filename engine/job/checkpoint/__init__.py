@@ -1,0 +1,1 @@
+"""Where checkpoints lie, and what their manifests say."""

@@ -1,0 +1,250 @@
+"""`manifest.json` of a checkpoint: what was learned, on what, and the checksums of the layers' files."""
+
+import fnmatch
+import json
+import re
+from typing import Annotated, Any, Literal, Self
+
+import xxhash
+from pydantic import Field
+
+from engine.errors import InputError
+from engine.inputs import Count, Document, Index, parse
+from engine.job.checkpoint.place import MANIFEST, Place, open_place, split
+from engine.job.job import TrainJob
+from engine.job.model_document import TrainModel
+
+FORMAT = 1
+_NAME = re.compile(r"^step-[0-9]+-")
+Data = bytes  # of a file; `bytes` is a field below
+Hex = Annotated[str, Field(pattern="^[0-9a-f]+$")]
+
+
+class SavedFile(Document):
+    """A file of the checkpoint; xxh3 is of its bytes (128 bits, hex)."""
+
+    file: Annotated[str, Field(pattern=r"^[a-z]+(-\d+)?\.[a-z]+$")]
+    bytes: Count
+    xxh3: Hex
+
+    @classmethod
+    def of(cls, file: str, data: Data, **more: Any) -> Self:
+        """The entry of a file that holds `data`."""
+        return cls(file=file, bytes=len(data), xxh3=xxhash.xxh3_128_hexdigest(data), **more)
+
+
+class LayerFile(SavedFile):
+    """One layer's safetensors file; `number` is the layer's place in the model, 0 the embedding.
+
+    shapes : of its tensors by name.
+    """
+
+    number: Index
+    shapes: dict[str, list[Index]]
+
+
+class DataPosition(Document):
+    """Which text was read (its fingerprint), and how many sequences of its order have been."""
+
+    fingerprint: Hex
+    sequences: Index
+
+
+class RandomState(Document):
+    """The only random numbers after the initial weights are the order of the data, and it is counted.
+
+    A step's sequences are drawn by Philox under the key (seed, step): the next step's key is the whole state.
+    """
+
+    generator: Literal["philox"] = "philox"
+    key: Annotated[list[Index], Field(min_length=2, max_length=2)]
+
+
+class Manifest(Document):
+    """A whole checkpoint after `step` steps.
+
+    saved_at : Unix seconds; along one line of runs it only grows. model : the job's model document.
+    layers : in order, every layer once. tokenizer : None where the model reads bytes.
+    """
+
+    format: Literal[1] = 1
+    version: str
+    saved_at: float
+    step: Count
+    model: dict[str, Any]
+    dtype: str
+    seed: Index
+    global_batch: Count
+    optimizer: Literal["adamw"] = "adamw"
+    data: DataPosition
+    rng: RandomState
+    layers: Annotated[list[LayerFile], Field(min_length=1)]
+    tokenizer: SavedFile | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all layers."""
+        return sum(layer.bytes for layer in self.layers)
+
+    @property
+    def line(self) -> tuple[Any, ...]:
+        """What all checkpoints of one training have in common: the older of them may go."""
+        model = json.dumps({**self.model, "tokenizer": None}, sort_keys=True)
+        return model, self.dtype, self.seed, self.global_batch, self.data.fingerprint
+
+    @property
+    def shape(self) -> TrainModel:
+        """The model document, parsed. Raises InputError where this version does not know its fields."""
+        return parse(TrainModel, self.model, at="model")
+
+    def to_bytes(self) -> bytes:
+        """The file: the manifest's fields and a checksum over them."""
+        fields = self.model_dump(mode="json")
+        return json.dumps({**fields, "xxh3": _checksum(fields)}, indent=1).encode()
+
+
+class Checkpoint:
+    """A published checkpoint that was found, its manifest read and checked.
+
+    Raises
+    ------
+    InputError
+        The manifest cannot be read, is corrupt or of another format.
+    """
+
+    def __init__(self, place: Place, name: str, *, field: str = "resume") -> None:
+        self.place, self.name, self._field = place, name, field
+        self.where = f"{place.where.rstrip('/')}/{name}"
+        self.manifest = self._read_manifest()
+
+    def layer(self, number: int) -> bytes:
+        """The file of one layer. Raises InputError where it is missing, or not what was written."""
+        entry = next((layer for layer in self.manifest.layers if layer.number == number), None)
+        if entry is None:
+            raise InputError(self._field, self.where, f"holds no layer {number}")
+        return self.read(entry)
+
+    def read(self, entry: SavedFile) -> bytes:
+        """A file of the checkpoint. Raises InputError where it is missing, or not what was written."""
+        try:
+            data = self.place.read(self.name, entry.file)
+        except OSError as error:
+            raise InputError(self._field, self.where, f"{entry.file} cannot be read ({error})") from None
+        if len(data) != entry.bytes or xxhash.xxh3_128_hexdigest(data) != entry.xxh3:
+            allowed = f"{entry.file} is corrupt: it is not the {entry.bytes:,} bytes that were written"
+            raise InputError(self._field, self.where, allowed)
+        return data
+
+    def _read_manifest(self) -> Manifest:
+        where = self.where
+        try:
+            fields = json.loads(self.place.read(self.name, MANIFEST))
+            checksum = fields.pop("xxh3")
+        except OSError as error:
+            raise InputError(self._field, where, f"{MANIFEST} cannot be read ({error})") from None
+        except (ValueError, AttributeError, KeyError, TypeError):
+            raise InputError(
+                self._field, where, f"{MANIFEST} is corrupt: no manifest of a checkpoint"
+            ) from None
+        if fields.get("format") != FORMAT:
+            allowed = f"{MANIFEST} is of format {fields.get('format')!r}; this version reads format {FORMAT}"
+            raise InputError(self._field, where, allowed)
+        if checksum != _checksum(fields):
+            raise InputError(
+                self._field, where, f"{MANIFEST} is corrupt: its checksum does not fit its content"
+            )
+        return parse(Manifest, fields, at=f"{where}/{MANIFEST}")
+
+
+def find(where: str, *, field: str = "resume") -> Checkpoint:
+    """Return the checkpoint at a path or URL, or the latest one in that folder.
+
+    Stars in the last part stand for any text: the latest of the checkpoints so named (see `newest_of_run`).
+
+    Raises
+    ------
+    InputError
+        There is none, or the one that was found is corrupt (an older one is then named by its own path).
+    """
+    parent, name = split(where)
+    try:
+        if name in (place := open_place(parent)).names():
+            return Checkpoint(place, name, field=field)
+        within = (place, name) if "*" in name else (open_place(where), "*")
+        latest = latest_in(*within, field=field)
+    except OSError as error:
+        raise InputError(field, where, f"cannot be read ({error})") from None
+    if latest is None:
+        raise InputError(field, where, "holds no whole checkpoint")
+    return latest
+
+
+def latest_in(place: Place, named: str = "*", *, field: str = "resume") -> Checkpoint | None:
+    """The checkpoint that was saved last, None where there is none; InputError where one is corrupt."""
+    found = [Checkpoint(place, name, field=field) for name in fnmatch.filter(place.names(), named)]
+    return max(found, key=lambda checkpoint: checkpoint.manifest.saved_at, default=None)
+
+
+def name_of(step: int, nonce: str) -> str:
+    """The folder of a checkpoint; the nonce is the run's own, so that no name is used twice."""
+    return f"step-{step:09d}-{nonce}"
+
+
+def newest_of_run(where: str) -> str:
+    """What `find` takes for the newest checkpoint of the run that wrote the one at `where`.
+
+    The last one that somebody heard of may be gone: it goes once its run has saved `keep` newer ones.
+    """
+    folder, name = split(where)
+    return f"{folder}/{_NAME.sub('step-*-', name)}"
+
+
+def check_fits(checkpoint: Checkpoint, job: TrainJob, fingerprint: str) -> None:
+    """Raise InputError unless the run can go on from the checkpoint exactly as the one that wrote it.
+
+    Stages, data centres, pipelines, policy, learning rate and clip may differ; model, data and order may not.
+    """
+    manifest = checkpoint.manifest
+    # What a tokenizer makes of the text is in the fingerprint; where its file lies does not matter.
+    theirs, ours = (model.model_dump(exclude={"tokenizer"}) for model in (manifest.shape, job.model))
+    for name in theirs:
+        if theirs[name] != ours[name]:
+            allowed = f"is of another model: {name} {theirs[name]}, this job has {ours[name]}"
+            raise InputError("resume", checkpoint.where, allowed)
+    pairs = {
+        "dtype": (manifest.dtype, job.dtype),
+        "seed": (manifest.seed, job.seed),
+        "global batch": (manifest.global_batch, job.global_batch),
+        "data, tokenizer or validation.share": (manifest.data.fingerprint, fingerprint),
+    }
+    for name, (then, now) in pairs.items():
+        if then != now:
+            allowed = f"was written with another {name}: {then}, this job has {now}"
+            raise InputError("resume", checkpoint.where, allowed)
+    if manifest.step >= job.steps:
+        allowed = f"has done {manifest.step} steps; this job ends after {job.steps}: more steps are needed"
+        raise InputError("resume", checkpoint.where, allowed)
+
+
+def resumed(job: TrainJob, fingerprint: str) -> Checkpoint | None:
+    """The checkpoint that the job resumes from; None where it begins with the first step.
+
+    Raises
+    ------
+    InputError
+        There is none at the named place, it is corrupt, or not of this model, data, seed or batch.
+    """
+    if not job.resume:
+        return None
+    if job.resume is True:
+        assert job.checkpoint is not None, "checked by the job"
+        found = latest_in(open_place(job.checkpoint.dir))
+    else:
+        found = find(job.resume)
+    if found:
+        check_fits(found, job, fingerprint)
+    return found
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())

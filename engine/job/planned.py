@@ -1,0 +1,110 @@
+"""Which schedule a job runs: its policy's, or the one that the document gives as text."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import Infeasible, InputError
+from engine.job.job import TrainJob
+from engine.schedule import Schedule, Search, build
+from engine.schedule.check import fault_of
+from engine.schedule.ir import NO_OP
+from engine.schedule.text import parse_schedule
+from engine.schedule.timing import DeadlockError, time_ops
+
+SEARCHING = ("auto", "optimal")  # policies whose answer may depend on the time that they had
+
+
+def schedule_of(job: TrainJob) -> Schedule:
+    """The schedule of one iteration of the job: `accumulation` passes, one after the other.
+
+    Raises
+    ------
+    InputError
+        The job's limits leave no schedule, what the job gives as text is none, or the model has too few
+        layers or the data centres no link for it.
+    """
+    schedule = _given(job, job.schedule) if job.schedule else _built(job)
+    _check(job, schedule)
+    return repeated(schedule, job.accumulation)
+
+
+def wants_search(job: TrainJob) -> bool:
+    """Whether the job's schedule is still to be searched for."""
+    return job.schedule is None and job.policy in SEARCHING
+
+
+def pinned(job: TrainJob, search: Search | None = None) -> TrainJob:
+    """The job with its schedule as text, where a search made it: another search might end otherwise.
+
+    Parameters
+    ----------
+    search : limits of the search and wires to it; by default the job's own limits.
+    """
+    if not wants_search(job):
+        return job
+    schedule = _built(job, search)
+    _check(job, schedule)
+    return job.model_copy(update={"schedule": str(schedule)})
+
+
+def repeated(schedule: Schedule, passes: int) -> Schedule:
+    """`passes` times the schedule with ever new microbatches, each pass after the one before on every GPU."""
+    if passes == 1:
+        return schedule
+    micro = schedule.microbatches
+    total = micro * passes
+
+    def numbered(codes: NDArray[np.int32], one_pass: int) -> NDArray[np.int32]:
+        rest, microbatch = np.divmod(codes, micro)
+        return rest * total + microbatch + one_pass * micro
+
+    ops = [np.where(schedule.ops == NO_OP, NO_OP, numbered(schedule.ops >> 2, i) * 4 + (schedule.ops & 3))
+           for i in range(passes)]  # fmt: skip
+    links = {
+        link: np.concatenate([numbered(codes, i) for i in range(passes)]).astype(np.int32)
+        for link, codes in schedule.link_order.items()
+    }
+    joined = _left_aligned(np.concatenate(ops, axis=2)).astype(np.int32)
+    return replace(schedule, microbatches=total, ops=joined, link_order=links)
+
+
+def _left_aligned(ops: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Every row's ops first, its padding last."""
+    order = np.argsort(ops == NO_OP, axis=2, kind="stable")
+    return np.take_along_axis(ops, order, axis=2)
+
+
+def _built(job: TrainJob, search: Search | None = None) -> Schedule:
+    built = build(job.pass_scenario, search)
+    if isinstance(built, Infeasible):
+        raise InputError("policy", job.policy, f"infeasible: {built.reason}")
+    return built.schedule
+
+
+def _given(job: TrainJob, text: str) -> Schedule:
+    try:
+        schedule = parse_schedule(text)
+    except ValueError as error:
+        raise InputError("schedule", text, str(error)) from None
+    scenario = job.pass_scenario
+    if fault := fault_of(scenario, schedule):
+        raise InputError("schedule", text, fault)
+    try:
+        time_ops(scenario, schedule)
+    except DeadlockError as error:
+        raise InputError("schedule", text, str(error)) from None
+    return schedule
+
+
+def _check(job: TrainJob, schedule: Schedule) -> None:
+    places = len(schedule.traversal.places)
+    if job.model.layers < places:
+        allowed = f"at least one layer per stage and chunk: {job.stages} stages × {schedule.chunks} chunks"
+        raise InputError("model.layers", job.model.layers, allowed)
+    for dcs in job.dcs_of_pipeline if schedule.traversal.wraps else ():
+        if dcs[-1] != dcs[0] and job.between(dcs[-1], dcs[0]) is None:
+            names = [job.datacenters[dc].name for dc in (dcs[-1], dcs[0])]
+            allowed = f"a loop crosses from {names[0]} to {names[1]}, but no link joins them"
+            raise InputError("links", [link.between for link in job.links], allowed)

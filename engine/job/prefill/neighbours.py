@@ -1,0 +1,37 @@
+"""Which GPUs of a run prefill together: those of a data centre, and those that hold one model."""
+
+from dataclasses import dataclass
+
+from engine.job.launch import LaunchSpec, RankAssignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """Stage `stage` of `stages`; the ranks of the stages `before` and `behind` it, None at an end."""
+
+    stage: int
+    stages: int
+    before: int | None
+    behind: int | None
+
+
+def neighbours(spec: LaunchSpec, me: RankAssignment) -> Neighbours:
+    """Of rank `me`: ranks at the same place of neighbouring cells, which are in one data centre, hold one
+    model together (BubbleTea §5.1). Raises ValueError in a job without prefill."""
+    if spec.job.prefill is None:
+        raise ValueError("the job does not prefill")
+    stages, apart = spec.job.prefill.pp_degree, spec.job.cell_pipelines
+    stage = me.pipeline // apart % stages
+    rank_at = {(other.pipeline, other.stage): other.rank for other in spec.ranks}
+    return Neighbours(
+        stage=stage,
+        stages=stages,
+        before=rank_at[me.pipeline - apart, me.stage] if stage else None,
+        behind=rank_at[me.pipeline + apart, me.stage] if stage + 1 < stages else None,
+    )
+
+
+def gpus_of(spec: LaunchSpec, dc: int) -> tuple[RankAssignment, ...]:
+    """The GPUs of data centre number `dc`, by pipeline, then stage. Its desk is beside the first."""
+    here = [me for me in spec.ranks if me.dc == dc]
+    return tuple(sorted(here, key=lambda me: (me.pipeline, me.stage)))

@@ -1,0 +1,1 @@
+"""From where a run goes on after a failure, and in which layout."""

@@ -1,0 +1,76 @@
+"""What a run has said of its steps, kept by the host of its first rank over that rank's lives.
+
+Losses ride in a small board of shared memory beside the events: a rank that is killed loses the events that
+it has not written yet.
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from engine.job.recovery.plan import Saved
+
+Event = dict[str, Any]
+ENTRIES = 16  # of the board; a rank goes on only once the totals of the step before last are there
+_ENTRY = struct.Struct("<qddd")  # iteration + 1, loss, norm, Unix time
+
+
+class Board:
+    """The latest losses, in memory that the host shares with the first rank."""
+
+    def __init__(self) -> None:
+        self._map = mmap.mmap(-1, ENTRIES * _ENTRY.size)
+
+    def note(self, iteration: int, loss: float, norm: float, t: float) -> None:
+        """Write down the loss of an iteration."""
+        _ENTRY.pack_into(self._map, iteration % ENTRIES * _ENTRY.size, iteration + 1, loss, norm, t)
+
+    def entries(self) -> Iterator[tuple[int, float, float, float]]:
+        """(iteration, loss, norm, Unix time) of what is written down, the earliest first."""
+        rows = sorted(_ENTRY.unpack_from(self._map, i * _ENTRY.size) for i in range(ENTRIES))
+        return ((number - 1, loss, norm, t) for number, loss, norm, t in rows if number)
+
+
+class History:
+    """Every step is told once, however often it is done; `step_event` makes an event that was lost."""
+
+    def __init__(self) -> None:
+        self.board = Board()
+        self.losses: dict[int, tuple[float, float]] = {}
+        self.validation: dict[int, Event] = {}
+        self.saved: Saved | None = None
+        self.ended: dict[int, float] = {}  # Unix time at which the last iterations ended
+
+    def takes(self, event: Event) -> bool:
+        """Take note of an event; returns whether it is news."""
+        kind = event["kind"]
+        if kind == "step":
+            return self._takes_step(event["iteration"], event["loss"], event["grad_norm"], event["t"])
+        if kind == "validation":
+            news = event["step"] not in self.validation
+            self.validation.setdefault(event["step"], {"step": event["step"], "loss": event["loss"]})
+            return news
+        if kind == "checkpoint" and event["state"] == "saved":
+            self.saved = Saved(step=event["step"], where=event["where"])
+        return True
+
+    def unheard(self) -> list[tuple[int, float, float, float]]:
+        """What is on the board and was in no event; it counts as told now."""
+        return [row for row in self.board.entries() if self._takes_step(*row)]
+
+    def before(self, step: int) -> tuple[tuple[int, float, float], ...]:
+        """(iteration, loss, norm) of the iterations before `step`, as far as they are known here."""
+        return tuple((i, *self.losses[i]) for i in sorted(self.losses) if i < step)
+
+    def since(self, step: int) -> float | None:
+        """Unix time at which the state after `step` steps was there, if that was lately."""
+        return self.ended.get(step - 1)
+
+    def _takes_step(self, iteration: int, loss: float, norm: float, t: float) -> bool:
+        if iteration in self.losses:
+            return False
+        self.losses[iteration] = loss, norm
+        self.ended[iteration] = t
+        self.ended.pop(iteration - ENTRIES, None)
+        return True

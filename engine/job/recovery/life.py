@@ -1,0 +1,106 @@
+"""What hosts tell each other and their ranks: one life of a run's ranks, and how the last one ended."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self
+
+from engine.job.launch import LaunchSpec, RankAssignment
+from engine.job.recovery.layout import Layout
+from engine.job.recovery.plan import From
+
+Failed = Literal["rank", "node", "link", "datacenter"]
+
+_SILENT = re.compile(r"silent for ([\d.]+) s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """All ranks from one common start to their end.
+
+    number : counted from 1. step : steps done at its start. source, where, peers : as in plan.Way.
+    store_port : of this life's rendezvous store, on the first rank's machine.
+    saved_step, validated_step : the last ones that are done, so that none is left out or done twice.
+    retell : the totals of the last step before are not known yet: pipeline 0 tells them again.
+    layout : where it is another than that of the launch.
+    """
+
+    number: int
+    step: int
+    source: From
+    where: str | None = None
+    peers: dict[int, int] = field(default_factory=dict)
+    store_port: int = 0
+    saved_step: int = 0
+    validated_step: int = 0
+    retell: bool = False
+    layout: Layout | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        layout = self.layout.to_dict() if self.layout else None
+        return {**values, "peers": list(self.peers.items()), "layout": layout}
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`. Raises TypeError or ValueError where the values are none."""
+        layout = Layout.of(values["layout"]) if values["layout"] else None
+        return cls(**{**values, "peers": {int(a): int(b) for a, b in values["peers"]}, "layout": layout})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dead:
+    """A rank that ended; `cause`: not for having lost another one. `final`: it would end so again."""
+
+    rank: int
+    why: str
+    cause: bool
+    final: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Trouble:
+    """A failure while it is dealt with: what is lost may turn out to be more than was noticed first.
+
+    noticed : Unix time.
+    """
+
+    noticed: float
+    dead: dict[int, Dead] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)  # lost with their memory, and how that was noticed
+
+    def add(self, dead: Iterable[Dead]) -> None:
+        """Note ranks that ended; what is known of one already stays."""
+        for rank in dead:
+            self.dead.setdefault(rank.rank, rank)
+
+    @property
+    def silent_s(self) -> float:
+        """Since the last sign of life, where silence is how it was noticed."""
+        whys = [*(rank.why for rank in self.dead.values()), *self.nodes.values()]
+        return max((float(seconds) for why in whys for seconds in _SILENT.findall(why)), default=0.0)
+
+    def described(self, spec: LaunchSpec) -> tuple[Failed, str]:
+        """What failed, and in words."""
+        causes = [rank for rank in self.dead.values() if rank.cause]
+        gone = {rank.rank for rank in causes} | {a.rank for a in spec.ranks if a.node in self.nodes}
+        centres = _whole(spec.ranks, gone)
+        named = {a.rank: f"rank {a.rank} ({a.dc_name} p{a.pipeline}s{a.stage})" for a in spec.ranks}
+        if centres and (len(gone) > 1 or self.nodes):
+            return "datacenter", f"all ranks of {' and '.join(centres)}"
+        if self.nodes:
+            return "node", "; ".join(f"node {node}: {why}" for node, why in self.nodes.items())
+        if causes:
+            return "rank", "; ".join(f"{named[rank.rank]}: {rank.why}" for rank in causes)
+        # The ranks at the link know which one; the others lost these, inside their centre, by LAN or gloo.
+        whys = [rank.why for rank in self.dead.values()]
+        nearest = min(whys, key=lambda why: ("gloo" in why, "over LAN" in why), default="no rank said why")
+        return "link", nearest
+
+
+def _whole(ranks: Sequence[RankAssignment], gone: set[int]) -> list[str]:
+    """The data centres, of several, of which nothing is left."""
+    names = sorted({a.dc_name for a in ranks})
+    lost = [name for name in names if all(a.rank in gone for a in ranks if a.dc_name == name)]
+    return lost if len(names) > 1 else []

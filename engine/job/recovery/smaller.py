@@ -1,0 +1,215 @@
+"""The layout with which a run goes on when some of its nodes do not return: a pure function.
+
+The global batch stays, so each pipeline that is left does more microbatches. Fewer pipelines with the stages
+as they are come first: what a stage's replica holds in memory is then still of use, and no GPU holds more of
+the model than before. Fewer stages, each with more layers, only where the job says that a GPU can hold them.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from engine.errors import Infeasible, InputError
+from engine.inputs import parse
+from engine.job.job import TrainJob
+from engine.job.launch import LaunchSpec, RankAssignment
+from engine.job.planned import pinned, schedule_of
+from engine.job.predict import predict
+from engine.job.recovery.layout import Layout
+from engine.simulate import time_schedule
+
+SEARCH_S = 1.0  # for policies that search: all ranks wait, and so do the lines between hosts
+
+
+def smaller(spec: LaunchSpec, left: set[int]) -> Layout | Infeasible:
+    """The fastest layout of the present one, `spec`, on the ranks that are `left`.
+
+    As many stages as now wherever a pipeline of them fits, else the most that do. The first rank keeps its
+    place, as it reports for all; where it is lost itself, the layout is one for another launch.
+    Infeasible, with the reason, where the GPUs cannot hold the model.
+    """
+    here = [a for a in spec.ranks if a.rank in left]
+    present = _peak(spec.job)
+    reason = _too_few(spec, here)
+    for stages in _stages(spec.job):
+        found: list[tuple[float, Layout]] = []
+        for changes, seats in _cuts(spec, here, stages):
+            try:
+                job = pinned(parse(TrainJob, _document(spec.job, changes)))
+                if _peak(job) <= present:
+                    found.append((predict(job).iteration_s, Layout(job=job, ranks=seats)))
+            except InputError as error:  # no link, no schedule within the limits, too few layers for chunks
+                reason = f"{stages} stages: {error}"
+        if found:
+            return min(found, key=lambda row: row[0])[1]
+    return Infeasible(reason=reason)
+
+
+def _stages(job: TrainJob) -> Iterator[int]:
+    """Numbers of stages to try, the present one first; fewer only as far as a GPU can hold their layers."""
+    yield job.stages
+    assert job.recovery is not None
+    most = job.recovery.layers_per_gpu or 0
+    if not job.is_mixed:
+        yield from (s for s in range(job.stages - 1, 0, -1) if -(-job.model.layers // s) <= most)
+
+
+def _too_few(spec: LaunchSpec, here: Sequence[RankAssignment]) -> str:
+    job = spec.job
+    layers = -(-job.model.layers // job.stages)
+    most = max(layers, (job.recovery.layers_per_gpu or 0) if job.recovery else 0)
+    return (
+        f"{len(here)} GPUs are left ({_by_name(here)}), which cannot hold a pipeline of {job.model.layers} "
+        f"layers with at most {most} on a GPU (recovery.layers_per_gpu)"
+    )
+
+
+def _by_name(here: Sequence[RankAssignment]) -> str:
+    count = Counter(a.dc_name for a in here)
+    return ", ".join(f"{name} {count[name]}" for name in sorted(count)) or "none"
+
+
+def _cuts(
+    spec: LaunchSpec, here: Sequence[RankAssignment], stages: int
+) -> Iterator[tuple[dict[str, Any], tuple[RankAssignment, ...]]]:
+    """For the most pipelines that fit and divide the global batch: what changes in the job, and the ranks."""
+    job = spec.job
+    total = job.pipelines * job.microbatches_of_step
+    for pipelines in range(min(job.pipelines, len(here) // stages), 0, -1):
+        if total % pipelines:
+            continue
+        placed = _whole(spec, here, pipelines) if job.is_mixed else _placed(spec, here, stages, pipelines)
+        if placed is None:
+            continue
+        where, seats = placed
+        whole_cells = pipelines % job.cell_pipelines == 0
+        cells = pipelines // job.cell_pipelines if whole_cells else 1
+        for microbatches, accumulation in _passes(job, total // pipelines):
+            yield {
+                **where, "stages": stages, "pipelines": pipelines, "cells": cells,
+                "microbatches": microbatches, "accumulation": accumulation, **_scaled(job, stages),
+                **_prefilling(job, cells),
+            }, seats  # fmt: skip
+        return
+
+
+def _prefilling(job: TrainJob, cells: int) -> dict[str, Any]:
+    """Nothing is prefilled any more where the cells that are left cannot share the served model's layers."""
+    return {"prefill": None} if job.prefill and cells % job.prefill.pp_degree else {}
+
+
+def _passes(job: TrainJob, total: int) -> list[tuple[int, int]]:
+    """(microbatches, accumulation) for `total` of a pipeline and step: in one pass, or in ones as now."""
+    as_now = max(m for m in range(1, job.microbatches + 1) if total % m == 0)
+    return list(dict.fromkeys([(total, 1), (as_now, total // as_now)]))
+
+
+def _placed(
+    spec: LaunchSpec, here: Sequence[RankAssignment], stages: int, pipelines: int
+) -> tuple[dict[str, Any], tuple[RankAssignment, ...]] | None:
+    """All pipelines through the same data centres; None where their GPUs do not suffice."""
+    gpus = Counter(a.dc for a in here)
+    dcs = _dc_of_stage(spec.job, gpus, stages, pipelines, leads=_leads(spec, here))
+    if dcs is None:
+        return None
+    free = list(here)
+    seats: list[RankAssignment] = []
+    for stage, dc in enumerate(dcs):
+        taken = _seated(spec, [a for a in free if a.dc == dc], stage, keeps=stages == spec.job.stages)
+        if len(taken) < pipelines:
+            return None
+        free = [a for a in free if a not in taken[:pipelines]]
+        seats += [replace(a, pipeline=p, stage=stage) for p, a in enumerate(taken[:pipelines])]
+    ranks = tuple(sorted(seats, key=lambda a: a.rank))
+    return {"dc_of_stage": list(dcs), "devices": None}, ranks
+
+
+def _seated(
+    spec: LaunchSpec, near: Sequence[RankAssignment], stage: int, *, keeps: bool
+) -> list[RankAssignment]:
+    """Who takes a stage, the best first: who has it (its memory is of use), then of stages with many.
+
+    The first rank takes the first stage of the first pipeline, and no other.
+    """
+    many = Counter(a.stage for a in near)
+    fit = [a for a in near if stage == 0 or a.rank != spec.first_rank]
+    return sorted(
+        fit,
+        key=lambda a: (a.rank != spec.first_rank, not keeps or a.stage != stage, -many[a.stage], a.rank),
+    )
+
+
+def _leads(spec: LaunchSpec, here: Sequence[RankAssignment]) -> bool:
+    """Whether the first rank is there, so that its data centre and its pipeline stay the first ones."""
+    return any(a.rank == spec.first_rank for a in here)
+
+
+def _dc_of_stage(
+    job: TrainJob, gpus: Counter[int], stages: int, pipelines: int, *, leads: bool
+) -> tuple[int, ...] | None:
+    """The data centres of so many stages: as now, or each with as many as it had and has GPUs for."""
+    needs = Counter(job.dcs)
+    if stages == job.stages and all(needs[dc] * pipelines <= gpus[dc] for dc in needs):
+        return job.dcs
+    first = job.dcs[0]  # where the first rank is
+    room = {dc: gpus[dc] // pipelines for dc in dict.fromkeys(job.dcs)}  # in the order of the stages
+    hosts = {dc: min(job.dcs.count(dc), room[dc]) for dc in room}
+    while sum(hosts.values()) > stages:
+        most = max(room, key=lambda dc: hosts[dc] - (leads and dc == first))
+        hosts[most] -= 1
+    while sum(hosts.values()) < min(stages, sum(room.values())):
+        hosts[next(dc for dc in room if hosts[dc] < room[dc])] += 1
+    dcs = tuple(dc for dc, count in hosts.items() for _ in range(count))
+    return dcs if len(dcs) == stages and (not leads or dcs[0] == first) else None
+
+
+def _whole(
+    spec: LaunchSpec, here: Sequence[RankAssignment], pipelines: int
+) -> tuple[dict[str, Any], tuple[RankAssignment, ...]] | None:
+    """Of a placement whose pipelines differ: those of which nothing is lost."""
+    job = spec.job
+    assert job.devices is not None
+    count = Counter(a.pipeline for a in here)
+    whole = [p for p in range(job.pipelines) if count[p] == job.stages][:pipelines]
+    if len(whole) < pipelines or (_leads(spec, here) and whole[0] != 0):  # it is in pipeline 0
+        return None
+    seats = tuple(replace(a, pipeline=whole.index(a.pipeline)) for a in here if a.pipeline in whole)
+    devices = {"pipelines": [list(job.devices.pipelines[p]) for p in whole]}
+    return {"devices": devices, "dc_of_stage": None}, seats
+
+
+def _scaled(job: TrainJob, stages: int) -> dict[str, Any]:
+    """Per-stage figures for another number of stages: times by layers, limits by the layers that are held."""
+    if stages == job.stages:
+        return {}
+    before = np.array([len(layers) for layers in job.layers_of_stage])
+    cut = np.array_split(np.arange(job.model.layers), stages)  # as layers_of_stage: the first ones take more
+    changed: dict[str, Any] = {}
+    if job.times_ms is not None:
+        of_layer = {
+            kind: np.repeat(np.broadcast_to(ms, job.stages) / before, before) for kind, ms in job.times_ms
+        }
+        changed["times_ms"] = {
+            kind: [float(ms[layers].sum()) for layers in cut] for kind, ms in of_layer.items()
+        }
+    for name in ("memory_limit", "full_limit"):
+        limit = getattr(job, name)
+        if limit is not None:
+            changed[name] = max(1, limit * int(before.max()) // max(map(len, cut)))
+    return changed
+
+
+def _document(job: TrainJob, changes: dict[str, Any]) -> dict[str, Any]:
+    """The job with `changes`; what a search found for its present shape does not hold any more."""
+    values = job.model_dump(mode="json", exclude_none=True)
+    limit = min(job.time_limit_s, SEARCH_S)
+    values |= {"schedule": None, "time_limit_s": limit, **changes}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _peak(job: TrainJob) -> float:
+    """Most microbatches of which a stage holds activations at once."""
+    return float(np.max(time_schedule(job.scenario, schedule_of(job)).peak_in_flight()))

@@ -1,0 +1,1 @@
+"""What a job of strategy swap says, and its plan."""

@@ -1,0 +1,1 @@
+"""What computes: layers, stages, devices, tensor parallelism."""

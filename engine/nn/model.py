@@ -1,0 +1,142 @@
+"""The real model of a run: a GPT- or Llama-style transformer, split into the chunks of pipeline stages.
+
+The weights of a layer depend on the seed and the layer's number only, so that every split of the same job
+starts from the same model. Layer 0 is the embedding, 1 … L the blocks, L + 1 the last norm and the head.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional
+
+from engine.job.job import TrainJob
+from engine.job.model_document import TrainModel
+from engine.nn.layers import Embedding, GptBlock, Head, LlamaBlock
+from engine.nn.one_rank import ONE_RANK, OneRank
+from engine.schedule.traversal import Traversal, straight
+
+# What a stage computes with and sends, and what its weights, gradients and moments are kept in.
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
+PARAMETER_DTYPES = {"fp32": torch.float32, "bf16": torch.float32, "fp64": torch.float64}
+INIT_STD = 0.02
+INTO_RESIDUAL = ("project", "narrow")  # of a block: what is added to the residual stream
+
+Taped = tuple[GradientEdge, list[nn.Parameter]]  # where a module's output is in the graph, and its weights
+
+
+class Chunk(nn.Module):
+    """The layers at one place of a traversal, in order; `numbers` are their places in the whole model.
+
+    While `tape` is a list, every module with weights notes there where its output stands in the graph: that
+    lets a backward pass be split into its input part and its weight part without computing either twice.
+    """
+
+    def __init__(self, job: TrainJob, numbers: list[int]) -> None:
+        super().__init__()
+        self.numbers = numbers
+        self.dtype = DTYPES[job.dtype]
+        self.layers = nn.ModuleList(build_layer(job.model, number, job.seed) for number in numbers)
+        self.to(PARAMETER_DTYPES[job.dtype])
+        self.tape: list[Taped] | None = None
+        for module in self.modules():
+            if any(True for _ in module.parameters(recurse=False)):
+                module.register_forward_hook(self._note)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).to(self.dtype)
+        return x
+
+    def _note(self, module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
+        if self.tape is not None:
+            self.tape.append((get_gradient_edge(output), list(module.parameters(recurse=False))))
+
+
+class Stage(nn.Module):
+    """The model chunks of one GPU; `numbers` and `layers` are those of all of them, chunk after chunk."""
+
+    def __init__(self, job: TrainJob, stage: int, traversal: Traversal | None = None) -> None:
+        super().__init__()
+        traversal = traversal or straight(job.stages)
+        numbers = layers_of_places(job.model.layers, len(traversal.places))
+        places = [int(traversal.place_of[stage, chunk]) for chunk in range(traversal.chunks)]
+        self.chunks = nn.ModuleList(Chunk(job, numbers[place]) for place in places)
+
+    @property
+    def numbers(self) -> list[int]:
+        return [number for chunk in self.chunks for number in chunk.numbers]  # type: ignore[union-attr]
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        return [layer for chunk in self.chunks for layer in chunk.layers]  # type: ignore[union-attr]
+
+    def digests(self, tp: OneRank = ONE_RANK) -> dict[int, str]:
+        """SHA-256 of each layer's parameters as little-endian fp32, by layer number."""
+        return {number: digest(layer, tp) for number, layer in zip(self.numbers, self.layers, strict=True)}
+
+
+def layers_of_places(blocks: int, places: int) -> list[list[int]]:
+    """The layers of each place in forward order: blocks evenly, the first places taking one more."""
+    share, more = divmod(blocks, places)
+    counts = [share + (place < more) for place in range(places)]
+    firsts = [1 + sum(counts[:place]) for place in range(places)]
+    numbers = [list(range(first, first + count)) for first, count in zip(firsts, counts, strict=True)]
+    numbers[0].insert(0, 0)
+    numbers[-1].append(blocks + 1)
+    return numbers
+
+
+def build_layer(shape: TrainModel, number: int, seed: int) -> nn.Module:
+    """Return layer `number` of the model with its initial fp32 weights."""
+    with torch.device("meta"):  # construct without the default initialisation, which is never used
+        layer: nn.Module
+        if number == 0:
+            layer = Embedding(shape)
+        elif number <= shape.layers:
+            layer = LlamaBlock(shape) if shape.family == "llama" else GptBlock(shape)
+        else:
+            layer = Head(shape)
+    layer.to_empty(device="cpu")
+    _initialise(layer, shape, torch.Generator().manual_seed(_layer_seed(seed, number)))
+    return layer
+
+
+def _layer_seed(seed: int, number: int) -> int:
+    digest = hashlib.sha256(f"{seed}/{number}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+@torch.no_grad()
+def _initialise(layer: nn.Module, shape: TrainModel, generator: torch.Generator) -> None:
+    """Normal(0, 0.02); projections back into the residual stream scaled by 1/√(2L) as in GPT-2."""
+    residual_std = INIT_STD / (2 * shape.layers) ** 0.5
+    for name, parameter in layer.named_parameters():
+        if "norm" in name:
+            parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+        elif name.endswith("bias"):
+            parameter.zero_()
+        else:
+            into_residual = not isinstance(layer, Embedding | Head) and name.startswith(INTO_RESIDUAL)
+            parameter.normal_(0.0, residual_std if into_residual else INIT_STD, generator=generator)
+
+
+def digest(layer: nn.Module, tp: OneRank = ONE_RANK) -> str:
+    """SHA-256 of a layer's parameters as little-endian fp32, hex; of the whole layer where `tp` cuts it."""
+    sha = hashlib.sha256()
+    for parameter in layer.parameters():
+        whole = tp.whole(parameter.detach(), parameter)
+        sha.update(whole.to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return sha.hexdigest()
+
+
+def params_sha256(digests: dict[int, str]) -> str:
+    """One SHA-256 for the whole model: over the layers' digests (hex, by line) in layer order."""
+    return hashlib.sha256("\n".join(digests[number] for number in sorted(digests)).encode()).hexdigest()
+
+
+def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross entropy per token, in nats; of bf16 logits in fp32."""
+    logits = logits.float() if logits.dtype is torch.bfloat16 else logits
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -1,0 +1,1 @@
+"""The processes of a run: launcher, hosts and ranks, which put its parts together."""

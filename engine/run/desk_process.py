@@ -1,0 +1,342 @@
+"""The desk's process: one for the GPUs of a run in one data centre, forked by the host of the first of them.
+
+It listens for the ranks there, which tell it when they train, and for gateways, which bring prompts
+(engine.prefill.desk); `DeskService` decides. A desk that dies takes its connections with it: by that gateways
+know that their requests are lost, ranks drop what they held, and the host starts another one.
+"""
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.control.desk_wire import DESK_RANK, HANDSHAKE_S, Line, asks, greet, open_desk
+from engine.control.errors import TransportError
+from engine.control.handshake import Identity, listen
+from engine.errors import InputError
+from engine.inputs import Document
+from engine.job.launch import LaunchSpec, RankAssignment
+from engine.job.prefill.config import read_config
+from engine.prefill.desk import Ask
+from engine.prefill.desk import line_of as guest_line
+from engine.schedule import Schedule
+from engine.serve.decoding import can_decode, fork_decoder
+from engine.serve.desk_plan import DeskPlan, Seats
+from engine.serve.desk_request import Model, ends_of
+from engine.serve.desk_service import DeskService
+from engine.serve.in_rank import free_ports
+from engine.serve.seat_line import address_key
+from engine.serve.seat_wire import MOST_LINE_BYTES, from_seat, line_of
+from engine.serve.served import cache_shape
+from engine.serve.tokenizing import tokenizer_of
+from engine.serve.weights import DTYPES
+from engine.serve.yielding import yield_wakeups
+from engine.train.mesh import open_store
+
+SAY_EVERY_S = 1.0
+MOST_UNREAD_BYTES = 16 * 1024 * 1024  # of one who does not read; then its connection is given up
+GENERATION = "generation_config.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeskStart:
+    """What a desk serves: the GPUs of one data centre in one life of a run's ranks.
+
+    first : the first of them, at whose address the desk listens.  port : of the rendezvous store.
+    """
+
+    spec: LaunchSpec
+    schedule: Schedule
+    first: RankAssignment
+    port: int
+
+    @property
+    def identity(self) -> Identity:
+        """The desk as the others know it."""
+        spec = self.spec
+        return Identity(
+            rank=DESK_RANK + self.first.dc,
+            run=spec.run,
+            generation=spec.generation,
+            secret=spec.secret.encode(),
+        )
+
+
+def run(start: DeskStart, *, events_fd: int, life_fd: int) -> None:
+    """Run a desk to its end. It writes events to the one, and ends when the other's far end closes."""
+    settings = start.spec.job.prefill
+    assert settings is not None
+    yield_wakeups()  # and its decoder's
+    decoder = None
+    if can_decode():
+        me = start.identity
+        worker = Identity(rank=me.rank, run=me.run, generation=me.generation, secret=me.secret)
+        decoder = fork_decoder(Path(settings.checkpoint), worker, dtype=settings.dtype)
+    store = open_store(start.spec, start.port)
+    asyncio.run(_Process(start, decoder[1] if decoder else None, store, events_fd).run(life_fd))
+
+
+class _Process:
+    def __init__(
+        self, start: DeskStart, decoder: socket.socket | None, store: Any, events_fd: int
+    ) -> None:  # fmt: skip
+        self._events_fd = events_fd
+        assert start.spec.job.prefill is not None
+        self._start, self._settings, self._store = start, start.spec.job.prefill, store
+        self._seats = Seats.of(start.spec, start.schedule, start.first.dc)
+        config = read_config(Path(self._settings.checkpoint))
+        self._decoder = _DecoderLine(decoder, self._wake) if decoder else None
+        spec, folder = start.spec, Path(self._settings.checkpoint)
+        model = Model(
+            tokenizer=tokenizer_of(folder, vocab=config.vocab_size), vocabulary=config.vocab_size,
+            context=config.max_position_embeddings, ends=_ends(folder),
+            engine_id=f"{spec.run}/{spec.generation}/{start.first.dc_name}",
+        )  # fmt: skip
+        self._origin = time.monotonic()
+        plan = DeskPlan(
+            self._seats, self._settings, cache_shape(config, self._settings), layers=config.num_hidden_layers,
+            token_bytes=config.hidden_size * DTYPES[self._settings.dtype].itemsize,
+        )  # fmt: skip
+        self._service = DeskService(
+            plan, model, decoder=self._decoder, now_ms=self._now_ms, origin_s=self._origin
+        )
+        self._woken = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._address = (start.first.host, 0)
+        self._open = False
+
+    async def run(self, life_fd: int) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._closing.set)
+        loop.add_reader(life_fd, functools.partial(os._exit, 1))
+        me, host = self._start.identity, self._start.first.host
+        ranks = await self._listening(
+            lambda port: asyncio.start_server(self._rank, host, port, limit=MOST_LINE_BYTES)
+        )
+        gateways = await self._listening(lambda port: open_desk(host, port, me, self._gateway))
+        self._address = gateways.sockets[0].getsockname()[:2]
+        if self._decoder:
+            self._task(self._decoded(self._decoder))
+        self._store.set(address_key(self._start.first.dc), json.dumps(ranks.sockets[0].getsockname()[:2]))
+        turning, saying = self._task(self._turn()), self._task(self._say_counts())
+        await self._closing.wait()
+        for task in (turning, saying):
+            task.cancel()
+        self._service.stop()
+        await asyncio.sleep(0.05)  # what was just said goes out
+        if self._open:
+            self._say_state("closed", "training stopped")
+        os._exit(0)  # connections and the decoder end with the process
+
+    async def _listening(self, start: Callable[[int], Awaitable[asyncio.Server]]) -> asyncio.Server:
+        ports = self._start.spec.ports
+        for port in free_ports(ports, self._start.first.rank):
+            with contextlib.suppress(OSError):
+                return await start(port)
+        raise InputError("ports", ports, f"no free port at {self._start.first.host} for the desk of prefill")
+
+    async def _rank(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        gpu, peer = None, _Writing(writer, line_of)
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                greeting = await greet(reader, writer, listen(self._start.identity))
+            if greeting.rank not in self._seats.ranks:
+                return
+            gpu = self._seats.ranks.index(greeting.rank)
+            self._service.attach(gpu, peer)
+            while (line := await reader.readline()).endswith(b"\n"):
+                self._service.heard(gpu, from_seat(line))
+                self._wake()
+        except (TransportError, OSError, ValueError):
+            pass  # a stranger, or a rank that left
+        finally:
+            if gpu is not None:
+                self._service.detach(gpu, peer)
+                self._wake()
+            writer.close()
+
+    async def _gateway(self, line: Line) -> None:
+        guest = _Guest(line)
+        self._task(guest.write())
+        try:
+            async for message in asks(line):
+                if isinstance(message, Ask):
+                    self._service.ask(guest, message)
+                else:
+                    self._service.withdraw(guest, message.request)
+                self._wake()
+        finally:
+            self._service.gone(guest)
+            guest.close()
+
+    async def _decoded(self, decoder: "_DecoderLine") -> None:
+        async for message in decoder.messages():
+            self._service.decoded(message)
+        self._service.decoder_lost()
+        if not self._closing.is_set():  # it cannot be forked again from here: the host starts both anew
+            os._exit(1)
+
+    async def _turn(self) -> None:
+        while True:
+            left_s = self._service.turn()
+            if (
+                not self._open
+                and self._service.plan.knows
+                and self._service.attached == len(self._seats.ranks)
+            ):
+                self._open = True
+                self._say_state("open", f"tokenizer: {self._service.model.tokenizer.kind}")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), left_s)
+            self._woken.clear()
+
+    async def _say_counts(self) -> None:
+        while True:
+            await asyncio.sleep(SAY_EVERY_S)
+            if self._open:
+                service, slowdown = self._service, self._service.plan.slowdown
+                self._say(
+                    service.counts.event(
+                        self._start.first.dc_name,
+                        waiting=service.waiting,
+                        gpus=len(self._seats.ranks),
+                        guard_ms=max(service.plan.guards_ms),
+                        slowdown=slowdown.share,
+                        paused=slowdown.paused,
+                    )
+                )
+
+    def _say_state(self, state: str, detail: str) -> None:
+        host, port = self._address
+        self._say(state_event(self._start, state, detail, host, port))
+
+    def _say(self, event: dict[str, Any]) -> None:
+        os.write(self._events_fd, json.dumps(event, separators=(",", ":")).encode() + b"\n")
+
+    def _now_ms(self) -> float:
+        return (time.monotonic() - self._origin) * 1e3
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    def _task(self, work: Any) -> "asyncio.Task[None]":
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, TransportError | OSError):
+                return
+            print(f"the desk failed: {where(error)}", file=sys.stderr, flush=True)  # noqa: T201
+            os._exit(1)
+
+
+class _Writing:
+    """A connection to write to without waiting; one that does not read is given up."""
+
+    def __init__(self, writer: asyncio.StreamWriter, encode: Callable[[Document], bytes]) -> None:
+        self._writer, self._encode = writer, encode
+
+    def send(self, message: Document) -> None:
+        if self._writer.is_closing():
+            return
+        self._writer.write(self._encode(message))
+        if self._writer.transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
+            self._writer.transport.abort()
+
+
+class _Guest:
+    """A gateway's connection: what is sent goes out in order, as fast as it reads."""
+
+    def __init__(self, line: Line) -> None:
+        self._line, self._unread = line, 0
+        self._queue: asyncio.Queue[Document | None] = asyncio.Queue()
+
+    def send(self, message: Document) -> None:
+        self._queue.put_nowait(message)
+        self._unread += len(guest_line(message))
+        if self._unread > MOST_UNREAD_BYTES:
+            self._queue.put_nowait(None)
+
+    def close(self) -> None:
+        self._queue.put_nowait(None)
+
+    async def write(self) -> None:
+        while (message := await self._queue.get()) is not None:
+            await self._line.send(message)
+            self._unread -= len(guest_line(message))
+        await self._line.close()
+
+
+class _DecoderLine:
+    """The decoder's socket, in the desk's event loop."""
+
+    def __init__(self, connected: socket.socket, wake: Callable[[], None]) -> None:
+        self._socket, self._wake = connected, wake
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def messages(self) -> Any:
+        """What it says, until it ends."""
+        self._socket.setblocking(False)
+        reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=MOST_LINE_BYTES)
+        while (line := await reader.readline()).endswith(b"\n"):
+            yield json.loads(line)
+            self._wake()
+
+    def start(self, request: str, params: Document, token: int, *, most: int, sampling: Document) -> None:
+        self._send(
+            {
+                "decode": request,
+                "params": params.model_dump(mode="json"),
+                "token": token,
+                "most": most,
+                "sampling": sampling.model_dump(mode="json"),
+            }
+        )
+
+    def stop(self, request: str) -> None:
+        self._send({"stop": request})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(json.dumps(message).encode() + b"\n")
+
+
+def state_event(start: DeskStart, state: str, detail: str, host: str, port: int) -> dict[str, Any]:
+    """The event of kind `desk`."""
+    assert start.spec.job.prefill is not None
+    return {
+        "kind": "desk", "dc": start.first.dc_name, "model": start.spec.job.prefill.model, "host": host,
+        "port": port, "rank": DESK_RANK + start.first.dc, "state": state, "detail": detail, "t": time.time(),
+    }  # fmt: skip
+
+
+def where(error: BaseException) -> str:
+    """What went wrong and where, without what was said: messages of errors could quote a prompt."""
+    trace, places = error.__traceback__, []
+    while trace is not None:
+        places.append(f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return f"{type(error).__name__} at {' '.join(places[-4:])}"
+
+
+def _ends(folder: Path) -> frozenset[int]:
+    for name in (GENERATION, "config.json"):
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads((folder / name).read_text(encoding="utf-8"))
+            if "eos_token_id" in found:
+                return ends_of(found["eos_token_id"])
+    return frozenset()

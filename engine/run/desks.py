@@ -1,0 +1,191 @@
+"""The desks that a host keeps: one for each data centre whose first rank it has, started anew at its end.
+
+Where the run's ranks begin another life, so do they: what they had accepted went with the ranks, and they
+say so.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from engine.job.launch import LaunchSpec
+from engine.job.prefill.neighbours import gpus_of
+from engine.run.desk_process import DeskStart, run, state_event, where
+from engine.schedule import Schedule
+
+AGAIN_S = 0.1  # from its end to the next one's start
+MOST_AGAIN_S = 30.0  # where it ends again and again
+LONG_S = 10.0  # one that lived so long was well
+END_S = 2.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class _Desk:
+    start: DeskStart
+    pid: int
+    read_fd: int
+    since: float
+    open: tuple[str, int] | None = None
+    rest: bytes = b""
+    killed_at: float | None = None  # told to end; when it is killed
+
+
+@dataclass(slots=True, kw_only=True)
+class Desks:
+    """Starts and watches them, in the host's own loop.
+
+    say : is given their events.
+    life : the host's pipe, its read and write ends: a desk ends when nobody has the latter any more.
+    """
+
+    selector: selectors.BaseSelector
+    say: Callable[[dict[str, Any]], None]
+    life: tuple[int, int]
+    _starts: dict[int, DeskStart] = field(default_factory=dict)  # by data centre
+    _desks: dict[int, _Desk] = field(default_factory=dict)  # by process
+    _due: dict[int, float] = field(default_factory=dict)  # by data centre
+    _pauses: dict[int, float] = field(default_factory=dict)
+    _closing: bool = False
+
+    def open(self, spec: LaunchSpec, schedule: Schedule, port: int) -> None:
+        """Start those whose data centre has its first GPU here; any there were end first.
+
+        port : of the rendezvous store.
+        """
+        firsts = {me.dc: gpus_of(spec, me.dc)[0] for me in spec.ranks} if spec.job.prefill else {}
+        here = {dc: first for dc, first in firsts.items() if first.rank in spec.local}
+        self._starts = {
+            dc: DeskStart(spec=spec, schedule=schedule, first=first, port=port) for dc, first in here.items()
+        }
+        self._due.clear()
+        for pid, desk in self._desks.items():
+            if desk.killed_at is None:
+                desk.killed_at = time.monotonic() + END_S
+                os.kill(pid, signal.SIGTERM)
+        for dc in set(here) - {desk.start.first.dc for desk in self._desks.values()}:
+            self._fork(dc)
+
+    def deadline(self) -> float | None:
+        """When `tick` has something to do, in monotonic seconds."""
+        kills = [desk.killed_at for desk in self._desks.values() if desk.killed_at is not None]
+        return min([*self._due.values(), *kills], default=None)
+
+    def tick(self) -> None:
+        """Start those anew whose time has come, and kill those that did not end."""
+        now = time.monotonic()
+        for dc in [dc for dc, at in self._due.items() if at <= now]:
+            del self._due[dc]
+            self._fork(dc)
+        for pid, desk in self._desks.items():
+            if desk.killed_at is not None and desk.killed_at <= now:
+                desk.killed_at = None
+                os.kill(pid, signal.SIGKILL)
+
+    def reaped(self, pid: int, status: int) -> bool:
+        """A child ended; whether it was a desk."""
+        desk = self._desks.pop(pid, None)
+        if desk is None:
+            return False
+        self._hear(desk)
+        self.selector.unregister(desk.read_fd)
+        os.close(desk.read_fd)
+        if desk.open is not None:
+            self.say(state_event(desk.start, "closed", _why(status), *desk.open))
+        self._follow(desk)
+        return True
+
+    def close(self) -> None:
+        """End them all: they tell their gateways first."""
+        self._closing = True
+        for pid in self._desks:
+            os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + END_S
+        while self._desks:
+            for pid in list(self._desks):
+                if time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+                found, status = os.waitpid(pid, 0 if time.monotonic() > deadline else os.WNOHANG)
+                if found:
+                    self.reaped(pid, status)
+            time.sleep(0.01)
+
+    def _follow(self, desk: _Desk) -> None:
+        """Start another one in its place, if there is one: at once where the run's ranks begin anew."""
+        now, dc = time.monotonic(), desk.start.first.dc
+        if self._closing or dc not in self._starts:
+            return
+        if desk.start is not self._starts[dc]:
+            self._fork(dc)
+            return
+        pause = AGAIN_S if now - desk.since > LONG_S else self._pauses.get(dc, AGAIN_S)
+        self._pauses[dc] = min(2 * pause, MOST_AGAIN_S)
+        self._due[dc] = now + pause
+
+    def _fork(self, dc: int) -> None:
+        read_fd, write_fd = os.pipe()
+        start = self._starts[dc]
+        pid = os.fork()
+        if pid == 0:
+            os.close(self.life[1])
+            _become_desk(start, events_fd=write_fd, life_fd=self.life[0])
+        os.close(write_fd)
+        os.set_blocking(read_fd, False)
+        desk = _Desk(start, pid, read_fd, time.monotonic())
+        self._desks[pid] = desk
+        self.selector.register(read_fd, selectors.EVENT_READ, lambda: self._hear(desk))
+
+    def _hear(self, desk: _Desk) -> None:
+        while True:
+            try:
+                data = os.read(desk.read_fd, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            *lines, desk.rest = (desk.rest + data).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(ValueError):  # one that is killed may leave half a line
+                    self._heed(desk, json.loads(line))
+
+    def _heed(self, desk: _Desk, event: dict[str, Any]) -> None:
+        if event["kind"] == "desk":
+            desk.open = (event["host"], event["port"]) if event["state"] == "open" else None
+        self.say(event)
+
+
+def _why(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}; it is started anew"
+    return f"ended with status {code}; it is started anew"
+
+
+def _become_desk(start: DeskStart, *, events_fd: int, life_fd: int) -> NoReturn:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    log = os.open(
+        os.path.join(start.spec.log_dir, f"desk-{start.first.dc}.log"),
+        os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+        0o600,
+    )
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        run(start, events_fd=events_fd, life_fd=life_fd)
+    except BaseException as error:
+        print(f"the desk ended: {where(error)}", file=sys.stderr, flush=True)  # noqa: T201
+        os._exit(1)
+    os._exit(0)

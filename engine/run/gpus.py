@@ -1,0 +1,57 @@
+"""Whether a machine has the GPUs that its ranks take. No torch.
+
+Several ranks share a GPU where a job says so (`ranks_per_gpu`): for a machine with one card. NCCL refuses two
+ranks on one card, so they sum over gloo.
+"""
+
+import subprocess
+import sys
+
+from engine.errors import InputError
+from engine.job.devices import CUDA
+from engine.job.launch import LaunchSpec
+
+PATIENCE_S = 120.0  # a machine that is busy imports torch for many seconds
+
+
+def check_machine(spec: LaunchSpec) -> None:
+    """Raise InputError where this machine's ranks take GPUs that torch does not see, or too many take one."""
+    if spec.job.device != CUDA:
+        return
+    most = spec.job.ranks_per_gpu
+    ranks_of: dict[int, list[int]] = {}
+    for rank in sorted(spec.local):
+        gpu = next(a.gpu for a in spec.ranks if a.rank == rank)
+        ranks_of.setdefault(gpu, []).append(rank)
+    for gpu, ranks in ranks_of.items():
+        if len(ranks) > most:
+            named = ", ".join(map(str, ranks))
+            allowed = f"at least {len(ranks)}, as ranks {named} take GPU {gpu}; or a GPU for each rank"
+            raise InputError("ranks_per_gpu", most, allowed)
+    _check_seen({gpu: ranks[0] for gpu, ranks in ranks_of.items()}, seen())
+
+
+def _check_seen(taken: dict[int, int], count: int) -> None:
+    """Raise InputError where one of the GPUs `taken` (rank by index) is none of the `count` there are."""
+    if not count:
+        raise InputError("device", CUDA, "torch sees no CUDA device on this machine; allowed: cpu, emulated")
+    if taken and max(taken) >= count:
+        gpu = max(taken)
+        has = f"rank {taken[gpu]} is to take GPU {gpu}, but torch sees {count} on this machine"
+        raise InputError("device", CUDA, has)
+
+
+def seen() -> int:
+    """CUDA devices that torch sees on this machine.
+
+    Another process asks: one that has asked itself can fork no rank that uses them. Raises InputError where
+    torch cannot say.
+    """
+    ask = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
+    try:
+        done = subprocess.run(
+            ask, capture_output=True, text=True, timeout=PATIENCE_S, check=True, stdin=subprocess.DEVNULL
+        )
+        return int(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise InputError("device", CUDA, f"torch cannot say what GPUs this machine has: {error}") from None

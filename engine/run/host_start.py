@@ -1,0 +1,84 @@
+"""What a host does before its ranks run, and a rank's process before it is one."""
+
+import contextlib
+import ctypes
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+import torch
+
+from engine.errors import InputError
+from engine.job.launch import LaunchSpec
+from engine.run import rank as rank_module
+from engine.train.corpus import Corpus, corpus_of
+
+_PR_SET_PDEATHSIG = 1
+
+
+def corpora_of(spec: LaunchSpec) -> dict[str, Corpus]:
+    """The text that the local ranks read, by data centre; one corpus for all where they read the same."""
+    names = {rank.dc_name for rank in spec.ranks if rank.rank in spec.local}
+    if not isinstance(spec.job.data, dict):
+        return dict.fromkeys(names, corpus_of(spec.job))
+    return {name: corpus_of(spec.job, name) for name in names}
+
+
+def listen(spec: LaunchSpec) -> tuple[int, socket.socket | None]:
+    """The port of the rendezvous store, and its socket where this machine hosts it."""
+    if spec.first_rank not in spec.local:
+        return spec.rendezvous_port, None
+    try:
+        listener = socket.create_server((spec.rendezvous_host, spec.rendezvous_port), backlog=1024)
+    except OSError as error:
+        where = f"{spec.rendezvous_host}:{spec.rendezvous_port}"
+        raise InputError("rendezvous_port", where, f"cannot listen there ({error.strerror})") from None
+    return listener.getsockname()[1], listener
+
+
+def become_rank(start: rank_module.Start, out: int, life: int) -> NoReturn:
+    """Turn a fork of the host into a rank: signals, standard streams (`out`), and its end with the host's."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(out)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    rank_module.leave_with(life)
+    rank_module.run(start)
+
+
+def import_ahead() -> None:
+    """Import what torch imports on first use: some 800 modules, 2 s of a core in every rank otherwise.
+
+    Only where ranks begin anew again and again: those of the demo, with it, grew by 2.2 MB a minute.
+    """
+    torch.optim.AdamW([torch.nn.Parameter(torch.empty(1))])
+    torch.empty_like(torch.empty(1, device="meta"), device="cpu")
+
+
+def import_tensor_parallel() -> None:
+    """Import what every rank needs where several compute a stage: 2 s of a core in each of them otherwise."""
+    importlib.import_module("engine.nn.tensor_parallel")
+
+
+def watch_children(selector: selectors.BaseSelector) -> None:
+    """Wake the selector when a child ends."""
+    woken, waker = socket.socketpair()
+    for end in (woken, waker):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
+
+    def drain() -> None:
+        with contextlib.suppress(BlockingIOError):
+            woken.recv(4096)
+
+    selector.register(woken, selectors.EVENT_READ, drain)

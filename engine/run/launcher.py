@@ -1,0 +1,174 @@
+"""Starting, supervising and stopping the ranks of one machine, without importing torch.
+
+A small host process (engine.run.host) imports torch once and forks one process per rank. It lives in a
+process group of its own, so that Ctrl-C does not reach the ranks. Whatever ends this process, ``kill -9``
+included, the host sees its standard input close and takes the ranks with it.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from engine.job.launch import LaunchSpec
+
+log = logging.getLogger(__name__)
+
+Event = dict[str, Any]
+
+
+# A tensor of some MB is a mapping of its own, new each time: in pages of 2 MB it costs one page fault instead
+# of 512. torch reads this when it is loaded.
+_HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
+
+
+class RankGroup:
+    """The ranks of one run on this machine.
+
+    Parameters
+    ----------
+    on_event : called from one thread with each event (docs/dev/interfaces.md, "Events"). Ranks wait while it
+        blocks for long, so it should hand over and return. What it raises is logged.
+    """
+
+    def __init__(self, spec: LaunchSpec, on_event: Callable[[Event], None]) -> None:
+        self.spec = spec
+        self._on_event = on_event
+        self._host: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._commands = threading.Lock()
+        self._heard = False  # whether the host has said anything: before that it has started no rank
+        self._stopped = False
+
+    def start(self) -> None:
+        """Start the host process, which starts the ranks; returns at once. Raises OSError."""
+        os.makedirs(self.spec.log_dir, exist_ok=True)
+        with open(os.path.join(self.spec.log_dir, "host.log"), "ab") as host_log:
+            self._host = subprocess.Popen(
+                [sys.executable, "-u", "-m", "engine.run.host"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=host_log,
+                env={**_HUGE_PAGES, **os.environ},
+                process_group=0,  # not a session: prefill of one host gives way to training of another
+            )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, name=f"ranks-{self.spec.run}", daemon=True)
+        self._reader.start()
+        self._command(self.spec.to_json())
+
+    def running(self) -> bool:
+        """Whether ranks, or the process that hosts them, are still there."""
+        return self._host is not None and (self._host.poll() is None or self._reading())
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until all ranks are gone and their events delivered; False if `timeout_s` passed first."""
+        if self._reader is None or self._host is None:
+            return True
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        # In short joins, so that Ctrl-C reaches a main thread that waits here.
+        while self._reading():
+            left = 0.2 if deadline is None else min(0.2, deadline - time.monotonic())
+            if left <= 0:
+                return False
+            self._reader.join(left)
+        self._host.wait()
+        return True
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Ask the ranks to end (SIGTERM), kill what is left after `grace_s`, and return when all are gone."""
+        if self._host is None:
+            return
+        self._stopped = True
+        if not self._heard:  # it imports for seconds and reads no command meanwhile; nothing is lost with it
+            self._kill_all()
+        self._command(f"stop {grace_s}")
+        if not self.wait(grace_s + 5.0):
+            self._kill_all()
+            self.wait(5.0)
+
+    def stop_at_boundary(self) -> None:
+        """Ask the run to end after a whole iteration; returns at once. Only the first rank's machine can.
+
+        That rank names the iteration (a `boundary` event), and all ranks finish it and report as usual.
+        """
+        if self._host is not None:
+            self._command("boundary")
+
+    def cut(self, a: str, b: str, seconds: float) -> None:
+        """Cut the network between two data centres for ranks here, emulated or not; for drills."""
+        if self._host is not None:
+            self._command("cut " + json.dumps([a, b, seconds]))
+
+    def _command(self, line: str) -> None:
+        assert self._host is not None
+        assert self._host.stdin is not None
+        with self._commands, contextlib.suppress(BrokenPipeError, ValueError):
+            self._host.stdin.write(line.encode() + b"\n")
+            self._host.stdin.flush()
+
+    def _kill_all(self) -> None:
+        assert self._host is not None
+        # The host leads its process group, and the ranks are in it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._host.pid, signal.SIGKILL)
+
+    def _reading(self) -> bool:
+        return self._reader is not None and self._reader.is_alive()
+
+    def _read(self) -> None:
+        assert self._host is not None
+        assert self._host.stdout is not None
+        ended: set[int] = set()
+        for line in self._host.stdout:
+            event = self._decoded(line)
+            if event is None:
+                continue
+            self._heard = True
+            if event["kind"] == "rank" and event["state"] in ("finished", "failed", "stopped", "left"):
+                ended.add(event["rank"])
+            self._deliver(event)
+        code = self._host.wait()
+        if code:
+            self._kill_all()
+        for rank in self.spec.local:
+            if rank not in ended:
+                self._deliver(self._lost(rank, code))
+
+    def _decoded(self, line: bytes) -> Event | None:
+        try:
+            return {**self._origin(), **json.loads(line)}
+        except ValueError:
+            log.warning("host of run %s wrote what is no event: %r", self.spec.run, line[:200])
+            return None
+
+    def _lost(self, rank: int, code: int) -> Event:
+        """The event of a rank whose host ended without saying what became of it."""
+        state, detail = "stopped", "stopped before it started"
+        if not self._stopped or self._heard:
+            state = "failed"
+            detail = f"the host process of the ranks ended with status {code}: {self._last_host_line()}"
+        return {
+            "kind": "rank", **self._origin(), "rank": rank, "state": state, "detail": detail,
+            "exit_code": code, "pid": None, "gone": state == "failed" and code != 0, "t": time.time(),
+        }  # fmt: skip
+
+    def _origin(self) -> dict[str, Any]:
+        spec = self.spec
+        started = {"start": spec.start} if spec.start > 1 else {}
+        return {"run": spec.run, "generation": spec.generation, **started}
+
+    def _last_host_line(self) -> str:
+        with open(os.path.join(self.spec.log_dir, "host.log"), "rb") as host_log:
+            lines = host_log.read()[-4096:].split(b"\n")
+        return next((line.decode(errors="replace") for line in reversed(lines) if line.strip()), "no output")
+
+    def _deliver(self, event: Event) -> None:
+        try:
+            self._on_event(event)
+        except Exception:
+            log.exception("handler of a %s event of run %s failed", event.get("kind"), self.spec.run)

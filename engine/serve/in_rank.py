@@ -1,0 +1,118 @@
+"""What a rank of a training run has of prefill, put together: stage, cache server, seat, line to the desk."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from engine.control.desk_wire import DESK_RANK
+from engine.control.handshake import Identity
+from engine.errors import InputError
+from engine.job.launch import LaunchSpec, RankAssignment
+from engine.job.prefill.neighbours import Neighbours, gpus_of, neighbours
+from engine.job.prefill.settings import PrefillSettings
+from engine.serve.hand_on import HandedOn, HandOn, Hidden, address_key
+from engine.serve.kv_server import KvServer
+from engine.serve.seat import Seat, SpanTo
+from engine.serve.seat_line import SeatLine
+from engine.serve.stage import PrefillStage, StageSettings
+
+Server = TypeVar("Server", KvServer, HandedOn)
+
+BLOCK_TOKENS = 32  # of a cache: prompts of demos are short
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPrefill:
+    """The parts, of which the executor needs `seat` alone."""
+
+    seat: Seat
+    server: KvServer
+    line: SeatLine
+    before: HandedOn | None = None
+    behind: HandOn | None = None
+
+    def close(self) -> None:
+        """End its threads and free what they hold."""
+        self.line.close()
+        for beside in (self.before, self.behind):
+            if beside is not None:
+                beside.close()
+        self.seat.close()
+        self.server.close()
+
+
+def prefill_of(
+    spec: LaunchSpec, me: RankAssignment, store: Any, *, device: str, ops: int, span: SpanTo
+) -> RankPrefill | None:
+    """What rank `me`, whose tensors are on `device`, has; None in a job without prefill.
+
+    Raises InputError where the model does not do.
+    """
+    settings = spec.job.prefill
+    if settings is None:
+        return None
+    beside = neighbours(spec, me)
+    stage = PrefillStage.load(
+        settings.checkpoint,
+        stage_settings(settings, beside, device=device, emulated=spec.job.device == "emulated"),
+    )
+    identity = Identity(rank=me.rank, run=spec.run, generation=spec.generation, secret=spec.secret.encode())
+    server = _listening(
+        "KV caches", me, spec.ports, lambda port: KvServer(stage.pool, identity, host=me.host, port=port)
+    )
+    behind = None
+    if beside.behind is not None:
+        behind = HandOn(identity, store, behind=beside.behind, most_bytes=stage.most_hidden_bytes)
+    leads = me == gpus_of(spec, me.dc)[0]
+    seat = Seat(stage, server, ops=ops, leads=leads, span=span, onward=behind)
+    before = None
+    if beside.before is not None:
+        before = _handed_on(stage, identity, seat, me, spec.ports, before=beside.before)
+        store.set(address_key(me.rank), json.dumps(before.address))
+    line = SeatLine(seat, identity, store, dc=me.dc, desk=DESK_RANK + me.dc)
+    return RankPrefill(seat=seat, server=server, line=line, before=before, behind=behind)
+
+
+def stage_settings(
+    settings: PrefillSettings, place: Neighbours, *, emulated: bool, device: str = "cpu"
+) -> StageSettings:
+    """Of a rank at this place of a pipeline, whose tensors are on `device`."""
+    return StageSettings(
+        stage=place.stage, stages=place.stages, dtype=settings.dtype, device=device,
+        weight_budget_bytes=settings.weight_budget_bytes, kv_budget_bytes=settings.kv_budget_bytes,
+        block_tokens=BLOCK_TOKENS,
+        latency=settings.latency.model if emulated else None,
+    )  # fmt: skip
+
+
+def _handed_on(
+    stage: PrefillStage, identity: Identity, seat: Seat, me: RankAssignment, ports: tuple[int, int] | None,
+    *, before: int,
+) -> HandedOn:  # fmt: skip
+    config = stage.config
+    shape = Hidden(size=config.hidden_size, dtype=stage.dtype, context=config.max_position_embeddings)
+    return _listening(
+        "hidden states", me, ports,
+        lambda port: HandedOn(identity, shape, seat, before=before, host=me.host, port=port),
+    )  # fmt: skip
+
+
+def _listening(
+    what: str, me: RankAssignment, ports: tuple[int, int] | None, start: Callable[[int], Server]
+) -> Server:
+    """The server that `start` makes of the first port that is free for `what`."""
+    for port in free_ports(ports, me.rank):
+        try:
+            return start(port)
+        except OSError as error:
+            refused = error
+    raise InputError("ports", ports, f"none is free at {me.host} for {what} ({refused.strerror})")
+
+
+def free_ports(ports: tuple[int, int] | None, start: int) -> list[int]:
+    """Ports to try in turn: a node's range from a place that differs by rank; 0 where any will do."""
+    if ports is None:
+        return [0]
+    count = ports[1] - ports[0] + 1
+    return [ports[0] + (start + step) % count for step in range(count)]

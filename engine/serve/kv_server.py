@@ -1,0 +1,133 @@
+"""A stage's side of the hand-over: waits for decode workers, gives each the cache that it asks for, once.
+
+Conversation, after the handshake: {fetch, blocks} ← decoder; {cache: shape}, then a frame for each block →
+decoder; {taken} ← decoder; the cache is freed; {freed} → decoder. A decoder that breaks off has died: its
+cache is freed, too.
+"""
+
+import contextlib
+import socket
+import time
+
+import torch
+from torch import Tensor
+
+from engine.control.errors import TransportError
+from engine.control.handshake import Identity, listen
+from engine.prefill.handover import HandOver, StageCache
+from engine.serve.guests import Guests
+from engine.serve.kv_pool import Freed, KvCache, KvPool, LeaseEnded
+from engine.serve.kv_wire import REFUSED, Frame, KvTransferError, greet, receive_frame, secured, send_frame
+from engine.transport.tls import TlsContexts, TlsFiles
+
+PATIENCE_S = 10.0  # for a decoder that says, and takes, nothing
+MOST_GUESTS = 64
+
+
+class KvServer(HandOver):
+    """Serves one stage's pool at `host`; a thread for each decode worker, and one that ends leases in time.
+
+    me : the rank that owns the stage; a decode worker must know the same run, generation and secret.
+    port : 0 lets the system choose.  tls : certificates, where the transfer is to be encrypted.
+
+    Raises OSError where nobody can listen there, InputError where a certificate does not do.
+    """
+
+    def __init__(
+        self, pool: KvPool, me: Identity, *, host: str, port: int = 0, patience_s: float = PATIENCE_S,
+        tls: TlsFiles | None = None,
+    ) -> None:  # fmt: skip
+        self.pool, self.me, self.host = pool, me, host
+        self._patience_s, self._tls = patience_s, TlsContexts.of(tls)
+        self._guests = Guests(
+            host, port, self._attend, name=f"kv-{me.rank}", most=MOST_GUESTS, look=self._expire
+        )
+        self.port: int = self._guests.address[1]
+
+    def __enter__(self) -> "KvServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def offer(self, request: str, *, lease_s: float) -> StageCache:
+        """Hold the request's cache, which is complete, for a decode worker. Raises LeaseEnded, InputError."""
+        blocks = self.pool.offer(request, lease_s=lease_s)
+        shape = self.pool.shape
+        return StageCache(
+            rank=self.me.rank, host=self.host, port=self.port, block_ids=blocks,
+            first_layer=shape.first_layer, layers=shape.layers,
+        )  # fmt: skip
+
+    def withdraw(self, request: str) -> bool:
+        """Free the request's cache; a transfer that is under way breaks off."""
+        return self.pool.free(request, Freed.ABORTED)
+
+    def close(self) -> None:
+        """End all conversations and wait for their threads."""
+        self._guests.close()
+
+    def _expire(self) -> float | None:
+        """End leases in time; returns the seconds until the next one ends."""
+        self.pool.expire()
+        ends = self.pool.next_end()
+        return None if ends is None else ends - time.monotonic()
+
+    def _attend(self, guests: Guests, connected: socket.socket) -> None:
+        # A stranger, or a decoder that died: what it held is freed where it is held.
+        with contextlib.suppress(TransportError, OSError):
+            connected.settimeout(self._patience_s)
+            with secured(connected, self._tls, listens=True) as talking:
+                guests.talks_over(talking)
+                greet(talking, listen(self.me))
+                self._converse(talking)
+
+    def _converse(self, connected: socket.socket) -> None:
+        asked, _ = receive_frame(connected)
+        request = asked.get("fetch")
+        blocks = asked.get("blocks")
+        if not isinstance(request, str) or not isinstance(blocks, list):
+            raise KvTransferError("a decode worker asked for nothing that is known")
+        try:
+            cache = self.pool.claim(request, tuple(blocks))
+        except LeaseEnded:
+            send_frame(connected, {REFUSED: "no such cache: its lease ended, or it was taken"})
+            return
+        try:
+            self._send(connected, cache)
+            self._let_go(connected, cache)
+        except LeaseEnded:
+            send_frame(connected, {REFUSED: "the lease ended during the transfer"})
+        finally:
+            self.pool.free(request, Freed.DECODER_LOST, same=cache)  # gone already where all went well
+
+    def _send(self, connected: socket.socket, cache: KvCache) -> None:
+        shape = cache.shape
+        header: Frame = {
+            "cache": cache.request, "tokens": cache.tokens, "first_layer": shape.first_layer,
+            "layers": shape.layers, "kv_heads": shape.kv_heads, "head_size": shape.head_size,
+            "dtype": shape.dtype, "block_tokens": shape.block_tokens,
+        }  # fmt: skip
+        send_frame(connected, header)
+        staging = torch.empty(shape.block_bytes, dtype=torch.uint8)
+        for index, block in enumerate(cache.blocks):
+            # A copy: however slow the decoder is, the lease ends when it ends.
+            with self.pool.pinned(cache.request, same=cache) as held:
+                piece = _copied(held.block(index), staging)
+            send_frame(connected, {"block": block}, piece)
+
+    def _let_go(self, connected: socket.socket, cache: KvCache) -> None:
+        request = cache.request
+        answer, _ = receive_frame(connected)
+        if answer.get("taken") != request:
+            raise KvTransferError(f"a decode worker did not confirm {request}")
+        if not self.pool.free(request, Freed.HANDED_OVER, same=cache):
+            raise LeaseEnded(request)
+        send_frame(connected, {"freed": request})
+
+
+def _copied(piece: Tensor, staging: Tensor) -> memoryview:
+    """The bytes of a block in the order of its shape, in the front of `staging`, which is in main memory."""
+    front = staging[: piece.numel() * piece.itemsize]
+    front.view(piece.dtype).view(piece.shape).copy_(piece)
+    return front.numpy().data

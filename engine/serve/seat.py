@@ -1,0 +1,353 @@
+"""The seat of prefill in a rank: chunks run while training waits, and only then.
+
+A rank holds the served model, or one stage of it, which gets the hidden states of a chunk from the stage
+before and hands its own on.
+
+One GPU does one thing at a time. The executor takes it before each op and gives it back after; a chunk that
+runs at that moment is waited for, so what prefill costs training is in training's own times. A chunk begins
+only before the op that the desk meant, only while the GPU is free, and only if it should be done in time;
+otherwise the desk is told, and plans it anew.
+
+Where one CPU plays several GPUs, a chunk gives way to whatever else wants that CPU, too, as long as no op of
+its own GPU waits for it.
+"""
+
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.errors import Infeasible
+from engine.inputs import Document
+from engine.prefill.handover import HandOver
+from engine.serve.chunks import Chunk
+from engine.serve.hand_on import Handed
+from engine.serve.kv_pool import Freed, LeaseEnded
+from engine.serve.sampling import draw
+from engine.serve.seat_inputs import SeatInputs
+from engine.serve.seat_wire import (
+    Cancel,
+    ChunkLate,
+    ChunkRan,
+    Drop,
+    IterationBegun,
+    IterationRan,
+    OpsChanged,
+    Row,
+)
+from engine.serve.stage import PrefillStage
+from engine.serve.yielding import give_way, take_part
+
+REMEMBERED = 6  # iterations whose ops a desk that comes anew is told of
+
+
+class Desk(Protocol):
+    """Where a seat's news go."""
+
+    def say(self, message: Document) -> None: ...
+
+
+class Onward(Protocol):
+    """Where hidden states go: to the next stage."""
+
+    def send(self, what: Handed, hidden: Tensor) -> None: ...
+    def clear(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Training:
+    """Where the executor is: op `next` of `iteration` comes, or runs where training is `busy`."""
+
+    iteration: int = -1
+    next: int = 0
+    busy: bool = True
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    waited_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Waits:
+    """What training ops that were due waited for chunks that ran: how many, seconds in all, the longest."""
+
+    ops: int = 0
+    total_s: float = 0.0
+    longest_s: float = 0.0
+
+    def add(self, waited_s: float) -> None:
+        self.ops += 1
+        self.total_s += waited_s
+        self.longest_s = max(self.longest_s, waited_s)
+
+
+class Seat:
+    """Runs what the desk asks for, on one thread of its own.
+
+    Parameters
+    ----------
+    stage : of the served model.
+    onward : to the stage behind; None on the last.
+    server : offers its caches.
+    ops : number of training ops of this GPU in an iteration.
+    leads : it is the desk's first GPU, by whose first op the desk tells the time.
+    span : is told of every chunk that ran, with monotonic begin and end, on the executor's thread.
+    """
+
+    def __init__(
+        self, stage: PrefillStage, server: HandOver, *, ops: int, leads: bool, span: "SpanTo",
+        onward: Onward | None = None,
+    ) -> None:  # fmt: skip
+        self._stage, self._server, self._span, self._onward = stage, server, span, onward
+        self._leads, self._order = leads, OpsChanged(since=0, ops=ops)
+        self._changed = threading.Condition()
+        self._training = _Training()
+        self.waits = Waits()
+        self._rows: list[Row] = []
+        self._inputs = SeatInputs(stage.most_hidden_bytes)
+        self._running: str | None = None
+        self._closing = False
+        self._ran: deque[tuple[float, float]] = deque()
+        self._free = float("-inf")  # end of the last chunk
+        self._told: deque[IterationBegun | IterationRan] = deque(maxlen=(1 + leads) * REMEMBERED)
+        self._desk: Desk | None = None
+        self._thread = threading.Thread(target=self._work, name="prefill", daemon=True)
+        self._thread.start()
+
+    # The executor's side.
+
+    def begin(self, iteration: int) -> None:
+        """An iteration begins: the GPU is free until its first op."""
+        self._stage.pool.expire()
+        now, training = time.monotonic(), self._training
+        with self._changed:
+            self._inputs.expire()
+            before = training.iteration
+            training.iteration, training.next, training.busy = iteration, 0, False
+            self._wake()
+        if len(training.starts) == self._order.ops:
+            starts_s, ends_s, waited_s = tuple(training.starts), tuple(training.ends[:-1]), training.waited_s
+            self._tell(
+                IterationRan(iteration=before, starts_s=starts_s, ends_s=(*ends_s, now), waited_s=waited_s)
+            )
+        training.starts, training.ends, training.waited_s = [], [], 0.0
+
+    def reorder(self, *, since: int, ops: int) -> None:
+        """Training has another schedule from iteration `since` on: what was asked for is not run any more."""
+        with self._changed:
+            self._rows.clear()
+            self._told.clear()
+            self._order = OpsChanged(since=since, ops=ops)
+        self._training.starts, self._training.ends = [], []
+        self._say(self._order)
+
+    def take(self) -> float:
+        """A training op is due: returns when it has the GPU, with the end of the last chunk (monotonic).
+
+        On a GPU a chunk that runs goes on: its kernels are taken up again when those of training are done.
+        """
+        due, training = time.monotonic(), self._training
+        with self._changed:
+            training.busy = True
+            waits = self._running is not None and not self._stage.gives_way
+            if waits and self._thread.native_id is not None:
+                take_part(self._thread.native_id)
+            while waits and self._running is not None:
+                self._changed.wait()
+        if waits:
+            waited_s = time.monotonic() - due
+            training.waited_s += waited_s
+            self.waits.add(waited_s)
+        return self._free
+
+    def give(self, start: float, end: float) -> None:
+        """A training op that began at `start` is done; after the last one training keeps the GPU."""
+        training = self._training
+        with self._changed:
+            training.next += 1
+            last = training.next == self._order.ops
+            training.busy = last
+            if not last:
+                self._wake()
+        training.starts.append(start)
+        training.ends.append(end)
+        if self._leads and len(training.starts) == 1:
+            self._tell(IterationBegun(iteration=training.iteration, start_s=start))
+        while self._ran:
+            self._span(*self._ran.popleft())
+
+    def _wake(self) -> None:
+        """The thread looks at its rows again; without any it is left asleep."""
+        if self._rows:
+            self._changed.notify_all()
+
+    def _tell(self, message: IterationBegun | IterationRan) -> None:
+        self._told.append(message)
+        if self._desk is not None:
+            self._desk.say(message)
+
+    # The side of the stage before.
+
+    def arrived(self, what: Handed, hidden: Tensor) -> None:
+        """Hidden states (tokens, hidden) of a chunk are there."""
+        with self._changed:
+            self._inputs.put(what, hidden)
+            self._changed.notify_all()
+
+    # The desk's side.
+
+    def attach(self, desk: Desk) -> None:
+        """A desk listens from now on; it is told what was before."""
+        if self._order.since:
+            desk.say(self._order)
+        for message in list(self._told):
+            desk.say(message)
+        self._desk = desk
+
+    def detach(self) -> None:
+        """The desk is gone: nobody answers for what it had accepted, so nothing of it is held."""
+        self._desk = None
+        if self._onward is not None:
+            self._onward.clear()
+        with self._changed:
+            self._rows.clear()
+            self._inputs.clear()
+        for request in self._stage.pool.requests:
+            self._stage.pool.free(request, Freed.ABORTED)
+
+    def heed(self, message: Row | Cancel | Drop) -> None:
+        """Do what the desk says."""
+        with self._changed:
+            if isinstance(message, Row):
+                self._rows.append(message)
+                self._rows.sort(key=lambda row: row.begin_s)
+                self._changed.notify_all()
+                return
+            least = message.done if isinstance(message, Cancel) else 0
+            self._rows = [r for r in self._rows if r.request != message.request or r.done < least]
+            if isinstance(message, Drop):
+                self._inputs.drop(message.request)
+        if isinstance(message, Drop):
+            self._stage.pool.free(message.request, Freed.ABORTED)
+
+    def close(self) -> None:
+        """End the thread; a chunk that runs is waited for."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _say(self, message: Document) -> None:
+        desk = self._desk
+        if desk is not None:
+            desk.say(message)
+
+    def _work(self) -> None:
+        me = threading.get_native_id()
+        give_way(me)
+        while (found := self._next()) is not None:
+            row, late = found
+            if late:
+                self._say(ChunkLate(request=row.request, done=row.done, why="late"))
+                continue
+            try:
+                answer = self._run(row)
+            except Exception as error:  # training goes on; what the error says could quote a prompt
+                print(f"prefill of a chunk failed: {type(error).__name__}", file=sys.stderr, flush=True)  # noqa: T201
+                answer = ChunkLate(request=row.request, done=row.done, why="gone")
+            finally:
+                with self._changed:
+                    self._running = None
+                    self._changed.notify_all()
+            give_way(me)  # training may have waited for this chunk
+            self._say(answer)
+
+    def _next(self) -> tuple[Row, bool] | None:
+        """The row to run now, for which the GPU is the seat's, or one that is too late; None at the end."""
+        with self._changed:
+            while not self._closing:
+                soonest_s: float | None = None
+                for index, row in enumerate(self._rows):
+                    wait_s = self._wait_s(row)
+                    if wait_s is None or wait_s <= 0:
+                        del self._rows[index]
+                        if wait_s is not None:
+                            self._running = row.request
+                        return row, wait_s is None
+                    soonest_s = wait_s if soonest_s is None else min(soonest_s, wait_s)
+                self._changed.wait(soonest_s)
+            return None
+
+    def _wait_s(self, row: Row) -> float | None:
+        """Seconds until the row may begin, or its chance be over; 0 now; None where it is too late."""
+        training, now = self._training, time.monotonic()
+        lasts_s = self._stage.settings.lasts_s(_chunk(row))
+        here, meant = (training.iteration, training.next), (row.iteration, row.op)
+        left_s = row.until_s - lasts_s - now
+        if left_s < 0 or here > meant or (here == meant and training.busy):
+            return None
+        if here < meant or not (self._stage.part.is_first or self._inputs.has(row)):
+            return max(left_s, 1e-4)
+        return max(0.0, row.begin_s - now)
+
+    def _run(self, row: Row) -> ChunkRan | ChunkLate:
+        pool, chunk = self._stage.pool, _chunk(row)
+        if row.done == 0:
+            pool.free(row.request, Freed.ABORTED)  # of an earlier plan
+            if isinstance(pool.reserve(row.request, row.total, lease_s=row.lease_s), Infeasible):
+                return ChunkLate(request=row.request, done=0, why="kv_space")
+        start = time.monotonic()
+        try:
+            pool.rewind(row.request, row.done)  # an earlier plan may have been further
+            made = self._stage.run(chunk, self._input(row))
+        except (LeaseEnded, ValueError):  # what came before it is not there
+            return ChunkLate(request=row.request, done=row.done, why="gone")
+        end = time.monotonic()
+        self._ran.append((start, end))
+        self._free = end
+        token, cache = None, None
+        try:
+            if row.final and row.keep:
+                cache = self._server.offer(row.request, lease_s=row.lease_s)
+        except LeaseEnded:
+            return ChunkLate(request=row.request, done=row.done, why="gone")
+        if self._onward is not None:
+            self._hand_on(row, made)
+        elif row.final and row.sampling is not None:
+            token = draw(made, row.sampling, at=0)
+            if not row.keep:
+                pool.free(row.request, Freed.ABORTED)
+        return ChunkRan(
+            request=row.request, done=row.done, tokens=chunk.tokens, start_s=start, end_s=end, token=token,
+            cache=cache,
+        )  # fmt: skip
+
+    def _input(self, row: Row) -> Tensor:
+        """What the stage runs. Raises ValueError where it is not there: dropped since the row was due."""
+        if self._stage.part.is_first:
+            return torch.tensor(row.ids, dtype=torch.int64)
+        with self._changed:
+            hidden = self._inputs.take(row)
+        if hidden is None:
+            raise ValueError("the hidden states are gone")
+        return hidden
+
+    def _hand_on(self, row: Row, hidden: Tensor) -> None:
+        """To the next stage, unless nobody wants it any more."""
+        if self._onward is not None and row.request in self._stage.pool.requests:
+            what = Handed(request=row.request, done=row.done, tokens=row.tokens, lease_s=row.lease_s)
+            self._onward.send(what, hidden)
+
+
+class SpanTo(Protocol):
+    """Takes note of a chunk that ran."""
+
+    def __call__(self, start: float, end: float) -> None: ...
+
+
+def _chunk(row: Row) -> Chunk:
+    return Chunk(request=row.request, done=row.done, tokens=row.tokens, final=row.final)

@@ -1,0 +1,73 @@
+"""Hidden states that wait in a rank for their chunk."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.serve.hand_on import Handed
+from engine.serve.seat_wire import Row
+
+_Key = tuple[str, int, int]  # request, tokens before, tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    hidden: Tensor
+    expires: float
+
+
+class SeatInputs:
+    """What the stage before handed on, in main memory, until it is used, dropped, or its lease ends.
+
+    Two that are of the same tokens are the same: one that was planned anew may use what came before. Not for
+    two threads at once.
+
+    Parameters
+    ----------
+    most_bytes : that all may have. What came first goes first: it is the likeliest to be of no use any more,
+        and a chunk that misses its own is planned anew.
+    clock : monotonic seconds.
+    """
+
+    def __init__(self, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most_bytes, self._clock = most_bytes, clock
+        self._waiting: dict[_Key, _Waiting] = {}
+
+    @property
+    def bytes_in_use(self) -> int:
+        return sum(one.hidden.nbytes for one in self._waiting.values())
+
+    def put(self, what: Handed, hidden: Tensor) -> None:
+        """Keep hidden states (tokens, hidden) for their chunk."""
+        self.expire()
+        key = what.request, what.done, what.tokens
+        self._waiting.pop(key, None)
+        room = self._most_bytes - hidden.nbytes
+        while self._waiting and self.bytes_in_use > room:
+            del self._waiting[next(iter(self._waiting))]
+        if room >= 0:
+            self._waiting[key] = _Waiting(hidden, self._clock() + what.lease_s)
+
+    def has(self, row: Row) -> bool:
+        """Whether the row's are there."""
+        return (row.request, row.done, row.tokens) in self._waiting
+
+    def take(self, row: Row) -> Tensor | None:
+        """The row's, which are gone with it; None where they are not there."""
+        found = self._waiting.pop((row.request, row.done, row.tokens), None)
+        return None if found is None else found.hidden
+
+    def drop(self, request: str) -> None:
+        """Nobody wants any more what is of `request`."""
+        self._waiting = {key: one for key, one in self._waiting.items() if key[0] != request}
+
+    def clear(self) -> None:
+        """Nobody wants anything any more."""
+        self._waiting.clear()
+
+    def expire(self) -> None:
+        """Forget all whose lease has ended."""
+        now = self._clock()
+        self._waiting = {key: one for key, one in self._waiting.items() if one.expires > now}

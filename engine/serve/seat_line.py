@@ -1,0 +1,133 @@
+"""A rank's connection to the desk of its data centre, which is found again whenever it was lost."""
+
+import contextlib
+import json
+import socket
+import threading
+from typing import Any
+
+from engine.control.errors import TransportError
+from engine.control.handshake import Identity, dial
+from engine.inputs import Document
+from engine.serve.kv_wire import greet
+from engine.serve.seat import Seat
+from engine.serve.seat_wire import (
+    MOST_LINE_BYTES,
+    ChunkRan,
+    IterationBegun,
+    IterationRan,
+    Row,
+    line_of,
+    to_seat,
+)
+
+LOOK_S = 0.1  # between two looks for a desk
+CONNECT_S = 5.0
+# What a desk that does not read may leave lying before it is taken for dead: some seconds of signals.
+SEND_BUFFER_BYTES = 256 * 1024
+
+
+def address_key(dc: int) -> str:
+    """Where in the rendezvous store the desk of a data centre says where it listens for ranks."""
+    return f"prefill/desk/{dc}"
+
+
+class SeatLine:
+    """Joins `seat` to the desk that has rank `desk`; its address is in the rendezvous `store`."""
+
+    def __init__(self, seat: Seat, me: Identity, store: Any, *, dc: int, desk: int) -> None:
+        self._seat, self._me, self._store, self._key, self._desk = seat, me, store, address_key(dc), desk
+        self._sending = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._offset_s = 0.0  # the desk's clock less ours
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="desk-line", daemon=True)
+        self._thread.start()
+
+    def say(self, message: Document) -> None:
+        """Send, without waiting: a desk that is behind costs training nothing. What cannot be sent is lost
+        together with the connection, by which the desk knows."""
+        line = line_of(self._on_its_clock(message))
+        with self._sending:
+            if self._socket is None:
+                return
+            try:
+                if self._socket.send(line, socket.MSG_DONTWAIT) == len(line):
+                    return
+            except OSError:
+                pass
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket = None
+
+    def _on_its_clock(self, message: Document) -> Document:
+        offset_s = self._offset_s
+        update: dict[str, Any]
+        match message:
+            case IterationBegun():
+                update = {"start_s": message.start_s + offset_s}
+            case ChunkRan():
+                update = {"start_s": message.start_s + offset_s, "end_s": message.end_s + offset_s}
+            case IterationRan():
+                update = {
+                    "starts_s": tuple(start_s + offset_s for start_s in message.starts_s),
+                    "ends_s": tuple(end_s + offset_s for end_s in message.ends_s),
+                }
+            case _:
+                return message
+        return message.model_copy(update=update)
+
+    def close(self) -> None:
+        """End the connection and its thread."""
+        self._closing.set()
+        with self._sending:
+            if self._socket is not None:
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(CONNECT_S)
+
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            with contextlib.suppress(TransportError, OSError, ValueError, RuntimeError):
+                address = self._found()
+                if address is not None:
+                    self._talk(address)
+            self._closing.wait(LOOK_S)
+
+    def _found(self) -> tuple[str, int] | None:
+        """Where the desk listens. RuntimeError of the store: its rank is gone, or has no time for us."""
+        if not self._store.check([self._key]):
+            return None
+        host, port = json.loads(self._store.get(self._key))
+        return host, port
+
+    def _talk(self, address: tuple[str, int]) -> None:
+        with socket.create_connection(address, timeout=CONNECT_S) as connected:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            greeting = greet(connected, dial(self._me, peer=self._desk, index=0, count=1))
+            connected.settimeout(None)
+            self._offset_s = greeting.clock_offset_s
+            with self._sending:
+                self._socket = connected
+            try:
+                self._seat.attach(self)
+                self._listen(connected)
+            finally:
+                with self._sending:
+                    self._socket = None
+                self._seat.detach()
+
+    def _listen(self, connected: socket.socket) -> None:
+        with connected.makefile("rb") as lines:
+            while line := lines.readline(MOST_LINE_BYTES):
+                if not line.endswith(b"\n"):
+                    return
+                message = to_seat(line)
+                if isinstance(message, Row):
+                    ours = {
+                        "begin_s": message.begin_s - self._offset_s,
+                        "until_s": message.until_s - self._offset_s,
+                    }
+                    message = message.model_copy(update=ours)
+                self._seat.heed(message)

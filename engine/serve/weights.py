@@ -1,0 +1,190 @@
+"""The weights of one stage: which tensors they are, how many bytes, and where on disk each of them lies.
+
+A stage opens only the files that hold tensors of its own, and reads nothing else from them.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from engine.errors import InputError
+from engine.job.prefill.config import LlamaConfig
+from engine.nn.model import layers_of_places
+from engine.nn.names import LLAMA_BLOCK, LLAMA_ENDS
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+EMBEDDING = f"{LLAMA_ENDS['token']}.weight"
+NORM = f"{LLAMA_ENDS['norm']}.weight"
+HEAD = "lm_head.weight"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+READABLE = {"F64", "F32", "BF16", "F16"}  # as safetensors names them
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one of `stages` stages holds of a model: blocks `first` to `first + count`, and perhaps an end."""
+
+    config: LlamaConfig
+    stage: int
+    stages: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.stages <= self.config.num_hidden_layers:
+            allowed = f"1 to {self.config.num_hidden_layers}, the model's layers"
+            raise InputError("stages", self.stages, allowed)
+        if not 0 <= self.stage < self.stages:
+            raise InputError("stage", self.stage, f"0 to {self.stages - 1}")
+
+    @property
+    def blocks(self) -> range:
+        """The model's blocks here, counted from 0."""
+        numbers = layers_of_places(self.config.num_hidden_layers, self.stages)[self.stage]
+        inner = [number - 1 for number in numbers if 1 <= number <= self.config.num_hidden_layers]
+        return range(inner[0], inner[-1] + 1)
+
+    @property
+    def is_first(self) -> bool:
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage == self.stages - 1
+
+    @property
+    def head_name(self) -> str:
+        """The tensor that makes logits: the embedding where the two are tied."""
+        return EMBEDDING if self.config.tie_word_embeddings else HEAD
+
+    @property
+    def shapes(self) -> Shapes:
+        """Shape of every tensor that this stage needs, by its name in the checkpoint."""
+        config = self.config
+        made: Shapes = {}
+        if self.is_first:
+            made[EMBEDDING] = (config.vocab_size, config.hidden_size)
+        for block in self.blocks:
+            made |= {name_in(block, ours): shape for ours, shape in block_shapes(config).items()}
+        if self.is_last:
+            made |= {NORM: (config.hidden_size,), self.head_name: (config.vocab_size, config.hidden_size)}
+        return made
+
+    def hidden_bytes(self, dtype: str) -> int:
+        """Of one token's hidden state between two stages."""
+        return self.config.hidden_size * DTYPES[dtype].itemsize
+
+    def weight_bytes(self, dtype: str) -> int:
+        """Bytes of all weights here, computed from the shapes alone."""
+        return sum(torch.Size(shape).numel() for shape in self.shapes.values()) * DTYPES[dtype].itemsize
+
+    def check_budget(self, dtype: str, budget_bytes: int | None) -> None:
+        """Raise InputError, with the figures, where the weights are over the budget (None: no limit)."""
+        needed = self.weight_bytes(dtype)
+        if budget_bytes is not None and needed > budget_bytes:
+            allowed = (
+                f"stage {self.stage} of {self.stages} has weights of {needed:,} bytes in {dtype}: "
+                f"{needed - budget_bytes:,} too many"
+            )
+            raise InputError("weight_budget_bytes", budget_bytes, allowed)
+
+
+def name_in(block: int, ours: str) -> str:
+    """The checkpoint's name for a weight of a block."""
+    return f"model.layers.{block}.{LLAMA_BLOCK[ours]}.weight"
+
+
+def block_shapes(config: LlamaConfig) -> Shapes:
+    """Shapes of a block's weights by our names; matrices are (out, in)."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    wide, narrow = config.num_attention_heads * config.head_size, config.kv_heads * config.head_size
+    return {
+        "attention_norm": (hidden,), "query": (wide, hidden), "key": (narrow, hidden),
+        "value": (narrow, hidden), "project": (hidden, wide), "mlp_norm": (hidden,),
+        "gate": (inner, hidden), "widen": (inner, hidden), "narrow": (hidden, inner),
+    }  # fmt: skip
+
+
+def read_weights(folder: Path, part: Part, *, dtype: str, device: torch.device) -> dict[str, Tensor]:
+    """The stage's tensors from the safetensors in `folder`, in `dtype` on `device`.
+
+    Raises
+    ------
+    InputError
+        A file or tensor is missing or damaged, or is of another shape or type than config.json says.
+    """
+    made: dict[str, Tensor] = {}
+    with ExitStack() as opened:
+        for file, names in _by_file(folder, part.shapes).items():
+            try:
+                tensors = opened.enter_context(safe_open(folder / file, framework="pt"))
+                for name in names:
+                    made[name] = _checked(tensors, name, part.shapes[name]).to(device, DTYPES[dtype])
+            except FileNotFoundError:
+                raise InputError("checkpoint", str(folder / file), "no such file") from None
+            except (SafetensorError, OSError) as error:
+                raise InputError("checkpoint", str(folder / file), f"cannot be read ({error})") from None
+    return made
+
+
+def random_weights(part: Part, *, dtype: str, device: torch.device, seed: int) -> dict[str, Tensor]:
+    """Weights as training would begin with: normal with config.json's `initializer_range`, norms of 1.
+
+    For measuring how long a model takes, which its values have no say in.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+    made: dict[str, Tensor] = {}
+    for name, shape in part.shapes.items():
+        tensor = torch.ones(shape, dtype=DTYPES[dtype], device=device)
+        if len(shape) > 1:
+            tensor.normal_(0.0, part.config.initializer_range, generator=generator)
+        made[name] = tensor
+    return made
+
+
+def _checked(tensors: safe_open, name: str, shape: tuple[int, ...]) -> Tensor:
+    found = tensors.get_slice(name)
+    if tuple(found.get_shape()) != shape:
+        raise InputError(f"tensor {name}", list(found.get_shape()), f"config.json makes it {list(shape)}")
+    if found.get_dtype() not in READABLE:
+        allowed = f"allowed: {', '.join(sorted(READABLE))}"
+        raise InputError(f"tensor {name}", found.get_dtype(), allowed)
+    return tensors.get_tensor(name)
+
+
+def _by_file(folder: Path, shapes: Shapes) -> dict[str, list[str]]:
+    """The names of `shapes` by the file that holds them."""
+    made: dict[str, list[str]] = {}
+    for name, file in _places(folder, list(shapes)):
+        made.setdefault(file, []).append(name)
+    return made
+
+
+def _places(folder: Path, names: list[str]) -> Iterator[tuple[str, str]]:
+    if not (folder / INDEX).is_file():
+        if not (folder / SINGLE).is_file():
+            raise InputError("checkpoint", str(folder), f"has neither {SINGLE} nor {INDEX}")
+        yield from ((name, SINGLE) for name in names)
+        return
+    try:
+        place_of = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        for name in names:
+            file = place_of.get(name)
+            if file is None:
+                raise InputError("checkpoint", str(folder), f"{INDEX} has no tensor {name}")
+            if not isinstance(file, str) or Path(file).name != file:
+                raise InputError(
+                    "checkpoint", str(folder), f"{INDEX} names a file outside the folder: {file}"
+                )
+            yield name, file
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError("checkpoint", str(folder), f"{INDEX} is no index of safetensors") from None

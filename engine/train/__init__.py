@@ -1,0 +1,1 @@
+"""Training: the executor and what it needs, checkpoints, recovery, re-planning, swap."""

@@ -1,0 +1,200 @@
+"""One rank's side of adapting: what it reports, and when it goes over to another schedule.
+
+Reports lie in the rendezvous store, where each takes the place of one that is a few iterations old. The first
+rank reads them, judges and plans. A new schedule is announced there as text, at the start of iteration N and
+before the first rank sends anything of N, for iteration N + 1: no rank can finish N without the first one, so
+all find it in time (as with engine.train.boundary).
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Protocol, TypeVar
+
+from engine.control.errors import PeerLost
+from engine.errors import InputError
+from engine.job.adapt.judge import Judge, Verdict
+from engine.job.adapt.measured import as_rows, planned, slowest, summary
+from engine.job.adapt.replan import Replanned, replan
+from engine.job.job import TrainJob
+from engine.schedule import Schedule
+from engine.schedule.text import parse_schedule
+from engine.schedule.timing import DeadlockError
+from engine.simulate.spans import Span
+
+T = TypeVar("T")
+SLOTS = 4  # reports of a rank that are kept: none is more than two iterations behind the first rank
+WARM_UP = 2  # iterations that are not judged
+# A greedy plan is there within milliseconds and can be announced at once; a search goes on beside training.
+AT_ONCE_S = 0.1
+
+
+class Store(Protocol):
+    """What is needed of torch.distributed's stores."""
+
+    def check(self, keys: list[str], /) -> bool: ...
+    def get(self, key: str, /) -> bytes: ...
+    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
+    def set(self, key: str, value: str, /) -> None: ...
+
+
+class Follower:
+    """Reports what a rank measures, and learns of new schedules."""
+
+    def __init__(self, store: Store, *, rank: int) -> None:
+        self._store, self._rank = store, rank
+        self._plans = 0  # that were found
+        self._next: tuple[int, Schedule] | None = None
+
+    def report(self, iteration: int, spans: Sequence[Span]) -> None:
+        """Tell the first rank what an iteration took here. Raises PeerLost where that rank is gone."""
+        value = json.dumps([iteration, summary(spans)])
+        _asking(lambda: self._store.set(_report_key(iteration, self._rank), value))
+
+    def before(self, iteration: int) -> Schedule | None:
+        """The schedule that holds from `iteration` on, where it is another; asked at its start.
+
+        Raises
+        ------
+        PeerLost
+            The store is gone, and with it the first rank.
+        """
+        if self._next is None:
+            self._next = self._announced(iteration)
+        if self._next is None or iteration < self._next[0]:
+            return None
+        schedule, self._next = self._next[1], None
+        return schedule
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """What the result says of it; the first rank's."""
+        return []
+
+    def _announced(self, iteration: int) -> tuple[int, Schedule] | None:
+        key = f"adapt/plan/{self._plans}"
+        if not _asking(lambda: self._store.check([key])):
+            return None
+        self._plans += 1
+        begins, text = json.loads(_asking(lambda: self._store.get(key)))
+        return begins, parse_schedule(text)
+
+
+class Leader(Follower):
+    """The first rank, which also judges and decides.
+
+    Parameters
+    ----------
+    schedule : that the run begins with.
+    say : takes the `adapted` events.
+    """
+
+    def __init__(
+        self, store: Store, *, rank: int, ranks: Sequence[int], job: TrainJob, schedule: Schedule,
+        say: Callable[[dict[str, Any]], None],
+    ) -> None:  # fmt: skip
+        super().__init__(store, rank=rank)
+        assert job.adapt is not None
+        self._ranks, self._job, self._schedule, self._say = tuple(ranks), job, schedule, say
+        self._settings = job.adapt
+        self._expected = planned(job.scenario, schedule)
+        self._judge = self._new_judge()
+        self._heard: int | None = None  # the iteration of which the reports come next; None: none began yet
+        self._verdict: Verdict | None = None  # that is being planned for
+        self._planning: Future[Replanned] | None = None
+        self._planner = ThreadPoolExecutor(1, thread_name_prefix="replan")
+        self._told: list[dict[str, Any]] = []
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        return self._told
+
+    def _announced(self, iteration: int) -> tuple[int, Schedule] | None:
+        if self._planning is None:
+            self._listen(iteration)
+        if self._planning is None or not wait([self._planning], AT_ONCE_S).done:
+            return None
+        planning, self._planning = self._planning, None
+        return self._decide(iteration, planning)
+
+    def _listen(self, iteration: int) -> None:
+        """Judge the iterations of which all ranks have reported."""
+        if self._heard is None:
+            self._heard = iteration + WARM_UP
+        self._heard = max(self._heard, iteration - SLOTS + 1)
+        while self._heard < iteration:
+            reports = self._reports(self._heard)
+            if reports is None:
+                return
+            self._heard += 1
+            if verdict := self._judge.observe(slowest(rows for _, rows in reports)):
+                self._plan(verdict)
+                return
+
+    def _reports(self, iteration: int) -> list[Any] | None:
+        """(iteration, summary) of every rank; None while one has not reported."""
+        keys = [_report_key(iteration, rank) for rank in self._ranks]
+        if not _asking(lambda: self._store.check(keys)):
+            return None
+        reports = [json.loads(text) for text in _asking(lambda: self._store.multi_get(keys))]
+        return None if any(number < iteration for number, _ in reports) else reports
+
+    def _plan(self, verdict: Verdict) -> None:
+        expected, measured = dict(self._expected), {**self._expected, **verdict.measured}
+        self._verdict = verdict
+        self._planning = self._planner.submit(replan, self._job, self._schedule, expected, measured)
+
+    def _decide(self, iteration: int, planning: Future[Replanned]) -> tuple[int, Schedule] | None:
+        assert self._verdict is not None
+        self._heard = iteration  # what was measured before is known, or from before a search
+        try:
+            found = planning.result()
+        except (InputError, DeadlockError) as error:
+            print(f"no plan for what was measured: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            self._expected |= self._verdict.measured
+            self._judge.expect(self._expected)
+            return None
+        self._expected = dict(found.expected)
+        if found.schedule is None:
+            if abs(found.before_s / found.planned_s - 1) > self._settings.deviation:
+                self._tell(iteration, found)
+            self._judge.expect(self._expected)
+            return None
+        begins = iteration + 1
+        _asking(
+            lambda: self._store.set(f"adapt/plan/{self._plans}", json.dumps([begins, str(found.schedule)]))
+        )
+        self._plans += 1
+        self._tell(begins, found)
+        self._schedule = found.schedule
+        self._judge = self._new_judge()
+        return begins, found.schedule
+
+    def _new_judge(self) -> Judge:
+        settings = self._settings
+        return Judge(self._expected, limit=settings.deviation, iterations=settings.iterations)
+
+    def _tell(self, iteration: int, found: Replanned) -> None:
+        assert self._verdict is not None
+        event = {
+            "iteration": iteration, "replanned": found.schedule is not None, "policy": found.policy,
+            "deviations": [deviation.as_dict() for deviation in self._verdict.deviations],
+            "planned_s": round(found.planned_s, 6), "before_s": round(found.before_s, 6),
+            "after_s": round(found.after_s, 6), "t": time.time(),
+            "schedule": str(found.schedule or self._schedule), "times": as_rows(found.expected),
+        }  # fmt: skip
+        self._told.append(event)
+        self._say({"kind": "adapted", "rank": self._rank, **event})
+
+
+def _report_key(iteration: int, rank: int) -> str:
+    return f"adapt/report/{iteration % SLOTS}/{rank}"
+
+
+def _asking(ask: Callable[[], T]) -> T:
+    try:
+        return ask()
+    except RuntimeError as error:
+        raise PeerLost(f"rendezvous: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,70 @@
+"""Ending a run after a whole iteration, the same one on every rank.
+
+The first rank leads. At the start of iteration N it sees that a stop is asked and writes N into the
+rendezvous store before it sends anything of N. No rank can finish N without something that the first rank
+sent in N (its activations, and through them every all-reduce), so at the start of N + 1 all find it there.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from engine.control.errors import PeerLost
+
+KEY = "stop_after"
+
+
+class Store(Protocol):
+    """What is needed of torch.distributed's stores."""
+
+    def check(self, keys: list[str], /) -> bool: ...
+    def get(self, key: str, /) -> bytes: ...
+    def set(self, key: str, value: str, /) -> None: ...
+
+
+class Flag(Protocol):
+    """Bytes that may change under us."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+
+class Boundary:
+    """Where one rank's run ends before its time.
+
+    Parameters
+    ----------
+    asked : one byte, shared with the process that hosts the rank, which sets it to ask for the end.
+    leads : whether this is the run's first rank.
+    say : takes the `boundary` event that the first rank sends.
+    """
+
+    def __init__(
+        self, store: Store, *, rank: int, asked: Flag, leads: bool, say: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._store, self._rank, self._asked, self._leads, self._say = store, rank, asked, leads, say
+        self._last: int | None = None
+
+    def passed(self, iteration: int) -> bool:
+        """Whether the run is over before `iteration`; asked at its start, before anything of it is sent.
+
+        Raises
+        ------
+        PeerLost
+            The store is gone, and with it the first rank.
+        """
+        if self._last is None:
+            self._last = self._lead(iteration) if self._leads else self._follow()
+        return self._last is not None and iteration > self._last
+
+    def _lead(self, iteration: int) -> int | None:
+        if not self._asked[0]:
+            return None
+        self._store.set(KEY, str(iteration))
+        self._say({"kind": "boundary", "rank": self._rank, "iteration": iteration, "t": time.time()})
+        return iteration
+
+    def _follow(self) -> int | None:
+        try:
+            return int(self._store.get(KEY)) if self._store.check([KEY]) else None
+        except RuntimeError as error:
+            raise PeerLost(f"rendezvous: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,132 @@
+"""One rank's checkpoints: what it resumes from, and what it saves on its way."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from engine import __version__
+from engine.job.checkpoint.manifest import (
+    Checkpoint,
+    DataPosition,
+    LayerFile,
+    Manifest,
+    RandomState,
+    SavedFile,
+    find,
+    resumed,
+)
+from engine.job.checkpoint.place import open_place
+from engine.job.fields import CheckpointSettings
+from engine.job.launch import LaunchSpec, RankAssignment
+from engine.nn.one_rank import ONE_RANK, OneRank
+from engine.train.checkpoint.layers import copy_of, load_into
+from engine.train.checkpoint.saver import Helper, Saver, Store, Terms
+from engine.train.corpus import Corpus
+
+RESUMED = "checkpoint/resumed"
+
+
+class Keeper:
+    """Restores and saves the `layers` (by number) of one rank; a job without checkpoints costs it nothing.
+
+    Parameters
+    ----------
+    say : takes the `checkpoint` events.
+    tp : how the stage is shared with other ranks: the lead writes its layers, all put them together.
+    """
+
+    def __init__(
+        self, spec: LaunchSpec, me: RankAssignment, store: Store, corpus: Corpus, *,
+        layers: Mapping[int, nn.Module], optimizer: Optimizer, say: Callable[[dict[str, Any]], None],
+        tp: OneRank = ONE_RANK,
+    ) -> None:  # fmt: skip
+        self._spec, self._me, self._job, self._store = spec, me, spec.job, store
+        self._layers, self._optimizer, self._tp = layers, optimizer, tp
+        self._leads = me.rank == spec.first_rank
+        self._tokenizer: bytes | None = None
+        needed = self._leads and (self._job.checkpoint or self._job.resume)
+        self._fingerprint = corpus.fingerprint() if needed else ""
+        found = self._agreed() if self._job.resume else None
+        self.resumed_from = found.manifest.step if found else None
+        if found:
+            for number, layer in layers.items():
+                load_into(layer, optimizer, found, number, tp)
+        settings = self._job.checkpoint
+        self._saver: Saver | Helper | None = None
+        if settings and me.pipeline == 0:
+            self._saver = (
+                self._new_saver(settings, say, found) if tp.leads else Helper(settings, self._copies)
+            )
+
+    @property
+    def first_step(self) -> int:
+        """The step to begin with, counted from 0."""
+        return self.resumed_from or 0
+
+    def after(self, step: int) -> bool:
+        """Copy the layers if a checkpoint is due after `step` steps; returns whether it was."""
+        if self._saver is None or not self._saver.due(step, last=step == self._job.steps):
+            return False
+        self._saver.save(step)
+        return True
+
+    def end(self, step: int) -> None:
+        """The run ends before its time after `step` steps: save them, if they are not."""
+        due = self._saver is not None and not self._saver.due(step, last=step == self._job.steps)
+        if self._saver and due and step > self.first_step:
+            self._saver.save(step)
+
+    def sound(self, step: int) -> None:
+        """The losses and norms of the first `step` steps are finite."""
+        if self._saver:
+            self._saver.sound(step)
+
+    def close(self) -> dict[str, Any] | None:
+        """Wait until all is written; returns how many were, or None where the job saves none."""
+        if self._saver is None:
+            return None
+        self._saver.close()
+        return self._saver.stats()
+
+    def _agreed(self) -> Checkpoint | None:
+        """The checkpoint that the first rank found and checked; every rank reads the same."""
+        if self._leads:
+            found = resumed(self._job, self._fingerprint)
+            self._store.set(RESUMED, json.dumps(found.where if found else None))
+            return found
+        where = json.loads(self._store.get(RESUMED))
+        return find(where) if where else None
+
+    def _new_saver(
+        self, settings: CheckpointSettings, say: Callable[[dict[str, Any]], None], found: Checkpoint | None
+    ) -> Saver:
+        path = self._job.model.tokenizer
+        if path and self._leads:
+            self._tokenizer = Path(path).read_bytes()
+        terms = Terms(
+            settings=settings, place=open_place(settings.dir), leader=self._spec.first_rank,
+            writers=tuple(a.rank for a in self._spec.ranks if a.pipeline == 0 and a.leads),
+            manifest=self._manifest, tokenizer=self._tokenizer,
+        )  # fmt: skip
+        return Saver(
+            terms, self._store, rank=self._me.rank, say=say, after=found.manifest.saved_at if found else 0.0,
+            copies=lambda: dict(self._copies()),
+        )  # fmt: skip
+
+    def _copies(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        for number, layer in self._layers.items():
+            yield number, copy_of(layer, self._optimizer, self._tp)
+
+    def _manifest(self, step: int, saved_at: float, files: list[LayerFile]) -> Manifest:
+        job = self._job
+        return Manifest(
+            version=__version__, saved_at=saved_at, step=step, dtype=job.dtype, seed=job.seed,
+            model=job.model.model_dump(mode="json", exclude_none=True), global_batch=job.global_batch,
+            data=DataPosition(fingerprint=self._fingerprint, sequences=step * job.global_batch),
+            rng=RandomState(key=[job.seed, step]), layers=files,
+            tokenizer=SavedFile.of("tokenizer.json", self._tokenizer) if self._tokenizer else None,
+        )  # fmt: skip

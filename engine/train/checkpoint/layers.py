@@ -1,0 +1,79 @@
+"""One layer's weights and optimizer state as tensors by name, copied out and put back."""
+
+from collections.abc import Mapping
+
+import torch
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from engine.errors import InputError
+from engine.job.checkpoint.manifest import Checkpoint
+from engine.nn.one_rank import ONE_RANK, OneRank
+
+WEIGHTS = "weights."
+MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's, as torch names them
+
+
+def copy_of(layer: nn.Module, optimizer: Optimizer, tp: OneRank = ONE_RANK) -> dict[str, Tensor]:
+    """Copies in host memory of a layer's weights and of their moments; taken between two iterations.
+
+    Whole ones where `tp` cuts the layer: all ranks of its stage take them together.
+    """
+    copies = {}
+    for name, parameter in layer.named_parameters():
+        copies[WEIGHTS + name] = _copied(tp.whole(parameter, parameter))
+        for moment in MOMENTS:
+            copies[f"{moment}.{name}"] = _copied(tp.whole(optimizer.state[parameter][moment], parameter))
+    return copies
+
+
+def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The safetensors file of a layer."""
+    return safetensors.save(dict(tensors))
+
+
+@torch.no_grad()
+def load_into(
+    layer: nn.Module, optimizer: Optimizer, checkpoint: Checkpoint, number: int, tp: OneRank = ONE_RANK
+) -> None:
+    """Put a layer's weights and moments back as they were after the checkpoint's step.
+
+    Raises
+    ------
+    InputError
+        The file is missing, corrupt, or holds other tensors than the layer has.
+    """
+    tensors = _tensors(checkpoint, number)
+    for name, parameter in layer.named_parameters():
+        parameter.copy_(tp.part(_fitting(tensors, WEIGHTS + name, parameter, checkpoint, number), parameter))
+        state = {m: _fitting(tensors, f"{m}.{name}", parameter, checkpoint, number) for m in MOMENTS}
+        optimizer.state[parameter] = {
+            "step": torch.tensor(float(checkpoint.manifest.step), device=parameter.device),
+            **{name: tp.part(tensor, parameter).clone() for name, tensor in state.items()},
+        }  # fmt: skip
+
+
+def _tensors(checkpoint: Checkpoint, number: int) -> dict[str, Tensor]:
+    try:
+        return safetensors.load(checkpoint.layer(number))
+    except SafetensorError as error:
+        raise InputError(
+            "resume", checkpoint.where, f"layer {number} is no safetensors file ({error})"
+        ) from None
+
+
+def _fitting(
+    tensors: dict[str, Tensor], name: str, like: Tensor, checkpoint: Checkpoint, number: int
+) -> Tensor:
+    tensor = tensors.get(name)
+    if tensor is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
+        has = "none" if tensor is None else f"{tuple(tensor.shape)} of {tensor.dtype}"
+        allowed = f"layer {number} needs {name} {tuple(like.shape)} of {like.dtype}; the checkpoint has {has}"
+        raise InputError("resume", checkpoint.where, allowed)
+    return tensor
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()

@@ -1,0 +1,171 @@
+"""The text that a job trains on, as bytes or tokens, and the order in which sequences are drawn from it.
+
+The sequences of a step depend on the seed, the step and the global batch only, never on how the batch is
+split over pipelines and microbatches.
+"""
+
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from engine.errors import InputError
+from engine.job.job import TrainJob
+from engine.train.tokens import Encoder
+
+MOST_FILES = 20_000
+# A file of up to 1 MiB counts whole in the fingerprint, a larger one by 256 samples of 4 KiB.
+SAMPLES, SAMPLE_BYTES = 256, 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Corpus:
+    """Files on disk (mapped, not read) and the number of sequences' starts that each holds."""
+
+    files: tuple[NDArray[Any], ...]
+    ends: NDArray[np.int64]  # running sum of starts, shape (files,)
+    seq: int
+    seed: int
+    held_out: "Corpus | None" = None
+
+    @classmethod
+    def of(cls, files: Sequence[NDArray[Any]], *, seq: int, seed: int) -> "Corpus":
+        """The sequences of the files that hold at least one. Raises InputError where none does."""
+        long_enough = [file for file in files if file.size > seq]
+        if not long_enough:
+            size = max((file.size for file in files), default=0)
+            allowed = f"needs a file of at least {seq + 1} (seq + 1) bytes or tokens; the longest has {size}"
+            raise InputError("data", None, allowed)
+        ends = np.cumsum([file.size - seq for file in long_enough], dtype=np.int64)
+        return cls(files=tuple(long_enough), ends=ends, seq=seq, seed=seed)
+
+    def batch(self, step: int, global_batch: int, samples: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
+        """Return tokens and targets of some samples of a step.
+
+        Parameters
+        ----------
+        step : counted from 0.
+        samples : indexes into the global batch.
+
+        Returns
+        -------
+        tokens, targets : int64, shape (len(samples), seq); targets are the next bytes or tokens.
+        """
+        generator = np.random.Generator(np.random.Philox(key=(self.seed, step)))
+        starts = generator.integers(0, int(self.ends[-1]), size=global_batch)[samples]
+        windows = np.stack([self._window(int(start)) for start in starts]).astype(np.int64)
+        return windows[:, :-1], windows[:, 1:]
+
+    def fingerprint(self) -> str:
+        """Hex digest of every file's length and bytes (of samples, where a file is large)."""
+        digest = xxhash.xxh3_128()
+        for file in self.files:
+            file = file.view(np.uint8)
+            digest.update(file.size.to_bytes(8, "little"))
+            step = max(1, file.size // SAMPLES)
+            for start in range(0, file.size, max(step, SAMPLE_BYTES)):
+                digest.update(file[start : start + SAMPLE_BYTES].tobytes())
+        return digest.hexdigest()
+
+    def _window(self, start: int) -> NDArray[Any]:
+        file = int(np.searchsorted(self.ends, start, side="right"))
+        offset = start - (int(self.ends[file - 1]) if file else 0)
+        return self.files[file][offset : offset + self.seq + 1]
+
+
+def samples_of(pipeline: int, microbatch: int, microbatches: int, micro_batch: int) -> NDArray[np.int64]:
+    """Indexes into the global batch of one microbatch: pipelines outermost, as n·M on one GPU."""
+    first = (pipeline * microbatches + microbatch) * micro_batch
+    return np.arange(first, first + micro_batch)
+
+
+def corpus_of(job: TrainJob, dc: str | None = None) -> Corpus:
+    """The corpus of a job, with what is held out of it where the job validates.
+
+    Parameters
+    ----------
+    dc : name of the data centre whose files are read, where the job names files for each; by default any.
+
+    Raises
+    ------
+    InputError
+        The files are missing, unreadable, or hold too little text; or the tokenizer does not fit.
+    """
+    data = job.data
+    if isinstance(data, dict):
+        data = data[dc] if dc is not None else next(iter(data.values()))
+    model = job.model
+    share = job.validation.share if job.validation else 0.0
+    return open_corpus(
+        data, seq=model.seq, seed=job.seed, tokenizer=model.tokenizer, vocab=model.vocabulary, share=share
+    )
+
+
+def open_corpus(
+    data: str | None, *, seq: int, seed: int, tokenizer: str | None = None, vocab: int = 256,
+    share: float = 0.0,
+) -> Corpus:  # fmt: skip
+    """Return the text of a file or folder, or by default of the Python standard library's own modules.
+
+    Parameters
+    ----------
+    tokenizer : a Hugging Face tokenizer file of at most `vocab` tokens; None: the bytes themselves.
+    share : of every file, at its end, that is held out (`Corpus.held_out`).
+
+    Raises
+    ------
+    InputError
+        `data` is missing, unreadable, or holds too little text for one sequence.
+    """
+    encoder = Encoder(tokenizer, vocab=vocab) if tokenizer else None
+    files = [_mapped(path, encoder) for path in corpus_files(data)]
+    try:
+        if not share:
+            return Corpus.of(files, seq=seq, seed=seed)
+        cuts = [round(file.size * (1.0 - share)) for file in files]
+        trained = Corpus.of([file[:cut] for file, cut in zip(files, cuts, strict=True)], seq=seq, seed=seed)
+        held_out = Corpus.of([file[cut:] for file, cut in zip(files, cuts, strict=True)], seq=seq, seed=seed)
+    except InputError as error:
+        part = f" in the parts of {1 - share:.0%} and {share:.0%}" if share else ""
+        raise InputError("data", data, error.allowed + part) from None
+    return replace(trained, held_out=held_out)
+
+
+def corpus_files(data: str | None) -> list[Path]:
+    """The files of a corpus in the order in which they are read."""
+    if data is None:
+        # Text that comes with every Python; sorted, so that it is the same on every node of one version.
+        return sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    try:
+        root = Path(data).expanduser()
+        exists = root.exists()
+    except (OSError, RuntimeError, ValueError):  # too long, a user that is none, NUL
+        exists = False
+    if not exists:
+        raise InputError("data", data[:200], "no such file or folder")
+    if root.is_file():
+        return [root]
+    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
+    if not files:
+        raise InputError("data", data, "the folder holds no files")
+    if len(files) > MOST_FILES:
+        raise InputError(
+            "data", data, f"holds {len(files):,} files; at most {MOST_FILES:,}: join them into fewer"
+        )
+    return files
+
+
+def _mapped(path: Path, encoder: Encoder | None) -> NDArray[Any]:
+    try:
+        if encoder is not None:
+            return encoder.tokens(path)
+        if path.stat().st_size == 0:
+            return np.empty(0, dtype=np.uint8)
+        return np.memmap(path, dtype=np.uint8, mode="r")
+    except OSError as error:
+        raise InputError("data", str(path), f"cannot be read ({error.strerror})") from None

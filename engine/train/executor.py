@@ -1,0 +1,357 @@
+"""Runs one GPU's part of a Schedule: real forward, recompute and backward passes, in the Schedule's order.
+
+An op starts when the GPU is free, its inputs have arrived and its gate is open; nothing here knows when the
+simulator would start it. On the emulated device an op lasts as long as its own profile says, and no less.
+
+A microbatch's way through the model is a row of places (engine.schedule.traversal), of which this GPU has one
+per model chunk. What the next place on the way needs is sent, or, where it is on this GPU too, handed on free
+of charge. Whatever an iteration needs of others is posted at its start, in the order in which it is needed.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from engine.nn.device import CpuDevice, Device, Moment, Side
+from engine.nn.model import Chunk, Stage, Taped, loss_of
+from engine.nn.one_rank import ONE_RANK, OneRank
+from engine.schedule.ir import OpKind, Schedule
+from engine.train.exchange import Incoming, Key, Outgoing
+from engine.train.gradients import Gradients
+from engine.train.recorder import Crossing, Recorder
+
+
+class Seat(Protocol):
+    """What has the GPU while no op of training does: prefill."""
+
+    def begin(self, iteration: int) -> None:
+        """An iteration begins: the GPU is free until its first op."""
+
+    def take(self) -> float:
+        """An op is due: returns once it may have the GPU, with the end of what had it (time.monotonic())."""
+
+    def give(self, start: float, end: float) -> None:
+        """An op is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One op of the order with what the executor needs to know of it.
+
+    keep : an F that keeps its graph, because no R of the microbatch follows.
+    final : the last op of the iteration that adds to the gradients of its chunk.
+    lasts_s : duration of an emulated op; None where it takes what it takes.
+    """
+
+    kind: OpKind
+    microbatch: int
+    chunk: int
+    keep: bool
+    final: bool
+    lasts_s: float | None
+
+    @property
+    def key(self) -> Key:
+        return self.chunk, self.microbatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """The way between a chunk here and the next (or previous) place, which is on another GPU.
+
+    takes : chunk of that place, by which what comes from there is known.
+    post_started, wait_started : word that the B of a microbatch has started there, and since when it is here;
+        None where no gate asks.
+    tell_started : says there that the B of a microbatch has started here; None where no gate asks.
+    """
+
+    incoming: Incoming
+    outgoing: Outgoing
+    takes: int
+    crossing: Crossing  # of what is sent
+    tell_started: Callable[[int], None] | None = None
+    post_started: Callable[[int], None] | None = None
+    wait_started: Callable[[int], float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A chunk's place on the way: what is before and after it forward.
+
+    A Port to another GPU, the number of a chunk on this one, or None where the model begins or ends.
+    """
+
+    before: Port | int | None
+    after: Port | int | None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """What the backward pass of a microbatch needs: its input where that takes a gradient, and its graph.
+
+    tape, gradients : where B is split, modules with weights and, after B, the gradients of their outputs.
+    """
+
+    leaf: Tensor | None
+    output: GradientEdge
+    tape: list[Taped]
+    gradients: Sequence[Tensor] = ()
+
+
+def work_of(
+    schedule: Schedule, pipeline: int, stage: int, lasts_s: Callable[[OpKind], float | None]
+) -> tuple[Work, ...]:
+    """Return one GPU's order with durations by kind of op."""
+    order = schedule.order(pipeline, stage)
+    recomputed = {(op.chunk, op.microbatch) for op in order if op.kind is OpKind.R}
+    adds = OpKind.W if schedule.has(OpKind.W) else OpKind.B
+    last = {op.chunk: i for i, op in enumerate(order) if op.kind is adds}
+    return tuple(
+        Work(
+            kind=op.kind, microbatch=op.microbatch, chunk=op.chunk, final=last[op.chunk] == i,
+            keep=(op.chunk, op.microbatch) not in recomputed, lasts_s=lasts_s(op.kind),
+        )
+        for i, op in enumerate(order)
+    )  # fmt: skip
+
+
+class Executor:
+    """One stage of one pipeline.
+
+    Parameters
+    ----------
+    places : of the stage's chunks, in order.
+    links : all ends of links that the places' ports use, each once.
+    batch : gives tokens and targets (int64, (microbatches · micro_batch, seq)) of a step; called only where
+        the model begins or ends.
+    shape : of a message, (micro_batch, seq, hidden).
+    late : an R waits until the gradient of its microbatch is there.
+    seat : of prefill, which has the GPU while no op runs; None where nothing is prefilled.
+    device : where the stage's chunks are. What comes from neighbours, and the batch, is in host memory.
+    tp : how the stage is shared with other ranks, which follow the same `work`; the lead sends and receives.
+    """
+
+    def __init__(
+        self, stage: Stage, work: tuple[Work, ...], *, places: Sequence[Place],
+        links: Sequence[Incoming | Outgoing], shape: tuple[int, int, int], dtype: torch.dtype,
+        microbatches: int, pipelines: int, batch: Callable[[int], tuple[Tensor, Tensor]], late: bool,
+        gradients: Gradients, recorder: Recorder, seat: Seat | None = None,
+        device: Device | None = None, tp: OneRank = ONE_RANK,
+    ) -> None:  # fmt: skip
+        self._device, self._tp = device or CpuDevice(), tp
+        self._chunks: list[Chunk] = list(stage.chunks)  # type: ignore[arg-type]
+        self._work, self._places, self._links, self._late = work, places, links, late
+        self._batch, self._gradients, self._recorder, self._seat = batch, gradients, recorder, seat
+        self._shape, self._dtype, self._microbatches = shape, dtype, microbatches
+        self._message_bytes = math.prod(shape) * dtype.itemsize
+        scale = torch.tensor(1.0 / (microbatches * pipelines), dtype=_loss_dtype(dtype))
+        self._share = scale.item()  # of a microbatch's loss in the step's
+        self._scale = scale.to(self._device.name)
+        self._splits = any(work.kind is OpKind.W for work in work)
+        self._needs_batch = any(place.before is None or place.after is None for place in places)
+        self._tokens: tuple[Tensor, ...] = ()
+        self._targets: tuple[Tensor, ...] = ()
+        # By chunk and microbatch: what ops take in, from the neighbours or from another chunk here.
+        self._inputs: dict[Key, Tensor] = {}
+        self._gradients_in: dict[Key, Tensor] = {}
+        self._awaited: set[Key] = set()  # whose gradient has not been waited for
+        self._since = 0.0  # time.monotonic(): all that was waited for is there since
+        self._kept: dict[Key, _Kept] = {}
+        self._losses: list[Tensor] = []
+        self.loss = 0.0
+
+    def run(self, iteration: int) -> None:
+        """Run all ops of an iteration; gradients and the scaled `loss` are left behind."""
+        self._begin(iteration)
+        for work in self._work:
+            _OPS[work.kind](self, work)
+        self._device.settle()
+        for loss in self._losses:
+            self.loss += loss.item() * self._share
+
+    def _begin(self, iteration: int) -> None:
+        self.loss = 0.0
+        self._losses.clear()
+        self._gradients.clear()
+        for link in self._links:
+            link.begin(iteration)
+        if self._seat is not None:
+            self._seat.begin(iteration)
+        for work in self._work:
+            self._post(work)
+        if self._needs_batch:
+            tokens, targets = self._batch(iteration)
+            self._tokens = tokens.to(self._device.name).chunk(self._microbatches)
+            self._targets = targets.to(self._device.name).chunk(self._microbatches)
+        self._since = time.monotonic()
+
+    def _post(self, work: Work) -> None:
+        place, m = self._places[work.chunk], work.microbatch
+        if work.kind is OpKind.F and isinstance(place.before, Port):
+            place.before.incoming.post((place.before.takes, m), self._message_bytes)
+        elif work.kind is OpKind.B and isinstance(place.after, Port):
+            self._awaited.add(work.key)
+            place.after.incoming.post((place.after.takes, m), self._message_bytes)
+        elif work.kind is OpKind.R and isinstance(place.after, Port) and place.after.post_started:
+            place.after.post_started(m)
+
+    def _forward(self, work: Work) -> None:
+        place, m = self._places[work.chunk], work.microbatch
+        if isinstance(place.before, Port):
+            self._inputs[work.key] = self._received(place.before, m, "previous")
+        start = self._start()
+        output = self._compute(work, keep=work.keep)
+        if place.after is None:
+            self._losses.append(output.detach())
+        end = self._end(work, start)
+        if isinstance(place.after, Port):
+            self._send(place.after, m, output, end)
+        elif place.after is not None:
+            self._inputs[place.after, m] = output.detach()
+
+    def _recompute(self, work: Work) -> None:
+        after = self._places[work.chunk].after
+        if self._late:
+            self._await_gradient(work)
+        elif isinstance(after, Port) and after.wait_started:
+            self._since = max(self._since, after.wait_started(work.microbatch))
+        start = self._start()
+        self._compute(work, keep=True)
+        self._end(work, start)
+
+    def _backward(self, work: Work) -> None:
+        place, m = self._places[work.chunk], work.microbatch
+        self._await_gradient(work)
+        start = self._start()
+        if isinstance(place.before, Port) and place.before.tell_started:
+            place.before.tell_started(m)
+        kept = self._kept[work.key]
+        gradient = self._scale if place.after is None else self._gradients_in[work.key]
+        if self._splits:
+            upstream = self._split(kept, gradient)
+            end = self._end(work, start)
+        else:
+            self._add(work, lambda: torch.autograd.backward((kept.output,), (gradient,)))
+            upstream = kept.leaf.grad if kept.leaf is not None else None
+            self._let_go(work)
+            end = self._end(work, start)
+            self._finished(work)
+        if isinstance(place.before, Port):
+            assert upstream is not None
+            self._send(place.before, m, upstream, end)
+        elif place.before is not None:
+            assert upstream is not None
+            self._gradients_in[place.before, m] = upstream
+
+    def _split(self, kept: _Kept, gradient: Tensor) -> Tensor | None:
+        """The input part of a backward pass; what the weight part needs is kept."""
+        wanted = [edge for edge, _ in kept.tape]
+        if kept.leaf is not None:
+            wanted.append(get_gradient_edge(kept.leaf))
+        gradients = torch.autograd.grad((kept.output,), wanted, (gradient,), retain_graph=True)
+        kept.gradients = gradients[: len(kept.tape)]
+        return gradients[-1] if kept.leaf is not None else None
+
+    def _weight(self, work: Work) -> None:
+        start = self._start()
+        kept = self._kept[work.key]
+        self._add(work, lambda: _weight_gradients(kept))
+        self._let_go(work)
+        self._end(work, start)
+        self._finished(work)
+
+    def _add(self, work: Work, backward: Callable[[], None]) -> None:
+        """Run what adds to the gradients of a chunk."""
+        if work.final:
+            self._gradients.finishing(work.chunk)
+        backward()
+
+    def _finished(self, work: Work) -> None:
+        if work.final:
+            self._gradients.finished(work.chunk)
+
+    def _let_go(self, work: Work) -> None:
+        """Free what was held of a microbatch."""
+        for held in (self._kept, self._inputs, self._gradients_in):
+            held.pop(work.key, None)
+
+    def _compute(self, work: Work, *, keep: bool) -> Tensor:
+        """Forward pass of a microbatch; with `keep` its graph is kept for the backward pass."""
+        place, chunk, m = self._places[work.chunk], self._chunks[work.chunk], work.microbatch
+        tape: list[Taped] = []
+        chunk.tape = tape if keep and self._splits else None
+        with torch.set_grad_enabled(keep):
+            leaf = None
+            if place.before is None:
+                x = self._tokens[m]
+            else:
+                # A leaf of its own on the received bytes: the gradient for the neighbour gathers in it.
+                x = leaf = self._inputs[work.key].detach().requires_grad_(keep)
+            output: Tensor = chunk(x)
+            if place.after is None:
+                output = loss_of(output, self._targets[m])
+        chunk.tape = None
+        if keep:
+            self._kept[work.key] = _Kept(leaf=leaf, output=get_gradient_edge(output), tape=tape)
+            self._inputs.pop(work.key, None)
+        return output
+
+    def _await_gradient(self, work: Work) -> None:
+        after = self._places[work.chunk].after
+        if isinstance(after, Port) and work.key in self._awaited:
+            self._gradients_in[work.key] = self._received(after, work.microbatch, "next")
+            self._awaited.discard(work.key)
+
+    def _received(self, port: Port, m: int, side: Side) -> Tensor:
+        message = port.incoming.wait((port.takes, m))
+        self._since = max(self._since, message.arrived)
+        shaped = message.tensor.view(self._dtype).view(self._shape)
+        return self._tp.take(shaped, lambda received: self._device.load(received, side))
+
+    def _send(self, port: Port, m: int, tensor: Tensor, made: Moment) -> None:
+        if not self._tp.leads:
+            return
+        sent = port.outgoing.send((port.crossing.chunk, m), tensor.detach().contiguous(), made)
+        self._recorder.sent(port.crossing, m, sent)
+
+    def _start(self) -> Moment:
+        if self._seat is not None:
+            self._since = max(self._since, self._seat.take())
+        return self._device.begin(self._since)
+
+    def _end(self, work: Work, start: Moment) -> Moment:
+        end = self._device.end(start, work.lasts_s)
+        self._device.tell(start, end, partial(self._note, work))
+        if self._seat is not None:
+            self._device.settle()  # the GPU is free for prompts once the op is done, not once it is queued
+        return end
+
+    def _note(self, work: Work, start: float, end: float) -> None:
+        self._recorder.op(work.kind.name, work.microbatch, start, end, chunk=work.chunk)  # type: ignore[arg-type]
+        if self._seat is not None:
+            self._seat.give(start, end)
+
+
+def _weight_gradients(kept: _Kept) -> None:
+    """The weight part of a backward pass, module by module from the last one on."""
+    for (edge, weights), gradient in zip(reversed(kept.tape), reversed(kept.gradients), strict=True):
+        torch.autograd.backward((edge,), (gradient,), inputs=weights)
+
+
+def _loss_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype is torch.bfloat16 else dtype
+
+
+_OPS: dict[OpKind, Callable[[Executor, Work], None]] = {
+    OpKind.F: Executor._forward,
+    OpKind.R: Executor._recompute,
+    OpKind.B: Executor._backward,
+    OpKind.W: Executor._weight,
+}

@@ -1,0 +1,265 @@
+"""What connects one rank to the others: rendezvous, gloo or NCCL in its DC, transport to neighbours."""
+
+import json
+import os
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+import torch.distributed
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+
+from engine.control.errors import PeerLost
+from engine.control.silence import WAIT_S
+from engine.job.job import TrainJob
+from engine.job.launch import LaunchSpec, RankAssignment
+from engine.job.network import HopNetwork
+from engine.nn.device import Device
+from engine.schedule.ir import Schedule
+from engine.train.exchange import raw
+from engine.train.recovery.cuts import Cuts
+from engine.train.ring import Ring
+from engine.train.staging import StagedSums
+from engine.train.wiring import neighbours
+from engine.transport import Address, Endpoint, LinkShape, Peer, TlsFiles
+
+RENDEZVOUS_S = 120.0
+
+
+class Mesh:
+    """The connections of rank `me`.
+
+    Parameters
+    ----------
+    device : where this rank's gradients are.
+    listen_fd : the store's socket where this rank hosts it.
+    also : ranks to connect to beyond those that the schedule needs.
+    cuts : drills, in which the network between two data centres is cut.
+    """
+
+    def __init__(
+        self, spec: LaunchSpec, me: RankAssignment, schedule: Schedule, device: Device, *, port: int,
+        listen_fd: int | None, also: Sequence[int] = (), cuts: Cuts | None = None,
+    ) -> None:  # fmt: skip
+        self._device = device
+        self.spec, self.me, self.job, self._schedule = spec, me, spec.job, schedule
+        self._also, self._cuts = also, cuts
+        self._neighbours = neighbours(schedule, me.stage)
+        self.store = _store(spec, port, listen_fd)
+        self._by_place = {(a.pipeline, a.stage): a for a in spec.ranks if a.leads}
+        local = sorted(a.rank for a in spec.ranks if a.dc == me.dc and a.leads)
+        shards = {a.pipeline: a for a in spec.ranks if (a.stage, a.shard) == (me.stage, me.shard)}
+        ring = [shards[pipeline] for pipeline, _ in self.job.ring_of(me.stage)]
+        self._members = {rank: member for member, rank in enumerate(local)}
+        joins = me.leads and self._has_lan_neighbour()
+        self.dc_group = self._gloo(f"dc/{me.dc}", local) if joins else None
+        self.endpoint = self._connected_endpoint()
+        self.replicas = self._replicas(ring)
+
+    def above(self) -> int | None:
+        """Rank of the previous stage of this pipeline."""
+        return self.at(self.me.pipeline, self.me.stage - 1).rank if self.me.stage else None
+
+    def below(self) -> int | None:
+        """Rank of the next stage of this pipeline."""
+        return (
+            self.at(self.me.pipeline, self.me.stage + 1).rank if self.me.stage < self.job.stages - 1 else None
+        )
+
+    def at(self, pipeline: int, stage: int) -> RankAssignment:
+        """Who runs a stage of a pipeline: the lead, where several do."""
+        return self._by_place[pipeline, stage]
+
+    def member(self, rank: int) -> int:
+        """The number of a rank of this data centre in its group."""
+        return self._members[rank]
+
+    def barrier(self, name: str) -> None:
+        """Return once all ranks of the run have come here."""
+        count = self.store.add(f"{name}/count", 1)
+        if count == len(self.spec.ranks):
+            self.store.set(f"{name}/all", "1")
+        self._store_wait(f"{name}/all", WAIT_S)
+
+    def share(self, key: str, value: Any) -> None:
+        """Publish a JSON value of this rank."""
+        self.store.set(f"{key}/{self.me.rank}", json.dumps(value))
+
+    def shared(self, key: str) -> list[Any]:
+        """The values that all ranks published, by rank."""
+        return [
+            json.loads(self.store.get(f"{key}/{a.rank}"))
+            for a in sorted(self.spec.ranks, key=lambda a: a.rank)
+        ]
+
+    def egress(self) -> list[dict[str, int]]:
+        """What this rank has sent to ranks in other data centres, by stage, headers and repeats included."""
+        stages = {a.rank: a.stage for a in self.spec.ranks if a.dc != self.me.dc}
+        traffic = [] if self.endpoint is None else self.endpoint.traffic()
+        return [
+            {"to_stage": stages[t.peer], "bytes": t.egress_bytes, "connections": t.connections}
+            for t in traffic
+            if t.peer in stages
+        ]
+
+    def disturb(self) -> None:
+        """Make the emulated links slower that the launch spec says, for what this rank sends."""
+        for other in self._peer_assignments() if self.endpoint is not None else ():
+            hop = self._neighbours.get(other.stage, min(other.stage, self.me.stage))
+            factor = self.spec.disturbance.of_hop(hop)
+            if other.dc != self.me.dc and factor != 1.0:
+                assert self.endpoint is not None
+                self.endpoint.slow(other.rank, factor)
+
+    def close(self) -> None:
+        """Close the transport; gloo's sockets go with the process."""
+        if self.endpoint is not None:
+            self.endpoint.close()
+
+    def _store_wait(self, key: str, seconds: float) -> None:
+        try:
+            self.store.wait([key], timedelta(seconds=seconds))
+        except RuntimeError as error:
+            raise PeerLost(f"rendezvous: {str(error).splitlines()[0]}") from None
+
+    def _has_lan_neighbour(self) -> bool:
+        # All ranks of a DC must answer alike: whether any two neighbouring stages are in it.
+        return any(
+            dcs[stage] == dcs[other] == self.me.dc
+            for dcs in self.job.dcs_of_pipeline
+            for stage in range(self.job.stages)
+            for other in neighbours(self._schedule, stage)
+        )
+
+    def _replicas(self, ring: list[RankAssignment]) -> Any:
+        """What sums over the replicas of this stage; None where there are no others."""
+        if len(ring) == 1:
+            return None
+        ranks, name = [replica.rank for replica in ring], f"stage/{self.me.stage}/{self.me.shard}"
+        nccl = torch.distributed.is_nccl_available() and self.job.ranks_per_gpu == 1
+        backend = backend_of(self._device, {replica.dc for replica in ring}, nccl=nccl)
+        if backend == "nccl":
+            return nccl_group(PrefixStore(name, self.store), self.me, ranks)
+        if backend == "gloo":
+            group = self._gloo(name, ranks)
+        else:
+            assert self.endpoint is not None
+            group = Ring(self.endpoint, ranks)
+        return StagedSums(group, self._device) if self._device.apart else group
+
+    def _ring_neighbours(self) -> list[RankAssignment]:
+        """Replicas that this rank sums with over the transport; none where all are in one DC."""
+        ring = [pipeline for pipeline, _ in self.job.ring_of(self.me.stage)]
+        if len({dc for _, dc in self.job.ring_of(self.me.stage)}) == 1:
+            return []
+        here = ring.index(self.me.pipeline)
+        near = {ring[here - 1], ring[(here + 1) % len(ring)]}
+        return [self.at(pipeline, self.me.stage) for pipeline in sorted(near)]
+
+    def _gloo(self, name: str, ranks: list[int]) -> Any:
+        return gloo_group(PrefixStore(name, self.store), self.me, ranks)
+
+    def _connected_endpoint(self) -> Endpoint | None:
+        others = self._peer_assignments()
+        if not others or not self.me.leads:
+            return None
+        endpoint = Endpoint(
+            rank=self.me.rank, listen_host=self.me.host, secret=self.spec.secret,
+            run=f"{self.spec.run}, life {self.spec.life}", generation=self.spec.generation,
+            listen_ports=self.spec.ports, cut=self._cut, tls=TlsFiles.of(self.job),
+            new_buffer=self._new_buffer if self._device.apart else None,
+        )  # fmt: skip
+        self.share("address", list(endpoint.address))
+        endpoint.connect([self._peer(other) for other in others], timeout_s=RENDEZVOUS_S)
+        return endpoint
+
+    def _new_buffer(self, nbytes: int) -> memoryview:
+        """Memory for a message from which the device loads fast."""
+        return raw(self._device.host_buffer(nbytes, torch.uint8))
+
+    def _peer_assignments(self) -> list[RankAssignment]:
+        me, job = self.me, self.job
+        stages = {*self._neighbours, *(s for s in (me.stage - 1, me.stage + 1) if 0 <= s < job.stages)}
+        others = [self.at(me.pipeline, stage) for stage in sorted(stages)]
+        crosses = any(job.network(hop, me.pipeline) is not None for hop in self._neighbours.values())
+        if crosses and self._schedule.sharing == "temporal":
+            others += [self.at(p, me.stage) for p in job.cell_of(me.pipeline) if p != me.pipeline]
+        others += self._ring_neighbours()
+        known = {other.rank for other in others}
+        return others + [a for a in self.spec.ranks if a.rank in self._also and a.rank not in known]
+
+    def _cut(self, rank: int) -> bool:
+        """Whether the network to a rank is cut now."""
+        other = next(a for a in self.spec.ranks if a.rank == rank)
+        return self._cuts is not None and self._cuts.now(self.me.dc_name, other.dc_name)
+
+    def _peer(self, other: RankAssignment) -> Peer:
+        host, port = json.loads(self.store.get(f"address/{other.rank}"))
+        if other.dc == self.me.dc:
+            return Peer(rank=other.rank, address=(host, port), link=f"LAN of {self.me.dc_name}")
+        network = self.job.between(self.me.dc, other.dc)
+        assert network is not None, "every pair of data centres that talk has a link"
+        return wan_peer(self.job, self.me, other, (host, port), network)
+
+
+def backend_of(device: Device, dcs: Collection[int], *, nccl: bool) -> Literal["nccl", "gloo", "ring"]:
+    """What sums over replicas in data centres `dcs`: NCCL inside one only, on GPUs, where it can be had."""
+    if len(set(dcs)) > 1:
+        return "ring"
+    return "nccl" if device.name.type == "cuda" and nccl else "gloo"
+
+
+def nccl_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
+    """An NCCL group of `ranks`, which meet at `store`; all of them call this. It has never run."""
+    from torch.distributed import ProcessGroupNCCL  # torch for CPUs has none
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=WAIT_S)
+    return ProcessGroupNCCL(store, ranks.index(me.rank), len(ranks), options)
+
+
+def gloo_group(store: Any, me: RankAssignment, ranks: list[int]) -> Any:
+    """A gloo group of `ranks`, which meet at `store`; all of them call this."""
+    # torch keeps a record of the latest 2,000 collectives, 2 kB each; ours are in the spans already.
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._devices = [ProcessGroupGloo.create_device(hostname=me.host)]
+    options._timeout = timedelta(seconds=WAIT_S)
+    options._threads = 1
+    return ProcessGroupGloo(store, ranks.index(me.rank), len(ranks), options)
+
+
+def wan_peer(
+    job: TrainJob, me: RankAssignment, other: RankAssignment, address: Address, network: HopNetwork
+) -> Peer:
+    """A rank in another data centre."""
+    # Between two processes of one machine there is no WAN but an emulated one.
+    emulated = job.device == "emulated" or other.host == me.host
+    shape = LinkShape(
+        one_way_delay_s=network.latency_ms / 1e3, cap_bytes_per_s=network.cap_bytes_per_s,
+        window_bytes=network.window_bytes, connections=network.connections,
+    )  # fmt: skip
+    return Peer(
+        rank=other.rank, address=address, link=f"{me.dc_name} → {other.dc_name}",
+        shape=shape if emulated else None, connections="auto" if network.auto else network.connections,
+        cap_bytes_per_s=network.cap_bytes_per_s,
+    )  # fmt: skip
+
+
+def open_store(spec: LaunchSpec, port: int) -> PrefixStore:
+    """The rendezvous store of a run, for a process that is none of its ranks. Raises PeerLost."""
+    return _store(spec, port, None)
+
+
+def _store(spec: LaunchSpec, port: int, listen_fd: int | None) -> PrefixStore:
+    limit = timedelta(seconds=RENDEZVOUS_S)
+    try:
+        store = TCPStore(
+            spec.rendezvous_host, port, is_master=listen_fd is not None, wait_for_workers=False,
+            timeout=limit, master_listen_fd=listen_fd,
+        )  # fmt: skip
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise PeerLost(f"no rendezvous at {spec.rendezvous_host}:{port}: {reason}") from None
+    return PrefixStore(f"{spec.run}/{spec.generation}/{spec.life}", store)

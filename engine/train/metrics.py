@@ -1,0 +1,58 @@
+"""The figures of a run as CSV: a row per step, with the validation loss where one was taken after it.
+
+`engine.train.tensorboard` writes the same for TensorBoard.
+"""
+
+import csv
+from typing import IO, Any, Protocol
+
+FIELDS = ("step", "t", "loss", "grad_norm", "learning_rate", "tokens", "validation_loss")
+
+
+class Sink(Protocol):
+    """Takes the events of a run that hold figures."""
+
+    def step(self, event: dict[str, Any]) -> None:
+        """Take a `step` event."""
+
+    def validation(self, event: dict[str, Any]) -> None:
+        """Take a `validation` event."""
+
+    def close(self) -> None:
+        """Write what is held."""
+
+
+class Metrics:
+    """Writes the `step` and `validation` events of a run; `step` counts those done, `t` is Unix seconds.
+
+    A row is held until the next step's, as its validation comes after it.
+    """
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        self._writer.writeheader()
+        self._row: dict[str, Any] | None = None
+
+    def step(self, event: dict[str, Any]) -> None:
+        """Take a `step` event."""
+        self._write()
+        row = {name: event[name] for name in FIELDS if name in event}
+        self._row = {"step": event["iteration"] + 1, **row}
+
+    def validation(self, event: dict[str, Any]) -> None:
+        """Take a `validation` event."""
+        if self._row is None or self._row["step"] != event["step"]:
+            self._write()
+            self._row = {"step": event["step"], "t": event["t"]}
+        self._row["validation_loss"] = event["loss"]
+
+    def close(self) -> None:
+        """Write what is held; the file stays open."""
+        self._write()
+
+    def _write(self) -> None:
+        if self._row is not None:
+            self._writer.writerow(self._row)
+            self._file.flush()
+        self._row = None

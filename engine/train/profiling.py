@@ -1,0 +1,196 @@
+"""How long each op of each pipeline stage takes on this machine: the executor's own ops, one after another.
+
+The neighbours are played by buffers: what would come is there, what would go is dropped.
+"""
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from engine.errors import InputError
+from engine.inputs import Count, Document, Index, parse
+from engine.job.job import TrainJob
+from engine.job.model_document import TrainModel
+from engine.nn.device import CpuDevice, CudaDevice, Device, Moment
+from engine.nn.model import DTYPES, Stage
+from engine.schedule.ir import OpKind
+from engine.train.exchange import Key, Message, Passage
+from engine.train.executor import Executor, Place, Port, Work
+from engine.train.gradients import Gradients
+from engine.train.recorder import Crossing
+
+WARM_UP = 3  # microbatches that are not counted: caches and allocators fill
+NAMES = {"F": "forward", "R": "recompute", "B": "backward", "W": "weight"}
+
+
+class ProfileRequest(Document):
+    """What to measure.
+
+    recompute : also the time to run a forward pass again for its activations.
+    split : B and W apart; else B is the whole backward pass.
+    repeats : microbatches counted, after a warm-up.
+    """
+
+    model: TrainModel
+    stages: Annotated[Count, Field(le=1000)] = 1
+    micro_batch: Annotated[Count, Field(le=100_000)] = 1
+    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
+    recompute: Annotated[bool, Field(strict=True)] = True
+    split: Annotated[bool, Field(strict=True)] = False
+    repeats: Annotated[Count, Field(le=10_000)] = 20
+    seed: Annotated[Index, Field(le=2**31 - 1)] = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ProfileRequest":
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InputError("device", self.device, "torch sees no CUDA device here; allowed: cpu")
+        _ = self.job
+        return self
+
+    @property
+    def job(self) -> TrainJob:
+        """The training job whose stages are measured."""
+        return parse(
+            TrainJob,
+            {
+                "datacenters": [{"name": "here", "gpus": self.stages}], "stages": self.stages,
+                "microbatches": WARM_UP + self.repeats, "micro_batch": self.micro_batch,
+                "policy": "zb-h1" if self.split else "1f1b", "recompute": self.recompute,
+                "model": self.model.model_dump(exclude_none=True), "dtype": self.dtype, "seed": self.seed,
+                "steps": 1,
+            },
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """Times of one stage: {forward|recompute|backward|weight: (median, 95th percentile) in ms}."""
+
+    stage: int
+    parameters: int
+    tokens: int
+    times_ms: dict[str, tuple[float, float]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """A row of the answer: {stage, parameters, tokens, forward_ms, forward_p95_ms, …}."""
+        row: dict[str, Any] = {"stage": self.stage, "parameters": self.parameters, "tokens": self.tokens}
+        for name, (median, p95) in self.times_ms.items():
+            row |= {f"{name}_ms": median, f"{name}_p95_ms": p95}
+        return row
+
+
+def profile_stage(request: ProfileRequest, stage: int) -> StageTimes:
+    """Measure stage number `stage`; one thread, as a rank of a run on the CPU has."""
+    torch.set_num_threads(1)
+    job = request.job
+    device = CudaDevice(0) if request.device == "cuda" else CpuDevice()
+    module = Stage(job, stage).to(device.name)
+    stopwatch = _Stopwatch()
+    places = [
+        Place(
+            before=_port(job, "gradient", device) if stage else None,
+            after=_port(job, "activation", device) if stage < job.stages - 1 else None,
+        )
+    ]
+    executor = Executor(
+        module, tuple(_work(request)), places=places, links=[], dtype=DTYPES[job.dtype],
+        shape=(job.micro_batch, job.model.seq, job.model.hidden), microbatches=job.microbatches, pipelines=1,
+        batch=lambda _: _tokens(job), late=False,
+        gradients=Gradients(list(module.chunks), group=None, replica=0, replicas=1),
+        device=device,
+        recorder=stopwatch,  # type: ignore[arg-type]  # of the recorder, the executor uses no more than this
+    )  # fmt: skip
+    executor.run(0)
+    return StageTimes(
+        stage=stage, parameters=sum(p.numel() for p in module.parameters()),
+        tokens=job.micro_batch * job.model.seq, times_ms=stopwatch.times_ms(),
+    )  # fmt: skip
+
+
+def _work(request: ProfileRequest) -> list[Work]:
+    """Each microbatch whole before the next begins."""
+    kinds = [OpKind.F, *([OpKind.R] if request.recompute else []), OpKind.B]
+    kinds += [OpKind.W] if request.split else []
+    count = WARM_UP + request.repeats
+    return [
+        Work(
+            kind=kind, microbatch=m, chunk=0, keep=not request.recompute,
+            final=m == count - 1 and kind is kinds[-1], lasts_s=None,
+        )
+        for m in range(count)
+        for kind in kinds
+    ]  # fmt: skip
+
+
+def _tokens(job: TrainJob) -> tuple[Tensor, Tensor]:
+    shape = (job.microbatches * job.micro_batch, job.model.seq)
+    drawn = np.random.default_rng(job.seed).integers(0, job.model.vocabulary, (2, *shape))
+    return torch.from_numpy(drawn[0]), torch.from_numpy(drawn[1])
+
+
+@dataclass(slots=True)
+class _Ready:
+    """A neighbour whose message, always the same, is there already: a GPU waits for no host that draws."""
+
+    message: Tensor
+
+    def begin(self, iteration: int) -> None:
+        """Nothing to prepare."""
+
+    def post(self, key: Key, nbytes: int) -> None:
+        """It is there already."""
+
+    def wait(self, key: Key) -> Message:
+        return Message(self.message, time.monotonic())
+
+
+class _Dropped:
+    """A neighbour that takes what is sent at once."""
+
+    def begin(self, iteration: int) -> None:
+        """Nothing to prepare."""
+
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> "_Dropped":
+        return self
+
+    def wait(self) -> Passage:
+        now = time.monotonic()
+        return Passage(start=now, end=now, arrives=now)
+
+
+def _port(job: TrainJob, payload: Literal["activation", "gradient"], device: Device) -> Port:
+    crossing = Crossing(
+        track="lan", from_stage=0, to_stage=0, payload=payload, chunk=0, nbytes=job.tensor_bytes
+    )
+    shape = (job.micro_batch, job.model.seq, job.model.hidden)
+    message = device.host_buffer(shape, DTYPES[job.dtype])
+    message.normal_(generator=torch.Generator().manual_seed(job.seed))
+    return Port(incoming=_Ready(message), outgoing=_Dropped(), takes=0, crossing=crossing)
+
+
+class _Stopwatch:
+    """Durations of ops by kind, as a Recorder is told of them."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, list[float]] = defaultdict(list)
+
+    def op(self, op: str, microbatch: int, start: float, end: float, *, chunk: int) -> None:
+        del chunk
+        if microbatch >= WARM_UP:
+            self._seconds[NAMES[op]].append(end - start)
+
+    def sent(self, crossing: Crossing, microbatch: int, sent: Any) -> None:
+        """Nobody asks how long it took."""
+
+    def times_ms(self) -> dict[str, tuple[float, float]]:
+        return {
+            name: (float(np.median(seconds)) * 1e3, float(np.percentile(seconds, 95)) * 1e3)
+            for name, seconds in self._seconds.items()
+        }

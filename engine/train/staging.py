@@ -1,0 +1,81 @@
+"""What lies on a device with memory of its own, sent and summed by what only knows the host's memory."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from engine.nn.device import Device, Moment
+from engine.train.exchange import Key, Outgoing, Passage, Sent
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """A message that is still to be fetched."""
+
+    future: "Future[Sent]"
+
+    def wait(self) -> Passage:
+        return self.future.result().wait()
+
+
+class StagedOutgoing:
+    """Sends through host memory, beside the ops and in the order of the calls.
+
+    The thread has a stream for its copies on a GPU: one for each way on which something is sent.
+    """
+
+    def __init__(self, outgoing: Outgoing, device: Device) -> None:
+        self._outgoing, self._device = outgoing, device
+        self._thread = ThreadPoolExecutor(1, "send")
+
+    def begin(self, iteration: int) -> None:
+        self._thread.submit(self._outgoing.begin, iteration).result()
+
+    def send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
+        # Not `made`: it may have been made contiguous since.
+        return _Fetched(self._thread.submit(self._send, key, tensor, self._device.now()))
+
+    def _send(self, key: Key, tensor: Tensor, made: Moment) -> Sent:
+        self._device.reach(made)
+        fetched = self._device.copy_out(tensor)
+        return self._outgoing.send(key, fetched, time.monotonic())
+
+
+@dataclass(frozen=True, slots=True)
+class _Summing:
+    future: "Future[None]"
+
+    def wait(self) -> None:
+        """Return once the buffer on the device holds the sum. Raises what the group raised."""
+        self.future.result()
+
+
+class StagedSums:
+    """A group that sums tensors of a device in host memory: fetched, summed, put back, one after the other.
+
+    group : sums flat tensors of the host in place (gloo, engine.train.ring).
+    """
+
+    def __init__(self, group: Any, device: Device) -> None:
+        self._group, self._device = group, device
+        self._thread = ThreadPoolExecutor(1, "sums")
+
+    def allreduce(self, tensors: list[Tensor]) -> _Summing:
+        """Begin to sum a flat tensor in place, as it is once the ops so far are done."""
+        (tensor,) = tensors
+        return _Summing(self._thread.submit(self._sum, tensor, self._device.now()))
+
+    def _sum(self, tensor: Tensor, made: Moment) -> None:
+        self._device.reach(made)
+        host = self._device.copy_out(tensor)
+        self._group.allreduce([host]).wait()
+        self._device.copy_in(host, tensor)
+
+
+def staging(device: Device) -> Callable[[Outgoing], Outgoing]:
+    """What makes a way out of the host one out of the device."""
+    return (lambda outgoing: StagedOutgoing(outgoing, device)) if device.apart else lambda outgoing: outgoing

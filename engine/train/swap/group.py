@@ -1,0 +1,136 @@
+"""Sums over the workers that are there: torch.distributed (gloo) inside one data centre, else our transport.
+
+A group is made for an epoch, which the tracker counts up whenever workers come or go or a sum fails: nothing
+of an older group can be taken for this one's.
+"""
+
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore
+
+from engine.job.fields import BUCKET_BYTES
+from engine.job.launch import LaunchSpec, RankAssignment
+from engine.train.exchange import finish
+from engine.train.mesh import RENDEZVOUS_S, gloo_group, wan_peer
+from engine.train.ring import Ring
+from engine.transport import Endpoint, Peer, TlsFiles
+
+SUMS_PER_EPOCH = 1 << 32  # numbers kept apart for the sums of one epoch
+
+
+class Groups:
+    """What worker `me` needs to form groups with others; `address` tells them where it can be met."""
+
+    def __init__(self, spec: LaunchSpec, me: RankAssignment) -> None:
+        self._spec, self._me, self._job = spec, me, spec.job
+        self._by_rank = {assignment.rank: assignment for assignment in spec.ranks}
+        with socket.create_server((me.host, 0), backlog=128) as listener:
+            # The store takes over the socket: a port of its own that nobody can take in between.
+            self._store = TCPStore(
+                me.host, listener.getsockname()[1], is_master=True, wait_for_workers=False,
+                timeout=timedelta(seconds=RENDEZVOUS_S), master_listen_fd=listener.detach(),
+            )  # fmt: skip
+        self._endpoint = (
+            self._new_endpoint() if len({dc for (dc,) in self._job.dcs_of_pipeline}) > 1 else None
+        )
+        self._connected: set[int] = set()
+        self._key: tuple[int, tuple[int, ...]] | None = None
+        self._group: Any | None = None
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """For the tracker, which tells the others."""
+        return {
+            "store": self._store.port,
+            "endpoint": list(self._endpoint.address) if self._endpoint else None,
+        }
+
+    def sum(self, epoch: int, members: Sequence[dict[str, Any]], flat: Tensor) -> None:
+        """Sum a flat tensor in place over the members of an epoch, all of which call this.
+
+        Raises
+        ------
+        PeerLost, TransportError, RuntimeError
+            A member is gone, or not to be reached.
+        """
+        group = self._of(epoch, members)
+        if group is None:
+            return
+        pieces = flat.split(BUCKET_BYTES // flat.element_size())
+        for work in [group.allreduce([piece]) for piece in pieces]:
+            finish(work, "a worker")
+
+    def drop(self) -> None:
+        """Give the group up: its sum failed, or another member's did."""
+        group, self._group, self._key = self._group, None, None
+        if group is not None and hasattr(group, "abort"):
+            with suppress(RuntimeError):
+                group.abort()
+
+    def egress(self) -> list[dict[str, int]]:
+        """What this worker has sent to workers in other data centres, headers and repeats included."""
+        traffic = self._endpoint.traffic() if self._endpoint else []
+        away = [(self._by_rank[t.peer].dc, t) for t in traffic if self._by_rank[t.peer].dc != self._me.dc]
+        return [
+            {"from_dc": self._me.dc, "to_dc": dc, "bytes": t.bytes_sent, "egress_bytes": t.egress_bytes,
+             "connections": t.connections}
+            for dc, t in away
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        """Close the transport; gloo's sockets and the store go with the process."""
+        if self._endpoint is not None:
+            self._endpoint.close()
+
+    def _of(self, epoch: int, members: Sequence[dict[str, Any]]) -> Any | None:
+        ranks = tuple(member["rank"] for member in members)
+        if self._key != (epoch, ranks):
+            self._group = self._formed(epoch, members)
+            self._key = epoch, ranks
+        return self._group
+
+    def _formed(self, epoch: int, members: Sequence[dict[str, Any]]) -> Any | None:
+        ranks = [member["rank"] for member in members]
+        if len(ranks) == 1:
+            return None
+        if len({self._by_rank[rank].dc for rank in ranks}) == 1:
+            return gloo_group(PrefixStore(f"epoch/{epoch}", self._met_at(members[0])), self._me, ranks)
+        assert self._endpoint is not None
+        ring = sorted(ranks, key=lambda rank: (self._by_rank[rank].dc, rank))
+        here = ring.index(self._me.rank)
+        self._connect([m for m in members if m["rank"] in (ring[here - 1], ring[(here + 1) % len(ring)])])
+        return Ring(self._endpoint, ring, first=epoch * SUMS_PER_EPOCH)
+
+    def _met_at(self, member: dict[str, Any]) -> Any:
+        if member["rank"] == self._me.rank:
+            return self._store
+        return TCPStore(
+            self._by_rank[member["rank"]].host, member["store"], is_master=False, wait_for_workers=False,
+            timeout=timedelta(seconds=RENDEZVOUS_S),
+        )  # fmt: skip
+
+    def _connect(self, members: Sequence[dict[str, Any]]) -> None:
+        assert self._endpoint is not None
+        new = [member for member in members if member["rank"] not in self._connected]
+        self._connected.update(member["rank"] for member in new)
+        self._endpoint.connect([self._peer(member) for member in new], timeout_s=RENDEZVOUS_S)
+
+    def _peer(self, member: dict[str, Any]) -> Peer:
+        other = self._by_rank[member["rank"]]
+        host, port = member["endpoint"]
+        if other.dc == self._me.dc:
+            return Peer(rank=other.rank, address=(host, port), link=f"LAN of {self._me.dc_name}")
+        network = self._job.between(self._me.dc, other.dc)
+        assert network is not None, "every two data centres with workers have a link"
+        return wan_peer(self._job, self._me, other, (host, port), network)
+
+    def _new_endpoint(self) -> Endpoint:
+        return Endpoint(
+            rank=self._me.rank, listen_host=self._me.host, secret=self._spec.secret, run=self._spec.run,
+            generation=self._spec.generation, listen_ports=self._spec.ports, tls=TlsFiles.of(self._job),
+        )  # fmt: skip

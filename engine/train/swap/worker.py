@@ -1,0 +1,246 @@
+"""One worker of a swap run: does what the tracker tells it, a message at a time.
+
+take    compute these mini-batches: a round of ATOM's schedule
+sum     all-reduce what was computed; it counts once all have it (commit), or not at all (abort)
+commit  step, and say so
+admit   take over, or give, weights and moments: somebody joins
+leave, end   say what was measured, and go
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.control.lines import Message
+from engine.job.events import EventWriter
+from engine.job.losses import Losses
+from engine.nn.device import CpuDevice, CudaDevice, Device, EmulatedDevice
+from engine.train.memory import give_back
+from engine.train.recorder import Recorder
+from engine.train.start import Start
+from engine.train.swap.client import Client
+from engine.train.swap.group import Groups
+from engine.train.swap.host_model import HostModel
+from engine.train.swap.keeping import SwapKeeper
+from engine.train.swap.memory import DeviceMemory
+from engine.train.swap.rounds import Batch, Rounds
+from engine.train.swap.swapper import Swapper
+
+LATEST_ROUNDS = 1_000  # over which medians are taken
+
+
+class Training:
+    """The worker that `start` assigns; `die` ends the process with what a thread raised."""
+
+    def __init__(self, start: Start, die: Callable[[BaseException], NoReturn]) -> None:
+        assert start.plan is not None
+        self._start, self._spec, self._me, self._job = start, start.spec, start.me, start.spec.job
+        self._plan, self._die = start.plan, die
+        self._events = EventWriter(start.events_fd)
+        self._recorder = Recorder(self._me, self._events, die)
+        device = self._new_device()
+        self._memory = DeviceMemory(self._plan.result.capacity_bytes)
+        self._model = HostModel(self._job, self._plan.subs, device)
+        self._swapper = Swapper(self._model, self._plan, device, self._memory, self._recorder)
+        units = self._job.global_batch // self._job.micro_batch
+        dtype = torch.float64 if self._job.dtype == "fp64" else torch.float32
+        self._rounds = Rounds(
+            self._model, self._plan, self._swapper, device, self._recorder,
+            scale=torch.tensor(1.0 / units, dtype=dtype), batch=self._batch,
+        )  # fmt: skip
+        self._keeper = SwapKeeper(
+            self._spec, self._me, start.corpus, self._model, say=self._events.put
+        )  # fmt: skip
+        self._losses = Losses(self._job.spike or None)
+        self._groups = Groups(self._spec, self._me)
+        self._step = self._keeper.resumed_from or 0
+        self._begun: int | None = None  # the step whose record is open
+        self._loss = 0.0
+        self._whole: deque[tuple[float, float]] = deque(maxlen=LATEST_ROUNDS)  # seconds, of them busy
+        self._attempt = 0  # counts sums: what an older one brings is dropped
+        self._summed: Tensor | None = None
+        self._sum_began = 0.0
+        self._startup_s = 0.0
+        hello = {"step": self._step, "address": self._groups.address}
+        self._tracker = Client(self._spec, self._me.rank, start.port, hello, die)
+        self._state("ready")
+
+    def run(self) -> None:
+        """Serve the tracker until it says that this worker is done."""
+        while (message := self._tracker.inbox.get())["op"] not in ("leave", "end"):
+            getattr(self, f"_on_{message['op']}")(message)
+        saved = self._keeper.close()
+        self._recorder.drain()
+        if self._begun is not None:
+            self._tracker.say("stats", stats={**self._stats(), "checkpoints": saved})
+        self._groups.close()
+        self._events.close()
+
+    # What the tracker says.
+
+    def _on_take(self, message: Message) -> None:
+        self._open(message["step"])
+        start, busy_s = time.monotonic(), self._rounds.busy_s
+        units = tuple(message["units"])
+        self._loss += self._rounds.run(units)
+        if len(units) == self._job.microbatches:
+            self._whole.append((time.monotonic() - start, self._rounds.busy_s - busy_s))
+        self._tracker.say("done", units=units)
+
+    def _on_sum(self, message: Message) -> None:
+        self._swapper.settle()
+        total = torch.cat((self._model.flat, torch.tensor([self._loss], dtype=self._model.flat.dtype)))
+        self._collect(message, total)
+
+    def _on_admit(self, message: Message) -> None:
+        state = self._model.state()
+        if message["source"] != self._me.rank:
+            state.zero_()
+        self._collect(message, state)
+
+    def _on_abort(self, _: Message) -> None:
+        self._attempt += 1
+        self._summed = None
+        self._groups.drop()
+
+    def _on_summed(self, message: Message) -> None:
+        """From this worker's own thread: a sum has ended."""
+        if message["attempt"] != self._attempt:
+            return
+        if message["why"]:
+            self._groups.drop()
+            self._tracker.say("failed", epoch=message["epoch"], why=message["why"])
+            return
+        self._summed = message["total"]
+        if message["gradients"]:
+            self._recorder.op("all_reduce", None, self._sum_began, time.monotonic())
+        self._tracker.say("voted", epoch=message["epoch"])
+
+    def _on_admitted(self, message: Message) -> None:
+        assert self._summed is not None
+        if self._begun is None:  # it joins
+            self._step = message["step"]
+            self._model.restore(self._summed, self._step)
+        self._summed = None
+        self._tracker.say("ready")
+
+    def _on_commit(self, message: Message) -> None:
+        assert self._summed is not None
+        self._open(message["step"])
+        self._model.flat.copy_(self._summed[:-1])
+        loss, norm = float(self._summed[-1]), float(torch.dot(self._model.flat, self._model.flat)) ** 0.5
+        self._summed = None
+        self._losses.add(self._step, loss, norm)
+        start = time.monotonic()
+        self._update(norm)
+        end = time.monotonic()
+        self._recorder.op("optimizer", None, start, end)
+        self._save(message)
+        self._swapper.refresh()
+        self._recorder.finish(time.monotonic())
+        give_back(self._step)
+        self._step += 1
+        self._loss = 0.0
+        self._tracker.say("ready", loss=loss, grad_norm=norm)
+
+    # The parts of a step.
+
+    def _open(self, step: int) -> None:
+        if self._begun == step:
+            return
+        if self._begun is None:
+            self._startup_s = time.time() - self._start.began
+            self._state("running")
+        self._begun = self._step = step
+        self._recorder.begin(step)
+
+    def _update(self, norm: float) -> None:
+        if self._job.clip is not None:
+            self._model.flat.mul_(min(1.0, self._job.clip / (norm + 1e-6)))
+        rate = self._job.lr_schedule.rate(self._job.lr, self._step, self._job.steps)
+        for group in self._model.optimizer.param_groups:
+            group["lr"] = rate
+        self._model.optimizer.step()
+        self._model.flat.zero_()
+
+    def _save(self, message: Message) -> None:
+        if message["saver"] != self._me.rank:
+            return
+        start = time.monotonic()
+        if self._keeper.after(self._step + 1, ends=message["last"]):
+            self._recorder.op("checkpoint", None, start, time.monotonic())
+
+    def _collect(self, message: Message, total: Tensor) -> None:
+        """Sum in a thread of its own: if another worker is lost, some sums never end."""
+        self._attempt += 1
+        attempt, epoch, members = self._attempt, message["epoch"], message["members"]
+        gradients = message["op"] == "sum" and len(members) > 1
+        self._sum_began = time.monotonic()
+
+        def work() -> None:
+            why = ""
+            try:
+                self._groups.sum(epoch, members, total)
+            except Exception as error:  # of gloo's, the store's, the transport's: the tracker judges
+                why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            self._tracker.inbox.put(
+                {"op": "summed", "attempt": attempt, "epoch": epoch, "why": why, "total": total,
+                 "gradients": gradients}
+            )  # fmt: skip
+
+        threading.Thread(target=work, name="sum", daemon=True).start()
+
+    def _batch(self, unit: int) -> Batch:
+        size = self._job.micro_batch
+        samples = np.arange(unit * size, (unit + 1) * size)
+        tokens, targets = self._start.corpus.batch(self._step, self._job.global_batch, samples)
+        return torch.from_numpy(tokens), torch.from_numpy(targets)
+
+    def _new_device(self) -> Device:
+        if self._job.device == "cuda":
+            return CudaDevice(self._me.gpu, self._job.ranks_per_gpu)
+        if self._job.device == "cpu":
+            return CpuDevice()
+        return EmulatedDevice(self._recorder.overrun, self._plan.result.host_bytes_per_s)
+
+    def _stats(self) -> dict[str, Any]:
+        return {
+            **self._recorder.stats(),
+            "rank": self._me.rank,
+            "egress": [],  # of pipelines' hops; a worker has none
+            "sent": self._groups.egress(),
+            "digests": self._model.digests(),
+            "last_step": self._step,
+            "round_s": median(took for took, _ in self._whole) if self._whole else None,
+            "round_busy_s": median(busy for _, busy in self._whole) if self._whole else None,
+            "peak_device_bytes": self._memory.peak_bytes,
+            "resumed_from": self._keeper.resumed_from,
+            "startup_s": round(self._startup_s, 3),
+        }
+
+    def _state(self, state: str) -> None:
+        self._events.put(
+            {
+                "kind": "rank", "rank": self._me.rank, "state": state, "detail": "", "exit_code": None,
+                "pid": os.getpid(), "t": time.time(),
+            }
+        )  # fmt: skip
+
+
+def train(start: Start, die: Callable[[BaseException], NoReturn]) -> NoReturn:
+    """Run a worker to its end and leave the process; never returns."""
+    Training(start, die).run()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)  # threads of sums that never end have nothing more to say

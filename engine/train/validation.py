@@ -1,0 +1,157 @@
+"""The loss on text that is held out: a forward pass of all pipelines between two iterations.
+
+The sequences are the same each time and in every layout; microbatches of them are dealt out to the pipelines.
+Each place takes all of its microbatches in turn, so that the stages work side by side.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.control.silence import WAIT_S
+from engine.job.job import TrainJob
+from engine.job.launch import RankAssignment
+from engine.nn.device import Device
+from engine.nn.model import DTYPES, Stage, loss_of
+from engine.nn.one_rank import ONE_RANK, OneRank
+from engine.schedule.traversal import Traversal
+from engine.train.corpus import Corpus
+from engine.train.exchange import VALIDATION, lost_is_peer_lost, raw
+from engine.transport import Endpoint
+from engine.transport.handles import Send
+
+POLL_S = 0.005
+
+
+class Store(Protocol):
+    """What is needed of torch.distributed's stores."""
+
+    def check(self, keys: list[str], /) -> bool: ...
+    def get(self, key: str, /) -> bytes: ...
+    def set(self, key: str, value: str, /) -> None: ...
+    def delete_key(self, key: str, /) -> bool: ...
+
+
+class Fabric(Protocol):
+    """What joins this rank to others."""
+
+    endpoint: Endpoint | None
+
+    @property
+    def store(self) -> Store: ...
+    def at(self, pipeline: int, stage: int) -> RankAssignment: ...
+
+
+class Validation:
+    """One rank's part; `held_out` is the corpus of what is never trained on, `device` where the stage is.
+
+    Parameters
+    ----------
+    leads : whether this rank, the run's first, reports the loss.
+    say : takes the `validation` events.
+    tp : how the stage is shared with other ranks; the lead sends and receives.
+    """
+
+    def __init__(
+        self, job: TrainJob, me: RankAssignment, traversal: Traversal, stage: Stage, fabric: Fabric,
+        held_out: Corpus, device: Device, *, leads: bool, say: Callable[[dict[str, Any]], None],
+        tp: OneRank = ONE_RANK,
+    ) -> None:  # fmt: skip
+        assert job.validation is not None
+        self._job, self._me, self._fabric, self._stage = job, me, fabric, stage
+        self._settings, self._leads, self._say = job.validation, leads, say
+        self._traversal, self._tp = traversal, tp
+        count, size = self._settings.sequences, job.micro_batch
+        parts = [np.arange(first, min(count, first + size)) for first in range(0, count, size)]
+        self._parts = parts[me.pipeline :: job.pipelines]
+        tokens, targets = held_out.batch(0, count, np.arange(count))
+        self._device = device.name
+        self._tokens = torch.from_numpy(tokens).to(self._device)
+        self._targets = torch.from_numpy(targets).to(self._device)
+        self._handed: dict[int, Tensor] = {}  # by part, from one chunk here to the next
+        self._under_way: list[tuple[Send, Tensor]] = []  # a tensor is kept until it has left
+        self.results: list[dict[str, Any]] = []
+
+    def after(self, step: int) -> None:
+        """Take the loss if one is due after `step` steps."""
+        if step % self._settings.every and step != self._job.steps:
+            return
+        total = self._pass(step)
+        if total is not None and self._tp.leads:
+            self._fabric.store.set(f"validation/{step}/{self._me.pipeline}", repr(total))
+        if self._leads:
+            loss = sum(self._heard(step)) / self._settings.sequences
+            self.results.append({"step": step, "loss": loss})
+            event = {"kind": "validation", "rank": self._me.rank, "step": step, "loss": loss}
+            self._say({**event, "t": time.time()})
+
+    @torch.no_grad()
+    def _pass(self, step: int) -> float | None:
+        """This pipeline's sum of losses over its sequences, on the rank where the model ends; else None."""
+        total = 0.0 if self._ends_here() else None
+        self._under_way.clear()
+        for place, (stage, chunk) in enumerate(self._traversal.places):
+            if stage == self._me.stage:
+                for part in range(len(self._parts)):
+                    output = self._stage.chunks[chunk](self._input(step, place, part))
+                    loss = self._pass_on(step, place, part, output)
+                    total = total + loss if total is not None and loss is not None else total
+        for sent, _ in self._under_way:
+            lost_is_peer_lost(lambda sent=sent: sent.wait(timeout_s=WAIT_S))
+        return total
+
+    def _input(self, step: int, place: int, part: int) -> Tensor:
+        if place == 0:
+            return self._tokens[self._parts[part]]
+        before = self._traversal.places[place - 1][0]
+        if before == self._me.stage:
+            return self._handed.pop(part)
+        return self._received(before, (step, place, part), len(self._parts[part]))
+
+    def _pass_on(self, step: int, place: int, part: int, output: Tensor) -> float | None:
+        """Hand the output to the next place; at the end of the model return the sum of the losses."""
+        if place + 1 == len(self._traversal.places):
+            samples = self._parts[part]
+            return loss_of(output, self._targets[samples]).item() * len(samples)
+        after = self._traversal.places[place + 1][0]
+        if after == self._me.stage:
+            self._handed[part] = output
+        elif self._tp.leads:
+            self._send(after, (step, place + 1, part), output)
+        return None
+
+    def _ends_here(self) -> bool:
+        return self._traversal.places[-1][0] == self._me.stage
+
+    def _send(self, stage: int, tag: tuple[int, ...], output: Tensor) -> None:
+        assert self._fabric.endpoint is not None
+        data = output.cpu().contiguous()
+        to = self._fabric.at(self._me.pipeline, stage).rank
+        self._under_way.append((self._fabric.endpoint.send(to, (VALIDATION, *tag), raw(data)), data))
+
+    def _received(self, stage: int, tag: tuple[int, ...], sequences: int) -> Tensor:
+        shape = (sequences, self._job.model.seq, self._job.model.hidden)
+        into = torch.empty(shape, dtype=DTYPES[self._job.dtype])
+        if self._tp.leads:
+            self._receive(stage, tag, into)
+        return self._tp.take(into, lambda received: received.to(self._device))
+
+    def _receive(self, stage: int, tag: tuple[int, ...], into: Tensor) -> None:
+        assert self._fabric.endpoint is not None
+        source = self._fabric.at(self._me.pipeline, stage).rank
+        receive = self._fabric.endpoint.post_receive(source, (VALIDATION, *tag), raw(into))
+        lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
+
+    def _heard(self, step: int) -> Iterator[float]:
+        """The sums of all pipelines, in their order: the same sum every time."""
+        store = self._fabric.store
+        for pipeline in range(self._job.pipelines):
+            key = f"validation/{step}/{pipeline}"
+            while not store.check([key]):
+                time.sleep(POLL_S)
+            yield float(store.get(key))
+            store.delete_key(key)

@@ -1,0 +1,223 @@
+"""How the chunks of one GPU are joined to the others: ports and links, from the schedule's traversal.
+
+A *way* is one direction of one hop: 2 · hop + direction (engine.schedule.traversal). Hop s joins stages s and
+s + 1; the last one joins the last stage to the first.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import torch
+
+from engine.control.silence import WAIT_S
+from engine.job.job import TrainJob
+from engine.job.launch import RankAssignment
+from engine.nn.device import CpuDevice, Device
+from engine.schedule.ir import OpKind, Schedule
+from engine.schedule.traversal import WITHIN_STAGE
+from engine.train.exchange import (
+    STARTED,
+    Incoming,
+    InTurn,
+    Key,
+    LanIncoming,
+    LanOutgoing,
+    Outgoing,
+    SharedIncoming,
+    SharedOutgoing,
+    Silent,
+    WanIncoming,
+    WanOutgoing,
+    lost_is_peer_lost,
+)
+from engine.train.executor import Place, Port
+from engine.train.recorder import Crossing
+from engine.train.staging import staging
+from engine.transport import Endpoint, SharedReceiver, SharedSender
+
+Payload = Literal["activation", "gradient"]
+
+
+class Fabric(Protocol):
+    """What joins this rank to others: gloo inside its data centre, the transport beyond."""
+
+    endpoint: Endpoint | None
+    dc_group: Any | None
+
+    def at(self, pipeline: int, stage: int) -> RankAssignment: ...
+    def member(self, rank: int) -> int: ...
+
+
+def ends_of(way: int, stages: int) -> tuple[int, int]:
+    """Stages from which and to which a way leads."""
+    hop, direction = divmod(way, 2)
+    ends = hop, (hop + 1) % stages
+    return ends[::-1] if direction else ends
+
+
+def neighbours(schedule: Schedule, stage: int) -> dict[int, int]:
+    """The stages that `stage` has hops to, each with the first such hop."""
+    found: dict[int, int] = {}
+    for hop in sorted({int(hop) for hop in schedule.traversal.hop_of if hop != WITHIN_STAGE}):
+        ends = ends_of(2 * hop, schedule.stages)
+        if stage in ends:
+            found.setdefault(ends[0] if ends[1] == stage else ends[1], hop)
+    return found
+
+
+class Wiring:
+    """The ports of the chunks of rank `me`, and the ends of links that they share; it sends from `device`.
+
+    Attributes
+    ----------
+    places : of the chunks, in order.
+    links : every end of a link here, once.
+    """
+
+    def __init__(
+        self, job: TrainJob, schedule: Schedule, me: RankAssignment, fabric: Fabric,
+        device: Device | None = None,
+    ) -> None:  # fmt: skip
+        device = device or CpuDevice()
+        self._staged = staging(device)
+        self._new_buffer = functools.partial(device.host_buffer, dtype=torch.uint8)
+        self._job, self._schedule, self._me, self._fabric = job, schedule, me, fabric
+        self._cell = job.cell_of(me.pipeline)
+        self._in_cell = self._cell.index(me.pipeline)  # as the schedule numbers it
+        self._incoming: dict[int, Incoming] = {}
+        self._outgoing: dict[int, Outgoing] = {}
+        self._gated = me.leads and schedule.recompute_gate == "jit" and schedule.has(OpKind.R)
+        places = schedule.traversal.place_of[me.stage].tolist()
+        self.places = tuple(
+            Place(before=self._side(place - 1, here=place), after=self._side(place, here=place))
+            for place in places
+        )
+        self.links: tuple[Incoming | Outgoing, ...] = (*self._incoming.values(), *self._outgoing.values())
+
+    def _side(self, edge: int, *, here: int) -> Port | int | None:
+        """What is on the other side of an edge of the place `here`."""
+        traversal = self._schedule.traversal
+        if not 0 <= edge < len(traversal.places) - 1:
+            return None
+        after = edge == here
+        there = here + 1 if after else here - 1
+        stage, chunk = traversal.places[there]
+        hop = int(traversal.hop_of[edge])
+        if hop == WITHIN_STAGE:
+            return chunk
+        forward = 2 * hop + int(traversal.direction_of[edge])
+        sends, receives = (forward, forward ^ 1) if after else (forward ^ 1, forward)
+        other = self._fabric.at(self._me.pipeline, stage).rank
+        own_chunk = traversal.places[here][1]
+        gate = _Gate(self._fabric.endpoint, other, chunk) if self._gated and after else None
+        tell = functools.partial(self._tell_started, other, own_chunk) if self._gated and not after else None
+        return Port(
+            incoming=self._end_of(receives, self._incoming, self._new_incoming),
+            outgoing=self._end_of(sends, self._outgoing, self._new_outgoing),
+            takes=chunk,
+            crossing=self._crossing(sends, own_chunk, "activation" if after else "gradient"),
+            tell_started=tell,
+            post_started=gate.post if gate else None,
+            wait_started=gate.wait if gate else None,
+        )
+
+    def _end_of(self, way: int, known: dict[int, Any], new: Callable[[int], Any]) -> Any:
+        if way not in known:
+            known[way] = new(way)
+        return known[way]
+
+    def _new_incoming(self, way: int) -> Incoming:
+        if not self._me.leads:
+            return Silent()
+        sender = self._rank_at(ends_of(way, self._job.stages)[0])
+        if self._job.network(way // 2, self._me.pipeline) is None:
+            group, member = self._lan(sender)
+            return LanIncoming(group, member, sender, self._lan_tag(way), self._new_buffer)
+        assert self._fabric.endpoint is not None
+        if self._shared(way):
+            return SharedIncoming(SharedReceiver(self._fabric.endpoint, **self._sharing(way, sends=False)))
+        return WanIncoming(self._fabric.endpoint, sender, way)
+
+    def _new_outgoing(self, way: int) -> Outgoing:
+        return self._staged(self._sending(way)) if self._me.leads else Silent()
+
+    def _sending(self, way: int) -> Outgoing:
+        receiver = self._rank_at(ends_of(way, self._job.stages)[1])
+        network = self._job.network(way // 2, self._me.pipeline)
+        if network is None:
+            group, member = self._lan(receiver)
+            return self._in_turn(way, LanOutgoing(group, member, receiver, self._lan_tag(way)))
+        assert self._fabric.endpoint is not None
+        endpoint, padded_to, delay_s = self._fabric.endpoint, self._job.wan_bytes, network.latency_ms / 1e3
+        if self._shared(way):
+            sender = SharedSender(endpoint, padded_to=padded_to, **self._sharing(way, sends=True))
+            return SharedOutgoing(sender, delay_s=delay_s)
+        outgoing = WanOutgoing(endpoint, receiver, way, padded_to=padded_to, delay_s=delay_s)
+        return self._in_turn(way, outgoing)
+
+    def _rank_at(self, stage: int) -> int:
+        return self._fabric.at(self._me.pipeline, stage).rank
+
+    def _lan(self, rank: int) -> tuple[Any, int]:
+        assert self._fabric.dc_group is not None
+        return self._fabric.dc_group, self._fabric.member(rank)
+
+    def _lan_tag(self, way: int) -> Callable[[Key], int]:
+        # Two ranks have at most two hops between them: an inner one, and a loop's from last to first.
+        chunks, microbatches = self._schedule.chunks, self._schedule.microbatches
+        link = 2 * (way // 2 == self._job.stages - 1) + way % 2
+        return lambda key: (link * chunks + key[0]) * microbatches + key[1]
+
+    def _shared(self, way: int) -> bool:
+        return self._schedule.sharing == "temporal" and self._job.cell_pipelines > 1
+
+    def _listed(self, way: int) -> tuple[int, int]:
+        """The name of a way in the schedule's link order."""
+        hop, direction = divmod(way, 2)
+        return (hop + 1, hop) if direction else (hop, hop + 1)
+
+    def _in_turn(self, way: int, outgoing: Outgoing) -> Outgoing:
+        transfers = self._schedule.transfers(*self._listed(way))
+        own = [(t.chunk, t.microbatch) for t in transfers if t.pipeline == self._in_cell]
+        return InTurn(outgoing, own) if own else outgoing
+
+    def _sharing(self, way: int, *, sends: bool) -> dict[str, Any]:
+        sides = [
+            tuple(self._fabric.at(p, stage).rank for p in self._cell)
+            for stage in ends_of(way, self._job.stages)
+        ]
+        near, far = sides if sends else reversed(sides)
+        transfers = self._schedule.transfers(*self._listed(way))
+        order = tuple((t.pipeline, (t.chunk, t.microbatch)) for t in transfers)
+        return {"link": way, "pipeline": self._in_cell, "near": near, "far": far, "order": order}
+
+    def _crossing(self, way: int, chunk: int, payload: Payload) -> Crossing:
+        from_stage, to_stage = ends_of(way, self._job.stages)
+        wan = self._job.network(way // 2, self._me.pipeline) is not None
+        return Crossing(
+            track="wan" if wan else "lan", from_stage=from_stage, to_stage=to_stage, payload=payload,
+            chunk=chunk, nbytes=self._job.wan_bytes if wan else self._job.tensor_bytes,
+        )  # fmt: skip
+
+    def _tell_started(self, rank: int, chunk: int, microbatch: int) -> None:
+        assert self._fabric.endpoint is not None
+        self._fabric.endpoint.send(rank, (STARTED, chunk, microbatch), b"1")
+
+
+class _Gate:
+    """Word from the next place that the B of a microbatch has started there (recompute rule jit)."""
+
+    def __init__(self, endpoint: Endpoint | None, rank: int, chunk: int) -> None:
+        self._endpoint, self._rank, self._chunk = endpoint, rank, chunk
+        self._posted: dict[int, Any] = {}
+
+    def post(self, microbatch: int) -> None:
+        assert self._endpoint is not None
+        tag = (STARTED, self._chunk, microbatch)
+        self._posted[microbatch] = self._endpoint.post_receive(self._rank, tag, 1)
+
+    def wait(self, microbatch: int) -> float:
+        receive = self._posted.pop(microbatch)
+        lost_is_peer_lost(lambda: receive.wait(timeout_s=WAIT_S))
+        return float(receive.arrived)
