@@ -4,7 +4,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-python=${PYTHON:-python3}
+usable() { command -v "$1" >/dev/null 2>&1 && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+python=
+for candidate in ${PYTHON:-} python3.11 python3.12 python3.13 python3; do
+    if usable "$candidate"; then python=$candidate; break; fi
+done
+if [ -z "$python" ]; then
+    echo "make docs needs Python 3.11 or newer, and none was found (set PYTHON=/path/to/python3 if you have one)." >&2
+    exit 1
+fi
 stamp=.venv-docs/.set-up
 # The versions are those of the extra `docs` of pyproject.toml.
 wanted=$("$python" -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"]))')
