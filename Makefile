@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: help setup demo up test test-long check format gpu bench lock clean
+.PHONY: help setup demo up test test-long check format docs gpu bench lock clean
 
 help:  ## this list
 	@awk -F':.*## *' '/^[a-z-]+:.*##/ {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ format: $(STAMP)  ## ruff: format and mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs:  ## build the documentation site into var/docs, and check its links (no network is needed to read it)
+	@PYTHON="$(PYTHON)" scripts/docs.sh
+
 gpu:  ## measure on this machine's GPU what docs/gpu.md has figures of (under 9 minutes; PYTHON=python3 WHEELS=folder)
 	@$(PYTHON) -m benchmarks.gpu $(if $(WHEELS),--wheels $(WHEELS))
 
@@ -48,4 +51,4 @@ lock: $(STAMP)  ## write requirements.lock from what .venv holds
 	@scripts/lock.sh
 
 clean:  ## remove what can be made again (not var/, which holds your data)
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf .venv .venv-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -21,7 +21,7 @@ def _not_a_bool(value: Any) -> Any:
     return value
 
 
-# Numbers as contracts.md means them: finite, and never a bool or a numeric string.
+# Numbers as docs/dev/contracts.md means them: finite, and never a bool or a numeric string.
 Number = Annotated[float, BeforeValidator(_not_a_bool), Field(strict=True, allow_inf_nan=False)]
 NonNegative = Annotated[Number, Field(ge=0, le=1e15)]
 Positive = Annotated[Number, Field(gt=0, le=1e15)]
@@ -46,7 +46,7 @@ class Document(BaseModel):
         frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True, **FORGETFUL
     )
 
-    # Fields of contracts.md that a later version brings: refused by name, not as misspelt.
+    # Fields of docs/dev/contracts.md that a later version brings: refused by name, not as misspelt.
     later_fields: ClassVar[tuple[str, ...]] = ()
 
 

@@ -1,4 +1,4 @@
-"""An independent check of `meridian simulate`: its output against the rules of contracts.md.
+"""An independent check of `meridian simulate`: its output against the rules of docs/dev/contracts.md.
 
 Takes the documents alone (the scenario as the user wrote it, the answer as printed) and shares no code with
 the engine. `check` raises AssertionError at the first broken rule.
@@ -124,7 +124,7 @@ class _Facts:
 
 
 def way_of(name: str, stages: int, chunks: int) -> list[tuple[int, int]]:
-    """The forward order of (stage, chunk) as contracts.md has it."""
+    """The forward order of (stage, chunk) as docs/dev/contracts.md has it."""
     if name == "straight":
         return [(s, c) for s in range(stages) for c in range(chunks)]
     back = name == "wave"

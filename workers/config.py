@@ -60,7 +60,7 @@ class AgentConfig:
 
 
 def from_environment(environ: Mapping[str, str]) -> AgentConfig:
-    """Read the MERIDIAN_* variables of docs/dev/interfaces.md.
+    """Read the MERIDIAN_* variables of docs/settings.md.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The fields of `meridian train FILE`: one training job across data centres, without torch.
 
-Field names, meanings and defaults are those of contracts.md. A job knows the scenario that it is (times in
-milliseconds), so `meridian simulate` and the run follow the same schedule.
+Field names, meanings and defaults are those of docs/dev/contracts.md. A job knows the scenario that it is
+(times in milliseconds), so `meridian simulate` and the run follow the same schedule.
 """
 
 from functools import cached_property

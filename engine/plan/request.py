@@ -1,4 +1,4 @@
-"""The document of `meridian plan FILE`, as contracts.md names its fields. Units are in the names."""
+"""The document of `meridian plan FILE`, as docs/dev/contracts.md names its fields. Units are in the names."""
 
 import itertools
 from collections.abc import Iterator

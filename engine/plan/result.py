@@ -70,7 +70,7 @@ class Option:
         return self.lower_bound_ms + self.allreduce_ms
 
     def as_dict(self) -> dict[str, Any]:
-        """The option as contracts.md names its fields; `partitions` as a list of objects."""
+        """The option as docs/dev/contracts.md names its fields; `partitions` as a list of objects."""
         values = {name: getattr(self, name) for name in self.__slots__}
         partitions = [{"dc": part.dc, "stages": part.stages} for part in self.partitions]
         derived = {"order": list(self.order), "gpu_hours": self.gpu_hours, "bound_ms": self.bound_ms}

@@ -46,7 +46,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What came of a replay; fields as contracts.md names them.
+    """What came of a replay; fields as docs/dev/contracts.md names them.
 
     window_start_ms, window_ms : what utilization and offered share are measured over: whole iterations.
     training_slowdown : training time that prefill lay across, on the GPU with most, over the window.
@@ -115,7 +115,7 @@ def replay(
 
     Parameters
     ----------
-    sink : called with each accepted request, as contracts.md writes a line of ``--placements``, once its
+    sink : called with each accepted request, as a line of ``--placements`` (docs/dev/contracts.md), once its
         first interval has begun (until then its place may change), so that memory is bounded.
     trace : offered instead of the one that the request names.
 
@@ -270,7 +270,7 @@ class _BusyTime:
 
 
 def as_line(placement: Placement, fleet: Fleet) -> dict[str, Any]:
-    """An accepted request as contracts.md writes it."""
+    """An accepted request as docs/dev/contracts.md writes it."""
     intervals = []
     for row in placement.rows:
         cell, pipeline, stage = fleet.place(int(row[GPU]))

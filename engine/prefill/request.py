@@ -142,7 +142,7 @@ class ControllerDocument(Document):
 
 
 class ReplayRequest(Document):
-    """A trace, the training whose bubbles it is to run in, and how. Field meanings as in contracts.md.
+    """A trace, the training whose bubbles it is to run in, and how. Fields: docs/dev/contracts.md.
 
     hop_ms, activation_bytes_per_token : what handing a chunk to the next stage takes, beside and on the LAN.
     """

@@ -51,7 +51,7 @@ class Row:
         return math.isfinite(self.ours) and abs(self.deviation) <= self.tolerance + 1e-12
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as contracts.md names its fields."""
+        """The row as docs/dev/contracts.md names its fields."""
         return {
             "name": self.name,
             "paper": self.paper,

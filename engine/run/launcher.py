@@ -34,7 +34,7 @@ class RankGroup:
 
     Parameters
     ----------
-    on_event : called from one thread with each event (docs/dev/interfaces.md, "Events"). Ranks wait while it
+    on_event : called from one thread with each event (docs/events.md). Ranks wait while it
         blocks for long, so it should hand over and return. What it raises is logged.
     """
 

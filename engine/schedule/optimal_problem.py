@@ -36,7 +36,7 @@ class Problem:
         them is a lower bound.
     durations : of one chunk, shape (4 kinds, stages).  transfer, latency : of each hop, shape (stages,).
     shared, is_wan : which hops, shape (stages,).
-    held, full : most chunks a stage may hold (contracts.md, `memory_limit`, `full_limit`); None: no limit.
+    held, full : most chunks a stage may hold (docs/dev/contracts.md); None: no limit.
     """
 
     traversal: Traversal

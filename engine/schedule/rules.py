@@ -8,7 +8,7 @@ from engine.schedule.scenario import Contention, RecomputeRule, Scenario
 
 
 class Gate(IntEnum):
-    """Recompute rules as the kernels know them (contracts.md, `recompute_rule`)."""
+    """Recompute rules as the kernels know them (docs/dev/contracts.md, `recompute_rule`)."""
 
     JIT = 0
     IDLE = 1
@@ -17,7 +17,7 @@ class Gate(IntEnum):
 
 
 class Tie(IntEnum):
-    """Who of several pipelines gets a shared link first (contracts.md, `contention`)."""
+    """Who of several pipelines gets a shared link first (docs/dev/contracts.md, `contention`)."""
 
     RANK = 0
     ROUND_ROBIN = 1

@@ -1,6 +1,6 @@
 """The scenario: one DP-cell of pipelines through the same stages, as `meridian simulate` reads it.
 
-Abstract time units. Field meanings and defaults are those of contracts.md.
+Abstract time units. Field meanings and defaults are those of docs/dev/contracts.md.
 """
 
 from functools import cached_property

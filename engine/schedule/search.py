@@ -23,7 +23,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What a policy settled on (contracts.md, `chosen`); `idea` is what won a search."""
+    """What a policy settled on (docs/dev/contracts.md, `chosen`); `idea` is what won a search."""
 
     policy: str
     traversal: TraversalName

@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Traversal:
-    """The forward order of (stage, chunk) (contracts.md, `traversal`).
+    """The forward order of (stage, chunk) (docs/dev/contracts.md, `traversal`).
 
     straight : every stage once; with several chunks these are sub-blocks that stay on their stage.
     loop : stages 0 … P−1 for chunk 0, then again for chunk 1, and so on.

@@ -94,7 +94,7 @@ class SweepRow:
     reason: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """As contracts.md names the fields, and `reason`."""
+        """As docs/dev/contracts.md names the fields, and `reason`."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 

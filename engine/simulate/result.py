@@ -67,7 +67,7 @@ class SimulationResult:
         return list(self.timeline.spans()) if self.timeline else []
 
     def as_dict(self) -> dict[str, Any]:
-        """The output of `meridian simulate`, as contracts.md names its fields."""
+        """The output of `meridian simulate`, as docs/dev/contracts.md names its fields."""
         fields = {
             "feasible": self.feasible,
             "reason": self.reason,

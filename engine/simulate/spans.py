@@ -40,7 +40,7 @@ class Span:
     gpu: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The span as contracts.md names its fields; fields that do not apply are left out."""
+        """The span as docs/dev/contracts.md names its fields; fields that do not apply are left out."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in values.items() if value is not None}
 

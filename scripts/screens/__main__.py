@@ -1,9 +1,9 @@
-"""Take the pictures of docs/screens.
+"""Take pictures of every page of the site into var/screens.
 
     python -m scripts.screens [--states empty,demo,full,cases] [--only TEXT] [--resume MINUTES] [--out DIR]
     python -m scripts.screens --serve full --port 8406      # the same site to look at by hand, until Ctrl-C
 
-Writes WebP files and the index between the marks of docs/screens/README.md. A page that fails does not keep
+Writes WebP files and an index of them, README.md in the same folder. A page that fails does not keep
 the others from being taken. Exit status 1 where a page failed, its console complained or it scrolls sideways.
 """
 
@@ -65,7 +65,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--targets", action="store_true", help="also tell of small touch targets and of text cut off"
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/screens")
+    parser.add_argument("--out", type=Path, default=ROOT / "var/screens")
     parser.add_argument("--serve", choices=STATES)
     parser.add_argument("--port", type=int, default=0)
     return parser

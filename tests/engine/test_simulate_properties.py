@@ -1,4 +1,4 @@
-"""Any policy on any scenario obeys every rule of contracts.md, says an independent checker."""
+"""Any policy on any scenario obeys every rule of docs/dev/contracts.md, says an independent checker."""
 
 import json
 from itertools import pairwise, product

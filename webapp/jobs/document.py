@@ -21,7 +21,7 @@ def train_document(
 
     Parameters
     ----------
-    request, option : the plan's document and one entry of its answer's `options` (contracts.md).
+    request, option : the plan's document and one entry of its answer's `options` (docs/dev/contracts.md).
     training : {model, micro_batch, steps, lr, seed, data?, clip?, device} of what is trained; without a
         `model` the one that was planned. None: the plan does not say.
 

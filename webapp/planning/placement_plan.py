@@ -23,7 +23,7 @@ def what_differs(request: dict[str, Any], option: dict[str, Any]) -> list[str]:
 
     Parameters
     ----------
-    request, option : the plan's document and one entry of its answer's `options` (contracts.md).
+    request, option : the plan's document and one entry of its answer's `options` (docs/dev/contracts.md).
     """
     used = list(dict.fromkeys(part["dc"] for part in option.get("partitions") or ()))
     if len(used) < 2 or option["pipelines"] < 2:

@@ -1,4 +1,4 @@
-"""The document of `meridian network FILE`, as contracts.md names its fields. GB are 10^9 bytes."""
+"""The document of `meridian network FILE`, as docs/dev/contracts.md names its fields. GB are 10^9 bytes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -161,7 +161,7 @@ OF_A_MODEL = (
 class NetworkRequest(Document):
     """A validated request.
 
-    Beyond contracts.md: `moe` may stand beside a preset; `micro_batch: null` enumerates it;
+    Beyond docs/dev/contracts.md: `moe` may stand beside a preset; `micro_batch: null` enumerates it;
     `sequence_parallel` (with full recomputation not, else yes, as the published runs); `attention` standard
     or fused (by family: llama fused); `shard_optimizer` (ZeRO 1); `leave_idle`: also consider strategies
     that leave GPUs idle (else only where no other fits); `module`: GPUs that optical switches replace

@@ -1,4 +1,4 @@
-"""The answer of `meridian network`, as contracts.md names its fields."""
+"""The answer of `meridian network`, as docs/dev/contracts.md names its fields."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

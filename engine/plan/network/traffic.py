@@ -50,7 +50,7 @@ class Traffic:
         return sum(self.hb_bytes.values()) + sum(self.nic_bytes.values())
 
     def as_dict(self) -> dict[str, object]:
-        """As contracts.md names it, `pairs` as shares of all ordered pairs; and what goes through NICs."""
+        """The `traffic` of docs/dev/contracts.md: `pairs` as shares of all ordered pairs; NIC bytes."""
         both = {kind: self.hb_bytes[kind] + self.nic_bytes[kind] for kind in KINDS}
         every = max(1, self.gpus * (self.gpus - 1))
         return {

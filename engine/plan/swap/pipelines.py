@@ -40,7 +40,7 @@ class Comparison:
     stages: tuple[tuple[int, int], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as contracts.md names its fields; `stages` are first and last layers."""
+        """The row as docs/dev/contracts.md names its fields; `stages` are first and last layers."""
         return {
             "policy": self.policy,
             "link": self.link,

@@ -1,4 +1,4 @@
-"""The document of `meridian swap FILE`, as contracts.md names its fields. Units are in the names."""
+"""The document of `meridian swap FILE`, as docs/dev/contracts.md names its fields. Units are in the names."""
 
 from typing import Annotated, Literal
 

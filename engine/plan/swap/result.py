@@ -1,4 +1,4 @@
-"""What a swap plan answers, as contracts.md names it. Units are in the names."""
+"""What a swap plan answers, as docs/dev/contracts.md names it. Units are in the names."""
 
 import math
 from dataclasses import asdict, dataclass
