@@ -14,9 +14,9 @@ from benchmarks.train import train
 from engine.inputs import parse
 from engine.job.job import TrainJob
 from engine.job.launch import single_machine
+from engine.job.memory import stage_memory
 from engine.run.launcher import RankGroup
 from engine.schedule.scenario import POLICIES
-from webapp.planning.memory import stage_memory
 
 AT_ONCE = 5  # runs beside each other
 # Two pipelines, which sum gradients and share links in time; the others have one, which starts sooner.

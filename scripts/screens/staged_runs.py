@@ -8,6 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from engine.job.shape import shape_of
 from tests.site import many
 from tests.site.telemetry import ADAPTED
 from tests.site.world import VALUES, World, make_dc, make_node
@@ -27,7 +28,6 @@ from webapp.jobs.services import (
     wait_for,
 )
 from webapp.live.models import IterationStat, LogLine
-from webapp.live.shape import shape_of
 from webapp.planning import compose
 from webapp.planning.services import create_plan
 

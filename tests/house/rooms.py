@@ -39,8 +39,8 @@ _OF_RUNTIME = {
 # Of webapp, by the part of the name behind it; an app's own files otherwise.
 _OF_SITE = {
     "common": """
-        asked_once broker counts environment formkit lists logs markup queries reported tables
-        checks servers servers.acl servers.endpoints
+        asked_once broker counts figures money number_lists environment formkit lists logs markup
+        queries reported tables checks servers servers.acl servers.endpoints
     """,
     "computations": "planning.computing planning.services.computations",
     "placement": """
@@ -55,9 +55,9 @@ _OF_SITE = {
     """,
     "design": """
         planning.design planning.design_urls planning.network_figures planning.network_page
-        planning.number_lists planning.swap_page
+        planning.swap_page
     """,
-    "jobs": "planning.dry planning.memory",
+    "jobs": "planning.dry",
     "root": """
         asgi celery health settings staticfiles urls views supervisor servers.__main__ jobs.demo
         prefill.demo

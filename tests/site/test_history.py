@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from engine.job.codes import code_of, span_of
 from tests.site.telemetry import events, placed, spans_event, step_event
 from tests.site.test_recovery import EVENT, WITHOUT_MID
 from tests.site.world import World
 from webapp.inventory.models import LinkMeasurement
 from webapp.jobs.models import Run
 from webapp.jobs.services import record_recovery
-from webapp.live.codes import code_of, span_of
 from webapp.live.history import history
 from webapp.live.models import IterationStat, SpanBatch
 from webapp.live.selectors import run_usage, snapshot

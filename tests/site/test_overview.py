@@ -7,6 +7,7 @@ from typing import Any
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from engine.job.shape import shape_of
 from tests.site.many import fill
 from tests.site.world import World
 from webapp.inventory.models import DataCenter, Node, NodeState
@@ -14,7 +15,6 @@ from webapp.inventory.selectors.use import Use, gpu_use, together
 from webapp.jobs.models import RANK_OVER, RankState, Run
 from webapp.live.overview import context
 from webapp.live.selectors import run_usage, usages
-from webapp.live.shape import shape_of
 
 
 def counted_one_by_one(dc: DataCenter) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.job import TrainJob
+from engine.job.shape import lanes, shape_of
 from tests.site.computations import PLACED_TRAINING, answered, joined_placement, placement_question
 from tests.site.world import World
 from webapp.inventory.models import Node
@@ -17,7 +18,6 @@ from webapp.jobs.placed import placed_job
 from webapp.jobs.queue import Queue
 from webapp.jobs.reconcile import spec_of
 from webapp.jobs.services import clone_run, launch_placement
-from webapp.live.shape import lanes, shape_of
 from webapp.planning.models import Computation, ComputationKind
 from webapp.planning.placement_network import network_from
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.shape import shape_of
 from engine.plan.answer import WHAT_IF_S
 from engine.plan.answer import plan as solve
 from engine.plan.request import PlanRequest
@@ -21,7 +22,6 @@ from webapp.accounts.models import AuditEntry
 from webapp.inventory.models import Node
 from webapp.jobs.allocate import allocate
 from webapp.jobs.services import launch_plan
-from webapp.live.shape import shape_of
 from webapp.planning import compose, plan_work, refinement, services
 from webapp.planning.computing import Wires, work_at
 from webapp.planning.models import Computation, Plan

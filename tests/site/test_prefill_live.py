@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from engine.job.codes import code_of
 from tests.site.desks import desk_event, prefill_event, say
 from tests.site.telemetry import events
 from tests.site.tenancies import grant, use
 from tests.site.test_tenancy_pages import text, train
 from webapp.jobs.models import Job, Run
-from webapp.live.codes import code_of
 from webapp.live.models import SpanBatch
 from webapp.live.services import take_in
 from webapp.prefill.watching import watched

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from engine.inputs import parse
 from engine.job.job import TrainJob
+from engine.job.memory import NUMBERS_PER_PARAMETER, stage_memory
 from engine.nn.model import Stage
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry
 from webapp.inventory.models import WanLink
 from webapp.jobs.models import Run
 from webapp.planning.dry import dry_run, dry_run_document
-from webapp.planning.memory import NUMBERS_PER_PARAMETER, stage_memory
 
 
 def checks(world: World) -> dict[str, dict[str, Any]]:

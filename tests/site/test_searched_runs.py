@@ -3,6 +3,7 @@
 import pytest
 
 from engine.inputs import parse
+from engine.job.shape import shape_of
 from engine.plan.answer import plan as solve
 from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
@@ -14,7 +15,6 @@ from tests.site.world import World
 from webapp.jobs.models import Run, RunEvent, Status
 from webapp.jobs.reconcile import reconcile
 from webapp.jobs.services import cancel_run, launch_run, retry_run
-from webapp.live.shape import shape_of
 from webapp.planning.computing import work_at
 from webapp.planning.models import Computation, ComputationState
 from webapp.planning.services import ask_to_refine

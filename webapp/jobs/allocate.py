@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from django.db import transaction
 from django.utils import timezone
 
+from engine.job.locations import pool_of_rank
 from webapp.inventory.models import Node
 from webapp.inventory.selectors import pools
 from webapp.jobs.models import RankState, Run, Status
-from webapp.jobs.places import pool_of_rank
 from webapp.jobs.services import fail_run, lock, set_status, wait_for
 from webapp.jobs.stock import Shortage, Stock
 

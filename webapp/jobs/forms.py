@@ -9,6 +9,7 @@ from engine.inputs import parse
 from engine.job.checkpoint.manifest import newest_of_run
 from engine.job.fields import RUNNABLE
 from engine.job.job import TrainJob
+from engine.job.memory import most_layers
 from engine.prefill.placement import MOST_RESERVE_MS
 from webapp.accounts.models import Team
 from webapp.formkit import Sectioned
@@ -17,7 +18,6 @@ from webapp.jobs.document import site_job
 from webapp.jobs.models import Job, Run
 from webapp.jobs.stock import Seats
 from webapp.planning.dry import dry_run_document
-from webapp.planning.memory import most_layers
 
 # Of one policy; another has its own.
 POLICY_RULES = ("contention", "recompute_rule", "chunks", "traversal")

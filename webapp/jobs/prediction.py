@@ -6,11 +6,11 @@ from typing import Any
 from engine.inputs import parse
 from engine.job.adapt.measured import of_rows
 from engine.job.adapt.replan import as_taken
+from engine.job.codes import code_of
 from engine.job.job import TrainJob
 from engine.job.predict import Prediction, predict
 from engine.schedule.text import parse_schedule
 from webapp.jobs.models import Run
-from webapp.live.codes import code_of
 
 Seats = Mapping[str, Sequence[int]]  # rank → its pipeline and stage
 

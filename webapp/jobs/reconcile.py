@@ -14,6 +14,7 @@ from django.utils import timezone
 from engine.inputs import parse
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
+from engine.job.shape import shape_of
 from webapp.inventory.models import Node, NodeState, silence
 from webapp.jobs import services
 from webapp.jobs.dispatch import BrokerDown
@@ -21,7 +22,6 @@ from webapp.jobs.models import RANK_OVER, RankState, RankStatus, Run, Status
 from webapp.jobs.moving import move_on
 from webapp.jobs.queue import Queue
 from webapp.live import liveness
-from webapp.live.shape import shape_of
 
 log = structlog.get_logger(__name__)
 REPORT_LAG = timedelta(seconds=6)  # from a rank's event to a heartbeat that must know of it: three heartbeats

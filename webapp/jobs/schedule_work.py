@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import InputError
+from engine.job.memory import stage_memory
 from webapp.inventory.selectors.pools import pools
 from webapp.jobs.document import pinned_document, site_job
 from webapp.jobs.models import Run
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services import fail_run, record_schedule
 from webapp.planning.dry import memory_check
-from webapp.planning.memory import stage_memory
 
 if TYPE_CHECKING:
     from webapp.planning.computing import Wires

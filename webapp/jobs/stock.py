@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.job.locations import Document, gpus_needed
 from webapp.inventory.models import GpuPool, Node, NodeState
 from webapp.inventory.selectors.pools import pools_of_teams
 from webapp.jobs.models import RANK_OVER, RankState
-from webapp.jobs.places import Document, gpus_needed
 
 Gpu = tuple[Node, int]
 Seats = Sequence[Sequence[Any]]  # [name of the node, GPU] of each rank of a job that is placed

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from engine.job.shape import shape_of
 from webapp.inventory.selectors import datacenter_name
 from webapp.jobs.models import Run, Status
 from webapp.live.selectors import usages
-from webapp.live.shape import shape_of
 
 Ends = tuple[int, frozenset[str]]  # team, and the names of two of its data centres
 MOST_RUNS = 12

@@ -5,10 +5,10 @@ from typing import Any
 
 from django.db.models import Avg, F, Max, Min, Q, QuerySet, Sum
 
+from engine.job.shape import Shape, shape_of
 from webapp.jobs.models import Run
 from webapp.live import payload
 from webapp.live.models import IterationStat
-from webapp.live.shape import Shape, shape_of
 
 MOST_POINTS = 2_000
 MEANS = ("loss", "validation_loss", "grad_norm", "learning_rate", "utilization")

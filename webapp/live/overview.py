@@ -13,16 +13,16 @@ from django.db.models import Count, OuterRef, Subquery, Sum
 from django.urls import reverse
 from django.utils import timezone
 
+from engine.job.locations import gpus_needed
+from engine.job.shape import shape_of
 from webapp.inventory.models import DataCenter, WanLink
 from webapp.inventory.selectors.use import Use, gpu_use, together
 from webapp.inventory.selectors.worldmap import WorldMap, drawing
 from webapp.jobs.models import Run
-from webapp.jobs.places import gpus_needed
 from webapp.live.attention import attention
 from webapp.live.flows import MOST_RUNS, Ends, flows
 from webapp.live.models import IterationStat
 from webapp.live.selectors import usages
-from webapp.live.shape import shape_of
 
 HISTORY = 120
 MOST_DATACENTERS = 24  # in the table; the list has them all

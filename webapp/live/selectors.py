@@ -7,11 +7,12 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from engine.job.shape import Shape, lanes, shape_of
 from webapp.accounts.models import User
 from webapp.jobs.models import PastPrediction, Run, RunEvent
 from webapp.live import payload, recent, usage
 from webapp.live.models import IterationStat, SpanBatch
-from webapp.live.shape import Shape, lanes, shape_of, training
+from webapp.live.shape import training
 
 MOST_ITERATIONS = 2_000
 MOST_SPANS = 4_000

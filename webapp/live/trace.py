@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.errors import InputError
+from engine.job.codes import span_of
+from engine.job.shape import shape_of
 from engine.simulate.spans import Span
 from engine.simulate.trace import chrome_trace
 from webapp.jobs.models import Run
-from webapp.live.codes import span_of
 from webapp.live.models import SpanBatch
-from webapp.live.shape import shape_of
 
 MOST_SPANS = 400_000  # about 80 MB of JSON; Perfetto opens it
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from webapp.live.codes import SYNC, TRAINING, Code
+from engine.job.codes import SYNC, TRAINING, Code
 
 Traffic = list[
     Any

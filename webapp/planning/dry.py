@@ -9,6 +9,7 @@ from typing import Any
 from engine.errors import InputError
 from engine.job.fields import TrainLink
 from engine.job.job import TrainJob
+from engine.job.memory import StageMemory, stage_memory
 from engine.job.planned import wants_search
 from webapp import broker
 from webapp.accounts.models import Team
@@ -16,7 +17,6 @@ from webapp.inventory.models import GpuPool, Node, WanLink
 from webapp.inventory.selectors import pools
 from webapp.jobs.document import site_job, train_document
 from webapp.jobs.stock import Seats, Stock
-from webapp.planning.memory import StageMemory, stage_memory
 from webapp.planning.models import Plan
 
 GIB = 2**30

@@ -15,8 +15,8 @@ from engine.plan.request import PlanRequest
 from webapp.asked_once import key_field
 from webapp.formkit import Sectioned, team_field
 from webapp.inventory.models import DataCenter, Device, GpuPool
+from webapp.number_lists import Numbers
 from webapp.planning import compose
-from webapp.planning.number_lists import Numbers
 from webapp.planning.plan_work import answers_at_once
 
 SEVERAL = "Or several, such as 1, 2, 4: the best is found."

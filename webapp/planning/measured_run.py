@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from engine.inputs import parse
+from engine.job.codes import TRAINING
 from engine.job.job import TrainJob
 from engine.job.predict import stage_parameters
+from engine.job.shape import Shape, shape_of
 from webapp.inventory.models import WanLink
 from webapp.inventory.selectors import pools
 from webapp.jobs.models import Run
-from webapp.live.codes import TRAINING
 from webapp.live.models import IterationStat, SpanBatch
-from webapp.live.shape import Shape, shape_of
 from webapp.planning.models import Plan
 
 # Iterations that are looked at: the latest that every rank told of; fewer where a run has very many ranks.

@@ -10,8 +10,10 @@ from engine.inputs import parse
 from engine.model.presets import PER_STAGE, PRESETS
 from engine.plan.network.design import design
 from engine.plan.network.request import NetworkRequest
+from webapp.figures import Column, Fact, Figures
 from webapp.markup import DASH
-from webapp.planning.design import Column, DesignForm, DesignPage, Fact, Figures
+from webapp.number_lists import Numbers
+from webapp.planning.design import DesignForm, DesignPage
 from webapp.planning.network_figures import (
     SWEPT,
     heat_matrix,
@@ -21,7 +23,6 @@ from webapp.planning.network_figures import (
     sweep_table,
     swept,
 )
-from webapp.planning.number_lists import Numbers
 from webapp.planning.placement_selectors import Matrix
 
 # What a page may compute while somebody waits; the command line has no such limits.

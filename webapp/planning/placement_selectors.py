@@ -14,8 +14,8 @@ from engine.inputs import parse
 from engine.plan.placement import scenarios
 from engine.plan.placement.request import PlacementRequest
 from webapp.accounts.permissions import visible_or_404
+from webapp.figures import Column, Figures
 from webapp.inventory.models import DataCenter
-from webapp.planning.design import Column, Figures
 from webapp.planning.models import Computation, ComputationKind, Plan
 from webapp.planning.placement_form import SOURCE_WORDS, document_of
 from webapp.planning.placement_map import placement_map

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 
 from engine.inputs import parse
+from engine.job.codes import code_of
+from engine.job.shape import lanes, shape_of
 from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, Partition
 from engine.simulate import SimulationResult
-from webapp.live.codes import code_of
-from webapp.live.shape import lanes, shape_of
-from webapp.planning.design import Column, Figures
+from webapp.figures import Column, Figures
 
 MOST_TIMELINE_SPANS = 20_000
 MOST_WHAT_IF_SPANS = 3_000  # drawn anew with each move of a slider

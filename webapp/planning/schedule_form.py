@@ -10,8 +10,8 @@ from engine.schedule.scenario import POLICIES, Scenario
 from engine.simulate import SweepDocument
 from webapp.asked_once import key_field
 from webapp.formkit import Sectioned, team_field
+from webapp.number_lists import Numbers, one_or_many
 from webapp.planning.models import ComputationKind
-from webapp.planning.number_lists import Numbers, one_or_many
 
 SEARCHES = ("optimal", "auto")
 # What one computation may take in all: policies that search × their limit × values.

@@ -8,7 +8,9 @@ from typing import Any
 from django.http import Http404, QueryDict
 
 from engine.inputs import parse
+from engine.job.codes import code_of
 from engine.job.job import TrainJob
+from engine.job.shape import lanes, shape_of
 from engine.plan.cell import scenario_of
 from engine.plan.request import PlanRequest
 from engine.schedule.scenario import Scenario
@@ -18,8 +20,6 @@ from engine.simulate.export import write_csv
 from engine.simulate.trace import chrome_trace
 from webapp.accounts.permissions import visible_or_404
 from webapp.jobs.models import Run
-from webapp.live.codes import code_of
-from webapp.live.shape import lanes, shape_of
 from webapp.planning.models import Computation, ComputationKind, Plan
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, engine_option
 from webapp.planning.schedule_form import initial_of_scenario

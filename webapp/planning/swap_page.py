@@ -10,8 +10,9 @@ from engine.inputs import parse
 from engine.plan.swap.models import known_models
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
-from webapp.planning.design import Column, DesignForm, DesignPage, Fact, Figures
-from webapp.planning.number_lists import Numbers
+from webapp.figures import Column, Fact, Figures
+from webapp.number_lists import Numbers
+from webapp.planning.design import DesignForm, DesignPage
 
 GIB = 2**30
 MOST_DRAWN = 600

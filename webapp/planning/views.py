@@ -20,13 +20,13 @@ from engine.plan.request import PlanRequest
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import may, require, require_somewhere, visible_or_404
 from webapp.asked_once import fresh_key
+from webapp.figures import download
 from webapp.jobs.models import Run
 from webapp.jobs.services import launch_placement, launch_plan
 from webapp.jobs.tables import RunTable
 from webapp.lists import bound_table, list_page
 from webapp.planning import services
 from webapp.planning.compose import initial_of
-from webapp.planning.design import download
 from webapp.planning.dry import dry_run, dry_run_document, refusal
 from webapp.planning.forms import PlanForm, everywhere
 from webapp.planning.measured_run import MeasuredRun, initial_of_run, measured

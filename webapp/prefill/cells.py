@@ -9,14 +9,14 @@ from typing import Any
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
+from engine.job.codes import OPS, PREFILL
+from engine.job.locations import dcs_of_pipelines
 from engine.prefill.bubbles import Interval, TrainingPattern, joined
 from engine.prefill.index import Fleet
 from engine.prefill.latency import LatencyModel
 from engine.prefill.placement import Cache, Settings
 from webapp.inventory.models import DataCenter, GpuPool
 from webapp.jobs.models import HOLDING, RankState, Run, Status
-from webapp.jobs.places import dcs_of_pipelines
-from webapp.live.codes import OPS, PREFILL
 from webapp.prefill.catalogue import cache_of, latencies
 from webapp.prefill.served import settings_in
 

@@ -2,8 +2,8 @@
 
 import django_tables2 as tables
 
+from webapp.money import dollars
 from webapp.prefill.models import ApiKey, KeyState, Outcome, Tenancy, TenancyStatus, UsageEvent
-from webapp.prefill.money import dollars
 from webapp.tables import DASH, NumberColumn, Table, TimeColumn, state
 
 SHAPES = {

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from django.utils import timezone
 
+from engine.job.shape import shape_of
 from webapp.accounts.models import OPERATORS, Team
 from webapp.inventory.selectors import datacenter_name
 from webapp.jobs.models import Run, Status
 from webapp.live.models import Desk, DeskState, PrefillSecond
 from webapp.live.selectors import usages
 from webapp.live.services.desks import merged
-from webapp.live.shape import shape_of
 from webapp.prefill.models import Outcome, UsageEvent
 from webapp.prefill.reasons import WHY
 

@@ -10,16 +10,17 @@ import structlog
 from django.db import transaction
 from django.db.models import F
 
+from engine.job.codes import code_of
+from engine.job.shape import Shape
 from webapp.inventory.selectors import clock_offsets_s
 from webapp.inventory.services import record_heartbeat, record_probe, record_rates
 from webapp.jobs import services as jobs
 from webapp.jobs.models import RankState, Run, RunEvent
 from webapp.live import payload, usage
-from webapp.live.codes import code_of
 from webapp.live.models import IterationStat, LogLine, SpanBatch
 from webapp.live.selectors import predicted, run_usage
 from webapp.live.services import desks, logs
-from webapp.live.shape import Shape, shape_of_run, training
+from webapp.live.shape import shape_of_run, training
 
 log = structlog.get_logger(__name__)
 Event = dict[str, Any]

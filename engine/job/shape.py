@@ -1,0 +1,96 @@
+"""The shape of a run as it is drawn: lanes, data centres and links, from the job's document."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+from engine.job.locations import dcs_of_pipelines
+from engine.schedule.text import sharing_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Lanes by rank, data centres by index, WAN links by direction.
+
+    dcs_of_pipeline : index into `dcs` of each stage, by pipeline.
+    pairs : node pairs that one transfer uses together: a cell's pipelines where links are shared in time.
+    """
+
+    stages: int
+    pipelines: int
+    dcs: tuple[str, ...]
+    dcs_of_pipeline: tuple[tuple[int, ...], ...]
+    links: tuple[dict[str, Any], ...]
+    pairs: int
+
+    @property
+    def ranks(self) -> int:
+        return self.stages * self.pipelines
+
+    @property
+    def dc_of_rank(self) -> tuple[int, ...]:
+        return tuple(dc for dcs in self.dcs_of_pipeline for dc in dcs)
+
+
+def shape_of(document: dict[str, Any]) -> Shape:
+    """The shape of the job in `document` (of `meridian train`)."""
+    names = [dc["name"] for dc in document["datacenters"]]
+    ways = dcs_of_pipelines(document)
+    # Pipelines that run through different data centres share no links.
+    own = "temporal" if document["policy"] == "atlas" and len(set(ways)) == 1 else "spatial"
+    if document.get("schedule"):
+        own = sharing_of(document["schedule"])
+    sharing = document.get("sharing") or own
+    crossings = dict.fromkeys(_crossings(ways))
+    known = {frozenset(link["between"]): link for link in document.get("links", [])}
+    links = []
+    for a, b in crossings:
+        link = known.get(frozenset((names[a], names[b])), {})
+        links.append(
+            {"from": a, "to": b, "cap_gbps": link.get("bandwidth_gbps"), "latency_ms": link.get("latency_ms")}
+        )
+    return Shape(
+        stages=document["stages"],
+        pipelines=document.get("pipelines", 1),
+        dcs=tuple(names),
+        dcs_of_pipeline=ways,
+        links=tuple(links),
+        pairs=document.get("pipelines", 1) // document.get("cells", 1) if sharing == "temporal" else 1,
+    )
+
+
+def _crossings(ways: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, int]]:
+    """The directions in which neighbouring stages send between data centres, in pipeline order."""
+    for dcs in dict.fromkeys(ways):
+        for a, b in pairwise(dcs):
+            if a != b:
+                yield from ((a, b), (b, a))
+
+
+class PlacedRank(Protocol):
+    """What is known of a rank once it has its GPU; `node` has a name."""
+
+    rank: int
+    gpu: int
+    node: Any
+
+
+def lanes(shape: Shape, ranks: Iterable[PlacedRank]) -> list[dict[str, Any]]:
+    """One lane per rank; `gpu` and `node` are null before the run has its GPUs."""
+    placed = {rank.rank: rank for rank in ranks}
+    made = []
+    for rank in range(shape.ranks):
+        pipeline, stage = divmod(rank, shape.stages)
+        at = placed.get(rank)
+        made.append(
+            {
+                "rank": rank,
+                "pipeline": pipeline,
+                "stage": stage,
+                "dc": shape.dcs_of_pipeline[pipeline][stage],
+                "gpu": at.gpu if at else None,
+                "node": at.node.name if at else None,
+            }
+        )
+    return made
