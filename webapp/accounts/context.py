@@ -11,8 +11,11 @@ from django.utils.functional import SimpleLazyObject
 from webapp import broker
 from webapp.accounts.models import OPERATORS, READERS, Membership, Role, Team
 from webapp.counts import counts_of
+from webapp.navigation import Entry, entries_for
 
 NAMED_TEAMS = 3  # of which more are only counted
+# Who reads nothing of any team has the way to it nowhere else.
+ACCOUNT = Entry(order=0, name="account", label="My account", address="accounts:me", roles=())
 RANKED = (Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.TENANT)
 
 
@@ -57,55 +60,16 @@ def _site(request: HttpRequest) -> dict[str, Any]:
 
 def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[dict[str, Any]]:
     """The pages that `user` may open, with how many rows they have."""
-    if not any(role in READERS for role in roles):
-        account = [("account", "My account", "accounts:me", None)]
-        tenant = [
-            ("prefill", "Prefill", "prefill:home", None),
-            ("tenancies", "Tenancies", "prefill:tenancy-list", None),
-            ("keys", "Keys", "prefill:key-list", None),
-            ("usage", "Usage", "prefill:usage-list", None),
-        ]
-        return _entries(request, [*tenant, *account] if Role.TENANT in roles else account)
-    from webapp.inventory.models import DataCenter, Node, WanLink
-    from webapp.jobs.models import Run
-    from webapp.planning.models import Plan
-    from webapp.prefill.models import Tenancy
-
-    operates = any(role in OPERATORS for role in roles)
-    entries = [
-        ("overview", "Overview", "overview", None),
-        ("plans", "Plans", "planning:plan-list", Plan.objects.visible_to(user)),
-        ("schedules", "Schedules", "schedules:schedule-list", None),
-        ("placement", "Placement", "placement:placement-list", None),
-        ("network", "Network design", "design:network", None),
-        ("swap", "Swap plan", "design:swap", None),
-        ("runs", "Runs", "jobs:run-list", Run.objects.visible_to(user).open()),
-        *([("prefill-live", "Prefill live", "prefill:live", None)] if operates else []),
-        ("tenancies", "Tenancies", "prefill:tenancy-list", Tenancy.objects.visible_to(user).to_decide()),
-        ("keys", "Keys", "prefill:key-list", None),
-        ("usage", "Usage", "prefill:usage-list", None),
-        ("datacenters", "Data centres", "inventory:datacenter-list", DataCenter.objects.visible_to(user)),
-        ("nodes", "Nodes", "inventory:node-list", Node.objects.visible_to(user)),
-        ("links", "Links", "inventory:link-list", WanLink.objects.visible_to(user)),
-        ("map", "Map", "inventory:map", None),
-        ("gpu-types", "GPU types", "inventory:gputype-list", None),
-    ]
-    if Role.ADMIN in roles:
-        entries += [
-            ("people", "People", "accounts:person-list", None),
-            ("audit", "Audit", "accounts:audit-list", None),
-        ]
-    return _entries(request, entries)
-
-
-def _entries(request: HttpRequest, entries: Sequence[tuple[str, str, str, Any]]) -> list[dict[str, Any]]:
-    here = request.path
-    made = []
-    counted = [queryset for *_, queryset in entries if queryset is not None]
+    reads = [role for role in roles if role in READERS]
+    entries = entries_for(reads) if reads else [*entries_for([r for r in roles if r == Role.TENANT]), ACCOUNT]
+    querysets = [entry.rows(user) if entry.rows and reads else None for entry in entries]
+    counted = [queryset for queryset in querysets if queryset is not None]
     counts = iter(counts_of(counted) if counted else ())
-    for name, label, url_name, queryset in entries:
-        url = reverse(url_name)
-        active = here == url if name == "overview" else here.startswith(url)
+    made = []
+    for entry, queryset in zip(entries, querysets, strict=True):
+        url = reverse(entry.address)
+        here = request.path
+        active = here == url if entry.name == "overview" else here.startswith(url)
         count = None if queryset is None else next(counts)
-        made.append({"name": name, "label": label, "url": url, "count": count, "active": active})
+        made.append({"name": entry.name, "label": entry.label, "url": url, "count": count, "active": active})
     return made

@@ -1,5 +1,25 @@
 from django.apps import AppConfig
 
+from webapp.navigation import Entry, register
+
 
 class PrefillConfig(AppConfig):
     name = "webapp.prefill"
+
+    def ready(self) -> None:
+        from webapp.accounts.models import OPERATORS, READERS, Role
+        from webapp.prefill.models import Tenancy
+
+        everybody = [*READERS, Role.TENANT]
+        register(
+            Entry(
+                order=80, name="prefill-live", label="Prefill live", address="prefill:live", roles=OPERATORS
+            ),
+            Entry(order=85, name="prefill", label="Prefill", address="prefill:home", roles=[Role.TENANT]),
+            Entry(
+                order=90, name="tenancies", label="Tenancies", address="prefill:tenancy-list",
+                roles=everybody, rows=lambda user: Tenancy.objects.visible_to(user).to_decide(),
+            ),
+            Entry(order=100, name="keys", label="Keys", address="prefill:key-list", roles=everybody),
+            Entry(order=110, name="usage", label="Usage", address="prefill:usage-list", roles=everybody),
+        )  # fmt: skip
