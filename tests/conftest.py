@@ -63,9 +63,18 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
-# One running demo; one run that prefills, and with it all that compares with transformers, whose import is
-# seconds of CPU in each process.
-TOGETHER = (("tests/demo/",), ("tests/runtime/prefill/", "tests/runtime/test_export.py"))
+# One running demo; one run that prefills, and with it all that compares with transformers, whose import takes
+# seconds of each process; then fixtures of a module that take seconds and would be made by each worker.
+TOGETHER = (
+    ("tests/demo/",),
+    ("tests/runtime/prefill/", "tests/runtime/test_export.py"),
+    ("tests/runtime/test_tensor_parallel.py::test_ranks_of_a_stage_compute_what_one_does",),
+    ("tests/runtime/test_transport_tls.py",),
+    ("tests/engine/test_bare_install.py",),
+    ("tests/docker/test_collect_static.py",),
+    ("tests/servers/test_acl.py",),
+    ("tests/site/test_completions.py",),
+)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
