@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,11 @@ import hypothesis
 import pytest
 
 _servers = ExitStack()
+
+# Where Python is told to keep no bytecode, every worker and every program that a test starts compiles all of
+# our sources again, and each worker rewrites the assertions of 220 files: a minute of CPU and more in a run.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The machine is shared with other test processes: a slow example says nothing about the code. Examples are
 # the same in every run, so that a change is judged by what it does; new ones are looked for with
@@ -27,15 +33,18 @@ def _is_controller_of_workers(config: pytest.Config) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Start the servers before Django reads its settings."""
-    if _is_controller_of_workers(config) or config.getoption("collectonly"):
+    if _is_controller_of_workers(config):
         return
-    from webapp.servers import running
+    from webapp.servers import Endpoints, running
 
     # Short: the path of PostgreSQL's socket may have at most 107 bytes.
     var = Path(tempfile.mkdtemp(prefix="meridian-"))
     var.chmod(0o711)  # as root the servers run as another account: their data stays in here
     _servers.callback(shutil.rmtree, var, ignore_errors=True)
-    urls = _servers.enter_context(running(var))
+    if config.getoption("collectonly"):  # nothing is asked of them: any well-formed URLs do
+        urls = Endpoints("postgres://nobody@127.0.0.1:1/none", "redis://127.0.0.1:1/0")
+    else:
+        urls = _servers.enter_context(running(var))
     # Set here and not in the controller, whose workers inherit its environment: pytest-django would read the
     # settings in them before this function runs.
     os.environ.update(
@@ -54,8 +63,17 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
-# One running demo, one run that prefills.
-TOGETHER = ("tests/demo/", "tests/runtime/prefill/test_live.py")
+# One running demo; one run that prefills, and with it all that compares with transformers, whose import takes
+# seconds of each process; then fixtures of a module that take seconds and would be made by each worker.
+TOGETHER = (
+    ("tests/demo/",),
+    ("tests/runtime/prefill/", "tests/runtime/test_export.py", "tests/site/test_completions.py"),
+    ("tests/runtime/test_tensor_parallel.py::test_ranks_of_a_stage_compute_what_one_does",),
+    ("tests/runtime/test_transport_tls.py",),
+    ("tests/engine/test_bare_install.py",),
+    ("tests/docker/test_collect_static.py",),
+    ("tests/servers/test_acl.py",),
+)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -64,7 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((start for start in TOGETHER if nodeid.startswith(start)), nodeid)
+            return next((group[0] for group in TOGETHER if nodeid.startswith(group)), nodeid)
 
     return Together(config, log)
 

@@ -5,7 +5,6 @@ from collections import defaultdict
 
 import psutil
 import pytest
-from scipy.stats import theilslopes
 
 from tests.demo.harness import Demo, wait_for
 from tests.demo_alone.own import demo_of_its_own, family_of, first_run, left_of, operator_of, query, state_of
@@ -37,6 +36,8 @@ def _growth(samples: dict[float, dict[str, float]], name: str | None = None) -> 
     values_mb = [
         sum(sample.values()) if name is None else sample.get(name, 0.0) for sample in samples.values()
     ]
+    from scipy.stats import theilslopes  # here: its import takes seconds of every test process
+
     found = theilslopes(values_mb, [seconds / 60 for seconds in samples])
     return float(found.slope), float(found.low_slope)
 

@@ -2,13 +2,15 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.serve.pipeline import PrefillPipeline
 from engine.serve.stage import PrefillStage, StageSettings
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 TINY = {
     "hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -29,8 +31,11 @@ BLOCK = 8
 
 
 @cache
-def model(shape: str = "grouped") -> LlamaForCausalLM:
+def model(shape: str = "grouped") -> "LlamaForCausalLM":
     """The model in fp32: values large enough that logits differ by tokens, norms included."""
+    # Six seconds of CPU, which a test process pays that runs one of these tests, and no other.
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(11)
     made = LlamaForCausalLM(LlamaConfig(**TINY | SHAPES[shape])).eval()
     with torch.no_grad():

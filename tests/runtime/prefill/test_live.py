@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
 
 from engine.job.launch import single_machine
 from engine.prefill.desk import Accepted, Done, Failed, Refused, Token, Turn
@@ -123,6 +122,8 @@ def prefilled(events: list[dict[str, Any]]) -> dict[int, int]:
 
 def theirs(folder: Path, prompt: str) -> list[int]:
     """What transformers makes of it in one process, the whole prompt at once."""
+    from transformers import LlamaForCausalLM  # here: its import takes seconds of every test process
+
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.tensor([list(prompt.encode())])
     made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=MADE, do_sample=False)

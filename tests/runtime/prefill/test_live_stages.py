@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.control.handshake import Identity
 from engine.prefill.desk import Done, Failed
@@ -26,6 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("four") / "four"
     torch.manual_seed(5)
     shape = {**TINY, "vocab_size": 256, "max_position_embeddings": 2048}
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     LlamaForCausalLM(LlamaConfig(**shape, initializer_range=0.25)).save_pretrained(made)
     return made
 

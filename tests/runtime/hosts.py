@@ -1,0 +1,137 @@
+"""Hosts of ranks as forks of one process that has imported what they need: 5 s of a core less for each run.
+
+``python -m tests.runtime.hosts FD`` is that process; it ends when the other end of the socket FD is closed.
+What a host does begins with its first line of input, which it reads in either way.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import IO, Any
+
+# What pytest, transformers and torch set in the test's process, and what changes nothing in a host.
+_OF_NO_MATTER = ("PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM", "TORCHINDUCTOR_CACHE_DIR")
+
+
+class Forked:
+    """What engine.runtime.launch uses of a Popen, for a process that is another one's child."""
+
+    def __init__(self, pid: int, stdin: int, stdout: int, status: int) -> None:
+        self.pid = pid
+        self.stdin: IO[bytes] = os.fdopen(stdin, "wb")
+        self.stdout: IO[bytes] = os.fdopen(stdout, "rb")
+        self.returncode: int | None = None
+        self._status = status
+
+    def poll(self) -> int | None:
+        """The exit status, as Popen gives it; None while it runs."""
+        return self._read(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end. Raises subprocess.TimeoutExpired."""
+        found = self._read(timeout)
+        if found is None:
+            raise subprocess.TimeoutExpired("a host", timeout or 0.0)
+        return found
+
+    def _read(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+            said = os.read(self._status, 64)  # nothing: what forks hosts was killed, and with it what it knew
+            self.returncode = int(said) if said else -signal.SIGKILL
+        return self.returncode
+
+    def __del__(self) -> None:
+        os.close(self._status)
+
+
+class Nursery:
+    """The process that forks hosts, as its owner sees it."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._asking = threading.Lock()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "tests.runtime.hosts", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environment,
+            )  # fmt: skip
+
+    def may_start(self, environment: dict[str, str]) -> bool:
+        """Whether a host of that environment is the same, forked or started."""
+        return _plain(environment) == _plain(self._environment)
+
+    def start(self, stderr: IO[bytes]) -> Forked:
+        """Fork a host in the directory where we are now."""
+        (stdin, to), (of, stdout), (status, told) = os.pipe(), os.pipe(), os.pipe()
+        given = [stdin, stdout, stderr.fileno(), told]
+        try:
+            with self._asking:
+                socket.send_fds(self._socket, [os.getcwd().encode()], given)
+                pid = int(self._socket.recv(64))
+        finally:
+            for fd in (stdin, stdout, told):
+                os.close(fd)
+        return Forked(pid, to, of, status)
+
+    def close(self) -> None:
+        """End it; hosts that still run are their owners' concern."""
+        self._socket.close()
+        self._process.wait()
+
+
+def _plain(environment: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in _OF_NO_MATTER}
+
+
+def main(fd: int) -> None:
+    """Fork a host for each message, and tell how each ended."""
+    from engine.runtime import host, host_start
+
+    host_start.import_ahead()
+    owner = socket.socket(fileno=fd)
+    running: dict[int, int] = {}
+    while True:
+        asked, _, _ = select.select([owner], [], [], 0.02 if running else None)
+        if asked:
+            directory, fds, _, _ = socket.recv_fds(owner, 65536, 4)
+            if not directory:
+                return
+            child = os.fork()
+            if child == 0:
+                _be_host(host.main, directory, fds, [owner.detach(), *running.values()])
+            for given in fds[:3]:
+                os.close(given)
+            with contextlib.suppress(OSError):  # here too: who is told of it may end its group at once
+                os.setpgid(child, child)
+            running[child] = fds[3]
+            owner.send(str(child).encode())
+        while running and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            told = running.pop(ended[0])
+            with contextlib.suppress(BrokenPipeError):
+                os.write(told, str(os.waitstatus_to_exitcode(ended[1])).encode())
+            os.close(told)
+
+
+def _be_host(run: Any, directory: bytes, fds: list[int], ours: list[int]) -> None:
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        os.chdir(directory)
+        for number, given in enumerate(fds[:3]):
+            os.dup2(given, number)
+        for given in (*fds, *ours):
+            os.close(given)
+        code = run()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
