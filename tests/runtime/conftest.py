@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 
-from engine.runtime import launch
+from engine.run import launcher
 from tests.runtime.hosts import Forked, Nursery
+
+_as_users_have_them = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Kills and leaks, which are `long`, are shown on hosts that are started as users have them."""
+    global _as_users_have_them
+    _as_users_have_them = item.get_closest_marker("long") is not None
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -21,15 +30,17 @@ def _forked_hosts() -> Iterator[None]:
 
     def start(command: list[str], **how: Any) -> "subprocess.Popen[bytes] | Forked":
         nonlocal nursery
-        assert command[-2:] == ["-m", "engine.runtime.host"]
+        assert command[-2:] == ["-m", "engine.run.host"]
+        if _as_users_have_them:
+            return subprocess.Popen(command, **how)
         if nursery is None:
-            nursery = Nursery({**launch._HUGE_PAGES, **os.environ})
+            nursery = Nursery({**launcher._HUGE_PAGES, **os.environ})
         if not nursery.may_start(how["env"]):
             return subprocess.Popen(command, **how)
         return nursery.start(how["stderr"])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
+        patch.setattr(launcher, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
         yield
     if nursery is not None:
         nursery.close()

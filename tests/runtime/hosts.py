@@ -19,7 +19,7 @@ _OF_NO_MATTER = ("PYTEST_CURRENT_TEST", "TOKENIZERS_PARALLELISM", "TORCHINDUCTOR
 
 
 class Forked:
-    """What engine.runtime.launch uses of a Popen, for a process that is another one's child."""
+    """What engine.run.launcher uses of a Popen, for a process that is another one's child."""
 
     def __init__(self, pid: int, stdin: int, stdout: int, status: int) -> None:
         self.pid = pid
@@ -91,7 +91,7 @@ def _plain(environment: dict[str, str]) -> dict[str, str]:
 
 def main(fd: int) -> None:
     """Fork a host for each message, and tell how each ended."""
-    from engine.runtime import host, host_start
+    from engine.run import host, host_start
 
     host_start.import_ahead()
     owner = socket.socket(fileno=fd)
