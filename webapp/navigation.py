@@ -31,7 +31,8 @@ _entries: dict[str, Entry] = {}
 
 def register(*entries: Entry) -> None:
     """Add entries; one that is registered again, by a second start of the apps, takes its own place."""
-    _entries.update((entry.name, entry) for entry in entries)
+    for entry in entries:
+        _entries[entry.name] = entry
 
 
 def entries_for(roles: Collection[str]) -> list[Entry]:

@@ -40,7 +40,7 @@ class Forked:
         return found
 
     def _read(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+        if self.returncode is None and _ready(self._status, timeout):
             said = os.read(self._status, 64)  # nothing: what forks hosts was killed, and with it what it knew
             self.returncode = int(said) if said else -signal.SIGKILL
         return self.returncode
@@ -85,6 +85,13 @@ class Nursery:
         self._process.wait()
 
 
+def _ready(fd: int, timeout: float | None) -> bool:
+    """Whether there is something to read, or the other end is closed; a late worker has fds past select's."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else 1e3 * timeout))
+
+
 def _plain(environment: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in _OF_NO_MATTER}
 
@@ -97,8 +104,7 @@ def main(fd: int) -> None:
     owner = socket.socket(fileno=fd)
     running: dict[int, int] = {}
     while True:
-        asked, _, _ = select.select([owner], [], [], 0.02 if running else None)
-        if asked:
+        if _ready(owner.fileno(), 0.02 if running else None):
             directory, fds, _, _ = socket.recv_fds(owner, 65536, 4)
             if not directory:
                 return
