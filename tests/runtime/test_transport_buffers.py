@@ -99,9 +99,10 @@ def test_iterations_after_the_first_take_no_new_memory() -> None:
             known = [_places_after(senders, receivers, order, size, number, places) for number in range(6)]
     finally:
         gc.enable()
-    assert known[1] < len(places)
-    # More messages may overlap in one iteration than in another.
-    assert known[-1] <= known[1] + 2
+    # However messages overlap, no more of them are there at once than come in an iteration, and one that is
+    # received late. What was held would have a place of its own in each of the six.
+    of_an_iteration = len(places) // len(known)
+    assert known[-1] <= 2 * of_an_iteration < len(places)
 
 
 def _places_after(senders, receivers, order, size, number, places) -> int:
