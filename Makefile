@@ -23,7 +23,7 @@ demo: $(STAMP)  ## three emulated DCs and a job that trains, in the browser, and
 up: $(STAMP)  ## the site and its workers without the demo's data (PORT=8000)
 	@exec $(BIN)/python -m webapp.supervisor --port $(PORT)
 
-test: $(STAMP) $(if $(FILES),,check)  ## every test of seconds (under 12 minutes on 2 cores; FILES="tests/engine/test_inputs.py": these alone, no linters)
+test: $(STAMP) $(if $(FILES),,check)  ## every test of seconds (about 9 minutes on 2 cores; FILES="tests/engine/test_inputs.py": these alone, no linters)
 	@scripts/chromium.sh
 	$(BIN)/python -m pytest -m "not long" -n 3 $(FILES)
 
