@@ -2,6 +2,7 @@
 
 from benchmarks.gpu.report import Check, Report, Table
 from engine.cluster.gpus import catalogue, gpu
+from engine.errors import InputError
 from engine.inputs import parse
 from engine.model import kernels
 from engine.model.efficiency import shipped
@@ -61,7 +62,10 @@ def _device(dry: bool) -> tuple[str, Device]:
         import torch
 
         label = torch.cuda.get_device_name(0).lower()
-        name = next((known for known in catalogue() if known.split("-")[0] in label), name)
+        found = next((known for known in catalogue() if known.split("-")[0] in label), None)
+        if found is None:
+            raise InputError("GPU", label, f"one of the catalogue: {', '.join(catalogue())}")
+        name = found
     return name, Device.of(gpu(name), shipped())
 
 

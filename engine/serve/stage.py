@@ -87,6 +87,8 @@ class PrefillStage:
         self._stream = (
             torch.cuda.Stream(self.device, priority=LOW_PRIORITY) if self.device.type == "cuda" else None
         )
+        if self._stream is not None:  # the weights may still be on their way, on the stream of who made them
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
         self._report = report
 
     @property
