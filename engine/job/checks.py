@@ -227,7 +227,9 @@ def _check_device(job: JobFields) -> None:
     if job.ranks_per_gpu == 1:
         return
     if job.device != CUDA:
-        raise InputError("ranks_per_gpu", job.ranks_per_gpu, f"1 on device {job.device}: only cuda shares")
+        raise InputError(
+            "ranks_per_gpu", job.ranks_per_gpu, f"must be 1 on device {job.device}, as only cuda shares GPUs"
+        )
     if job.tp > 1:
-        allowed = "1 with tp: the ranks of a stage sum over NCCL, which needs a GPU for each"
+        allowed = "must be 1 with tp: the ranks of a stage sum over NCCL, which needs a GPU for each"
         raise InputError("ranks_per_gpu", job.ranks_per_gpu, allowed)
