@@ -13,8 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.gpu.report import Report, markdown
+
+# `benchmarks.gpu.parts` is imported where it is used: it needs what --wheels installs.
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -81,10 +85,8 @@ def _one(asked: argparse.Namespace) -> int:
     return 0
 
 
-def _apart(name: str, seconds: float, asked: argparse.Namespace):
+def _apart(name: str, seconds: float, asked: argparse.Namespace) -> Report:
     """The report of a part that runs in a process of its own for at most so many seconds."""
-    from benchmarks.gpu.report import Report
-
     if seconds < 5:
         return _say(Report(part=name, error="no time was left for it"))
     call = [sys.executable, "-m", "benchmarks.gpu", "--one", name, *(["--dry"] if asked.dry else [])]
@@ -114,7 +116,7 @@ def _last(log: Path) -> str:
     return lines[-1][:300] if lines else "it said nothing"
 
 
-def _say(report):
+def _say(report: Report) -> Report:
     """Print a part's figures as they come, so that a cut run has told of what it did."""
     print(f"== {report.part} ({report.seconds:.0f} s) {report.error}", flush=True)
     for check in report.checks:
@@ -128,9 +130,7 @@ def _say(report):
     return report
 
 
-def _write(reports, asked: argparse.Namespace) -> None:
-    from benchmarks.gpu.report import markdown
-
+def _write(reports: Sequence[Report], asked: argparse.Namespace) -> None:
     date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     named = [check.value for r in reports for check in r.checks if check.name == "GPU"]
     machine = named[0] if named else ("a CPU, small models (--dry)" if asked.dry else "a GPU")
