@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed import HashStore
 from torch.nn.attention import bias
 
 from engine.control.handshake import Identity
@@ -17,6 +18,8 @@ from engine.inputs import Document
 from engine.nn.device import LOW_PRIORITY, CudaDevice
 from engine.prefill.desk import Sampling
 from engine.prefill.handover import transfer_params
+from engine.serve.chunks import Chunk
+from engine.serve.hand_on import Handed, HandedOn, HandOn, Hidden, address_key
 from engine.serve.kv_client import KvClient
 from engine.serve.kv_pool import KvShape
 from engine.serve.kv_server import KvServer
@@ -163,6 +166,41 @@ def test_a_decoder_gets_the_cache_that_the_device_holds(folder: Path) -> None:
         assert all(map(torch.equal, fetched("cuda"), expected))
     assert gpu.faults == []
     assert any(ran.name == "copy to host" for ran in gpu.ran)
+
+
+class Next:
+    """Stands in for the seat of the next stage: takes what is handed on."""
+
+    def __init__(self) -> None:
+        self.came: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
+
+    def arrived(self, what: Handed, hidden: Tensor) -> None:
+        self.came.put(hidden)
+
+
+def test_the_next_stage_gets_the_hidden_states_of_the_device(folder: Path) -> None:
+    chunk = Chunk(request="r", done=0, tokens=len(PROMPT), final=True)
+
+    def handed_on(device: str) -> Tensor:
+        stage, store, behind = stages(folder, device).stages[0], HashStore(), Next()
+        shape = Hidden(size=stage.config.hidden_size, dtype=stage.dtype, context=256)
+        taker = HandedOn(identity(1), shape, behind, before=0, host="127.0.0.1")
+        store.set(address_key(1), json.dumps(taker.address))
+        sender = HandOn(identity(0), store, behind=1, most_bytes=10**6)
+        try:
+            assert stage.pool.reserve("r", len(PROMPT), lease_s=60.0) is None
+            made = stage.run(chunk, torch.tensor(PROMPT))
+            sender.send(Handed(request="r", done=0, tokens=len(PROMPT), lease_s=60.0), made)
+            return behind.came.get(timeout=10.0)
+        finally:
+            sender.close()
+            taker.close()
+
+    expected = handed_on("cpu")
+    with fake_cuda() as gpu:
+        CudaDevice(0)
+        assert torch.equal(handed_on("cuda"), expected)
+    assert gpu.faults == []
 
 
 def identity(rank: int) -> Identity:
