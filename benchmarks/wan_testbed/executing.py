@@ -17,7 +17,7 @@ from engine.job.events import EventWriter
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.nn.device import EmulatedDevice
 from engine.schedule.ir import OpKind, Schedule
-from engine.train.executor import Executor, work_of
+from engine.train.executor import Executor, Part, Sizes, work_of
 from engine.train.gradients import Gradients
 from engine.train.mesh import Mesh
 from engine.train.recorder import Recorder
@@ -82,12 +82,15 @@ class OurRank:
             eager=False,
         )
         self._wiring = self._wired(run, me)
+        part = Part(
+            work=work_of(run.schedule, me.pipeline, me.stage, _durations(run.case)),
+            places=self._wiring.places, links=self._wiring.links,
+            late=run.schedule.recompute_gate == "late",
+        )  # fmt: skip
+        sizes = Sizes(shape=shape, dtype=DTYPE, microbatches=MICROBATCHES, pipelines=PIPELINES)
         self._executor = Executor(
-            stage, work_of(run.schedule, me.pipeline, me.stage, _durations(run.case)),  # type: ignore[arg-type]
-            places=self._wiring.places, links=self._wiring.links, shape=shape, dtype=DTYPE,
-            microbatches=MICROBATCHES, pipelines=PIPELINES, batch=_batch(run.case),
-            late=run.schedule.recompute_gate == "late", gradients=self._gradients, recorder=self._recorder,
-            device=device,
+            stage, part, sizes, batch=_batch(run.case), gradients=self._gradients,  # type: ignore[arg-type]
+            recorder=self._recorder, device=device,
         )  # fmt: skip
         self._mesh.barrier("ready")
 

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from engine.job.job import TrainJob
 from engine.nn.device import CpuDevice, Device, Moment, Side
-from engine.nn.model import Chunk, Stage, Taped, loss_of
+from engine.nn.model import DTYPES, Chunk, Stage, Taped, loss_of
 from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.schedule.ir import OpKind, Schedule
 from engine.train.exchange import Incoming, Key, Outgoing
@@ -122,40 +123,71 @@ def work_of(
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One GPU's part of a schedule.
+
+    work : its ops in order.
+    places : of the stage's chunks, in order.
+    links : all ends of links that the places' ports use, each once.
+    late : an R waits until the gradient of its microbatch is there.
+    """
+
+    work: tuple[Work, ...]
+    places: Sequence[Place]
+    links: Sequence[Incoming | Outgoing]
+    late: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Of what an executor computes in an iteration.
+
+    shape, dtype : of a message, (micro_batch, seq, hidden).
+    microbatches : of a pipeline; `pipelines` share a step.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: torch.dtype
+    microbatches: int
+    pipelines: int
+
+    @classmethod
+    def of(cls, job: TrainJob) -> "Sizes":
+        """Those of a job."""
+        return cls(
+            shape=(job.micro_batch, job.model.seq, job.model.hidden), dtype=DTYPES[job.dtype],
+            microbatches=job.microbatches_of_step, pipelines=job.pipelines,
+        )  # fmt: skip
+
+
 class Executor:
     """One stage of one pipeline.
 
     Parameters
     ----------
-    places : of the stage's chunks, in order.
-    links : all ends of links that the places' ports use, each once.
     batch : gives tokens and targets (int64, (microbatches · micro_batch, seq)) of a step; called only where
         the model begins or ends.
-    shape : of a message, (micro_batch, seq, hidden).
-    late : an R waits until the gradient of its microbatch is there.
     seat : of prefill, which has the GPU while no op runs; None where nothing is prefilled.
     device : where the stage's chunks are. What comes from neighbours, and the batch, is in host memory.
     tp : how the stage is shared with other ranks, which follow the same `work`; the lead sends and receives.
     """
 
     def __init__(
-        self, stage: Stage, work: tuple[Work, ...], *, places: Sequence[Place],
-        links: Sequence[Incoming | Outgoing], shape: tuple[int, int, int], dtype: torch.dtype,
-        microbatches: int, pipelines: int, batch: Callable[[int], tuple[Tensor, Tensor]], late: bool,
-        gradients: Gradients, recorder: Recorder, seat: Seat | None = None,
-        device: Device | None = None, tp: OneRank = ONE_RANK,
+        self, stage: Stage, part: Part, sizes: Sizes, *, batch: Callable[[int], tuple[Tensor, Tensor]],
+        gradients: Gradients, recorder: Recorder, seat: Seat | None = None, device: Device | None = None,
+        tp: OneRank = ONE_RANK,
     ) -> None:  # fmt: skip
         self._device, self._tp = device or CpuDevice(), tp
         self._chunks: list[Chunk] = list(stage.chunks)  # type: ignore[arg-type]
-        self._work, self._places, self._links, self._late = work, places, links, late
+        self._part, self._sizes, self._places = part, sizes, part.places
         self._batch, self._gradients, self._recorder, self._seat = batch, gradients, recorder, seat
-        self._shape, self._dtype, self._microbatches = shape, dtype, microbatches
-        self._message_bytes = math.prod(shape) * dtype.itemsize
-        scale = torch.tensor(1.0 / (microbatches * pipelines), dtype=_loss_dtype(dtype))
+        self._message_bytes = math.prod(sizes.shape) * sizes.dtype.itemsize
+        scale = torch.tensor(1.0 / (sizes.microbatches * sizes.pipelines), dtype=_loss_dtype(sizes.dtype))
         self._share = scale.item()  # of a microbatch's loss in the step's
         self._scale = scale.to(self._device.name)
-        self._splits = any(work.kind is OpKind.W for work in work)
-        self._needs_batch = any(place.before is None or place.after is None for place in places)
+        self._splits = any(work.kind is OpKind.W for work in part.work)
+        self._needs_batch = any(place.before is None or place.after is None for place in part.places)
         self._tokens: tuple[Tensor, ...] = ()
         self._targets: tuple[Tensor, ...] = ()
         self._next: tuple[int, tuple[Tensor, Tensor]] | None = None  # a step and its batch, loaded ahead
@@ -171,7 +203,7 @@ class Executor:
     def run(self, iteration: int) -> None:
         """Run all ops of an iteration; gradients and the scaled `loss` are left behind."""
         self._begin(iteration)
-        for work in self._work:
+        for work in self._part.work:
             _OPS[work.kind](self, work)
         if self._needs_batch and self._device.apart:
             self._next = iteration + 1, self._loaded(iteration + 1)  # while the device is at the ops
@@ -184,17 +216,17 @@ class Executor:
         self.loss = 0.0
         self._losses.clear()
         self._gradients.clear()
-        for link in self._links:
+        for link in self._part.links:
             link.begin(iteration)
         if self._seat is not None:
             self._seat.begin(iteration)
-        for work in self._work:
+        for work in self._part.work:
             self._post(work)
         if self._needs_batch:
             ahead, self._next = self._next, None
             tokens, targets = ahead[1] if ahead and ahead[0] == iteration else self._loaded(iteration)
-            self._tokens = tokens.chunk(self._microbatches)
-            self._targets = targets.chunk(self._microbatches)
+            self._tokens = tokens.chunk(self._sizes.microbatches)
+            self._targets = targets.chunk(self._sizes.microbatches)
         self._since = time.monotonic()
 
     def _loaded(self, iteration: int) -> tuple[Tensor, Tensor]:
@@ -231,7 +263,7 @@ class Executor:
 
     def _recompute(self, work: Work) -> None:
         after = self._places[work.chunk].after
-        if self._late:
+        if self._part.late:
             self._await_gradient(work)
         elif isinstance(after, Port) and after.wait_started:
             self._since = max(self._since, after.wait_started(work.microbatch))
@@ -325,7 +357,7 @@ class Executor:
     def _received(self, port: Port, m: int, side: Side) -> Tensor:
         message = port.incoming.wait((port.takes, m))
         self._since = max(self._since, message.arrived)
-        shaped = message.tensor.view(self._dtype).view(self._shape)
+        shaped = message.tensor.view(self._sizes.dtype).view(self._sizes.shape)
         return self._tp.take(shaped, lambda received: self._device.load(received, side))
 
     def _send(self, port: Port, m: int, tensor: Tensor, made: Moment) -> None:

@@ -21,7 +21,7 @@ from engine.nn.device import CpuDevice, CudaDevice, Device, Moment
 from engine.nn.model import DTYPES, Stage
 from engine.schedule.ir import OpKind
 from engine.train.exchange import Key, Message, Passage
-from engine.train.executor import Executor, Place, Port, Work
+from engine.train.executor import Executor, Part, Place, Port, Sizes, Work
 from engine.train.gradients import Gradients
 from engine.train.recorder import Crossing
 
@@ -101,11 +101,9 @@ def profile_stage(request: ProfileRequest, stage: int) -> StageTimes:
         )
     ]
     executor = Executor(
-        module, tuple(_work(request)), places=places, links=[], dtype=DTYPES[job.dtype],
-        shape=(job.micro_batch, job.model.seq, job.model.hidden), microbatches=job.microbatches, pipelines=1,
-        batch=lambda _: _tokens(job), late=False,
+        module, Part(work=tuple(_work(request)), places=places, links=[], late=False), Sizes.of(job),
+        batch=lambda _: _tokens(job), device=device,
         gradients=Gradients(list(module.chunks), group=None, replica=0, replicas=1),
-        device=device,
         recorder=stopwatch,  # type: ignore[arg-type]  # of the recorder, the executor uses no more than this
     )  # fmt: skip
     executor.run(0)

@@ -1,5 +1,6 @@
 """What a rank begins with."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.control.pulse import Pulses
@@ -10,6 +11,8 @@ from engine.train.boundary import Flag
 from engine.train.corpus import Corpus
 from engine.train.recovery.cuts import Cuts
 from engine.train.recovery.resume import Kept
+
+Die = Callable[[BaseException], None]  # ends the process with an error; threads call it, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,11 @@ from engine.job.job import TrainJob
 from engine.job.launch import RankAssignment, single_machine
 from engine.job.planned import schedule_of
 from engine.nn.device import CudaDevice
-from engine.nn.model import DTYPES, Stage
+from engine.nn.model import Stage
 from engine.schedule import Schedule
 from engine.train.corpus import Corpus, open_corpus, samples_of
 from engine.train.exchange import Incoming, Key, Message, Outgoing, Sent
-from engine.train.executor import Executor, work_of
+from engine.train.executor import Executor, Part, Sizes, work_of
 from engine.train.gradients import Gradients
 from engine.train.recovery.memory import Header, Memory, new_memory
 from engine.train.staging import StagedSums
@@ -104,12 +104,13 @@ class Rank:
         self.optimizer = torch.optim.AdamW(self.stage.parameters(), lr=job.lr, fused=True)
         self.notes = Notes()
         wiring = StagedWiring(job, schedule, me, fabric, device)  # type: ignore[arg-type]
+        part = Part(
+            work=work_of(schedule, 0, me.stage, lambda kind: None), places=wiring.places,
+            links=wiring.links, late=schedule.recompute_gate == "late",
+        )  # fmt: skip
         self.executor = Executor(
-            self.stage, work_of(schedule, 0, me.stage, lambda kind: None),
-            places=wiring.places, links=wiring.links, dtype=DTYPES[job.dtype],
-            shape=(job.micro_batch, job.model.seq, job.model.hidden), microbatches=micro,
-            pipelines=job.pipelines, batch=self._batch, late=schedule.recompute_gate == "late",
-            gradients=self.gradients, recorder=self.notes, device=device,  # type: ignore[arg-type]
+            self.stage, part, Sizes.of(job), batch=self._batch, gradients=self.gradients,
+            recorder=self.notes, device=device,  # type: ignore[arg-type]
         )  # fmt: skip
         self.kept_at = new_memory(me.rank)
         self.memory = Memory(self.kept_at, list(self.stage.parameters()), self.optimizer, device)

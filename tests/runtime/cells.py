@@ -21,7 +21,7 @@ from engine.nn.model import DTYPES, PARAMETER_DTYPES, Stage, build_layer, loss_o
 from engine.schedule import Schedule
 from engine.train.corpus import open_corpus, samples_of
 from engine.train.exchange import Incoming, Key, Message, Outgoing, Passage
-from engine.train.executor import Executor, work_of
+from engine.train.executor import Executor, Part, Sizes, work_of
 from engine.train.gradients import Gradients
 from engine.train.wiring import Wiring, ends_of
 
@@ -205,11 +205,12 @@ class Cell:
         def batch(iteration: int) -> tuple[Tensor, Tensor]:
             return tuple(map(torch.from_numpy, self.corpus.batch(iteration, job.global_batch, samples)))  # type: ignore[return-value]
 
+        part = Part(
+            work=work_of(self.schedule, pipeline, stage, lambda kind: None), places=wiring.places,
+            links=wiring.links, late=self.schedule.recompute_gate == "late",
+        )  # fmt: skip
         executor = Executor(
-            self.stages[at], work_of(self.schedule, pipeline, stage, lambda kind: None),
-            places=wiring.places, links=wiring.links, dtype=DTYPES[job.dtype],
-            shape=(job.micro_batch, job.model.seq, job.model.hidden), microbatches=micro,
-            pipelines=job.pipelines, batch=batch, late=self.schedule.recompute_gate == "late",
+            self.stages[at], part, Sizes.of(job), batch=batch,
             gradients=Gradients(list(self.stages[at].chunks), group=None, replica=0, replicas=1),
             recorder=self.notes[at],  # type: ignore[arg-type]
         )  # fmt: skip

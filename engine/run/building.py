@@ -1,0 +1,138 @@
+"""Builds the parts of a rank that trains in a pipeline: first what it stands on, then what it trains."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.optim import Optimizer
+
+from engine.job.events import EventWriter
+from engine.job.job import TrainJob
+from engine.job.launch import LaunchSpec, RankAssignment
+from engine.nn.device import Device, device_of
+from engine.nn.model import Stage
+from engine.nn.one_rank import ONE_RANK, OneRank
+from engine.schedule.ir import Schedule
+from engine.serve.in_rank import RankPrefill, prefill_of
+from engine.train.adapt.follow import Follower, Leader
+from engine.train.gradients import Gradients
+from engine.train.mesh import Mesh
+from engine.train.recorder import Recorder
+from engine.train.start import Die, Start
+from engine.train.validation import Validation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a rank stands on: where it computes, how it reaches the others, and whom it tells.
+
+    schedule : with which the run begins.  adapting : None in a job that does not adapt.
+    """
+
+    spec: LaunchSpec
+    me: RankAssignment
+    schedule: Schedule
+    events: EventWriter
+    device: Device
+    mesh: Mesh
+    tp: OneRank
+    recorder: Recorder
+    adapting: Follower | None
+
+    @property
+    def job(self) -> TrainJob:
+        """What is trained."""
+        return self.spec.job
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the run's first rank, which speaks for all."""
+        return self.me.rank == self.spec.first_rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """The part of the model that this rank trains."""
+
+    stage: Stage
+    gradients: Gradients
+    optimizer: Optimizer
+
+
+def ground_of(start: Start, die: Die) -> Ground:
+    """Join this rank to the others. `die` ends the process; threads call it where they fail."""
+    spec, me, job, schedule = start.spec, start.me, start.spec.job, start.schedule
+    assert schedule is not None
+    events = EventWriter(start.events_fd)
+
+    def overrun(by_s: float) -> None:
+        recorder.overrun(by_s)
+
+    device = device_of(job.device, me.gpu, ranks=job.ranks_per_gpu, overrun=overrun)
+    mesh = Mesh(
+        spec, me, schedule, device, port=start.port, listen_fd=start.listen_fd,
+        also=start.kept.peers(me.rank) if start.kept else (), cuts=start.cuts,
+    )  # fmt: skip
+    adapting = _adapting(spec, me, schedule, mesh, events)
+    recorder = Recorder(me, events, die, adapting.report if adapting else None)
+    return Ground(
+        spec=spec, me=me, schedule=schedule, events=events, device=device, mesh=mesh, recorder=recorder,
+        adapting=adapting, tp=_tp(me, job, mesh, device),
+    )  # fmt: skip
+
+
+def trained_on(ground: Ground) -> Trained:
+    """Make this rank's part of the model, on its device."""
+    job, me, tp = ground.job, ground.me, ground.tp
+    stage = Stage(job, me.stage, ground.schedule.traversal)
+    tp.cut(stage.layers)
+    stage.to(ground.device.name)
+    if job.tp == 1:  # torch's DTensors cast for each microbatch
+        stage.keep_cast()
+    gradients = Gradients(
+        list(stage.chunks), group=ground.mesh.replicas, replica=me.pipeline, replicas=job.pipelines,
+        eager=job.device != "emulated", tp=tp, leaf_of=stage.leaf_of,
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(
+        tp.groups(list(stage.parameters())), lr=job.lr, weight_decay=job.weight_decay, fused=True
+    )
+    return Trained(stage=stage, gradients=gradients, optimizer=optimizer)
+
+
+def prefill_on(ground: Ground, ops: int) -> RankPrefill | None:
+    """What sells the idle time between so many ops an iteration; None in a job without prefill."""
+    return prefill_of(
+        ground.spec, ground.me, ground.mesh.store, device=str(ground.device.name), ops=ops,
+        span=ground.recorder.prefill,
+    )  # fmt: skip
+
+
+def validation_of(start: Start, ground: Ground, stage: Stage) -> Validation | None:
+    """What takes the loss on text that is held out; None where none is."""
+    held_out = start.corpus.held_out
+    if held_out is None:
+        return None
+    return Validation(
+        ground.job, ground.me, ground.schedule.traversal, stage, ground.mesh, held_out, ground.device,
+        leads=ground.is_first, say=ground.events.put, tp=ground.tp,
+    )  # fmt: skip
+
+
+def _tp(me: RankAssignment, job: TrainJob, mesh: Mesh, device: Device) -> OneRank:
+    if job.tp == 1:
+        return ONE_RANK
+    from engine.nn.tensor_parallel import TpGroup  # its part of torch takes seconds to import
+
+    return TpGroup(me, job.tp, mesh.store, device)
+
+
+def _adapting(
+    spec: LaunchSpec, me: RankAssignment, schedule: Schedule, mesh: Mesh, events: EventWriter
+) -> Follower | None:
+    if spec.job.adapt is None:
+        return None
+    if me.rank != spec.first_rank:
+        return Follower(mesh.store, rank=me.rank)
+    return Leader(
+        mesh.store, rank=me.rank, ranks=[a.rank for a in spec.ranks], job=spec.job, schedule=schedule,
+        say=events.put,
+    )  # fmt: skip

@@ -1,0 +1,54 @@
+"""The end of a run: the first rank gathers what all ranks measured and sends the result."""
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from engine.job.losses import Losses
+from engine.job.result import counted, measured_part, medians_of_stages
+from engine.nn.model import Stage, params_sha256
+from engine.run.building import Ground
+from engine.serve.in_rank import RankPrefill
+
+
+def share_measured(ground: Ground, stage: Stage, prefill: RankPrefill | None) -> None:
+    """Lay down what this rank measured where the first one finds it."""
+    mine = {
+        **ground.recorder.stats(),
+        "egress": ground.mesh.egress(),
+        "digests": stage.digests(ground.tp),
+    }
+    if ground.device.apart:
+        mine["peak_gpu_bytes"] = ground.device.peak_bytes()
+    if prefill:
+        mine["prefill"] = asdict(prefill.seat.waits)
+    ground.mesh.share("stats", mine)
+
+
+def result_of(ground: Ground, losses: Losses, own: dict[str, Any]) -> dict[str, Any]:
+    """The result, of what all ranks laid down; `own` holds what only the first rank knows."""
+    stats = ground.mesh.shared("stats")
+    of_first_pipeline = [rank for rank in stats if rank["pipeline"] == 0]
+    digests = {int(number): sha for rank in of_first_pipeline for number, sha in rank["digests"].items()}
+    return {
+        "steps": len(losses.losses),
+        "losses": list(losses.losses),
+        "grad_norms": list(losses.norms),
+        "params_sha256": params_sha256(digests),
+        **measured_part(ground.job, stats),
+        **own,
+        **({"adaptations": ground.adapting.told} if ground.adapting else {}),
+        "median_s_of_stage": medians_of_stages(ground.job, stats),
+        "counted": counted(stats),
+    }
+
+
+def leave_last(ground: Ground) -> None:
+    """Return when this rank may go: the store lives in the first one, and nobody's answer is cut off."""
+    store = ground.mesh.store
+    if not ground.is_first:
+        store.add("left", 1)
+        return
+    deadline = time.monotonic() + 5.0
+    while store.add("left", 0) < len(ground.spec.ranks) - 1 and time.monotonic() < deadline:
+        time.sleep(0.01)

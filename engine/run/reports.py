@@ -1,0 +1,83 @@
+"""Loss and gradient norm of every step: summed over the stages, clipped by, and told by the first rank."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from engine.job.losses import Losses, step_event
+from engine.job.recovery.history import Board
+from engine.run.building import Ground
+from engine.train.gradients import Gradients
+from engine.train.start import Die
+from engine.train.totals import Background, Totals
+
+
+class StepReports:
+    """What a rank adds to each step's report; the first rank's `losses` are those of the whole run.
+
+    Parameters
+    ----------
+    sound : told of how many steps the losses are known and finite.
+    board : of a run that recovers, where losses outlive this process.
+    first : the step with which this rank begins.
+    """
+
+    def __init__(
+        self, ground: Ground, gradients: Gradients, *, die: Die, sound: Callable[[int], None],
+        board: Board | None, first: int,
+    ) -> None:  # fmt: skip
+        self._ground, self._gradients, self._sound, self._board = ground, gradients, sound, board
+        job, me, mesh = ground.job, ground.me, ground.mesh
+        self.losses = Losses(job.spike or None)
+        # Replicas hold the same sums, so one pipeline is enough to report them; a clip needs them everywhere.
+        self._totals = Totals(mesh.endpoint, above=mesh.above(), below=mesh.below()) if me.leads else None
+        reports = job.clip is None and me.pipeline == 0
+        self._background = Background(self._totals, self._tell, die) if reports and self._totals else None
+        self._changed = threading.Condition()
+        self._told = first  # steps that were told of
+
+    def add(self, iteration: int, square_sum: float, loss: float) -> None:
+        """This stage's sum of squares and loss of an iteration; clips the gradients where the job says so."""
+        clip, tp = self._ground.job.clip, self._ground.tp
+        if clip is None:
+            self.contribute(iteration, square_sum, loss)
+            return
+        if self._totals:
+            square_sum, loss = self._totals.agree(iteration, square_sum, loss)
+        square_sum, loss = tp.agreed(square_sum, loss)
+        self._gradients.scale(min(1.0, clip / (square_sum**0.5 + 1e-6)))
+        if self._ground.me.pipeline == 0:
+            self._tell(iteration, square_sum, loss)
+
+    def contribute(self, iteration: int, square_sum: float, loss: float) -> None:
+        """Pass this stage's numbers on in the background, in a run whose gradients are not clipped."""
+        if self._background:
+            self._background.contribute(iteration, square_sum, loss)
+
+    def begin_at(self, step: int) -> None:
+        """So many steps were told of before."""
+        self._told = step
+
+    def wait_until_told(self, steps: int) -> None:
+        """On the first rank, return once so many steps have been told of."""
+        if self._background and self._ground.is_first:
+            with self._changed:
+                self._changed.wait_for(lambda: self._told >= steps)
+
+    def close(self) -> None:
+        """Wait until all contributions are passed on."""
+        if self._background:
+            self._background.close()
+
+    def _tell(self, iteration: int, square_sum: float, loss: float) -> None:
+        if not self._ground.is_first:
+            return
+        norm, now = square_sum**0.5, time.time()
+        self.losses.add(iteration, loss, norm)
+        self._sound(iteration + 1)
+        if self._board is not None:
+            self._board.note(iteration, loss, norm, now)
+        with self._changed:
+            self._told = iteration + 1
+            self._changed.notify_all()
+        self._ground.events.put(step_event(self._ground.job, iteration, loss, norm, now))
