@@ -1,4 +1,7 @@
-"""Every test process runs its own PostgreSQL and Valkey, in a folder of its own, for as long as it lives."""
+"""The servers of a test run: one PostgreSQL with a database for each process, and a Valkey for each.
+
+They live in folders of their own, and as long as the process that started them.
+"""
 
 import os
 import shutil
@@ -11,6 +14,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+POSTGRES = pytest.StashKey[str]()  # the URL of the server of all workers
 _servers = ExitStack()
 
 # Where Python is told to keep no bytecode, every worker and every program that a test starts compiles all of
@@ -33,25 +37,41 @@ def _is_controller_of_workers(config: pytest.Config) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Start the servers before Django reads its settings."""
-    if _is_controller_of_workers(config):
+    if config.getoption("collectonly"):  # nothing is asked of them: any well-formed URLs do
+        _set_up_django(Path(), "postgres://nobody@127.0.0.1:1/none", "redis://127.0.0.1:1/0")
         return
-    from webapp.servers import Endpoints, running
-
     # Short: the path of PostgreSQL's socket may have at most 107 bytes.
     var = Path(tempfile.mkdtemp(prefix="meridian-"))
     var.chmod(0o711)  # as root the servers run as another account: their data stays in here
     _servers.callback(shutil.rmtree, var, ignore_errors=True)
-    if config.getoption("collectonly"):  # nothing is asked of them: any well-formed URLs do
-        urls = Endpoints("postgres://nobody@127.0.0.1:1/none", "redis://127.0.0.1:1/0")
+    if _is_controller_of_workers(config):
+        # Its environment and settings stay as they are: workers inherit them, and pytest-django would read
+        # the settings in them before this function runs.
+        config.stash[POSTGRES] = _started(var, "postgres")[0]
+    elif hasattr(config, "workerinput"):
+        _set_up_django(var, config.workerinput["postgres"], *_started(var, "valkey"))
     else:
-        urls = _servers.enter_context(running(var))
-    # Set here and not in the controller, whose workers inherit its environment: pytest-django would read the
-    # settings in them before this function runs.
+        _set_up_django(var, *_started(var, "postgres", "valkey"))
+
+
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker where the PostgreSQL of all workers is."""
+    node.workerinput["postgres"] = node.config.stash[POSTGRES]
+
+
+def _started(var: Path, *names: str) -> list[str]:
+    """Start these servers in the folder; return their URLs."""
+    from webapp.servers import EmbeddedServers
+
+    return [server.url for server in _servers.enter_context(EmbeddedServers(var, names)).servers]
+
+
+def _set_up_django(var: Path, database_url: str, valkey_url: str) -> None:
     os.environ.update(
         DJANGO_SETTINGS_MODULE="webapp.settings",
         MERIDIAN_VAR=str(var),
-        DATABASE_URL=urls.database_url,
-        VALKEY_URL=urls.valkey_url,
+        DATABASE_URL=database_url,
+        VALKEY_URL=valkey_url,
     )
 
     import django
@@ -66,7 +86,8 @@ def pytest_configure(config: pytest.Config) -> None:
 # One running demo; one run that prefills, and with it all that compares with transformers, whose import takes
 # seconds of each process; then fixtures of a module that take seconds and would be made by each worker.
 TOGETHER = (
-    ("tests/demo/",),
+    ("tests/demo/test_browser", "tests/demo/test_journey.py", "tests/demo/test_pages_axe.py"),
+    ("tests/demo/test_timeline_scripts.py",),
     ("tests/runtime/prefill/", "tests/runtime/test_export.py", "tests/site/test_completions.py"),
     ("tests/runtime/test_tensor_parallel.py::test_ranks_of_a_stage_compute_what_one_does",),
     ("tests/runtime/test_transport_tls.py",),
@@ -90,6 +111,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_unconfigure() -> None:
     """Stop the servers, whatever the tests did."""
     _servers.close()
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(
+    django_test_environment: None, django_db_blocker: Any, request: pytest.FixtureRequest
+) -> None:
+    """In place of pytest-django's, which migrates a database for each worker: 5 s of a core each."""
+    from tests import databases
+
+    worker = getattr(request.config, "workerinput", {}).get("workerid", "main")
+    with django_db_blocker.unblock():
+        databases.create(f"test_{worker}")
 
 
 @pytest.fixture

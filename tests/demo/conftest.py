@@ -7,6 +7,16 @@ import pytest
 
 from tests.demo.harness import Client, Demo
 
+FOLDER = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of this folder that need no demo come first: beside them it would run for nothing."""
+    here = [i for i, item in enumerate(items) if item.path.parent == FOLDER]
+    ordered = sorted((items[i] for i in here), key=lambda item: "demo" in getattr(item, "fixturenames", ()))
+    for i, item in zip(here, ordered, strict=True):
+        items[i] = item
+
 
 @pytest.fixture(scope="package")
 def demo() -> Iterator[Demo]:
