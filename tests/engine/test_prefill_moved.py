@@ -1,11 +1,13 @@
 """Training that runs otherwise than planned: prefill gives way."""
 
+from functools import cache
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.inputs import parse
-from engine.prefill.bubbles import Interval, joined, of_timeline
+from engine.prefill.bubbles import Interval, TrainingPattern, joined, of_timeline
 from engine.prefill.controller import Controller
 from engine.prefill.index import Fleet
 from engine.prefill.kernels.place import BEGIN, END, GPU, TOKENS
@@ -13,7 +15,7 @@ from engine.prefill.latency import LatencyModel
 from engine.prefill.placement import Placement, Request, Settings
 from engine.schedule.scenario import Scenario
 from engine.schedule.timing import Jitter, time_ops
-from engine.simulate import simulate
+from engine.simulate import Timeline, simulate
 
 SLOT_MS = 17.9
 MODEL = LatencyModel(a_ms=4.0, b_ms=0.0656, c_ms=1.83e-6)
@@ -24,18 +26,28 @@ SCENARIO = parse(
         "times": {"forward": 1, "recompute": 1, "backward": 2}, "wan": {"transfer": 2}, "policy": "atlas",
     },
 )  # fmt: skip
-TIMELINE = simulate(SCENARIO).timeline
-assert TIMELINE is not None
-SCHEDULE = TIMELINE.schedule
-PATTERN = of_timeline(TIMELINE, SLOT_MS, SCENARIO.dcs)
+
+
+@cache
+def timeline() -> Timeline:
+    """Not made at import: every process that collects tests would compile the simulator's kernels."""
+    found = simulate(SCENARIO).timeline
+    assert found is not None
+    return found
+
+
+@cache
+def pattern() -> TrainingPattern:
+    return of_timeline(timeline(), SLOT_MS, SCENARIO.dcs)
 
 
 def late_iteration(late_ms: float) -> tuple[list[tuple[Interval, ...]], float]:
     """The bubbles of an iteration whose first op takes `late_ms` longer, by rank; when the next begins."""
-    edges = len(SCHEDULE.traversal.places) - 1
-    jitter = Jitter(ops=np.ones(SCHEDULE.ops.shape), transfers=np.ones((2, edges, 2, 3)))
+    schedule = timeline().schedule
+    edges = len(schedule.traversal.places) - 1
+    jitter = Jitter(ops=np.ones(schedule.ops.shape), transfers=np.ones((2, edges, 2, 3)))
     jitter.ops[0, 0, 0] = 1 + late_ms / SLOT_MS
-    timing = time_ops(SCENARIO, SCHEDULE, jitter)
+    timing = time_ops(SCENARIO, schedule, jitter)
     resume_ms = timing.makespan * SLOT_MS
     bubbles = []
     for p, s in np.ndindex(2, 4):
@@ -49,7 +61,7 @@ def late_iteration(late_ms: float) -> tuple[list[tuple[Interval, ...]], float]:
 
 
 def controller(cells: int = 1, degree: int = 1, **changes: object) -> Controller:
-    fleet = Fleet(pattern=PATTERN, phase_ms=(0.0,) * cells, pp_degree=degree)
+    fleet = Fleet(pattern=pattern(), phase_ms=(0.0,) * cells, pp_degree=degree)
     given = {"guard_ms": 1.0, "queue": 50, "chunk_tokens": 128, **changes}
     return Controller(fleet, MODEL, settings=Settings(**given))  # type: ignore[arg-type]
 
@@ -74,11 +86,11 @@ def test_prefill_gives_way_to_late_training(seed: int, late_ms: float, degree: i
     random = np.random.default_rng(seed)
     placing = controller(cells=degree, degree=degree)
     accepted: dict[int | str, Placement] = {}
-    for i, at in enumerate(np.sort(random.uniform(0, now_share * PATTERN.period_ms, 25))):
+    for i, at in enumerate(np.sort(random.uniform(0, now_share * pattern().period_ms, 25))):
         answer = placing.offer(Request(id=i, tokens=int(random.integers(10, 5000)), arrival_ms=float(at)))
         if isinstance(answer, Placement):
             accepted[i] = answer
-    now_ms = now_share * PATTERN.period_ms
+    now_ms = now_share * pattern().period_ms
     placing.advance(now_ms)
     foretold, resume_ms = late_iteration(late_ms)
     moved = placing.training_moved(0, foretold, resume_ms)
@@ -96,12 +108,14 @@ def test_prefill_gives_way_to_late_training(seed: int, late_ms: float, degree: i
     bubbles = {rank: list(gaps) for rank, gaps in enumerate(foretold)}
     _resumed(bubbles, resume_ms)
     for cell in range(1, degree):
-        for rank in range(PATTERN.gpus):
-            gaps = PATTERN.bubbles(rank // 4, rank % 4)
+        for rank in range(pattern().gpus):
+            gaps = pattern().bubbles(rank // 4, rank % 4)
             laps = [
-                (b + n * PATTERN.period_ms, e + n * PATTERN.period_ms) for n in range(-1, 20) for b, e in gaps
+                (b + n * pattern().period_ms, e + n * pattern().period_ms)
+                for n in range(-1, 20)
+                for b, e in gaps
             ]
-            bubbles[cell * PATTERN.gpus + rank] = laps
+            bubbles[cell * pattern().gpus + rank] = laps
     live = [p for p in accepted.values() if p.kv_done_ms > now_ms]
     assert all(holds(p, bubbles, now_ms, 1.0) for p in live)
     assert all(p.rows[::degree, TOKENS].sum() == p.request.tokens for p in accepted.values())
@@ -115,10 +129,10 @@ def test_prefill_gives_way_to_late_training(seed: int, late_ms: float, degree: i
 def _resumed(bubbles: dict[int, list[Interval]], resume_ms: float) -> None:
     """Adds the iterations after the one that ran late; a bubble across the seam is one."""
     for rank, gaps in bubbles.items():
-        own = PATTERN.bubbles(rank // 4, rank % 4)
+        own = pattern().bubbles(rank // 4, rank % 4)
         for lap in range(-1, 20):
             for begin, end in own:
-                begin, end = (at + resume_ms + lap * PATTERN.period_ms for at in (begin, end))
+                begin, end = (at + resume_ms + lap * pattern().period_ms for at in (begin, end))
                 if end <= resume_ms:
                     continue
                 if gaps and max(begin, resume_ms) <= gaps[-1][1] + 1e-6:
@@ -129,8 +143,8 @@ def _resumed(bubbles: dict[int, list[Interval]], resume_ms: float) -> None:
 
 def test_requests_that_cannot_be_helped_are_named() -> None:
     """A request that has begun goes on when training lets it: late, or beyond the horizon, lost."""
-    nothing: list[tuple[Interval, ...]] = [()] * PATTERN.gpus
-    for resume_ms, name in ((2000.0, "late"), (PATTERN.period_ms * 40, "lost")):
+    nothing: list[tuple[Interval, ...]] = [()] * pattern().gpus
+    for resume_ms, name in ((2000.0, "late"), (pattern().period_ms * 40, "lost")):
         placing = controller(ttft_slo_ms=1500.0)
         answer = placing.offer(Request(id="a", tokens=5000, arrival_ms=0.0))
         assert isinstance(answer, Placement)
