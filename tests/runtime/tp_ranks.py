@@ -24,6 +24,7 @@ from engine.nn.device import CpuDevice
 from engine.nn.model import Chunk, Stage, loss_of
 from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.nn.tensor_parallel import TpGroup
+from engine.run.host_start import import_ahead
 from engine.train.gradients import Gradients
 from tests.runtime.jobs import job
 
@@ -179,4 +180,5 @@ def reap(children: list[int]) -> None:
 
 
 if __name__ == "__main__":
+    import_ahead()  # else each of the ranks does, a second of a core each
     print(json.dumps({name: ranks_of(of_case(values)) for name, values in CASES.items()}))
