@@ -67,7 +67,12 @@ def pytest_configure(config: pytest.Config) -> None:
 # seconds of each process; then fixtures of a module that take seconds and would be made by each worker.
 TOGETHER = (
     ("tests/demo/",),
-    ("tests/runtime/prefill/", "tests/runtime/test_export.py", "tests/site/test_completions.py"),
+    (
+        "tests/runtime/prefill/",
+        "tests/runtime/test_export.py",
+        "tests/site/test_completions.py",
+        "tests/fake_cuda/test_prefill.py",
+    ),
     ("tests/runtime/test_tensor_parallel.py::test_ranks_of_a_stage_compute_what_one_does",),
     ("tests/runtime/test_transport_tls.py",),
     ("tests/engine/test_bare_install.py",),
