@@ -1,5 +1,7 @@
 """Times of a Llama-3 8B layer and head beside the cost model's, and the share of the card's peak."""
 
+import itertools
+
 from benchmarks.gpu.report import Check, Report, Table
 from engine.cluster.gpus import catalogue, gpu
 from engine.errors import InputError
@@ -53,6 +55,31 @@ def layers(*, dry: bool) -> Report:
             )
         )
     return report
+
+
+BLOCKS = (
+    {"hidden": 2048, "heads": 16, "kv_heads": 8, "ffn": 8192},
+    {"hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14_336},
+    {"hidden": 5120, "heads": 40, "kv_heads": 8, "ffn": 13_824},
+)
+OF_BLOCKS = ((1024, 1), (2048, 1), (4096, 1), (8192, 1), (2048, 4))  # tokens, micro-batch
+
+
+def blocks(*, dry: bool) -> Report:
+    """Blocks for engine/data/profiles, whose columns these are."""
+    shapes = ({"hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 128},) if dry else BLOCKS
+    rows = []
+    for shape, (seq, micro_batch) in itertools.product(shapes, ((64, 1),) if dry else OF_BLOCKS):
+        asked = {
+            "model": {"family": "llama", "layers": 3, "vocab": 256, "seq": seq, **shape}, "stages": 3,
+            "micro_batch": micro_batch, "device": "cpu" if dry else "cuda", "dtype": "bf16", "repeats": 6,
+        }  # fmt: skip
+        times = profile_stage(parse(ProfileRequest, asked), 1).times_ms
+        medians = (times[op][0] for op in ("forward", "recompute", "backward"))
+        rows.append(("llama", *shape.values(), seq, micro_batch, *medians))
+    columns = ("family", "hidden", "heads", "kv_heads", "ffn", "seq", "micro_batch", "forward_ms",
+               "recompute_ms", "backward_ms")  # fmt: skip
+    return Report(part="blocks", tables=[Table(title="Blocks, bf16", columns=columns, rows=rows)])
 
 
 def _device(dry: bool) -> tuple[str, Device]:

@@ -30,7 +30,8 @@ PARTS: dict[str, Part] = {
     "checkpoints": Part(run=runs.checkpoints, seconds=100),
     "overlap": Part(run=machine.overlap, seconds=30),
     "prefill": Part(run=prompts.latency, seconds=60),
-    "sold": Part(run=prompts.sold, seconds=120),
-    "memory": Part(run=runs.memory, seconds=60),
+    "sold": Part(run=prompts.sold, seconds=150),
+    "memory": Part(run=runs.memory, seconds=90),
     "swap": Part(run=swapping.swap, seconds=90),
+    "blocks": Part(run=layers.blocks, seconds=70),
 }

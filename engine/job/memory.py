@@ -1,9 +1,9 @@
 """How much memory a GPU needs for its stage of a training job, before anything runs: the engine's memory
 model, with what the executor keeps.
 
-The executor keeps four fp32 (or fp64) numbers a parameter: weight, gradient and the two moments of AdamW. It
-has no dropout, and computes a stage's blocks again in one go. Fused attention saves the softmax, so that this
-is the upper end.
+The executor keeps four fp32 (or fp64) numbers a parameter: weight, gradient and the two moments of AdamW; in
+bf16 also the weight as it is computed with. It has no dropout, and computes a stage's blocks again in one go.
+Fused attention saves the softmax, so that this is the upper end.
 """
 
 from bisect import bisect_right
@@ -70,13 +70,13 @@ def most_layers(job: TrainJob, gpu_bytes: float) -> int:
 
 
 def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Counted:
-    width = BYTES_OF_DTYPE[job.dtype]
+    width, kept = BYTES_OF_DTYPE[job.dtype], BYTES_OF_PARAMETER[job.dtype]
     how = How(recompute="full" if job.recomputes else "none", sequence_parallel=False, fused_attention=False)
     return counted(
         job.model.shape, how, tp=1, micro_batch=job.micro_batch, blocks=layers, is_first=is_first,
         is_last=is_last,
         stored=Numbers(
-            width=width, parameter_bytes=NUMBERS_PER_PARAMETER * BYTES_OF_PARAMETER[job.dtype],
+            width=width, parameter_bytes=NUMBERS_PER_PARAMETER * kept + (width if width < kept else 0),
             dropout=False,
         ),
         serving_bytes=job.prefill.bytes if job.prefill else 0,

@@ -9,10 +9,12 @@ import hashlib
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import functional_call
 from torch.nn import functional
 
 from engine.job.job import TrainJob
 from engine.job.model_document import TrainModel
+from engine.nn.cast import CastWeights
 from engine.nn.layers import Embedding, GptBlock, Head, LlamaBlock
 from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.schedule.traversal import Traversal, straight
@@ -31,6 +33,9 @@ class Chunk(nn.Module):
 
     While `tape` is a list, every module with weights notes there where its output stands in the graph: that
     lets a backward pass be split into its input part and its weight part without computing either twice.
+
+    cast, leaves : after `keep_cast`, the copies of each layer's weights; and by the id of a weight the copy,
+        to which autograd brings the gradient.
     """
 
     def __init__(self, job: TrainJob, numbers: list[int]) -> None:
@@ -40,14 +45,26 @@ class Chunk(nn.Module):
         self.layers = nn.ModuleList(build_layer(job.model, number, job.seed) for number in numbers)
         self.to(PARAMETER_DTYPES[job.dtype])
         self.tape: list[Taped] | None = None
+        self.cast: list[CastWeights] = []  # of each layer, once `keep_cast` was called
+        self.leaves: dict[int, Tensor] = {}
         for module in self.modules():
             if any(True for _ in module.parameters(recurse=False)):
                 module.register_forward_hook(self._note)
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x).to(self.dtype)
+        for i, layer in enumerate(self.layers):
+            output = functional_call(layer, self.cast[i].copies, (x,)) if self.cast else layer(x)
+            x = output.to(self.dtype)
         return x
+
+    def keep_cast(self) -> None:
+        """From now on compute with copies of the weights, where these are of a wider type than `dtype`.
+
+        Called once the weights are on their device. Who changes them later calls `Stage.cast_again`.
+        """
+        if any(parameter.dtype is not self.dtype for parameter in self.parameters()):
+            self.cast = [CastWeights(layer, self.dtype) for layer in self.layers]
+            self.leaves = {key: leaf for cast in self.cast for key, leaf in cast.leaves().items()}
 
     def _note(self, module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
         if self.tape is not None:
@@ -63,6 +80,23 @@ class Stage(nn.Module):
         numbers = layers_of_places(job.model.layers, len(traversal.places))
         places = [int(traversal.place_of[stage, chunk]) for chunk in range(traversal.chunks)]
         self.chunks = nn.ModuleList(Chunk(job, numbers[place]) for place in places)
+
+    def keep_cast(self) -> None:
+        """Have every chunk compute with copies of its weights (`Chunk.keep_cast`)."""
+        for chunk in self.chunks:
+            chunk.keep_cast()  # type: ignore[operator]
+
+    def cast_again(self) -> None:
+        """Take over weights that have changed into the copies that are computed with, if there are any."""
+        for chunk in self.chunks:
+            for cast in chunk.cast:  # type: ignore[union-attr]
+                cast.again()
+
+    def leaf_of(self, weight: nn.Parameter) -> Tensor:
+        """The tensor to which autograd brings the gradient of a weight: the weight, or its copy."""
+        for chunk in self.chunks:
+            weight = chunk.leaves.get(id(weight), weight)  # type: ignore[union-attr, operator]
+        return weight
 
     @property
     def numbers(self) -> list[int]:

@@ -1,8 +1,11 @@
-"""How long each stage of a job takes on a GPU, and what it holds there: as given, by rooflines, at an MFU, or
-as measured."""
+"""How long each stage of a job takes on a GPU, and what it holds there.
+
+Times are as given, at an MFU, as measured, or by rooflines. A block that was measured on that type of GPU
+stands in for its roofline.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from engine.cluster.collectives import Rates
@@ -11,6 +14,7 @@ from engine.errors import Infeasible, InputError
 from engine.model.efficiency import shipped
 from engine.model.iteration import Machine
 from engine.model.kernels import Device, How
+from engine.model.measured_blocks import measured_block
 from engine.model.memory import StageMemory, stage_memory
 from engine.model.profile import Compute, StageProfile, layers_per_stage, stage_profiles
 from engine.model.stages import measured_profiles, roofline_profiles
@@ -162,9 +166,15 @@ def _at_mfu(
 def _by_roofline(
     given: JobInput, layout: Layout, model: Transformer, how: How
 ) -> Callable[[Gpu], tuple[StageProfile, ...]]:
+    def on(gpu: Gpu) -> How:
+        if layout.tp > 1:
+            return how
+        block = measured_block(gpu.name, model, layout.micro_batch, recompute=how.recompute == "full")
+        return replace(how, measured=block)
+
     def profiles(gpu: Gpu) -> tuple[StageProfile, ...]:
         machines = (_machine(gpu),) * layout.partitions
-        found = roofline_profiles(model, how, machines, tp=layout.tp, micro_batch=layout.micro_batch)
+        found = roofline_profiles(model, on(gpu), machines, tp=layout.tp, micro_batch=layout.micro_batch)
         if given.measured is None:
             return found
         try:

@@ -100,9 +100,11 @@ class _Training:
         self._stage = Stage(job, me.stage, start.schedule.traversal)
         self._tp.cut(self._stage.layers)
         self._stage.to(self._device.name)
+        if job.tp == 1:  # torch's DTensors cast for each microbatch
+            self._stage.keep_cast()
         self._gradients = Gradients(
             list(self._stage.chunks), group=mesh.replicas, replica=me.pipeline, replicas=job.pipelines,
-            eager=job.device != "emulated", tp=self._tp,
+            eager=job.device != "emulated", tp=self._tp, leaf_of=self._stage.leaf_of,
         )  # fmt: skip
         self._optimizer = torch.optim.AdamW(
             self._tp.groups(list(self._stage.parameters())), lr=job.lr, weight_decay=job.weight_decay,
@@ -226,6 +228,7 @@ class _Training:
         self._same_text()
         if self._steps:
             self._recall(self._steps)
+        self._stage.cast_again()  # a checkpoint or the last life may have changed the weights
         self._state("ready")
         self._mesh.barrier("ready")
         self._state("running")
@@ -296,6 +299,7 @@ class _Training:
         start = time.monotonic()
         self._set_rate(iteration)
         self._optimizer.step()
+        self._stage.cast_again()
         self._device.settle()
         end = time.monotonic()
         recorder.op("optimizer", None, start, end)

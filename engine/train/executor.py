@@ -158,6 +158,7 @@ class Executor:
         self._needs_batch = any(place.before is None or place.after is None for place in places)
         self._tokens: tuple[Tensor, ...] = ()
         self._targets: tuple[Tensor, ...] = ()
+        self._next: tuple[int, tuple[Tensor, Tensor]] | None = None  # a step and its batch, loaded ahead
         # By chunk and microbatch: what ops take in, from the neighbours or from another chunk here.
         self._inputs: dict[Key, Tensor] = {}
         self._gradients_in: dict[Key, Tensor] = {}
@@ -172,9 +173,12 @@ class Executor:
         self._begin(iteration)
         for work in self._work:
             _OPS[work.kind](self, work)
+        if self._needs_batch and self._device.apart:
+            self._next = iteration + 1, self._loaded(iteration + 1)  # while the device is at the ops
         self._device.settle()
-        for loss in self._losses:
-            self.loss += loss.item() * self._share
+        if self._losses:  # fetched together: each copy from a GPU is a wait of its own
+            for loss in torch.stack(self._losses).tolist():
+                self.loss += loss * self._share
 
     def _begin(self, iteration: int) -> None:
         self.loss = 0.0
@@ -187,10 +191,19 @@ class Executor:
         for work in self._work:
             self._post(work)
         if self._needs_batch:
-            tokens, targets = self._batch(iteration)
-            self._tokens = tokens.to(self._device.name).chunk(self._microbatches)
-            self._targets = targets.to(self._device.name).chunk(self._microbatches)
+            ahead, self._next = self._next, None
+            tokens, targets = ahead[1] if ahead and ahead[0] == iteration else self._loaded(iteration)
+            self._tokens = tokens.chunk(self._microbatches)
+            self._targets = targets.chunk(self._microbatches)
         self._since = time.monotonic()
+
+    def _loaded(self, iteration: int) -> tuple[Tensor, Tensor]:
+        """Tokens and targets of a step, on the device."""
+        tokens, targets = (
+            self._device.load(self._device.host_buffer(tuple(part.shape), part.dtype).copy_(part), "previous")
+            for part in self._batch(iteration)
+        )
+        return tokens, targets
 
     def _post(self, work: Work) -> None:
         place, m = self._places[work.chunk], work.microbatch

@@ -27,11 +27,13 @@ class Gradients:
     eager : a bucket may be summed in the middle of an op. Not on the emulated device, whose ops are computed
         at their start and last longer.
     tp : how the stage is shared with other ranks, each of which sums its part with its own replicas.
+    leaf_of : the tensor to which autograd brings the gradient of a parameter (`Stage.leaf_of`).
     """
 
     def __init__(
         self, chunks: Sequence[nn.Module], *, group: Any | None, replica: int, replicas: int,
         eager: bool = True, tp: OneRank = ONE_RANK,
+        leaf_of: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter,
     ) -> None:  # fmt: skip
         # All replicas sum the buckets in this order: that in which most schedules finish them.
         first_to_last = [(i, parameter) for i, chunk in enumerate(chunks) for parameter in chunk.parameters()]
@@ -57,7 +59,7 @@ class Gradients:
             local = self._own[self._ends[i] - part.numel() : self._ends[i]].view_as(part)
             parameter.grad = tp.gradient(parameter, local)
             if group is not None:
-                parameter.register_post_accumulate_grad_hook(self._hook(i))
+                leaf_of(parameter).register_post_accumulate_grad_hook(self._hook(i))
         self.clear()
 
     def clear(self) -> None:

@@ -92,6 +92,7 @@ def profile_stage(request: ProfileRequest, stage: int) -> StageTimes:
     job = request.job
     device = CudaDevice(0) if request.device == "cuda" else CpuDevice()
     module = Stage(job, stage).to(device.name)
+    module.keep_cast()
     stopwatch = _Stopwatch()
     places = [
         Place(

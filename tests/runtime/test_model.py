@@ -30,6 +30,38 @@ def test_parameters_are_counted_as_they_are(shape: dict) -> None:
     assert held == [stage_parameters(of, stage) for stage in range(of.stages)]
 
 
+@pytest.mark.parametrize("shape", [GPT, LLAMA])
+def test_weights_cast_once_a_step_give_the_same_bits_as_cast_for_each_microbatch(shape: dict) -> None:
+    of = job(model=shape, dtype="bf16", stages=1, dc_of_stage=[0])
+    kept, plain = Stage(of, 0), Stage(of, 0)
+    kept.keep_cast()
+    optimizers = [torch.optim.AdamW(stage.parameters(), lr=0.1, fused=True) for stage in (kept, plain)]
+    tokens = torch.arange(4 * 11).view(4, 11) % 256
+
+    def logits(stage: Stage) -> Tensor:
+        return stage.chunks[0](tokens)
+
+    for _ in range(2):
+        for stage in (kept, plain):
+            for microbatch in tokens.chunk(2):
+                stage.chunks[0](microbatch).float().square().mean().backward()
+        for one, other in zip(kept.parameters(), plain.parameters(), strict=True):
+            assert one.grad.dtype is torch.float32
+            assert torch.equal(one.grad, other.grad)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        assert not torch.equal(logits(kept), logits(plain))  # the step changed weights, not yet the copies
+        kept.cast_again()
+        assert torch.equal(logits(kept), logits(plain))
+
+
+def test_full_precision_has_no_copies_of_weights() -> None:
+    stage = Stage(job(model=GPT), 0)
+    stage.keep_cast()
+    assert not any(chunk.cast for chunk in stage.chunks)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
