@@ -37,13 +37,13 @@ def _is_controller_of_workers(config: pytest.Config) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Start the servers before Django reads its settings."""
-    if config.getoption("collectonly"):  # nothing is asked of them: any well-formed URLs do
-        _set_up_django(Path(), "postgres://nobody@127.0.0.1:1/none", "redis://127.0.0.1:1/0")
-        return
     # Short: the path of PostgreSQL's socket may have at most 107 bytes.
     var = Path(tempfile.mkdtemp(prefix="meridian-"))
     var.chmod(0o711)  # as root the servers run as another account: their data stays in here
     _servers.callback(shutil.rmtree, var, ignore_errors=True)
+    if config.getoption("collectonly"):  # nothing is asked of servers: any well-formed URLs do
+        _set_up_django(var, "postgres://nobody@127.0.0.1:1/none", "redis://127.0.0.1:1/0")
+        return
     if _is_controller_of_workers(config):
         # Its environment and settings stay as they are: workers inherit them, and pytest-django would read
         # the settings in them before this function runs.
@@ -88,7 +88,12 @@ def _set_up_django(var: Path, database_url: str, valkey_url: str) -> None:
 TOGETHER = (
     ("tests/demo/test_browser", "tests/demo/test_journey.py", "tests/demo/test_pages_axe.py"),
     ("tests/demo/test_timeline_scripts.py",),
-    ("tests/runtime/prefill/", "tests/runtime/test_export.py", "tests/site/test_completions.py"),
+    (
+        "tests/runtime/prefill/",
+        "tests/runtime/test_export.py",
+        "tests/site/test_completions.py",
+        "tests/fake_cuda/test_prefill.py",
+    ),
     ("tests/runtime/test_tensor_parallel.py::test_ranks_of_a_stage_compute_what_one_does",),
     ("tests/runtime/test_transport_tls.py",),
     ("tests/engine/test_bare_install.py",),

@@ -56,6 +56,11 @@ def _of_cuda(gpu: Gpu) -> dict[str, Any]:
     def set_fraction(fraction: float, device: Any = None) -> None:
         gpu.limit_bytes[gpu.number_of(device)] = int(fraction * gpu.memory_bytes)
 
+    def synchronize(device: Any = None) -> None:
+        for one in gpu.streams:
+            if one.device == gpu.number_of(device):
+                one.synchronize()
+
     def register(address: int, size: int, flags: int) -> int:
         gpu.pin(address, size)
         return 0
@@ -66,6 +71,7 @@ def _of_cuda(gpu: Gpu) -> dict[str, Any]:
         "stream": stream,
         "set_stream": gpu.set_stream,
         "current_stream": gpu.current_stream,
+        "synchronize": synchronize,
         "is_available": lambda: True,
         "device_count": lambda: gpu.count,
         "set_device": set_device,

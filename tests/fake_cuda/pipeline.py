@@ -96,11 +96,13 @@ class Rank:
         self._job, self._corpus = job, corpus
         self.device = device = CudaDevice(me.stage)
         self.stage = Stage(job, me.stage, schedule.traversal).to(device.name)
+        self.stage.keep_cast()
         micro = job.microbatches_of_step
         self._samples = np.concatenate([samples_of(0, m, micro, job.micro_batch) for m in range(micro)])
         self.gradients = Gradients(
-            list(self.stage.chunks), group=StagedSums(Doubling(), device), replica=0, replicas=REPLICAS
-        )
+            list(self.stage.chunks), group=StagedSums(Doubling(), device), replica=0, replicas=REPLICAS,
+            leaf_of=self.stage.leaf_of,
+        )  # fmt: skip
         self.optimizer = torch.optim.AdamW(self.stage.parameters(), lr=job.lr, fused=True)
         self.notes = Notes()
         wiring = StagedWiring(job, schedule, me, fabric, device)  # type: ignore[arg-type]
@@ -126,6 +128,7 @@ class Rank:
             for number, layer in zip(self.stage.numbers, self.stage.layers, strict=True)
         }
         self.optimizer.step()
+        self.stage.cast_again()
         self.device.settle()
         self.memory.keep(Header(step=iteration + 1, resumed_from=None, square_sum=square_sum, loss=self.loss))
 

@@ -164,21 +164,25 @@ def test_tensors_of_host_and_device_do_not_mix() -> None:
     assert torch.ones(2).device == torch.device("cpu")
 
 
-def test_memory_of_another_stream_is_not_used_before_its_last_tenant_is_done() -> None:
+@pytest.mark.parametrize("waits", ["for the stream", "for an event", "on the host", "not at all"])
+def test_memory_of_another_stream_is_not_used_before_its_last_tenant_is_done(waits: str) -> None:
     """Torch gives freed memory to the next tensor of the same stream, whose ops may still be under way."""
-    for waits in (True, False):
-        with fake_cuda() as gpu:
-            device = CudaDevice(0)
-            other = torch.cuda.Stream(device.name)
-            (torch.ones(SIZE, device=device.name) * 2).mul_(3)  # given back while it is computed
-            fresh = torch.empty(SIZE, device=device.name)
-            if waits:
-                other.wait_stream(torch.cuda.current_stream(device.name))
-            with torch.cuda.stream(other):
-                fresh.fill_(1.0)
-            other.synchronize()
-            device.settle()
-        assert gpu.kinds == (set() if waits else {Kind.REUSED})
+    with fake_cuda() as gpu:
+        device = CudaDevice(0)
+        ops, other = torch.cuda.current_stream(device.name), torch.cuda.Stream(device.name)
+        (torch.ones(SIZE, device=device.name) * 2).mul_(3)  # given back while it is computed
+        fresh = torch.empty(SIZE, device=device.name)
+        if waits == "for the stream":
+            other.wait_stream(ops)
+        elif waits == "for an event":
+            other.wait_event(ops.record_event())
+        elif waits == "on the host":
+            torch.cuda.synchronize()
+        with torch.cuda.stream(other):
+            fresh.fill_(1.0)
+        other.synchronize()
+        device.settle()
+    assert gpu.kinds == ({Kind.REUSED} if waits == "not at all" else set())
 
 
 def test_the_fake_leaves_torch_as_it_was() -> None:

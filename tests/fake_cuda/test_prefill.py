@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributed import HashStore
-from torch.nn.attention import bias
 
 from engine.control.handshake import Identity
 from engine.inputs import Document
@@ -53,6 +52,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _known_to_the_fake(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock whose order the fake knows, and a mask that torch cannot make while a dispatch mode watches."""
+    from torch.nn.attention import bias  # with it torch._dynamo: seconds, for a process that runs these tests
+
     made = bias.causal_lower_right
 
     def mask(*size: int) -> Any:
