@@ -76,7 +76,7 @@ def _tell_nodes(**kwargs: object) -> None:
     from django.db import DatabaseError
     from redis import RedisError
 
-    from webapp.broker import client
+    from webapp.common.broker import client
     from webapp.inventory.services import sync_acl
 
     try:

@@ -27,7 +27,7 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from webapp import broker
+from webapp.common import broker
 from webapp.live import liveness
 
 log = structlog.get_logger(__name__)

@@ -11,8 +11,8 @@ from typing import Any
 
 from csp.constants import NONCE, NONE, SELF
 
-from webapp import environment as env
-from webapp.logs import configure_structlog, logging_config
+from webapp.common import environment as env
+from webapp.common.logs import configure_structlog, logging_config
 from webapp.servers.places import var_folder
 
 ROOT = env.ROOT
@@ -95,7 +95,7 @@ TEMPLATES = [
                 "csp.context_processors.nonce",
                 "webapp.accounts.context.site",
             ],
-            "builtins": ["webapp.markup"],
+            "builtins": ["webapp.common.markup"],
         },
     }
 ]

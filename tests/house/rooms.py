@@ -38,10 +38,7 @@ _OF_RUNTIME = {
 }
 # Of webapp, by the part of the name behind it; an app's own files otherwise.
 _OF_SITE = {
-    "common": """
-        asked_once broker counts figures money navigation number_lists environment formkit lists logs markup
-        queries reported tables checks servers servers.acl servers.endpoints
-    """,
+    "common": "checks servers servers.acl servers.endpoints",
     "computations": "planning.computing planning.services.computations",
     "placement": """
         planning.placement_form planning.placement_map planning.placement_network

@@ -10,8 +10,8 @@ from django.utils import timezone
 from tests.site.telemetry import placed
 from tests.site.test_reconcile import Nodes, report, running, seen
 from tests.site.world import World
-from webapp import broker
 from webapp.accounts.models import AuditEntry
+from webapp.common import broker
 from webapp.inventory.models import Node
 from webapp.jobs import services
 from webapp.jobs.dispatch import BrokerDown

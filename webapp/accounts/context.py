@@ -8,10 +8,10 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
-from webapp import broker
 from webapp.accounts.models import OPERATORS, READERS, Membership, Role, Team
-from webapp.counts import counts_of
-from webapp.navigation import Entry, entries_for
+from webapp.common import broker
+from webapp.common.counts import counts_of
+from webapp.common.navigation import Entry, entries_for
 
 NAMED_TEAMS = 3  # of which more are only counted
 # Who reads nothing of any team has the way to it nowhere else.

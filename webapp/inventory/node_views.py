@@ -15,9 +15,10 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from engine.errors import InputError
-from webapp import broker
 from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import require, require_somewhere, visible_or_404
+from webapp.common import broker
+from webapp.common.queries import whole
 from webapp.inventory import services
 from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
 from webapp.inventory.node_forms import DrainForm, NodeForm
@@ -25,7 +26,6 @@ from webapp.inventory.node_tables import NodeFilterSet, NodeTable
 from webapp.inventory.pages import BROKER_AWAY, Pages
 from webapp.inventory.selectors.details import last_trial
 from webapp.inventory.selectors.nodes import node_page, nodes_for_lists, reach_matrix, runs_on
-from webapp.queries import whole
 
 JOINS_PER_MINUTE = 20  # of one address
 BROKER_SILENT = ("broker", "does not answer, so nobody can join now", "try again soon")

@@ -12,9 +12,9 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 
 from webapp.accounts.permissions import require, require_somewhere, visible_or_404
+from webapp.common.lists import list_page
 from webapp.inventory import services
 from webapp.inventory.selectors import detail_context
-from webapp.lists import list_page
 
 BROKER_AWAY = "the broker does not answer. Nothing has changed."
 

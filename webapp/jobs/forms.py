@@ -12,7 +12,7 @@ from engine.job.job import TrainJob
 from engine.job.memory import most_layers
 from engine.prefill.placement import MOST_RESERVE_MS
 from webapp.accounts.models import Team
-from webapp.formkit import Sectioned
+from webapp.common.formkit import Sectioned
 from webapp.inventory.selectors import pools
 from webapp.jobs.document import site_job
 from webapp.jobs.models import Job, Run

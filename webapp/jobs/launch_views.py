@@ -12,7 +12,8 @@ from django.views.decorators.http import require_POST
 
 from engine.errors import InputError
 from webapp.accounts.permissions import require, visible_or_404
-from webapp.asked_once import fresh_key
+from webapp.common.asked_once import fresh_key
+from webapp.common.queries import whole
 from webapp.jobs.document import train_document
 from webapp.jobs.forms import CloneForm, JobForm
 from webapp.jobs.models import Run
@@ -24,7 +25,6 @@ from webapp.planning.models import Computation, Plan
 from webapp.planning.placement_predicted import option_on_placement
 from webapp.planning.placement_selectors import launch_values, placements
 from webapp.planning.placing import placement_to_launch
-from webapp.queries import whole
 
 
 def _run(request: HttpRequest, pk: int) -> Run:

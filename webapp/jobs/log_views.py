@@ -9,9 +9,9 @@ from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 
 from webapp.accounts.permissions import visible_or_404
+from webapp.common.queries import whole
 from webapp.jobs.models import RankState, Run
 from webapp.live import logs
-from webapp.queries import whole
 
 
 def _asked(request: HttpRequest) -> dict[str, Any]:

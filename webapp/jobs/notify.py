@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import structlog
 from django.db import transaction
 
-from webapp import broker
+from webapp.common import broker
 
 log = structlog.get_logger(__name__)
 

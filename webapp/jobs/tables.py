@@ -2,9 +2,9 @@
 
 import django_tables2 as tables
 
+from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn
 from webapp.jobs.models import Run
 from webapp.live.models import IterationStat
-from webapp.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn
 
 NUMBER = {"td": {"class": "num"}, "th": {"class": "num"}}
 

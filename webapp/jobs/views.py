@@ -12,19 +12,19 @@ from django.views.decorators.cache import never_cache
 
 from engine.errors import InputError
 from webapp.accounts.permissions import may, visible_or_404
-from webapp.asked_once import fresh_key
+from webapp.common.asked_once import fresh_key
+from webapp.common.lists import bound_table, list_page
+from webapp.common.queries import whole
 from webapp.jobs.disturbances import disturbances_of
 from webapp.jobs.filters import RunFilterSet
 from webapp.jobs.models import Run, RunEvent
 from webapp.jobs.tables import IterationTable, RunTable
-from webapp.lists import bound_table, list_page
 from webapp.live.history import history
 from webapp.live.models import IterationStat
 from webapp.live.selectors import messages_since, snapshot, spans_between
 from webapp.live.trace import kept, trace
 from webapp.planning.models import Computation
 from webapp.planning.placement_selectors import placements
-from webapp.queries import whole
 
 METRICS = (
     "iteration", "start", "end", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens",

@@ -10,10 +10,10 @@ from django.utils import timezone
 
 from webapp import health
 from webapp.accounts.models import Team
+from webapp.common.markup import ago
 from webapp.inventory.models import Node, silence
 from webapp.inventory.selectors.use import Use
 from webapp.jobs.models import Run, Status
-from webapp.markup import ago
 from webapp.prefill.models import Tenancy
 
 MOST_SHOWN = 6

@@ -15,8 +15,8 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from engine.errors import InputError
-from webapp.figures import Fact, Figures, download
-from webapp.formkit import Sectioned
+from webapp.common.figures import Fact, Figures, download
+from webapp.common.formkit import Sectioned
 
 
 class DesignForm(Sectioned, forms.Form):

@@ -11,8 +11,8 @@ from engine.job.fields import TrainLink
 from engine.job.job import TrainJob
 from engine.job.memory import StageMemory, stage_memory
 from engine.job.planned import wants_search
-from webapp import broker
 from webapp.accounts.models import Team
+from webapp.common import broker
 from webapp.inventory.models import GpuPool, Node, WanLink
 from webapp.inventory.selectors import pools
 from webapp.jobs.document import site_job, train_document

@@ -8,7 +8,7 @@ from engine.plan.network.design import iteration_rows
 from engine.plan.network.heat import heat
 from engine.plan.network.request import NetworkRequest
 from engine.plan.network.result import NetworkResult
-from webapp.figures import Column, Figures
+from webapp.common.figures import Column, Figures
 from webapp.planning.placement_selectors import LEVELS, Matrix
 
 MOST_GROUPS = 16

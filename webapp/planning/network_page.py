@@ -10,9 +10,9 @@ from engine.inputs import parse
 from engine.model.presets import PER_STAGE, PRESETS
 from engine.plan.network.design import design
 from engine.plan.network.request import NetworkRequest
-from webapp.figures import Column, Fact, Figures
-from webapp.markup import DASH
-from webapp.number_lists import Numbers
+from webapp.common.figures import Column, Fact, Figures
+from webapp.common.markup import DASH
+from webapp.common.number_lists import Numbers
 from webapp.planning.design import DesignForm, DesignPage
 from webapp.planning.network_figures import (
     SWEPT,

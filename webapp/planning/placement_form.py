@@ -9,8 +9,9 @@ from engine.inputs import parse, read_document
 from engine.model.presets import PER_STAGE, PRESETS, preset
 from engine.plan.placement import scenarios
 from engine.plan.placement.request import MOST_EVALUATIONS, PlacementRequest
-from webapp.asked_once import key_field
-from webapp.formkit import Sectioned, team_field
+from webapp.accounts.forms import team_field
+from webapp.common.asked_once import key_field
+from webapp.common.formkit import Sectioned
 from webapp.inventory.models import DataCenter
 from webapp.planning.models import Plan
 from webapp.planning.placement_network import AWS, Network, network_from, of_inventory, of_regions

@@ -7,10 +7,10 @@ from django.db.models import F
 from engine.inputs import parse
 from engine.job.model_document import TrainModel
 from engine.job.network import hop_network
+from webapp.common.queries import whole
 from webapp.inventory.models import GpuPool
 from webapp.inventory.selectors.pools import pools
 from webapp.planning.models import Computation, ComputationKind, ComputationState, Plan
-from webapp.queries import whole
 
 FP16_BYTES = 2
 INTRA_GBPS = 100.0  # where a plan says nothing else (docs/planning.md)

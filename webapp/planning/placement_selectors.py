@@ -14,14 +14,14 @@ from engine.inputs import parse
 from engine.plan.placement import scenarios
 from engine.plan.placement.request import PlacementRequest
 from webapp.accounts.permissions import visible_or_404
-from webapp.figures import Column, Figures
+from webapp.common.figures import Column, Figures
+from webapp.common.queries import whole
 from webapp.inventory.models import DataCenter
 from webapp.planning.models import Computation, ComputationKind, Plan
 from webapp.planning.placement_form import SOURCE_WORDS, document_of
 from webapp.planning.placement_map import placement_map
 from webapp.planning.placement_network import Network, network_from, of_case, of_document
 from webapp.planning.placement_plan import form_values, option_of, placed_plan
-from webapp.queries import whole
 
 LAUNCHED = ("forward_ms", "backward_ms", "recompute_ms", "activation_bytes")  # of a plan with explicit times
 MOST_PLACES = 40  # of the matrix on the page; the file has all

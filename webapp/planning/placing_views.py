@@ -8,11 +8,11 @@ from django.views.decorators.http import require_POST
 
 from engine.errors import InputError
 from webapp.accounts.permissions import may, require, visible_or_404
-from webapp.asked_once import fresh_key
+from webapp.common.asked_once import fresh_key
+from webapp.common.queries import whole
 from webapp.planning import services
 from webapp.planning.models import ComputationKind, Plan
 from webapp.planning.placing import latest_of, placing_of, question_of
-from webapp.queries import whole
 
 
 def _plan(request: HttpRequest, pk: int) -> Plan:

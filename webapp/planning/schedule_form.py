@@ -8,9 +8,10 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.schedule.scenario import POLICIES, Scenario
 from engine.simulate import SweepDocument
-from webapp.asked_once import key_field
-from webapp.formkit import Sectioned, team_field
-from webapp.number_lists import Numbers, one_or_many
+from webapp.accounts.forms import team_field
+from webapp.common.asked_once import key_field
+from webapp.common.formkit import Sectioned
+from webapp.common.number_lists import Numbers, one_or_many
 from webapp.planning.models import ComputationKind
 
 SEARCHES = ("optimal", "auto")

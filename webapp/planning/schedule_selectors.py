@@ -19,11 +19,11 @@ from engine.simulate import SimulationResult, simulate_schedule
 from engine.simulate.export import write_csv
 from engine.simulate.trace import chrome_trace
 from webapp.accounts.permissions import visible_or_404
+from webapp.common.queries import whole
 from webapp.jobs.models import Run
 from webapp.planning.models import Computation, ComputationKind, Plan
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, engine_option
 from webapp.planning.schedule_form import initial_of_scenario
-from webapp.queries import whole
 
 
 def initial_from(user: Any, query: QueryDict) -> dict[str, Any]:

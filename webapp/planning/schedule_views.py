@@ -13,8 +13,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from webapp.accounts.permissions import may, require_somewhere, visible_or_404
-from webapp.figures import download
-from webapp.lists import list_page
+from webapp.common.figures import download
+from webapp.common.lists import list_page
 from webapp.planning import services
 from webapp.planning.models import Computation, ComputationKind
 from webapp.planning.schedule_form import ScheduleForm

@@ -10,6 +10,7 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.request import PlanRequest
 from webapp.accounts.permissions import may
+from webapp.common.queries import whole
 from webapp.jobs.document import train_document
 from webapp.jobs.stock import Stock
 from webapp.planning.models import Computation, ComputationState, Plan
@@ -19,7 +20,6 @@ from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, c
 from webapp.planning.plan_work import what_if_at_once
 from webapp.planning.refinement import refinement_of, wants_refining
 from webapp.planning.what_if import Asked, answer_at_once, asked, sliders, told
-from webapp.queries import whole
 
 _LAYOUT = ("partitions", "tp", "micro_batch")  # of a job: several of them are tried where it lists several
 WIDE_DCS = 8  # more data centres than this have no column each

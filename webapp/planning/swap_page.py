@@ -10,8 +10,8 @@ from engine.inputs import parse
 from engine.plan.swap.models import known_models
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
-from webapp.figures import Column, Fact, Figures
-from webapp.number_lists import Numbers
+from webapp.common.figures import Column, Fact, Figures
+from webapp.common.number_lists import Numbers
 from webapp.planning.design import DesignForm, DesignPage
 
 GIB = 2**30

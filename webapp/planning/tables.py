@@ -3,9 +3,9 @@
 import django_filters as filters
 import django_tables2 as tables
 
+from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
 from webapp.planning.models import Computation, ComputationState, Plan
 from webapp.planning.placement_form import SOURCE_WORDS
-from webapp.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
 
 
 class PlanTable(Table):

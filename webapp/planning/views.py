@@ -19,12 +19,13 @@ from engine.plan.answer import WHAT_IF_S
 from engine.plan.request import PlanRequest
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import may, require, require_somewhere, visible_or_404
-from webapp.asked_once import fresh_key
-from webapp.figures import download
+from webapp.common.asked_once import fresh_key
+from webapp.common.figures import download
+from webapp.common.lists import bound_table, list_page
+from webapp.common.queries import whole
 from webapp.jobs.models import Run
 from webapp.jobs.services import launch_placement, launch_plan
 from webapp.jobs.tables import RunTable
-from webapp.lists import bound_table, list_page
 from webapp.planning import services
 from webapp.planning.compose import initial_of
 from webapp.planning.dry import dry_run, dry_run_document, refusal
@@ -47,7 +48,6 @@ from webapp.planning.selectors import plan_context, refining_context, result_of
 from webapp.planning.services.refinements import wants_second_look
 from webapp.planning.tables import PlanFilterSet, PlanTable
 from webapp.planning.what_if import asked
-from webapp.queries import whole
 
 MOST_COMPARED = 6
 MOST_OFFERED = 50  # plans to choose from on the page of a comparison

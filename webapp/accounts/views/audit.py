@@ -14,8 +14,8 @@ from webapp.accounts.filters import AuditFilterSet
 from webapp.accounts.models import ADMINS, AuditEntry, Membership, Team, User
 from webapp.accounts.permissions import require_somewhere, visible_or_404
 from webapp.accounts.tables import AuditTable
-from webapp.lists import bound_table, list_page
-from webapp.queries import whole
+from webapp.common.lists import bound_table, list_page
+from webapp.common.queries import whole
 
 SAME_REQUEST = 20
 FORMATS = {

@@ -11,6 +11,7 @@ from django.utils import timezone
 from engine.cluster import tcp
 from engine.cluster.regions import countries, distance_km, least_latency_ms
 from webapp.accounts.permissions import may
+from webapp.common.lists import bound_table
 from webapp.inventory.catalogue import position, position_text
 from webapp.inventory.models import DataCenter, GpuPool, LinkTrial, WanLink
 from webapp.inventory.node_tables import NodeTable
@@ -19,7 +20,6 @@ from webapp.inventory.selectors.nodes import nodes_for_lists
 from webapp.inventory.selectors.use import Use, gpu_use
 from webapp.inventory.services import team_of
 from webapp.inventory.tables import LinkTable, MeasurementTable, PoolTable
-from webapp.lists import bound_table
 
 
 def detail_context(request: HttpRequest, thing: DataCenter | WanLink) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from django.utils import timezone
 from engine.errors import InputError
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
+from webapp.common.reported import number
 from webapp.inventory.models import DataCenter, Node, NodeProbe, WanLink
 from webapp.inventory.models.node import NodeState
 from webapp.inventory.services.links import record_measurement
-from webapp.reported import number
 
 TASK = "workers.probe_peers"
 SECONDS = 6.0  # all agents listen, and ask for half of that

@@ -13,7 +13,7 @@ from engine.job.job import TrainJob
 from engine.job.planned import wants_search
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.asked_once import once
+from webapp.common.asked_once import once
 from webapp.jobs import notify
 from webapp.jobs.document import site_job, train_document
 from webapp.jobs.models import Job, MarkLevel, Run

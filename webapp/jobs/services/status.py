@@ -10,9 +10,9 @@ from django.db import transaction
 from django.db.models import Case, F, Value, When
 from django.utils import timezone
 
-from webapp import broker
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
+from webapp.common import broker
 from webapp.jobs import disturbances, notify
 from webapp.jobs.models import TERMINAL, Desired, MarkLevel, Run, RunEvent, Status
 from webapp.planning.models import Computation

@@ -13,7 +13,7 @@ from redis import RedisError
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.asked_once import once
+from webapp.common.asked_once import once
 from webapp.planning.models import OPEN, Computation, ComputationKind, ComputationState, Plan
 
 log = structlog.get_logger(__name__)

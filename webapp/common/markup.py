@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from webapp.money import dollars
+from webapp.common.money import dollars
 
 register = template.Library()
 register.filter("dollars", dollars)

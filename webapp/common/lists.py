@@ -14,8 +14,8 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils.functional import cached_property
 
-from webapp.formkit import plain_selects
-from webapp.queries import whole
+from webapp.common.formkit import plain_selects
+from webapp.common.queries import whole
 
 PAGE_SIZES = (25, 50, 100, 200)
 PER_PAGE = 50

@@ -12,7 +12,6 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from engine.errors import InputError
-from webapp.accounts.models import OPERATORS, Team
 
 Section = tuple[str, str, list[str]]  # title, note, field names
 
@@ -56,17 +55,6 @@ class Sectioned(forms.BaseForm):
             self.add_error(name, f"{error.allowed[:1].upper()}{error.allowed[1:]}.")
         else:
             self.add_error(None, str(error))
-
-
-def team_field(form: forms.BaseForm, user: Any) -> None:
-    """Offer the teams in which `user` may operate; with just one there is nothing to choose."""
-    teams = Team.objects.with_role(user, OPERATORS)
-    field = forms.ModelChoiceField(teams, empty_label=None)
-    only = list(teams[:2])
-    if len(only) == 1:
-        field.widget = forms.HiddenInput()
-        field.initial = only[0]
-    form.fields["team"] = field
 
 
 def limit(form: forms.BaseForm, names: Iterable[str], queryset: Any) -> None:

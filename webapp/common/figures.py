@@ -8,7 +8,7 @@ from typing import Any
 
 from django.http import HttpResponse
 
-from webapp.markup import DASH
+from webapp.common.markup import DASH
 
 NUMBER = (int, float)
 

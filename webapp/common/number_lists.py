@@ -4,7 +4,7 @@ from typing import Any
 
 from django import forms
 
-from webapp.markup import plain
+from webapp.common.markup import plain
 
 
 class Numbers(forms.CharField):

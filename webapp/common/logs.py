@@ -83,7 +83,7 @@ def logging_config(*, json_lines: bool, level: str) -> dict[str, Any]:
                 "foreign_pre_chain": SHARED,
             }
         },
-        "filters": {"no_probes": {"()": "webapp.logs.NoProbes"}},
+        "filters": {"no_probes": {"()": "webapp.common.logs.NoProbes"}},
         "handlers": {
             "stream": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["no_probes"]}
         },

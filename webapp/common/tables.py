@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from django_tables2.rows import BoundRow
 from django_tables2.utils import signature
 
-from webapp.markup import DASH, when
+from webapp.common.markup import DASH, when
 
 __all__ = ["DASH", "NumberColumn", "StateColumn", "Table", "TimeColumn", "state"]
 
@@ -46,7 +46,7 @@ class StateColumn(tables.Column):
 class TimeColumn(tables.Column):
     """A time: UTC from the server, the reader's zone once the page's script ran; the head names the zone.
 
-    `style` is one of webapp.markup.STYLES, or "ago".
+    `style` is one of webapp.common.markup.STYLES, or "ago".
     """
 
     zoned = True
