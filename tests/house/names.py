@@ -9,8 +9,18 @@ from tests.house.rooms import SITE, number_of, room_of
 
 # Apps by the namespace of their addresses. In the templates of planning, which several apps still share, the
 # first part of a file's name says whose it is.
-SAME = ("accounts", "inventory", "planning", "placement", "schedules", "design", "jobs", "prefill")
-APP_OF_NAMESPACE = {**{name: name for name in SAME}, "v1": "api"}
+SAME = (
+    "accounts",
+    "inventory",
+    "computations",
+    "planning",
+    "placement",
+    "schedules",
+    "design",
+    "jobs",
+    "prefill",
+)
+APP_OF_NAMESPACE = {**{name: name for name in SAME}, "v1": "prefill"}
 APP_OF_START = {
     "placement": "placement", "placing": "placement", "schedule": "schedules", "schedules": "schedules",
     "network": "design", "swap": "design", "design": "design",
@@ -44,10 +54,14 @@ def _in_source(text: str) -> Iterator[str]:
             named = ADDRESS.match(node.value)
             if named and named[1] in APP_OF_NAMESPACE:
                 yield APP_OF_NAMESPACE[named[1]]
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "send_task" and node.args:
+        elif isinstance(node, ast.Call) and _called(node) == "send_task" and node.args:
             first = node.args[0]
             if isinstance(first, ast.Constant) and str(first.value).partition(".")[0] in APP_OF_NAMESPACE:
                 yield str(first.value).partition(".")[0]
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def _in_template(text: str) -> Iterator[str]:

@@ -57,7 +57,6 @@ _OF_SITE = {
     "jobs": "planning.dry",
     "root": """
         asgi celery health settings staticfiles urls views supervisor servers.__main__ jobs.demo
-        prefill.demo
     """,
 }
 

@@ -491,7 +491,6 @@ READS: dict[str, str] = {
     "prefill.may_decide": "whether somebody may decide",
     "prefill.require_decider": "refuses who may not decide",
     "accounts.close_sockets": "has ingest tell open sockets what another service has decided",
-    "accounts.request_id": "the id of the request or task",
     "accounts.token_hash": "a hash",
     "accounts.open_invitation": "the invitation of a token",
     "accounts.keep_an_admin": "refuses what would leave a team without an admin",

@@ -8,8 +8,8 @@ from django.conf import settings
 from django.utils import timezone
 
 from webapp.accounts.models import AuditEntry
+from webapp.inventory.dispatch import BrokerDown
 from webapp.jobs import services
-from webapp.jobs.dispatch import BrokerDown
 from webapp.jobs.models import RankState, RankStatus, Run, Status
 from webapp.jobs.reconcile import reconcile
 

@@ -12,9 +12,9 @@ from tests.site.test_reconcile import Nodes, report, running, seen
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry
 from webapp.common import broker
+from webapp.inventory.dispatch import BrokerDown
 from webapp.inventory.models import Node
 from webapp.jobs import services
-from webapp.jobs.dispatch import BrokerDown
 from webapp.jobs.models import RankState, RankStatus, Run, RunEvent, Status
 from webapp.jobs.reconcile import reconcile
 

@@ -54,6 +54,7 @@ def _site(request: HttpRequest) -> dict[str, Any]:
         "reads": bool(read),
         "may_operate": user.is_superuser or any(role in OPERATORS for role in roles),
         "broker": broker.health(),
+        "account_url": reverse(ACCOUNT.address),
         "demo": settings.DEMO,
     }
 

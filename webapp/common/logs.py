@@ -97,3 +97,9 @@ def logging_config(*, json_lines: bool, level: str) -> dict[str, Any]:
             "asyncio": quiet,
         },
     }
+
+
+def request_id() -> str:
+    """The id of the HTTP request, or of the control task, that runs now; empty in a command."""
+    bound = structlog.contextvars.get_contextvars()
+    return str(bound.get("request_id") or bound.get("task_id") or "")[:64]

@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from webapp.common.additions import templates_at
 from webapp.common.money import dollars
 
 register = template.Library()
@@ -100,6 +101,13 @@ def plain(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(plain(item) for item in value)
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@register.simple_tag(takes_context=True)
+def additions(context: template.Context, place: str) -> SafeString:
+    """What later apps add to a page at `place` (webapp/common/additions.py), with the page's context."""
+    drawn = (context.template.engine.get_template(path).render(context) for path in templates_at(place))
+    return SafeString("".join(drawn))
 
 
 @register.simple_tag(takes_context=True)

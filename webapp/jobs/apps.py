@@ -1,5 +1,6 @@
 from django.apps import AppConfig
 
+from webapp.common import additions, dependants, work
 from webapp.common.navigation import Entry, register
 
 
@@ -8,8 +9,13 @@ class JobsConfig(AppConfig):
 
     def ready(self) -> None:
         from webapp.accounts.models import READERS
+        from webapp.jobs.additions import ADDITIONS, end_runs_on, runs_of
         from webapp.jobs.models import Run
+        from webapp.jobs.selectors import held, runs_on
 
+        additions.register(*ADDITIONS)
+        dependants.register(dependants.Dependants(order=10, kind="run", rows=runs_of))
+        work.register_work(work.Work(held=held, on=runs_on, end=end_runs_on))
         register(
             Entry(
                 order=70, name="runs", label="Runs", address="jobs:run-list", roles=READERS,

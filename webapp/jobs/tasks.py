@@ -3,7 +3,7 @@
 from celery import shared_task
 from django.db import connection
 
-from webapp.jobs.dispatch import send_task
+from webapp.inventory.dispatch import send_task
 from webapp.live import liveness
 
 RECONCILE_LOCK = 7_201_406  # of PostgreSQL's advisory locks; any number that nothing else uses

@@ -1,5 +1,6 @@
 from django.apps import AppConfig
 
+from webapp.common import dependants
 from webapp.common.navigation import Entry, register
 
 
@@ -9,7 +10,9 @@ class PlanningConfig(AppConfig):
     def ready(self) -> None:
         from webapp.accounts.models import READERS
         from webapp.planning.models import Plan
+        from webapp.planning.selectors import plans_that_name
 
+        dependants.register(dependants.Dependants(order=40, kind="plan", rows=plans_that_name))
         register(
             Entry(
                 order=20, name="plans", label="Plans", address="planning:plan-list", roles=READERS,

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from django.db.models import Q, QuerySet
 from django.utils.http import urlencode
 
 from engine.errors import InputError
@@ -11,6 +12,9 @@ from engine.inputs import parse
 from engine.plan.request import PlanRequest
 from webapp.accounts.permissions import may
 from webapp.common.queries import whole
+from webapp.inventory.mentions import any_of, mentions
+from webapp.inventory.models import Node, Thing
+from webapp.inventory.services import team_of
 from webapp.jobs.document import train_document
 from webapp.jobs.stock import Stock
 from webapp.planning.models import Computation, ComputationState, Plan
@@ -35,6 +39,14 @@ SEARCHED = {
 
 # Of a what-if that the search worker has still to compute.
 UNANSWERED: dict[str, Any] = {"options": [], "best": None, "pareto": [], "excluded": [], "waits": True}
+
+
+def plans_that_name(thing: Thing) -> QuerySet[Plan] | None:
+    """Plans whose question names a data centre, one of its GPU pools or a link; None of a node."""
+    if isinstance(thing, Node):
+        return None
+    where = any_of(Q(request__contains=mention) for mention in mentions(thing))
+    return Plan.objects.filter(where, team=team_of(thing)).only("name")
 
 
 def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, Any]:

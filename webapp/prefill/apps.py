@@ -1,5 +1,6 @@
 from django.apps import AppConfig
 
+from webapp.common import dependants
 from webapp.common.navigation import Entry, register
 
 
@@ -9,7 +10,9 @@ class PrefillConfig(AppConfig):
     def ready(self) -> None:
         from webapp.accounts.models import OPERATORS, READERS, Role
         from webapp.prefill.models import Tenancy
+        from webapp.prefill.selectors import tenancies_in
 
+        dependants.register(dependants.Dependants(order=50, kind="tenancy", rows=tenancies_in))
         everybody = [*READERS, Role.TENANT]
         register(
             Entry(

@@ -14,6 +14,7 @@ from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.common.asked_once import once
+from webapp.common.control import send_task
 from webapp.planning.models import OPEN, Computation, ComputationKind, ComputationState, Plan
 
 log = structlog.get_logger(__name__)
@@ -189,9 +190,7 @@ def claimed(computation: Computation) -> Computation | None:
 
 def _send(pk: uuid.UUID) -> None:
     """Tell the search worker; where the broker is away, `requeue_lost` tells it later."""
-    from webapp.celery import app
-
     try:
-        app.send_task("planning.compute", [str(pk)], queue="search", retry=False)
+        send_task("computations.compute", str(pk), queue="search")
     except (OperationalError, RedisError) as error:
         log.warning("computation waits for the broker", computation=str(pk), reason=str(error))

@@ -8,7 +8,7 @@ import atexit
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from celery import Celery
 from django.conf import settings
@@ -139,6 +139,12 @@ class _Line:
 
 _dispatcher: Dispatcher | None = None
 _making = threading.Lock()
+
+
+class Send(Protocol):
+    """As `send_task`: what tests hand in instead of it."""
+
+    def __call__(self, node_name: str, task: str, kwargs: Mapping[str, Any]) -> str: ...
 
 
 def send_task(node_name: str, task: str, kwargs: Mapping[str, Any]) -> str:
