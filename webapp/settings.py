@@ -51,10 +51,12 @@ INSTALLED_APPS = [
     "django_tables2",
     "webapp.accounts",
     "webapp.inventory",
+    "webapp.computations",
     "webapp.planning",
     "webapp.jobs",
     "webapp.live",
     "webapp.prefill",
+    "webapp.demo",
 ]
 
 MIDDLEWARE = [

@@ -1,9 +1,14 @@
-"""The site's addresses. Everything but login and health wants a login (LoginRequiredMiddleware)."""
+"""The site's addresses. Everything but login and health wants a login (LoginRequiredMiddleware).
+
+The pages of runs are of two apps and have one namespace.
+"""
 
 from django.urls import include, path
 
 from webapp import health, views
 from webapp.accounts.views import LoginView, LogoutView
+from webapp.jobs import urls as jobs
+from webapp.live import urls as live
 
 urlpatterns = [
     path("", views.overview, name="overview"),
@@ -17,7 +22,7 @@ urlpatterns = [
     path("", include("webapp.planning.design_urls")),
     path("placement/", include("webapp.planning.placement_urls")),
     path("schedules/", include("webapp.planning.schedule_urls")),
-    path("runs/", include("webapp.jobs.urls")),
+    path("runs/", include(([*jobs.urlpatterns, *live.urlpatterns], "jobs"))),
     path("", include("webapp.prefill.urls")),
     path("v1/", include("webapp.prefill.api_urls")),
 ]

@@ -10,16 +10,9 @@ from tests.house.rooms import SITE, number_of, room_of
 # Apps by the namespace of their addresses. In the templates of planning, which several apps still share, the
 # first part of a file's name says whose it is.
 SAME = (
-    "accounts",
-    "inventory",
-    "computations",
-    "planning",
-    "placement",
-    "schedules",
-    "design",
-    "jobs",
+    "accounts", "inventory", "computations", "planning", "placement", "schedules", "design", "jobs", "live",
     "prefill",
-)
+)  # fmt: skip
 APP_OF_NAMESPACE = {**{name: name for name in SAME}, "v1": "prefill"}
 APP_OF_START = {
     "placement": "placement", "placing": "placement", "schedule": "schedules", "schedules": "schedules",

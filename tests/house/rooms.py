@@ -56,7 +56,8 @@ _OF_SITE = {
     """,
     "jobs": "planning.dry",
     "root": """
-        asgi celery health settings staticfiles urls views supervisor servers.__main__ jobs.demo
+        asgi celery health settings staticfiles urls views supervisor servers.__main__ demo
+        overview attention
     """,
 }
 

@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from webapp import health
 from webapp.common import broker
-from webapp.live import liveness
-from webapp.live.models import Beat
+from webapp.computations import liveness
+from webapp.computations.models import Beat
 
 CHECKS = {"broker", "database", "disk", "ingest", "migrations", "reconciler"}
 

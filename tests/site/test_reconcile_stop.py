@@ -207,7 +207,7 @@ def test_every_transition_is_in_the_audit_with_before_and_after(world: World, no
 
 
 def test_what_needs_somebody_is_told_apart_from_what_takes_time(world: World, nodes: Nodes) -> None:
-    from webapp.live.overview import context
+    from webapp.overview import context
 
     running(world, nodes)
     second = world.launch()

@@ -5,6 +5,9 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
+from engine.inputs import parse
+from engine.job.job import TrainJob
+from webapp.accounts.permissions import visible_or_404
 from webapp.common.additions import Addition, Context
 from webapp.common.lists import bound_table
 from webapp.inventory.mentions import any_of, mentions
@@ -13,6 +16,7 @@ from webapp.jobs.models import HOLDING, RankState, Run
 from webapp.jobs.selectors import runs_on
 from webapp.jobs.services import stop_at_boundary
 from webapp.jobs.tables import RunTable
+from webapp.planning.schedule_selectors import compared
 
 
 def end_runs_on(actor: Any, thing: Node | DataCenter, again: bool) -> int:
@@ -32,6 +36,12 @@ def runs_of(thing: Thing) -> QuerySet[Run]:
     else:
         where = any_of(Q(job__document__contains=mention) for mention in mentions(thing))
     return Run.objects.filter(where).distinct().for_lists()
+
+
+def offered_to_comparison(request: HttpRequest, pk: int) -> tuple[Context, Context]:
+    """The first values of a comparison of the schedules of run `pk`."""
+    run = visible_or_404(Run.objects.select_related("job"), request.user, pk=pk)
+    return compared(f"{run} compared", parse(TrainJob, run.job.document).scenario), {}
 
 
 def _of_node(request: HttpRequest, context: Context) -> Context:

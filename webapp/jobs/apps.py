@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from webapp.common import additions, dependants, work
+from webapp.common import additions, dependants, sources, work
 from webapp.common.navigation import Entry, register
 
 
@@ -9,12 +9,13 @@ class JobsConfig(AppConfig):
 
     def ready(self) -> None:
         from webapp.accounts.models import READERS
-        from webapp.jobs.additions import ADDITIONS, end_runs_on, runs_of
+        from webapp.jobs.additions import ADDITIONS, end_runs_on, offered_to_comparison, runs_of
         from webapp.jobs.models import Run
         from webapp.jobs.selectors import held, runs_on
 
         additions.register(*ADDITIONS)
         dependants.register(dependants.Dependants(order=10, kind="run", rows=runs_of))
+        sources.register(sources.Source(form="comparison", parameter="run", values=offered_to_comparison))
         work.register_work(work.Work(held=held, on=runs_on, end=end_runs_on))
         register(
             Entry(

@@ -15,13 +15,13 @@ from engine.inputs import parse
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.shape import shape_of
+from webapp.computations import liveness
 from webapp.inventory.dispatch import BrokerDown, Send
 from webapp.inventory.models import Node, NodeState, silence
 from webapp.jobs import services
 from webapp.jobs.models import RANK_OVER, RankState, RankStatus, Run, Status
 from webapp.jobs.moving import move_on
 from webapp.jobs.queue import Queue
-from webapp.live import liveness
 
 log = structlog.get_logger(__name__)
 REPORT_LAG = timedelta(seconds=6)  # from a rank's event to a heartbeat that must know of it: three heartbeats

@@ -19,8 +19,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from webapp.common.broker import CHANGES
+from webapp.computations import liveness
 from webapp.inventory.models import Node
-from webapp.live import liveness, recent
+from webapp.live import recent
 from webapp.live.services import Event, take_in
 
 log = structlog.get_logger(__name__)

@@ -5,11 +5,10 @@ import json
 import uuid
 from typing import Any
 
-from django.http import Http404, QueryDict
+from django.http import Http404, HttpRequest
 
 from engine.inputs import parse
 from engine.job.codes import code_of
-from engine.job.job import TrainJob
 from engine.job.shape import lanes, shape_of
 from engine.plan.cell import scenario_of
 from engine.plan.request import PlanRequest
@@ -20,24 +19,22 @@ from engine.simulate.export import write_csv
 from engine.simulate.trace import chrome_trace
 from webapp.accounts.permissions import visible_or_404
 from webapp.common.queries import whole
-from webapp.jobs.models import Run
+from webapp.common.sources import first_values
 from webapp.planning.models import Computation, ComputationKind, Plan
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, engine_option
 from webapp.planning.schedule_form import initial_of_scenario
 
 
-def initial_from(user: Any, query: QueryDict) -> dict[str, Any]:
-    """The form's first values: of a comparison (?from=), an option of a plan (?plan=) or a run (?run=)."""
-    source = whole(query.get("plan")), whole(query.get("run"))
+def initial_from(request: HttpRequest) -> dict[str, Any]:
+    """The form's first values: of a comparison (?from=), an option of a plan (?plan=), or what a later app
+    offers."""
+    user, query = request.user, request.GET
     if asked := query.get("from"):
         return _of_computation(user, str(asked))
-    if source[0] is not None:
-        return _of_plan(visible_or_404(Plan.objects.all(), user, pk=source[0]), whole(query.get("option")))
-    if source[1] is not None:
-        run = visible_or_404(Run.objects.select_related("job"), user, pk=source[1])
-        scenario = parse(TrainJob, run.job.document).scenario
-        return _in_ms(f"{run} compared", scenario)
-    return {"name": "", "policies": ["1f1b", "varuna", "atlas"]}
+    if (pk := whole(query.get("plan"))) is not None:
+        return _of_plan(visible_or_404(Plan.objects.all(), user, pk=pk), whole(query.get("option")))
+    offered, _ = first_values("comparison", request)
+    return offered or {"name": "", "policies": ["1f1b", "varuna", "atlas"]}
 
 
 def _of_computation(user: Any, key: str) -> dict[str, Any]:
@@ -63,10 +60,11 @@ def _of_plan(plan: Plan, index: int | None) -> dict[str, Any]:
     if option is None or not option.get("feasible"):
         return {"name": f"{plan.name} compared"[:80]}
     scenario = scenario_of(parse(PlanRequest, plan.request), engine_option(option))
-    return _in_ms(f"{plan.name} compared", scenario)
+    return compared(f"{plan.name} compared", scenario)
 
 
-def _in_ms(name: str, scenario: Scenario) -> dict[str, Any]:
+def compared(name: str, scenario: Scenario) -> dict[str, Any]:
+    """The first values of a comparison of `scenario`, whose times are in ms."""
     document = scenario.model_dump(exclude_none=True)
     document["dc_of_stage"] = list(scenario.dcs)
     return {

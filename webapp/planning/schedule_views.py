@@ -46,7 +46,7 @@ def schedule_list(request: HttpRequest) -> HttpResponse:
 
 def schedule_create(request: HttpRequest) -> HttpResponse:
     require_somewhere(request.user)
-    initial = initial_from(request.user, request.GET)
+    initial = initial_from(request)
     form = ScheduleForm(request.POST or None, user=request.user, initial=initial)
     if request.method == "POST" and form.is_valid():
         computation = services.start(

@@ -23,7 +23,7 @@ def _beat() -> None:
     import structlog
     from django.db import DatabaseError, connection
 
-    from webapp.live import liveness
+    from webapp.computations import liveness
 
     while True:
         try:

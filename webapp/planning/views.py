@@ -23,6 +23,7 @@ from webapp.common.asked_once import fresh_key
 from webapp.common.figures import download
 from webapp.common.lists import bound_table, list_page
 from webapp.common.queries import whole
+from webapp.common.sources import first_values
 from webapp.jobs.models import Run
 from webapp.jobs.services import launch_placement, launch_plan
 from webapp.jobs.tables import RunTable
@@ -30,7 +31,6 @@ from webapp.planning import services
 from webapp.planning.compose import initial_of
 from webapp.planning.dry import dry_run, dry_run_document, refusal
 from webapp.planning.forms import PlanForm, everywhere
-from webapp.planning.measured_run import MeasuredRun, initial_of_run, measured
 from webapp.planning.models import OPEN, Computation, ComputationKind, ComputationState, Plan
 from webapp.planning.placement_predicted import option_on_placement
 from webapp.planning.placing import placement_to_launch
@@ -67,8 +67,8 @@ def plan_list(request: HttpRequest) -> HttpResponse:
 
 def plan_create(request: HttpRequest) -> HttpResponse:
     require_somewhere(request.user)
-    found = _measured(request)
-    form = PlanForm(request.POST or None, user=request.user, initial=_initial(request, found))
+    offered, told = first_values("plan", request)
+    form = PlanForm(request.POST or None, user=request.user, initial=_initial(request, offered))
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
         try:
@@ -82,7 +82,7 @@ def plan_create(request: HttpRequest) -> HttpResponse:
             form.take_errors(error)
     context = {
         "title": "New plan", "form": form, "sections": form.sections, "submit_label": "Compute plan",
-        "cancel_url": reverse("planning:plan-list"), "wide": True, "measured": found,
+        "cancel_url": reverse("planning:plan-list"), "wide": True, **told,
     }  # fmt: skip
     return render(request, "planning/plan_form.html", context, status=422 if form.errors else 200)
 
@@ -136,23 +136,9 @@ def plan_stop(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     return redirect("planning:plan-computing", pk=pk)
 
 
-def _measured(request: HttpRequest) -> MeasuredRun | None:
-    """What the run named by ?run= measured, which the user must be able to read; None where none is named."""
-    pk = whole(request.GET.get("run"))
-    if pk is None:
-        return None
-    run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=pk)
-    found = measured(run)
-    if found is None:
-        messages.info(
-            request, f"{run} has measured no whole iteration yet, or its spans are not kept any more."
-        )
-    return found
-
-
-def _initial(request: HttpRequest, found: MeasuredRun | None) -> dict[str, Any]:
+def _initial(request: HttpRequest, offered: dict[str, Any] | None) -> dict[str, Any]:
     """The values of the plan named by ?from=, of one that was only asked for (?again=), which the user
-    must be able to read, or of a run with what it measured; else the inventory's data centres."""
+    must be able to read, or what a later app offers; else the inventory's data centres."""
     if request.GET.get("again"):
         try:
             asked_for = _computing(request, uuid.UUID(request.GET["again"]))
@@ -165,7 +151,7 @@ def _initial(request: HttpRequest, found: MeasuredRun | None) -> dict[str, Any]:
         return {**initial_of(unmade), "name": asked_for.name}
     source = whole(request.GET.get("from"))
     if source is None:
-        return everywhere(request.user) if found is None else initial_of_run(found)
+        return everywhere(request.user) if offered is None else offered
     return initial_of(visible_or_404(Plan.objects.all(), request.user, pk=source))
 
 

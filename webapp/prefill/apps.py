@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from webapp.common import dependants
+from webapp.common import additions, dependants
 from webapp.common.navigation import Entry, register
 
 
@@ -12,6 +12,11 @@ class PrefillConfig(AppConfig):
         from webapp.prefill.models import Tenancy
         from webapp.prefill.selectors import tenancies_in
 
+        additions.register(
+            additions.Addition(
+                page="run", order=10, name="prefill", templates={"links": "prefill/run_link.html"}
+            )
+        )
         dependants.register(dependants.Dependants(order=50, kind="tenancy", rows=tenancies_in))
         everybody = [*READERS, Role.TENANT]
         register(

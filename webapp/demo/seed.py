@@ -10,12 +10,12 @@ from typing import Any
 
 from webapp.accounts.models import Role, Team, User
 from webapp.accounts.services import ensure_team, ensure_user, set_role
+from webapp.computations import liveness
 from webapp.inventory import services as inventory
 from webapp.inventory.models import DataCenter, Device, GpuPool, Node, WanLink, free_ports
 from webapp.jobs.document import train_document
 from webapp.jobs.models import Job, Run
 from webapp.jobs.services import forget_stopped_work, launch_plan, launch_run
-from webapp.live import liveness
 from webapp.planning import compose
 from webapp.planning.models import Plan
 from webapp.planning.services import create_plan

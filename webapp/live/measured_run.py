@@ -6,12 +6,15 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from django.contrib import messages
+from django.http import HttpRequest
 
 from engine.inputs import parse
 from engine.job.codes import TRAINING
 from engine.job.job import TrainJob
 from engine.job.predict import stage_parameters
 from engine.job.shape import Shape, shape_of
+from webapp.accounts.permissions import visible_or_404
 from webapp.inventory.models import WanLink
 from webapp.inventory.selectors import pools
 from webapp.jobs.models import Run
@@ -152,3 +155,14 @@ def initial_of_run(found: MeasuredRun) -> dict[str, Any]:
         **{name: getattr(job.model, name) for name in ("layers", "hidden", "heads", "seq")},
         **{name: getattr(job, name) for name in ("micro_batch", "steps", "lr", "seed")},
     }
+
+
+def offered_to_plan(request: HttpRequest, pk: int) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """The plan form's values and context of run `pk`. Raises Http404 where the user may not see it."""
+    run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=pk)
+    found = measured(run)
+    if found is None:
+        told = f"{run} has measured no whole iteration yet, or its spans are not kept any more."
+        messages.info(request, told)
+        return None, {}
+    return initial_of_run(found), {"measured": found}

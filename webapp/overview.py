@@ -15,11 +15,11 @@ from django.utils import timezone
 
 from engine.job.locations import gpus_needed
 from engine.job.shape import shape_of
+from webapp.attention import attention
 from webapp.inventory.models import DataCenter, WanLink
 from webapp.inventory.selectors.use import Use, gpu_use, together
 from webapp.inventory.selectors.worldmap import WorldMap, drawing
 from webapp.jobs.models import Run
-from webapp.live.attention import attention
 from webapp.live.flows import MOST_RUNS, Ends, flows
 from webapp.live.models import IterationStat
 from webapp.live.selectors import usages

@@ -46,7 +46,7 @@ def run_logs(request: HttpRequest, pk: int) -> HttpResponse:
         "keep": logs.kept_per_rank(),
         "tail": logs.TAIL,
     }
-    return render(request, "jobs/run_logs.html", context)
+    return render(request, "live/run_logs.html", context)
 
 
 @never_cache

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from webapp.live.models import Beat
+from webapp.computations.models import Beat
 
 INGEST = "ingest"
 RECONCILER = "reconciler"

@@ -5,7 +5,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from webapp.jobs.demo import seed
+from webapp.demo.seed import seed
 
 
 class Command(BaseCommand):
