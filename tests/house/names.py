@@ -7,17 +7,12 @@ from collections.abc import Iterator
 from tests.house.imports import ROOT, sources
 from tests.house.rooms import SITE, number_of, room_of
 
-# Apps by the namespace of their addresses. In the templates of planning, which several apps still share, the
-# first part of a file's name says whose it is.
+# Apps by the namespace of their addresses.
 SAME = (
     "accounts", "inventory", "computations", "planning", "placement", "schedules", "design", "jobs", "live",
     "prefill",
 )  # fmt: skip
 APP_OF_NAMESPACE = {**{name: name for name in SAME}, "v1": "prefill"}
-APP_OF_START = {
-    "placement": "placement", "placing": "placement", "schedule": "schedules", "schedules": "schedules",
-    "network": "design", "swap": "design", "design": "design",
-}  # fmt: skip
 ADDRESS = re.compile(r"^([a-z0-9]+):[a-z0-9-]+$")
 TAG = re.compile(r"""\{%\s*(?:url|include|extends)\s+["']([^"']+)["']""")
 
@@ -72,5 +67,4 @@ def _app_of(template: str) -> str:
         return "common"
     if folder in ("", "registration"):
         return "root" if file not in ("base.html", "document.html", "error.html") else "common"
-    start = re.split(r"[_.]", file)[0]
-    return APP_OF_START.get(start, folder) if folder == "planning" else folder
+    return folder

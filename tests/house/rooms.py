@@ -39,22 +39,9 @@ _OF_RUNTIME = {
 # Of webapp, by the part of the name behind it; an app's own files otherwise.
 _OF_SITE = {
     "common": "checks servers servers.acl servers.endpoints",
-    "computations": "planning.computing planning.services.computations",
-    "placement": """
-        planning.placement_form planning.placement_map planning.placement_network
-        planning.placement_plan planning.placement_predicted planning.placement_selectors
-        planning.placement_urls planning.placement_views planning.placement_work planning.placing
-        planning.placing_views
+    "computations": """
+        planning.computing planning.kinds planning.services.computations planning.tasks planning.wires
     """,
-    "schedules": """
-        planning.schedule_form planning.schedule_selectors planning.schedule_urls
-        planning.schedule_views
-    """,
-    "design": """
-        planning.design planning.design_urls planning.network_figures planning.network_page
-        planning.swap_page
-    """,
-    "jobs": "planning.dry",
     "root": """
         asgi celery health settings staticfiles urls views supervisor servers.__main__ demo
         overview attention

@@ -11,6 +11,7 @@ from django.http import HttpResponse
 from webapp.common.markup import DASH
 
 NUMBER = (int, float)
+LEVELS = 5  # tokens of the heat ramp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,20 @@ class Figures:
         writer.writerow([f"{c.label} {c.unit}".strip() for c in self.columns])
         writer.writerows([[c.value(row) for c in self.columns] for row in self.rows])
         return file.getvalue()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A figure of every two things, as a heat map; rows are (name, [(text, level or None, title)])."""
+
+    show: str
+    label: str
+    unit: str
+    names: list[str]
+    rows: list[tuple[str, list[tuple[str, int | None, str]]]]
+    most: float | None
+    of: int
+    by_device: bool
 
 
 def download(text: str, content_type: str, name: str) -> HttpResponse:

@@ -13,10 +13,10 @@ from webapp.accounts.services import ensure_team, ensure_user, set_role
 from webapp.computations import liveness
 from webapp.inventory import services as inventory
 from webapp.inventory.models import DataCenter, Device, GpuPool, Node, WanLink, free_ports
-from webapp.jobs.document import train_document
 from webapp.jobs.models import Job, Run
 from webapp.jobs.services import forget_stopped_work, launch_plan, launch_run
 from webapp.planning import compose
+from webapp.planning.document import train_document
 from webapp.planning.models import Plan
 from webapp.planning.services import create_plan
 from webapp.prefill import demo as selling

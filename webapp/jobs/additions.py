@@ -16,7 +16,7 @@ from webapp.jobs.models import HOLDING, RankState, Run
 from webapp.jobs.selectors import runs_on
 from webapp.jobs.services import stop_at_boundary
 from webapp.jobs.tables import RunTable
-from webapp.planning.schedule_selectors import compared
+from webapp.schedules.selectors import compared
 
 
 def end_runs_on(actor: Any, thing: Node | DataCenter, again: bool) -> int:

@@ -1,4 +1,7 @@
-"""Addresses under runs/, in the namespace `jobs`; webapp/live/urls.py has those of a run's page."""
+"""Addresses under runs/, in the namespace `jobs`; webapp/live/urls.py has those of a run's page.
+
+`plan_urlpatterns` stand under plans/ and `placement_urlpatterns` under placement/, in their namespaces.
+"""
 
 from django.urls import path
 
@@ -10,4 +13,13 @@ urlpatterns = [
     path("<int:pk>/cancel/", launch_views.run_cancel, name="run-cancel"),
     path("<int:pk>/retry/", launch_views.run_retry, name="run-retry"),
     path("<int:pk>/clone/", launch_views.run_clone, name="run-clone"),
+]
+
+plan_urlpatterns = [
+    path("<int:pk>/launch/", launch_views.plan_launch, name="plan-launch"),
+    path("<int:pk>/launch/<int:option>/", launch_views.plan_launch_form, name="plan-launch-form"),
+]
+
+placement_urlpatterns = [
+    path("<uuid:pk>/launch/", launch_views.placement_launch, name="placement-launch"),
 ]

@@ -23,8 +23,8 @@ from webapp.live.models import IterationStat
 from webapp.live.selectors import messages_since, snapshot, spans_between
 from webapp.live.tables import IterationTable
 from webapp.live.trace import kept, trace
+from webapp.placement.selectors import placements
 from webapp.planning.models import Computation
-from webapp.planning.placement_selectors import placements
 
 METRICS = (
     "iteration", "start", "end", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens",

@@ -18,7 +18,7 @@ from webapp.common.formkit import Sectioned
 from webapp.common.number_lists import Numbers
 from webapp.inventory.models import DataCenter, Device, GpuPool
 from webapp.planning import compose
-from webapp.planning.plan_work import answers_at_once
+from webapp.planning.work import answers_at_once
 
 SEVERAL = "Or several, such as 1, 2, 4: the best is found."
 
