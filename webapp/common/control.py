@@ -46,6 +46,7 @@ def _shared() -> Celery:
     global _sender
     with _making:
         if _sender is None:
-            _sender = Celery("sender", set_as_current=False)
-            _sender.conf.update(celery_settings())
+            app = Celery("sender", set_as_current=False)
+            app.conf.update(celery_settings())
+            _sender = app
         return _sender
