@@ -106,8 +106,9 @@ def plain(value: object) -> str:
 @register.simple_tag(takes_context=True)
 def additions(context: template.Context, place: str) -> SafeString:
     """What later apps add to a page at `place` (webapp/common/additions.py), with the page's context."""
-    drawn = (context.template.engine.get_template(path).render(context) for path in templates_at(place))
-    return SafeString("".join(drawn))
+    assert context.template is not None, "a context is bound to its page while that is drawn"
+    engine = context.template.engine
+    return SafeString("".join(engine.get_template(path).render(context) for path in templates_at(place)))
 
 
 @register.simple_tag(takes_context=True)
