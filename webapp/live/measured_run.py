@@ -164,5 +164,5 @@ def offered_to_plan(request: HttpRequest, pk: int) -> tuple[dict[str, Any] | Non
     if found is None:
         told = f"{run} has measured no whole iteration yet, or its spans are not kept any more."
         messages.info(request, told)
-        return None, {}
+        return None, {"measured": None}
     return initial_of_run(found), {"measured": found}
