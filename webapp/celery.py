@@ -13,39 +13,26 @@ from celery.signals import setup_logging, task_postrun, task_prerun, worker_read
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 
-from django.conf import settings
-
 from webapp.checks import require_servers
+from webapp.common.control import celery_settings
 
 require_servers()
 app = Celery("control")
 app.conf.update(
-    broker_url=settings.VALKEY_URL,
+    **celery_settings(),
     broker_connection_retry_on_startup=True,
-    broker_transport_options={
-        "global_keyprefix": "control:",
-        "visibility_timeout": 600,
-        "socket_connect_timeout": 3,
-        "socket_timeout": 30,
-        "retry_on_timeout": True,
-    },
-    task_default_queue="control",
-    task_ignore_result=True,
-    task_serializer="json",
-    accept_content=["json"],
     task_acks_late=True,
     task_time_limit=60,
     worker_prefetch_multiplier=1,
     worker_enable_remote_control=False,
     worker_send_task_events=False,
     worker_hijack_root_logger=False,
-    timezone="UTC",
     beat_max_loop_interval=2,
     beat_schedule={
         "sessions": {"task": "accounts.upkeep", "schedule": 3600.0, "options": {"expires": 3600}},
         # A reconcile that could not start before the next one is due is worth nothing: it expires.
         "reconcile": {"task": "jobs.reconcile", "schedule": 2.0, "options": {"expires": 2}},
-        "computations": {"task": "planning.requeue_lost", "schedule": 10.0, "options": {"expires": 10}},
+        "computations": {"task": "computations.requeue_lost", "schedule": 10.0, "options": {"expires": 10}},
         "tenancies": {"task": "prefill.upkeep", "schedule": 10.0, "options": {"expires": 10}},
         "retention": {"task": "live.retention", "schedule": 30.0, "options": {"expires": 30}},
     },
@@ -76,7 +63,7 @@ def _tell_nodes(**kwargs: object) -> None:
     from django.db import DatabaseError
     from redis import RedisError
 
-    from webapp.broker import client
+    from webapp.common.broker import client
     from webapp.inventory.services import sync_acl
 
     try:

@@ -27,8 +27,8 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from webapp import broker
-from webapp.live import liveness
+from webapp.common import broker
+from webapp.computations import liveness
 
 log = structlog.get_logger(__name__)
 STARTED = datetime.now(UTC)
@@ -161,7 +161,7 @@ def _reconciler(cursor: "psycopg.Cursor[Any]") -> Check:
 
 
 def _beat(cursor: "psycopg.Cursor[Any]", name: str, late: timedelta, does: str) -> Check:
-    cursor.execute("SELECT at, since FROM live_beat WHERE name = %s", [name])
+    cursor.execute("SELECT at, since FROM computations_beat WHERE name = %s", [name])
     row = cursor.fetchone()
     if row is None:
         return Check(ok=False, detail="has not started yet")

@@ -11,8 +11,8 @@ from typing import Any
 
 from csp.constants import NONCE, NONE, SELF
 
-from webapp import environment as env
-from webapp.logs import configure_structlog, logging_config
+from webapp.common import environment as env
+from webapp.common.logs import configure_structlog, logging_config
 from webapp.servers.places import var_folder
 
 ROOT = env.ROOT
@@ -51,10 +51,15 @@ INSTALLED_APPS = [
     "django_tables2",
     "webapp.accounts",
     "webapp.inventory",
+    "webapp.computations",
     "webapp.planning",
+    "webapp.placement",
+    "webapp.schedules",
+    "webapp.design",
     "webapp.jobs",
     "webapp.live",
     "webapp.prefill",
+    "webapp.demo",
 ]
 
 MIDDLEWARE = [
@@ -95,7 +100,7 @@ TEMPLATES = [
                 "csp.context_processors.nonce",
                 "webapp.accounts.context.site",
             ],
-            "builtins": ["webapp.markup"],
+            "builtins": ["webapp.common.markup"],
         },
     }
 ]

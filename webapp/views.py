@@ -6,7 +6,7 @@ from django.shortcuts import redirect, render
 from webapp.accounts.middleware import for_everyone
 from webapp.accounts.models import READERS, Role
 from webapp.accounts.permissions import may_somewhere
-from webapp.live import overview as live_overview
+from webapp.overview import context
 
 
 @for_everyone
@@ -15,4 +15,4 @@ def overview(request: HttpRequest) -> HttpResponse:
     if not may_somewhere(request.user, READERS):
         tenant = may_somewhere(request.user, (Role.TENANT,))
         return redirect("prefill:home" if tenant else "accounts:me")
-    return render(request, "overview.html", live_overview.context(request.user))
+    return render(request, "overview.html", context(request.user))

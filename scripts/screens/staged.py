@@ -21,11 +21,11 @@ from webapp.accounts.services import deactivate, invite, make_reset_link
 from webapp.inventory.models import DataCenter, GpuPool, JoinToken, Node, NodeProbe
 from webapp.inventory.services import drain, offer_join
 from webapp.jobs.models import Run
+from webapp.placement.forms import PlacementForm
+from webapp.placement.options import form_values
 from webapp.planning import compose
 from webapp.planning.computing import work_at
 from webapp.planning.models import Computation, ComputationKind, Plan
-from webapp.planning.placement_form import PlacementForm
-from webapp.planning.placement_plan import form_values
 from webapp.planning.services import ask_for_plan, claim, create_plan, give_up, note_progress, start
 from webapp.prefill.models import Tenancy
 from webapp.prefill.services import ask_renewal, refuse_tenancy

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from tests.house.imports import ROOT, sources
 from tests.house.rooms import SITE, number_of, room_of
 
-# Apps by the namespace of their addresses. In the templates of planning, which several apps still share, the
-# first part of a file's name says whose it is.
-SAME = ("accounts", "inventory", "planning", "placement", "schedules", "design", "jobs", "prefill")
-APP_OF_NAMESPACE = {**{name: name for name in SAME}, "v1": "api"}
-APP_OF_START = {
-    "placement": "placement", "placing": "placement", "schedule": "schedules", "schedules": "schedules",
-    "network": "design", "swap": "design", "design": "design",
-}  # fmt: skip
+# Apps by the namespace of their addresses.
+SAME = (
+    "accounts", "inventory", "computations", "planning", "placement", "schedules", "design", "jobs", "live",
+    "prefill",
+)  # fmt: skip
+APP_OF_NAMESPACE = {**{name: name for name in SAME}, "v1": "prefill"}
 ADDRESS = re.compile(r"^([a-z0-9]+):[a-z0-9-]+$")
 TAG = re.compile(r"""\{%\s*(?:url|include|extends)\s+["']([^"']+)["']""")
 
@@ -44,10 +42,14 @@ def _in_source(text: str) -> Iterator[str]:
             named = ADDRESS.match(node.value)
             if named and named[1] in APP_OF_NAMESPACE:
                 yield APP_OF_NAMESPACE[named[1]]
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "send_task" and node.args:
+        elif isinstance(node, ast.Call) and _called(node) == "send_task" and node.args:
             first = node.args[0]
             if isinstance(first, ast.Constant) and str(first.value).partition(".")[0] in APP_OF_NAMESPACE:
                 yield str(first.value).partition(".")[0]
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def _in_template(text: str) -> Iterator[str]:
@@ -65,5 +67,4 @@ def _app_of(template: str) -> str:
         return "common"
     if folder in ("", "registration"):
         return "root" if file not in ("base.html", "document.html", "error.html") else "common"
-    start = re.split(r"[_.]", file)[0]
-    return APP_OF_START.get(start, folder) if folder == "planning" else folder
+    return folder

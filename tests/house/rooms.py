@@ -38,29 +38,13 @@ _OF_RUNTIME = {
 }
 # Of webapp, by the part of the name behind it; an app's own files otherwise.
 _OF_SITE = {
-    "common": """
-        asked_once broker counts figures money navigation number_lists environment formkit lists logs markup
-        queries reported tables checks servers servers.acl servers.endpoints
+    "common": "checks servers servers.acl servers.endpoints",
+    "computations": """
+        planning.computing planning.kinds planning.services.computations planning.tasks planning.wires
     """,
-    "computations": "planning.computing planning.services.computations",
-    "placement": """
-        planning.placement_form planning.placement_map planning.placement_network
-        planning.placement_plan planning.placement_predicted planning.placement_selectors
-        planning.placement_urls planning.placement_views planning.placement_work planning.placing
-        planning.placing_views
-    """,
-    "schedules": """
-        planning.schedule_form planning.schedule_selectors planning.schedule_urls
-        planning.schedule_views
-    """,
-    "design": """
-        planning.design planning.design_urls planning.network_figures planning.network_page
-        planning.swap_page
-    """,
-    "jobs": "planning.dry",
     "root": """
-        asgi celery health settings staticfiles urls views supervisor servers.__main__ jobs.demo
-        prefill.demo
+        asgi celery health settings staticfiles urls views supervisor servers.__main__ demo
+        overview attention
     """,
 }
 

@@ -17,7 +17,7 @@ from engine.nn.model import Chunk, loss_of
 from engine.plan.swap.profile import Rates, layers_of
 from engine.train.corpus import corpus_of
 from tests.runtime.swap_jobs import EMULATED, GPU, document, job
-from webapp.jobs.document import pinned_document
+from webapp.planning.document import pinned_document
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"swap": None}, "swap.*required"),

@@ -131,8 +131,8 @@ def test_the_probe_of_a_part_that_beats(
     from django.db import connection
     from django.utils import timezone
 
-    from webapp.live import liveness
-    from webapp.live.models import Beat
+    from webapp.computations import liveness
+    from webapp.computations.models import Beat
 
     parts = urlsplit(os.environ["DATABASE_URL"])
     url = urlunsplit(parts._replace(path="/" + str(connection.settings_dict["NAME"])))

@@ -5,10 +5,10 @@ from typing import Any
 from tests.engine import fig6
 from tests.site.world import World
 from webapp.inventory.models import WanLink
+from webapp.placement.forms import PlacementForm
 from webapp.planning import services
 from webapp.planning.computing import work_at
 from webapp.planning.models import Computation, ComputationKind
-from webapp.planning.placement_form import PlacementForm
 
 SCENARIO: dict[str, Any] = {name: value for name, value in fig6.FIG6.items() if name != "policy"}
 QUESTION: dict[str, Any] = {"scenario": SCENARIO, "policies": ["gpipe", "atlas"], "unit": "slot"}

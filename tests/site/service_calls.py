@@ -39,7 +39,6 @@ from webapp.inventory.services.nodes import give_credentials
 from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Job, MarkLevel, Run, Status
-from webapp.jobs.placed import placed_job
 from webapp.jobs.services import boundary
 from webapp.jobs.services.link_rates import record_link_rates
 from webapp.jobs.services.predictions import predict_as_begun, record_prediction
@@ -47,6 +46,7 @@ from webapp.jobs.services.searched import ask_for_schedule
 from webapp.live import services as live
 from webapp.live.services.desks import record_desk, record_prefill
 from webapp.live.services.logs import record_loss, store
+from webapp.placement.placed import placed_job
 from webapp.planning import services as planning
 from webapp.prefill import services as prefill
 from webapp.prefill.models import Tenancy
@@ -491,7 +491,6 @@ READS: dict[str, str] = {
     "prefill.may_decide": "whether somebody may decide",
     "prefill.require_decider": "refuses who may not decide",
     "accounts.close_sockets": "has ingest tell open sockets what another service has decided",
-    "accounts.request_id": "the id of the request or task",
     "accounts.token_hash": "a hash",
     "accounts.open_invitation": "the invitation of a token",
     "accounts.keep_an_admin": "refuses what would leave a team without an admin",

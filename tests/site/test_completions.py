@@ -25,7 +25,7 @@ from tests.site.live_desk import LiveDesk, expected, live_desk
 from tests.site.live_site import live_site
 from tests.site.tenancies import give_key, grant
 from tests.site.test_tenancy_pages import train
-from webapp import broker
+from webapp.common import broker
 from webapp.jobs.models import Run
 from webapp.prefill import services
 from webapp.prefill.gateway import batches

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from webapp.accounts.models import AuditEntry, Team
-from webapp.counts import counts_of
+from webapp.common.counts import counts_of
 from webapp.inventory.models import DataCenter, Node, WanLink
 from webapp.jobs.models import Run
 from webapp.planning.models import Plan

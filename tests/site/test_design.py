@@ -14,8 +14,8 @@ from engine.plan.network.request import NetworkRequest
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
 from tests.site.world import World
-from webapp.planning import network_page, swap_page
-from webapp.planning.design import first_values
+from webapp.design import network_page, swap_page
+from webapp.design.pages import first_values
 
 pytestmark = pytest.mark.django_db
 PAGES = {"network": network_page, "swap": swap_page}

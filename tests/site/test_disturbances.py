@@ -10,8 +10,8 @@ from django.utils import timezone
 from tests.site.telemetry import adapted
 from tests.site.test_reconcile import Nodes, nodes, running  # noqa: F401  (a fixture)
 from webapp.jobs import services
-from webapp.jobs.disturbances import disturbances_of
 from webapp.jobs.models import Run
+from webapp.live.disturbances import disturbances_of
 from webapp.live.selectors import snapshot
 
 RECOVERED: dict[str, Any] = {

@@ -60,7 +60,7 @@ def test_plotly_still_looks_for_the_ids_that_keep_it_from_writing_styles() -> No
     bundle = (Path(spec.submodule_search_locations[0]) / "package_data/plotly.min.js").read_text(
         errors="replace"
     )
-    page = (ROOT / "templates/jobs/run_detail.html").read_text()
+    page = (ROOT / "templates/live/run_detail.html").read_text()
     maps = re.search(r'name="plotly-maps" id="(\w+)"', page)
     assert maps
     assert f'getElementById("{maps[1]}")' in bundle

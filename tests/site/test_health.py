@@ -10,9 +10,10 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from webapp import broker, health
-from webapp.live import liveness
-from webapp.live.models import Beat
+from webapp import health
+from webapp.common import broker
+from webapp.computations import liveness
+from webapp.computations.models import Beat
 
 CHECKS = {"broker", "database", "disk", "ingest", "migrations", "reconciler"}
 
@@ -174,7 +175,7 @@ def test_only_reading_is_allowed(db: Any) -> None:
 def test_probes_are_not_logged_but_changes_are(
     beating: None, caplog: pytest.LogCaptureFixture, settings: Any
 ) -> None:
-    from webapp.logs import NoProbes
+    from webapp.common.logs import NoProbes
 
     settings.LEAST_FREE_BYTES = 1e18
     ready()

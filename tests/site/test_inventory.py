@@ -20,10 +20,10 @@ from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, Node, 
 from webapp.inventory.selectors import named_pools, pools
 from webapp.inventory.selectors.matrix import MEASURES, link_matrix
 from webapp.jobs.allocate import allocate
-from webapp.jobs.document import train_document
 from webapp.jobs.models import Job, RankState
 from webapp.jobs.services import launch_run
 from webapp.planning import compose
+from webapp.planning.document import train_document
 from webapp.planning.services import create_plan
 
 

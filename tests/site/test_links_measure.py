@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from engine.errors import InputError
 from webapp.inventory import services
+from webapp.inventory.dispatch import BrokerDown
 from webapp.inventory.models import LinkMeasurement, LinkTrial, Node
-from webapp.jobs.dispatch import BrokerDown
 
 RATES = [{"connections": 1, "gbps": 0.3}, {"connections": 2, "gbps": 0.6}, {"connections": 4, "gbps": 0.61}]
 

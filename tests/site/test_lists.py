@@ -11,10 +11,10 @@ from django.template import Context, Template
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webapp import lists
+from webapp.common import lists
+from webapp.common.markup import bar, when
+from webapp.common.tables import NumberColumn, StateColumn, Table
 from webapp.inventory.models import DataCenter
-from webapp.markup import bar, when
-from webapp.tables import NumberColumn, StateColumn, Table
 
 URL = "/datacenters/"
 
@@ -173,7 +173,7 @@ def test_selects_offer_what_django_would_offer(world: Any) -> None:
 
     from tests.site.tenancies import grant
     from webapp.accounts.models import Team, User
-    from webapp.formkit import LABELS, plain_selects
+    from webapp.common.formkit import LABELS, plain_selects
     from webapp.planning.models import Plan
     from webapp.prefill.models import Tenancy
 

@@ -17,7 +17,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from tests.site.telemetry import NODES, events, log_event, placed, rank_event, spans_event, step_event
 from tests.site.world import World, make_world
-from webapp import broker
+from webapp.common import broker
 from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Run

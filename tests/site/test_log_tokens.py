@@ -12,7 +12,7 @@ from django.urls import reverse
 from tests.site.house import House
 from webapp.accounts import services
 from webapp.accounts.models import Role
-from webapp.logs import logging_config, without_tokens
+from webapp.common.logs import logging_config, without_tokens
 
 
 def written(records: list[logging.LogRecord]) -> str:

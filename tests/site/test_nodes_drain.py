@@ -11,10 +11,10 @@ from tests.site.world import make_node
 from webapp.accounts.models import AuditEntry
 from webapp.inventory import services
 from webapp.inventory.models import DataCenter, Node
-from webapp.inventory.selectors import runs_on
 from webapp.jobs import services as jobs
 from webapp.jobs.models import Run, Status
 from webapp.jobs.reconcile import reconcile, spec_of
+from webapp.jobs.selectors import runs_on
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from hypothesis.extra.django import TestCase
 
 from engine import __version__
 from tests.site.world import make_node, make_world
-from webapp import broker
 from webapp.accounts.models import AuditEntry
+from webapp.common import broker
 from webapp.inventory import services
 from webapp.inventory.models import JoinToken, Node, free_ports
 from webapp.inventory.models.node import ports_needed

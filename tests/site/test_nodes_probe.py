@@ -8,10 +8,10 @@ from django.utils import timezone
 
 from engine.errors import InputError
 from webapp.inventory import services
+from webapp.inventory.dispatch import BrokerDown
 from webapp.inventory.models import LinkMeasurement, Node, NodeProbe
 from webapp.inventory.selectors.nodes import latest_probes, reach_matrix
 from webapp.inventory.services.probes import KEPT
-from webapp.jobs.dispatch import BrokerDown
 
 
 class Agents:

@@ -9,7 +9,7 @@ import redis
 from django.conf import settings
 from redis.exceptions import NoPermissionError
 
-from webapp.broker import CHANGES
+from webapp.common.broker import CHANGES
 from webapp.inventory import services
 
 # {own} is the node, {other} another one. Each must be refused, not merely without effect.

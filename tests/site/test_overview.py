@@ -13,8 +13,8 @@ from tests.site.world import World
 from webapp.inventory.models import DataCenter, Node, NodeState
 from webapp.inventory.selectors.use import Use, gpu_use, together
 from webapp.jobs.models import RANK_OVER, RankState, Run
-from webapp.live.overview import context
 from webapp.live.selectors import run_usage, usages
+from webapp.overview import context
 
 
 def counted_one_by_one(dc: DataCenter) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from tests.site.world import World
 from webapp.inventory.models import Node
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import RankState, Run
-from webapp.jobs.placed import placed_job
 from webapp.jobs.queue import Queue
 from webapp.jobs.reconcile import spec_of
 from webapp.jobs.services import clone_run, launch_placement
+from webapp.placement.network import network_from
+from webapp.placement.placed import placed_job
 from webapp.planning.models import Computation, ComputationKind
-from webapp.planning.placement_network import network_from
 
 FORM: dict[str, Any] = {
     "name": "placed", "steps": 5, "layers": 4, "hidden": 32, "heads": 2, "seq": 32, "microbatches": 4,

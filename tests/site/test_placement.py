@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,11 @@ from engine.plan.placement.request import PlacementRequest
 from tests.site.computations import placement, placement_question
 from tests.site.world import World, make_dc
 from webapp.inventory.models import WanLink
+from webapp.placement.forms import REGIONS, PlacementForm, document_of
+from webapp.placement.map import placement_map
+from webapp.placement.network import AWS, network_from, of_case, of_document, of_regions
 from webapp.planning.computing import work_at
 from webapp.planning.models import Computation, ComputationState
-from webapp.planning.placement_form import REGIONS, PlacementForm, document_of
-from webapp.planning.placement_map import placement_map
-from webapp.planning.placement_network import AWS, network_from, of_case, of_document, of_regions
 
 DOCUMENT = {
     "latency_ms": [[0, 1, 9, 9], [1, 0, 9, 9], [9, 9, 0, 1], [9, 9, 1, 0]],
@@ -259,11 +260,11 @@ def test_what_is_stopped_keeps_the_best_so_far(world: World) -> None:
 
     def stopping(request: Any, wires: Any) -> Any:
         services.ask_to_cancel(world.users["operator"], computation)
-        yield from original(request, wires)
+        yield from original.work(request, wires)
 
     original = computing.KINDS["placement"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(computing.KINDS, "placement", stopping)
+        patch.setitem(computing.KINDS, "placement", replace(original, work=stopping))
         work_at(computation.pk)
     computation.refresh_from_db()
     assert computation.state == ComputationState.CANCELLED

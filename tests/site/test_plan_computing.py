@@ -14,7 +14,7 @@ from tests.site.world import World
 from webapp.planning import services
 from webapp.planning.computing import work_at
 from webapp.planning.models import Computation, Plan
-from webapp.planning.plan_work import answers_at_once
+from webapp.planning.work import answers_at_once
 
 CREATE = reverse("planning:plan-create")
 
@@ -66,7 +66,7 @@ def test_one_that_is_stopped_leaves_no_plan_and_can_be_asked_for_again(world: Wo
     client.post(CREATE, values(world, method=method))
     computation = Computation.objects.get(kind="plan")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("webapp.planning.computing.Wires.beat", lambda wires: setattr(wires, "stopped", True))
+        patch.setattr("webapp.planning.wires.Wires.beat", lambda wires: setattr(wires, "stopped", True))
         client.post(reverse("planning:plan-stop", args=[computation.pk]))
         Computation.objects.filter(pk=computation.pk).update(state="queued")  # a worker is at it already
         work_at(computation.pk)

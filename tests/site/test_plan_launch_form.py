@@ -8,8 +8,8 @@ from engine.job.memory import most_layers, stage_memory
 from tests.site.test_clone_prefill import MODEL
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry
-from webapp.jobs.document import site_job
 from webapp.jobs.models import Run
+from webapp.planning.document import site_job
 
 
 def launch(world: World, *, who: str = "operator", option: int = 0, **changes: Any) -> Any:

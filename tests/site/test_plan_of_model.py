@@ -11,11 +11,11 @@ from engine.simulate import simulate
 from tests.runtime.jobs import document as train
 from tests.site.world import VALUES, World
 from webapp.inventory.models import Node
-from webapp.jobs.document import site_job, train_document
+from webapp.jobs.dry import dry_run
 from webapp.jobs.models import Run
 from webapp.jobs.services import launch_plan
 from webapp.planning import compose
-from webapp.planning.dry import dry_run
+from webapp.planning.document import site_job, train_document
 from webapp.planning.models import Plan
 from webapp.planning.services import create_plan
 
@@ -92,7 +92,7 @@ def test_what_a_run_cannot_do_is_said_beside_the_button_and_launches_nothing(
 ) -> None:
     plan = planned(world, **changes)
     client, index = world.client("operator"), plan.result["best"]
-    page = client.get(f"/plans/{plan.pk}/").context["selected"]["launch"]
+    page = client.get(f"/plans/{plan.pk}/").context["launch"]
     assert not page["ok"]
     assert said.lower() in page["reason"].lower()
     sent = client.post(f"/plans/{plan.pk}/launch/", {"option": index}, follow=True)
@@ -108,7 +108,7 @@ def test_a_model_too_large_for_the_machines_of_its_nodes_is_not_launched(world: 
     Node.objects.update(seen_hardware={"memory_bytes": GIB // 8})
     world.hear()
     client = world.client("operator")
-    reason = client.get(f"/plans/{plan.pk}/").context["selected"]["launch"]["reason"]
+    reason = client.get(f"/plans/{plan.pk}/").context["launch"]["reason"]
     assert "Memory in " in reason
     assert "of its nodes have 0.12 GiB" in reason
     client.post(f"/plans/{plan.pk}/launch/", {"option": index})

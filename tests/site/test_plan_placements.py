@@ -13,11 +13,11 @@ from tests.site.world import World
 from webapp.inventory.models import WanLink
 from webapp.jobs.models import Job, Run
 from webapp.jobs.services import launch_plan
+from webapp.placement.forms import document_of
+from webapp.placement.options import what_differs
+from webapp.placement.placing import SEVERAL_TYPES, latest_of, placing_of
 from webapp.planning.computing import work_at
 from webapp.planning.models import Computation
-from webapp.planning.placement_form import document_of
-from webapp.planning.placement_plan import what_differs
-from webapp.planning.placing import SEVERAL_TYPES, latest_of, placing_of
 
 SITES = [{"name": name, "gpus": 8, "gpu_type": "a100-80g", "intra_gbps": 100.0} for name in "abc"]
 OPTION = {"partitions": [{"dc": name, "stages": 1} for name in "abc"], "pipelines": 2}
@@ -136,7 +136,7 @@ def test_an_uneven_plan_is_placed_by_itself_and_launched_on_the_faster_placement
     predicted(placement, run["placed_ms"], run["placed_ms"] + 20)
     context = client.get(f"/plans/{plan.pk}/").context
     assert context["placing"].used == placement
-    assert context["selected"]["launch"]["label"] == "Launch D = 1, placed"
+    assert context["launch"]["label"] == "Launch D = 1, placed"
     assert [check["name"] for check in context["dry"]["checks"] if check["name"] == "Placement"]
     sent = {"option": best, "placement": placement.pk, "idempotency_key": "launch"}
     assert client.post(f"/plans/{plan.pk}/launch/", sent).status_code == 302
@@ -183,7 +183,7 @@ def test_a_placement_whose_gpus_are_gone_is_not_launched(world: World) -> None:
     context = client.get(f"/plans/{plan.pk}/").context
     assert context["placing"].state == "failed"
     assert "the inventory does not hold these any more" in context["placing"].reason.lower()
-    assert context["selected"]["launch"]["label"] == "Launch D = 1"
+    assert context["launch"]["label"] == "Launch D = 1"
 
 
 def test_what_a_refined_plan_no_longer_has_is_not_launched(world: World) -> None:

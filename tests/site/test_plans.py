@@ -22,10 +22,12 @@ from webapp.accounts.models import AuditEntry
 from webapp.inventory.models import Node
 from webapp.jobs.allocate import allocate
 from webapp.jobs.services import launch_plan
-from webapp.planning import compose, plan_work, refinement, services
-from webapp.planning.computing import Wires, work_at
+from webapp.planning import compose, refinement, services
+from webapp.planning import work as plan_work
+from webapp.planning.computing import work_at
 from webapp.planning.models import Computation, Plan
 from webapp.planning.what_if import asked, changed, sliders, told
+from webapp.planning.wires import Wires
 
 DOCUMENT: dict[str, Any] = {
     "method": "search",

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.site.world import World
+from webapp.common.queries import LARGEST, whole
 from webapp.inventory import services
 from webapp.inventory.models import Node
-from webapp.queries import LARGEST, whole
 
 ODD = ("²", "9" * 5000, str(LARGEST), "-1", "1.5", "0x10", "\0", "٣")
 

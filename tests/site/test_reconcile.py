@@ -8,8 +8,8 @@ from django.conf import settings
 from django.utils import timezone
 
 from webapp.accounts.models import AuditEntry
+from webapp.inventory.dispatch import BrokerDown
 from webapp.jobs import services
-from webapp.jobs.dispatch import BrokerDown
 from webapp.jobs.models import RankState, RankStatus, Run, Status
 from webapp.jobs.reconcile import reconcile
 
@@ -178,7 +178,7 @@ def test_a_silent_node_fails_its_run_by_name(world: Any, nodes: Nodes) -> None:
 
 
 def test_no_node_is_called_silent_while_nobody_listens(world: Any, nodes: Nodes) -> None:
-    from webapp.live.models import Beat
+    from webapp.computations.models import Beat
 
     run = running(world, nodes)
     type(world.nodes[1]).objects.update(last_seen=timezone.now() - timedelta(seconds=60))

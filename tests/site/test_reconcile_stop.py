@@ -10,11 +10,11 @@ from django.utils import timezone
 from tests.site.telemetry import placed
 from tests.site.test_reconcile import Nodes, report, running, seen
 from tests.site.world import World
-from webapp import broker
 from webapp.accounts.models import AuditEntry
+from webapp.common import broker
+from webapp.inventory.dispatch import BrokerDown
 from webapp.inventory.models import Node
 from webapp.jobs import services
-from webapp.jobs.dispatch import BrokerDown
 from webapp.jobs.models import RankState, RankStatus, Run, RunEvent, Status
 from webapp.jobs.reconcile import reconcile
 
@@ -207,7 +207,7 @@ def test_every_transition_is_in_the_audit_with_before_and_after(world: World, no
 
 
 def test_what_needs_somebody_is_told_apart_from_what_takes_time(world: World, nodes: Nodes) -> None:
-    from webapp.live.overview import context
+    from webapp.overview import context
 
     running(world, nodes)
     second = world.launch()

@@ -11,9 +11,9 @@ from tests.site.telemetry import adapted
 from tests.site.test_reconcile import Nodes, nodes, report, running, seen  # noqa: F401  (a fixture)
 from webapp.inventory.models import Node
 from webapp.jobs import services
-from webapp.jobs.disturbances import disturbances_of
 from webapp.jobs.models import Job, PastPrediction, RankState, RankStatus, Run, RunEvent, Status
 from webapp.jobs.reconcile import reconcile
+from webapp.live.disturbances import disturbances_of
 from webapp.live.models import IterationStat
 
 GONE = {"detail": "the node's agent ended, and its ranks with it", "gone": True}

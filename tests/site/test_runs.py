@@ -16,8 +16,8 @@ from tests.site.world import World, make_world
 from webapp.accounts.models import AuditEntry
 from webapp.inventory.models import Node
 from webapp.jobs import services
+from webapp.jobs.dry import dry_run_document
 from webapp.jobs.models import Job, Run, Status
-from webapp.planning.dry import dry_run_document
 
 
 def best(world: World) -> int:

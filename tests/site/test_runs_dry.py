@@ -14,8 +14,8 @@ from engine.nn.model import Stage
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry
 from webapp.inventory.models import WanLink
+from webapp.jobs.dry import dry_run, dry_run_document
 from webapp.jobs.models import Run
-from webapp.planning.dry import dry_run, dry_run_document
 
 
 def checks(world: World) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.site.computations import QUESTION, SCENARIO, SWEEP, answered, claimed
 from tests.site.world import World
 from webapp.planning import computing, services
 from webapp.planning.models import Computation, ComputationKind, ComputationState
-from webapp.planning.schedule_form import ScheduleForm, initial_of_scenario
+from webapp.schedules.forms import ScheduleForm, initial_of_scenario
 
 pytestmark = pytest.mark.django_db
 
@@ -112,7 +113,7 @@ def test_from_the_form_to_the_figures(world: World, operator: Client) -> None:
     assert not rows["gpipe"]["is_best"]
     assert (
         operator.get(address, headers={"HX-Request": "true"}).templates[0].name
-        == "planning/schedules_result.html"
+        == "schedules/schedules_result.html"
     )
 
 
@@ -197,13 +198,14 @@ def test_what_is_cancelled_keeps_what_was_found(world: World) -> None:
 
     def cancelled_in_between(request: Any, wires: Any) -> Any:
         wires_seen.append(wires)
-        for number, answer in enumerate(original(request, wires)):
+        for number, answer in enumerate(original.work(request, wires)):
             if number == 0:
                 services.ask_to_cancel(world.users["operator"], computation)
             yield answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(computing.KINDS, ComputationKind.SCHEDULES, cancelled_in_between)
+        cancelled = replace(original, work=cancelled_in_between)
+        patch.setitem(computing.KINDS, ComputationKind.SCHEDULES, cancelled)
         computing.work_at(computation.pk)
     computation.refresh_from_db()
     assert computation.state == ComputationState.CANCELLED

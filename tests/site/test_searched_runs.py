@@ -22,7 +22,7 @@ from webapp.planning.services import ask_to_refine
 
 @pytest.fixture(autouse=True)
 def _short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webapp.jobs.document.LONGEST_SEARCH_S", 0.2)
+    monkeypatch.setattr("webapp.planning.document.LONGEST_SEARCH_S", 0.2)
 
 
 def searched(world: World, **changes: object) -> Run:
@@ -105,6 +105,7 @@ def test_a_refinement_gives_way_to_what_somebody_waits_for(
     refinement = ask_to_refine(world.users["operator"], world.plan, request)
     waiting = plan_asked_for(world)
     monkeypatch.setattr("webapp.planning.computing.BEAT_S", 0.0)
+    monkeypatch.setattr("webapp.planning.wires.BEAT_S", 0.0)
     work_at(refinement.pk)
     refinement.refresh_from_db()
     assert (refinement.state, refinement.answer) == (ComputationState.QUEUED, None)

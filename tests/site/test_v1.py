@@ -16,8 +16,8 @@ from engine.prefill.placement import Refusal
 from tests.site.desks import desk_event, prefill_event, say
 from tests.site.tenancies import ask, end, give_key, grant, limits, second_tenant
 from tests.site.test_tenancy_pages import train
-from webapp import broker
 from webapp.accounts.models import AuditEntry
+from webapp.common import broker
 from webapp.live.models import IterationStat
 from webapp.prefill import quota, quote, services
 from webapp.prefill.bearer import caller

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.site.world import make_dc
+from webapp.common.markup import lane
 from webapp.inventory.models import DataCenter, WanLink
 from webapp.inventory.selectors.matrix import most_linked
 from webapp.jobs.models import Run, Status
 from webapp.live.payload import ending, run_entry
-from webapp.markup import lane
 
 
 @given(st.integers(0, 5000), st.integers(1, 100))

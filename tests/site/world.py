@@ -8,11 +8,11 @@ from django.test import Client
 from django.utils import timezone
 
 from webapp.accounts.models import Membership, Role, Team, User
+from webapp.computations import liveness
+from webapp.computations.models import Beat
 from webapp.inventory.models import DataCenter, Device, GpuPool, Node, WanLink
 from webapp.jobs.models import Run
 from webapp.jobs.services import launch_plan
-from webapp.live import liveness
-from webapp.live.models import Beat
 from webapp.planning import compose
 from webapp.planning.models import Plan
 from webapp.planning.services import create_plan

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from tests.workers.launching import spec
-from webapp.jobs.dispatch import BrokerDown, Dispatcher
+from webapp.inventory.dispatch import BrokerDown, Dispatcher
 from webapp.servers import EmbeddedServers
 from webapp.servers.acl import drop_node_user, set_node_user
 

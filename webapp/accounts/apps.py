@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from webapp.navigation import Entry, register
+from webapp.common.navigation import Entry, register
 
 
 class AccountsConfig(AppConfig):

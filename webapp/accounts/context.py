@@ -8,10 +8,10 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
-from webapp import broker
 from webapp.accounts.models import OPERATORS, READERS, Membership, Role, Team
-from webapp.counts import counts_of
-from webapp.navigation import Entry, entries_for
+from webapp.common import broker
+from webapp.common.counts import counts_of
+from webapp.common.navigation import Entry, entries_for
 
 NAMED_TEAMS = 3  # of which more are only counted
 # Who reads nothing of any team has the way to it nowhere else.
@@ -54,6 +54,7 @@ def _site(request: HttpRequest) -> dict[str, Any]:
         "reads": bool(read),
         "may_operate": user.is_superuser or any(role in OPERATORS for role in roles),
         "broker": broker.health(),
+        "account_url": reverse(ACCOUNT.address),
         "demo": settings.DEMO,
     }
 

@@ -12,8 +12,8 @@ from django.contrib.auth.forms import (
 )
 
 from webapp.accounts import selectors, services
-from webapp.accounts.models import Role, Team, User
-from webapp.formkit import Sectioned
+from webapp.accounts.models import OPERATORS, Role, Team, User
+from webapp.common.formkit import Sectioned
 
 ROLE_HELP = (
     "Viewers read; operators also change inventory, plans and runs; admins also manage people and read the "
@@ -103,3 +103,14 @@ class ResetMailForm(PasswordResetForm):
             if not selectors.reset_mail_is_recent(user):
                 services.note_reset_mail(user)
                 yield user
+
+
+def team_field(form: forms.BaseForm, user: Any) -> None:
+    """Offer the teams in which `user` may operate; with just one there is nothing to choose."""
+    teams = Team.objects.with_role(user, OPERATORS)
+    field = forms.ModelChoiceField(teams, empty_label=None)
+    only = list(teams[:2])
+    if len(only) == 1:
+        field.widget = forms.HiddenInput()
+        field.initial = only[0]
+    form.fields["team"] = field

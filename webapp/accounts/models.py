@@ -11,6 +11,8 @@ from django.db.models import Func, Q, Value
 from django.db.models.functions import Cast
 from django.utils import timezone
 
+from webapp.common.logs import request_id
+
 
 class Role(models.TextChoices):
     VIEWER = "viewer", "Viewer"
@@ -33,11 +35,9 @@ class PeopleManager(UserManager["User"]):
     @transaction.atomic(savepoint=False)
     def create_superuser(self, *args: Any, **kwargs: Any) -> User:
         """A user who may do everything, with their row in the audit."""
-        from webapp.accounts.services import record  # services know the models, not the other way round
-
         user = super().create_superuser(*args, **kwargs)
         after = {"username": user.username, "is_superuser": True}
-        record(None, "create", user, team=None, after=after, message="From the command line.")
+        AuditEntry.objects.write(None, "create", user, after=after, message="From the command line.")
         return user
 
 
@@ -46,6 +46,7 @@ class User(AbstractUser):
 
     time_zone = models.CharField(max_length=40, blank=True)  # IANA name; empty: the browser's
 
+    page_name = "accounts:person-detail"
     objects: ClassVar[PeopleManager] = PeopleManager()
 
     class Meta(AbstractUser.Meta):
@@ -77,6 +78,7 @@ class Team(models.Model):
     name = models.CharField(max_length=80, unique=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
+    page_name = "accounts:team-edit"
     objects = TeamQuerySet.as_manager()
 
     class Meta:
@@ -210,6 +212,24 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
         members = Membership.objects.filter(team__in=teams).annotate(key=Cast("user_id", models.CharField()))
         accounts = Q(team=None, object_type="user", object_id__in=members.values("key"))
         return self.filter(Q(team__in=teams) | accounts | Q(actor=user))
+
+    def write(
+        self, actor: Any, verb: str, thing: models.Model, *, team: Team | None = None,
+        before: dict[str, Any] | None = None, after: dict[str, Any] | None = None, message: str = "",
+    ) -> AuditEntry:  # fmt: skip
+        """The row of a change; services write it with `record`."""
+        return self.create(
+            actor=actor,
+            team=team,
+            verb=verb,
+            object_type=thing._meta.model_name or "",
+            object_id="" if thing.pk is None else str(thing.pk),
+            object_label=str(thing)[:200],
+            before=before,
+            after=after,
+            request_id=request_id(),
+            message=message[:500],
+        )
 
     def search(self, text: str) -> AuditEntryQuerySet:
         """Entries with `text` in the object's name or the message, or of the request with that id.

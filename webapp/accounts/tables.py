@@ -8,7 +8,7 @@ from django.utils.html import format_html
 
 from webapp.accounts.diff import summary
 from webapp.accounts.models import AuditEntry, Invitation, InvitationState, Membership, Team
-from webapp.tables import DASH, NumberColumn, Table, TimeColumn, state
+from webapp.common.tables import DASH, NumberColumn, Table, TimeColumn, state
 
 # Code of the style sheet's shapes for states of accounts and invitations.
 SHAPES = {

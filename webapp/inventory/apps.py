@@ -1,6 +1,7 @@
 from django.apps import AppConfig
 
-from webapp.navigation import Entry, register
+from webapp.common import dependants
+from webapp.common.navigation import Entry, register
 
 
 class InventoryConfig(AppConfig):
@@ -9,7 +10,12 @@ class InventoryConfig(AppConfig):
     def ready(self) -> None:
         from webapp.accounts.models import READERS
         from webapp.inventory.models import DataCenter, Node, WanLink
+        from webapp.inventory.selectors.datacenters import links_of, nodes_in
 
+        dependants.register(
+            dependants.Dependants(order=20, kind="node", rows=nodes_in),
+            dependants.Dependants(order=30, kind="link", rows=links_of),
+        )
         register(
             Entry(
                 order=120, name="datacenters", label="Data centres", address="inventory:datacenter-list",

@@ -7,11 +7,11 @@ from django.views.decorators.http import require_GET
 
 from engine.cluster.gpus import catalogue
 from engine.cluster.regions import PRICES_SOURCE, REGIONS_SOURCE
+from webapp.common.lists import bound_table, list_page
 from webapp.inventory.catalogue import GpuRow, gpu_rows, prices_of, region_rows
 from webapp.inventory.filters import RegionFilter
 from webapp.inventory.models import GpuPool
 from webapp.inventory.tables import GpuTypeTable, PoolsOfTypeTable, RegionTable
-from webapp.lists import bound_table, list_page
 
 
 @require_GET

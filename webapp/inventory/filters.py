@@ -10,6 +10,7 @@ from engine.cluster.gpus import catalogue
 from engine.cluster.regions import regions
 from webapp.inventory.catalogue import RegionRow, known_countries
 from webapp.inventory.models import DataCenter, LinkSource, Node, WanLink
+from webapp.inventory.selectors.datacenters import with_silent_nodes
 
 
 def _visible_dcs(request: Any) -> QuerySet[DataCenter]:
@@ -39,7 +40,7 @@ class DataCenterFilterSet(filters.FilterSet):
         self.filters["country"].extra["choices"] = known_countries(codes)
 
     def in_state(self, queryset: Any, name: str, value: str) -> Any:
-        silent = DataCenter.objects.with_silent_nodes().values("pk")
+        silent = with_silent_nodes().values("pk")
         if value == "silent":
             return queryset.filter(pk__in=silent)
         if value == "empty":

@@ -7,8 +7,9 @@ from django.http import HttpRequest
 
 from engine.cluster.gpus import catalogue
 from engine.cluster.regions import countries
+from webapp.accounts.forms import team_field
 from webapp.accounts.models import OPERATORS, Team
-from webapp.formkit import Sectioned, limit, team_field
+from webapp.common.formkit import Sectioned, limit
 from webapp.inventory import services
 from webapp.inventory.catalogue import region_notes, region_values
 from webapp.inventory.models import DataCenter, GpuPool, WanLink

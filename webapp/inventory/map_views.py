@@ -9,14 +9,14 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from webapp.accounts.permissions import may_somewhere, visible_or_404
+from webapp.common.queries import whole
+from webapp.common.work import flows_now
 from webapp.inventory import services
 from webapp.inventory.catalogue import suggestion
 from webapp.inventory.filters import DataCenterFilterSet
 from webapp.inventory.models import DataCenter, LinkMeasurement, WanLink
 from webapp.inventory.selectors.matrix import MEASURES, link_matrix
 from webapp.inventory.selectors.worldmap import world_map
-from webapp.live.flows import flows_now
-from webapp.queries import whole
 
 
 @require_GET

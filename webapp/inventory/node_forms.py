@@ -5,7 +5,7 @@ from typing import Any
 from django import forms
 
 from webapp.accounts.models import OPERATORS, Team
-from webapp.formkit import limit
+from webapp.common.formkit import limit
 from webapp.inventory import services
 from webapp.inventory.forms import InventoryForm
 from webapp.inventory.models import GpuPool, Node, free_ports

@@ -9,8 +9,8 @@ from django.utils import timezone
 from django.utils.html import format_html
 
 from engine.versions import series
+from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
 from webapp.inventory.models import DataCenter, Device, Node, NodeState, silence
-from webapp.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
 
 FURTHER_STATES = (("draining", "Draining"), ("version", "Another version"), ("apart", "Not joined"))
 

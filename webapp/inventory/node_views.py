@@ -15,17 +15,19 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from engine.errors import InputError
-from webapp import broker
 from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import require, require_somewhere, visible_or_404
+from webapp.common import broker
+from webapp.common.additions import extended
+from webapp.common.queries import whole
+from webapp.common.work import work
 from webapp.inventory import services
 from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
 from webapp.inventory.node_forms import DrainForm, NodeForm
 from webapp.inventory.node_tables import NodeFilterSet, NodeTable
 from webapp.inventory.pages import BROKER_AWAY, Pages
 from webapp.inventory.selectors.details import last_trial
-from webapp.inventory.selectors.nodes import node_page, nodes_for_lists, reach_matrix, runs_on
-from webapp.queries import whole
+from webapp.inventory.selectors.nodes import node_page, nodes_for_lists, reach_matrix
 
 JOINS_PER_MINUTE = 20  # of one address
 BROKER_SILENT = ("broker", "does not answer, so nobody can join now", "try again soon")
@@ -52,7 +54,12 @@ def _node(request: HttpRequest, pk: int) -> Node:
 
 def node_detail(request: HttpRequest, pk: int) -> HttpResponse:
     """One node."""
-    return render(request, "inventory/node_detail.html", node_page(request.user, _node(request, pk)))
+    return _node_page(request, _node(request, pk))
+
+
+def _node_page(request: HttpRequest, node: Node, credentials: dict[str, str] | None = None) -> HttpResponse:
+    context = node_page(request.user, node) | {"credentials": credentials}
+    return render(request, "inventory/node_detail.html", extended("node", request, context))
 
 
 def node_create(request: HttpRequest) -> HttpResponse:
@@ -154,8 +161,7 @@ def node_enrol(request: HttpRequest, pk: int) -> HttpResponse:
     except (redis.RedisError, OSError):
         messages.error(request, f"{node} has its old credentials still: {BROKER_AWAY}")
         return redirect("inventory:node-detail", pk=pk)
-    context = node_page(request.user, node) | {"credentials": credentials}
-    response = render(request, "inventory/node_detail.html", context)
+    response = _node_page(request, node, credentials)
     response["Cache-Control"] = "no-store"
     return response
 
@@ -198,9 +204,10 @@ def _drain(request: HttpRequest, thing: Node | DataCenter) -> HttpResponse:
         "title": f"Drain {thing}?",
         "form": form,
         "thing": thing,
-        "runs": list(runs_on(thing)[:50]),
+        "runs": list(work().on(thing)[:50]),
         "cancel_url": _page_of(thing),
     }
+    context = extended("drain", request, context)
     return render(request, "inventory/node_drain.html", context, status=422 if form.errors else 200)
 
 

@@ -12,9 +12,10 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 
 from webapp.accounts.permissions import require, require_somewhere, visible_or_404
+from webapp.common.additions import extended
+from webapp.common.lists import list_page
 from webapp.inventory import services
 from webapp.inventory.selectors import detail_context
-from webapp.lists import list_page
 
 BROKER_AWAY = "the broker does not answer. Nothing has changed."
 
@@ -55,7 +56,7 @@ class Pages:
 
     def detail(self, request: HttpRequest, pk: int) -> HttpResponse:
         thing = visible_or_404(self.whole(), request.user, pk=pk)
-        context = detail_context(request, thing)
+        context = extended(self.name, request, detail_context(request, thing))
         return render(request, f"inventory/{self.name}_detail.html", context)
 
     def create(self, request: HttpRequest) -> HttpResponse:

@@ -7,8 +7,8 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from engine.cluster.regions import countries
+from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
 from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, WanLink
-from webapp.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
 
 
 class DataCenterTable(Table):

@@ -8,6 +8,7 @@ from webapp.inventory import forms
 from webapp.inventory.filters import DataCenterFilterSet, LinkFilterSet
 from webapp.inventory.models import DataCenter, GpuPool, WanLink
 from webapp.inventory.pages import Pages
+from webapp.inventory.selectors.datacenters import datacenters_for_lists
 from webapp.inventory.tables import DataCenterTable, LinkTable, PoolTable
 
 
@@ -25,7 +26,7 @@ datacenters = Pages(
     title="Data centres",
     form=forms.DataCenterForm,
     empty="No data centre yet. Add the first to plan over it.",
-    rows=lambda: DataCenter.objects.with_counts().prefetch_related("pools"),
+    rows=lambda: datacenters_for_lists().prefetch_related("pools"),
     whole=lambda: DataCenter.objects.select_related("team"),
     table=DataCenterTable,
     filter=DataCenterFilterSet,

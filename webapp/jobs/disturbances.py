@@ -1,15 +1,10 @@
-"""What disturbed a run and what that cost: kept with its mark, listed on its page."""
+"""What disturbed a run and what that cost, as it is kept with its mark."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from engine.job.adapt.told import deviating
-from webapp.jobs.models import Run, RunEvent
-from webapp.live.models import IterationStat
+from webapp.jobs.models import Run
 
-MOST_ROWS = 100
 # Where a run that goes on has its state from, by the word of a `recovery` event.
 FROM = {
     "memory": "from the memory of its machines",
@@ -51,103 +46,3 @@ def move(run: Run, to: Run, *, again: int) -> Cost:
         "kind": "move", "what": run.status_reason[:300], "again": again, "to": to.pk,
         "from": "start" if run.saved_step is None else "checkpoint",
     }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbance:
-    """A row of the table. noticed: in words. lost_s, again: None where there is nothing to say.
-
-    went_on : from where it went on, in words; `to` is the run that took its place.
-    """
-
-    at: datetime
-    what: str
-    noticed: str
-    lost_s: float | None
-    again: int | None
-    went_on: str
-    to: Run | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbances:
-    """The last MOST_ROWS, the latest first, and what all `count` of them cost.
-
-    share : of the run's time so far that was lost.
-    """
-
-    rows: Sequence[Disturbance]
-    count: int
-    lost_s: float
-    again: int
-    share: float | None
-
-
-def disturbances_of(run: Run) -> Disturbances:
-    """What disturbed `run` so far."""
-    marks = list(RunEvent.objects.filter(run=run).exclude(cost={}).order_by("-seq"))
-    moved = {mark.cost["to"] for mark in marks if mark.cost["kind"] == "move"}
-    runs = {new.pk: new for new in Run.objects.filter(pk__in=moved).for_lists()} if moved else {}
-    lost = {mark.seq: _lost_s(run, mark.cost, runs) for mark in marks}
-    lost_s = sum(seconds for seconds in lost.values() if seconds is not None)
-    return Disturbances(
-        rows=[_row(mark, lost[mark.seq], runs) for mark in marks[:MOST_ROWS]],
-        count=len(marks), lost_s=lost_s, again=sum(mark.cost.get("again", 0) for mark in marks),
-        share=_share(run, lost_s),
-    )  # fmt: skip
-
-
-def _lost_s(run: Run, cost: Cost, runs: dict[int, Run]) -> float | None:
-    """A move's: from the end of the last iteration that counts until the ranks of the new run all ran."""
-    if cost["kind"] != "move":
-        return cost.get("lost_s")
-    new = runs.get(cost["to"])
-    if new is None or new.started_at is None:
-        return None
-    last = run.done - cost["again"] - 1
-    ended = IterationStat.objects.filter(run=run, iteration=last).values_list("end", flat=True).first()
-    since = datetime.fromtimestamp(ended, UTC) if ended else run.started_at
-    return (new.started_at - since).total_seconds() if since else None
-
-
-def _share(run: Run, lost_s: float) -> float | None:
-    if run.started_at is None:
-        return None
-    whole = ((run.finished_at or datetime.now(UTC)) - run.started_at).total_seconds()
-    return min(1.0, lost_s / whole) if whole > 0 else None
-
-
-def _row(mark: RunEvent, lost_s: float | None, runs: dict[int, Run]) -> Disturbance:
-    cost = mark.cost
-    silent = cost.get("silent_s")
-    noticed = "" if silent is None else f"after {silent:.1f} s of silence" if silent else "at once"
-    return Disturbance(
-        at=mark.at, what=cost["what"], noticed=noticed, lost_s=lost_s, again=cost.get("again"),
-        went_on=_WENT_ON[cost["kind"]](cost), to=runs.get(cost.get("to", 0)),
-    )  # fmt: skip
-
-
-def _recovered(cost: Cost) -> str:
-    fewer = "on {} of {} GPUs, ".format(*cost["gpus"]) if "gpus" in cost else ""
-    return f"with iteration {cost['iteration'] + 1:,}, {fewer}{FROM[cost['from']]}"
-
-
-def _adapted(cost: Cost) -> str:
-    before, after = (f"{cost[name]:,.0f} ms" for name in ("before_ms", "after_ms"))
-    if not cost["replanned"]:
-        return f"with the same schedule: none is better; an iteration should now take {before}"
-    how = f"an iteration should now take {after} instead of {before}"
-    return f"with another schedule from iteration {cost['iteration'] + 1:,} on: {how}"
-
-
-def _failed(cost: Cost) -> str:
-    if cost["saved"] is None:
-        return "it failed; nothing was saved"
-    return f"it failed; Resume goes on after iteration {cost['saved']:,}"
-
-
-def _moved(cost: Cost) -> str:
-    return FROM[cost["from"]]
-
-
-_WENT_ON = {"recovery": _recovered, "adaptation": _adapted, "failure": _failed, "move": _moved}

@@ -12,12 +12,12 @@ from engine.job.job import TrainJob
 from engine.job.memory import most_layers
 from engine.prefill.placement import MOST_RESERVE_MS
 from webapp.accounts.models import Team
-from webapp.formkit import Sectioned
+from webapp.common.formkit import Sectioned
 from webapp.inventory.selectors import pools
-from webapp.jobs.document import site_job
+from webapp.jobs.dry import dry_run_document
 from webapp.jobs.models import Job, Run
 from webapp.jobs.stock import Seats
-from webapp.planning.dry import dry_run_document
+from webapp.planning.document import site_job
 
 # Of one policy; another has its own.
 POLICY_RULES = ("contention", "recompute_rule", "chunks", "traversal")
@@ -76,7 +76,7 @@ def _most_layers(document: dict[str, Any], team: Team) -> int | None:
 class JobForm(Sectioned, forms.Form):
     """Everything that is not here stays as it is in `old`; `document` is what a valid form asks for.
 
-    dry : what a launch would meet (webapp/planning/dry.py): of the document `old`, then of what is asked for;
+    dry : what a launch would meet (webapp/jobs/dry.py): of the document `old`, then of what is asked for;
         None where that gives no document.
     """
 

@@ -12,19 +12,19 @@ from django.views.decorators.http import require_POST
 
 from engine.errors import InputError
 from webapp.accounts.permissions import require, visible_or_404
-from webapp.asked_once import fresh_key
-from webapp.jobs.document import train_document
+from webapp.common.asked_once import fresh_key
+from webapp.common.queries import whole
+from webapp.jobs.dry import dry_run, dry_run_document, refusal
 from webapp.jobs.forms import CloneForm, JobForm
 from webapp.jobs.models import Run
-from webapp.jobs.placed import PlacedJob
 from webapp.jobs.placed_form import PlacedForm
 from webapp.jobs.services import cancel_run, clone_run, launch_placement, launch_plan, retry_run
-from webapp.planning.dry import dry_run
+from webapp.placement.placed import PlacedJob
+from webapp.placement.placing import placement_to_launch
+from webapp.placement.predicted import option_on_placement
+from webapp.placement.selectors import launch_values, placements
+from webapp.planning.document import train_document
 from webapp.planning.models import Computation, Plan
-from webapp.planning.placement_predicted import option_on_placement
-from webapp.planning.placement_selectors import launch_values, placements
-from webapp.planning.placing import placement_to_launch
-from webapp.queries import whole
 
 
 def _run(request: HttpRequest, pk: int) -> Run:
@@ -77,6 +77,45 @@ def _launch_page(
             form.take_input_error(error)
     shown = {"form": form, "sections": form.sections, "wide": True, **context}
     return render(request, "jobs/run_clone.html", shown, status=422 if form.errors else 200)
+
+
+@require_POST
+def plan_launch(request: HttpRequest, pk: int) -> HttpResponse:
+    """Launch an option of a plan as it is, on its placement where the body names that."""
+    plan = visible_or_404(Plan.objects.select_related("team"), request.user, pk=pk)
+    try:
+        key, index = request.POST.get("idempotency_key", ""), _index(request, plan)
+        require(request.user, plan.team)
+        placement = placement_to_launch(plan, index, request.POST.get("placement", ""))
+        if placement is None:
+            run = _launch_option(request.user, plan, index, key)
+        else:
+            run = _launch_placed(request.user, plan, index, placement, key)
+    except InputError as error:
+        messages.error(request, f"Not launched: {error}.")
+        return redirect("planning:plan-detail", pk=pk)
+    return redirect("jobs:run-detail", pk=run.pk)
+
+
+def _launch_option(user: Any, plan: Plan, index: int, key: str) -> Run:
+    if why := refusal(dry_run(plan, index)):
+        raise InputError("option", index, why.rstrip("."))
+    return launch_plan(user, plan, index, key=key)
+
+
+def _launch_placed(user: Any, plan: Plan, index: int, placement: Computation, key: str) -> Run:
+    placed = option_on_placement(plan, plan.result["options"][index], placement)
+    if why := refusal(dry_run_document(placed.document, plan.team, seats=placed.seats)):
+        raise InputError("option", index, why.rstrip("."))
+    return launch_placement(user, placement, name=plan.name, placed=placed, key=key)
+
+
+def _index(request: HttpRequest, plan: Plan) -> int:
+    text = request.POST.get("option", "")
+    index = whole(text, len(plan.result["options"]) - 1)
+    if index is None:
+        raise InputError("option", text, "must be the index of an option of this plan")
+    return index
 
 
 def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse:

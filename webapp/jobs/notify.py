@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import structlog
 from django.db import transaction
 
-from webapp import broker
+from webapp.common import broker
+from webapp.common.control import send_task
 
 log = structlog.get_logger(__name__)
 
@@ -24,11 +25,9 @@ def reconcile_soon(*after_s: float) -> None:
 
 
 def _reconcile(after_s: Sequence[float]) -> None:
-    from webapp.celery import app
-
     try:
         for seconds in after_s:
-            app.send_task("jobs.reconcile", countdown=seconds or None, expires=seconds + 5, retry=False)
+            send_task("jobs.reconcile", countdown=seconds or None, expires=seconds + 5)
     except Exception as error:  # whatever kombu raises while the broker is down: the beat will do it
         log.warning("reconcile not sent, the next beat does it", error=str(error))
         broker.health(max_age_s=0)

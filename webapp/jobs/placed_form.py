@@ -5,7 +5,7 @@ from typing import Any
 from django import forms
 
 from webapp.jobs.forms import JobForm
-from webapp.jobs.placed import PlacedJob, placed_job
+from webapp.placement.placed import PlacedJob, placed_job
 from webapp.planning.models import Computation
 
 SHAPE = ("layers", "hidden", "heads", "seq")

@@ -3,9 +3,9 @@
 Every step is idempotent under (run, generation): it may be repeated, overlap with another, or be cut off.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from django.conf import settings
@@ -15,22 +15,16 @@ from engine.inputs import parse
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.shape import shape_of
+from webapp.computations import liveness
+from webapp.inventory.dispatch import BrokerDown, Send
 from webapp.inventory.models import Node, NodeState, silence
 from webapp.jobs import services
-from webapp.jobs.dispatch import BrokerDown
 from webapp.jobs.models import RANK_OVER, RankState, RankStatus, Run, Status
 from webapp.jobs.moving import move_on
 from webapp.jobs.queue import Queue
-from webapp.live import liveness
 
 log = structlog.get_logger(__name__)
 REPORT_LAG = timedelta(seconds=6)  # from a rank's event to a heartbeat that must know of it: three heartbeats
-
-
-class Send(Protocol):
-    """As `webapp.jobs.dispatch.send_task`."""
-
-    def __call__(self, node_name: str, task: str, kwargs: Mapping[str, Any]) -> str: ...
 
 
 def reconcile(send: Send) -> None:

@@ -3,8 +3,8 @@
 from celery import shared_task
 from django.db import connection
 
-from webapp.jobs.dispatch import send_task
-from webapp.live import liveness
+from webapp.computations import liveness
+from webapp.inventory.dispatch import send_task
 
 RECONCILE_LOCK = 7_201_406  # of PostgreSQL's advisory locks; any number that nothing else uses
 

@@ -18,9 +18,10 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from webapp.broker import CHANGES
+from webapp.common.broker import CHANGES
+from webapp.computations import liveness
 from webapp.inventory.models import Node
-from webapp.live import liveness, recent
+from webapp.live import recent
 from webapp.live.services import Event, take_in
 
 log = structlog.get_logger(__name__)

@@ -214,14 +214,3 @@ class AgentLoss(models.Model):
 
     def __str__(self) -> str:
         return f"{self.lost} lost on {self.node_id}"
-
-
-class Beat(models.Model):
-    """That a part of the control plane lives: `at` moves while it works, since `since`."""
-
-    name = models.CharField(max_length=40, unique=True)
-    at = models.DateTimeField()
-    since = models.DateTimeField()
-
-    def __str__(self) -> str:
-        return self.name

@@ -11,7 +11,7 @@ from typing import Any
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
-from webapp import broker
+from webapp.common import broker
 
 Message = dict[str, Any]
 MOST_MESSAGES = 300  # 30 s of a busy run

@@ -1,6 +1,7 @@
 from django.apps import AppConfig
 
-from webapp.navigation import Entry, register
+from webapp.common import dependants
+from webapp.common.navigation import Entry, register
 
 
 class PlanningConfig(AppConfig):
@@ -8,21 +9,20 @@ class PlanningConfig(AppConfig):
 
     def ready(self) -> None:
         from webapp.accounts.models import READERS
-        from webapp.planning.models import Plan
+        from webapp.planning import kinds
+        from webapp.planning.models import ComputationKind, Plan
+        from webapp.planning.refinement import refine_plan
+        from webapp.planning.selectors import plans_that_name
+        from webapp.planning.work import compute_plan
 
+        kinds.register(
+            kinds.Kind(name=ComputationKind.PLAN, work=compute_plan),
+            kinds.Kind(name=ComputationKind.REFINE, work=refine_plan, gives_way=True),
+        )
+        dependants.register(dependants.Dependants(order=40, kind="plan", rows=plans_that_name))
         register(
             Entry(
                 order=20, name="plans", label="Plans", address="planning:plan-list", roles=READERS,
                 rows=Plan.objects.visible_to,
             ),
-            Entry(
-                order=30, name="schedules", label="Schedules", address="schedules:schedule-list",
-                roles=READERS,
-            ),
-            Entry(
-                order=40, name="placement", label="Placement", address="placement:placement-list",
-                roles=READERS,
-            ),
-            Entry(order=50, name="network", label="Network design", address="design:network", roles=READERS),
-            Entry(order=60, name="swap", label="Swap plan", address="design:swap", roles=READERS),
         )  # fmt: skip

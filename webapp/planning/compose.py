@@ -7,9 +7,9 @@ from typing import Any
 
 from engine.job.network import hop_network
 from engine.model.serving import PrefillBudget
+from webapp.common.number_lists import one_or_many
 from webapp.inventory.models import Device, GpuPool, WanLink
 from webapp.inventory.selectors import named_pools, pools
-from webapp.number_lists import one_or_many
 from webapp.planning.models import Plan
 
 RULES = (

@@ -1,123 +1,22 @@
-"""Works at computations: one function per kind, with wires to the page that waits.
-
-A kind is a generator: it yields its answer as it grows, with how much of it is done. A new kind is a
-function and a line in `KINDS`.
-"""
+"""Works at computations: by the function of their kind, with wires to the page that waits."""
 
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import structlog
 from django.db import connection
 
 from engine.errors import InputError
-from engine.inputs import parse
-from engine.schedule import Progress, Search
-from engine.schedule.scenario import Scenario
-from engine.simulate import Compared, SweepDocument, compare, sweep
-from webapp.jobs.schedule_work import find_schedule
 from webapp.planning import services
-from webapp.planning.models import Computation, ComputationKind
-from webapp.planning.placement_work import place_devices
-from webapp.planning.plan_work import compute_plan
-from webapp.planning.refinement import refine_plan
+from webapp.planning.kinds import KINDS, giving_way
+from webapp.planning.models import Computation
+from webapp.planning.wires import BEAT_S, Wires
 
 log = structlog.get_logger(__name__)
-# How often a search that finds nothing new says that it lives and asks whether it should stop.
-BEAT_S = 0.5
 HEARTBEAT_S = 3.0
-
-
-@dataclass(slots=True, kw_only=True)
-class Wires:
-    """Between a computation's row and the engine's search."""
-
-    computation: Computation
-    ending: Callable[[], bool]  # true when it is to go back into the queue
-    done: int = 0
-    of: int = 0
-    answer: Any = None
-    found: dict[str, Any] = field(default_factory=dict)
-    stopped: bool = False
-    asked_at: float = 0.0
-    kept: int = 0
-
-    def search(self, scenario: Scenario) -> Search:
-        """Limits and wires of the search for one policy."""
-        self.found = {}
-        return Search(
-            seconds=scenario.time_limit_s, seed=scenario.seed, cancelled=self.cancelled, report=self._report
-        )
-
-    def cancelled(self) -> bool:
-        """Whether to stop: asked for by people, or the worker ends."""
-        if time.monotonic() - self.asked_at >= BEAT_S:
-            self.beat()
-        return self.stopped or self.ending()
-
-    def beat(self) -> None:
-        """Write how far we are and learn whether anybody still waits; the answer only where it has grown."""
-        self.asked_at = time.monotonic()
-        progress = {"done": self.done, "of": self.of, **self.found}
-        answer = self.answer if self.done > self.kept else None
-        self.kept = self.done
-        if not services.note_progress(self.computation, progress, answer):
-            self.stopped = True
-
-    def say(self, found: dict[str, Any]) -> None:
-        """What the page may show of the step that goes on; written with the next beat."""
-        self.found = found
-
-    def _report(self, progress: Progress) -> None:
-        self.say(asdict(progress))
-
-
-def compare_schedules(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:
-    """{"results": […]}: one entry a policy, without spans, with the schedule as text."""
-    policies = request["policies"]
-    wires.of = len(policies)
-    results: list[dict[str, Any]] = []
-    for compared in compare(request["scenario"], policies, wires.search):
-        results.append(_kept(compared))
-        yield {"results": results}
-
-
-def _kept(compared: Compared) -> dict[str, Any]:
-    """What of a result is kept: figures and the schedule's text; spans are made again when they are drawn."""
-    answer = {name: value for name, value in compared.as_dict().items() if name not in ("spans", "bubbles")}
-    answer["policy"] = compared.policy
-    timeline = compared.result.timeline if compared.result else None
-    if timeline is not None:
-        count, mean = timeline.bubbles()
-        answer["bubble_count"] = int(count.sum())
-        answer["bubble_mean"] = float((count * mean).sum() / max(1, count.sum()))
-        answer["schedule"] = str(timeline.schedule)
-    return answer
-
-
-def sweep_parameter(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:
-    """{"rows": […]}: the rows of `meridian sweep`, as they come."""
-    document = parse(SweepDocument, request)
-    wires.of = len(document.values) * len(document.policies)
-    rows: list[dict[str, Any]] = []
-    for row in sweep(document, wires.search):
-        rows.append(row.as_dict())
-        yield {"rows": rows}
-
-
-KINDS: dict[str, Callable[[dict[str, Any], Wires], Iterator[dict[str, Any]]]] = {
-    ComputationKind.SCHEDULES: compare_schedules,
-    ComputationKind.SWEEP: sweep_parameter,
-    ComputationKind.PLACEMENT: place_devices,
-    ComputationKind.REFINE: refine_plan,
-    ComputationKind.PLAN: compute_plan,
-    ComputationKind.RUN: find_schedule,
-}
 
 
 def work_at(pk: uuid.UUID, *, ending: Callable[[], bool] = lambda: False) -> None:
@@ -128,7 +27,7 @@ def work_at(pk: uuid.UUID, *, ending: Callable[[], bool] = lambda: False) -> Non
     computation = services.claim(pk)
     if computation is None:
         return
-    if computation.kind == ComputationKind.REFINE:
+    if KINDS[computation.kind].gives_way:
         ending = _or_somebody_waits(ending)
     wires = Wires(computation=computation, ending=ending)
     try:
@@ -147,7 +46,8 @@ def work_at(pk: uuid.UUID, *, ending: Callable[[], bool] = lambda: False) -> Non
 
 
 def _answer(wires: Wires) -> None:
-    for answer in KINDS[wires.computation.kind](wires.computation.request, wires):
+    kind = KINDS[wires.computation.kind]
+    for answer in kind.work(wires.computation.request, wires):
         wires.answer, wires.done, wires.found = answer, wires.done + 1, {}
         wires.beat()
         if wires.stopped or wires.ending():
@@ -161,7 +61,7 @@ def _or_somebody_waits(ending: Callable[[], bool]) -> Callable[[], bool]:
     def gives_way() -> bool:
         nonlocal asked_at, told
         if not told and time.monotonic() - asked_at >= BEAT_S:
-            asked_at, told = time.monotonic(), services.somebody_waits()
+            asked_at, told = time.monotonic(), services.somebody_waits(giving_way())
         return told or ending()
 
     return gives_way

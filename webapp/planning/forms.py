@@ -12,12 +12,13 @@ from engine.job.model_document import TrainModel
 from engine.model.presets import PRESETS
 from engine.model.serving import PrefillBudget
 from engine.plan.request import PlanRequest
-from webapp.asked_once import key_field
-from webapp.formkit import Sectioned, team_field
+from webapp.accounts.forms import team_field
+from webapp.common.asked_once import key_field
+from webapp.common.formkit import Sectioned
+from webapp.common.number_lists import Numbers
 from webapp.inventory.models import DataCenter, Device, GpuPool
-from webapp.number_lists import Numbers
 from webapp.planning import compose
-from webapp.planning.plan_work import answers_at_once
+from webapp.planning.work import answers_at_once
 
 SEVERAL = "Or several, such as 1, 2, 4: the best is found."
 

@@ -11,7 +11,7 @@ from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, Partition
 from engine.simulate import SimulationResult
-from webapp.figures import Column, Figures
+from webapp.common.figures import Column, Figures
 
 MOST_TIMELINE_SPANS = 20_000
 MOST_WHAT_IF_SPANS = 3_000  # drawn anew with each move of a slider

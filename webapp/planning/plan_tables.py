@@ -7,7 +7,7 @@ from engine.inputs import parse
 from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
 from engine.simulate.export import write_csv
-from webapp.figures import Column, Figures
+from webapp.common.figures import Column, Figures
 from webapp.planning.models import Plan
 from webapp.planning.plan_cell import cell_of, engine_option, stages_table
 from webapp.planning.selectors import option_index

@@ -1,7 +1,7 @@
 """Refining a plan, or a what-if of it: the best options once more with `auto`, by the search worker."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.inputs import parse
 from engine.plan.answer import plan
@@ -9,15 +9,13 @@ from engine.plan.request import PlanRequest
 from engine.plan.search.refine import Refined, refine
 from webapp.planning import services
 from webapp.planning.models import Computation, ComputationKind, Plan
-
-if TYPE_CHECKING:
-    from webapp.planning.computing import Wires
+from webapp.planning.wires import Wires
 
 # Of one shape, of at most six: others wait for the same worker.
 SHAPE_S = 20.0
 
 
-def refine_plan(request: dict[str, Any], wires: "Wires") -> Iterator[dict[str, Any]]:
+def refine_plan(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:
     """{"result": as `meridian plan` prints it}; the plan keeps it where its own document was refined."""
     asked = parse(PlanRequest, request["document"])
     wires.of = 1

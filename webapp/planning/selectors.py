@@ -4,22 +4,21 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from django.db.models import Q, QuerySet
 from django.utils.http import urlencode
 
-from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.request import PlanRequest
 from webapp.accounts.permissions import may
-from webapp.jobs.document import train_document
-from webapp.jobs.stock import Stock
+from webapp.common.queries import whole
+from webapp.inventory.mentions import any_of, mentions
+from webapp.inventory.models import Node, Thing
+from webapp.inventory.services import team_of
 from webapp.planning.models import Computation, ComputationState, Plan
-from webapp.planning.placement_plan import what_differs
-from webapp.planning.placing import Placing, placing_of
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
-from webapp.planning.plan_work import what_if_at_once
 from webapp.planning.refinement import refinement_of, wants_refining
 from webapp.planning.what_if import Asked, answer_at_once, asked, sliders, told
-from webapp.queries import whole
+from webapp.planning.work import what_if_at_once
 
 _LAYOUT = ("partitions", "tp", "micro_batch")  # of a job: several of them are tried where it lists several
 WIDE_DCS = 8  # more data centres than this have no column each
@@ -37,6 +36,14 @@ SEARCHED = {
 UNANSWERED: dict[str, Any] = {"options": [], "best": None, "pareto": [], "excluded": [], "waits": True}
 
 
+def plans_that_name(thing: Thing) -> QuerySet[Plan] | None:
+    """Plans whose question names a data centre, one of its GPU pools or a link; None of a node."""
+    if isinstance(thing, Node):
+        return None
+    where = any_of(Q(request__contains=mention) for mention in mentions(thing))
+    return Plan.objects.filter(where, team=team_of(thing)).only("name")
+
+
 def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, Any]:
     """The context of planning/plan_answer.html: the plan as the address asks for it."""
     what = asked(plan, query)
@@ -45,8 +52,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
     operates = may(user, plan.team)
     dcs = [dc["name"] for dc in what.document["datacenters"]]
     dcs = dcs if len(dcs) <= WIDE_DCS else []
-    stock = Stock([(plan.team_id, plan.request)]) if operates and not what.is_changed else None
-    options = [_option(what, result, index, dcs, stock) for index in range(len(result["options"]))]
+    options = [_option(what, result, index, dcs) for index in range(len(result["options"]))]
     selected = _selected(options, result.get("best"), query.get("option"))
     several_layouts = any(isinstance(what.document["job"].get(name), list) for name in _LAYOUT)
     budget, deadline_ms = what.document.get("budget_per_iteration"), _deadline_ms(what.document)
@@ -69,8 +75,6 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
         "columns_after_d": columns + len(dcs),
         "selected": selected,
         "stages": stages_table(selected, cell) if selected and selected["feasible"] else None,
-        "stock": stock,
-        "placing": _placing(what, result, selected, refining, operates),
         "plan_request": what.document,
         "excluded": result.get("excluded", []),
         "left_out": result.get("left_out", []),
@@ -127,21 +131,6 @@ def refining_context(plan: Plan, user: Any, used: Mapping[str, str]) -> dict[str
     }
 
 
-def _placing(
-    what: Asked, result: dict[str, Any], selected: dict[str, Any] | None, refining: dict[str, Any],
-    operates: bool,
-) -> Placing | None:  # fmt: skip
-    """How the placement of the option shown stands; of a what-if only what is not alike."""
-    if selected is None:
-        return None
-    option = result["options"][selected["index"]]
-    if what.is_changed:
-        uneven = what_differs(what.document, option) if option.get("feasible") else []
-        return Placing(uneven=uneven, others=[])
-    is_open = refining["state"] in ("open", "wanted")
-    return placing_of(what.plan, option, operates=operates, refining=is_open)
-
-
 def _refining(result: dict[str, Any], refinement: Computation | None, operates: bool) -> dict[str, Any]:
     """{state, progress, waits}: refined, open, failed, stopped, wanted (by one who may ask for it), fast (who
     may not); waits: there is no answer yet."""
@@ -174,9 +163,7 @@ def _at(result: dict[str, Any], index: int | None) -> dict[str, Any] | None:
     return None if index is None else result["options"][index]
 
 
-def _option(
-    what: Asked, result: dict[str, Any], index: int, dcs: list[str], stock: Stock | None
-) -> dict[str, Any]:
+def _option(what: Asked, result: dict[str, Any], index: int, dcs: list[str]) -> dict[str, Any]:
     option = result["options"][index]
     best = index == result.get("best")
     pareto = index in result.get("pareto", [])
@@ -189,7 +176,6 @@ def _option(
         "verdict": verdict,
         "layout": _layout(option),
         "gpu_cells": [(option.get("gpus_used") or {}).get(dc) or None for dc in dcs],
-        "launch": None if what.is_changed else launch_check(what.plan, option, stock),
         **_against_limits(what.document, option),
     }  # fmt: skip
 
@@ -214,22 +200,6 @@ def _against_limits(request: dict[str, Any], option: dict[str, Any]) -> dict[str
         "late": deadline is not None and length_ms is not None and length_ms > deadline,
         "idle": ", ".join(f"{dc} {n:,}" for dc, n in (option.get("gpus_idle") or {}).items()),
     }
-
-
-def launch_check(plan: Plan, option: dict[str, Any], stock: Stock | None) -> dict[str, Any]:
-    """{ok, reason, label}: whether `option` can be launched, and what it would wait for.
-
-    stock : of an operator of the plan's team; nobody else may launch.
-    """
-    label = f"Launch D = {option['dp_cells']}"
-    if stock is None:
-        return {"ok": False, "reason": "Only an operator of the team may launch.", "label": label}
-    try:
-        document = train_document(plan.request, option, plan.training)
-    except InputError as error:
-        return {"ok": False, "reason": f"{error.allowed[:1].upper()}{error.allowed[1:]}", "label": label}
-    lack = stock.shortage(plan.team_id, document)
-    return {"ok": True, "reason": lack.text if lack else "", "label": label}
 
 
 def _selected(options: list[dict[str, Any]], best: int | None, asked: str | None) -> dict[str, Any] | None:

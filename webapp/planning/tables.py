@@ -1,11 +1,10 @@
-"""Tables and filters of plans and computations."""
+"""Table of plans; filters of plans and computations."""
 
 import django_filters as filters
 import django_tables2 as tables
 
+from webapp.common.tables import DASH, NumberColumn, Table, TimeColumn
 from webapp.planning.models import Computation, ComputationState, Plan
-from webapp.planning.placement_form import SOURCE_WORDS
-from webapp.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
 
 
 class PlanTable(Table):
@@ -35,52 +34,6 @@ class PlanFilterSet(filters.FilterSet):
     class Meta:
         model = Plan
         fields = ["q"]
-
-
-class ComputationTable(Table):
-    name = tables.LinkColumn("schedules:schedule-detail", args=[tables.A("pk")], verbose_name="Comparison")
-    kind = tables.Column(accessor="get_kind_display", order_by="kind")
-    state = StateColumn()
-    policies = tables.Column(accessor="request__policies", orderable=False)
-    created_at = TimeColumn(verbose_name="Made")
-
-    narrow = ("name", "state")
-
-    class Meta(Table.Meta):
-        model = Computation
-        fields = ("name", "kind", "state", "policies", "created_by", "created_at")
-        order_by = "-created_at"
-
-    def render_policies(self, value: list[str]) -> str:
-        return ", ".join(value)
-
-    def render_state(self, record: Computation) -> str:
-        return state(record.state, record.get_state_display())
-
-
-class PlacementTable(Table):
-    name = tables.LinkColumn("placement:placement-detail", args=[tables.A("pk")], verbose_name="Placement")
-    state = StateColumn()
-    source = tables.Column("Devices from", orderable=False)
-    grid = tables.Column("Stages × pipelines", orderable=False)
-    cost_s = NumberColumn("Cost", unit="s an iteration", decimals=3, orderable=False)
-    created_at = TimeColumn(verbose_name="Made")
-
-    narrow = ("name", "state", "cost_s")
-
-    class Meta(Table.Meta):
-        model = Computation
-        fields = ("name", "state", "source", "grid", "cost_s", "created_by", "created_at")
-        order_by = "-created_at"
-
-    def render_state(self, record: Computation) -> str:
-        return state(record.state, record.get_state_display())
-
-    def render_grid(self, value: list[int]) -> str:
-        return " × ".join(f"{count:,}" for count in value)
-
-    def render_source(self, value: str) -> str:
-        return SOURCE_WORDS[value]
 
 
 class ComputationFilterSet(filters.FilterSet):

@@ -23,7 +23,7 @@ def _beat() -> None:
     import structlog
     from django.db import DatabaseError, connection
 
-    from webapp.live import liveness
+    from webapp.computations import liveness
 
     while True:
         try:
@@ -40,7 +40,7 @@ def _end(**kwargs: object) -> None:
     _ending.set()
 
 
-@shared_task(name="planning.compute", time_limit=None, acks_late=False)
+@shared_task(name="computations.compute", time_limit=None, acks_late=False)
 def compute(pk: str) -> None:
     """Answer one computation, if it still waits for an answer."""
     from webapp.planning.computing import work_at
@@ -48,7 +48,7 @@ def compute(pk: str) -> None:
     work_at(uuid.UUID(pk), ending=_ending.is_set)
 
 
-@shared_task(name="planning.requeue_lost")
+@shared_task(name="computations.requeue_lost")
 def requeue_lost() -> None:
     """Send again the computations whose worker or message was lost."""
     from webapp.planning import services

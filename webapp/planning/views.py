@@ -2,7 +2,6 @@
 
 import json
 import uuid
-from dataclasses import replace
 from typing import Any
 
 from django.contrib import messages
@@ -19,20 +18,16 @@ from engine.plan.answer import WHAT_IF_S
 from engine.plan.request import PlanRequest
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import may, require, require_somewhere, visible_or_404
-from webapp.asked_once import fresh_key
-from webapp.figures import download
-from webapp.jobs.models import Run
-from webapp.jobs.services import launch_placement, launch_plan
-from webapp.jobs.tables import RunTable
-from webapp.lists import bound_table, list_page
+from webapp.common.additions import extended
+from webapp.common.asked_once import fresh_key
+from webapp.common.figures import download
+from webapp.common.lists import list_page
+from webapp.common.queries import whole
+from webapp.common.sources import first_values
 from webapp.planning import services
 from webapp.planning.compose import initial_of
-from webapp.planning.dry import dry_run, dry_run_document, refusal
 from webapp.planning.forms import PlanForm, everywhere
-from webapp.planning.measured_run import MeasuredRun, initial_of_run, measured
 from webapp.planning.models import OPEN, Computation, ComputationKind, ComputationState, Plan
-from webapp.planning.placement_predicted import option_on_placement
-from webapp.planning.placing import placement_to_launch
 from webapp.planning.plan_tables import (
     compared_fronts,
     compared_lines,
@@ -41,13 +36,12 @@ from webapp.planning.plan_tables import (
     plan_file,
     side_by_side,
 )
-from webapp.planning.plan_work import answers_at_once
 from webapp.planning.refinement import refinement_of
 from webapp.planning.selectors import plan_context, refining_context, result_of
 from webapp.planning.services.refinements import wants_second_look
 from webapp.planning.tables import PlanFilterSet, PlanTable
 from webapp.planning.what_if import asked
-from webapp.queries import whole
+from webapp.planning.work import answers_at_once
 
 MOST_COMPARED = 6
 MOST_OFFERED = 50  # plans to choose from on the page of a comparison
@@ -67,8 +61,8 @@ def plan_list(request: HttpRequest) -> HttpResponse:
 
 def plan_create(request: HttpRequest) -> HttpResponse:
     require_somewhere(request.user)
-    found = _measured(request)
-    form = PlanForm(request.POST or None, user=request.user, initial=_initial(request, found))
+    offered, told = first_values("plan", request)
+    form = PlanForm(request.POST or None, user=request.user, initial=_initial(request, offered))
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
         try:
@@ -82,7 +76,7 @@ def plan_create(request: HttpRequest) -> HttpResponse:
             form.take_errors(error)
     context = {
         "title": "New plan", "form": form, "sections": form.sections, "submit_label": "Compute plan",
-        "cancel_url": reverse("planning:plan-list"), "wide": True, "measured": found,
+        "cancel_url": reverse("planning:plan-list"), "wide": True, **told,
     }  # fmt: skip
     return render(request, "planning/plan_form.html", context, status=422 if form.errors else 200)
 
@@ -136,23 +130,9 @@ def plan_stop(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     return redirect("planning:plan-computing", pk=pk)
 
 
-def _measured(request: HttpRequest) -> MeasuredRun | None:
-    """What the run named by ?run= measured, which the user must be able to read; None where none is named."""
-    pk = whole(request.GET.get("run"))
-    if pk is None:
-        return None
-    run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=pk)
-    found = measured(run)
-    if found is None:
-        messages.info(
-            request, f"{run} has measured no whole iteration yet, or its spans are not kept any more."
-        )
-    return found
-
-
-def _initial(request: HttpRequest, found: MeasuredRun | None) -> dict[str, Any]:
+def _initial(request: HttpRequest, offered: dict[str, Any] | None) -> dict[str, Any]:
     """The values of the plan named by ?from=, of one that was only asked for (?again=), which the user
-    must be able to read, or of a run with what it measured; else the inventory's data centres."""
+    must be able to read, or what a later app offers; else the inventory's data centres."""
     if request.GET.get("again"):
         try:
             asked_for = _computing(request, uuid.UUID(request.GET["again"]))
@@ -165,7 +145,7 @@ def _initial(request: HttpRequest, found: MeasuredRun | None) -> dict[str, Any]:
         return {**initial_of(unmade), "name": asked_for.name}
     source = whole(request.GET.get("from"))
     if source is None:
-        return everywhere(request.user) if found is None else initial_of_run(found)
+        return everywhere(request.user) if offered is None else offered
     return initial_of(visible_or_404(Plan.objects.all(), request.user, pk=source))
 
 
@@ -179,36 +159,12 @@ def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
     query = f"?{context['what_query']}" if context["what_query"] else ""
     context["document_url"] = reverse("planning:plan-document", args=[pk]) + query
     context["address"] = request.build_absolute_uri(reverse("planning:plan-detail", args=[pk]) + query)
-    selected, changed = context["selected"], context["what"].is_changed
-    may_launch = selected and not changed and selected["launch"]["ok"]
-    context["dry"] = _before_launch(context) if may_launch else None
-    if may_launch and (why := refusal(context["dry"])):
-        selected["launch"] |= {"ok": False, "reason": why}
+    context = extended("plan", request, context)
     if request.headers.get("HX-Request"):
         response = render(request, "planning/plan_answer.html", context | {"fragment": True})
         response["HX-Replace-Url"] = context["address"]
         return response
-    runs = Run.objects.visible_to(request.user).for_lists().filter(job__plan=plan)
-    context["runs"] = bound_table(request, RunTable, runs, prefix="runs-")
-    return render(request, "planning/plan_detail.html", context)
-
-
-def _before_launch(context: dict[str, Any]) -> dict[str, Any]:
-    """The dry run of the option shown, on its placement where a launch takes that; the label says which."""
-    plan, selected, stock = context["plan"], context["selected"], context["stock"]
-    index, launch = selected["index"], selected["launch"]
-    placement = context["placing"].used
-    if placement is None:
-        return dry_run(plan, index, stock)
-    try:
-        placed = option_on_placement(plan, plan.result["options"][index], placement)
-    except InputError as error:
-        told = f"{error.allowed[:1].upper()}{error.allowed[1:]}: {error.value}."
-        context["placing"] = replace(context["placing"], state="failed", reason=told)
-        return dry_run(plan, index, stock)
-    lack = stock.shortage(plan.team_id, placed.document, placed.seats)
-    launch |= {"label": f"{launch['label']}, placed", "reason": lack.text if lack else ""}
-    return dry_run_document(placed.document, plan.team, stock, placed.seats)
+    return render(request, "planning/plan_detail.html", extended("plan-whole", request, context))
 
 
 def _visible(request: HttpRequest, pk: int) -> Plan:
@@ -322,43 +278,5 @@ def plan_compare(request: HttpRequest) -> HttpResponse:
     return render(request, "planning/plan_compare.html", context)
 
 
-@require_POST
-def plan_launch(request: HttpRequest, pk: int) -> HttpResponse:
-    plan = _visible(request, pk)
-    try:
-        key, index = request.POST.get("idempotency_key", ""), _index(request, plan)
-        require(request.user, plan.team)
-        placement = placement_to_launch(plan, index, request.POST.get("placement", ""))
-        if placement is None:
-            run = _launch_option(request.user, plan, index, key)
-        else:
-            run = _launch_placed(request.user, plan, index, placement, key)
-    except InputError as error:
-        messages.error(request, f"Not launched: {error}.")
-        return redirect("planning:plan-detail", pk=pk)
-    return redirect("jobs:run-detail", pk=run.pk)
-
-
-def _launch_option(user: Any, plan: Plan, index: int, key: str) -> Run:
-    if why := refusal(dry_run(plan, index)):
-        raise InputError("option", index, why.rstrip("."))
-    return launch_plan(user, plan, index, key=key)
-
-
-def _launch_placed(user: Any, plan: Plan, index: int, placement: Computation, key: str) -> Run:
-    placed = option_on_placement(plan, plan.result["options"][index], placement)
-    if why := refusal(dry_run_document(placed.document, plan.team, seats=placed.seats)):
-        raise InputError("option", index, why.rstrip("."))
-    return launch_placement(user, placement, name=plan.name, placed=placed, key=key)
-
-
 def _name(request: HttpRequest) -> str:
     return request.POST.get("name", "").replace("\0", "").strip()
-
-
-def _index(request: HttpRequest, plan: Plan) -> int:
-    text = request.POST.get("option", "")
-    index = whole(text, len(plan.result["options"]) - 1)
-    if index is None:
-        raise InputError("option", text, "must be the index of an option of this plan")
-    return index

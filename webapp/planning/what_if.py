@@ -16,9 +16,9 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.answer import WHAT_IF_S, plan
 from engine.plan.request import PlanRequest
+from webapp.common.queries import whole
 from webapp.planning.compose import transfer_to_forward
 from webapp.planning.models import Plan
-from webapp.queries import whole
 
 LEAST_GPUS, LEAST_MS, LEAST_GBPS = 16, 50.0, 10.0  # where a slider ends at least
 MOST_SLIDERS = 60  # more data centres or links than this have no sliders each

@@ -8,7 +8,7 @@ from typing import Any
 from django.http import JsonResponse
 
 from engine.inputs import nearest
-from webapp.accounts.services import request_id
+from webapp.common.logs import request_id
 from webapp.prefill.quota import Drawn
 
 # Type of an error body by HTTP status.

@@ -1,6 +1,7 @@
 from django.apps import AppConfig
 
-from webapp.navigation import Entry, register
+from webapp.common import additions, dependants
+from webapp.common.navigation import Entry, register
 
 
 class PrefillConfig(AppConfig):
@@ -9,7 +10,14 @@ class PrefillConfig(AppConfig):
     def ready(self) -> None:
         from webapp.accounts.models import OPERATORS, READERS, Role
         from webapp.prefill.models import Tenancy
+        from webapp.prefill.selectors import tenancies_in
 
+        additions.register(
+            additions.Addition(
+                page="run", order=10, name="prefill", templates={"links": "prefill/run_link.html"}
+            )
+        )
+        dependants.register(dependants.Dependants(order=50, kind="tenancy", rows=tenancies_in))
         everybody = [*READERS, Role.TENANT]
         register(
             Entry(

@@ -11,8 +11,8 @@ from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from webapp import broker
 from webapp.accounts.permissions import may
+from webapp.common import broker
 from webapp.prefill.answers import ApiError
 from webapp.prefill.models import ASKERS, ApiKey, Tenancy, TenancyPlace, TenancyStatus
 from webapp.prefill.services import note_key_use

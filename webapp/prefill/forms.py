@@ -7,9 +7,9 @@ from django.core.exceptions import ValidationError
 from django.db.models import Q
 
 from webapp.accounts.models import Team
-from webapp.formkit import Sectioned
+from webapp.common.formkit import Sectioned
+from webapp.common.money import MICRO, micro_dollars
 from webapp.inventory.models import DataCenter
-from webapp.money import MICRO, micro_dollars
 from webapp.prefill.catalogue import context_tokens, gpu_types, models
 from webapp.prefill.models import ASKERS, MOST_DAYS, MOST_PRICE, Tenancy, TenancyPlace
 from webapp.prefill.served import desks_in, served_models

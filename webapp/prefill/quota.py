@@ -6,7 +6,7 @@ twice its limit. Taking is one script: two requests cannot take the same tokens.
 
 from dataclasses import dataclass
 
-from webapp import broker
+from webapp.common import broker
 
 MINUTE_S = 60.0
 # KEYS: the bucket. ARGV: its size, tokens wanted, whether to take them. The clock is the server's.

@@ -9,10 +9,16 @@ import redis
 from django.db.models import Count, Q, QuerySet, Sum
 from django.utils import timezone
 
+from webapp.inventory.models import DataCenter, Thing
 from webapp.prefill import quota
 from webapp.prefill.models import ApiKey, Notice, Outcome, Tenancy, UsageEvent
 
 NEWS = 10
+
+
+def tenancies_in(thing: Thing) -> QuerySet[Tenancy] | None:
+    """The tenancies that are sold GPU time in a data centre."""
+    return Tenancy.objects.filter(places__dc=thing) if isinstance(thing, DataCenter) else None
 
 
 def tenancies(user: Any) -> QuerySet[Tenancy]:

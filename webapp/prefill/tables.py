@@ -2,9 +2,9 @@
 
 import django_tables2 as tables
 
-from webapp.money import dollars
+from webapp.common.money import dollars
+from webapp.common.tables import DASH, NumberColumn, Table, TimeColumn, state
 from webapp.prefill.models import ApiKey, KeyState, Outcome, Tenancy, TenancyStatus, UsageEvent
-from webapp.tables import DASH, NumberColumn, Table, TimeColumn, state
 
 SHAPES = {
     TenancyStatus.REQUESTED: "waiting",

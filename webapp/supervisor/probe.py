@@ -16,7 +16,7 @@ import psycopg
 from engine.errors import InputError
 from webapp.supervisor.given_files import with_files_read
 
-# Name of the beat (webapp.live.liveness), and the most seconds since it.
+# Name of the beat (webapp.computations.liveness), and the most seconds since it.
 BEATS = {
     "ingest": ("ingest", 30),
     "control": ("reconciler", 60),
@@ -65,7 +65,7 @@ def _beat(part: str, environ: Mapping[str, str]) -> str:
     try:
         with psycopg.connect(environ.get("DATABASE_URL", ""), connect_timeout=ANSWER_WITHIN_S) as line:
             found = line.execute(
-                "SELECT extract(epoch FROM now() - at) FROM live_beat WHERE name = %s", [name]
+                "SELECT extract(epoch FROM now() - at) FROM computations_beat WHERE name = %s", [name]
             ).fetchone()
     except psycopg.Error as error:
         return f"the database does not answer ({type(error).__name__})"

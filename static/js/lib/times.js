@@ -26,7 +26,7 @@ const WRITE = {
   clock: (p) => `${p.hour}:${p.minute}:${p.second}`,
 };
 
-/** How long ago `date` was: 41 s ago, 52 min ago, 3 h ago; the same words as webapp/markup.py. */
+/** How long ago `date` was: 41 s ago, 52 min ago, 3 h ago; the same words as webapp/common/markup.py. */
 export function ago(date) {
   const seconds = Math.round((Date.now() - date) / 1000), size = Math.abs(seconds);
   const [each, unit] = [[86_400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([s]) => size >= s) ?? [1, "s"];
@@ -34,7 +34,7 @@ export function ago(date) {
   return seconds < 0 ? `in ${amount}` : `${amount} ago`;
 }
 
-/** `date` in the reader's zone; styles as in webapp/markup.py, "minute cell" leaves the zone to the column's head; "recent" is the clock of today, else day and minute. */
+/** `date` in the reader's zone; styles as in webapp/common/markup.py, "minute cell" leaves the zone to the column's head; "recent" is the clock of today, else day and minute. */
 export function written(date, style = "second") {
   const [asked, rest] = style.split(" ");
   if (asked === "ago") return ago(date);

@@ -1,6 +1,6 @@
 """Every change of users, teams and roles, and the audit row that every service writes."""
 
-from webapp.accounts.services.audit import record, request_id
+from webapp.accounts.services.audit import record
 from webapp.accounts.services.invitations import (
     accept_invitation,
     invite,
@@ -40,6 +40,6 @@ __all__ = [
     "deactivate", "drop_sessions", "end_other_sessions", "ensure_team", "ensure_user", "forget_expired",
     "invite", "join_with_new_account", "keep_an_admin", "make_reset_link", "move_session",
     "note_failed_login", "note_login", "note_logout", "note_reset_mail", "open_invitation", "record",
-    "remove_member", "rename_team", "request_id", "reset_password", "revoke_invitation", "set_role",
+    "remove_member", "rename_team", "reset_password", "revoke_invitation", "set_role",
     "token_hash", "unlock",
 ]  # fmt: skip

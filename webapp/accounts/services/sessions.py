@@ -10,9 +10,9 @@ from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.utils import timezone
 
-from webapp import broker
 from webapp.accounts.models import AuditEntry, LoginSession, User
 from webapp.accounts.services.audit import record
+from webapp.common import broker
 
 UNKNOWN = "an unknown name"  # what was typed is not kept: it may be a password
 QUIET = timedelta(minutes=1)  # one row for all that an address tries on unknown names meanwhile

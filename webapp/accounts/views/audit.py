@@ -14,16 +14,14 @@ from webapp.accounts.filters import AuditFilterSet
 from webapp.accounts.models import ADMINS, AuditEntry, Membership, Team, User
 from webapp.accounts.permissions import require_somewhere, visible_or_404
 from webapp.accounts.tables import AuditTable
-from webapp.lists import bound_table, list_page
-from webapp.queries import whole
+from webapp.common.lists import bound_table, list_page
+from webapp.common.queries import whole
 
 SAME_REQUEST = 20
 FORMATS = {
     "csv": ("text/csv; charset=utf-8", export.as_csv_line, export.csv_line(list(export.FIELDS))),
     "jsonl": ("application/jsonl; charset=utf-8", export.as_json_line, ""),
 }
-# Pages of things that are not called after their model.
-PAGES = {"wanlink": "inventory:link-detail", "user": "accounts:person-detail", "team": "accounts:team-edit"}
 
 
 def audit_list(request: HttpRequest) -> HttpResponse:
@@ -88,7 +86,8 @@ def object_url(entry: AuditEntry, user: Any) -> str:
     model = next((m for m in apps.get_models() if m._meta.model_name == entry.object_type), None)
     if model is None or whole(entry.object_id) is None:
         return ""
-    name = PAGES.get(entry.object_type, f"{model._meta.app_label}:{entry.object_type}-detail")
+    # A model whose page is not called after it says how that is called.
+    name = getattr(model, "page_name", f"{model._meta.app_label}:{entry.object_type}-detail")
     try:
         url = reverse(name, args=[entry.object_id])
     except NoReverseMatch:

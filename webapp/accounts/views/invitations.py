@@ -19,7 +19,7 @@ from webapp.accounts.models import ADMINS, Invitation, InvitationState, Role
 from webapp.accounts.permissions import require_somewhere, visible_or_404
 from webapp.accounts.tables import InvitationTable
 from webapp.accounts.views.login import began
-from webapp.lists import list_page
+from webapp.common.lists import list_page
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 

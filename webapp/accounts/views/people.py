@@ -16,7 +16,7 @@ from webapp.accounts.forms import RoleForm
 from webapp.accounts.models import ADMINS, Membership, Role, User
 from webapp.accounts.permissions import may_manage, require_manager, require_somewhere, visible_or_404
 from webapp.accounts.tables import MemberTable
-from webapp.lists import list_page
+from webapp.common.lists import list_page
 
 Service = Callable[[Any, User], Any]
 

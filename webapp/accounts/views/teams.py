@@ -14,7 +14,7 @@ from webapp.accounts.forms import TeamForm
 from webapp.accounts.models import ADMINS, Team
 from webapp.accounts.permissions import require_somewhere
 from webapp.accounts.tables import TeamTable
-from webapp.lists import list_page
+from webapp.common.lists import list_page
 
 
 def team_list(request: HttpRequest) -> HttpResponse:

@@ -17,9 +17,11 @@ from webapp.inventory.models.pool import GpuPool, GpuPoolQuerySet
 from webapp.inventory.models.probe import NodeProbe, NodeProbeQuerySet
 from webapp.inventory.models.trial import LinkTrial, LinkTrialQuerySet
 
+Thing = DataCenter | GpuPool | Node | WanLink  # what people create, change and delete
+
 __all__ = [
     "FINITE", "NAME", "NAME_PATTERN", "DataCenter", "DataCenterQuerySet", "Device", "GpuPool",
     "GpuPoolQuerySet", "JoinToken", "LinkMeasurement", "LinkSource", "LinkTrial",
-    "LinkTrialQuerySet", "Node", "NodeProbe", "NodeProbeQuerySet", "NodeQuerySet", "NodeState",
+    "LinkTrialQuerySet", "Node", "NodeProbe", "NodeProbeQuerySet", "NodeQuerySet", "NodeState", "Thing",
     "WanLink", "WanLinkQuerySet", "free_ports", "silence",
 ]  # fmt: skip

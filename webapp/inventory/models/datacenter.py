@@ -6,47 +6,16 @@ from typing import Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Aggregate, Count, Exists, OuterRef, Q, Subquery, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import Q
 
 from webapp.accounts.models import Team
 from webapp.inventory.models.limits import FINITE, NAME, known_country, known_time_zone
-
-
-def _counted(rows: models.QuerySet[Any], what: Aggregate) -> Coalesce:
-    whole = rows.annotate(counted=what).values("counted")
-    return Coalesce(Subquery(whole, output_field=models.IntegerField()), 0)
 
 
 class DataCenterQuerySet(models.QuerySet["DataCenter"]):
     def visible_to(self, user: Any) -> DataCenterQuerySet:
         """Data centres of the teams that `user` reads."""
         return self.filter(team__in=Team.objects.visible_to(user))
-
-    def with_counts(self) -> DataCenterQuerySet:
-        """Adds `node_count`, `online_count` (nodes that answer), `gpu_count`, `least_price` (of a GPU hour).
-
-        Each counts by itself: a filter may join other tables.
-        """
-        from webapp.inventory.models.node import Node  # nodes know their data centre, not the other way round
-        from webapp.inventory.models.pool import GpuPool
-
-        here = Node.objects.filter(dc=OuterRef("pk")).order_by().values("dc")
-        online = Node.objects.online().filter(dc=OuterRef("pk")).order_by().values("dc")
-        prices = GpuPool.objects.filter(dc=OuterRef("pk")).order_by("price_per_gpu_hour")
-        return self.annotate(
-            node_count=_counted(here, Count("pk")),
-            online_count=_counted(online, Count("pk")),
-            gpu_count=_counted(here, Sum("gpus")),
-            least_price=Subquery(prices.values("price_per_gpu_hour")[:1]),
-        )
-
-    def with_silent_nodes(self) -> DataCenterQuerySet:
-        """Those of which a node does not answer."""
-        from webapp.inventory.models.node import Node
-
-        quiet = Node.objects.exclude(pk__in=Node.objects.online().values("pk"))
-        return self.filter(Exists(quiet.filter(dc=OuterRef("pk"))))
 
 
 class DataCenter(models.Model):

@@ -43,6 +43,7 @@ class WanLink(models.Model):
         "LinkMeasurement", null=True, on_delete=models.SET_NULL, related_name="+", editable=False
     )
 
+    page_name = "inventory:link-detail"
     objects = WanLinkQuerySet.as_manager()
 
     class Meta:

@@ -11,6 +11,7 @@ from django.utils import timezone
 from engine.cluster import tcp
 from engine.cluster.regions import countries, distance_km, least_latency_ms
 from webapp.accounts.permissions import may
+from webapp.common.lists import bound_table
 from webapp.inventory.catalogue import position, position_text
 from webapp.inventory.models import DataCenter, GpuPool, LinkTrial, WanLink
 from webapp.inventory.node_tables import NodeTable
@@ -19,7 +20,6 @@ from webapp.inventory.selectors.nodes import nodes_for_lists
 from webapp.inventory.selectors.use import Use, gpu_use
 from webapp.inventory.services import team_of
 from webapp.inventory.tables import LinkTable, MeasurementTable, PoolTable
-from webapp.lists import bound_table
 
 
 def detail_context(request: HttpRequest, thing: DataCenter | WanLink) -> dict[str, Any]:
@@ -45,7 +45,6 @@ def _datacenter(request: HttpRequest, dc: DataCenter) -> dict[str, Any]:
         "pools": bound_table(request, PoolTable, pools, prefix="pools-"),
         "nodes": bound_table(request, NodeTable, nodes, prefix="nodes-", exclude=("dc",)),
         "links": bound_table(request, LinkTable, links, prefix="links-"),
-        "runs": _runs(request, Q(ranks__dc=dc)),
     }
 
 
@@ -63,7 +62,6 @@ def _link(request: HttpRequest, link: WanLink) -> dict[str, Any]:
         "distance_km": distance_km(here, there) if here and there else None,
         "charts": link_charts(link),
         "history": bound_table(request, MeasurementTable, history, prefix="history-"),
-        "runs": _runs(request, Q(ranks__dc=link.a_id) & Q(pk__in=_run_ids(link.b_id))),
     }
 
 
@@ -77,17 +75,3 @@ def tcp_figures(link: WanLink) -> dict[str, Any]:
     single = tcp.single_connection(link.latency_ms / 1000)
     needed = tcp.connections_needed(link.bandwidth_gbps * 1e9 / 8, single)
     return {"single_gbps": None if math.isinf(single) else single * 8 / 1e9, "connections_needed": needed}
-
-
-def _run_ids(dc_id: int) -> Any:
-    from webapp.jobs.models import RankState
-
-    return RankState.objects.filter(dc_id=dc_id).values("run")
-
-
-def _runs(request: HttpRequest, where: Q) -> Any:
-    from webapp.jobs.models import Run
-    from webapp.jobs.tables import RunTable
-
-    runs = Run.objects.visible_to(request.user).for_lists().filter(where).distinct()
-    return bound_table(request, RunTable, runs, prefix="runs-")

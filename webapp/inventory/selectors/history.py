@@ -8,8 +8,8 @@ from typing import Any
 
 from django.utils.safestring import SafeString
 
+from webapp.common.markup import STYLES
 from webapp.inventory.models import LinkMeasurement, LinkSource, WanLink
-from webapp.markup import STYLES
 
 MOST_POINTS = 200
 WIDE, HIGH, LEFT, FOOT, HEAD = (

@@ -12,7 +12,8 @@ from engine import __version__
 from engine.versions import remedy
 from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import may
-from webapp.inventory.models import DataCenter, Device, Node, NodeProbe, silence
+from webapp.common.work import work
+from webapp.inventory.models import Device, Node, NodeProbe, silence
 
 
 def clock_offset_s(node: Node) -> float:
@@ -37,24 +38,9 @@ def _offset_s(offset_ms: float | None, rtt_ms: float | None) -> float:
     return offset_ms / 1e3
 
 
-def runs_on(thing: Node | DataCenter) -> Any:
-    """The runs with living ranks on `thing`, the oldest first."""
-    from webapp.jobs.models import (  # jobs know the inventory, not the other way round
-        RANK_OVER,
-        RankState,
-        Run,
-    )
-
-    there = {"node": thing} if isinstance(thing, Node) else {"dc": thing}
-    ranks = RankState.objects.filter(**there).exclude(state__in=RANK_OVER)
-    return Run.objects.open().filter(pk__in=ranks.values("run")).select_related("job__team").order_by("pk")
-
-
 def nodes_for_lists() -> Any:
     """Nodes with what lists show of them, `busy` GPUs among it."""
-    from webapp.jobs.models import RANK_OVER, RankState
-
-    held = RankState.objects.filter(node=OuterRef("pk")).exclude(state__in=RANK_OVER).order_by()
+    held = work().held().filter(node=OuterRef("pk")).order_by()
     busy = Subquery(held.values("node").annotate(n=Count("pk")).values("n"))
     return (
         Node.objects.select_related("dc")
@@ -65,16 +51,11 @@ def nodes_for_lists() -> Any:
 
 def node_page(user: Any, node: Node) -> dict[str, Any]:
     """What the page of `node` shows."""
-    from webapp.jobs.models import HOLDING
-
-    ranks = node.ranks.filter(run__status__in=HOLDING).select_related("run__job").order_by("gpu")
     token = node.join_tokens.first()
     return {
         "node": node,
         "may_operate": may(user, node.dc.team),
         "may_admin": may(user, node.dc.team, ADMINS),
-        "ranks": ranks,
-        "leaving": [run for run in runs_on(node) if run.boundary_why] if node.is_draining else [],
         "hardware": node.seen_hardware,
         "devices": _devices(node),
         "mismatch": mismatch(node),
@@ -82,7 +63,6 @@ def node_page(user: Any, node: Node) -> dict[str, Any]:
         "site_version": __version__,
         "remedy": remedy(site=__version__, agent=node.version) if node.is_skewed else "",
         "probes": latest_probes(user, node),
-        "credentials": None,
         "silent_after_s": f"{silence().total_seconds():.0f}",
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 from django.db.models import Count, F, Q, QuerySet, Sum
 from django.utils import timezone
 
+from webapp.common.work import work
 from webapp.inventory.models import Node, silence
 
 
@@ -45,10 +46,8 @@ class Use:
 
 def gpu_use(dcs: Iterable[int] | QuerySet[Any, Any]) -> dict[int, Use]:
     """The use of each data centre of `dcs` (ids, or their query) that has nodes."""
-    from webapp.jobs.models import RANK_OVER, RankState  # jobs know the inventory, not the other way round
-
     answers = Q(last_seen__gte=timezone.now() - silence())
-    held = RankState.objects.filter(dc__in=dcs).exclude(state__in=RANK_OVER).order_by()
+    held = work().held().filter(dc__in=dcs).order_by()
     busy: dict[int, tuple[int, Any]] = {
         pk: (count, cost)
         for pk, count, cost in held.values_list("dc").annotate(

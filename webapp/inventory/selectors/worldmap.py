@@ -10,6 +10,7 @@ import numpy as np
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
+from webapp.common.work import Flows
 from webapp.inventory.catalogue import position
 from webapp.inventory.layout import (
     HIGH,
@@ -27,9 +28,6 @@ from webapp.inventory.layout import (
 from webapp.inventory.models import DataCenter, WanLink
 from webapp.inventory.selectors.matrix import most_linked
 from webapp.inventory.selectors.use import Use, gpu_use
-
-# Gbit/s that go over links now, by team and the names of their two data centres (webapp/live/flows.py).
-Flows = Mapping[tuple[int, frozenset[str]], float]
 
 SQUARE, PITCH, ACROSS, MOST_SQUARES = 7, 9, 8, 64
 MOST_PLATES = 18  # data centres with squares and figures; more are a dot with a name where there is room

@@ -54,6 +54,6 @@ def _site_key(name: str) -> str:
 
 
 def _client() -> Any:
-    from webapp.broker import client
+    from webapp.common.broker import client
 
     return client()

@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
+from webapp.common.work import work
 from webapp.inventory.models import DataCenter, Node
 
 
@@ -27,9 +28,6 @@ def drain(actor: Any, thing: Node | DataCenter, runs: str = DrainRuns.FINISH) ->
     PermissionDenied
         `actor` is no operator of its team.
     """
-    from webapp.inventory.selectors import runs_on
-    from webapp.jobs import services as jobs  # jobs know the inventory, not the other way round
-
     choice = DrainRuns(runs)
     team = thing.dc.team if isinstance(thing, Node) else thing.team
     require(actor, team)
@@ -40,10 +38,7 @@ def drain(actor: Any, thing: Node | DataCenter, runs: str = DrainRuns.FINISH) ->
         record(actor, "drain", thing, team=team, before={"draining_since": None}, after=after)
     if choice == DrainRuns.FINISH:
         return 0
-    ended = 0
-    for run in runs_on(thing):
-        ended += jobs.stop_at_boundary(actor, run, why=f"{thing} is draining", again=choice == DrainRuns.MOVE)
-    return ended
+    return work().end(actor, thing, choice == DrainRuns.MOVE)
 
 
 @transaction.atomic

@@ -11,9 +11,9 @@ from django.utils import timezone
 from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
+from webapp.common.reported import number
 from webapp.inventory.models import Node
 from webapp.inventory.services.broker import drop_broker_user, node_broker_url, set_broker_user
-from webapp.reported import number
 
 LARGEST_HARDWARE = 64 * 1024  # characters of JSON
 

@@ -4,7 +4,7 @@ import secrets
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from django.db import models, transaction
 from django.utils import timezone
@@ -12,21 +12,16 @@ from django.utils import timezone
 from engine.errors import InputError
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
+from webapp.common.reported import number
+from webapp.inventory.dispatch import BrokerDown, Send, send_task
 from webapp.inventory.models import DataCenter, Node, NodeProbe, WanLink
 from webapp.inventory.models.node import NodeState
 from webapp.inventory.services.links import record_measurement
-from webapp.reported import number
 
 TASK = "workers.probe_peers"
 SECONDS = 6.0  # all agents listen, and ask for half of that
 MOST_NODES = 48
 KEPT = 20  # answers per pair
-
-
-class Send(Protocol):
-    """As `webapp.jobs.dispatch.send_task`."""
-
-    def __call__(self, node_name: str, task: str, kwargs: Mapping[str, Any]) -> str: ...
 
 
 @transaction.atomic
@@ -65,8 +60,6 @@ def probe_nodes(
 
 
 def _ask(probe: str, pairs: list[tuple[Node, Node]], nodes: dict[int, Node], send: Send | None) -> None:
-    from webapp.jobs.dispatch import BrokerDown, send_task
-
     secret = secrets.token_hex(16)
     peers: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for a, b in pairs:

@@ -11,10 +11,10 @@ from engine.cluster import tcp
 from engine.errors import InputError
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
+from webapp.common.reported import number
+from webapp.inventory.dispatch import BrokerDown, Send, send_task
 from webapp.inventory.models import Device, LinkTrial, Node, WanLink
 from webapp.inventory.services.links import record_measurement
-from webapp.inventory.services.probes import Send
-from webapp.reported import number
 
 TASK = "workers.measure_link"
 COUNTS = (1, 2, 4, 8, 16, 32)  # TCP connections; it ends where more give no more
@@ -75,8 +75,6 @@ def _is_emulated(source: Node, target: Node) -> bool:
 
 
 def _ask(trial: LinkTrial, send: Send | None) -> None:
-    from webapp.jobs.dispatch import BrokerDown, send_task
-
     link, target = trial.link, trial.target
     figures = {
         "latency_ms": link.latency_ms, "bandwidth_gbps": link.bandwidth_gbps,

@@ -8,12 +8,11 @@ from django.db.models import ProtectedError
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.inventory.models import DataCenter, GpuPool, LinkSource, Node, WanLink
+from webapp.inventory.models import DataCenter, GpuPool, LinkSource, Node, Thing, WanLink
 from webapp.inventory.services.blocked import blocked_by
 from webapp.inventory.services.broker import drop_broker_user
 from webapp.inventory.services.links import MEASURED, record_measurement
 
-Thing = DataCenter | GpuPool | Node | WanLink
 T = TypeVar("T", bound=Thing)
 
 

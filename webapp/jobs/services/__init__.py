@@ -1,7 +1,7 @@
 """Every change of a job or run: what people decide, and what nodes report. One transaction each."""
 
 from webapp.jobs.services.adapting import record_adapted
-from webapp.jobs.services.boundary import record_boundary, stop_at_boundary
+from webapp.jobs.services.boundary import fail_run, forget_stopped_work, record_boundary, stop_at_boundary
 from webapp.jobs.services.checkpoints import record_checkpoint
 from webapp.jobs.services.launch import (
     clone_run,
@@ -30,9 +30,7 @@ from webapp.jobs.services.status import (
     Waiting,
     add_mark,
     cancel_run,
-    fail_run,
     finish_stopped,
-    forget_stopped_work,
     lock,
     set_status,
     wait_for,

@@ -1,4 +1,4 @@
-"""Ending a run after a whole iteration, and starting it again elsewhere: what draining a node asks for."""
+"""Runs that end: after a whole iteration, failed, or on their way to other nodes."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ from django.db import transaction
 
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.jobs import notify
+from webapp.jobs import disturbances, notify
 from webapp.jobs.models import Desired, MarkLevel, Run, Status
+from webapp.jobs.services.launch import launch_run
 from webapp.jobs.services.status import add_mark, cancel_run, lock, set_status
 
 
@@ -73,12 +74,30 @@ def finish(run: Run) -> None:
     go_on_elsewhere(run)
 
 
+@transaction.atomic
+def fail_run(run: Run, reason: str) -> Run:
+    """End `run` as failed with `reason`; a run that is over stays as it ended."""
+    run = lock(run.pk)
+    if not run.is_over:
+        set_status(run, Status.FAILED, reason)
+        cost = {} if run.moves else disturbances.failure(reason, done=run.done, saved=run.saved_step)
+        add_mark(run, MarkLevel.ERROR, reason, cost=cost)
+        go_on_elsewhere(run)  # on its way to other nodes: that wish outlives the failure
+        notify.reconcile_soon()
+    return run
+
+
+@transaction.atomic
+def forget_stopped_work(reason: str) -> list[Run]:
+    """Fail every run that has ranks: the whole installation was down and they with it. Returns those runs.
+
+    What was shut down in order has ended before by what they reported; what is queued stays so.
+    """
+    return [fail_run(run, reason) for run in Run.objects.open().exclude(status=Status.QUEUED)]
+
+
 def go_on_elsewhere(run: Run) -> Run | None:
     """Queue the job of a locked `run` that is to move, once; None where it is not."""
-    from webapp.jobs.services.launch import (
-        launch_run,
-    )  # which needs the state of runs, not the other way round
-
     if not run.again:
         return None
     run.again = False

@@ -13,17 +13,17 @@ from engine.job.job import TrainJob
 from engine.job.planned import wants_search
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.asked_once import once
+from webapp.common.asked_once import once
 from webapp.jobs import notify
-from webapp.jobs.document import site_job, train_document
 from webapp.jobs.models import Job, MarkLevel, Run
-from webapp.jobs.placed import PlacedJob
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services.searched import ask_for_schedule
 from webapp.jobs.services.status import add_mark
 from webapp.jobs.stock import Seats
+from webapp.placement.options import placed_plan
+from webapp.placement.placed import PlacedJob
+from webapp.planning.document import site_job, train_document
 from webapp.planning.models import Computation, Plan
-from webapp.planning.placement_plan import placed_plan
 
 FEWER = " (fewer GPUs)"  # ends the name of a job that a run's job became when a machine was lost
 

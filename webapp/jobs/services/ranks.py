@@ -20,10 +20,10 @@ from webapp.jobs.models import (
     Run,
     Status,
 )
-from webapp.jobs.services.boundary import finish, go_on_elsewhere
+from webapp.jobs.services.boundary import fail_run, finish, go_on_elsewhere
 from webapp.jobs.services.link_rates import record_link_rates
 from webapp.jobs.services.recovery import bring_back, fail_or_move
-from webapp.jobs.services.status import add_mark, fail_run, finish_stopped, lock, set_status
+from webapp.jobs.services.status import add_mark, finish_stopped, lock, set_status
 
 
 @transaction.atomic

@@ -12,8 +12,9 @@ from webapp.inventory.models import silence
 from webapp.jobs import disturbances, notify
 from webapp.jobs.models import RANK_OVER, Desired, MarkLevel, RankState, RankStatus, Run, RunEvent, Status
 from webapp.jobs.prediction import predicted_payload
+from webapp.jobs.services.boundary import fail_run
 from webapp.jobs.services.predictions import predict_as_begun, record_prediction
-from webapp.jobs.services.status import add_mark, fail_run, lock
+from webapp.jobs.services.status import add_mark, lock
 
 
 @transaction.atomic

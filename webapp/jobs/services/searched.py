@@ -6,9 +6,9 @@ from django.db import transaction
 
 from webapp.accounts.services import record
 from webapp.jobs import notify
-from webapp.jobs.document import LONGEST_SEARCH_S
 from webapp.jobs.models import MarkLevel, Run
 from webapp.jobs.services.status import add_mark, lock
+from webapp.planning.document import LONGEST_SEARCH_S
 from webapp.planning.models import ComputationKind
 from webapp.planning.services import start
 

@@ -10,10 +10,10 @@ from django.db import transaction
 from django.db.models import Case, F, Value, When
 from django.utils import timezone
 
-from webapp import broker
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.jobs import disturbances, notify
+from webapp.common import broker
+from webapp.jobs import notify
 from webapp.jobs.models import TERMINAL, Desired, MarkLevel, Run, RunEvent, Status
 from webapp.planning.models import Computation
 
@@ -51,21 +51,6 @@ def cancel_run(actor: Any, run: Run) -> Run:
         wait_for(run, "Waits for the broker, which does not answer: its GPUs are told once it does")
     # Again when an agent that lives must have been heard of, and when ranks must have been killed.
     notify.reconcile_soon(0.0, *settings.STOP_LOOK_AGAIN_S)
-    return run
-
-
-@transaction.atomic
-def fail_run(run: Run, reason: str) -> Run:
-    """End `run` as failed with `reason`; a run that is over stays as it ended."""
-    run = lock(run.pk)
-    if not run.is_over:
-        set_status(run, Status.FAILED, reason)
-        cost = {} if run.moves else disturbances.failure(reason, done=run.done, saved=run.saved_step)
-        add_mark(run, MarkLevel.ERROR, reason, cost=cost)
-        from webapp.jobs.services.boundary import go_on_elsewhere  # which moves runs on with what is here
-
-        go_on_elsewhere(run)  # on its way to other nodes: that wish outlives the failure
-        notify.reconcile_soon()
     return run
 
 
@@ -118,15 +103,6 @@ def wait_in_queue(waiting: Iterable[Waiting]) -> None:
     )
     for each in news:
         notify.run_changed(each.run.pk)
-
-
-@transaction.atomic
-def forget_stopped_work(reason: str) -> list[Run]:
-    """Fail every run that has ranks: the whole installation was down and they with it. Returns those runs.
-
-    What was shut down in order has ended before by what they reported; what is queued stays so.
-    """
-    return [fail_run(run, reason) for run in Run.objects.open().exclude(status=Status.QUEUED)]
 
 
 def lock(run_id: int) -> Run:

@@ -1,6 +1,7 @@
 """Computations: asked for by people, worked at by the search worker, one claim at a time."""
 
 import uuid
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +14,9 @@ from redis import RedisError
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.asked_once import once
-from webapp.planning.models import OPEN, Computation, ComputationKind, ComputationState, Plan
+from webapp.common.asked_once import once
+from webapp.common.control import send_task
+from webapp.planning.models import OPEN, Computation, ComputationState, Plan
 
 log = structlog.get_logger(__name__)
 # A worker says every 3 s that it lives; one that is silent for longer is gone.
@@ -151,10 +153,10 @@ def give_up(computation: Computation, error: str) -> None:
         record(mine.created_by, "fail", mine, team=mine.team, after={"state": mine.state}, message=error)
 
 
-def somebody_waits() -> bool:
-    """Whether anything but refinements, which nobody waits for, is queued."""
+def somebody_waits(but: Iterable[str]) -> bool:
+    """Whether anything is queued `but` those kinds, which nobody waits for."""
     queued = Computation.objects.filter(state=ComputationState.QUEUED)
-    return queued.exclude(kind=ComputationKind.REFINE).exists()
+    return queued.exclude(kind__in=list(but)).exists()
 
 
 def put_back(computation: Computation) -> None:
@@ -189,9 +191,7 @@ def claimed(computation: Computation) -> Computation | None:
 
 def _send(pk: uuid.UUID) -> None:
     """Tell the search worker; where the broker is away, `requeue_lost` tells it later."""
-    from webapp.celery import app
-
     try:
-        app.send_task("planning.compute", [str(pk)], queue="search", retry=False)
+        send_task("computations.compute", str(pk), queue="search")
     except (OperationalError, RedisError) as error:
         log.warning("computation waits for the broker", computation=str(pk), reason=str(error))

@@ -12,7 +12,7 @@ from engine.plan.request import PlanRequest
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.asked_once import once
+from webapp.common.asked_once import once
 from webapp.planning.models import Computation, ComputationKind, Plan
 from webapp.planning.services.computations import claimed, start
 from webapp.planning.services.refinements import ask_to_refine, wants_second_look

@@ -18,7 +18,7 @@ from redis import RedisError
 
 from engine.errors import InputError
 from engine.inputs import Document, parse
-from webapp.accounts.services import request_id
+from webapp.common.logs import request_id
 from webapp.prefill.answers import ApiError, headers
 from webapp.prefill.bearer import no_quotas, recheck
 from webapp.prefill.gateway.answering import begin, write_refusal

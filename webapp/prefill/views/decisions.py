@@ -11,6 +11,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from webapp.accounts.middleware import for_everyone
+from webapp.common.queries import whole
 from webapp.inventory.models import DataCenter
 from webapp.prefill import services
 from webapp.prefill.chart import supply_chart
@@ -19,7 +20,6 @@ from webapp.prefill.models import MOST_TOKENS_PER_MIN, MOST_TTFT_MS, Tenancy
 from webapp.prefill.services.decisions import require_decider
 from webapp.prefill.supply import forecast
 from webapp.prefill.views.tenancies import form_page, one
-from webapp.queries import whole
 
 
 @for_everyone

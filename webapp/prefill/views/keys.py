@@ -12,7 +12,7 @@ from django.views.decorators.http import require_POST
 
 from webapp.accounts.middleware import for_everyone
 from webapp.accounts.permissions import visible_or_404
-from webapp.lists import list_page
+from webapp.common.lists import list_page
 from webapp.prefill import selectors, services
 from webapp.prefill.filters import KeyFilterSet
 from webapp.prefill.forms import KeyForm, RotateForm

@@ -8,9 +8,9 @@ from django.views.decorators.cache import never_cache
 
 from webapp.accounts.models import OPERATORS
 from webapp.accounts.permissions import require_somewhere
+from webapp.common.queries import whole
 from webapp.live.selectors import snapshot
 from webapp.prefill.watching import watched
-from webapp.queries import whole
 
 # What a job's document gets, as the empty page shows it.
 SECTION = {

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST
 from webapp.accounts.middleware import for_everyone
 from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import may, may_somewhere, require_somewhere, visible_or_404
-from webapp.lists import bound_table, list_page
+from webapp.common.lists import bound_table, list_page
 from webapp.prefill import selectors, services
 from webapp.prefill.filters import TenancyFilterSet
 from webapp.prefill.forms import RenewalForm, TenancyForm

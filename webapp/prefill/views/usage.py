@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from webapp.accounts.export import csv_line, lines
 from webapp.accounts.middleware import for_everyone
-from webapp.lists import bound_table, list_page
+from webapp.common.lists import bound_table, list_page
 from webapp.prefill import export, selectors
 from webapp.prefill.filters import UsageFilterSet
 from webapp.prefill.tables import StatementTable, UsageTable

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from webapp.broker import client
+from webapp.common.broker import client
 from webapp.inventory.services import sync_acl
 
 

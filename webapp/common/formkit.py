@@ -1,0 +1,117 @@
+"""What our forms share: sections for the page, and errors of services and engine at their fields."""
+
+from collections.abc import Iterable, Iterator
+from html import escape
+from typing import Any, ClassVar
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.forms.utils import flatatt
+from django.utils.choices import BaseChoiceIterator
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from engine.errors import InputError
+
+Section = tuple[str, str, list[str]]  # title, note, field names
+
+
+class Sectioned(forms.BaseForm):
+    """A form whose fields are shown in titled sections, as `layout` names them.
+
+    FIELD_OF : the form's field for a section of the engine's document, where that has another name.
+    """
+
+    layout: list[Section] = []
+    FIELD_OF: ClassVar[dict[str, str]] = {}
+
+    @property
+    def sections(self) -> list[dict[str, Any]]:
+        """[{title, note, fields}] of the fields that the form has."""
+        made = []
+        for title, note, names in self.layout:
+            fields = [self[name] for name in names if name in self.fields]
+            if any(not field.is_hidden for field in fields):
+                made.append({"title": title, "note": note, "fields": fields})
+        return made
+
+    def take_errors(self, error: ValidationError) -> None:
+        """Show a service's ValidationError: at its fields where the form has them, else on top."""
+        for field, messages in (
+            error.message_dict if hasattr(error, "error_dict") else {"": error.messages}
+        ).items():
+            shown = field if field in self.fields else None
+            for message in messages:
+                self.add_error(shown, message)
+
+    def take_input_error(self, error: InputError) -> None:
+        """Show the engine's refusal at the field that it is about, else on top."""
+        path = error.field.partition("[")[0]
+        last = error.field.rpartition(".")[2].partition("[")[0]
+        first = path.partition(".")[0]
+        names = (path.replace(".", "_"), last, first, self.FIELD_OF.get(first, ""))
+        name = next((name for name in names if name in self.fields), "")
+        if name:
+            self.add_error(name, f"{error.allowed[:1].upper()}{error.allowed[1:]}.")
+        else:
+            self.add_error(None, str(error))
+
+
+def limit(form: forms.BaseForm, names: Iterable[str], queryset: Any) -> None:
+    """Let the choice fields `names` offer `queryset` only: dropdowns leak what pages hide."""
+    for name in names:
+        field: Any = form.fields[name]
+        field.queryset = queryset
+        if field.empty_label:
+            field.empty_label = "Choose…"
+
+
+def _escaped(texts: list[str]) -> list[str]:
+    """`texts` as HTML, escaped in one go; NUL, which none can hold, keeps them apart."""
+    return escape("\0".join(texts)).split("\0") if texts else []
+
+
+class PlainSelect(forms.Select):
+    """A select whose options are written in one go: Django renders a template for each of a thousand."""
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        chosen = set(self.format_value(value))
+        choices = [("" if key is None else str(key), str(label)) for key, label in self.choices]
+        keys, labels = (_escaped([choice[i] for choice in choices]) for i in (0, 1))
+        options = [
+            f'<option value="{shown}"{" selected" if key in chosen else ""}>{label}</option>'
+            for (key, _), shown, label in zip(choices, keys, labels, strict=True)
+        ]
+        given = flatatt(self.build_attrs(self.attrs, {**(attrs or {}), "name": name}))
+        return format_html("<select{}>{}</select>", given, SafeString("".join(options)))
+
+
+# The column that `str` of a row is: options are read without making an object of each.
+LABELS = {"user": "username", "team": "name", "plan": "name", "datacenter": "name", "tenancy": "name"}
+
+
+class RowChoices(BaseChoiceIterator):
+    """The choices of a ModelChoiceField, read anew each time they are asked for."""
+
+    def __init__(self, field: forms.ModelChoiceField) -> None:
+        self.field = field
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        rows = self.field.queryset
+        label = LABELS.get(rows.model._meta.model_name or "") if rows is not None else None
+        if rows is None or label is None:
+            yield from self.field.iterator(self.field)
+            return
+        if self.field.empty_label is not None:
+            yield "", self.field.empty_label
+        yield from rows.values_list(self.field.to_field_name or "pk", label)
+
+
+def plain_selects(form: forms.BaseForm) -> None:
+    """Give the selects of `form` whose options may be many the cheap widget."""
+    for field in form.fields.values():
+        if isinstance(field, forms.ModelChoiceField) and type(field.widget) is forms.Select:
+            cheap = PlainSelect(attrs=field.widget.attrs)
+            cheap.is_required = field.widget.is_required
+            cheap.choices = RowChoices(field)
+            field.widget = cheap

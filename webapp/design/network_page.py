@@ -1,0 +1,378 @@
+"""Network design: rail-only beside rail-optimised fabrics, and what a model does on them."""
+
+from typing import Any
+
+from django import forms
+
+from engine.cluster.gpus import catalogue
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.model.presets import PER_STAGE, PRESETS
+from engine.plan.network.design import design
+from engine.plan.network.request import NetworkRequest
+from webapp.common.figures import Column, Fact, Figures, Matrix
+from webapp.common.markup import DASH
+from webapp.common.number_lists import Numbers
+from webapp.design.network_figures import (
+    SWEPT,
+    heat_matrix,
+    heat_of,
+    heat_table,
+    sweep_chart,
+    sweep_table,
+    swept,
+)
+from webapp.design.pages import DesignForm, DesignPage
+
+# What a page may compute while somebody waits; the command line has no such limits.
+MOST_GPUS = 200_000
+MOST_DOMAINS = 8
+MOST_VALUES = 6
+COLLECTIVES = {
+    "allgather": "all-gather", "reduce_scatter": "reduce-scatter", "allreduce": "all-reduce",
+    "all_to_all": "all-to-all",
+}  # fmt: skip
+RATED = [name for name, gpu in catalogue().items() if gpu.nic_bytes_per_s]
+MODELS = [name for name in PRESETS if name not in PER_STAGE]
+
+
+class NetworkForm(DesignForm):
+    gpus = forms.IntegerField(label="GPUs", min_value=1, max_value=MOST_GPUS, initial=32_768)
+    gpu_type = forms.ChoiceField(label="GPU type", choices=[(n, n) for n in RATED], initial="h100")
+    hb_domain = Numbers(
+        label="HB domains",
+        whole=True,
+        most=MOST_DOMAINS,
+        initial="8, 64, 256",
+        help_text="GPUs that one high-bandwidth domain joins; several.",
+    )
+    switch_radix = forms.IntegerField(label="Ports a switch", min_value=2, max_value=100_000, initial=64)
+    message_mb = forms.FloatField(
+        label="Message, MB", min_value=0.001, max_value=1e6, initial=1000, required=False,
+        help_text="The whole of a collective over all GPUs; in an all-to-all what each sends. Empty: none.",
+    )  # fmt: skip
+    model = forms.ChoiceField(
+        choices=[("", "fabric only"), *((n, n) for n in MODELS)], required=False, initial="gpt-1t"
+    )
+    batch = forms.IntegerField(
+        label="Batch", min_value=1, max_value=10_000_000, required=False, initial=4096, help_text="Sequences."
+    )
+    recompute = forms.ChoiceField(
+        choices=[(n, n) for n in ("selective", "full", "none")], initial="selective"
+    )
+    tp = forms.IntegerField(
+        label="TP", min_value=1, required=False, help_text="Empty: the fastest that fits."
+    )
+    pp = forms.IntegerField(label="PP", min_value=1, required=False)
+    interleave = forms.IntegerField(min_value=1, required=False)
+    experts = forms.IntegerField(
+        min_value=1, max_value=100_000, required=False, help_text="Empty: a dense model."
+    )
+    top_k = forms.IntegerField(label="Experts a token", min_value=1, required=False, initial=2)
+    every = forms.IntegerField(label="in every n-th block", min_value=1, required=False, initial=1)
+    hb_gb_s = forms.FloatField(
+        label="HB, GB/s",
+        min_value=0.001,
+        required=False,
+        help_text="A GPU and direction. Empty: the catalogue's.",
+    )
+    nic_gb_s = forms.FloatField(label="NIC, GB/s", min_value=0.001, required=False)
+    port_usd = forms.FloatField(label="Port, $", min_value=0, initial=694)
+    transceiver_usd = forms.FloatField(label="Transceiver, $", min_value=0, initial=199)
+    port_w = forms.FloatField(label="Port, W", min_value=0, initial=18)
+    transceiver_w = forms.FloatField(label="Transceiver, W", min_value=0, initial=9)
+
+    sweep = forms.ChoiceField(
+        label="Over", required=False,
+        choices=[("", "nothing"), *((name, f"{label}, {unit}") for name, (label, unit) in SWEPT.items())],
+    )  # fmt: skip
+    values = Numbers(
+        most=MOST_VALUES, required=False, help_text=f"At most {MOST_VALUES}, such as 25, 50, 100."
+    )
+
+    layout = [
+        (
+            "Fabric",
+            "",
+            ["gpus", "gpu_type", "hb_domain", "switch_radix", "hb_gb_s", "nic_gb_s", "message_mb"],
+        ),
+        ("Model", "", ["model", "batch", "recompute"]),
+        ("Parallelism", "", ["tp", "pp", "interleave"]),
+        ("Mixture of experts", "", ["experts", "top_k", "every"]),
+        ("Sweep", "one parameter, over all designs", ["sweep", "values"]),
+        ("Prices", "", ["port_usd", "transceiver_usd", "port_w", "transceiver_w"]),
+    ]
+
+    def compose(self, values: dict[str, Any]) -> dict[str, Any]:
+        prices = {name: values[name] for name in ("port_usd", "transceiver_usd", "port_w", "transceiver_w")}
+        document: dict[str, Any] = {
+            "gpus": values["gpus"], "hb_domain": values["hb_domain"], "prices": prices,
+            "switch_radix": values["switch_radix"], "gpu_type": values["gpu_type"],
+        }  # fmt: skip
+        document |= {name: values[name] for name in ("hb_gb_s", "nic_gb_s") if values[name] is not None}
+        if values["message_mb"] is not None:
+            document["collectives"] = _over_all(values["gpus"], document["hb_domain"], values["message_mb"])
+        if not values["model"]:
+            return document
+        trained = ("model", "batch", "recompute", "tp", "pp", "interleave")
+        document |= {name: values[name] for name in trained if values[name] is not None}
+        if values["experts"]:
+            document["moe"] = {
+                "experts": values["experts"], "top_k": values["top_k"] or 1, "every": values["every"] or 1,
+            }  # fmt: skip
+        return document
+
+    def check(self, document: dict[str, Any]) -> None:
+        parse(NetworkRequest, document)
+
+    @property
+    def question(self) -> dict[str, Any]:
+        return self.document | ({"swept": self.swept} if self.swept else {})
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        self.swept: dict[str, Any] | None = None
+        if not self.errors and (cleaned.get("sweep") or cleaned.get("values")):
+            self._sweep(cleaned["sweep"], cleaned["values"])
+        return cleaned
+
+    def _sweep(self, parameter: str, values: list[float] | None) -> None:
+        """Take the sweep, or say at its fields what is missing or refused."""
+        if not parameter:
+            self.add_error("sweep", "Choose what the values are of.")
+        elif not values:
+            self.add_error("values", "Give the values to try.")
+        elif "model" not in self.document:
+            self.add_error("sweep", "Choose a model: a fabric alone has no iteration time.")
+        else:
+            whole = [int(v) if parameter == "batch" and v.is_integer() else v for v in values]
+            try:
+                for value in whole:
+                    self.check({**self.document, parameter: value})
+            except InputError as error:
+                self.add_error("values", str(error))
+            else:
+                self.swept = {"parameter": parameter, "values": sorted(set(whole))}
+
+
+def _over_all(gpus: int, domains: list[int], message_mb: float) -> list[dict[str, Any]]:
+    """Every collective over all GPUs, as x in an HB domain by y domains."""
+    sizes = [size for size in domains if size > 0 and gpus % size == 0]
+    return [
+        # Of an all-to-all the engine counts what goes from one GPU to one other.
+        {
+            "op": op,
+            "x": size,
+            "y": gpus // size,
+            "bytes": message_mb * 1e6 / (gpus if op == "all_to_all" else 1),
+        }
+        for size in sizes
+        for op in COLLECTIVES
+    ]
+
+
+def _answer(document: dict[str, Any]) -> dict[str, Any]:
+    sweep = document.pop("swept", None)
+    found = design(parse(NetworkRequest, document))
+    answer = found.as_dict() | {"heat": heat_of(found)}
+    return answer | ({"swept": swept(document, **sweep)} if sweep else {})
+
+
+def _facts(answer: dict[str, Any]) -> list[Fact]:
+    """Of the HB domain with the fastest iteration; without a model of the largest."""
+    timed = [row for row in answer.get("iterations") or [] if row["feasible"]]
+    best = min(timed, key=lambda row: float(row["iteration_s"]), default=None)
+    fastest = best["hb_domain"] if best else None
+    fabric = max(answer["fabrics"], key=lambda each: (each["hb_domain"] == fastest, each["hb_domain"]))
+    size, made = fabric["hb_domain"], []
+    if best:
+        ideal = best["ideal_s"]
+        over = f", {100 * (best['iteration_s'] / ideal - 1):.1f} % over ideal" if ideal else ""
+        made.append(
+            Fact(label="Iteration", value=f"{best['iteration_s']:,.3f}", unit="s", beside=f"HB {size}{over}")
+        )
+    made += [
+        Fact(label=label, value=DASH if saved is None else f"{100 * saved:,.1f}", unit="%",
+             beside=f"{kept / 1e6:,.2f} of {whole / 1e6:,.2f} {unit}")
+        for label, saved, kept, whole, unit in (
+            ("Rail-only costs less", fabric["cost_saving"], fabric["rail_only"]["cost_usd"],
+             fabric["rail_optimised"]["cost_usd"], "M$"),
+            ("and takes less power", fabric["power_saving"], fabric["rail_only"]["power_w"],
+             fabric["rail_optimised"]["power_w"], "MW"),
+        )
+    ]  # fmt: skip
+    for row in answer.get("collectives") or []:
+        if row["op"] == "all_to_all" and row["x"] == size and row["rail_optimised_s"]:
+            slower = 100 * (row["rail_only_s"] / row["rail_optimised_s"] - 1)
+            made.append(Fact(label="All-to-all slower", value=f"{slower:,.1f}", unit="%",
+                             beside=f"HB {size}, over all GPUs"))  # fmt: skip
+    return made + _carried(answer)
+
+
+def _carried(answer: dict[str, Any]) -> list[Fact]:
+    traffic = answer.get("traffic")
+    if not traffic:
+        return []
+    first = f"HB {answer['fabrics'][0]['hb_domain']}"
+    share = 100 * traffic["bytes"]["tp"] / traffic["total_bytes"] if traffic["total_bytes"] else 0.0
+    return [
+        Fact(label="Bytes an iteration", value=f"{traffic['total_bytes'] / 1e12:,.1f}", unit="TB",
+             beside=f"{first}, {share:.1f} % of them TP"),
+        Fact(label="Pairs that carry none", value=f"{100 * traffic['pairs']['none']:.3f}", unit="%",
+             beside=f"{first}, of pairs of GPUs"),
+    ]  # fmt: skip
+
+
+def _tables(answer: dict[str, Any]) -> list[Figures]:
+    made = []
+    if answer.get("iterations"):
+        made += [_iterations(answer["iterations"]), _parts(answer["iterations"])]
+    if answer.get("swept"):
+        made.append(sweep_table(answer["swept"]))
+    if answer.get("heat"):
+        made.append(heat_table(answer["heat"]))
+    if answer.get("collectives"):
+        made.append(_collectives(answer["collectives"]))
+    made.append(_fabrics(answer["fabrics"]))
+    if answer.get("traffic"):
+        made.append(_traffic(answer["traffic"]))
+    if answer.get("failures"):
+        made.append(_failures(answer["failures"]))
+    return made
+
+
+def _iterations(rows: list[dict[str, Any]]) -> Figures:
+    return Figures(
+        name="iterations", title="Iteration time by HB domain", note="the fastest parallelism that fits",
+        rows=rows,
+        columns=[
+            Column(label="HB", key="hb_domain", decimals=0),
+            Column(label="TP", key="tp", decimals=0), Column(label="PP", key="pp", decimals=0),
+            Column(label="DP", key="dp", decimals=0),
+            Column(label="Interleave", key="interleave", decimals=0, wide=True),
+            Column(label="Iteration", key="iteration_s", unit="s", decimals=3),
+            Column(label="With spines", key="rail_optimised_s", unit="s", decimals=3, wide=True),
+            Column(label="Ideal", key="ideal_s", unit="s", decimals=3, wide=True),
+            Column(label="MFU", key="mfu", unit="%", decimals=1, scale=100, wide=True),
+            Column(label="HFU", key="hfu", unit="%", decimals=1, scale=100, wide=True),
+            Column(label="Memory", key="memory_gb_per_gpu", unit="GB", decimals=1, wide=True),
+            *([Column(label="", key="reason")] if any(row["reason"] for row in rows) else []),
+        ],
+    )  # fmt: skip
+
+
+def _parts(rows: list[dict[str, Any]]) -> Figures:
+    """What the chart of an iteration's parts draws."""
+    return Figures(
+        name="parts", title="Parts of an iteration", note="they add up: nothing overlaps",
+        rows=[row for row in rows if row["feasible"]],
+        columns=[
+            Column(label="HB", key="hb_domain", decimals=0),
+            *(Column(label=of, key=f"parts_s.{part}", unit="s", decimals=3) for part, of in PARTS.items()),
+            Column(label="Iteration", key="iteration_s", unit="s", decimals=3),
+        ],
+    )  # fmt: skip
+
+
+def _collectives(rows: list[dict[str, Any]]) -> Figures:
+    return Figures(
+        name="collectives", title="Collectives over all GPUs",
+        note="at nominal rates; of an all-to-all the message of one pair",
+        rows=[{**row, "name": COLLECTIVES[row["op"]]} for row in rows],
+        columns=[
+            Column(label="HB", key="x", decimals=0), Column(label="Domains", key="y", decimals=0, wide=True),
+            Column(label="Collective", key="name"),
+            Column(label="Message", key="bytes", unit="MB", decimals=3, scale=1e-6, wide=True),
+            Column(label="Rail-only", key="rail_only_s", unit="ms", decimals=2, scale=1e3),
+            Column(label="Rail-optimised", key="rail_optimised_s", unit="ms", decimals=2, scale=1e3),
+        ],
+    )  # fmt: skip
+
+
+def _fabrics(fabrics: list[dict[str, Any]]) -> Figures:
+    rows = []
+    for fabric in fabrics:
+        for kind, label in (("rail_optimised", "rail-optimised"), ("rail_only", "rail-only")):
+            saving = {n: fabric[n] for n in ("cost_saving", "power_saving")} if kind == "rail_only" else {}
+            rows.append({"hb_domain": fabric["hb_domain"], "design": label, **fabric[kind], **saving})
+    return Figures(
+        name="fabrics", title="Fabrics", note="Clos of the fewest tiers; prices as given", rows=rows,
+        columns=[
+            Column(label="HB", key="hb_domain", decimals=0), Column(label="Fabric", key="design"),
+            Column(label="Tiers", key="tiers", decimals=0, wide=True),
+            Column(label="Switches", key="switches", decimals=0),
+            Column(label="Transceivers", key="transceivers", decimals=0, wide=True),
+            Column(label="Cost", key="cost_usd", unit="M$", decimals=2, scale=1e-6),
+            Column(label="Power", key="power_w", unit="MW", decimals=3, scale=1e-6, wide=True),
+            Column(label="Saves", key="cost_saving", unit="% cost", decimals=1, scale=100),
+            Column(label="Saves", key="power_saving", unit="% power", decimals=1, scale=100, wide=True),
+        ],
+    )  # fmt: skip
+
+
+def _traffic(traffic: dict[str, Any]) -> Figures:
+    kinds = {
+        "tp": "TP", "dp_hb": "DP in the HB domain", "dp_nic": "DP on NICs", "pp": "PP", "ep": "EP",
+    }  # fmt: skip
+    rows = [
+        {
+            "kind": label,
+            "bytes": traffic["bytes"][kind],
+            "share": traffic["bytes"][kind] / traffic["total_bytes"],
+        }
+        for kind, label in kinds.items()
+    ]
+    return Figures(
+        name="traffic", title="Traffic of one iteration", note="summed from the collectives", rows=rows,
+        columns=[
+            Column(label="", key="kind"),
+            Column(label="Bytes", key="bytes", unit="TB", decimals=2, scale=1e-12),
+            Column(label="Share", key="share", unit="%", decimals=2, scale=100),
+        ],
+    )  # fmt: skip
+
+
+def _failures(failures: list[dict[str, Any]]) -> Figures:
+    rows = [{**row, "design": row["design"].replace("_", "-")} for row in failures]
+    return Figures(
+        name="failures", title="After a failure", note="of the first HB domain above", rows=rows,
+        columns=[
+            Column(label="Failure of", key="case"), Column(label="Fabric", key="design"),
+            Column(label="GPUs lost", key="gpus_lost", decimals=0),
+            Column(label="Iteration", key="iteration_s", unit="s, no spares", decimals=3),
+            Column(label="Slow-down", key="slowdown", unit="×", decimals=3, wide=True),
+            Column(label="Spares", key="spares", decimals=0, wide=True),
+            Column(label="Iteration", key="spared_iteration_s", unit="s, with spares", decimals=3, wide=True),
+            Column(label="Recovery", key="recovery", wide=True),
+        ],
+    )  # fmt: skip
+
+
+PARTS = {"compute": "Compute", "tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "bubble": "Bubble"}
+
+
+def _charts(answer: dict[str, Any]) -> dict[str, Any]:
+    rows = [row for row in answer.get("iterations") or [] if row["feasible"]]
+    drawn = sweep_chart(answer["swept"]) if answer.get("swept") else None
+    stacks = {
+        "stacks": {
+            "title": "Parts of an iteration, s", "parts": list(PARTS.values()),
+            "bars": [
+                {"label": f"HB {row['hb_domain']}", "values": [row["parts_s"][part] for part in PARTS]}
+                for row in rows
+            ],
+        }
+    } if rows else {}  # fmt: skip
+    return stacks | ({"lines": drawn} if drawn else {})
+
+
+def _heat(answer: dict[str, Any]) -> Matrix | None:
+    return heat_matrix(answer["heat"]) if answer.get("heat") else None
+
+
+page = DesignPage(
+    title="Network design",
+    lead="Rail-only beside rail-optimised: cost, power, iteration times, collectives, traffic, failures.",
+    command="network", script="js/design.js", form=NetworkForm, answer=_answer, facts=_facts, tables=_tables,
+    charts=_charts, heat=_heat,
+)  # fmt: skip

@@ -1,0 +1,200 @@
+"""Swap plan: a model on one GPU that cannot hold it, its parts loaded from host memory in turn (ATOM)."""
+
+from typing import Any
+
+from django import forms
+
+from engine.cluster.gpus import catalogue
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.plan.swap.models import known_models
+from engine.plan.swap.plan import plan_swap
+from engine.plan.swap.request import SwapRequest
+from webapp.common.figures import Column, Fact, Figures
+from webapp.common.number_lists import Numbers
+from webapp.design.pages import DesignForm, DesignPage
+
+GIB = 2**30
+MOST_DRAWN = 600
+MOST_NETWORKS = 10
+MOST_ROWS = 12  # of a step that the page shows; its file has all
+
+
+class SwapForm(DesignForm):
+    model = forms.ChoiceField(choices=[(n, n) for n in known_models()], initial="gpt-3-6.7b")
+    micro_batch = forms.IntegerField(label="Sequences a mini-batch", min_value=1, max_value=10_000, initial=1)
+    gpu = forms.ChoiceField(label="GPU type", choices=[(n, n) for n in catalogue()], initial="v100")
+    memory_gib = forms.FloatField(
+        label="Memory, GiB",
+        min_value=0.1,
+        max_value=10_000,
+        required=False,
+        help_text="Empty: the catalogue's.",
+    )
+    host_to_device_gb_s = forms.FloatField(label="Host to device, GB/s", min_value=0.01, required=False)
+    mfu = forms.FloatField(label="MFU", min_value=0.01, max_value=1, initial=0.4)
+    dtype_bytes = forms.TypedChoiceField(
+        label="Numbers", choices=[(4, "4 bytes"), (2, "2 bytes")], coerce=int, initial=4
+    )
+    recompute = forms.BooleanField(required=False, initial=True)
+    accumulation = forms.IntegerField(
+        min_value=1, max_value=100_000, required=False, help_text="Mini-batches a step. Empty: the fewest."
+    )
+    resident = forms.TypedChoiceField(
+        label="Sub-models on the GPU", choices=[(2, "2"), (1, "1, as printed")],
+        coerce=int, initial=2,
+    )  # fmt: skip
+    gradients = forms.ChoiceField(choices=[("host", "to the host"), ("device", "stay")], initial="host")
+    workers = forms.IntegerField(min_value=1, max_value=1_000_000, required=False, initial=4)
+    global_batch = forms.IntegerField(
+        min_value=1, required=False, initial=64, help_text="Mini-batches of all workers between updates."
+    )
+    allreduce_gbps = forms.FloatField(label="All-reduce, Gbps", min_value=1e-6, required=False, initial=0.4)
+    stages = forms.IntegerField(
+        label="Pipeline stages", min_value=1, max_value=256, required=False, initial=4
+    )
+    microbatches = forms.IntegerField(min_value=1, max_value=4096, required=False, initial=8)
+    mbps = Numbers(
+        label="Networks, Mbps",
+        most=MOST_NETWORKS,
+        required=False,
+        initial="400, 800, 10000",
+        help_text="Between pipeline stages.",
+    )
+
+    layout = [
+        ("Model", "", ["model", "micro_batch", "dtype_bytes", "recompute"]),
+        ("GPU", "", ["gpu", "memory_gib", "host_to_device_gb_s", "mfu"]),
+        ("Swapping", "", ["accumulation", "resident", "gradients"]),
+        ("Fleet", "", ["workers", "global_batch", "allreduce_gbps"]),
+        ("Pipelines to compare with", "", ["stages", "microbatches", "mbps"]),
+    ]
+
+    def compose(self, values: dict[str, Any]) -> dict[str, Any]:
+        gpu: dict[str, Any] = {"name": values["gpu"]}
+        if values["memory_gib"] is not None:
+            gpu["memory_bytes"] = values["memory_gib"] * GIB
+        if values["host_to_device_gb_s"] is not None:
+            gpu["host_to_device_gb_s"] = values["host_to_device_gb_s"]
+        always = ("model", "micro_batch", "dtype_bytes", "recompute", "mfu", "resident", "gradients")
+        document: dict[str, Any] = {"gpu": gpu, **{name: values[name] for name in always}}
+        asked = ("accumulation", "workers", "global_batch", "allreduce_gbps")
+        document |= {name: values[name] for name in asked if values[name] is not None}
+        if values["stages"] and values["microbatches"] and values["mbps"]:
+            document["compare"] = {
+                "stages": values["stages"], "microbatches": values["microbatches"],
+                "links": [{"name": f"{rate:g} Mbps", "mbps": rate} for rate in values["mbps"]],
+            }  # fmt: skip
+        return document
+
+    def check(self, document: dict[str, Any]) -> None:
+        parse(SwapRequest, document)
+
+    def take_input_error(self, error: InputError) -> None:
+        """The catalogue's GPU and its own memory are two fields here."""
+        field = {"gpu.memory_bytes": "memory_gib", "gpu.name": "gpu"}.get(error.field, error.field)
+        super().take_input_error(InputError(field, error.value, error.allowed))
+
+
+def _answer(document: dict[str, Any]) -> dict[str, Any]:
+    return plan_swap(parse(SwapRequest, document)).as_dict()
+
+
+def _facts(answer: dict[str, Any]) -> list[Fact]:
+    if answer["step_s"] is None:
+        return []
+    fleet, steps = answer["fleet"] or {}, answer["accumulation"]
+    made = [
+        Fact(label="Utilization", value=f"{100 * answer['utilization']:.1f}", unit="%", beside="of a step"),
+        Fact(label="Step", value=f"{answer['step_s']:,.3f}", unit="s",
+             beside=f"{answer['stall_s']:,.3f} s of it waiting"),
+        Fact(label="A step runs", value=f"{steps:,}", unit="mini-batch" if steps == 1 else "mini-batches",
+             beside=f"loads {_count(answer['loads_per_step'], 'sub-model', 'sub-models')}"),
+        Fact(label="A mini-batch", value=f"{answer['seconds_per_minibatch_gpu']:,.3f}", unit="s",
+             beside="of one GPU"),
+        Fact(label="Host memory", value=f"{answer['host_bytes'] / GIB:,.1f}", unit="GiB", beside="a worker"),
+    ]  # fmt: skip
+    reduced = answer["allreduce_s"]
+    said = "" if reduced is None else f"all-reduce {reduced:,.2f} s"
+    if fleet.get("minibatches_per_s"):
+        rate = f"{fleet['minibatches_per_s']:,.2f}"
+        made.append(Fact(label="All workers", value=rate, unit="mini-batches/s", beside=said))
+    elif said:
+        made.append(Fact(label="All-reduce", value=f"{reduced:,.2f}", unit="s"))
+    return made
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def _tables(answer: dict[str, Any]) -> list[Figures]:
+    parts = [{**part, "number": i + 1, "layers": f"{part['first']}–{part['last']}"}
+             for i, part in enumerate(answer["sub_models"])]  # fmt: skip
+    made = [
+        Figures(
+            name="sub-models", title="Sub-models", note="fewest, then least cut, then earliest", rows=parts,
+            columns=[
+                Column(label="", key="number", decimals=0), Column(label="Layers", key="layers"),
+                Column(label="Memory", key="memory_bytes", unit="GiB", decimals=3, scale=1 / GIB),
+                Column(label="Forward", key="forward_s", unit="ms", decimals=1, scale=1e3, wide=True),
+                Column(label="Backward", key="backward_s", unit="ms", decimals=1, scale=1e3),
+                Column(label="Load", key="load_s", unit="ms", decimals=1, scale=1e3),
+            ],
+        )
+    ]  # fmt: skip
+    if answer["compare"]:
+        made.append(
+            Figures(
+                name="compare", title="Beside other ways", note="wall time × GPUs over mini-batches",
+                rows=answer["compare"],
+                columns=[
+                    Column(label="Policy", key="policy"), Column(label="Network", key="link"),
+                    Column(label="A mini-batch", key="seconds_per_minibatch_gpu", unit="GPU s", decimals=4),
+                    Column(label="Busy", key="utilization", unit="%", decimals=1, scale=100, wide=True),
+                    Column(label="Swap plan faster", key="speedup", unit="×", decimals=2),
+                ],
+            )
+        )  # fmt: skip
+    if answer.get("spans"):
+        made.append(_step(answer["spans"]))
+    return made
+
+
+def _step(spans: list[dict[str, Any]]) -> Figures:
+    """What the chart of one step draws."""
+    rows = [{**span, "number": span.get("chunk", 0) + 1} for span in sorted(spans, key=lambda s: s["start"])]
+    return Figures(
+        name="step", title="One step", note="what computes and what loads", rows=rows, most=MOST_ROWS,
+        columns=[
+            Column(label="Op", key="op"), Column(label="Sub-model", key="number", decimals=0),
+            Column(label="Start", key="start", unit="s", decimals=3),
+            Column(label="End", key="end", unit="s", decimals=3),
+        ],
+    )  # fmt: skip
+
+
+def _charts(answer: dict[str, Any]) -> dict[str, Any]:
+    spans = answer.get("spans") or []
+    if not spans or len(spans) > MOST_DRAWN:
+        return {}
+    return {
+        "gantt": {
+            "title": "One step, s", "length": answer["step_s"], "rows": ["Compute", "Load"],
+            "spans": [
+                {
+                    "row": 1 if span["op"] == "load" else 0, "kind": span["op"], "start": span["start"],
+                    "end": span["end"], "label": f"{span['op']} {span.get('chunk', 0) + 1}",
+                }
+                for span in spans
+            ],
+        }
+    }  # fmt: skip
+
+
+page = DesignPage(
+    title="Swap plan",
+    lead="One model on one GPU that cannot hold it: parts that run while others load.",
+    command="swap", script="js/design.js", form=SwapForm, answer=_answer, facts=_facts, tables=_tables,
+    charts=_charts,
+)  # fmt: skip

@@ -1,0 +1,47 @@
+"""Data centres with what lists show of them, counted by the database."""
+
+from typing import Any
+
+from django.db.models import Aggregate, Count, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
+
+from webapp.inventory.models import DataCenter, GpuPool, Node, Thing, WanLink
+
+
+def datacenters_for_lists() -> QuerySet[DataCenter]:
+    """With `node_count`, `online_count` (nodes that answer), `gpu_count`, `least_price` (of a GPU hour).
+
+    Each counts by itself: a filter may join other tables.
+    """
+    here = Node.objects.filter(dc=OuterRef("pk")).order_by().values("dc")
+    online = Node.objects.online().filter(dc=OuterRef("pk")).order_by().values("dc")
+    prices = GpuPool.objects.filter(dc=OuterRef("pk")).order_by("price_per_gpu_hour")
+    return DataCenter.objects.annotate(
+        node_count=_counted(here, Count("pk")),
+        online_count=_counted(online, Count("pk")),
+        gpu_count=_counted(here, Sum("gpus")),
+        least_price=Subquery(prices.values("price_per_gpu_hour")[:1]),
+    )
+
+
+def with_silent_nodes() -> QuerySet[DataCenter]:
+    """Those of which a node does not answer."""
+    quiet = Node.objects.exclude(pk__in=Node.objects.online().values("pk"))
+    return DataCenter.objects.filter(Exists(quiet.filter(dc=OuterRef("pk"))))
+
+
+def _counted(rows: QuerySet[Any], what: Aggregate) -> Coalesce:
+    whole = rows.annotate(counted=what).values("counted")
+    return Coalesce(Subquery(whole, output_field=IntegerField()), 0)
+
+
+def nodes_in(thing: Thing) -> QuerySet[Node] | None:
+    """The nodes of a data centre or a GPU pool."""
+    return thing.nodes.all() if isinstance(thing, DataCenter | GpuPool) else None
+
+
+def links_of(thing: Thing) -> QuerySet[WanLink] | None:
+    """The links of a data centre."""
+    if not isinstance(thing, DataCenter):
+        return None
+    return WanLink.objects.filter(Q(a=thing) | Q(b=thing)).select_related("a", "b")

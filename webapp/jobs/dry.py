@@ -1,0 +1,195 @@
+"""The dry run: what a launch would meet now. Asks everything that a launch would, and changes nothing."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from engine.errors import InputError
+from engine.job.fields import TrainLink
+from engine.job.job import TrainJob
+from engine.job.memory import StageMemory, stage_memory
+from engine.job.planned import wants_search
+from webapp.accounts.models import Team
+from webapp.common import broker
+from webapp.inventory.models import GpuPool, Node, WanLink
+from webapp.inventory.selectors import pools
+from webapp.jobs.stock import Seats, Stock
+from webapp.planning.document import site_job, train_document
+from webapp.planning.models import Plan
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One question with its answer. `blocks`: a launch is refused or fails; else, where not ok, it waits."""
+
+    name: str
+    ok: bool
+    text: str
+    blocks: bool = False
+
+
+def dry_run(plan: Plan, option_index: int, stock: Stock | None = None) -> dict[str, Any]:
+    """{ok, checks: [{name, ok, text, blocks}]} of one option of `plan`; ok: all checks are.
+
+    stock : where it was read already.
+    """
+    try:
+        document = train_document(plan.request, plan.result["options"][option_index], plan.training)
+    except InputError as error:
+        return answer([Check(name="Document", ok=False, text=_sentence(error), blocks=True)])
+    return dry_run_document(document, plan.team, stock)
+
+
+def dry_run_document(
+    document: dict[str, Any], team: Team, stock: Stock | None = None, seats: Seats = ()
+) -> dict[str, Any]:
+    """The same of a document of `meridian train` that `team` would launch; `seats` of one that is placed."""
+    try:
+        job = site_job(document)
+        memory = stage_memory(job)
+    except InputError as error:
+        return answer([Check(name="Document", ok=False, text=_sentence(error), blocks=True)])
+    named = pools(team, [dc.name for dc in job.datacenters])
+    checks = [
+        Check(name="Document", ok=True, text=_told(job)),
+        memory_check(job, memory, named),
+        *_hosts(job, memory, named),
+        *_gpus(document, team, stock, seats),
+        *_links(job, named),
+        _broker(),
+    ]
+    return answer(checks)
+
+
+def refusal(dry: dict[str, Any]) -> str | None:
+    """What stands in the way for good, of an answer of `dry_run`; None where nothing does."""
+    found = (check for check in dry["checks"] if check["blocks"] and not check["ok"])
+    return next((f"{check['name']}: {check['text']}" for check in found), None)
+
+
+def answer(checks: list[Check]) -> dict[str, Any]:
+    """`checks` as JSON."""
+    return {"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]}
+
+
+def _told(job: TrainJob) -> str:
+    schedule = (
+        f"its schedule is searched for after the launch, for up to {job.time_limit_s:g} s"
+        if wants_search(job)
+        else "a schedule exists"
+    )
+    return f"{job.stages} stages, {job.pipelines} pipelines, {job.policy}: {schedule}."
+
+
+def memory_check(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Check:
+    """The stage that comes closest to the memory of its GPU; what prefill may hold there counts.
+
+    Where the schedule is still to be found it may hold less than this: too little room then blocks nothing.
+
+    named : the pools of the job's data centres, by name.
+    """
+    shares = []
+    for stage in memory:
+        for dc in sorted({dcs[stage.stage] for dcs in job.dcs_of_pipeline}):
+            pool = named.get(job.datacenters[dc].name)
+            if pool:
+                shares.append((stage.total_bytes / pool.gpu.memory_bytes, stage, pool))
+    if not shares:
+        return Check(name="Memory", ok=False, text="The GPU type of no stage is known.", blocks=True)
+    share, stage, pool = max(shares, key=lambda row: row[0])
+    sold, searched = stage.serving_bytes, wants_search(job)
+    text = (
+        f"Stage {stage.stage + 1} needs {'up to ' if searched else ''}{_size(stage.total_bytes)}"
+        f" of {pool.gpu.memory_bytes / GIB:,.0f} GiB ({pool.gpu_type}):"
+        f" {_size(stage.state_bytes)} weights, gradients and optimizer,"
+        f" {_size(stage.activation_bytes)} activations of {stage.in_flight}"
+        f" {'microbatch' if stage.in_flight == 1 else 'microbatches'}"
+        f"{f', {_size(sold)} weights and KV caches of prefill' if sold else ''}."
+    )
+    return Check(name="Memory", ok=share <= 1, text=text, blocks=not searched)
+
+
+def _hosts(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Iterator[Check]:
+    """Where nodes have no GPUs of their own, ranks share the memory of their machines: one check per data
+    centre whose machines cannot hold them, by what the agents have seen."""
+    if job.device == "cuda":
+        return
+    needed: dict[str, list[int]] = defaultdict(list)
+    for dcs in job.dcs_of_pipeline:
+        for stage, dc in enumerate(dcs):
+            needed[job.datacenters[dc].name].append(memory[stage].total_bytes)
+    sizes: dict[int, list[int | None]] = defaultdict(list)
+    nodes = Node.objects.filter(pool__in=named.values(), device=job.device).order_by()
+    for pool, size in nodes.values_list("pool", "seen_hardware__memory_bytes"):
+        sizes[pool].append(size)
+    for name, stages in needed.items():
+        known = sizes[named[name].pk] if name in named else []
+        held = [size for size in known if size is not None]
+        if not held or len(held) < len(known):
+            continue  # not known, or said by the check of its GPUs
+        text = (
+            f"{len(stages)} ranks need {_size(sum(stages))}, the largest {_size(max(stages))}; the machines"
+            f" of its nodes have {_size(sum(held))}, the largest {_size(max(held))}."
+        )
+        if sum(stages) > sum(held) or max(stages) > max(held):
+            yield Check(name=f"Memory in {name}", ok=False, text=text, blocks=not wants_search(job))
+
+
+def _gpus(document: dict[str, Any], team: Team, stock: Stock | None, seats: Seats) -> Iterator[Check]:
+    """One check per data centre: the device is offered there, and GPUs of it are idle."""
+    stock = stock or Stock([(team.pk, document)])
+    for name, supply in stock.supply(team.pk, document).items():
+        here = f"{supply.idle} of {supply.total} {document['device']} GPUs are idle, {supply.needed} needed."
+        lack = supply.shortage(name)
+        text = f"{here} {lack.text}." if lack else here
+        yield Check(
+            name=f"GPUs in {name}", ok=lack is None, text=text, blocks=lack is not None and lack.for_good
+        )
+    if seats:
+        lack = stock.shortage_of(team.pk, document, seats)
+        text = f"{lack.text}." if lack else f"The {len(seats)} GPUs of the placement are idle."
+        yield Check(name="Placement", ok=lack is None, text=text)
+
+
+def _links(job: TrainJob, named: Mapping[str, GpuPool]) -> Iterator[Check]:
+    """One check per link that pipelines or rings of replicas cross: it is in the inventory as counted on."""
+    crossed = [pair for dcs in job.dcs_of_pipeline for pair in pairwise(dcs)]
+    for stage in range(job.stages):
+        ring = [dc for _, dc in job.ring_of(stage)]
+        crossed += pairwise([*ring, ring[0]])
+    first = {frozenset(pair): pair for pair in reversed(crossed) if pair[0] != pair[1]}
+    for ends in reversed(list(first.values())):
+        a, b = (job.datacenters[dc].name for dc in ends)
+        assumed = job.link_between(*ends)
+        sites = [named[name].dc_id for name in (a, b) if name in named]
+        if len(set(sites)) < 2 or assumed is None:
+            continue  # a pool is gone, which is said above; or two pools of one data centre
+        known = WanLink.objects.filter(a__in=sites, b__in=sites).first()
+        yield _link(f"Link {a} – {b}", known, assumed)
+
+
+def _link(name: str, known: WanLink | None, assumed: TrainLink) -> Check:
+    if known is None:
+        return Check(name=name, ok=False, text="The inventory holds no such link any more.")
+    figures = f"{known.latency_ms:g} ms one way, {known.bandwidth_gbps:g} Gbit/s per node pair"
+    if (known.latency_ms, known.bandwidth_gbps) == (assumed.latency_ms, assumed.bandwidth_gbps):
+        return Check(name=name, ok=True, text=f"{figures}.")
+    old = f"{assumed.latency_ms:g} ms and {assumed.bandwidth_gbps:g} Gbit/s"
+    return Check(name=name, ok=False, text=f"{figures}, but the plan counts on {old}.")
+
+
+def _broker() -> Check:
+    health = broker.health()
+    return Check(name="Broker", ok=health.ok, text=health.text or "Answers: nodes can be told to start.")
+
+
+def _size(count: float) -> str:
+    return f"{count / GIB:,.2f} GiB" if count >= GIB / 10 else f"{count / 2**20:,.1f} MiB"
+
+
+def _sentence(error: InputError) -> str:
+    return f"{error}."

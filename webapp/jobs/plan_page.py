@@ -1,0 +1,87 @@
+"""What jobs add to the page of a plan: whether its option can be launched, what that meets, and its runs."""
+
+from dataclasses import replace
+from typing import Any
+
+from django.http import HttpRequest
+
+from engine.errors import InputError
+from webapp.common.additions import Addition, Context
+from webapp.common.lists import bound_table
+from webapp.jobs.dry import dry_run, dry_run_document, refusal
+from webapp.jobs.models import Run
+from webapp.jobs.stock import Stock
+from webapp.jobs.tables import RunTable
+from webapp.placement.predicted import option_on_placement
+from webapp.planning.document import train_document
+from webapp.planning.models import Plan
+
+
+def _of_plan(request: HttpRequest, context: Context) -> Context:
+    """`launch` of the option shown, and its `dry` run where it can be launched; None of a what-if."""
+    plan, selected = context["plan"], context["selected"]
+    if selected is None or context["what"].is_changed:
+        return {"launch": None, "dry": None}
+    stock = Stock([(plan.team_id, plan.request)]) if context["may_operate"] else None
+    option = plan.result["options"][selected["index"]]
+    launch = launch_check(plan, option, stock)
+    if stock is None or not launch["ok"]:
+        return {"launch": launch, "dry": None}
+    given = _before_launch(context, launch, stock)
+    if why := refusal(given["dry"]):
+        given["launch"] |= {"ok": False, "reason": why}
+    return given
+
+
+def launch_check(plan: Plan, option: dict[str, Any], stock: Stock | None) -> dict[str, Any]:
+    """{ok, reason, label}: whether `option` can be launched, and what it would wait for.
+
+    stock : of an operator of the plan's team; nobody else may launch.
+    """
+    label = f"Launch D = {option['dp_cells']}"
+    if stock is None:
+        return {"ok": False, "reason": "Only an operator of the team may launch.", "label": label}
+    try:
+        document = train_document(plan.request, option, plan.training)
+    except InputError as error:
+        return {"ok": False, "reason": f"{error.allowed[:1].upper()}{error.allowed[1:]}", "label": label}
+    lack = stock.shortage(plan.team_id, document)
+    return {"ok": True, "reason": lack.text if lack else "", "label": label}
+
+
+def _before_launch(context: Context, launch: dict[str, Any], stock: Stock) -> Context:
+    """The dry run of the option shown, on its placement where a launch takes that; the label says which."""
+    plan, index, placing = context["plan"], context["selected"]["index"], context["placing"]
+    if placing.used is None:
+        return {"launch": launch, "dry": dry_run(plan, index, stock)}
+    try:
+        placed = option_on_placement(plan, plan.result["options"][index], placing.used)
+    except InputError as error:
+        told = f"{error.allowed[:1].upper()}{error.allowed[1:]}: {error.value}."
+        failed = replace(placing, state="failed", reason=told)
+        return {"launch": launch, "dry": dry_run(plan, index, stock), "placing": failed}
+    lack = stock.shortage(plan.team_id, placed.document, placed.seats)
+    launch = {**launch, "label": f"{launch['label']}, placed", "reason": lack.text if lack else ""}
+    return {"launch": launch, "dry": dry_run_document(placed.document, plan.team, stock, placed.seats)}
+
+
+def _runs(request: HttpRequest, context: Context) -> Context:
+    runs = Run.objects.visible_to(request.user).for_lists().filter(job__plan=context["plan"])
+    return {"runs": bound_table(request, RunTable, runs, prefix="runs-")}
+
+
+ADDITIONS = (
+    Addition(
+        page="plan", order=20, name="launch", context=_of_plan,
+        templates={
+            "reason": "jobs/plan_reason.html", "answer": "jobs/plan_before.html",
+            "actions": "jobs/plan_launch.html", "placing-tools": "jobs/plan_without.html",
+        },
+    ),
+    Addition(
+        page="plan-whole", order=10, name="runs", context=_runs, templates={"runs": "jobs/plan_runs.html"}
+    ),
+    Addition(
+        page="placement", order=10, name="launch", templates={"actions": "jobs/placement_launch.html"}
+    ),
+)  # fmt: skip

@@ -1,0 +1,58 @@
+"""The log of a run: page, JSON for whoever follows it, and the whole as a file."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.cache import never_cache
+
+from webapp.accounts.permissions import visible_or_404
+from webapp.common.queries import whole
+from webapp.jobs.models import RankState, Run
+from webapp.live import logs
+
+
+def _asked(request: HttpRequest) -> dict[str, Any]:
+    """`rank` (None: all) and `q` of the query; what is no number asks for all."""
+    words = request.GET.get("q", "").replace("\0", "").strip()[:200]
+    return {"rank": whole(request.GET.get("rank")), "q": words}
+
+
+@never_cache
+def run_logs(request: HttpRequest, pk: int) -> HttpResponse:
+    run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=pk)
+    asked, after = _asked(request), whole(request.GET.get("after"))
+    found = logs.lines(run, **asked)
+    shown, more = logs.tail(found, after)
+    newest = max((line.pk for line in shown), default=after or 0)
+    if request.accepts("application/json") and not request.accepts("text/html"):
+        lines = [logs.entry(line) for line in shown]
+        return JsonResponse({"lines": lines, "after": newest, "more": more, "over": run.is_over})
+    download = reverse("jobs:run-logs-download", args=[pk])
+    query = urlencode({name: value for name, value in asked.items() if value not in (None, "")})
+    context = {
+        "run": run,
+        "title": "Log",
+        "lines": shown,
+        "more": more,
+        "newest": newest,
+        "stages": run.job.document["stages"],
+        "ranks": RankState.objects.filter(run=run).select_related("node"),
+        **asked,
+        "logs_url": reverse("jobs:run-logs", args=[pk]),
+        "download_url": f"{download}?{query}" if query else download,
+        "keep": logs.kept_per_rank(),
+        "tail": logs.TAIL,
+    }
+    return render(request, "live/run_logs.html", context)
+
+
+@never_cache
+def run_logs_download(request: HttpRequest, pk: int) -> StreamingHttpResponse:
+    run = visible_or_404(Run.objects.only("pk"), request.user, pk=pk)
+    text = logs.as_text(logs.lines(run, **_asked(request)))
+    response = StreamingHttpResponse(text, content_type="text/plain; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="run-{pk}.log"'
+    return response

@@ -1,0 +1,18 @@
+"""Addresses of a run's page under runs/, in the namespace `jobs`."""
+
+from django.urls import path
+
+from webapp.live import log_views, views
+
+urlpatterns = [
+    path("<int:pk>/", views.run_detail, name="run-detail"),
+    path("<int:pk>/live.json", views.run_live, name="run-live"),
+    path("<int:pk>/history.json", views.run_history, name="run-history"),
+    path("<int:pk>/spans.json", views.run_spans, name="run-spans"),
+    path("<int:pk>/trace.json", views.run_trace, name="run-trace"),
+    path("<int:pk>/document.json", views.run_document, name="run-document"),
+    path("<int:pk>/metrics/", views.run_metrics, name="run-metrics"),
+    path("<int:pk>/metrics.csv", views.run_metrics_download, name="run-metrics-download"),
+    path("<int:pk>/logs/", log_views.run_logs, name="run-logs"),
+    path("<int:pk>/logs.txt", log_views.run_logs_download, name="run-logs-download"),
+]

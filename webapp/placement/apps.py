@@ -1,0 +1,24 @@
+from django.apps import AppConfig
+
+from webapp.common import additions
+from webapp.common.navigation import Entry, register
+
+
+class PlacementConfig(AppConfig):
+    name = "webapp.placement"
+
+    def ready(self) -> None:
+        from webapp.accounts.models import READERS
+        from webapp.placement.additions import ADDITIONS
+        from webapp.placement.work import place_devices
+        from webapp.planning import kinds
+        from webapp.planning.models import ComputationKind
+
+        register(
+            Entry(
+                order=40, name="placement", label="Placement", address="placement:placement-list",
+                roles=READERS,
+            )
+        )  # fmt: skip
+        additions.register(*ADDITIONS)
+        kinds.register(kinds.Kind(name=ComputationKind.PLACEMENT, work=place_devices))

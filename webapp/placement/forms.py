@@ -1,0 +1,254 @@
+"""The form of the Placement page: where devices come from, what a job sends over their links, the search."""
+
+from typing import Any
+
+from django import forms
+
+from engine.errors import InputError
+from engine.inputs import parse, read_document
+from engine.model.presets import PER_STAGE, PRESETS, preset
+from engine.plan.placement import scenarios
+from engine.plan.placement.request import MOST_EVALUATIONS, PlacementRequest
+from webapp.accounts.forms import team_field
+from webapp.common.asked_once import key_field
+from webapp.common.formkit import Sectioned
+from webapp.inventory.models import DataCenter
+from webapp.placement.network import AWS, Network, network_from, of_inventory, of_regions
+from webapp.placement.options import gpus_of, key_of, placed_plan
+from webapp.planning.models import Plan
+
+# What a page computes and keeps; the command has no such limits.
+MOST_DEVICES = 1024
+MOST_DOCUMENT_BYTES = 8_000_000
+REGIONS = tuple(sorted({name for pair in scenarios.aws_regions() for name in pair}))
+SOURCES = {
+    "inventory": "The inventory", "regions": "The ten regions of DT-FM", "case": "A case of DT-FM §4",
+    "document": "A document",
+}  # fmt: skip
+SOURCE_WORDS = {
+    "inventory": "the inventory", "regions": "DT-FM’s regions", "case": "a case of DT-FM §4",
+    "document": "a document",
+}  # fmt: skip
+MODELS = [name for name in PRESETS if name not in PER_STAGE]
+FP16_BYTES = 2
+
+
+NOT_KEPT = ("team", "file", "datacenters", "idempotency_key")  # of the values, to fill the form in again
+
+
+class PlacementForm(Sectioned, forms.Form):
+    """`question` holds what the computation reads once the form is valid (see `document_of`)."""
+
+    name = forms.CharField(max_length=80)
+    source = forms.ChoiceField(choices=list(SOURCES.items()), label="Devices from")
+    datacenters = forms.ModelMultipleChoiceField(
+        DataCenter.objects.none(), label="Data centres", required=False, widget=forms.CheckboxSelectMultiple
+    )
+    device = forms.ChoiceField(
+        choices=[("gpu", "a GPU"), ("node", "a node")], label="A device is", required=False
+    )
+    regions = forms.MultipleChoiceField(
+        choices=[(name, name) for name in REGIONS if name in AWS], required=False,
+        widget=forms.CheckboxSelectMultiple, initial=list(REGIONS),
+    )  # fmt: skip
+    each = forms.IntegerField(label="Devices in each", min_value=1, max_value=512, required=False, initial=8)
+    case = forms.ChoiceField(
+        choices=[(name, scenarios.case(name).title) for name in scenarios.names()], required=False,
+        initial="worldwide",
+    )  # fmt: skip
+    document = forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 8, "spellcheck": "false"}), required=False,
+        label="Document", help_text="JSON or YAML, as meridian place reads it.",
+    )  # fmt: skip
+    file = forms.FileField(required=False, label="or a file of it")
+    stages = forms.IntegerField(min_value=1, max_value=MOST_DEVICES, required=False, initial=4)
+    data_parallel = forms.IntegerField(
+        label="Pipelines", min_value=1, max_value=MOST_DEVICES, required=False,
+        help_text="Empty: as many as the devices give.",
+    )  # fmt: skip
+    model = forms.ChoiceField(
+        choices=[("", "bytes as given"), *((name, name) for name in MODELS)],
+        required=False,
+        initial="llama-3-8b",
+    )
+    batch = forms.IntegerField(
+        min_value=1, max_value=10_000_000, required=False, initial=1024,
+        help_text="Sequences an iteration, of all pipelines.",
+    )  # fmt: skip
+    dp_bytes = forms.FloatField(
+        label="Gradients of a stage, bytes", min_value=0, max_value=1e15, required=False,
+        help_text="Empty: from the model, in fp16.",
+    )  # fmt: skip
+    pp_bytes = forms.FloatField(
+        label="A pipeline hands on, bytes", min_value=0, max_value=1e15, required=False,
+        help_text="In an iteration, in one direction. Empty: from the model.",
+    )  # fmt: skip
+    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, required=False, initial=0)
+    evaluations = forms.IntegerField(
+        min_value=1, max_value=MOST_EVALUATIONS, required=False, help_text="Partitions looked at, at most."
+    )
+    baselines = forms.BooleanField(
+        required=False, initial=True, label="Compare with random, Kernighan–Lin, genetic"
+    )
+
+    # The plan and its option whose GPUs are placed, where it is of one.
+    plan = forms.IntegerField(min_value=1, required=False, widget=forms.HiddenInput)
+    option = forms.IntegerField(min_value=0, required=False, widget=forms.HiddenInput)
+
+    layout = [
+        ("Placement", "", ["team", "name"]),
+        ("Devices", "and the links between them", [
+            "source", "datacenters", "device", "regions", "each", "case", "document", "file",
+        ]),
+        ("Grid", "stages × pipelines = devices", ["stages", "data_parallel"]),
+        ("Traffic", "", ["model", "batch", "dp_bytes", "pp_bytes"]),
+        ("Search", "", ["evaluations", "seed", "baselines"]),
+    ]  # fmt: skip
+
+    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        team_field(self, user)
+        key_field(self)
+        self.fields["datacenters"].queryset = DataCenter.objects.visible_to(user)  # type: ignore[attr-defined]
+        asked = {name: self[name].value() for name in ("plan", "option")}
+        self.placed = placed_plan({"asked": asked}, Plan.objects.visible_to(user).select_related("team"))
+        if self.placed:
+            plan, option = self.placed
+            gpus = ", ".join(f"{name} {count:,}" for name, count in option["gpus_used"].items())
+            told = f"At most the GPUs that D = {option['dp_cells']} of {plan} uses: {gpus}."
+            self.fields["datacenters"].help_text = told
+            self.fields["device"].choices = [("gpu", "a GPU")]  # type: ignore[attr-defined]
+
+    @property
+    def plan_of_team(self) -> Plan | None:
+        """The plan that is placed, where the placement is of its team."""
+        plan = self.placed[0] if self.placed else None
+        return plan if plan is not None and plan.team == self.cleaned_data["team"] else None
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        chosen, team = cleaned.get("datacenters"), cleaned.get("team")
+        if chosen and team and any(dc.team_id != team.pk for dc in chosen):
+            self.add_error("datacenters", f"Choose data centres of team {team} only.")
+        if not self.errors:
+            try:
+                question = self._question(cleaned)
+                request = parse(PlacementRequest, document_of(question))
+                self.question = {**question, "grid": [request.stages, request.data_parallel]}
+            except InputError as error:
+                self.take_input_error(error)
+        return cleaned
+
+    def take_input_error(self, error: InputError) -> None:
+        """The engine's refusal of a document stands at the document, with the field's name."""
+        if self.cleaned_data.get("source") == "document":
+            at = "file" if self.cleaned_data.get("file") else "document"
+            self.add_error(at, str(error))
+        else:
+            super().take_input_error(error)
+
+    def _question(self, values: dict[str, Any]) -> dict[str, Any]:
+        asked = {name: values[name] for name in self.fields if name not in NOT_KEPT}
+        asked["datacenters"] = [dc.pk for dc in values["datacenters"]]
+        question = {"asked": asked, "baselines": values["baselines"], "source": values["source"]}
+        if values["source"] == "document":
+            asked["document"] = ""
+            return question | {"document": self._given(values), "network": None}
+        rules = {name: values[name] for name in ("seed", "evaluations") if values[name] is not None}
+        if values["source"] == "case":
+            return question | {"document": {"scenario": values["case"], **rules}, "network": None}
+        network = self._network(values)
+        grid = _grid(values, network.devices)
+        surplus = network.devices - grid["stages"] * grid["data_parallel"]
+        if self.placed and values["source"] == "inventory" and _is_whole(self.placed[1], grid):
+            question["of"] = key_of(self.placed[1])
+        return question | {
+            "document": {**grid, **_traffic(values, grid), **rules},
+            "network": network.without(surplus).as_dict(),
+        }
+
+    def _given(self, values: dict[str, Any]) -> dict[str, Any]:
+        if (file := values["file"]) is not None:
+            if file.size > MOST_DOCUMENT_BYTES:
+                raise InputError("file", f"{file.size:,} bytes", f"at most {MOST_DOCUMENT_BYTES:,}")
+            try:
+                text = file.read().decode()
+            except UnicodeDecodeError:
+                raise InputError("file", file.name, "must be UTF-8 text") from None
+        else:
+            text = values["document"]
+        if not text.strip():
+            raise InputError("document", "", "paste a document, or choose a file")
+        document = read_document(text, "document")
+        if not isinstance(document, dict):
+            raise InputError("document", type(document).__name__, "must be an object of fields")
+        devices = parse(PlacementRequest, document).devices
+        if devices > MOST_DEVICES:
+            raise InputError("latency_ms", f"{devices} rows", f"at most {MOST_DEVICES} devices on this page")
+        return document
+
+    def _network(self, values: dict[str, Any]) -> Network:
+        if values["source"] == "regions":
+            if not values["regions"] or not values["each"]:
+                name = "each" if values["regions"] else "regions"
+                raise InputError(name, None, "required where devices come from the regions")
+            network = of_regions(values["regions"], values["each"])
+        else:
+            if not values["datacenters"]:
+                raise InputError("datacenters", None, "choose the data centres to place devices of")
+            most = {pool.pk: count for pool, count in gpus_of(*self.placed).items()} if self.placed else None
+            network = of_inventory(list(values["datacenters"]), values["device"] or "gpu", most)
+        if network.devices > MOST_DEVICES:
+            name = "each" if values["source"] == "regions" else "datacenters"
+            raise InputError(name, network.devices, f"at most {MOST_DEVICES} devices on this page")
+        return network
+
+
+def _grid(values: dict[str, Any], devices: int) -> dict[str, int]:
+    """Stages and pipelines; devices that fill no whole pipeline are left out where pipelines are given."""
+    stages, pipelines = values["stages"], values["data_parallel"]
+    if not stages:
+        raise InputError("stages", None, "required")
+    if pipelines is None:
+        if devices % stages:
+            fits = [n for n in range(1, devices + 1) if devices % n == 0]
+            allowed = (
+                f"must divide {devices} devices ({', '.join(map(str, fits[:12]))}), or give the pipelines"
+            )
+            raise InputError("stages", stages, allowed)
+        pipelines = devices // stages
+    if stages * pipelines > devices:
+        allowed = f"{stages} stages × {pipelines} pipelines want {stages * pipelines} devices of {devices}"
+        raise InputError("data_parallel", pipelines, allowed)
+    return {"stages": stages, "data_parallel": pipelines}
+
+
+def _is_whole(option: dict[str, Any], grid: dict[str, int]) -> bool:
+    """Whether the stages and pipelines placed are those of the plan's option."""
+    stages = sum(part["stages"] for part in option["partitions"])
+    return grid == {"stages": stages, "data_parallel": option["pipelines"]}
+
+
+def _traffic(values: dict[str, Any], grid: dict[str, int]) -> dict[str, float]:
+    """c_DP and c_PP as given, else of the model: fp16 gradients of a stage, activations of a pipeline."""
+    made = {name: values[name] for name in ("dp_bytes", "pp_bytes") if values[name] is not None}
+    if len(made) == 2:
+        return made
+    if not values["model"]:
+        missing = "dp_bytes" if "dp_bytes" not in made else "pp_bytes"
+        raise InputError(missing, None, "give it, or a model that it follows from")
+    model = preset(values["model"], stages=grid["stages"])
+    sequences = (values["batch"] or 1) / grid["data_parallel"]
+    of_model = {
+        "dp_bytes": float(model.parameters * FP16_BYTES / grid["stages"]),
+        "pp_bytes": float(sequences * model.seq * model.hidden * FP16_BYTES),
+    }
+    return of_model | made
+
+
+def document_of(question: dict[str, Any]) -> dict[str, Any]:
+    """The document of `meridian place` that a kept question means; matrices of a network are numpy's."""
+    if question["network"] is None:
+        return dict(question["document"])
+    latency, bandwidth = network_from(question["network"]).matrices()
+    return {"latency_ms": latency, "bandwidth_gbps": bandwidth, **question["document"]}

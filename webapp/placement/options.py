@@ -1,0 +1,127 @@
+"""Placements of an option of a plan: offered where its nodes or the links between them are not alike."""
+
+from typing import Any
+
+from django.db.models import F
+
+from engine.inputs import parse
+from engine.job.model_document import TrainModel
+from engine.job.network import hop_network
+from webapp.common.queries import whole
+from webapp.inventory.models import GpuPool
+from webapp.inventory.selectors.pools import pools
+from webapp.planning.models import Computation, ComputationKind, ComputationState, Plan
+
+FP16_BYTES = 2
+INTRA_GBPS = 100.0  # where a plan says nothing else (docs/planning.md)
+MOST_LISTED = 5
+LAYOUT = ("dp_cells", "pipelines", "partitions")
+
+
+def what_differs(request: dict[str, Any], option: dict[str, Any]) -> list[str]:
+    """What is not alike among the nodes and links that `option` uses, as sentences; none where all is.
+
+    Parameters
+    ----------
+    request, option : the plan's document and one entry of its answer's `options` (docs/dev/contracts.md).
+    """
+    used = list(dict.fromkeys(part["dc"] for part in option.get("partitions") or ()))
+    if len(used) < 2 or option["pipelines"] < 2:
+        return []  # there is nothing to choose: every pipeline takes the same way
+    sites = [site for site in request["datacenters"] if site["name"] in used]
+    found = [
+        _told("GPUs differ", {site["name"]: site.get("gpu_type", "") for site in sites}),
+        _told("Networks inside differ", {site["name"]: _inside(site) for site in sites}),
+        _told("Links differ", _links(request, used)),
+    ]
+    return [text for text in found if text]
+
+
+def _inside(site: dict[str, Any]) -> str:
+    return f"{site.get('intra_gbps', INTRA_GBPS):g} Gbit/s"
+
+
+def _links(request: dict[str, Any], used: list[str]) -> dict[str, str]:
+    """What the link of every two of `used` carries, or that there is none."""
+    known = {frozenset(link["between"]): link for link in request.get("links", [])}
+    told = {}
+    for place, a in enumerate(used):
+        for b in used[place + 1 :]:
+            link = known.get(frozenset((a, b)))
+            told[f"{a} – {b}"] = _figures(link) if link else "none"
+    return told
+
+
+def _figures(link: dict[str, Any]) -> str:
+    wire = hop_network(
+        latency_ms=link["latency_ms"], cap_gbps=link["bandwidth_gbps"], connections=link.get("connections")
+    )
+    return f"{link['latency_ms']:g} ms, {wire.rate_bytes_per_s * 8 / 1e9:.3g} Gbit/s"
+
+
+def _told(what: str, figures: dict[str, str]) -> str:
+    if len(set(figures.values())) < 2:
+        return ""
+    return f"{what}: {'; '.join(f'{name} {text}' for name, text in figures.items())}."
+
+
+def key_of(option: dict[str, Any]) -> dict[str, Any]:
+    """What makes `option` the one that was placed: refining may give it other orders."""
+    return {name: option.get(name) for name in (*LAYOUT, "policy", "iteration_ms")}
+
+
+def option_of(plan: Plan, index: Any) -> dict[str, Any] | None:
+    """The option that `index` names, if GPUs of the inventory can be placed for it."""
+    place = whole(str(index), len(plan.result["options"]) - 1)
+    option = None if place is None else plan.result["options"][place]
+    fits = option is not None and option.get("feasible") and (option.get("tp") or 1) == 1
+    return option if fits else None
+
+
+def gpus_of(plan: Plan, option: dict[str, Any]) -> dict[GpuPool, int]:
+    """The GPUs that `option` uses, by pool; pools that are gone are left out."""
+    used = option["gpus_used"]
+    return {pool: used[name] for name, pool in pools(plan.team, used).items()}
+
+
+def form_values(plan: Plan, index: int, option: dict[str, Any]) -> dict[str, Any]:
+    """The first values of the Placement form: the option's GPUs, stages and pipelines, and what they send."""
+    job, result = plan.request["job"], plan.result
+    values: dict[str, Any] = {
+        "plan": plan.pk, "option": index, "team": plan.team_id, "source": "inventory", "device": "gpu",
+        "name": f"{plan.name[:60]} D = {option['dp_cells']}",
+        "datacenters": sorted({pool.dc_id for pool in gpus_of(plan, option)}),
+        "stages": sum(part["stages"] for part in option["partitions"]),
+        "data_parallel": option["pipelines"], "model": "",
+    }  # fmt: skip
+    parameters = result.get("parameters_per_stage") or job.get("parameters_per_stage")
+    activations = result.get("activation_bytes") or job.get("activation_bytes")
+    if parameters is None and plan.training:
+        parameters = parse(TrainModel, plan.training["model"]).shape.parameters / values["stages"]
+    if parameters is not None:
+        values["dp_bytes"] = float(parameters * FP16_BYTES)
+    if activations is not None:
+        values["pp_bytes"] = float(activations * job["microbatches"])
+    return values
+
+
+def placed_plan(question: dict[str, Any], visible: Any) -> tuple[Plan, dict[str, Any]] | None:
+    """The plan and the option that a placement's question is of, among the plans `visible`; None where the
+    plan has none of that layout any more."""
+    asked = question.get("asked", {})
+    pk = whole(str(asked.get("plan")))
+    plan = None if pk is None else visible.filter(pk=pk).first()
+    option = None if plan is None else option_of(plan, asked.get("option"))
+    if plan is not None and (of := question.get("of")):
+        alike = (each for each in plan.result["options"] if all(each.get(n) == of[n] for n in LAYOUT))
+        option = max(alike, key=lambda each: key_of(each) == of, default=None)
+    return None if plan is None or option is None else (plan, option)
+
+
+def placements_of(plan: Plan) -> list[Computation]:
+    """The latest placements that were asked for from the page of `plan`, without what they answered but
+    `placed_ms`, and `planned_ms` of a run of the option itself (`placed_against_plan`)."""
+    rows = Computation.objects.of(ComputationKind.PLACEMENT).filter(team=plan.team_id, plan=plan)
+    figures = rows.annotate(placed_ms=F("answer__run__placed_ms"), planned_ms=F("answer__run__planned_ms"))
+    kept = figures.exclude(state=ComputationState.FAILED).defer("request", "answer")
+    return list(kept[:MOST_LISTED])

@@ -1,0 +1,113 @@
+"""From a placement of GPUs of the inventory to the document of `meridian train`: which GPU each rank gets."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.job.job import TrainJob
+from webapp.inventory.models import Device, Node
+from webapp.inventory.selectors import named_pools
+from webapp.placement.network import network_from
+from webapp.planning.compose import links_of
+from webapp.planning.models import Computation
+
+EMULATED_ONLY = ("times_ms", "activation_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedJob:
+    """A document of `meridian train` with `devices`, and [name of the node, GPU] of each of its ranks."""
+
+    document: dict[str, Any]
+    seats: list[list[Any]]
+
+
+def placed_job(
+    placement: Computation, training: dict[str, Any], found: dict[str, Any] | None = None
+) -> PlacedJob:
+    """The job that trains on the groups and pipelines of `placement`, as the inventory stands now.
+
+    Parameters
+    ----------
+    training : {model, microbatches, micro_batch, policy, steps, lr, seed, times_ms?, activation_bytes?}; the
+        last two are left out where nodes do not emulate.
+    found : the engine's answer, where `placement` does not hold it yet.
+
+    Raises
+    ------
+    InputError
+        The placement is of no inventory or not done, the inventory does not hold its GPUs any more, or the
+        engine refuses the document.
+    """
+    found = found or (None if placement.is_open else (placement.answer or {}).get("placement"))
+    if found is None:
+        raise InputError("placement", placement.name, "has no answer yet: a run needs groups and pipelines")
+    ways = found["pipelines"]
+    seats = {device: seat for way in ways for device, seat in zip(way, _seats(placement, way), strict=True)}
+    nodes = _nodes(placement, seats)
+    pools = named_pools(list({node.dc_id: node.dc for node in nodes.values()}.values()))
+    names = {pool.pk: name for name, pool in pools.items()}
+    held = Counter(nodes[name].pool_id for name, _ in seats.values())
+    used = {name: pool for name, pool in pools.items() if held[pool.pk]}
+    order = list(used)
+    at = sorted(seats, key=lambda device: (order.index(names[nodes[seats[device][0]].pool_id]), device))
+    number = {device: place for place, device in enumerate(at)}
+    document = {
+        "datacenters": [{"name": name, "gpus": held[pool.pk]} for name, pool in used.items()],
+        "links": links_of(used),
+        "stages": len(found["groups"]),
+        "pipelines": len(ways),
+        "devices": {
+            "pipelines": [[number[device] for device in way] for way in ways],
+            "groups": [[number[device] for device in group] for group in found["groups"]],
+        },
+        **_trained(training, nodes),
+    }
+    parse(TrainJob, document)
+    return PlacedJob(document=document, seats=[list(seats[device]) for way in ways for device in way])
+
+
+def _seats(placement: Computation, way: list[int]) -> list[tuple[str, int]]:
+    if placement.request["source"] != "inventory":
+        raise InputError("placement", placement.name, "is not of the inventory: its devices are no GPUs here")
+    known = network_from(placement.request["network"]).seats
+    if not known:
+        allowed = "was made before placements kept their nodes: place the devices again (Edit as a new one)"
+        raise InputError("placement", placement.name, allowed)
+    seats = [known[device] for device in way]
+    if None in seats:
+        allowed = "places whole nodes with several GPUs, and a rank computes on one: place GPUs instead"
+        raise InputError("placement", placement.name, allowed)
+    return [(seat[0], seat[1]) for seat in seats if seat is not None]
+
+
+def _nodes(placement: Computation, seats: dict[int, tuple[str, int]]) -> dict[str, Node]:
+    """The nodes of `seats` by name: all of the placement's team, with those GPUs, where they were."""
+    wanted = {name for name, _ in seats.values()}
+    rows = Node.objects.filter(name__in=wanted, dc__team=placement.team).select_related("dc", "pool")
+    nodes = {node.name: node for node in rows}
+    network = network_from(placement.request["network"])
+    gone = set()
+    for device, (name, gpu) in seats.items():
+        node, dc = nodes.get(name), network.places[network.place_of[device]].name
+        if node is None or node.dc.name != dc:
+            gone.add(f"{name} in {dc}")
+        elif gpu >= node.gpus:
+            gone.add(f"GPU {gpu} of {name}")
+    if gone:
+        allowed = "the inventory does not hold these any more: place the devices again"
+        raise InputError("placement", ", ".join(sorted(gone)), allowed)
+    return nodes
+
+
+def _trained(training: dict[str, Any], nodes: dict[str, Node]) -> dict[str, Any]:
+    """`training` on the device that all nodes have."""
+    devices = sorted({node.device for node in nodes.values()})
+    if len(devices) > 1:
+        raise InputError("placement", ", ".join(devices), "its nodes must all be of one device")
+    if devices[0] == Device.EMULATED:
+        return {**training, "device": devices[0]}
+    kept = {name: value for name, value in training.items() if name not in EMULATED_ONLY}
+    return {**kept, "device": devices[0]}

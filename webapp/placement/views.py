@@ -1,0 +1,104 @@
+"""The Placement pages: which device computes which stage of which pipeline, where links differ (DT-FM)."""
+
+import json
+import uuid
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST
+
+from webapp.accounts.permissions import may, require_somewhere, visible_or_404
+from webapp.common.additions import extended
+from webapp.common.figures import download
+from webapp.common.lists import list_page
+from webapp.placement.forms import PlacementForm
+from webapp.placement.selectors import (
+    command_document,
+    file_of,
+    initial_from,
+    listed,
+    placements,
+    result_context,
+)
+from webapp.placement.tables import PlacementTable
+from webapp.planning import services
+from webapp.planning.models import Computation, ComputationKind
+from webapp.planning.tables import ComputationFilterSet
+
+
+def placement_list(request: HttpRequest) -> HttpResponse:
+    return list_page(
+        request, title="Placement", filter_class=ComputationFilterSet, table_class=PlacementTable,
+        rows=listed().visible_to(request.user),
+        create=("placement:placement-create", "Place devices"),
+        empty="No placement yet. One shows which device should compute which stage of which pipeline, where "
+        "the links between devices differ.",
+    )  # fmt: skip
+
+
+def placement_create(request: HttpRequest) -> HttpResponse:
+    require_somewhere(request.user)
+    initial = initial_from(request.user, request.GET)
+    form = PlacementForm(request.POST or None, request.FILES or None, user=request.user, initial=initial)
+    if request.method == "POST" and form.is_valid():
+        made = services.start(
+            request.user, team=form.cleaned_data["team"], kind=ComputationKind.PLACEMENT,
+            name=form.cleaned_data["name"], request=form.question, plan=form.plan_of_team,
+            key=form.cleaned_data["idempotency_key"],
+        )  # fmt: skip
+        return redirect("placement:placement-detail", pk=made.pk)
+    context = {
+        "title": "Place devices", "form": form, "sections": form.sections, "submit_label": "Place",
+        "cancel_url": reverse("placement:placement-list"), "wide": True,
+    }  # fmt: skip
+    return render(request, "placement/placement_form.html", context, status=422 if form.errors else 200)
+
+
+def placement_detail(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    placement = _visible(request, pk)
+    compared = " --baselines" if placement.request["baselines"] else ""
+    context = result_context(placement, request.GET.get("show", "")) | {
+        "placement": placement,
+        "may_operate": may(request.user, placement.team),
+        "command": f"meridian place placement-{pk}.json{compared}",
+        "document_name": f"placement-{pk}.json",
+        "document_url": reverse("placement:placement-document", args=[pk]),
+    }
+    name = "result" if request.headers.get("HX-Request") else "detail"
+    context = extended("placement", request, context)
+    return render(request, f"placement/placement_{name}.html", context)
+
+
+def _visible(request: HttpRequest, pk: uuid.UUID) -> Computation:
+    return visible_or_404(placements().select_related("team", "created_by"), request.user, pk=pk)
+
+
+def placement_document(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """The document that `meridian place` answers."""
+    text = json.dumps(command_document(_visible(request, pk)))
+    return download(text, "application/json", f"placement-{pk}.json")
+
+
+def placement_table(request: HttpRequest, pk: uuid.UUID, table: str) -> HttpResponse:
+    """One table or chart as CSV, in full."""
+    text = file_of(_visible(request, pk), table)
+    if text is None:
+        raise Http404
+    return download(text, "text/csv", f"placement-{table}-{pk}.csv")
+
+
+@require_POST
+def placement_cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    if not services.ask_to_cancel(request.user, _visible(request, pk)):
+        messages.info(request, "It has ended already.")
+    return redirect("placement:placement-detail", pk=pk)
+
+
+@require_POST
+def placement_delete(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    placement = _visible(request, pk)
+    services.remove(request.user, placement)
+    messages.success(request, f"{placement.name} is deleted.")
+    return redirect("placement:placement-list")

@@ -1,9 +1,0 @@
-from django.urls import path
-
-from webapp.planning import network_page, swap_page
-
-app_name = "design"
-urlpatterns = [
-    path("network/", network_page.page, name="network"),
-    path("swap/", swap_page.page, name="swap"),
-]

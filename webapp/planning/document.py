@@ -1,0 +1,121 @@
+"""From an option of a plan to the document of `meridian train`: which stage runs in which DC."""
+
+from collections.abc import Callable
+from typing import Any
+
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.job.job import TrainJob
+from engine.job.planned import pinned, wants_search
+from engine.schedule import Scenario, Search
+from engine.schedule.text import parse_schedule
+from webapp.planning.planned_model import planned_model
+
+LONGEST_SEARCH_S = 20.0  # GPUs wait for it
+
+
+def train_document(
+    request: dict[str, Any], option: dict[str, Any], training: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The document of `meridian train` that runs one `option` of a plan.
+
+    Parameters
+    ----------
+    request, option : the plan's document and one entry of its answer's `options` (docs/dev/contracts.md).
+    training : {model, micro_batch, steps, lr, seed, data?, clip?, device} of what is trained; without a
+        `model` the one that was planned. None: the plan does not say.
+
+    Raises
+    ------
+    InputError
+        The option cannot be run in this version, or the document that it gives is refused.
+    """
+    if not option.get("feasible"):
+        raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
+    if not training:
+        raise InputError(
+            "training", None, "the plan does not say what to train: copy it and fill in Training"
+        )
+    document = _document(request, option, training)
+    job = parse(TrainJob, document)
+    return document | _orders(option, job)
+
+
+def site_job(document: dict[str, Any]) -> TrainJob:
+    """The job of `document`, its search no longer than the site lets one take.
+
+    Raises
+    ------
+    InputError
+        The document is refused, or the site cannot place its ranks.
+    """
+    job = parse(TrainJob, document)
+    if job.swaps:
+        raise InputError("strategy", job.strategy, "is for `meridian train`: the site runs pipelines")
+    if job.tp > 1:
+        raise InputError("tp", job.tp, "above 1 is for `meridian train`: the site gives each stage one GPU")
+    if not wants_search(job):
+        return job
+    return parse(TrainJob, {**document, "time_limit_s": min(job.time_limit_s, LONGEST_SEARCH_S)})
+
+
+def pinned_document(
+    document: dict[str, Any], search: Callable[[Scenario], Search] | None = None
+) -> dict[str, Any]:
+    """The document with its schedule in it where a search makes that: all nodes must run the same one.
+
+    Takes as long as the search. `search` gives it its wires.
+
+    Raises
+    ------
+    InputError
+        The document is refused, the site cannot place its ranks, or its limits leave no schedule.
+    """
+    job = site_job(document)
+    found = pinned(job, search(job.scenario) if search else None)
+    return document if found is job else {**document, "schedule": found.schedule}
+
+
+def _document(request: dict[str, Any], option: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
+    used = [part["dc"] for part in option["partitions"]]
+    names = list(dict.fromkeys(used))
+    gpus = {dc["name"]: dc["gpus"] for dc in request["datacenters"]}
+    job = request["job"]
+    document = {
+        "datacenters": [{"name": name, "gpus": gpus[name]} for name in names],
+        "links": [link for link in request.get("links", []) if set(link["between"]) <= set(names)],
+        "stages": sum(part["stages"] for part in option["partitions"]),
+        "dc_of_stage": [
+            names.index(part["dc"]) for part in option["partitions"] for _ in range(part["stages"])
+        ],
+        "pipelines": option["pipelines"],
+        **({"cells": option["dp_cells"]} if option["dp_cells"] > 1 else {}),
+        "microbatches": job["microbatches"],
+        "policy": option["policy"],
+        **training,
+    }
+    for rule in ("recompute_rule", "contention", "memory_limit"):
+        if request.get(rule) is not None:
+            document[rule] = request[rule]
+    if "model" in job:
+        document |= planned_model(request, option, training)
+    elif document.get("device") == "emulated":
+        document["times_ms"] = {
+            "forward": job["forward_ms"],
+            "backward": job["backward_ms"],
+            "recompute": job.get("recompute_ms") or 0,
+        }
+        if job.get("activation_bytes"):
+            document["activation_bytes"] = int(job["activation_bytes"])
+    return document
+
+
+def _orders(option: dict[str, Any], job: TrainJob) -> dict[str, Any]:
+    """The orders that the plan found beyond its policy's, as `schedule`; none that the trained model is too
+    small for, or that go round where links do not."""
+    text = option.get("schedule")
+    if text is None:
+        return {}
+    places = parse_schedule(text).traversal
+    fits = len(places.places) <= job.model.layers and not places.wraps
+    return {"schedule": text} if fits else {}

@@ -1,0 +1,58 @@
+"""What joins a computation's row with the engine's search that works at it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from engine.schedule import Progress, Search
+from engine.schedule.scenario import Scenario
+from webapp.planning import services
+from webapp.planning.models import Computation
+
+# How often a search that finds nothing new says that it lives and asks whether it should stop.
+BEAT_S = 0.5
+
+
+@dataclass(slots=True, kw_only=True)
+class Wires:
+    """Between a computation's row and the engine's search."""
+
+    computation: Computation
+    ending: Callable[[], bool]  # true when it is to go back into the queue
+    done: int = 0
+    of: int = 0
+    answer: Any = None
+    found: dict[str, Any] = field(default_factory=dict)
+    stopped: bool = False
+    asked_at: float = 0.0
+    kept: int = 0
+
+    def search(self, scenario: Scenario) -> Search:
+        """Limits and wires of the search for one policy."""
+        self.found = {}
+        return Search(
+            seconds=scenario.time_limit_s, seed=scenario.seed, cancelled=self.cancelled, report=self._report
+        )
+
+    def cancelled(self) -> bool:
+        """Whether to stop: asked for by people, or the worker ends."""
+        if time.monotonic() - self.asked_at >= BEAT_S:
+            self.beat()
+        return self.stopped or self.ending()
+
+    def beat(self) -> None:
+        """Write how far we are and learn whether anybody still waits; the answer only where it has grown."""
+        self.asked_at = time.monotonic()
+        progress = {"done": self.done, "of": self.of, **self.found}
+        answer = self.answer if self.done > self.kept else None
+        self.kept = self.done
+        if not services.note_progress(self.computation, progress, answer):
+            self.stopped = True
+
+    def say(self, found: dict[str, Any]) -> None:
+        """What the page may show of the step that goes on; written with the next beat."""
+        self.found = found
+
+    def _report(self, progress: Progress) -> None:
+        self.say(asdict(progress))

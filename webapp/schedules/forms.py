@@ -1,0 +1,213 @@
+"""The form of the Schedules page: a scenario, the policies to compare, and perhaps a parameter to sweep."""
+
+from typing import Any
+
+from django import forms
+
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.schedule.scenario import POLICIES, Scenario
+from engine.simulate import SweepDocument
+from webapp.accounts.forms import team_field
+from webapp.common.asked_once import key_field
+from webapp.common.formkit import Sectioned
+from webapp.common.number_lists import Numbers, one_or_many
+from webapp.planning.models import ComputationKind
+
+SEARCHES = ("optimal", "auto")
+# What one computation may take in all: policies that search × their limit × values.
+MOST_SEARCH_S = 1800
+MOST_POINTS = 200
+SWEPT = (
+    "microbatches", "pipelines", "wan.latency", "wan.transfer", "lan.transfer", "memory_limit", "full_limit",
+    "times.forward", "times.backward", "times.recompute", "jitter",
+)  # fmt: skip
+
+
+class ScheduleForm(Sectioned, forms.Form):
+    """`scenario` and `computation` hold the engine's documents once the form is valid."""
+
+    name = forms.CharField(max_length=80)
+    policies = forms.MultipleChoiceField(
+        choices=[(name, name) for name in POLICIES], widget=forms.CheckboxSelectMultiple,
+        error_messages={"required": "Choose at least one policy."},
+    )  # fmt: skip
+    stages_per_dc = Numbers(
+        label="Stages in each DC", whole=True, initial=[2, 2, 2],
+        help_text="In pipeline order; one number: a single data centre.",
+    )  # fmt: skip
+    pipelines = forms.IntegerField(min_value=1, max_value=1024, initial=2)
+    microbatches = forms.IntegerField(min_value=1, max_value=100_000, initial=4)
+    unit = forms.ChoiceField(
+        choices=[("slot", "abstract slots"), ("ms", "milliseconds")], label="Unit of time",
+    )  # fmt: skip
+    forward = Numbers(initial=[1], help_text="One number, or one per stage.")
+    backward = Numbers(initial=[2])
+    recompute = Numbers(initial=[1], required=False)
+    weight = Numbers(
+        label="Weight gradient", required=False, help_text="Empty: backward is whole and cannot be split."
+    )
+    wan_latency = Numbers(
+        label="WAN latency", initial=[0], required=False, help_text="One way; one, or one per hop."
+    )
+    wan_transfer = Numbers(
+        label="WAN transfer", initial=[2], required=False, help_text="One microbatch over its own share."
+    )
+    lan_latency = forms.FloatField(label="LAN latency", min_value=0, required=False)
+    lan_transfer = forms.FloatField(label="LAN transfer", min_value=0, required=False)
+    sharing = forms.ChoiceField(
+        choices=[("", "the policy's own"), ("spatial", "spatial"), ("temporal", "temporal")], required=False,
+        label="WAN sharing",
+    )  # fmt: skip
+    memory_limit = forms.IntegerField(min_value=1, required=False, label="Microbatches in flight, at most")
+    full_limit = forms.IntegerField(min_value=1, required=False, label="Full activation sets, at most")
+    jitter = forms.FloatField(
+        min_value=0, max_value=10, required=False, label="Jitter",
+        help_text="Coefficient of variation of op and transfer times.",
+    )  # fmt: skip
+    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, initial=0, required=False)
+    time_limit_s = forms.FloatField(
+        label="Seconds a search", min_value=0.1, max_value=600, initial=30, required=False,
+        help_text="For the policies optimal and auto.",
+    )  # fmt: skip
+    parameter = forms.ChoiceField(
+        choices=[("", "nothing"), *((name, name) for name in SWEPT)], required=False, label="Sweep",
+    )  # fmt: skip
+    values = Numbers(required=False, label="over", help_text="Such as 0, 1, 2, 4, 8.")
+
+    layout = [
+        ("Comparison", "", ["team", "name", "policies"]),
+        ("Cell", "", ["stages_per_dc", "pipelines", "microbatches"]),
+        ("Times", "of one microbatch on one stage", ["unit", "forward", "recompute", "backward", "weight"]),
+        ("Links", "", ["wan_latency", "wan_transfer", "lan_latency", "lan_transfer", "sharing"]),
+        ("Limits", "of each stage", ["memory_limit", "full_limit"]),
+        ("Search and variation", "", ["time_limit_s", "jitter", "seed"]),
+        ("Sweep", "one parameter over all chosen policies", ["parameter", "values"]),
+    ]  # fmt: skip
+
+    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        team_field(self, user)
+        key_field(self)
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        if cleaned.get("parameter") and not cleaned.get("values") and "values" not in self.errors:
+            self.add_error("values", "Give the values that the parameter takes.")
+        if len(cleaned.get("values") or []) > MOST_POINTS:
+            self.add_error("values", f"At most {MOST_POINTS} values.")
+        if not self.errors:
+            self._bound_search(cleaned)
+            self._compose(cleaned)
+        return cleaned
+
+    def _bound_search(self, cleaned: dict[str, Any]) -> None:
+        searching = sum(policy in SEARCHES for policy in cleaned["policies"])
+        points = len(cleaned["values"]) if cleaned.get("parameter") else 1
+        limit_s = cleaned.get("time_limit_s") or 30
+        asked_s = searching * points * limit_s
+        if asked_s > MOST_SEARCH_S:
+            self.add_error(
+                "time_limit_s",
+                f"{searching} searching policies over {points} values may take {asked_s:g} s; at most "
+                f"{MOST_SEARCH_S}.",
+            )
+
+    def _compose(self, cleaned: dict[str, Any]) -> None:
+        try:
+            self.scenario = scenario_document(cleaned)
+            parse(Scenario, {**self.scenario, "policy": cleaned["policies"][0]})
+            self.kind, self.computation = self._question(cleaned)
+        except InputError as error:
+            self.take_input_error(error)
+
+    def _question(self, cleaned: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        if not cleaned.get("parameter"):
+            question = {
+                "scenario": self.scenario,
+                "policies": cleaned["policies"],
+                "unit": cleaned["unit"],
+            }
+            return ComputationKind.SCHEDULES, question
+        document = {
+            "scenario": self.scenario,
+            "parameter": cleaned["parameter"],
+            "values": cleaned["values"],
+            "policies": cleaned["policies"],
+        }
+        parse(SweepDocument, document)
+        return ComputationKind.SWEEP, document
+
+    def take_input_error(self, error: InputError) -> None:
+        """Show the engine's refusal at the field of the form that holds the value."""
+        at = {"dc_of_stage": "stages_per_dc", "stages": "stages_per_dc", "wan": "wan_transfer"}
+        path = error.field.replace("wan.", "wan_").replace("lan.", "lan_")
+        super().take_input_error(InputError(at.get(path, path), error.value, error.allowed))
+
+
+def scenario_document(cleaned: dict[str, Any]) -> dict[str, Any]:
+    """The document of `meridian simulate`, without a policy, that the form's values mean."""
+    counts = cleaned["stages_per_dc"]
+    dcs = [dc for dc, count in enumerate(counts) for _ in range(count)]
+    if not dcs or min(counts) < 1:
+        raise InputError("stages_per_dc", counts, "at least one stage in each data centre")
+    kinds = ("forward", "backward", "recompute", "weight")
+    document: dict[str, Any] = {
+        "stages": len(dcs),
+        "dc_of_stage": dcs,
+        "pipelines": cleaned["pipelines"],
+        "microbatches": cleaned["microbatches"],
+        "times": {kind: value for kind in kinds if (value := one_or_many(cleaned.get(kind))) is not None},
+        "wan": _wan(cleaned, len(counts) - 1),
+    }
+    lan = {name: cleaned[f"lan_{name}"] for name in ("latency", "transfer") if cleaned.get(f"lan_{name}")}
+    optional = {"lan": lan, **{name: cleaned.get(name) for name in _OPTIONAL}}
+    return {**document, **{name: value for name, value in optional.items() if value}}
+
+
+_OPTIONAL = ("sharing", "memory_limit", "full_limit", "jitter", "seed", "time_limit_s")
+
+
+def _wan(cleaned: dict[str, Any], hops: int) -> Any:
+    latency, transfer = cleaned.get("wan_latency") or [0.0], cleaned.get("wan_transfer") or [0.0]
+    most = max(len(latency), len(transfer))
+    if most == 1:
+        return {"latency": latency[0], "transfer": transfer[0]}
+    for name, values in (("wan_latency", latency), ("wan_transfer", transfer)):
+        if len(values) not in (1, hops):
+            raise InputError(name, values, f"one number, or one per WAN hop: {hops} expected")
+    spread = [values * hops if len(values) == 1 else values for values in (latency, transfer)]
+    return [{"latency": a, "transfer": b} for a, b in zip(*spread, strict=True)]
+
+
+def initial_of_scenario(document: dict[str, Any]) -> dict[str, Any]:
+    """The form's values for a scenario document: the inverse of `scenario_document`."""
+    dcs = document.get("dc_of_stage") or [0] * document["stages"]
+    counts: list[int] = []
+    for stage, dc in enumerate(dcs):
+        if stage and dc == dcs[stage - 1]:
+            counts[-1] += 1
+        else:
+            counts.append(1)
+    wan = document.get("wan") or {}
+    hops = wan if isinstance(wan, list) else [wan]
+    times, lan = document["times"], document.get("lan") or {}
+    return {
+        "stages_per_dc": counts,
+        **{
+            name: document.get(name) for name in ("pipelines", "microbatches", *_OPTIONAL) if name in document
+        },
+        **{kind: _numbers(times.get(kind)) for kind in ("forward", "backward", "recompute", "weight")},
+        "wan_latency": _same([hop.get("latency", 0) for hop in hops]),
+        "wan_transfer": _same([hop.get("transfer", 0) for hop in hops]),
+        "lan_latency": lan.get("latency"),
+        "lan_transfer": lan.get("transfer"),
+    }
+
+
+def _numbers(value: Any) -> list[float] | None:
+    return None if value is None else _same(value if isinstance(value, list) else [value])
+
+
+def _same(values: list[float]) -> list[float]:
+    return values[:1] if len(set(values)) <= 1 else values

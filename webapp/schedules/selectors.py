@@ -1,0 +1,227 @@
+"""What the Schedules pages show: figures as rows, a policy's timeline drawn again from its text, files."""
+
+import io
+import json
+import uuid
+from typing import Any
+
+from django.http import Http404, HttpRequest
+
+from engine.inputs import parse
+from engine.job.codes import code_of
+from engine.job.shape import lanes, shape_of
+from engine.plan.cell import scenario_of
+from engine.plan.request import PlanRequest
+from engine.schedule.scenario import Scenario
+from engine.schedule.text import parse_schedule
+from engine.simulate import SimulationResult, simulate_schedule
+from engine.simulate.export import write_csv
+from engine.simulate.trace import chrome_trace
+from webapp.accounts.permissions import visible_or_404
+from webapp.common.queries import whole
+from webapp.common.sources import first_values
+from webapp.planning.models import Computation, ComputationKind, Plan
+from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, engine_option
+from webapp.schedules.forms import initial_of_scenario
+
+
+def initial_from(request: HttpRequest) -> dict[str, Any]:
+    """The form's first values: of a comparison (?from=), an option of a plan (?plan=), or what a later app
+    offers."""
+    user, query = request.user, request.GET
+    if asked := query.get("from"):
+        return _of_computation(user, str(asked))
+    if (pk := whole(query.get("plan"))) is not None:
+        return _of_plan(visible_or_404(Plan.objects.all(), user, pk=pk), whole(query.get("option")))
+    offered, _ = first_values("comparison", request)
+    return offered or {"name": "", "policies": ["1f1b", "varuna", "atlas"]}
+
+
+def _of_computation(user: Any, key: str) -> dict[str, Any]:
+    try:
+        pk = uuid.UUID(key)
+    except ValueError:
+        raise Http404 from None
+    computation = visible_or_404(Computation.objects.defer("answer"), user, pk=pk)
+    asked = computation.request
+    swept = {name: asked[name] for name in ("parameter", "values") if name in asked}
+    return {
+        **initial_of_scenario(asked["scenario"]),
+        **swept,
+        "name": f"{computation.name} again"[:80],
+        "policies": asked["policies"],
+        "unit": asked.get("unit", "slot"),
+    }
+
+
+def _of_plan(plan: Plan, index: int | None) -> dict[str, Any]:
+    options = plan.result["options"]
+    option = options[index] if index is not None and index < len(options) else plan.best
+    if option is None or not option.get("feasible"):
+        return {"name": f"{plan.name} compared"[:80]}
+    scenario = scenario_of(parse(PlanRequest, plan.request), engine_option(option))
+    return compared(f"{plan.name} compared", scenario)
+
+
+def compared(name: str, scenario: Scenario) -> dict[str, Any]:
+    """The first values of a comparison of `scenario`, whose times are in ms."""
+    document = scenario.model_dump(exclude_none=True)
+    document["dc_of_stage"] = list(scenario.dcs)
+    return {
+        **initial_of_scenario(document),
+        "name": name[:80],
+        "policies": list(dict.fromkeys(["1f1b", "varuna", "atlas", scenario.policy])),
+        "unit": "ms",
+        "sharing": "",
+    }
+
+
+def result_context(computation: Computation) -> dict[str, Any]:
+    """rows, what of them the charts need, and how far the computation is."""
+    answer = computation.answer or {}
+    sweeps = computation.kind == ComputationKind.SWEEP
+    rows = answer.get("rows" if sweeps else "results", [])
+    unit = computation.request.get("unit", "slot")
+    best = min((row["makespan"] for row in rows if row.get("makespan")), default=None)
+    return {
+        "rows": rows,
+        "sweeps": sweeps,
+        "unit": "slots" if unit == "slot" else unit,
+        "best": best,
+        "figures": _sweep_figures(rows) if sweeps else [_figures(row, best) for row in rows],
+        "sweep_points": _points(rows) if sweeps else None,
+        "drawable": [row["policy"] for row in rows if row.get("schedule")],
+        "scenario": computation.request["scenario"],
+        "asked": computation.request,
+        "progress": computation.progress or {},
+    }
+
+
+def _sweep_figures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    best: dict[str, float] = {}
+    for row in rows:
+        if row["makespan"] is not None:
+            key = str(row["value"])
+            best[key] = min(best.get(key, row["makespan"]), row["makespan"])
+    return [
+        {
+            **row,
+            "is_best": row["makespan"] is not None
+            and row["makespan"] <= best[str(row["value"])] * (1 + 1e-9),
+            "utilization_percent": None if row["utilization"] is None else 100 * row["utilization"],
+        }
+        for row in rows
+    ]
+
+
+def _points(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """{values, lines: [{policy, makespans}]} for the chart; a makespan is null where there is none."""
+    values = list(dict.fromkeys(row["value"] for row in rows))
+    made = {(row["policy"], row["value"]): row["makespan"] for row in rows}
+    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    lines = [
+        {"policy": policy, "makespans": [made.get((policy, value)) for value in values]}
+        for policy in policies
+    ]
+    return {"values": values, "lines": lines}
+
+
+def _how(row: dict[str, Any]) -> str:
+    """What the policy settled on and why its search ended, in words."""
+    chosen = row.get("chosen") or {}
+    parts = [f"{chosen.get('sharing')} sharing"]
+    if (chosen.get("chunks") or 1) > 1:
+        parts.append(f"{chosen['traversal']} of {chosen['chunks']} chunks")
+    if chosen.get("recompute_rule"):
+        parts.append(f"recompute {chosen['recompute_rule']}")
+    if chosen.get("idea"):
+        parts.append(chosen["idea"])
+    if row.get("stopped_by"):
+        ended = {"proven": "proven", "time": "out of time", "cancelled": "stopped"}[row["stopped_by"]]
+        parts.append(f"{ended} after {row['search_s']:.1f} s")
+    return ", ".join(parts)
+
+
+def _figures(row: dict[str, Any], best: float | None) -> dict[str, Any]:
+    peaks = row.get("peak_in_flight") or []
+    per_stage = [max(stage) for stage in zip(*peaks, strict=True)]
+    makespan = row.get("makespan")
+    return {
+        **row,
+        "peak": max(per_stage, default=None),
+        "peak_per_stage": ", ".join(f"{held:g}" for held in per_stage),
+        "is_best": makespan is not None and best is not None and makespan <= best * (1 + 1e-9),
+        "over_best": None if makespan is None or best is None else 100 * (makespan / best - 1),
+        "gap_percent": None if row.get("gap") is None else 100 * row["gap"],
+        "bubble_percent": None if row.get("bubble_fraction") is None else 100 * row["bubble_fraction"],
+        "utilization_percent": None if row.get("utilization") is None else 100 * row["utilization"],
+        "how": _how(row),
+        "robust": (row.get("robustness") or {}).get("p95"),
+    }
+
+
+def timed(computation: Computation, row: dict[str, Any]) -> SimulationResult:
+    """The result of one policy, timed again from the schedule that was kept."""
+    document = {**computation.request["scenario"], "policy": row["policy"], "spans": True}
+    scenario = parse(
+        Scenario, {name: v for name, v in document.items() if name not in ("chunks", "traversal")}
+    )
+    return simulate_schedule(scenario, parse_schedule(row["schedule"]))
+
+
+def drawn_timeline(computation: Computation, row: dict[str, Any]) -> dict[str, Any]:
+    """The snapshot that the canvas draws; ``{"too_large": spans}`` where there are too many."""
+    result = timed(computation, row)
+    spans = result.spans()
+    if len(spans) > MOST_TIMELINE_SPANS:
+        return {"too_large": len(spans)}
+    scenario, names = result.scenario, sorted(set(result.scenario.dcs))
+    shape = shape_of(
+        {
+            "datacenters": [{"name": f"DC {dc + 1}"} for dc in names],
+            "links": [],
+            "stages": scenario.stages,
+            "pipelines": scenario.pipelines,
+            "policy": row["policy"],
+            "sharing": (row.get("chosen") or {}).get("sharing"),
+            "dc_of_stage": [names.index(dc) for dc in scenario.dcs],
+        }
+    )
+    coded: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}
+    for span in spans:
+        values = span.as_dict()
+        stage = values["stage"] if span.track == "gpu" else values["from_stage"]
+        # A slot is drawn as a millisecond; codes are made from seconds.
+        for name in ("start", "end", "arrives"):
+            if name in values:
+                values[name] /= 1e3
+        coded[span.pipeline * shape.stages + stage].append(code_of(values, origin=0.0))
+    dcs = shape.dcs_of_pipeline[0]
+    crossed = dict.fromkeys(
+        (dcs[span.from_stage or 0], dcs[span.to_stage or 0]) for span in spans if span.track == "wan"
+    )
+    return {
+        "dcs": [{"name": name} for name in shape.dcs],
+        "lanes": lanes(shape, []),
+        # A loop also crosses from the last data centre to the first.
+        "links": [{"from": a, "to": b, "cap_gbps": None, "latency_ms": None} for a, b in sorted(crossed)],
+        "predicted": {
+            "iteration_ms": result.makespan,
+            "utilization": row["utilization"],
+            "spans": list(coded.values()),
+        },
+    }
+
+
+def schedule_file(result: SimulationResult, form: str, unit: str) -> tuple[str, str, str] | None:
+    """(text, content type, suffix) of a download; None for an unknown one."""
+    assert result.timeline is not None, "only feasible policies have a schedule"
+    if form == "schedule":
+        return f"{result.timeline.schedule}\n", "text/plain", "schedule.txt"
+    if form == "trace":
+        return json.dumps(chrome_trace(result.spans(), unit=unit)), "application/json", "trace.json"
+    if form == "spans":
+        file = io.StringIO()
+        write_csv(result.spans(), file)
+        return file.getvalue(), "text/csv", "csv"
+    return None

@@ -1,0 +1,158 @@
+"""The Schedules pages: policies side by side on one scenario, and sweeps."""
+
+import csv
+import io
+import json
+import uuid
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST
+
+from webapp.accounts.permissions import may, require_somewhere, visible_or_404
+from webapp.common.figures import download
+from webapp.common.lists import list_page
+from webapp.planning import services
+from webapp.planning.models import Computation, ComputationKind
+from webapp.planning.tables import ComputationFilterSet
+from webapp.schedules.forms import ScheduleForm
+from webapp.schedules.selectors import (
+    drawn_timeline,
+    initial_from,
+    result_context,
+    schedule_file,
+    timed,
+)
+from webapp.schedules.tables import ComputationTable
+
+COMPARING = (ComputationKind.SCHEDULES, ComputationKind.SWEEP)
+
+
+def schedule_list(request: HttpRequest) -> HttpResponse:
+    return list_page(
+        request, title="Schedules",
+        rows=Computation.objects.visible_to(request.user)
+        .of(*COMPARING)
+        .select_related("created_by")
+        .defer("answer"),
+        filter_class=ComputationFilterSet, table_class=ComputationTable,
+        create=("schedules:schedule-create", "Compare schedules"),
+        empty="No comparison yet. One shows what each policy makes of the same cell, and how far from the "
+        "best possible it is.",
+    )  # fmt: skip
+
+
+def schedule_create(request: HttpRequest) -> HttpResponse:
+    require_somewhere(request.user)
+    initial = initial_from(request)
+    form = ScheduleForm(request.POST or None, user=request.user, initial=initial)
+    if request.method == "POST" and form.is_valid():
+        computation = services.start(
+            request.user, team=form.cleaned_data["team"], kind=form.kind, name=form.cleaned_data["name"],
+            request=form.computation, key=form.cleaned_data["idempotency_key"],
+        )  # fmt: skip
+        return redirect("schedules:schedule-detail", pk=computation.pk)
+    context = {
+        "title": "Compare schedules", "form": form, "sections": form.sections, "submit_label": "Compare",
+        "cancel_url": reverse("schedules:schedule-list"), "wide": True,
+    }  # fmt: skip
+    return render(request, "schedules/schedules_form.html", context, status=422 if form.errors else 200)
+
+
+def schedule_detail(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    computation = _visible(request, pk)
+    context = result_context(computation) | {
+        "computation": computation,
+        "may_operate": may(request.user, computation.team),
+        "command": _command(computation),
+        "document_name": f"{computation.kind}-{computation.pk}.json",
+        "document_url": reverse("schedules:schedule-document", args=[pk]),
+    }
+    if request.headers.get("HX-Request"):
+        return render(request, "schedules/schedules_result.html", context)
+    return render(request, "schedules/schedules_detail.html", context)
+
+
+def _visible(request: HttpRequest, pk: uuid.UUID) -> Computation:
+    rows = Computation.objects.of(*COMPARING).select_related("team", "created_by")
+    return visible_or_404(rows, request.user, pk=pk)
+
+
+def _command(computation: Computation) -> str:
+    file = f"{computation.kind}-{computation.pk}.json"
+    if computation.kind == ComputationKind.SWEEP:
+        return f"meridian sweep {file}"
+    return f"meridian simulate {file} --compare {','.join(computation.request['policies'])}"
+
+
+def schedule_document(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """The document that the command line answers."""
+    computation = _visible(request, pk)
+    sweeps = computation.kind == ComputationKind.SWEEP
+    document = computation.request if sweeps else computation.request["scenario"]
+    return download(
+        json.dumps(document, indent=2), "application/json", f"{computation.kind}-{computation.pk}.json"
+    )
+
+
+def schedule_timeline(request: HttpRequest, pk: uuid.UUID, policy: str) -> HttpResponse:
+    """Lanes, links and spans of one policy's schedule, for the canvas."""
+    return JsonResponse(drawn_timeline(_visible(request, pk), _policy(request, pk, policy)))
+
+
+def schedule_download(request: HttpRequest, pk: uuid.UUID, policy: str, form: str) -> HttpResponse:
+    """One policy's schedule as text, its spans as CSV, or its trace for Perfetto."""
+    computation = _visible(request, pk)
+    result = timed(computation, _policy(request, pk, policy))
+    made = schedule_file(result, form, computation.request.get("unit", "slot"))
+    if made is None:
+        raise Http404
+    text, content_type, suffix = made
+    return download(text, content_type, f"{policy}-{computation.pk}.{suffix}")
+
+
+def _policy(request: HttpRequest, pk: uuid.UUID, policy: str) -> dict[str, Any]:
+    results = (_visible(request, pk).answer or {}).get("results", [])
+    found = next((row for row in results if row["policy"] == policy and row.get("schedule")), None)
+    if found is None:
+        raise Http404
+    return found
+
+
+def schedule_table(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """The figures as CSV: a row per policy, or per value and policy."""
+    computation = _visible(request, pk)
+    rows = result_context(computation)["rows"]
+    if not rows:
+        raise Http404
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=_columns(rows), extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return download(text.getvalue(), "text/csv", f"{computation.kind}-{computation.pk}.csv")
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[str]:
+    plain = (int, float, str, bool, type(None))
+    return [
+        name for name in rows[0]
+        if name != "schedule" and all(isinstance(row.get(name), plain) for row in rows)
+    ]  # fmt: skip
+
+
+@require_POST
+def schedule_cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    if not services.ask_to_cancel(request.user, _visible(request, pk)):
+        messages.info(request, "It has ended already.")
+    return redirect("schedules:schedule-detail", pk=pk)
+
+
+@require_POST
+def schedule_delete(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    computation = _visible(request, pk)
+    services.remove(request.user, computation)
+    messages.success(request, f"{computation.name} is deleted.")
+    return redirect("schedules:schedule-list")
