@@ -13,6 +13,7 @@ from engine.commands.tables import number, render
 from engine.inputs import load_document, parse
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, PlanResult
+from engine.schedule.registry import name_of
 
 # With more data centres than this, their GPUs are one column of text.
 MOST_COLUMNS = 6
@@ -70,7 +71,8 @@ def _text(value: Any) -> Any:
 def lines(request: PlanRequest, result: PlanResult) -> Iterator[str]:
     """The readable answer, line by line."""
     yield (
-        f"{result.policy}, {result.cell_pipelines} pipelines a DP-cell (C = {result.comm_to_compute:.4g}); "
+        f"{name_of(result.policy)}, {result.cell_pipelines} pipelines per DP-cell "
+        f"(C = {result.comm_to_compute:.4g}); "
         f"{_stages(request, result)} stages, {request.job.microbatches} microbatches"
     )
     yield (
@@ -168,7 +170,7 @@ def _verdict(result: PlanResult) -> str:
     placed = ", ".join(f"{part.stages} stages in {part.dc}" for part in best.partitions)
     objective = result.objective.replace("_", " ")
     gpus = f"{sum(best.gpus_used.values()):,} GPUs"
-    schedule = "" if best.policy == result.policy else f", schedule {best.policy}"
+    schedule = "" if best.policy == result.policy else f", schedule {name_of(best.policy)}"
     return f"best for {objective}: D = {best.dp_cells}: {placed}; {gpus}{schedule}"
 
 

@@ -27,6 +27,7 @@ from engine.job.recovery.told import smaller_layout
 from engine.job.swap.planned import SwapPlan, planned
 from engine.run.gpus import check_machine
 from engine.run.launcher import RankGroup
+from engine.schedule.registry import name_of
 from engine.simulate.spans import Span
 from engine.simulate.trace import chrome_trace
 from engine.train.corpus import corpus_of
@@ -275,7 +276,7 @@ def _events_in(folder: Path) -> Sink:
 def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
     """The readable answer, line by line."""
     iteration, use = result["iteration_ms"], result["utilization"]
-    where = f"{job.policy} on {job.world_size} GPUs ({job.device})"
+    where = f"{name_of(job.policy)} on {job.world_size} GPUs ({job.device})"
     yield f"{where}, {result['steps']} steps, loss {_span(result['losses'])}"
     yield (
         f"iteration    {_ms(iteration['median'])} median, {_ms(iteration['p95'])} p95, "

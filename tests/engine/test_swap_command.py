@@ -175,7 +175,7 @@ def test_the_table_and_the_json_say_the_same(
     status, text, _ = run(monkeypatch, capsys, tmp_path, document, "--out", str(tmp_path / "out"))
     assert status == 0
     assert f"{found['accumulation']} mini-batches a step; {found['loads_per_step']} loads" in text
-    assert "gpipe" in text
+    assert "GPipe" in text
     assert json.loads((tmp_path / "out" / "result.json").read_text()) == found
     assert json.loads((tmp_path / "out" / "trace.json").read_text())["traceEvents"]
 

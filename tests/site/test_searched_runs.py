@@ -36,7 +36,7 @@ def test_it_starts_once_the_worker_has_its_schedule(world: World) -> None:
     reconcile(nodes)
     run.refresh_from_db()
     assert (run.status, run.predicted, "schedule" in run.job.document) == (Status.QUEUED, {}, False)
-    assert run.waits_for.startswith("Waits for its schedule: auto searches")
+    assert run.waits_for.startswith("Waits for its schedule: Automatic, a search")
     page = world.client("viewer").get(f"/runs/{run.pk}/").content.decode()
     assert "Waits for its schedule" in page
     assert run.search_id is not None

@@ -11,6 +11,7 @@ from engine.job.fields import RUNNABLE
 from engine.job.job import TrainJob
 from engine.job.memory import most_layers
 from engine.prefill.placement import MOST_RESERVE_MS
+from engine.schedule.registry import name_of
 from webapp.accounts.models import Team
 from webapp.formkit import Sectioned
 from webapp.inventory.selectors import pools
@@ -87,7 +88,7 @@ class JobForm(Sectioned, forms.Form):
         label="Clip gradients at", min_value=1e-9, max_value=1e15, required=False, help_text="Empty: do not."
     )
     seed = forms.IntegerField(min_value=0, max_value=2**31 - 1)
-    policy = forms.ChoiceField(choices=[(name, name) for name in RUNNABLE])
+    policy = forms.ChoiceField(choices=[(policy, name_of(policy)) for policy in RUNNABLE])
     sharing = forms.ChoiceField(
         label="WAN links", required=False,
         choices=[("", "The policy's own"), ("temporal", "Temporal"), ("spatial", "Spatial")],
@@ -126,7 +127,8 @@ class JobForm(Sectioned, forms.Form):
         help_text="So far ops or transfers may be off their planned times; empty: the schedule stays.",
     )  # fmt: skip
     adapt_policy = forms.ChoiceField(
-        label="Plan anew with", required=False, choices=[("", "The same policy"), ("auto", "auto, a search")],
+        label="Policy of the new plan", required=False,
+        choices=[("", "The same policy"), ("auto", "Automatic, a search")],
         help_text="A search runs beside training and takes CPU of its first rank.",
     )  # fmt: skip
     prefill_checkpoint = forms.CharField(

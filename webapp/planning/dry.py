@@ -11,6 +11,7 @@ from engine.job.fields import TrainLink
 from engine.job.job import TrainJob
 from engine.job.memory import StageMemory, stage_memory
 from engine.job.planned import wants_search
+from engine.schedule.registry import name_of
 from webapp import broker
 from webapp.accounts.models import Team
 from webapp.inventory.models import GpuPool, Node, WanLink
@@ -82,7 +83,7 @@ def _told(job: TrainJob) -> str:
         if wants_search(job)
         else "a schedule exists"
     )
-    return f"{job.stages} stages, {job.pipelines} pipelines, {job.policy}: {schedule}."
+    return f"{job.stages} stages, {job.pipelines} pipelines, schedule {name_of(job.policy)}: {schedule}."
 
 
 def memory_check(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Check:

@@ -12,6 +12,7 @@ from engine.job.model_document import TrainModel
 from engine.model.presets import PRESETS
 from engine.model.serving import PrefillBudget
 from engine.plan.request import PlanRequest
+from engine.schedule.registry import name_of
 from webapp.asked_once import key_field
 from webapp.formkit import Sectioned, team_field
 from webapp.inventory.models import DataCenter, Device, GpuPool
@@ -111,8 +112,9 @@ class PlanForm(Sectioned, forms.Form):
         help_text="Search: any order and share of data centres. Algorithm 1: as the Atlas paper fills them.",
     )  # fmt: skip
     policy = forms.ChoiceField(
-        choices=[("auto", "auto: the best there is"), *((name, name) for name in AT_ONCE)], initial="auto",
-        help_text="auto answers with the best fast one and is refined in the background.",
+        choices=[(policy, name_of(policy)) for policy in sorted(AT_ONCE, key=lambda p: p != "auto")],
+        initial="auto",
+        help_text="Automatic shows the best fast policy first, then tries the others in the background.",
     )  # fmt: skip
     max_dp_cells = forms.IntegerField(label="Most DP cells", min_value=1, max_value=100_000, required=False)
     order = forms.ChoiceField(

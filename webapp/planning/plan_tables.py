@@ -6,6 +6,7 @@ from typing import Any
 from engine.inputs import parse
 from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
+from engine.schedule.registry import name_of
 from engine.simulate.export import write_csv
 from webapp.figures import Column, Figures
 from webapp.planning.models import Plan
@@ -99,7 +100,7 @@ def _counts(gpus: dict[str, int] | None) -> str:
 
 # Rows of the comparison: label, unit, decimals, and where the value is: of the best option, or of the plan.
 COMPARED = (
-    ("Method", "", None, "request.method"), ("Schedule", "", None, "best.policy"),
+    ("Method", "", None, "request.method"), ("Schedule", "", None, "schedule"),
     ("Stages", "", 0, "stages"), ("Microbatches", "", 0, "request.job.microbatches"),
     ("DP cells, D", "", 0, "best.dp_cells"), ("Pipelines", "", 0, "best.pipelines"),
     ("Data centres", "", None, "order"), ("GPUs used", "", 0, "gpus"), ("GPUs idle", "", 0, "idle"),
@@ -148,6 +149,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
     return {
         "request": {"method": "search", **plan.request},
         "best": best,
+        "schedule": name_of(best["policy"]) if best else None,
         "stages": sum(part["stages"] for part in best.get("partitions", [])) or None,
         "order": _listed(part["dc"] for part in best.get("partitions", [])),
         "gpus": sum((best.get("gpus_used") or {}).values()) if best else None,

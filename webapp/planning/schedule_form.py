@@ -6,6 +6,7 @@ from django import forms
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.schedule.registry import name_of
 from engine.schedule.scenario import POLICIES, Scenario
 from engine.simulate import SweepDocument
 from webapp.asked_once import key_field
@@ -28,7 +29,7 @@ class ScheduleForm(Sectioned, forms.Form):
 
     name = forms.CharField(max_length=80)
     policies = forms.MultipleChoiceField(
-        choices=[(name, name) for name in POLICIES], widget=forms.CheckboxSelectMultiple,
+        choices=[(policy, name_of(policy)) for policy in POLICIES], widget=forms.CheckboxSelectMultiple,
         error_messages={"required": "Choose at least one policy."},
     )  # fmt: skip
     stages_per_dc = Numbers(

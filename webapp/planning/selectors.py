@@ -9,6 +9,7 @@ from django.utils.http import urlencode
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.request import PlanRequest
+from engine.schedule.registry import name_of
 from webapp.accounts.permissions import may
 from webapp.jobs.document import train_document
 from webapp.jobs.stock import Stock
@@ -187,6 +188,7 @@ def _option(
         "is_best": best,
         "on_pareto": pareto,
         "verdict": verdict,
+        "policy_name": name_of(option.get("policy", "")),
         "layout": _layout(option),
         "gpu_cells": [(option.get("gpus_used") or {}).get(dc) or None for dc in dcs],
         "launch": None if what.is_changed else launch_check(what.plan, option, stock),

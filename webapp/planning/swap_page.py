@@ -8,6 +8,7 @@ from engine.cluster.gpus import catalogue
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.swap.models import known_models
+from engine.plan.swap.pipelines import NAMES
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
 from webapp.figures import Column, Fact, Figures
@@ -146,10 +147,10 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
     if answer["compare"]:
         made.append(
             Figures(
-                name="compare", title="Beside other ways", note="wall time × GPUs over mini-batches",
-                rows=answer["compare"],
+                name="compare", title="Compared with", note="GPU time: wall time × GPUs ÷ mini-batches",
+                rows=[{**row, "method": NAMES[row["policy"]]} for row in answer["compare"]],
                 columns=[
-                    Column(label="Policy", key="policy"), Column(label="Network", key="link"),
+                    Column(label="Method", key="method"), Column(label="Network", key="link"),
                     Column(label="A mini-batch", key="seconds_per_minibatch_gpu", unit="GPU s", decimals=4),
                     Column(label="Busy", key="utilization", unit="%", decimals=1, scale=100, wide=True),
                     Column(label="Swap plan faster", key="speedup", unit="×", decimals=2),

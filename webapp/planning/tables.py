@@ -3,6 +3,7 @@
 import django_filters as filters
 import django_tables2 as tables
 
+from engine.schedule.registry import name_of
 from webapp.planning.models import Computation, ComputationState, Plan
 from webapp.planning.placement_form import SOURCE_WORDS
 from webapp.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
@@ -28,6 +29,9 @@ class PlanTable(Table):
         fields = ("name", "policy", "stages", "cells", "iteration", "cost", "created_by", "created_at")
         order_by = "-created_at"
 
+    def render_policy(self, value: str) -> str:
+        return name_of(value)
+
 
 class PlanFilterSet(filters.FilterSet):
     q = filters.CharFilter(field_name="name", lookup_expr="icontains", label="Find")
@@ -52,7 +56,7 @@ class ComputationTable(Table):
         order_by = "-created_at"
 
     def render_policies(self, value: list[str]) -> str:
-        return ", ".join(value)
+        return "; ".join(map(name_of, value))
 
     def render_state(self, record: Computation) -> str:
         return state(record.state, record.get_state_display())

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from engine.schedule.registry import name_of
+
 _OPS = {"F": "forward", "R": "recompute", "B": "backward", "W": "weight gradient"}
 MOST_NAMED = 3
 
@@ -15,11 +17,11 @@ def described(event: dict[str, Any]) -> str:
     before, after = _ms(event["before_s"]), _ms(event["after_s"])
     if event["replanned"]:
         return (
-            f"Planned anew with {event['policy']} from iteration {int(event['iteration']) + 1:,} on: "
+            f"Re-planned with {name_of(event['policy'])} from iteration {int(event['iteration']) + 1:,} on: "
             f"{named}. An iteration should now take {after} instead of {before}."
         )
     return (
-        f"The plan stays, {event['policy']} has no better one: {named}. "
+        f"The plan stays: {name_of(event['policy'])} found no better one: {named}. "
         f"An iteration should now take {before}; {_ms(event['planned_s'])} were planned."
     )
 

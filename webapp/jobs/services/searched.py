@@ -4,6 +4,7 @@ from typing import Any
 
 from django.db import transaction
 
+from engine.schedule.registry import name_of
 from webapp.accounts.services import record
 from webapp.jobs import notify
 from webapp.jobs.document import LONGEST_SEARCH_S
@@ -23,7 +24,8 @@ def ask_for_schedule(actor: Any, run: Run) -> None:
         request={"run": run.pk},
     )  # fmt: skip
     limit_s = min(run.job.document.get("time_limit_s", LONGEST_SEARCH_S), LONGEST_SEARCH_S)
-    run.waits_for = f"Waits for its schedule: {run.job.document['policy']} searches for up to {limit_s:g} s"
+    policy = name_of(run.job.document["policy"])
+    run.waits_for = f"Waits for its schedule: {policy}, a search of at most {limit_s:g} s"
     run.save(update_fields=["search", "waits_for"])
 
 
