@@ -12,7 +12,7 @@ EARTH_RADIUS_KM = 6371.0
 FIBRE_KM_PER_MS = 200.0  # light in glass, two thirds of its speed in vacuum
 NEAR_KM = 120.0  # of one city: what stands this near to a region has its latencies to well under 1 ms
 
-REGIONS_SOURCE = "the cloud's own list of regions, 2025; coordinates are of the place it names"
+REGIONS_SOURCE = "the cloud's own list of regions, 2025; coordinates are those of the location it names"
 PATHS_SOURCE = "Skyplane's measurements (ping, April 2022; iperf3 over 64 connections, January 2022)"
 EGRESS_SOURCE = "list prices of May 2022, collected by Skyplane"
 PRICES_SOURCE = "list prices of 2025–2026, collected by SkyPilot"

@@ -76,7 +76,7 @@ def lines(request: PlanRequest, result: PlanResult) -> Iterator[str]:
         f"{_stages(request, result)} stages, {request.job.microbatches} microbatches"
     )
     yield (
-        f"a stage: forward {result.forward_ms:.4g} ms, recompute {result.recompute_ms:.4g}, "
+        f"per stage: forward {result.forward_ms:.4g} ms, recompute {result.recompute_ms:.4g}, "
         f"backward {result.backward_ms:.4g}; a WAN transfer {result.transfer_ms:.4g} ms on one share"
     )
     yield ""
@@ -178,6 +178,6 @@ _COMPLETE = {
     "proven": "no route, split or number of DP-cells is better with the schedules tried",
     "candidates": "not every route or split was tried",
     "sampled": "not every number of DP-cells was tried",
-    "budget": "there are candidates left that could be better",
-    "cancelled": "cancelled; there are candidates left that could be better",
+    "budget": "some candidates that could be better were not tried",
+    "cancelled": "cancelled; some candidates that could be better were not tried",
 }

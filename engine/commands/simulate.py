@@ -28,7 +28,7 @@ from engine.simulate.timeline import Timeline
     "simulate", epilog="Policies: " + "; ".join(f"{policy} ({NAMES[policy]})" for policy in POLICIES) + "."
 )
 @click.argument("file")
-@click.option("--compare", "policies", metavar="P1,P2,…", help="Several policies side by side, or 'all'.")
+@click.option("--compare", "policies", metavar="P1,P2,…", help="Compare these policies, or 'all'.")
 @click.option(
     "--schedule", "schedule_file", metavar="TEXT", help="Time the schedule in this file (see --out)."
 )

@@ -107,7 +107,7 @@ async def answers(line: Line) -> AsyncIterator[Answer]:
         try:
             yield from_desk(text)
         except ValueError as error:
-            raise DeskLost("the desk sent what is no message") from error
+            raise DeskLost("the prefill coordinator sent an invalid message") from error
 
 
 async def asks(line: Line) -> AsyncIterator[Ask | Withdraw]:
@@ -116,7 +116,7 @@ async def asks(line: Line) -> AsyncIterator[Ask | Withdraw]:
         try:
             yield to_desk(text)
         except ValueError as error:
-            raise DeskLost("the gateway sent what is no message") from error
+            raise DeskLost("the gateway sent an invalid message") from error
 
 
 async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dialogue: Dialogue) -> Greeting:

@@ -109,18 +109,18 @@ def listen(me: Identity) -> Dialogue:
     hello = yield _HELLO.size
     magic, version, rank, to, generation, run, index, count, nonce = _HELLO.unpack(hello)
     if magic != _MAGIC:
-        raise AuthenticationError("a stranger connected that does not speak the protocol")
+        raise AuthenticationError("a program connected that does not use this protocol")
     refusals = (version != _VERSION, run != me.run_digest, generation != me.generation, to != me.rank)
     status = next((code for code, wrong in enumerate(refusals, start=1) if wrong), 0)
     challenge = _CHALLENGE.pack(status, secrets.token_bytes(32), time.monotonic(), _boot())
     yield challenge + me.mac(b"listener", hello, challenge)
     if status:
-        raise AuthenticationError(f"refused one that calls itself rank {rank}: {_REFUSALS[status]}")
+        raise AuthenticationError(f"refused a program that claims to be rank {rank}: {_REFUSALS[status]}")
     proof = yield _PROOF.size
     mac = yield _MAC_BYTES
     if not hmac.compare_digest(mac, me.mac(b"dialler", hello, challenge, proof)):
         yield bytes([_WRONG_SECRET])
-        raise AuthenticationError(f"refused one that calls itself rank {rank}: wrong secret")
+        raise AuthenticationError(f"refused a program that claims to be rank {rank}: wrong secret")
     yield b"\0" + me.session
     offset, session = _PROOF.unpack(proof)
     return Greeting(

@@ -45,7 +45,7 @@ class Lines:
             raise ValueError(f"a line of more than {LONGEST_LINE:,} bytes")
         messages = [json.loads(line) for line in lines]
         if not all(isinstance(message, dict) for message in messages):
-            raise ValueError("a line that is no object")
+            raise ValueError("a line that is not a JSON object")
         return messages
 
 

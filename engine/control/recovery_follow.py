@@ -90,7 +90,7 @@ class Follow:
             where = f"{self._spec.rendezvous_host}:{self._spec.rendezvous_port}"
             self.close()
             self._ranks.held()  # forgets the ranks, which were killed here: that is not why the run ends
-            self._ranks.give_up(f"nothing was heard from {where} for {self._settings.wait_s:g} s")
+            self._ranks.give_up(f"no message from {where} for {self._settings.wait_s:g} s")
         elif self._line is None and now >= self._again_at:
             self._again_at = now + AGAIN_S
             with contextlib.suppress(OSError):

@@ -108,7 +108,7 @@ class Lead:
                 self._begin()
             elif time.monotonic() > self._since + self._settings.wait_s:
                 nodes = ", ".join(sorted({a.node for a in missing}))
-                self._go_on_without(f"nothing was heard from {nodes} for {self._settings.wait_s:g} s")
+                self._go_on_without(f"no message from {nodes} for {self._settings.wait_s:g} s")
 
     def runs(self) -> None:
         """All ranks have begun."""
@@ -170,7 +170,7 @@ class Lead:
             return
         found = smaller(self._present, set(self._held))
         if isinstance(found, Infeasible):
-            self._give_up(f"{why}, and it cannot go on with fewer nodes: {found.reason}")
+            self._give_up(f"{why}, and the run cannot continue with fewer nodes: {found.reason}")
             return
         before, had = self._present, roles(self._present)
         self._layout, self._present = found, found.applied(self._spec)

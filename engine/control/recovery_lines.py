@@ -59,7 +59,7 @@ class Line:
         try:
             self._socket.sendall(encode({"op": op, **fields}))
         except OSError as error:
-            self._end(f"it takes nothing any more ({error.strerror or error})")
+            self._end(f"it accepts no more messages ({error.strerror or error})")
 
     def tick(self) -> None:
         """Give a sign of life, and look for the other's."""
@@ -94,4 +94,4 @@ class Line:
         except OSError as error:
             self._end(error.strerror or str(error))
         except (ValueError, KeyError, TypeError) as error:
-            self._end(f"what it said was not understood: {error}")
+            self._end(f"its message was not understood: {error}")

@@ -175,7 +175,7 @@ def _by_stage(
             allowed = f"the pipeline has {len(profiles)} stages, from 0"
             raise InputError(f"rows[{i}].stage", row.stage, allowed)
         if row.tokens in times.setdefault(row.stage, {}):
-            raise InputError(f"rows[{i}].tokens", row.tokens, f"stage {row.stage} has that row already")
+            raise InputError(f"rows[{i}].tokens", row.tokens, f"stage {row.stage} already has this row")
         times[row.stage][row.tokens] = row
     return times
 

@@ -187,9 +187,9 @@ def _machine(gpu: Gpu) -> Machine:
 
 
 def _too_large(stage: int, memory: StageMemory, gpu: Gpu) -> str:
-    needed = f"stage {stage} needs {_least_bytes(memory) / GB:.1f} GB a GPU for one microbatch"
+    needed = f"stage {stage} needs {_least_bytes(memory) / GB:.1f} GB per GPU for one microbatch"
     if memory.serving_bytes:
-        needed += f" with {memory.serving_bytes / GB:.1f} GB kept for prefill"
+        needed += f" with {memory.serving_bytes / GB:.1f} GB reserved for prefill"
     return f"{needed}; {gpu.name} has {gpu.memory_bytes / GB:.1f}"
 
 

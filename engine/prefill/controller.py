@@ -107,7 +107,7 @@ class Controller:
             The clock would go back.
         """
         if now_ms < self.now_ms:
-            raise ValueError(f"now_ms {now_ms}: the clock stands at {self.now_ms} and only goes forward")
+            raise ValueError(f"now_ms {now_ms}: the clock is at {self.now_ms} and only moves forward")
         self.now_ms = now_ms
         self.index.advance(now_ms)
         return self._book.advance(now_ms)

@@ -40,7 +40,7 @@ class Fleet:
     def __post_init__(self) -> None:
         cells = self.cells * self.cells_of_pattern
         if self.pp_degree < 1 or cells % self.pp_degree:
-            allowed = f"must divide the number of cells, {cells}: one GPU of each is a stage"
+            allowed = f"must divide the number of cells, {cells}: each stage is one GPU of a different cell"
             raise InputError("pp_degree", self.pp_degree, allowed)
         if self.pattern.pipelines % self.cells_of_pattern:
             allowed = f"must divide the pattern's {self.pattern.pipelines} pipelines"

@@ -143,7 +143,9 @@ class _Process:
         for port in free_ports(ports, self._start.first.rank):
             with contextlib.suppress(OSError):
                 return await start(port)
-        raise InputError("ports", ports, f"no free port at {self._start.first.host} for the desk of prefill")
+        raise InputError(
+            "ports", ports, f"no free port at {self._start.first.host} for the prefill coordinator"
+        )
 
     async def _rank(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         gpu, peer = None, _Writing(writer, line_of)
@@ -240,7 +242,7 @@ class _Process:
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, TransportError | OSError):
                 return
-            print(f"the desk failed: {where(error)}", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"the prefill coordinator failed: {where(error)}", file=sys.stderr, flush=True)  # noqa: T201
             os._exit(1)
 
 

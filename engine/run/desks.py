@@ -165,8 +165,8 @@ class Desks:
 def _why(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}; it is started anew"
-    return f"ended with status {code}; it is started anew"
+        return f"killed by {signal.Signals(-code).name}; it starts again"
+    return f"ended with status {code}; it starts again"
 
 
 def _become_desk(start: DeskStart, *, events_fd: int, life_fd: int) -> NoReturn:
@@ -186,6 +186,6 @@ def _become_desk(start: DeskStart, *, events_fd: int, life_fd: int) -> NoReturn:
     try:
         run(start, events_fd=events_fd, life_fd=life_fd)
     except BaseException as error:
-        print(f"the desk ended: {where(error)}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"the prefill coordinator ended: {where(error)}", file=sys.stderr, flush=True)  # noqa: T201
         os._exit(1)
     os._exit(0)

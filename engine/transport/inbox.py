@@ -103,7 +103,7 @@ class Inbox:
             if assembly.complete:
                 self._deliver(assembly)
         elif key in self._posted:
-            receive.fail(TransportError(f"{receive} is posted already"))
+            receive.fail(TransportError(f"{receive} is already posted"))
         else:
             self._posted[key] = receive
         self._resume()

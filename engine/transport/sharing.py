@@ -110,7 +110,7 @@ class _SharedEnd:
         if len(near) != len(far):
             raise InputError("far", tuple(far), f"must name one rank per pipeline, as near does: {len(near)}")
         if not (0 <= pipeline < len(near) and near[pipeline] == endpoint.rank):
-            allowed = f"must be the place of rank {endpoint.rank} in {tuple(near)}"
+            allowed = f"must be the position of rank {endpoint.rank} in {tuple(near)}"
             raise InputError("pipeline", pipeline, allowed)
         self._endpoint = endpoint
         self._link = link

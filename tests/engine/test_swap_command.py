@@ -122,7 +122,7 @@ BAD = [
     ({"layers": [{**LAYER, "forward": 1}]}, "layers[0].forward", "did you mean 'forward_s'"),
     ({"layers": [{**LAYER, "forward_s": 0, "backward_s": 0}]}, "layers", "at least one layer"),
     ({"layers": ..., "model": {"layers": [{**LAYER, "load_s": -1}]}}, "model.layers[0].load_s", "greater"),
-    ({"mfu": 0.5}, "mfu", "layers have their times"),
+    ({"mfu": 0.5}, "mfu", "layers have their own times"),
     ({"layers": ..., "model": "tiny", "gpu": {"name": "v100"}, "mfu": 2}, "mfu", "less than"),
     ({"layers": [{**LAYER, "load_s": 1e12}]}, "layers[0].load_s", "less than or equal to 1000000000"),
     ({"compare": {**GOOD["compare"], "microbatches": 10**7}}, "compare.microbatches", "with 3 stages"),

@@ -71,7 +71,7 @@ REFUSED = [
     ({"chunks": 2}, "chunks"),
     ({"strategy": "swap"}, "stages.*whole model"),
     ({"strategy": "swop"}, "did you mean 'swap'"),
-    ({"swap": {"gpu": {"memory_bytes": 1e6}}}, "swap.*belongs to strategy swap"),
+    ({"swap": {"gpu": {"memory_bytes": 1e6}}}, "swap.*applies only to strategy swap"),
     ({"dtype": "fp16"}, "dtype"),
     ({"ranks_per_gpu": 2}, "ranks_per_gpu.*only cuda shares"),
     ({"device": "cuda", "ranks_per_gpu": 2, "tp": 2, "pipelines": 1}, "ranks_per_gpu.*1 with tp"),

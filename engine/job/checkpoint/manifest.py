@@ -131,7 +131,7 @@ class Checkpoint:
         except OSError as error:
             raise InputError(self._field, self.where, f"{entry.file} cannot be read ({error})") from None
         if len(data) != entry.bytes or xxhash.xxh3_128_hexdigest(data) != entry.xxh3:
-            allowed = f"{entry.file} is corrupt: it is not the {entry.bytes:,} bytes that were written"
+            allowed = f"{entry.file} is corrupt: it differs from the {entry.bytes:,} bytes that were written"
             raise InputError(self._field, self.where, allowed)
         return data
 
@@ -144,14 +144,14 @@ class Checkpoint:
             raise InputError(self._field, where, f"{MANIFEST} cannot be read ({error})") from None
         except (ValueError, AttributeError, KeyError, TypeError):
             raise InputError(
-                self._field, where, f"{MANIFEST} is corrupt: no manifest of a checkpoint"
+                self._field, where, f"{MANIFEST} is corrupt: it is not the manifest of a checkpoint"
             ) from None
         if fields.get("format") != FORMAT:
             allowed = f"{MANIFEST} is of format {fields.get('format')!r}; this version reads format {FORMAT}"
             raise InputError(self._field, where, allowed)
         if checksum != _checksum(fields):
             raise InputError(
-                self._field, where, f"{MANIFEST} is corrupt: its checksum does not fit its content"
+                self._field, where, f"{MANIFEST} is corrupt: its checksum does not match its content"
             )
         return parse(Manifest, fields, at=f"{where}/{MANIFEST}")
 
@@ -175,7 +175,7 @@ def find(where: str, *, field: str = "resume") -> Checkpoint:
     except OSError as error:
         raise InputError(field, where, f"cannot be read ({error})") from None
     if latest is None:
-        raise InputError(field, where, "holds no whole checkpoint")
+        raise InputError(field, where, "holds no complete checkpoint")
     return latest
 
 

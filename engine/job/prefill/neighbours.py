@@ -19,7 +19,7 @@ def neighbours(spec: LaunchSpec, me: RankAssignment) -> Neighbours:
     """Of rank `me`: ranks at the same place of neighbouring cells, which are in one data centre, hold one
     model together (BubbleTea §5.1). Raises ValueError in a job without prefill."""
     if spec.job.prefill is None:
-        raise ValueError("the job does not prefill")
+        raise ValueError("the job has no prefill")
     stages, apart = spec.job.prefill.pp_degree, spec.job.cell_pipelines
     stage = me.pipeline // apart % stages
     rank_at = {(other.pipeline, other.stage): other.rank for other in spec.ranks}

@@ -8,7 +8,7 @@ from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.predict import predict
 
-NOT_NEEDED = "the run goes on with fewer GPUs, without this one"
+NOT_NEEDED = "the run continues with fewer GPUs, without this one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

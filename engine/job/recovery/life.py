@@ -95,7 +95,9 @@ class Trouble:
             return "rank", "; ".join(f"{named[rank.rank]}: {rank.why}" for rank in causes)
         # The ranks at the link know which one; the others lost these, inside their centre, by LAN or gloo.
         whys = [rank.why for rank in self.dead.values()]
-        nearest = min(whys, key=lambda why: ("gloo" in why, "over LAN" in why), default="no rank said why")
+        nearest = min(
+            whys, key=lambda why: ("gloo" in why, "over LAN" in why), default="no rank gave a reason"
+        )
         return "link", nearest
 
 

@@ -152,7 +152,7 @@ class Leader(Follower):
         try:
             found = planning.result()
         except (InputError, DeadlockError) as error:
-            print(f"no plan for what was measured: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"no plan for the measured times: {error}", file=sys.stderr, flush=True)  # noqa: T201
             self._expected |= self._verdict.measured
             self._judge.expect(self._expected)
             return None

@@ -226,7 +226,7 @@ class Saver:
         try:
             self._terms.place.discard(name)
         except Exception as error:
-            self._announce(0, "failed", name, detail=f"half a checkpoint stays behind: {_reason(error)}")
+            self._announce(0, "failed", name, detail=f"an incomplete checkpoint remains: {_reason(error)}")
 
     def _announce(self, step: int, state: str, name: str, **more: Any) -> None:
         where = f"{self._terms.place.where.rstrip('/')}/{name}"

@@ -46,7 +46,7 @@ class Ledger:
             It still holds some, or does not take part.
         """
         if self._held.get(worker) != ():
-            raise ValueError(f"worker {worker} may take units only when it is there and holds none")
+            raise ValueError(f"worker {worker} may take units only while it is present and holds none")
         count = min(most, -(-len(self._free) // max(idle, 1)))
         self._held[worker] = tuple(self._free.popleft() for _ in range(count))
         return self._held[worker]
