@@ -28,7 +28,7 @@ class NodeTable(Table):
     host = tables.Column("Address")
     clock_offset_ms = NumberColumn("Clock", unit="ms")
     version = tables.Column("Agent")
-    last_seen = TimeColumn("Last heard", style="ago")
+    last_seen = TimeColumn("Last heartbeat", style="ago")
 
     narrow = ("name", "state", "gpus", "busy")
 

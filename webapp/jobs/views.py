@@ -39,7 +39,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
         rows=Run.objects.visible_to(request.user).for_lists(),
         filter_class=RunFilterSet,
         table_class=RunTable,
-        empty="No run yet. Launch one from a plan.",
+        empty="No runs yet. Open a plan and launch an option.",
     )
 
 
@@ -110,7 +110,7 @@ def run_trace(request: HttpRequest, pk: int) -> HttpResponse:
     run = visible_or_404(Run.objects.select_related("job"), request.user, pk=pk)
     there = kept(run)
     if there is None:
-        return JsonResponse({"error": "No spans of this run are kept."}, status=404)
+        return JsonResponse({"error": "This run has no stored spans."}, status=404)
     try:
         last = _iteration(request, "to", there[1])
         made = trace(run, _iteration(request, "from", max(there[0], last - 9)), last)

@@ -98,7 +98,9 @@ def stages_table(option: dict[str, Any] | None, cell: SimulationResult | None) -
             Column(label="Last ends", key="last_ms", unit="ms", decimals=1, wide=True),
             Column(label="In flight", key="in_flight", unit="microbatches", decimals=1, wide=True),
         ]
-    return Figures(name="stages", title="Stages over DCs", rows=rows, columns=columns, most=MOST_STAGES)
+    return Figures(
+        name="stages", title="Stages per data centre", rows=rows, columns=columns, most=MOST_STAGES
+    )
 
 
 def _in_an_iteration(cell: SimulationResult) -> list[dict[str, float]]:

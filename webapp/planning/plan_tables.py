@@ -29,7 +29,7 @@ COLUMNS = (
     Column(label="Egress", key="egress_gb", unit="GB", decimals=3),
     Column(label="Cost", key="cost_per_iteration", unit="$/iteration", decimals=6),
     Column(label="Cost", key="cost_per_million_tokens", unit="$/M tokens", decimals=6),
-    Column(label="GPU hours", key="gpu_hours", unit="an iteration", decimals=4),
+    Column(label="GPU hours", key="gpu_hours", unit="per iteration", decimals=4),
     Column(label="GPUs used", key="used_text"), Column(label="GPUs idle", key="idle_text"),
     Column(label="On the Pareto front", key="on_pareto"), Column(label="Best", key="is_best"),
 )  # fmt: skip
@@ -102,14 +102,14 @@ def _counts(gpus: dict[str, int] | None) -> str:
 COMPARED = (
     ("Method", "", None, "request.method"), ("Schedule", "", None, "schedule"),
     ("Stages", "", 0, "stages"), ("Microbatches", "", 0, "request.job.microbatches"),
-    ("DP cells, D", "", 0, "best.dp_cells"), ("Pipelines", "", 0, "best.pipelines"),
+    ("DP-cells, D", "", 0, "best.dp_cells"), ("Pipelines", "", 0, "best.pipelines"),
     ("Data centres", "", None, "order"), ("GPUs used", "", 0, "gpus"), ("GPUs idle", "", 0, "idle"),
     ("Iteration", "ms", 1, "best.iteration_ms"), ("Bound", "ms", 1, "best.bound_ms"),
     ("All-reduce", "ms", 1, "best.allreduce_ms"), ("Throughput", "pipelines/s", 3, "best.throughput"),
     ("Tokens", "k/s", 1, "ktokens"), ("Bubbles", "%", 1, "bubbles"),
     ("Cost", "$/iteration", 5, "best.cost_per_iteration"),
     ("Cost", "$/M tokens", 3, "best.cost_per_million_tokens"),
-    ("GPU hours", "an iteration", 4, "best.gpu_hours"), ("Egress", "GB/iteration", 2, "best.egress_gb"),
+    ("GPU hours", "per iteration", 4, "best.gpu_hours"), ("Egress", "GB/iteration", 2, "best.egress_gb"),
 )  # fmt: skip
 
 

@@ -26,10 +26,10 @@ _LAYOUT = ("partitions", "tp", "micro_batch")  # of a job: several of them are t
 WIDE_DCS = 8  # more data centres than this have no column each
 # What a search's `stopped_by` says of its answer.
 SEARCHED = {
-    "proven": "no route, split, size or number of cells that was left out can be better with these schedules",
-    "candidates": "of some routes and splits only the most promising were tried",
-    "sampled": "only some numbers or sizes of DP cells were tried",
-    "budget": "there was no time for every candidate that could be better",
+    "proven": "proven optimal for these schedules",
+    "candidates": "only the most promising routes and splits were tried",
+    "sampled": "only some numbers or sizes of DP-cells were tried",
+    "budget": "the time limit was reached before all candidates that could be better were tried",
     "cancelled": "stopped early",
 }
 

@@ -20,7 +20,7 @@ class PlanTable(Table):
     cost = NumberColumn(
         "Cost", accessor="shown__cost_per_iteration", unit="$/iteration", decimals=5, orderable=False
     )
-    created_at = TimeColumn(verbose_name="Made")
+    created_at = TimeColumn(verbose_name="Created")
 
     narrow = ("name", "iteration", "cost")
 
@@ -46,7 +46,7 @@ class ComputationTable(Table):
     kind = tables.Column(accessor="get_kind_display", order_by="kind")
     state = StateColumn()
     policies = tables.Column(accessor="request__policies", orderable=False)
-    created_at = TimeColumn(verbose_name="Made")
+    created_at = TimeColumn(verbose_name="Created")
 
     narrow = ("name", "state")
 
@@ -67,8 +67,8 @@ class PlacementTable(Table):
     state = StateColumn()
     source = tables.Column("Devices from", orderable=False)
     grid = tables.Column("Stages × pipelines", orderable=False)
-    cost_s = NumberColumn("Cost", unit="s an iteration", decimals=3, orderable=False)
-    created_at = TimeColumn(verbose_name="Made")
+    cost_s = NumberColumn("Cost", unit="s per iteration", decimals=3, orderable=False)
+    created_at = TimeColumn(verbose_name="Created")
 
     narrow = ("name", "state", "cost_s")
 

@@ -228,7 +228,7 @@ def _lines(
 
 def _title(link: WanLink, gbps: float | None) -> str:
     now = f"; {gbps:,.2f} Gbit/s now" if gbps else ""
-    return f"{link}: {link.bandwidth_gbps:g} Gbit/s a node pair, {link.latency_ms:g} ms one way{now}"
+    return f"{link}: {link.bandwidth_gbps:g} Gbit/s per node pair, {link.latency_ms:g} ms one way{now}"
 
 
 def _bow(link: WanLink, dcs: Sequence[DataCenter], boxes: dict[int, Box]) -> Curve:

@@ -48,7 +48,7 @@ def record_desk(run: Run, node: str, at: datetime, event: dict[str, Any]) -> Des
         "heard_at": at,
     }
     if not values["model"] or not values["port"]:
-        raise ValueError("a desk has a model and a port")
+        raise ValueError("a prefill coordinator has a model and a port")
     known = Desk.objects.select_for_update().filter(run=run, dc=dc).first()
     if known is None:
         return Desk.objects.create(run=run, dc_id=dc, **values)

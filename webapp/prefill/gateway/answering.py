@@ -168,7 +168,7 @@ async def _first(sale: Sale) -> Taken:
                 raise
             refusals.append(error)
     if not refusals:
-        raise sale.refusal(503, "no_bubble", "No run takes prompts at the moment.", retry_after_s=NO_DESK_S)
+        raise sale.refusal(503, "no_bubble", "No run serves prompts at the moment.", retry_after_s=NO_DESK_S)
     waits = [one for one in refusals if one.retry_after_s is not None]
     raise min(waits, key=lambda one: one.retry_after_s or 0.0) if waits else refusals[0]
 
@@ -206,7 +206,7 @@ async def _taken(sale: Sale, desk: DeskAddress, exchange: Exchange) -> Taken:
             exchange.close()
             raise _refused(sale, said)
         if not isinstance(said, Accepted):
-            raise DeskLost("the desk answered without having accepted")
+            raise DeskLost("the prefill coordinator answered without accepting first")
         await _settle(sale, said.prompt_tokens)
         first = await exchange.next(within_s)
     except (DeskLost, TimeoutError, SlowClient):

@@ -35,7 +35,7 @@ IGNORED = frozenset(
 )  # fmt: skip
 # Where a field may be one of several things, what pydantic says of one of them misleads.
 SAID = {
-    "prompt": "prompt must be text or a list of token ids, not empty, and one prompt a request.",
+    "prompt": "prompt must be text or a list of token ids, not empty, with one prompt per request.",
     "stop": "stop must be text, or a list of at most 4 texts.",
 }
 Text = Annotated[str, Field(min_length=1)]
@@ -183,7 +183,7 @@ def _limits(body: Any) -> dict[str, Any]:
     hand_over = body.kv_transfer_params is not None
     default = CHAT_TOKENS if isinstance(body, ChatBody) else 16
     if hand_over and (most not in (None, 1) or body.stream):
-        raise InputError("max_tokens", most, "must be 1, without stream, where kv_transfer_params is given")
+        raise InputError("max_tokens", most, "must be 1, without stream, if kv_transfer_params is given")
     stop = body.stop
     return {
         "max_tokens": 1 if hand_over else most or default,

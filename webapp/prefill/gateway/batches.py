@@ -90,9 +90,9 @@ def lines(body: bytes, content_type: str) -> list[Line]:
             said = f"Line {number}: {error.field}: {error.allowed}."
             raise ApiError(400, "invalid_value", said, param=error.field) from None
     if not found:
-        raise ApiError(400, "invalid_value", "The batch has no line.")
+        raise ApiError(400, "invalid_value", "The batch is empty.")
     if len({line.custom_id for line in found}) < len(found):
-        raise ApiError(400, "invalid_value", "custom_id must differ from line to line.", param="custom_id")
+        raise ApiError(400, "invalid_value", "custom_id must be different on every line.", param="custom_id")
     return found
 
 
@@ -126,7 +126,9 @@ async def _answer(key: ApiKey, line: Line, until: float) -> Answer:
     try:
         asked = read(kind, line.body)
         if asked.stream:
-            raise ApiError(400, "unsupported_field", "A line of a batch is not streamed.", param="stream")
+            raise ApiError(
+                400, "unsupported_field", "A batch cannot stream: leave out stream.", param="stream"
+            )
         return await _tried(key, line, asked, until)
     except ApiError as error:
         request = error.request or new_id()

@@ -113,8 +113,8 @@ class DeskLine:
             async with asyncio.timeout(SEND_S):
                 await line.send(ask)
         except TimeoutError:
-            self._lost(line, DeskLost("the desk does not take what is sent"))
-            raise DeskLost("the desk does not take what is sent") from None
+            self._lost(line, DeskLost("the prefill coordinator does not read what is sent"))
+            raise DeskLost("the prefill coordinator does not read what is sent") from None
         except BaseException:
             self.forget(ask.request)
             raise
@@ -141,7 +141,7 @@ class DeskLine:
         line, reader = self._line, self._reader
         if line is None:
             return
-        self._lost(line, DeskLost("the line was closed"))
+        self._lost(line, DeskLost("the connection was closed"))
         if reader is not None:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
@@ -157,17 +157,19 @@ class DeskLine:
     async def _connect(self) -> Line:
         to, loop = self.address, asyncio.get_running_loop()
         if loop.time() - self._failed_at < CONNECT_AGAIN_S:
-            raise DeskLost("the desk could not be reached a moment ago")
+            raise DeskLost("the prefill coordinator could not be reached a moment ago")
         me = Identity(rank=GATEWAY_RANK, run=to.run, generation=to.generation, secret=to.secret.encode())
         try:
             return await call(to.host, to.port, me, to.rank)
         except (TransportError, OSError) as error:
             self._failed_at = loop.time()
-            log.warning("desk not reached", run=to.run, dc=to.dc_name, error=str(error) or "no answer")
-            raise DeskLost("the desk could not be reached") from error
+            log.warning(
+                "prefill coordinator not reached", run=to.run, dc=to.dc_name, error=str(error) or "no answer"
+            )
+            raise DeskLost("the prefill coordinator could not be reached") from error
 
     async def _read(self, line: Line) -> None:
-        why = DeskLost("the desk has closed the line")
+        why = DeskLost("the prefill coordinator closed the connection")
         try:
             async for answer in answers(line):
                 exchange = self._exchanges.get(answer.request)
@@ -185,7 +187,10 @@ class DeskLine:
             return
         if self._exchanges:
             log.warning(
-                "line to a desk lost", run=self.address.run, dc=self.address.dc_name, requests=self.busy
+                "connection to a prefill coordinator lost",
+                run=self.address.run,
+                dc=self.address.dc_name,
+                requests=self.busy,
             )
         self._line = None
         exchanges, self._exchanges = self._exchanges, {}
