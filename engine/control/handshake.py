@@ -39,7 +39,7 @@ Dialogue = Generator[bytes | int, bytes, "Greeting"]
 class Identity:
     """Who this side is: its rank, the run with its generation, and the secret that the run's ranks share.
 
-    session : drawn anew by every endpoint. A link that comes back must lead to the same endpoint as before:
+    session : drawn again by every endpoint. A link that comes back must lead to the same endpoint as before:
         one that was started again knows nothing of what had already come.
     """
 

@@ -1,4 +1,4 @@
-"""The host of the first rank: says when the ranks of all machines end, and from where they begin anew.
+"""The host of the first rank: says when the ranks of all machines end, and from where they begin again.
 
 It keeps nothing that the others could not tell it: should it be lost itself, its successor asks them.
 """

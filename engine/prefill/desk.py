@@ -132,7 +132,7 @@ class Failed(Document):
     """An accepted request that will not be answered, and why.
 
     `training`: late training took its place and no other was found. `cancelled`: withdrawn. `decode`: the
-    cache or the decoder was lost. `stopped`: the run ends, or begins anew after a failure.
+    cache or the decoder was lost. `stopped`: the run ends, or begins again after a failure.
     """
 
     kind: Literal["failed"] = "failed"

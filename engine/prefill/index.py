@@ -182,7 +182,7 @@ class BubbleIndex:
         return [(float(b), float(e)) for b, e in self._gaps.edges[gpu, head:tail]]
 
     def replace(self, cell: int, bubbles: Sequence[Iterable[Interval]], resume_ms: float) -> None:
-        """New bubbles of a cell's GPUs, by rank, up to `resume_ms`, when its pattern begins anew.
+        """New bubbles of a cell's GPUs, by rank, up to `resume_ms`, when its pattern begins again.
 
         Nothing is taken in them: the caller takes again what it keeps.
         """

@@ -37,7 +37,7 @@ class LatencyModel:
             raise ValueError("b_ms, c_ms: at least one must be greater than 0, as every token takes time")
 
     def ms(self, tokens: float, *, done: float = 0) -> float:
-        """Time of `tokens` tokens after `done` ones whose cache is there: a chunk pays a anew.
+        """Time of `tokens` tokens after `done` ones whose cache is there: a chunk pays `a` again.
 
         It attends to all before it: c·((done + tokens)² − done²).
         """

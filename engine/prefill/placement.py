@@ -113,7 +113,7 @@ class Refusal:
 class Moved:
     """What a change of the training forecast did to accepted requests.
 
-    moved : planned anew, of these `late` beyond their deadline.  lost : without a place within the horizon.
+    moved : re-planned, of these `late` beyond their deadline.  lost : without a place within the horizon.
     """
 
     moved: tuple[Placement, ...] = ()

@@ -185,7 +185,7 @@ class _Process:
         async for message in decoder.messages():
             self._service.decoded(message)
         self._service.decoder_lost()
-        if not self._closing.is_set():  # it cannot be forked again from here: the host starts both anew
+        if not self._closing.is_set():  # it cannot be forked again from here: the host starts both again
             os._exit(1)
 
     async def _turn(self) -> None:

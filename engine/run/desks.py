@@ -1,4 +1,4 @@
-"""The desks that a host keeps: one for each data centre whose first rank it has, started anew at its end.
+"""The desks that a host keeps: one for each data centre whose first rank it has, started again at its end.
 
 Where the run's ranks begin another life, so do they: what they had accepted went with the ranks, and they
 say so.
@@ -80,7 +80,7 @@ class Desks:
         return min([*self._due.values(), *kills], default=None)
 
     def tick(self) -> None:
-        """Start those anew whose time has come, and kill those that did not end."""
+        """Start those again whose time has come, and kill those that did not end."""
         now = time.monotonic()
         for dc in [dc for dc, at in self._due.items() if at <= now]:
             del self._due[dc]
@@ -119,7 +119,7 @@ class Desks:
             time.sleep(0.01)
 
     def _follow(self, desk: _Desk) -> None:
-        """Start another one in its place, if there is one: at once where the run's ranks begin anew."""
+        """Start another one in its place, if there is one: at once where the run's ranks begin again."""
         now, dc = time.monotonic(), desk.start.first.dc
         if self._closing or dc not in self._starts:
             return

@@ -61,7 +61,7 @@ def test_every_failure_says_what_it_cost_and_from_where_the_run_went_on(
     page = client.get(f"/runs/{run.pk}/").content.decode()
     table = page[page.index('id="disturbances"') : page.index('id="panel-events"')]
     assert "hidden" not in table.partition(">")[0]
-    for said in ("killed by SIGKILL", "16.8", "3 disturbances", "20.0", "of the run’s time was lost"):
+    for said in ("killed by SIGKILL", "16.8", "3 incidents", "20.0", "of the run’s time was lost"):
         assert said in table
 
 

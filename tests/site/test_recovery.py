@@ -72,8 +72,8 @@ def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes:
     assert services.record_recovery(run, {**EVENT, "left": [2, 3, 8, 9], "layout": layout})
     (text,) = [text for text in marks(run) if "Recovered" in text]
     assert text.startswith(
-        "It goes on with 8 of 12 GPUs, as mid-1 is silent: 2 pipelines of 4 stages with 3 microbatches each, "
-        "before 2 pipelines of 6 stages with 3; an iteration should take 2.00 s instead of 1.50 s. "
+        "It continues with 8 of 12 GPUs, as mid-1 is silent: 2 pipelines of 4 stages with 3 microbatches "
+        "each, before 2 pipelines of 6 stages with 3; an iteration should take 2.00 s instead of 1.50 s. "
     )
     run.refresh_from_db()
     assert run.predicted_since == 41

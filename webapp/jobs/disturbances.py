@@ -41,7 +41,7 @@ def adaptation(event: dict[str, Any]) -> Cost:
 
 
 def failure(reason: str, *, done: int, saved: int | None) -> Cost:
-    """Of a run that failed: what is done again where it is resumed, or tried anew from the beginning."""
+    """Of a run that failed: what is done again where it is resumed, or tried again from the beginning."""
     return {"kind": "failure", "what": reason[:300], "again": max(0, done - (saved or 0)), "saved": saved}
 
 

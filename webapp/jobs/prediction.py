@@ -1,4 +1,4 @@
-"""What the engine predicts of a job, as span codes: at launch, and where a run plans anew."""
+"""What the engine predicts of a job, as span codes: at launch, and where a run re-plans."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

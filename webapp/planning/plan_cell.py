@@ -14,7 +14,7 @@ from engine.simulate import SimulationResult
 from webapp.figures import Column, Figures
 
 MOST_TIMELINE_SPANS = 20_000
-MOST_WHAT_IF_SPANS = 3_000  # drawn anew with each move of a slider
+MOST_WHAT_IF_SPANS = 3_000  # drawn again with each move of a slider
 MOST_STAGES = 120  # that the page lists; the file has them all
 
 

@@ -15,7 +15,7 @@ from webapp.jobs.services.status import add_mark, cancel_run, lock, set_status
 def stop_at_boundary(actor: Any, run: Run, *, why: str, again: bool) -> bool:
     """Have `run` end after a whole iteration because of `why`; whether it was news.
 
-    A run that has computed nothing yet is stopped at once. With `again` its job is queued anew when it has
+    A run that has computed nothing yet is stopped at once. With `again` its job is queued again when it has
     ended: the next generation, from its last checkpoint, or where it saves none from the first iteration.
 
     Raises
