@@ -1,4 +1,4 @@
-"""Policies beside each other, as a table and as files."""
+"""Policies compared, as a table and as files."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

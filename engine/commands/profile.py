@@ -74,7 +74,7 @@ def _prefill_lines(profile: PrefillProfile) -> list[str]:
 
 
 def _lines(rows: list[StageTimes]) -> list[str]:
-    """Of each kind of op the median, and beside it the 95th percentile."""
+    """Of each kind of op the median, and next to it the 95th percentile."""
     kinds = [name for name in NAMES.values() if name in rows[0].times_ms]
     columns = [title for kind in kinds for title in (f"{kind}\nms", "p95\nms")]
     cells = [

@@ -1,4 +1,4 @@
-"""`meridian reproduce`: published figures beside ours; exit status 1 where one is past its tolerance."""
+"""`meridian reproduce`: published figures compared with ours; exit status 1 if one exceeds its tolerance."""
 
 import json
 from collections.abc import Iterator

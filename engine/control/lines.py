@@ -1,4 +1,4 @@
-"""Messages between processes of a run beside its tensors: JSON objects, a line each, on a TCP connection.
+"""Messages between processes of a run, apart from its tensors: one JSON object per line, over TCP.
 
 Workers and the tracker of a swap run speak so, and the hosts of a run that recovers. A connection begins with
 a nonce, which the other side answers with its MAC under the run's secret: who does not know it is refused

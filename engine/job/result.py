@@ -1,4 +1,4 @@
-"""The result of a run: what the ranks measured, beside what the simulator says."""
+"""The result of a run: measurements of the ranks, and the simulator's prediction."""
 
 from collections.abc import Sequence
 from functools import partial

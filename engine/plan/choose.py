@@ -111,7 +111,7 @@ def _why_excluded(
 
 
 def worse(chosen: Option, using: Sequence[Option], objective: Objective) -> str:
-    """What the best of the options `using` a data centre is worth beside the chosen one, in words."""
+    """What the best of the options `using` a data centre gains over the chosen one, in words."""
     nearest = using[0]
     for option in using[1:]:
         if better(option, nearest, objective):

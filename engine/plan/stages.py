@@ -60,7 +60,7 @@ class Stages:
     def room(self, gpus: tuple[Gpu, ...], microbatches: int) -> Room | Infeasible:
         """What the memory of `gpus`, stage i on `gpus[i]`, leaves to a schedule, or which stage does not fit.
 
-        As many in flight as there are come first, then as many with all their activations as fit beside them.
+        As many in flight as there are come first, then as many with all their activations as also fit.
         """
         asked = (*(gpu.name for gpu in gpus), microbatches)
         if asked not in self._rooms:

@@ -1,9 +1,9 @@
 """What is said at a desk: where prompts are handed in, of one run in one data centre, and tokens come out.
 
-The desk is a process beside the ranks of a run. It owns the controller of the bubbles of its data centre,
-and decodes what was prefilled. The gateway that tenants call holds one connection to each desk and sends its
-requests there, many at the same time; every message after `Ask` names its request. A prompt is only ever in
-memory: on its way, at the desk and in the ranks.
+The prefill coordinator is a process next to the ranks of a run. It owns the controller of the bubbles of its
+data centre, and decodes what was prefilled. The gateway that tenants call holds one connection to each desk
+and sends its requests there, many at the same time; every message after `Ask` names its request. A prompt is
+only ever in memory: on its way, at the desk and in the ranks.
 """
 
 import json

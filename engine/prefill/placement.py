@@ -20,7 +20,7 @@ class Request:
     """A prompt of `tokens` that arrives at `arrival_ms` on the controller's clock.
 
     priority : higher goes first among those that wait.  deadline_ms : by when its KV cache must be handed
-    over, beside the controller's objective.  dc : index of the DC in which it must run, None for any.
+    over, in addition to the controller's objective.  dc : index of the DC in which it must run, None for any.
     """
 
     id: int | str

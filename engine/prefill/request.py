@@ -144,7 +144,7 @@ class ControllerDocument(Document):
 class ReplayRequest(Document):
     """A trace, the training whose bubbles it is to run in, and how. Fields: docs/dev/contracts.md.
 
-    hop_ms, activation_bytes_per_token : what handing a chunk to the next stage takes, beside and on the LAN.
+    hop_ms, activation_bytes_per_token : cost of handing a chunk to the next stage, outside and on the LAN.
     """
 
     bubbles: Bubbles

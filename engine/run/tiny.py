@@ -46,7 +46,7 @@ def write_tiny(
 ) -> Tiny:  # fmt: skip
     """Write config.json, weights, tokenizer.json and README into the folder `out`, new or empty.
 
-    It is there when all of it is: the files are written beside it and the folder renamed.
+    It is there when all of it is: the files are written next to it and the folder is renamed.
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ class Recorder:
         self, op: SpanOp, microbatch: int | None, start: float, end: float, *, chunk: int = 0,
         payload: Payload | None = None, nbytes: int | None = None,
     ) -> None:  # fmt: skip
-        """Note an op of this GPU, or a load onto it beside its ops; times of time.monotonic()."""
+        """Note an op of this GPU, or a load onto it during its ops; times of time.monotonic()."""
         record = self._now
         assert record is not None
         if record.start is None:

@@ -23,7 +23,7 @@ class _Fetched:
 
 
 class StagedOutgoing:
-    """Sends through host memory, beside the ops and in the order of the calls.
+    """Sends through host memory, in parallel with the ops, in the order of the calls.
 
     The thread has a stream for its copies on a GPU: one for each way on which something is sent.
     """

@@ -69,7 +69,7 @@ class NodeTable(Table):
 
 
 def draining_mark() -> str:
-    """A second state beside the first: it is given no more work."""
+    """A second state, in addition to the first: the node gets no more work."""
     return state("stopping", "Draining")
 
 

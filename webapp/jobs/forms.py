@@ -37,7 +37,7 @@ PREFILL = (
     "kv_budget_gb",
     "reserve_ms",
 )
-# Of the document's section `recovery`, beside how often: their fields.
+# Of the document's section `recovery`, other than how often: their fields.
 RECOVERY = {"wait_s": "recovery_wait_s", "layers_per_gpu": "recovery_layers_per_gpu"}
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
 NEEDS_MEMORY = (

@@ -40,7 +40,7 @@ OP_TIMES = ("forward_ms", "backward_ms", "recompute_ms")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStage:
-    """Medians over the replicas of a stage, beside what its run was planned with."""
+    """Medians over the replicas of a stage, next to the planned times of its run."""
 
     name: str
     measured: OpTimes
@@ -56,7 +56,7 @@ class MeasuredStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLink:
-    """The rate of a node pair while it sent, beside the cap that is in use; None: not in the inventory."""
+    """The rate of a node pair while it sent, next to the cap in use; None: not in the inventory."""
 
     name: str
     gbps: float

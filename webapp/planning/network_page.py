@@ -1,4 +1,4 @@
-"""Network design: rail-only beside rail-optimised fabrics, and what a model does on them."""
+"""Network design: rail-only compared with rail-optimised fabrics, and a model on them."""
 
 from typing import Any
 

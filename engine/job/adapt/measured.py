@@ -1,4 +1,4 @@
-"""What ops and transfers take, measured beside planned, in milliseconds by what it is a time of.
+"""What ops and transfers take, measured and planned, in milliseconds, by kind.
 
 A quantity is named ("F", 2), an op of a kind on a stage (all its chunks together), or ("link", 1, 2), the
 time for which a message holds the link between two stages, the lower one first. A schedule knows one time for

@@ -32,6 +32,9 @@ def neighbours(spec: LaunchSpec, me: RankAssignment) -> Neighbours:
 
 
 def gpus_of(spec: LaunchSpec, dc: int) -> tuple[RankAssignment, ...]:
-    """The GPUs of data centre number `dc`, by pipeline, then stage. Its desk is beside the first."""
+    """The GPUs of data centre number `dc`, by pipeline, then stage.
+
+    Its prefill coordinator runs on the host of the first.
+    """
     here = [me for me in spec.ranks if me.dc == dc]
     return tuple(sorted(here, key=lambda me: (me.pipeline, me.stage)))

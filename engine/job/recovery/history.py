@@ -1,6 +1,6 @@
 """What a run has said of its steps, kept by the host of its first rank over that rank's lives.
 
-Losses ride in a small board of shared memory beside the events: a rank that is killed loses the events that
+Losses ride in a small board of shared memory next to the events: a rank that is killed loses the events that
 it has not written yet.
 """
 

@@ -161,7 +161,7 @@ OF_A_MODEL = (
 class NetworkRequest(Document):
     """A validated request.
 
-    Beyond docs/dev/contracts.md: `moe` may stand beside a preset; `micro_batch: null` enumerates it;
+    Beyond docs/dev/contracts.md: `moe` may be given with a preset; `micro_batch: null` enumerates it;
     `sequence_parallel` (with full recomputation not, else yes, as the published runs); `attention` standard
     or fused (by family: llama fused); `shard_optimizer` (ZeRO 1); `leave_idle`: also consider strategies
     that leave GPUs idle (else only where no other fits); `module`: GPUs that optical switches replace

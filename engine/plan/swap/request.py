@@ -70,7 +70,7 @@ AnyModel = Annotated[
 
 
 class GpuInput(Document):
-    """A GPU of the catalogue, or its figures; those given beside a name stand in for the catalogue's.
+    """A GPU of the catalogue, or its figures; figures given with a name replace the catalogue's.
 
     tflops : 10^12 FLOP/s that it reaches, or its peak where `mfu` is given too.
     host_to_device_gb_s : 10^9 bytes/s per direction; by default 11.2, or that share of the catalogue's
@@ -115,7 +115,7 @@ class LinkInput(Document):
 
 
 class CompareInput(Document):
-    """Pipelines beside the swap plan: GPUs, mini-batches per flush (GPipe), networks."""
+    """Pipelines to compare with the swap plan: GPUs, mini-batches per flush (GPipe), networks."""
 
     stages: Count = Field(le=MOST_STAGES)
     microbatches: Count

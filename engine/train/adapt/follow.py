@@ -27,7 +27,7 @@ from engine.simulate.spans import Span
 T = TypeVar("T")
 SLOTS = 4  # reports of a rank that are kept: none is more than two iterations behind the first rank
 WARM_UP = 2  # iterations that are not judged
-# A greedy plan is there within milliseconds and can be announced at once; a search goes on beside training.
+# A greedy plan is there within milliseconds and can be announced at once; a search runs during training.
 AT_ONCE_S = 0.1
 
 

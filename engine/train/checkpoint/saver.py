@@ -1,4 +1,4 @@
-"""Saving while training goes on: copied at the iteration boundary, written by a thread beside it.
+"""Saving while training goes on: copied at the iteration boundary, written by a separate thread.
 
 One replica of each stage writes its layers' files and says so in the rendezvous store; the first rank waits
 for all of them and for word that the step's loss is sound, then writes the manifest and publishes. What fails
@@ -91,7 +91,7 @@ class Saver:
         return is_due(self._terms.settings, step, last=last)
 
     def save(self, step: int) -> None:
-        """Copy the layers now and write them beside what follows; waits for the save before."""
+        """Copy the layers now and write them in the background; waits for the previous save."""
         self._idle.acquire()
         self._work.put((step, self._copies()))
 

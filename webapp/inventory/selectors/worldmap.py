@@ -187,7 +187,7 @@ def _squares(use: Use, gpus_a_square: int) -> list[Square]:
 
 
 def _named(plates: list[Plate]) -> list[Plate]:
-    """Dots get their name beside them where it hides no other dot and no other name."""
+    """Dots get their name next to them where it hides no other dot and no other name."""
     dots = [(plate.box.x, plate.box.y, plate.box.wide, plate.box.high) for plate in plates]
     taken = np.array(dots + [(0.0, 0.0, 0.0, 0.0)] * len(plates))  # x, y, width, height; then of names
     count = len(plates)

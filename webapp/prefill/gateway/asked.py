@@ -81,7 +81,9 @@ class TextPart(Verbatim):
 
 
 class Message(Verbatim):
-    """What clients send back of an answer beside its text may be there where it says nothing."""
+    """Fields that clients send back from an answer, apart from its text, are accepted if they have no
+    effect.
+    """
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | tuple[TextPart, ...]

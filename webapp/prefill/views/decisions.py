@@ -25,7 +25,7 @@ from webapp.queries import whole
 @for_everyone
 @never_cache
 def tenancy_review(request: HttpRequest, pk: int) -> HttpResponse:
-    """The request beside the forecast; POST `decision` approve or refuse."""
+    """The request with its forecast; POST `decision` approve or refuse."""
     tenancy = _to_decide(request, pk)
     form = ReviewForm(request.POST or None, tenancy=tenancy)
     if request.method == "POST" and _decided(request, form, tenancy):
