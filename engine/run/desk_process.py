@@ -1,8 +1,10 @@
-"""The desk's process: one for the GPUs of a run in one data centre, forked by the host of the first of them.
+"""The prefill coordinator's process: one for the GPUs of a run in one data centre, 
+forked by the host of the first of them.
 
 It listens for the ranks there, which tell it when they train, and for gateways, which bring prompts
-(engine.prefill.desk); `DeskService` decides. A desk that dies takes its connections with it: by that gateways
-know that their requests are lost, ranks drop what they held, and the host starts another one.
+(engine.prefill.desk); `DeskService` decides. A prefill coordinator that dies takes its connections with it:
+by that gateways know that their requests are lost, ranks drop what they held, and the host starts another
+one.
 """
 
 import asyncio
@@ -49,9 +51,9 @@ GENERATION = "generation_config.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeskStart:
-    """What a desk serves: the GPUs of one data centre in one life of a run's ranks.
+    """What a coordinator serves: the GPUs of one data centre in one generation of a run's ranks.
 
-    first : the first of them, at whose address the desk listens.  port : of the rendezvous store.
+    first : the first of them, at whose address the coordinator listens.  port : of the rendezvous store.
     """
 
     spec: LaunchSpec
@@ -61,7 +63,7 @@ class DeskStart:
 
     @property
     def identity(self) -> Identity:
-        """The desk as the others know it."""
+        """The coordinator as its peers know it."""
         spec = self.spec
         return Identity(
             rank=DESK_RANK + self.first.dc,
@@ -72,7 +74,7 @@ class DeskStart:
 
 
 def run(start: DeskStart, *, events_fd: int, life_fd: int) -> None:
-    """Run a desk to its end. It writes events to the one, and ends when the other's far end closes."""
+    """Run a coordinator to its end. It writes events to one pipe, and ends when the other pipe closes."""
     settings = start.spec.job.prefill
     assert settings is not None
     yield_wakeups()  # and its decoder's
@@ -284,7 +286,7 @@ class _Guest:
 
 
 class _DecoderLine:
-    """The decoder's socket, in the desk's event loop."""
+    """The decoder's socket, in the coordinator's event loop."""
 
     def __init__(self, connected: socket.socket, wake: Callable[[], None]) -> None:
         self._socket, self._wake = connected, wake

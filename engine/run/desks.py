@@ -1,4 +1,4 @@
-"""The desks that a host keeps: one for each data centre whose first rank it has, started again at its end.
+"""The prefill coordinators of a host: one for each data centre whose first rank it has, restarted at its end.
 
 Where the run's ranks begin another life, so do they: what they had accepted went with the ranks, and they
 say so.
@@ -44,7 +44,7 @@ class Desks:
     """Starts and watches them, in the host's own loop.
 
     say : is given their events.
-    life : the host's pipe, its read and write ends: a desk ends when nobody has the latter any more.
+    life : the host's pipe, its read and write ends: a coordinator ends when no process holds the latter.
     """
 
     selector: selectors.BaseSelector
@@ -91,7 +91,7 @@ class Desks:
                 os.kill(pid, signal.SIGKILL)
 
     def reaped(self, pid: int, status: int) -> bool:
-        """A child ended; whether it was a desk."""
+        """A child ended; whether it was a prefill coordinator."""
         desk = self._desks.pop(pid, None)
         if desk is None:
             return False

@@ -97,9 +97,10 @@ def _soonest(
 
 
 def _found(tenancy: Tenancy, dc: DataCenter, tokens: int) -> tuple[Admitted | Refusal, str]:
-    """What is foretold, and from what: the schedule where the model's prefill was measured, else the desk.
+    """What is foretold, and from what: the schedule where the model's prefill was measured, else the
+    coordinator.
 
-    Without an open desk nothing is admitted, whatever the schedules say.
+    Without an open coordinator nothing is admitted, whatever the schedules say.
     """
     desks = desks_for(tenancy, dc)
     if not desks:

@@ -18,7 +18,9 @@ from webapp.prefill.services.keys import MOST_OVERLAP_H
 
 
 def _offered(teams: Any) -> Any:
-    """Data centres of `teams` with an open desk, or with GPUs on which some model's prefill was measured."""
+    """Data centres of `teams` with an open coordinator, or with GPUs on which some model's prefill was
+    measured.
+    """
     measured = Q(pools__gpu_type__in={gpu for model in models() for gpu in gpu_types(model)})
     rows = DataCenter.objects.filter(measured | Q(pk__in=desks_in(teams).values("dc")), team__in=teams)
     return rows.distinct().order_by("name")

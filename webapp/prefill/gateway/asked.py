@@ -1,4 +1,5 @@
-"""What clients may ask for: the bodies of OpenAI's completions and chat, as far as a desk can do it.
+"""What clients may ask for: the bodies of OpenAI's completions and chat, as far as a prefill coordinator can
+do it.
 
 Errors name the field and what is allowed, never what stood in it.
 """
@@ -17,8 +18,9 @@ from webapp.prefill.answers import ApiError, unknown_field
 Kind = Literal["completion", "chat"]
 MOST_COMPLETION = 4_096
 CHAT_TOKENS = 256  # where a chat does not say how many
-TURN_TOKENS = 16  # that a chat's template may add to each message, in the estimate before the desk counts
-# Fields of OpenAI that a desk cannot do: allowed only as what they are anyway.
+# that a chat's template may add to each message, in the estimate before the coordinator counts
+TURN_TOKENS = 16
+# Fields of OpenAI that a prefill coordinator cannot do: allowed only as what they are anyway.
 REFUSED: dict[str, tuple[Any, ...]] = {
     "n": (1,), "best_of": (1,), "logprobs": (False,), "top_logprobs": (0,), "echo": (False,), "suffix": ("",),
     "presence_penalty": (0,), "frequency_penalty": (0,), "logit_bias": ({},), "tools": ([],),

@@ -29,7 +29,7 @@ from webapp.prefill.gateway.views import body_of, selling, unforeseen, when_sent
 from webapp.prefill.models import ApiKey
 
 MOST_LINES = 1_000
-AT_ONCE = 8  # requests of a batch that are with desks, or wait to be
+AT_ONCE = 8  # requests of a batch that are with prefill coordinators, or wait to be
 BATCH_S = 3_600.0  # after so long what was refused is not tried again
 LEAST_WAIT_S, MOST_WAIT_S = 0.2, 30.0
 KINDS: dict[str, Kind] = {"/v1/completions": "completion", "/v1/chat/completions": "chat"}

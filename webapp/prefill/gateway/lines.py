@@ -1,7 +1,7 @@
-"""Lines to desks: one connection for each desk, event loop and process, with many requests on it.
+"""Connections to prefill coordinators: one per coordinator, event loop and process, with many requests.
 
-What a desk says is handed to the request that it names and never waits for a client: each request holds a
-bounded number of messages, and one whose client does not take them is withdrawn.
+What a prefill coordinator says is handed to the request that it names and never waits for a client: each
+request holds a bounded number of messages, and one whose client does not take them is withdrawn.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from engine.prefill.desk import Ask, Withdraw
 log = structlog.get_logger(__name__)
 MOST_HELD = 512  # messages of a request that its client has not taken
 SEND_S = 5.0
-CONNECT_AGAIN_S = 0.5  # a desk that could not be reached is not tried again sooner
+CONNECT_AGAIN_S = 0.5  # a prefill coordinator that could not be reached is not tried again sooner
 
 
 class SlowClient(Exception):
@@ -29,7 +29,10 @@ class SlowClient(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeskAddress:
-    """A desk that is open. run, generation, secret : what it and the site know each other by."""
+    """An open prefill coordinator.
+
+    run, generation, secret : by which it and the site know each other.
+    """
 
     desk: int
     run: str
@@ -54,7 +57,7 @@ class Exchange:
         self._end: Exception | None = None
 
     def take(self, answer: Answer) -> None:
-        """The desk has said something."""
+        """The coordinator has said something."""
         if self._end is not None:
             return
         if len(self._held) >= MOST_HELD:
@@ -90,7 +93,7 @@ class Exchange:
 
 
 class DeskLine:
-    """The connection to one desk; made when it is first needed, and again after it was lost."""
+    """The connection to one coordinator; made when it is first needed, and again after it was lost."""
 
     def __init__(self, address: DeskAddress) -> None:
         self.address = address
@@ -106,7 +109,7 @@ class DeskLine:
         return len(self._exchanges)
 
     async def ask(self, ask: Ask) -> Exchange:
-        """Send a request. Raises DeskLost: the desk cannot be reached."""
+        """Send a request. Raises DeskLost: the coordinator cannot be reached."""
         line = await self._connected()
         exchange = self._exchanges[ask.request] = Exchange(self, ask.request)
         try:
@@ -121,7 +124,7 @@ class DeskLine:
         return exchange
 
     async def withdraw(self, request: str) -> None:
-        """Tell the desk that a request is of no use any more; a line that is lost says so itself."""
+        """Tell the coordinator that a request is of no use any more; a line that is lost says so itself."""
         if self._line is None:
             return
         try:
@@ -212,7 +215,7 @@ _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[DeskAddress, DeskLine]
 
 
 def line_to(address: DeskAddress) -> DeskLine:
-    """The line of this event loop to a desk; lines to what is no desk any more are dropped on the way."""
+    """This event loop's connection to a coordinator; connections to closed ones are dropped on the way."""
     lines = _lines.setdefault(asyncio.get_running_loop(), {})
     if address not in lines:
         for old in [one for one in lines if one.desk == address.desk and not lines[one].busy]:

@@ -97,7 +97,7 @@ def admit(key: ApiKey, asked: Asked, *, in_batch: bool = False) -> Sale:
     if isinstance(asked.what.get("prompt"), tuple) and asked.most_tokens > (tenancy.longest_prompt or 0):
         text = f"{asked.most_tokens:,} tokens, but the tenancy allows at most {tenancy.longest_prompt:,}."
         raise ApiError(413, "prompt_too_long", text, param="prompt")
-    tokens = min(asked.most_tokens, tenancy.longest_prompt or 0)  # the desk refuses what is longer
+    tokens = min(asked.most_tokens, tenancy.longest_prompt or 0)  # the coordinator refuses what is longer
     drawn = quota.take(tenancy.pk, tokens, tenancy.tokens_per_min or 1)
     if not drawn.ok:
         left = f"{drawn.remaining:,} of {drawn.limit:,} tokens per minute are left"
@@ -110,7 +110,7 @@ def admit(key: ApiKey, asked: Asked, *, in_batch: bool = False) -> Sale:
 
 
 def desks_of(tenancy: Tenancy, places: dict[int, str]) -> list[DeskAddress]:
-    """The open desks of the tenancy's model in `places`, of runs of the team that sells."""
+    """The open prefill coordinators of the tenancy's model in `places`, of runs of the team that sells."""
     rows = Desk.objects.usable().filter(model=tenancy.model, dc__in=places, run__job__team=tenancy.team_id)
     rows = rows.select_related("run").only(
         "dc", "model", "host", "port", "rank", "run__generation", "run__secret"
