@@ -1,4 +1,4 @@
-"""The prefill coordinator's process: one for the GPUs of a run in one data centre, 
+"""The prefill coordinator's process: one for the GPUs of a run in one data centre,
 forked by the host of the first of them.
 
 It listens for the ranks there, which tell it when they train, and for gateways, which bring prompts
