@@ -1,5 +1,7 @@
-"""Where data centres may stand: countries, regions of public clouds, what was measured between them, and
-list prices. Figures, sources and dates: engine/data/regions/SOURCE.md."""
+"""Possible locations of data centres: countries, cloud regions, measurements between them, list prices.
+
+Figures, sources and dates: engine/data/regions/SOURCE.md.
+"""
 
 import csv
 import math
@@ -41,7 +43,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Path:
-    """What was measured between two regions; None where nothing was.
+    """The measurement between two regions; None without one.
 
     latency_ms : one way, half of the measured round trip.
     bandwidth_gbps : of one pair of machines over 64 TCP connections, the lower of both directions, received.
@@ -85,7 +87,7 @@ def regions() -> dict[str, Region]:
 
 @cache
 def paths() -> dict[frozenset[str], Path]:
-    """What was measured, by the pair of region names that it joins."""
+    """Measurements by pair of region names."""
     known = regions()
     return {
         frozenset((row["a"], row["b"])): Path(
@@ -141,7 +143,7 @@ def distance_km(a: tuple[float, float], b: tuple[float, float]) -> float:
 
 
 def least_latency_ms(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """What light in a straight fibre takes from `a` to `b`, one way: no link between them is faster."""
+    """Time of light in a straight fibre from `a` to `b`, one way: a lower bound for any link between them."""
     return distance_km(a, b) / FIBRE_KM_PER_MS
 
 

@@ -1,4 +1,4 @@
-"""`meridian prefill replay FILE`: what a request trace would do in the bubbles of training."""
+"""`meridian prefill replay FILE`: a request trace in the bubbles of training."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""`meridian simulate FILE`: what schedules of one scenario would do, and how good that is."""
+"""`meridian simulate FILE`: times of schedules of one scenario, and how far they are from the best possible."""
 
 import json
 import shutil

@@ -102,7 +102,7 @@ async def open_desk(
 
 
 async def answers(line: Line) -> AsyncIterator[Answer]:
-    """What a prefill coordinator says. Raises DeskLost."""
+    """The next message of the prefill coordinator. Raises DeskLost."""
     async for text in line.lines():
         try:
             yield from_desk(text)
@@ -111,7 +111,7 @@ async def answers(line: Line) -> AsyncIterator[Answer]:
 
 
 async def asks(line: Line) -> AsyncIterator[Ask | Withdraw]:
-    """What a gateway says. Raises DeskLost."""
+    """The next message of the gateway. Raises DeskLost."""
     async for text in line.lines():
         try:
             yield to_desk(text)

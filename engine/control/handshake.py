@@ -1,4 +1,4 @@
-"""Who may talk: both sides prove that they know the run's secret before a byte of data is read.
+"""The handshake: both sides prove that they know the run's secret before a byte of data is read.
 
 Five small messages, as generators that know no socket: they yield bytes to send, or the number of bytes that
 they need next, and return a :class:`Greeting`. The clocks are compared on the way. The layouts of the first
@@ -37,7 +37,7 @@ Dialogue = Generator[bytes | int, bytes, "Greeting"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this side is: its rank, the run with its generation, and the secret that the run's ranks share.
+    """Identity of this side: its rank, the run with its generation, and the secret of the run.
 
     session : drawn again by every endpoint. A link that comes back must lead to the same endpoint as before:
         one that was started again knows nothing of what had already come.

@@ -16,7 +16,7 @@ LONGEST_LINE = 4 << 20
 
 
 def mac(secret: str, run: str, generation: int, rank: int, nonce: str) -> str:
-    """What rank `rank` of a run answers to a `nonce`."""
+    """The answer of rank `rank` of a run to a `nonce`."""
     said = json.dumps([run, generation, rank, nonce])
     return hmac.new(secret.encode(), said.encode(), hashlib.sha256).hexdigest()
 

@@ -1,4 +1,4 @@
-"""A socket that listens where a node may."""
+"""A listening socket on an address and port that the node may use."""
 
 import errno
 import socket

@@ -1,4 +1,4 @@
-"""The host of another machine than the first rank's: does what the leading host says, and finds it again."""
+"""Recovery on a machine without the first rank: follows the leading host, and finds it again when lost."""
 
 import contextlib
 import selectors
@@ -52,7 +52,7 @@ class Follow:
         return self._phase != "over"
 
     def deadline(self) -> float:
-        """When `tick` is to be called at the latest (time.monotonic())."""
+        """The latest time to call `tick` (time.monotonic())."""
         return time.monotonic() + (TICK_S if self._phase == "running" else 0.02)
 
     def trouble(self, dead: Sequence[Dead]) -> None:

@@ -17,7 +17,7 @@ LEADER = -1  # in place of a rank, in the proof that the leading host gives
 
 
 def proof(spec: LaunchSpec, rank: int, nonce: str) -> str:
-    """What shows that a side knows the secret; `rank` is the lowest of its machine, or LEADER."""
+    """The proof that a side knows the secret; `rank` is the lowest of its machine, or LEADER."""
     return mac(spec.secret, f"recovery/{spec.run}", spec.generation, rank, nonce)
 
 

@@ -1,4 +1,4 @@
-"""What holds between the fields of a training job. Rules raise InputError with the field that breaks them."""
+"""Rules between the fields of a training job. Each raises InputError with the field that breaks it."""
 
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ _NOT_WITH_TP = {
 
 
 def check(job: JobFields) -> None:
-    """All rules but those of the scenario that the job is."""
+    """All rules except those of the job's scenario."""
     _check_resume(job)
     _check_datacenters(job)
     _check_strategy(job)

@@ -1,4 +1,4 @@
-"""`model` of a training job: the shape of what is trained, validated without torch."""
+"""`model` of a training job: the shape of the trained model, validated without torch."""
 
 from functools import cached_property
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Parts of a training job's document: what is saved, what is held out, when a loss counts as gone wrong."""
+"""Parts of a training job's document: checkpoints, validation text, and loss spikes."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ Steps = Annotated[Count, Field(le=1_000_000_000)]
 
 
 class CheckpointSettings(Document):
-    """Where and how often a run is saved.
+    """Location and interval of checkpoints.
 
     dir : a folder that all nodes share, or a URL that fsspec opens.
     every : steps; the last step is saved too.

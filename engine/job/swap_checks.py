@@ -1,4 +1,4 @@
-"""What holds between the fields of a job of strategy swap. Rules raise InputError at the field."""
+"""Rules between the fields of a job of strategy swap. Each raises InputError at the field."""
 
 from itertools import combinations
 from typing import Any

@@ -68,7 +68,7 @@ def compare(
 
 
 class SweepDocument(Document):
-    """What `meridian sweep` reads: `parameter` of `scenario` takes each of `values`."""
+    """The document of `meridian sweep`: `parameter` of `scenario` takes each of `values`."""
 
     scenario: dict[str, Any]
     parameter: str

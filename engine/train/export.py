@@ -30,7 +30,7 @@ Tensors = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written; `files` by name in `out`, `parameters` as the model counts them."""
+    """The files written; `files` by name in `out`, `parameters` as the model counts them."""
 
     out: str
     architecture: str

@@ -1,4 +1,4 @@
-"""What a rank notes of its work: spans per iteration as events, and bounded statistics for the result."""
+"""Records a rank's work: spans per iteration as events, and bounded statistics for the result."""
 
 import queue
 import resource
@@ -178,7 +178,7 @@ class Recorder:
         return sums
 
     def stats(self) -> dict[str, Any]:
-        """What the result of the run needs from this rank (engine.job.result)."""
+        """This rank's part of the run's result (engine.job.result)."""
         traffic = [
             {"from_stage": c.from_stage, "to_stage": c.to_stage, "bytes": t.nbytes, "seconds": t.seconds}
             for c, t in self._traffic.items()

@@ -1,4 +1,4 @@
-"""What a rank begins with."""
+"""The start of a rank."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from engine.train.recovery.resume import Kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What the host hands to a rank when it forks it: of its strategy, a schedule or a swap plan."""
+    """The data that the host passes to a rank when it forks it: by strategy, a schedule or a swap plan."""
 
     spec: LaunchSpec
     me: RankAssignment

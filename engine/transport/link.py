@@ -1,4 +1,4 @@
-"""One pair of nodes: its connections, what goes out, what comes in, and whether the peer is alive."""
+"""One pair of nodes: its connections, outgoing and incoming messages, and whether the peer is alive."""
 
 import functools
 import socket

@@ -27,7 +27,7 @@ _FIELD_OF = {OpKind.F: "forward", OpKind.R: "recompute", OpKind.B: "backward", O
 
 
 def planned(scenario: Scenario, schedule: Schedule) -> dict[Quantity, float]:
-    """What `schedule` counts on in `scenario`: every quantity of which a run measures something."""
+    """The planned times of `schedule` in `scenario`, for every quantity that a run measures."""
     whole = durations(scenario, 1, split=schedule.has(OpKind.W))
     runs = {
         kind: np.any((schedule.ops != NO_OP) & ((schedule.ops & 3) == kind), axis=(0, 2)) for kind in OpKind
@@ -46,7 +46,7 @@ def planned(scenario: Scenario, schedule: Schedule) -> dict[Quantity, float]:
 
 
 def summary(spans: Iterable[Span]) -> list[list[Any]]:
-    """What one rank measured in an iteration, as JSON: rows of a quantity's name and milliseconds.
+    """One rank's measurements of an iteration, as JSON: rows of a quantity's name and milliseconds.
 
     Of ops the median, by chunk and summed. Of transfers the shortest: what holds a message up beyond its
     link only adds to it.

@@ -1,4 +1,4 @@
-"""Another schedule for what was measured, where one is better than the present one."""
+"""A new schedule for the measured times, if one is better than the present one."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What an `adapted` event says, as a sentence."""
+"""The text of an `adapted` event, in sentences."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def described(event: dict[str, Any]) -> str:
 
 
 def deviating(event: dict[str, Any]) -> str:
-    """What took another time than planned. Raises as `described` does."""
+    """The ops and transfers that differ from the plan. Raises as `described` does."""
     deviations = event["deviations"]
     named = [_deviation(each) for each in deviations[:MOST_NAMED]]
     if len(deviations) > MOST_NAMED:

@@ -1,4 +1,4 @@
-"""`manifest.json` of a checkpoint: what was learned, on what, and the checksums of the layers' files."""
+"""`manifest.json` of a checkpoint: the model, the training data, and the checksums of the layers' files."""
 
 import fnmatch
 import json
@@ -44,7 +44,7 @@ class LayerFile(SavedFile):
 
 
 class DataPosition(Document):
-    """Which text was read (its fingerprint), and how many sequences of its order have been."""
+    """The training text (its fingerprint), and the number of sequences read so far."""
 
     fingerprint: Hex
     sequences: Index
@@ -88,7 +88,7 @@ class Manifest(Document):
 
     @property
     def line(self) -> tuple[Any, ...]:
-        """What all checkpoints of one training have in common: the older of them may go."""
+        """The identity that all checkpoints of one training share; older ones of it may be deleted."""
         model = json.dumps({**self.model, "tokenizer": None}, sort_keys=True)
         return model, self.dtype, self.seed, self.global_batch, self.data.fingerprint
 
@@ -191,7 +191,7 @@ def name_of(step: int, nonce: str) -> str:
 
 
 def newest_of_run(where: str) -> str:
-    """What `find` takes for the newest checkpoint of the run that wrote the one at `where`.
+    """The argument with which `find` returns the newest checkpoint of the run that wrote the one at `where`.
 
     The last one that somebody heard of may be gone: it goes once its run has saved `keep` newer ones.
     """

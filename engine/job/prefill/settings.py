@@ -1,4 +1,4 @@
-"""`prefill` of a training job's document: which model its ranks prefill in their bubbles, and within what."""
+"""`prefill` of a training job's document: the model that ranks prefill with, and its limits."""
 
 from functools import cached_property
 from pathlib import Path
@@ -54,7 +54,7 @@ class MeasuredLatency(Document):
 
 
 class PrefillSettings(PrefillBudget):
-    """What the ranks of a job prefill, and what of a GPU's memory for.
+    """The model that the ranks of a job prefill with, and its share of GPU memory.
 
     checkpoint : folder of a Hugging Face Llama, on every node.  name : of the model; the folder's by default.
     pp_degree : GPUs that share a model's layers: those of one rank in neighbouring cells; divides the job's

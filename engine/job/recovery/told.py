@@ -1,4 +1,4 @@
-"""In words, what a `recovery` event says of a layout on fewer nodes."""
+"""The text of a `recovery` event about a layout on fewer nodes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One rank's side of adapting: what it reports, and when it goes over to another schedule.
+"""One rank's side of re-planning: its reports, and its change to another schedule.
 
 Reports lie in the rendezvous store, where each takes the place of one that is a few iterations old. The first
 rank reads them, judges and plans. A new schedule is announced there as text, at the start of iteration N and
@@ -32,7 +32,7 @@ AT_ONCE_S = 0.1
 
 
 class Store(Protocol):
-    """What is needed of torch.distributed's stores."""
+    """The methods used of torch.distributed's stores."""
 
     def check(self, keys: list[str], /) -> bool: ...
     def get(self, key: str, /) -> bytes: ...
@@ -70,7 +70,7 @@ class Follower:
 
     @property
     def told(self) -> list[dict[str, Any]]:
-        """What the result says of it; the first rank's."""
+        """The part of the result about re-planning; on the first rank."""
         return []
 
     def _announced(self, iteration: int) -> tuple[int, Schedule] | None:

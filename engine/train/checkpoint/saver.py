@@ -29,7 +29,10 @@ Copies = Mapping[int, Mapping[str, Tensor]]  # of layers by number
 
 
 class Store(Protocol):
-    """What is needed of torch.distributed's stores; not `wait`, which keeps other threads from the store."""
+    """The methods used of torch.distributed's stores.
+
+    Not `wait`, which blocks the store for other threads.
+    """
 
     def check(self, keys: list[str], /) -> bool: ...
     def get(self, key: str, /) -> bytes: ...
@@ -39,7 +42,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What all writers of a run agree on.
+    """The settings that all writers of a run share.
 
     writers : the ranks that write, one replica of each stage. leader : the one of them that publishes.
     manifest : makes the manifest of a step from the time and the files; called on the leader only.

@@ -1,4 +1,4 @@
-"""Going on after a failure: what is kept of every step, from where a run goes on, and who says so.
+"""Recovery after a failure: the state kept of every step, and the step from which a run continues.
 
 The one idea: no rank can be more than one step ahead of another, for a step needs something of every rank. So
 each rank keeps the state after its last two steps, in memory that its host owns and that outlives the rank.

@@ -1,4 +1,4 @@
-"""Who processes which mini-batch of a global batch: each counts exactly once, whoever comes and goes.
+"""Assigns the mini-batches of a global batch to workers: each counts exactly once.
 
 A unit is one mini-batch, by its number in the global batch. It is free, held by one worker that computes it,
 or brought in: part of the gradients that one worker keeps until the all-reduce. A worker that is lost takes
