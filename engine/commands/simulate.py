@@ -1,4 +1,4 @@
-"""`meridian simulate FILE`: times of schedules of one scenario, and how far they are from the best possible."""
+"""`meridian simulate FILE`: times of schedules of one scenario, and their distance from the best possible."""
 
 import json
 import shutil
