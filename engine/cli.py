@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
                 f"needs packages that are not installed ({error}): pip install 'meridian[node]'",
             ) from None
         if not isinstance(found, click.Command):
-            raise InputError("command", name, f"{point.value} is no click command")
+            raise InputError("command", name, f"{point.value} is not a click command")
         return found
 
     def resolve_command(
@@ -124,7 +124,7 @@ def main() -> None:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        _fail("no space left where the output goes", 1)
+        _fail("no space left for the output", 1)
     sys.exit(status if isinstance(status, int) else 0)
 
 

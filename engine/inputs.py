@@ -105,7 +105,7 @@ def _once_each(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(str(twice), made[twice], "is given twice; once is allowed")
+        raise InputError(str(twice), made[twice], "is given twice; give it once")
     return made
 
 

@@ -9,7 +9,7 @@ def series(version: str = __version__) -> str:
 
 
 def remedy(*, site: str, agent: str) -> str:
-    """What to do where the site runs version `site` and a node's agent `agent`, of another series."""
+    """The remedy if the site runs version `site` and a node's agent runs `agent`, of another series."""
     install = f"pip install 'meridian[node]=={series(site)}.*'"
     if _numbers(agent) > _numbers(site):
         return f"update the site to {series(agent)}, or run on the node: {install}"

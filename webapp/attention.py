@@ -71,7 +71,8 @@ def _disk() -> Iterator[Entry]:
         yield {
             "level": "error",
             "title": f"Disk nearly full: {check.detail}",
-            "text": "Full, it stops PostgreSQL and Valkey. Ranks train on; their reports wait for room.",
+            "text": "A full disk stops PostgreSQL and Valkey. Ranks continue to train; their reports wait "
+            "until there is room.",
             "url": "",
         }
 
@@ -84,7 +85,7 @@ def _silent(user: Any, whole: Use) -> Iterator[Entry]:
         yield {
             "level": "error",
             "title": f"{whole.nodes_silent:,} nodes are silent",
-            "text": f"Of {whole.nodes:,} nodes in all. They answered before.",
+            "text": f"Of {whole.nodes:,} nodes in total. They answered before.",
             "url": f"{reverse('inventory:node-list')}?state=silent",
             "action": "Open nodes",
         }
@@ -108,7 +109,7 @@ def _stuck(runs: Iterable[Run]) -> Iterator[Entry]:
         yield {
             "level": "error" if late else "warn",
             "title": f"{run.job.name} waits{f' for {minutes:,.0f} min' if late else ''}",
-            "text": f"{run.waits_for}.{' This does not go away by itself.' if late else ''}",
+            "text": f"{run.waits_for}.{' It needs your action.' if late else ''}",
             "url": reverse("jobs:run-detail", args=[run.pk]),
             "action": "Open run",
         }

@@ -69,4 +69,6 @@ def _tell_nodes(**kwargs: object) -> None:
     try:
         sync_acl(client())
     except (DatabaseError, RedisError, OSError) as error:
-        structlog.get_logger(__name__).warning("nodes not told of the site's start", error=str(error))
+        structlog.get_logger(__name__).warning(
+            "the nodes could not be told that the site started", error=str(error)
+        )

@@ -257,7 +257,7 @@ STOP_GRACE_S = 2.0  # a stopped run ends within 5 s, kill included
 STOP_LOOK_AGAIN_S = (2.5, 4.0)
 # Raw spans are kept for so many iterations of a run, rollups for good.
 KEEP_SPAN_ITERATIONS = int(env.number("MERIDIAN_KEEP_ITERATIONS", 200, least=10))
-# What desks report by the second is kept for so long, by the minute for good.
+# What prefill coordinators report by the second is kept for so long, by the minute for good.
 KEEP_PREFILL_S = int(env.number("MERIDIAN_KEEP_PREFILL_S", 3_600, least=120))
 # With less room for what the site writes, /readyz and the overview say so.
 LEAST_FREE_BYTES = env.number("MERIDIAN_LEAST_FREE_MB", 200, least=1) * 1e6

@@ -92,7 +92,7 @@ class Agent:
         self.publisher.start()
         gone = self.ranks.report_gone()
         if gone:
-            log.warning("%d ranks of an earlier life of this agent are gone", gone)
+            log.warning("%d ranks that this agent started before are gone", gone)
         self.clock.start()
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         threading.Thread(target=self._look, name="hardware", daemon=True).start()
@@ -227,7 +227,9 @@ def _take_lock(config: AgentConfig) -> IO[str]:
         if time.monotonic() > deadline:
             file.seek(0)
             raise InputError(
-                "MERIDIAN_NODE", config.node, f"an agent of it runs already: process {file.read()}"
+                "MERIDIAN_NODE",
+                config.node,
+                f"an agent of this node is running already: process {file.read()}",
             )
         time.sleep(0.1)
 

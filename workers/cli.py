@@ -25,15 +25,19 @@ def agent() -> None:
 
 @agent.command()
 @click.argument("url")
-@click.option("--token", required=True, help="From the node's page; good once, for an hour.")
-@click.option("--host", help="Address under which other nodes reach it. [the one towards the site]")
-@click.option("--ports", help="Ports on which they reach it, as in 29500-29599. [what the site says]")
+@click.option(
+    "--token", required=True, help="Join token from the node's page. It works once, within an hour."
+)
+@click.option(
+    "--host", help="Address at which other nodes reach this one. [the address used to reach the site]"
+)
+@click.option("--ports", help="Ports on which they reach it, for example 29500-29599. [the site's range]")
 @click.option(
     "--gpus",
     type=click.IntRange(1, 1024),
-    help="GPUs to offer. [the CUDA devices, else what the site says]",
+    help="Number of GPUs to offer. [the CUDA devices, else the site's number]",
 )
-@click.option("--device", type=click.Choice(DEVICES), help="What a GPU is here. [what the site says]")
+@click.option("--device", type=click.Choice(DEVICES), help="Device kind of the GPUs. [the site's setting]")
 @click.option("--run", "start", is_flag=True, help="Start the agent at once, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def join(

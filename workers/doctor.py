@@ -69,7 +69,11 @@ def examine(var: Path, name: str | None, site: str | None) -> list[Line]:
     checks.append(lambda: _disk(var))
     if config is None:
         checks.append(
-            lambda: [_line("node", "ok", f"none has joined from here ({var / 'nodes'} has no credentials)")]
+            lambda: [
+                _line(
+                    "node", "ok", f"no node has joined from this machine ({var / 'nodes'} has no credentials)"
+                )
+            ]
         )
     else:
         checks += [lambda: _address(config), lambda: _broker(config), lambda: _devices(config)]
@@ -113,7 +117,7 @@ def _config(var: Path, name: str | None) -> AgentConfig | None:
     joined = sorted((var / "nodes").glob("*.env"))
     if name is None and len(joined) != 1:
         if len(joined) > 1:
-            raise InputError("NAME", None, f"say which node: {', '.join(path.stem for path in joined)}")
+            raise InputError("NAME", None, f"name the node: {', '.join(path.stem for path in joined)}")
         return None
     path = env_file(var, name) if name else joined[0]
     return from_environment({"MERIDIAN_VAR": str(var)} | read_environment(path))
@@ -123,7 +127,7 @@ def _python() -> list[Line]:
     found = platform.python_version()
     level = "ok" if tuple(map(int, platform.python_version_tuple()[:2])) >= LEAST_PYTHON else "fail"
     return [
-        _line("python", level, found, f"Meridian wants Python {'.'.join(map(str, LEAST_PYTHON))} or newer")
+        _line("python", level, found, f"Meridian needs Python {'.'.join(map(str, LEAST_PYTHON))} or newer")
     ]
 
 
@@ -170,10 +174,13 @@ def _disk(var: Path) -> Iterable[Line]:
         speed = _write_mb_s(folder)
     except OSError as error:
         yield _line(
-            "disk writing", "fail", f"{folder}: {error.strerror}", f"let this account write there: {todo}"
+            "disk writing",
+            "fail",
+            f"{folder}: {error.strerror}",
+            f"allow this account to write there: {todo}",
         )
         return
-    todo = "events wait here while the broker is away: a faster disk for MERIDIAN_VAR"
+    todo = "events wait on this disk while the broker is away: move MERIDIAN_VAR to a faster one"
     yield _graded("disk writing", speed, WRITE_MB_S, f"{speed:,.0f} MB/s with fsync", todo)
 
 
@@ -193,12 +200,12 @@ def _address(config: AgentConfig) -> Iterable[Line]:
         socket.create_server((config.host, 0)).close()
     except (OSError, UnicodeError) as error:
         todo = "join again with --host set to an address of this machine that other nodes reach"
-        yield _line("address", "fail", f"{config.host} cannot be listened on ({error})", todo)
+        yield _line("address", "fail", f"{config.host} cannot listen ({error})", todo)
         return
-    yield _line("address", "ok", f"{config.host}: advertised, and can be listened on")
+    yield _line("address", "ok", f"{config.host}: the advertised address, and it can listen")
     if config.ports is None:
         yield _line(
-            "ports", "warn", "no range is set", "join again: the site gives this node a range of ports"
+            "ports", "warn", "no port range is set", "join again: the site gives this node a range of ports"
         )
         return
     first, last = config.ports
@@ -206,7 +213,7 @@ def _address(config: AgentConfig) -> Iterable[Line]:
     found = f"{last - first + 1 - len(taken)} of {last - first + 1} free from {first} to {last}"
     need = 2 * config.gpus + 1
     level = "ok" if not taken else "fail" if last - first + 1 - len(taken) < need else "warn"
-    todo = f"ports in use: {_few(taken)} (ss -ltnp shows by whom); this node needs {need}"
+    todo = f"ports in use: {_few(taken)} (ss -ltnp shows the processes); this node needs {need}"
     yield _line("ports", level, found, todo)
 
 
@@ -258,9 +265,12 @@ def _rights(client: "redis.Redis", config: AgentConfig) -> Line:
         except redis.ResponseError:
             continue
         return _line(
-            "broker rights", "fail", f"this node may {' '.join(forbidden)}: more than its own keys", todo
+            "broker rights",
+            "fail",
+            f"this node may {' '.join(forbidden)}, which goes beyond its own keys",
+            todo,
         )
-    return _line("broker rights", "ok", "its own keys, and nothing else")
+    return _line("broker rights", "ok", "only its own keys")
 
 
 def _version(client: "redis.Redis", config: AgentConfig) -> Line:
@@ -271,7 +281,10 @@ def _version(client: "redis.Redis", config: AgentConfig) -> Line:
         site = ""
     if not site:
         return _line(
-            "version", "warn", f"{__version__}; the site has not told its own", "ask for it on the site"
+            "version",
+            "warn",
+            f"{__version__}; the site has not reported its version yet",
+            "wait for the site to report it, or check that the site is running",
         )
     same = series(site) == series(__version__)
     found_text = f"{__version__} here, {site} on the site"
@@ -283,12 +296,14 @@ def _clock(client: "redis.Redis") -> Line:
         reading = clock.measure(client)
     except NoPermissionError:
         return _line(
-            "clock", "warn", "the broker does not tell the time", "on the site: manage.py sync_node_acl"
+            "clock", "warn", "the broker does not report the time", "on the site: manage.py sync_node_acl"
         )
     offset_ms, rtt_ms = reading.offset_s * 1e3, reading.rtt_s * 1e3
-    found = f"{offset_ms:+.2f} ms against the broker, known within {rtt_ms / 2:.2f} ms"
+    found = f"{offset_ms:+.2f} ms relative to the broker, accurate to {rtt_ms / 2:.2f} ms"
     level = "warn" if abs(offset_ms) > max(CLOCK_WARN_MS, rtt_ms / 2) else "ok"
-    return _line("clock", level, found, "keep it by NTP (chrony); spans are corrected meanwhile")
+    return _line(
+        "clock", level, found, "synchronise it with NTP (chrony); times of spans are corrected meanwhile"
+    )
 
 
 def _devices(config: AgentConfig) -> Iterable[Line]:
@@ -300,7 +315,7 @@ def _devices(config: AgentConfig) -> Iterable[Line]:
     names = [f"{gpu['name']} {gpu['memory_bytes'] / 2**30:.0f} GiB" for gpu in found["gpus"]]
     if len(names) < config.gpus:
         todo = "check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES, or join again with fewer --gpus"
-        why = found["error"] or f"torch sees {len(names)} CUDA devices of {config.gpus}"
+        why = found["error"] or f"torch sees {len(names)} of {config.gpus} CUDA devices"
         yield _line("devices", "fail", why, todo)
     else:
         yield _line("devices", "ok", f"{len(names)} CUDA devices: {', '.join(sorted(set(names)))}")

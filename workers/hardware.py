@@ -41,7 +41,7 @@ def look_apart(device: str) -> dict[str, Any]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
         found = json.loads(done.stdout)
-        return found if isinstance(found, dict) else {"error": "it answered with no JSON object"}
+        return found if isinstance(found, dict) else {"error": "the answer is not a JSON object"}
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         log.warning("the hardware cannot be seen: %s", error)
         return look("") | {"error": str(error)[:200]}

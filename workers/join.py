@@ -46,7 +46,7 @@ def own_address(towards: tuple[str, int]) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError("URL", towards[0], f"there is no way to it from here ({reason})") from None
+        raise InputError("URL", towards[0], f"cannot be reached from this machine ({reason})") from None
 
 
 def check_host(host: str) -> None:
@@ -86,7 +86,7 @@ def ask(url: str, body: Mapping[str, Any]) -> dict[str, Any]:
         reason = getattr(error, "reason", None) or error
         raise InputError("URL", url, f"no Meridian site answers there ({reason})") from None
     if not isinstance(found, dict) or not isinstance(found.get("environment"), dict):
-        raise InputError("URL", url, "what answers there is no Meridian site")
+        raise InputError("URL", url, "the server there is not a Meridian site")
     return found
 
 

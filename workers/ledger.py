@@ -66,7 +66,7 @@ class Ledger:
                 return f"older: generation {generation} is older than {known.generation}, seen here already"
             if known is not None and generation == known.generation and not known.follows(start):
                 return (
-                    f"stopped: generation {generation} was stopped before it came"
+                    f"stopped: generation {generation} was stopped before it arrived"
                     if known.closed
                     else "again"
                 )

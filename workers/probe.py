@@ -187,7 +187,7 @@ def _exactly(link: socket.socket, count: int) -> bytes:
 
 def _reason(error: OSError) -> str:
     if isinstance(error, TimeoutError):
-        return f"no answer within {CONNECT_S:g} s: a firewall, or a wrong address"
+        return f"no answer within {CONNECT_S:g} s: check the firewall and the address"
     if isinstance(error, ConnectionRefusedError):
-        return "refused: nothing listens there"
+        return "refused: no process listens there"
     return error.strerror or str(error) or type(error).__name__

@@ -211,7 +211,7 @@ class Publisher:
         now = time.monotonic()
         if self._down_since is None:
             self._down_since = now
-            log.warning("the broker does not take events (%s): keeping them on disk", reason)
+            log.warning("the broker does not accept events (%s): keeping them on disk", reason)
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -223,7 +223,7 @@ class Publisher:
         if self._down_since is not None:
             away_s = time.monotonic() - self._down_since
             log.warning(
-                "the broker takes events again after %.1f s; %d wait on disk", away_s, len(self._spool)
+                "the broker accepts events again after %.1f s; %d wait on disk", away_s, len(self._spool)
             )
             self._down_since = None
         self._failures = 0

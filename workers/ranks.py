@@ -102,7 +102,7 @@ class RankSupervisor:
             return "nothing to stop"
         if boundary:
             known[1].stop_at_boundary()
-            return "stopping after a whole iteration"
+            return "stopping after a complete iteration"
         threading.Thread(
             target=self._stop_group, args=(run, generation + 1, grace_s), name=f"stop-{run}", daemon=True
         ).start()
@@ -136,7 +136,7 @@ class RankSupervisor:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             self._on_event(
-                _rank_event(rank, "failed", "the node's agent ended, and its ranks with it", pid=pid)
+                _rank_event(rank, "failed", "the node's agent ended, so its ranks ended too", pid=pid)
                 | {"start": rank["start"], "gone": True}
             )
         return len(gone)

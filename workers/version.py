@@ -1,4 +1,4 @@
-"""Refusing to start an agent beside a site of another version."""
+"""Refuses to start an agent with a site of another version."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def refuse_skew(config: AgentConfig, connect: Callable[[str], "redis.Redis"]) -> None:
-    """Refuse to start beside a site of another series; a broker that does not answer now says nothing.
+    """Refuse to start with a site of another series; a broker that does not answer now says nothing.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What there is: data centres, the WAN links between them, and the cluster that they form. SI units."""
+"""Data centres, the WAN links between them, and the cluster that they form. SI units."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class WanLink:
 
     @property
     def bytes_per_s(self) -> float:
-        """What one node pair gets, per direction."""
+        """Bandwidth of one node pair per direction, in bytes/s."""
         return tcp.bandwidth(self.latency_s, self.cap_bytes_per_s, self.connections)
 
 

@@ -44,7 +44,7 @@ def clos_tiers(gpus: int, radix: int) -> int:
     if gpus <= 1:
         return 0
     if radix < 4 and gpus > radix:
-        raise ValueError(f"radix {radix}: more than {radix} GPUs need at least 4 ports a switch")
+        raise ValueError(f"radix {radix}: more than {radix} GPUs need at least 4 ports per switch")
     tiers = 1
     while clos_capacity(tiers, radix) < gpus:
         tiers += 1

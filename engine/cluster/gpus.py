@@ -1,4 +1,4 @@
-"""The GPU catalogue: what one GPU of each type can do, from the makers' data sheets (engine/data/gpus)."""
+"""The GPU catalogue: figures of one GPU of each type, from the makers' data sheets (engine/data/gpus)."""
 
 import json
 from dataclasses import dataclass

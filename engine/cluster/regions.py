@@ -1,5 +1,7 @@
-"""Where data centres may stand: countries, regions of public clouds, what was measured between them, and
-list prices. Figures, sources and dates: engine/data/regions/SOURCE.md."""
+"""Possible locations of data centres: countries, cloud regions, measurements between them, list prices.
+
+Figures, sources and dates: engine/data/regions/SOURCE.md.
+"""
 
 import csv
 import math
@@ -12,7 +14,7 @@ EARTH_RADIUS_KM = 6371.0
 FIBRE_KM_PER_MS = 200.0  # light in glass, two thirds of its speed in vacuum
 NEAR_KM = 120.0  # of one city: what stands this near to a region has its latencies to well under 1 ms
 
-REGIONS_SOURCE = "the cloud's own list of regions, 2025; coordinates are of the place it names"
+REGIONS_SOURCE = "the cloud's own list of regions, 2025; coordinates are those of the location it names"
 PATHS_SOURCE = "Skyplane's measurements (ping, April 2022; iperf3 over 64 connections, January 2022)"
 EGRESS_SOURCE = "list prices of May 2022, collected by Skyplane"
 PRICES_SOURCE = "list prices of 2025–2026, collected by SkyPilot"
@@ -41,7 +43,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Path:
-    """What was measured between two regions; None where nothing was.
+    """The measurement between two regions; None without one.
 
     latency_ms : one way, half of the measured round trip.
     bandwidth_gbps : of one pair of machines over 64 TCP connections, the lower of both directions, received.
@@ -85,7 +87,7 @@ def regions() -> dict[str, Region]:
 
 @cache
 def paths() -> dict[frozenset[str], Path]:
-    """What was measured, by the pair of region names that it joins."""
+    """Measurements by pair of region names."""
     known = regions()
     return {
         frozenset((row["a"], row["b"])): Path(
@@ -141,7 +143,7 @@ def distance_km(a: tuple[float, float], b: tuple[float, float]) -> float:
 
 
 def least_latency_ms(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """What light in a straight fibre takes from `a` to `b`, one way: no link between them is faster."""
+    """Time of light in a straight fibre from `a` to `b`, one way: a lower bound for any link between them."""
     return distance_km(a, b) / FIBRE_KM_PER_MS
 
 

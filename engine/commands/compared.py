@@ -1,4 +1,4 @@
-"""Policies beside each other, as a table and as files."""
+"""Policies compared, as a table and as files."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from engine.commands.files import folder, write_json
 from engine.commands.reports import write_result
 from engine.commands.tables import number, render
+from engine.schedule.registry import name_of
 from engine.simulate import Compared
 
 
@@ -26,9 +27,9 @@ def _row(compared: Compared, jitter: bool) -> list[str | None]:
     timeline = result.timeline if result else None
     if result is None or timeline is None:
         first = (compared.reason or "").splitlines()[0]
-        return [compared.policy, *[None] * (9 if jitter else 7), first]
+        return [name_of(compared.policy), *[None] * (9 if jitter else 7), first]
     cells = [
-        compared.policy,
+        name_of(compared.policy),
         f"{timeline.makespan:.6g}",
         f"{result.lower_bound:.6g}",
         f"{100 * (result.gap or 0):.1f} %",

@@ -1,4 +1,4 @@
-"""Says beforehand when a command will spend its time on compiling, as the first run ever does."""
+"""Announces a command that has to compile first, as the very first run does."""
 
 from pathlib import Path
 from typing import Any

@@ -11,13 +11,13 @@ from engine.train.export import export
 
 @click.command("export")
 @click.argument("checkpoint")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="A new or an empty folder.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="A new or empty folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a line of text.")
 def command(checkpoint: str, out: Path, as_json: bool) -> int:
     """Write the model of a checkpoint as safetensors, config.json and tokenizer.
 
-    CHECKPOINT is the path or URL of a checkpoint of `meridian train`, or of a folder of them: then the one
-    saved last. transformers loads the result: AutoModelForCausalLM.from_pretrained(DIR).
+    CHECKPOINT is the path or URL of a checkpoint of `meridian train`, or of a folder of checkpoints (the
+    newest is taken). transformers loads the result: AutoModelForCausalLM.from_pretrained(DIR).
     """
     done = export(find(checkpoint, field="CHECKPOINT"), out)
     if as_json:

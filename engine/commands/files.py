@@ -1,4 +1,4 @@
-"""Files that commands leave in the folder of --out."""
+"""Files that commands write into the folder of --out."""
 
 import csv
 import json

@@ -26,7 +26,7 @@ from engine.plan.network.result import FabricPair, IterationRow, NetworkResult
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for result.json.")
 def command(file: str, as_json: bool, matrix: Path | None, out: Path | None) -> None:
-    """Design the network inside a data centre: rail-only beside rail-optimised.
+    """Design the network inside a data centre: rail-only compared with rail-optimised.
 
     FILE (JSON or YAML, - for standard input) names GPUs, HB domains and switches, and optionally a model to
     train and collectives to time.
@@ -132,7 +132,7 @@ def _traffic(request: NetworkRequest, result: NetworkResult) -> Iterator[str]:
         for kind in traffic.hb_bytes
     ]  # fmt: skip
     yield from render(("", "HB\nGB", "NIC\nGB", "of bytes\n%", "of pairs\n%"), rows, left=(0,))
-    yield f"{100 * traffic.pairs['none'] / every:.4f} % of the ordered GPU pairs carry none"
+    yield f"{100 * traffic.pairs['none'] / every:.4f} % of the ordered GPU pairs carry no traffic"
 
 
 def _failures(request: NetworkRequest, result: NetworkResult) -> Iterator[str]:

@@ -22,7 +22,7 @@ LONGEST_LIST = 16
 @click.option(
     "--baselines",
     is_flag=True,
-    help="Also random, Kernighan-Lin and a plain genetic algorithm, as scored here.",
+    help="Also show random placement, Kernighan-Lin and a plain genetic algorithm, scored in the same way.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for result.json and history.csv.")
 def command(file: str, as_json: bool, baselines: bool, out: Path | None) -> None:
@@ -72,10 +72,10 @@ def lines(placement: Placement) -> Iterator[str]:
 def _search_line(placement: Placement) -> str:
     looked = f"{placement.evaluations:,} of {placement.limit:,} evaluations in {placement.search_s:.2f} s"
     ended = {
-        "evaluations": "all that were allowed",
-        "bounds": "bounds ruled out all else that was drawn",
-        "proven": "every partition: this is the optimum",
-        "seconds": "stopped by the clock",
+        "evaluations": "the limit",
+        "bounds": "bounds ruled out the remaining candidates",
+        "proven": "every partition was evaluated: this is the optimum",
+        "seconds": "time limit",
         "cancelled": "cancelled",
     }[placement.stopped_by]
     return f"{looked} ({ended}){'; links averaged over both directions' if placement.symmetrised else ''}"

@@ -13,6 +13,7 @@ from engine.commands.tables import number, render
 from engine.inputs import load_document, parse
 from engine.plan.request import PlanRequest
 from engine.plan.result import Option, PlanResult
+from engine.schedule.registry import name_of
 
 # With more data centres than this, their GPUs are one column of text.
 MOST_COLUMNS = 6
@@ -70,11 +71,12 @@ def _text(value: Any) -> Any:
 def lines(request: PlanRequest, result: PlanResult) -> Iterator[str]:
     """The readable answer, line by line."""
     yield (
-        f"{result.policy}, {result.cell_pipelines} pipelines a DP-cell (C = {result.comm_to_compute:.4g}); "
+        f"{name_of(result.policy)}, {result.cell_pipelines} pipelines per DP-cell "
+        f"(C = {result.comm_to_compute:.4g}); "
         f"{_stages(request, result)} stages, {request.job.microbatches} microbatches"
     )
     yield (
-        f"a stage: forward {result.forward_ms:.4g} ms, recompute {result.recompute_ms:.4g}, "
+        f"per stage: forward {result.forward_ms:.4g} ms, recompute {result.recompute_ms:.4g}, "
         f"backward {result.backward_ms:.4g}; a WAN transfer {result.transfer_ms:.4g} ms on one share"
     )
     yield ""
@@ -168,7 +170,7 @@ def _verdict(result: PlanResult) -> str:
     placed = ", ".join(f"{part.stages} stages in {part.dc}" for part in best.partitions)
     objective = result.objective.replace("_", " ")
     gpus = f"{sum(best.gpus_used.values()):,} GPUs"
-    schedule = "" if best.policy == result.policy else f", schedule {best.policy}"
+    schedule = "" if best.policy == result.policy else f", schedule {name_of(best.policy)}"
     return f"best for {objective}: D = {best.dp_cells}: {placed}; {gpus}{schedule}"
 
 
@@ -176,6 +178,6 @@ _COMPLETE = {
     "proven": "no route, split or number of DP-cells is better with the schedules tried",
     "candidates": "not every route or split was tried",
     "sampled": "not every number of DP-cells was tried",
-    "budget": "there are candidates left that could be better",
-    "cancelled": "cancelled; there are candidates left that could be better",
+    "budget": "some candidates that could be better were not tried",
+    "cancelled": "cancelled; some candidates that could be better were not tried",
 }

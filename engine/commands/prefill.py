@@ -1,4 +1,4 @@
-"""`meridian prefill replay FILE`: what a request trace would do in the bubbles of training."""
+"""`meridian prefill replay FILE`: a request trace in the bubbles of training."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from engine.prefill.request import ReplayRequest
 
 @click.group("prefill")
 def command() -> None:
-    """Prefill of prompts in the time that training leaves idle."""
+    """Prefill prompts in the bubbles of training."""
 
 
 @command.command("replay")
@@ -26,7 +26,7 @@ def command() -> None:
 @click.option(
     "--placements",
     type=click.Path(path_type=Path),
-    help="Write where and when each accepted request runs, as JSON lines.",
+    help="Write the GPUs and times of each accepted request to this file, as JSON lines.",
 )
 def replay_command(file: str, as_json: bool, placements: Path | None) -> None:
     """Replay a trace of requests against the bubbles of a schedule.
@@ -56,11 +56,13 @@ def replay_command(file: str, as_json: bool, placements: Path | None) -> None:
 @command.command("model")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
-    "--steps", type=click.IntRange(0, 100_000), help="Of training; 0: random weights.  [default: 400]"
+    "--steps",
+    type=click.IntRange(0, 100_000),
+    help="Training steps; 0 leaves the weights random.  [default: 400]",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
 def model_command(directory: Path, steps: int | None, seed: int) -> None:
-    """Write a tiny byte-level Llama into DIRECTORY, for `prefill.checkpoint` of a job that is a demo.
+    """Write a tiny byte-level Llama into DIRECTORY, for `prefill.checkpoint` of a demo job.
 
     It is trained for some seconds on the text of Python's standard library.
     """

@@ -65,39 +65,43 @@ class ProbeRequest(Document):
             if self.emulated is None and value is None:
                 raise InputError(field, value, "is needed, except for an `emulated` link")
             if self.emulated is not None and field in self.model_fields_set:
-                raise InputError(field, value, "both ends of an `emulated` link are here: leave it out")
+                raise InputError(
+                    field, value, "both ends of an `emulated` link are on this machine: leave it out"
+                )
         return self
 
 
 @click.command("probe")
 @click.argument("file")
-@click.option("--listen", "listens", is_flag=True, help="Be the end that the other one measures to.")
+@click.option("--listen", "listens", is_flag=True, help="Listen: the other end measures.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(file: str, listens: bool, as_json: bool) -> None:
-    """Measure a link: its round trip, and its rate by number of TCP connections.
+    """Measure a link: its round trip time, and its rate by number of TCP connections.
 
-    FILE (JSON or YAML, - for standard input), the same at both ends: host (where the end that listens is
-    reached), port (29599), secret (16 characters or more), connections ([1, 2, 4, 8, 16, 32]; it ends where
-    more give no more), seconds (1; with each), patience_s (60; to wait for the other end).
+    FILE (JSON or YAML, - for standard input), the same at both ends:
+    reached), port (29599), secret (at least 16 characters), connections ([1, 2, 4, 8, 16, 32]; it stops when
+    more are not faster), seconds (1; for each number), patience_s (60; how long to wait for the other end).
 
-    Start it with --listen at `host` and without at the other end: this one measures and prints. It sends
+    Start it with --listen at `host`, and without at the other end, which measures and prints. It sends
     over the transport that training uses.
 
-    With emulated {latency_ms, bandwidth_gbps, window_bytes} both ends are here, and host, port and secret are
-    left out: what a run would see of such a link.
+    With emulated {latency_ms, bandwidth_gbps, window_bytes} both ends are on this machine, and host, port and
+    secret are left out. The result is what a run would measure on such a link.
 
-    `link` in what --json prints can stand in `links` of the files of `meridian plan` and `meridian train`,
-    beside `between`.
+    --json prints a `link`. Add `between` to it and use it in `links` of the files of `meridian plan` and
+    `meridian train`.
     """
     request = parse(ProbeRequest, load_document(file))
     if listens and request.emulated is not None:
-        raise InputError("--listen", True, "both ends of an `emulated` link are here: leave it out")
+        raise InputError(
+            "--listen", True, "both ends of an `emulated` link are on this machine: leave it out"
+        )
     try:
         found = _emulated(request) if request.emulated is not None else _one_end(request, listens)
     except TransportError as error:
         _fail(str(error))
     except TimeoutError:
-        _fail(f"no answer of the other end within patience_s, {request.patience_s:g} s")
+        _fail(f"no answer from the other end within patience_s, {request.patience_s:g} s")
     answer = {"listened": True} if found is None else _answer(found)
     if as_json:
         click.echo(json.dumps(answer, allow_nan=False))

@@ -22,11 +22,11 @@ def command(file: str, prefill: bool, as_json: bool) -> None:
     FILE (JSON or YAML, - for standard input): model {layers, hidden, heads, seq, …}, stages, micro_batch,
     device cpu|cuda, dtype, recompute, split, repeats, seed.
 
-    What --json prints can stand as `times_ms` in the file of `meridian train`.
+    The output of --json can be used as `times_ms` in the file of `meridian train`.
 
     With --prefill, FILE has: checkpoint (folder of a Hugging Face Llama), weights disk|random, tokens
     (lengths of prompts), device cpu|cuda, dtype, repeats, threads, seed. The `points` that --json prints, or
-    its `latency`, can stand in `profile` of the file of `meridian prefill replay`.
+    its `latency`, can be used in `profile` of the file of `meridian prefill replay`.
     """
     if prefill:
         _prefill(file, as_json)
@@ -70,11 +70,11 @@ def _prefill_lines(profile: PrefillProfile) -> list[str]:
     lines = render(["tokens", "prefill\nms", "p95\nms", "fitted\nms"], cells)
     fitted = f"t = {latency.a_ms:.4g} + {latency.b_ms:.4g}·s + {latency.c_ms:.4g}·s² ms for s tokens"
     errors = f"mean {100 * left_out.mean:.1f} %, worst {100 * left_out.worst:.1f} %"
-    return [*lines, "", fitted, f"on {left_out.points} lengths that a fit did not see: {errors}"]
+    return [*lines, "", fitted, f"on {left_out.points} lengths not used for the fit: {errors}"]
 
 
 def _lines(rows: list[StageTimes]) -> list[str]:
-    """Of each kind of op the median, and beside it the 95th percentile."""
+    """Of each kind of op the median, and next to it the 95th percentile."""
     kinds = [name for name in NAMES.values() if name in rows[0].times_ms]
     columns = [title for kind in kinds for title in (f"{kind}\nms", "p95\nms")]
     cells = [

@@ -1,4 +1,4 @@
-"""What `meridian simulate` leaves in the folder of --out."""
+"""Files that `meridian simulate` writes into the folder of --out."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`meridian reproduce`: published figures beside ours; exit status 1 where one is past its tolerance."""
+"""`meridian reproduce`: published figures compared with ours; exit status 1 if one exceeds its tolerance."""
 
 import json
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from engine.reproduce import PAPERS, Experiment, Outcome, Row, experiments
 
 @click.command("reproduce")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--list", "list_only", is_flag=True, help="Name the experiments, run none.")
+@click.option("--list", "list_only", is_flag=True, help="List the experiments and run none.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write a report with plots into this folder.")
 def command(names: tuple[str, ...], list_only: bool, as_json: bool, out: Path | None) -> int:
-    """Compute the figures that papers print, and compare.
+    """Compute the figures that the papers print, and compare them.
 
     NAME is an experiment or a paper (see --list); by default all. Rows without tolerance are informative.
     """

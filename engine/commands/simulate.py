@@ -1,4 +1,4 @@
-"""`meridian simulate FILE`: what schedules of one scenario would do, and how good that is."""
+"""`meridian simulate FILE`: times of schedules of one scenario, and their distance from the best possible."""
 
 import json
 import shutil
@@ -16,6 +16,7 @@ from engine.commands.reports import write_result
 from engine.errors import InputError
 from engine.inputs import load_document, parse
 from engine.schedule import Schedule
+from engine.schedule.registry import NAMES, name_of
 from engine.schedule.scenario import POLICIES, Scenario
 from engine.schedule.text import parse_schedule
 from engine.simulate import SimulationResult, compare, simulate, simulate_schedule
@@ -23,9 +24,11 @@ from engine.simulate.grid import time_grid
 from engine.simulate.timeline import Timeline
 
 
-@click.command("simulate", epilog="Policies: " + ", ".join(POLICIES) + ".")
+@click.command(
+    "simulate", epilog="Policies: " + "; ".join(f"{policy} ({NAMES[policy]})" for policy in POLICIES) + "."
+)
 @click.argument("file")
-@click.option("--compare", "policies", metavar="P1,P2,…", help="Several policies side by side, or 'all'.")
+@click.option("--compare", "policies", metavar="P1,P2,…", help="Compare these policies, or 'all'.")
 @click.option(
     "--schedule", "schedule_file", metavar="TEXT", help="Time the schedule in this file (see --out)."
 )
@@ -96,7 +99,7 @@ def lines(result: SimulationResult, width: int) -> Iterator[str]:
     dcs = len(set(scenario.dcs))
     policy = result.chosen.policy if result.chosen and scenario.policy != "auto" else scenario.policy
     yield (
-        f"{policy} on {scenario.stages} stages in {dcs} DC{'s' if dcs > 1 else ''}, "
+        f"{name_of(policy)} on {scenario.stages} stages in {dcs} DC{'s' if dcs > 1 else ''}, "
         f"{scenario.pipelines} pipeline{'s' if scenario.pipelines > 1 else ''}, "
         f"{scenario.microbatches} microbatches{_choices(result)}"
     )

@@ -9,6 +9,7 @@ import click
 from engine.commands.files import folder, write_json
 from engine.commands.tables import number, render
 from engine.inputs import load_document, parse
+from engine.plan.swap.pipelines import NAMES
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
 from engine.plan.swap.result import SwapResult
@@ -107,7 +108,7 @@ def _compare(result: SwapResult) -> Iterator[str]:
     head = ["compared with", "link", "GPU seconds\na mini-batch", "busy\n%", "swap plan is\nfaster by"]
     rows = [
         [
-            row.policy,
+            NAMES[row.policy],
             row.link,
             number(row.seconds_per_minibatch_gpu, 4),
             number(100 * row.utilization, 1),

@@ -11,6 +11,7 @@ from engine.commands.compiled import announce_compilation
 from engine.commands.files import folder, write_json, write_rows
 from engine.commands.tables import render
 from engine.inputs import load_document, parse
+from engine.schedule.registry import name_of
 from engine.simulate import SweepDocument, SweepRow, sweep
 
 
@@ -59,9 +60,17 @@ def _shown(value: Any) -> str:
 
 def _cells(row: SweepRow, best: float | None) -> list[str | None]:
     if row.makespan is None or row.lower_bound is None or row.utilization is None:
-        return [_shown(row.value), row.policy, None, "", None, None, (row.reason or "").splitlines()[0]]
+        return [
+            _shown(row.value),
+            name_of(row.policy),
+            None,
+            "",
+            None,
+            None,
+            (row.reason or "").splitlines()[0],
+        ]
     mark = "best" if best is not None and row.makespan <= best * (1 + 1e-9) else ""
     return [
-        _shown(row.value), row.policy, f"{row.makespan:.6g}", mark, f"{row.lower_bound:.6g}",
+        _shown(row.value), name_of(row.policy), f"{row.makespan:.6g}", mark, f"{row.lower_bound:.6g}",
         f"{100 * row.utilization:.1f} %", "",
     ]  # fmt: skip

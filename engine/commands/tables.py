@@ -1,4 +1,4 @@
-"""Plain-text tables: columns line up, numbers to the right, what is missing is a dash."""
+"""Plain-text tables: columns are aligned, numbers to the right, and a missing value is a dash."""
 
 from collections.abc import Sequence
 

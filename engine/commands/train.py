@@ -27,6 +27,7 @@ from engine.job.recovery.told import smaller_layout
 from engine.job.swap.planned import SwapPlan, planned
 from engine.run.gpus import check_machine
 from engine.run.launcher import RankGroup
+from engine.schedule.registry import name_of
 from engine.simulate.spans import Span
 from engine.simulate.trace import chrome_trace
 from engine.train.corpus import corpus_of
@@ -54,7 +55,7 @@ def command(
     file: str, as_json: bool, trace: Path | None, metrics: Path | None, tensorboard: Path | None,
     spans: Path | None, out: Path | None,
 ) -> int:  # fmt: skip
-    """Train a model across data centres, all of them emulated on this machine.
+    """Train a model across data centres that are emulated on this machine.
 
     FILE (JSON or YAML, - for standard input) is a job: datacenters, links, stages, dc_of_stage, pipelines,
     microbatches, micro_batch, policy, model {layers, hidden, heads, seq}, device (cpu, emulated
@@ -84,7 +85,7 @@ def command(
         return 1
     click.echo(json.dumps(watch.result, allow_nan=False) if as_json else "\n".join(lines(job, watch.result)))
     if unwritten is not None:
-        click.echo(f"meridian: a file of the run is not whole: {unwritten}", err=True)
+        click.echo(f"meridian: a file of the run is incomplete: {unwritten}", err=True)
         return 1
     if out is not None:
         write_json(watch.result, out / "result.json")
@@ -197,7 +198,7 @@ class _Watch:
         if event["state"] == "failed" and self.failure is None:
             self.failure = f"rank {event['rank']}: {event['detail']}"
         if event["state"] == "left":
-            what = "is lost" if self._job.swaps else "is out of the run"
+            what = "is lost" if self._job.swaps else "has left the run"
             click.echo(f"worker {event['rank']} {what}: {event['detail']}", err=True)
 
     def _on_workers(self, event: dict[str, Any]) -> None:
@@ -218,7 +219,7 @@ class _Watch:
         click.echo(f"iteration {event['iteration'] + 1}/{steps}  loss {event['loss']:.4f}{took}", err=True)
 
     def _on_recovery(self, event: dict[str, Any]) -> None:
-        goes_on = f"goes on with iteration {event['iteration'] + 1} from {event['from']}"
+        goes_on = f"continues with iteration {event['iteration'] + 1} from {event['from']}"
         click.echo(f"recovered: {event['detail']}; {goes_on}, {event['lost_s']:.1f} s lost", err=True)
         if "layout" in event:
             click.echo(smaller_layout(event["layout"]), err=True)
@@ -275,7 +276,7 @@ def _events_in(folder: Path) -> Sink:
 def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
     """The readable answer, line by line."""
     iteration, use = result["iteration_ms"], result["utilization"]
-    where = f"{job.policy} on {job.world_size} GPUs ({job.device})"
+    where = f"{name_of(job.policy)} on {job.world_size} GPUs ({job.device})"
     yield f"{where}, {result['steps']} steps, loss {_span(result['losses'])}"
     yield (
         f"iteration    {_ms(iteration['median'])} median, {_ms(iteration['p95'])} p95, "
@@ -290,7 +291,7 @@ def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
         rate = "–" if link["gbps"] is None else f"{link['gbps']:.2f} Gbps"
         yield (
             f"WAN          {link['from']} → {link['to']}: {link['bytes'] / 1e6:,.1f} MB at {rate}, "
-            f"{link['connections']} connections a pair"
+            f"{link['connections']} connections per pair"
         )
     if "swap" in result:
         yield from _swap_lines(result["swap"])
@@ -300,13 +301,14 @@ def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
 def _swap_lines(swap: dict[str, Any]) -> Iterator[str]:
     step, use = swap["step_ms"], swap["step_utilization"]
     yield (
-        f"sub-models   {len(swap['sub_models'])}, {swap['loads_per_step']} loads a step, most on the device "
+        f"sub-models   {len(swap['sub_models'])}, {swap['loads_per_step']} loads per step, at most on the "
+        "device "
         f"{swap['peak_device_bytes'] / 1e6:,.1f} of {swap['device_bytes'] / 1e6:,.1f} MB"
     )
     yield f"swap step    {_ms(step['median'])} median, {_ms(step['planned'])} planned"
     yield f"             {_share(use['measured'])} of it computing, {_share(use['planned'])} planned"
     if swap["redone"]:
-        yield f"done again   {swap['redone']} microbatches of workers that were lost"
+        yield f"repeated     {swap['redone']} microbatches of lost workers"
 
 
 def _span(values: list[float]) -> str:

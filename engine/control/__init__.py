@@ -1,1 +1,1 @@
-"""How processes talk about work: errors, the proof of the secret, the lines between them. No torch."""
+"""Messages about work between processes: errors, the proof of the secret, connections. No torch."""

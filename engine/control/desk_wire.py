@@ -1,6 +1,6 @@
-"""A connection to or at a desk: the transport's handshake, then JSON lines of engine.prefill.desk both ways.
+"""A connection to a prefill coordinator, seen from either end: the handshake, then JSON lines both ways.
 
-asyncio and no torch: the gateway in the site's web process uses it as well as the desk.
+asyncio and no torch: the gateway in the site's web process uses it as well as the coordinator.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from engine.prefill.desk import (
 )
 
 DESK_RANK = (
-    1_000_000  # of the desk of the run's first data centre, the next one's is one more: past all ranks
+    1_000_000  # of the coordinator of the run's first data centre, the next one's is one more: past all ranks
 )
 GATEWAY_RANK = 2_000_000
 HANDSHAKE_S = 5.0
@@ -68,7 +68,7 @@ class Line:
 
 
 async def call(host: str, port: int, me: Identity, desk_rank: int) -> Line:
-    """Connect to the desk at (host, port) that has `desk_rank`; `me` is the gateway.
+    """Connect to the coordinator at (host, port) that has `desk_rank`; `me` is the gateway.
 
     Raises AuthenticationError, DeskLost, OSError (among them TimeoutError).
     """
@@ -102,21 +102,21 @@ async def open_desk(
 
 
 async def answers(line: Line) -> AsyncIterator[Answer]:
-    """What a desk says. Raises DeskLost."""
+    """The next message of the prefill coordinator. Raises DeskLost."""
     async for text in line.lines():
         try:
             yield from_desk(text)
         except ValueError as error:
-            raise DeskLost("the desk sent what is no message") from error
+            raise DeskLost("the prefill coordinator sent an invalid message") from error
 
 
 async def asks(line: Line) -> AsyncIterator[Ask | Withdraw]:
-    """What a gateway says. Raises DeskLost."""
+    """The next message of the gateway. Raises DeskLost."""
     async for text in line.lines():
         try:
             yield to_desk(text)
         except ValueError as error:
-            raise DeskLost("the gateway sent what is no message") from error
+            raise DeskLost("the gateway sent an invalid message") from error
 
 
 async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dialogue: Dialogue) -> Greeting:

@@ -1,4 +1,4 @@
-"""What goes wrong between two ranks."""
+"""Errors between two ranks."""
 
 
 class TransportError(ConnectionError):

@@ -1,4 +1,4 @@
-"""Who may talk: both sides prove that they know the run's secret before a byte of data is read.
+"""The handshake: both sides prove that they know the run's secret before a byte of data is read.
 
 Five small messages, as generators that know no socket: they yield bytes to send, or the number of bytes that
 they need next, and return a :class:`Greeting`. The clocks are compared on the way. The layouts of the first
@@ -37,9 +37,9 @@ Dialogue = Generator[bytes | int, bytes, "Greeting"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this side is: its rank, the run with its generation, and the secret that the run's ranks share.
+    """Identity of this side: its rank, the run with its generation, and the secret of the run.
 
-    session : drawn anew by every endpoint. A link that comes back must lead to the same endpoint as before:
+    session : drawn again by every endpoint. A link that comes back must lead to the same endpoint as before:
         one that was started again knows nothing of what had already come.
     """
 
@@ -109,18 +109,18 @@ def listen(me: Identity) -> Dialogue:
     hello = yield _HELLO.size
     magic, version, rank, to, generation, run, index, count, nonce = _HELLO.unpack(hello)
     if magic != _MAGIC:
-        raise AuthenticationError("a stranger connected that does not speak the protocol")
+        raise AuthenticationError("a program connected that does not use this protocol")
     refusals = (version != _VERSION, run != me.run_digest, generation != me.generation, to != me.rank)
     status = next((code for code, wrong in enumerate(refusals, start=1) if wrong), 0)
     challenge = _CHALLENGE.pack(status, secrets.token_bytes(32), time.monotonic(), _boot())
     yield challenge + me.mac(b"listener", hello, challenge)
     if status:
-        raise AuthenticationError(f"refused one that calls itself rank {rank}: {_REFUSALS[status]}")
+        raise AuthenticationError(f"refused a program that claims to be rank {rank}: {_REFUSALS[status]}")
     proof = yield _PROOF.size
     mac = yield _MAC_BYTES
     if not hmac.compare_digest(mac, me.mac(b"dialler", hello, challenge, proof)):
         yield bytes([_WRONG_SECRET])
-        raise AuthenticationError(f"refused one that calls itself rank {rank}: wrong secret")
+        raise AuthenticationError(f"refused a program that claims to be rank {rank}: wrong secret")
     yield b"\0" + me.session
     offset, session = _PROOF.unpack(proof)
     return Greeting(

@@ -1,4 +1,4 @@
-"""Messages between processes of a run beside its tensors: JSON objects, a line each, on a TCP connection.
+"""Messages between processes of a run, apart from its tensors: one JSON object per line, over TCP.
 
 Workers and the tracker of a swap run speak so, and the hosts of a run that recovers. A connection begins with
 a nonce, which the other side answers with its MAC under the run's secret: who does not know it is refused
@@ -16,7 +16,7 @@ LONGEST_LINE = 4 << 20
 
 
 def mac(secret: str, run: str, generation: int, rank: int, nonce: str) -> str:
-    """What rank `rank` of a run answers to a `nonce`."""
+    """The answer of rank `rank` of a run to a `nonce`."""
     said = json.dumps([run, generation, rank, nonce])
     return hmac.new(secret.encode(), said.encode(), hashlib.sha256).hexdigest()
 
@@ -45,7 +45,7 @@ class Lines:
             raise ValueError(f"a line of more than {LONGEST_LINE:,} bytes")
         messages = [json.loads(line) for line in lines]
         if not all(isinstance(message, dict) for message in messages):
-            raise ValueError("a line that is no object")
+            raise ValueError("a line that is not a JSON object")
         return messages
 
 

@@ -1,4 +1,4 @@
-"""A socket that listens where a node may."""
+"""A listening socket on an address and port that the node may use."""
 
 import errno
 import socket
@@ -17,6 +17,6 @@ def listen(host: str, ports: tuple[int, int] | None, rank: int) -> socket.socket
             return socket.create_server((host, first + (rank + step) % count), backlog=512)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                allowed = f"cannot listen there ({error.strerror}): give the node an address of its own"
+                allowed = f"cannot listen there ({error.strerror}): give the node its own address"
                 raise InputError("host", host, allowed) from None
     raise InputError("ports", f"{first}-{last}", f"all are in use on {host}: give the node more ports")

@@ -1,4 +1,4 @@
-"""A sign of life from each rank to its host, where no other rank would notice that it hangs.
+"""A heartbeat from each rank to its host, for ranks that no other rank watches.
 
 Ranks that talk over the transport notice it of each other. In a job of one stage in one data centre they only
 meet in an all-reduce, and those that compute a stage together (tensor parallelism) in its collectives, which
@@ -32,7 +32,7 @@ class Pulses:
 
     @classmethod
     def of(cls, job: TrainJob, ranks: Sequence[int]) -> "Pulses | None":
-        """Those of a job in which nobody else would notice; else None."""
+        """The pulses of a job whose ranks do not watch each other; else None."""
         alone = job.tp > 1 or (job.stages == 1 and len(set(job.dcs)) == 1)
         return cls(ranks) if alone and not job.swaps else None
 
@@ -51,7 +51,7 @@ class Pulses:
         threading.Thread(target=run, name="pulse", daemon=True).start()
 
     def deadline(self) -> float:
-        """When `silent` is to be asked at the latest (time.monotonic())."""
+        """The latest time to call `silent` (time.monotonic())."""
         return self._next
 
     def silent(self) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""The host of another machine than the first rank's: does what the leading host says, and finds it again."""
+"""Recovery on a machine without the first rank: follows the leading host, and finds it again when lost."""
 
 import contextlib
 import selectors
@@ -52,7 +52,7 @@ class Follow:
         return self._phase != "over"
 
     def deadline(self) -> float:
-        """When `tick` is to be called at the latest (time.monotonic())."""
+        """The latest time to call `tick` (time.monotonic())."""
         return time.monotonic() + (TICK_S if self._phase == "running" else 0.02)
 
     def trouble(self, dead: Sequence[Dead]) -> None:
@@ -90,7 +90,7 @@ class Follow:
             where = f"{self._spec.rendezvous_host}:{self._spec.rendezvous_port}"
             self.close()
             self._ranks.held()  # forgets the ranks, which were killed here: that is not why the run ends
-            self._ranks.give_up(f"nothing was heard from {where} for {self._settings.wait_s:g} s")
+            self._ranks.give_up(f"no message from {where} for {self._settings.wait_s:g} s")
         elif self._line is None and now >= self._again_at:
             self._again_at = now + AGAIN_S
             with contextlib.suppress(OSError):

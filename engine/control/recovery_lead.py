@@ -1,4 +1,4 @@
-"""The host of the first rank: says when the ranks of all machines end, and from where they begin anew.
+"""Recovery on the machine of the first rank: decides when all ranks end and where they restart.
 
 It keeps nothing that the others could not tell it: should it be lost itself, its successor asks them.
 """
@@ -27,7 +27,7 @@ TICK_S = 0.5
 
 
 class Ranks(Protocol):
-    """What is asked of the host: it begins and kills the ranks of its machine."""
+    """The host's part: it starts and kills the ranks of its machine."""
 
     def begin(self, life: Life, store: socket.socket | None) -> None: ...
     def kill(self) -> None: ...
@@ -82,7 +82,7 @@ class Lead:
         return self._phase != "over"
 
     def deadline(self) -> float:
-        """When `tick` is to be called at the latest (time.monotonic())."""
+        """The latest time to call `tick` (time.monotonic())."""
         return time.monotonic() + (TICK_S if self._phase == "running" else 0.02)
 
     def trouble(self, dead: Sequence[Dead]) -> None:
@@ -108,7 +108,7 @@ class Lead:
                 self._begin()
             elif time.monotonic() > self._since + self._settings.wait_s:
                 nodes = ", ".join(sorted({a.node for a in missing}))
-                self._go_on_without(f"nothing was heard from {nodes} for {self._settings.wait_s:g} s")
+                self._go_on_without(f"no message from {nodes} for {self._settings.wait_s:g} s")
 
     def runs(self) -> None:
         """All ranks have begun."""
@@ -170,7 +170,7 @@ class Lead:
             return
         found = smaller(self._present, set(self._held))
         if isinstance(found, Infeasible):
-            self._give_up(f"{why}, and it cannot go on with fewer nodes: {found.reason}")
+            self._give_up(f"{why}, and the run cannot continue with fewer nodes: {found.reason}")
             return
         before, had = self._present, roles(self._present)
         self._layout, self._present = found, found.applied(self._spec)

@@ -17,7 +17,7 @@ LEADER = -1  # in place of a rank, in the proof that the leading host gives
 
 
 def proof(spec: LaunchSpec, rank: int, nonce: str) -> str:
-    """What shows that a side knows the secret; `rank` is the lowest of its machine, or LEADER."""
+    """The proof that a side knows the secret; `rank` is the lowest of its machine, or LEADER."""
     return mac(spec.secret, f"recovery/{spec.run}", spec.generation, rank, nonce)
 
 
@@ -59,7 +59,7 @@ class Line:
         try:
             self._socket.sendall(encode({"op": op, **fields}))
         except OSError as error:
-            self._end(f"it takes nothing any more ({error.strerror or error})")
+            self._end(f"it accepts no more messages ({error.strerror or error})")
 
     def tick(self) -> None:
         """Give a sign of life, and look for the other's."""
@@ -94,4 +94,4 @@ class Line:
         except OSError as error:
             self._end(error.strerror or str(error))
         except (ValueError, KeyError, TypeError) as error:
-            self._end(f"what it said was not understood: {error}")
+            self._end(f"its message was not understood: {error}")

@@ -1,1 +1,1 @@
-"""What is asked of a run, and what it says: documents, settings, launch, events, predictions. No torch."""
+"""Requests to a run and reports of it: documents, settings, launch, events, predictions. No torch."""

@@ -1,4 +1,4 @@
-"""What holds between the fields of a training job. Rules raise InputError with the field that breaks them."""
+"""Rules between the fields of a training job. Each raises InputError with the field that breaks it."""
 
 from itertools import pairwise
 
@@ -12,14 +12,14 @@ LONGEST_MS = 3.6e6
 SHORTEST_EMULATED_MS = 5.0  # below it the overshoot of sleeping (0.1–0.4 ms) is no longer small
 _NOT_WITH_TP = {
     "devices": "a placement gives each stage of a pipeline one device",
-    "recovery": "ranks keep and hand over the state of whole stages",
-    "prefill": "a seat gives one GPU to prompts, and the ranks of a stage wait for each other in every op",
-    "adapt": "the ranks of a stage would have to go over to a new schedule together",
+    "recovery": "ranks keep and transfer the state of whole stages",
+    "prefill": "a prefill worker uses one GPU, but the ranks of a stage wait for each other in every op",
+    "adapt": "the ranks of a stage would have to change the schedule together",
 }
 
 
 def check(job: JobFields) -> None:
-    """All rules but those of the scenario that the job is."""
+    """All rules except those of the job's scenario."""
     _check_resume(job)
     _check_datacenters(job)
     _check_strategy(job)
@@ -43,14 +43,14 @@ def _check_strategy(job: JobFields) -> None:
     if job.swaps:
         swap_checks.check(job)
     elif job.swap is not None:
-        raise InputError("swap", job.swap.model_dump(exclude_none=True), "belongs to strategy swap")
+        raise InputError("swap", job.swap.model_dump(exclude_none=True), "applies only to strategy swap")
 
 
 def _check_datacenters(job: JobFields) -> None:
     names = [dc.name for dc in job.datacenters]
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise InputError(f"datacenters[{index}].name", name, "each data centre has its own name")
+            raise InputError(f"datacenters[{index}].name", name, "each data centre needs its own name")
 
 
 def _check_stages(job: JobFields) -> None:
@@ -91,7 +91,9 @@ def _check_tp(job: JobFields) -> None:
             allowed = f"not available with tp = {job.tp}: {reason}"
             raise InputError(name, given.model_dump(exclude_none=True), allowed)
     if job.device == "emulated":
-        allowed = "1 on device emulated, where ops take the times of a profile however many compute them"
+        allowed = (
+            "1 on device emulated, where the profile sets the times of ops, whatever the number of ranks"
+        )
         raise InputError("tp", job.tp, allowed)
     model = job.model
     counts = {"heads": model.heads, "kv_heads": model.key_value_heads, "ffn": model.ffn_width}
@@ -110,7 +112,7 @@ def _check_cells(job: JobFields) -> None:
     if job.pipelines % job.cells:
         raise InputError("cells", job.cells, f"a number that divides the {job.pipelines} pipelines")
     if job.cells > 1 and job.is_mixed:
-        allowed = "1: devices lead pipelines through different data centres, so that no two cells are alike"
+        allowed = "1: devices place pipelines in different data centres, so cells differ"
         raise InputError("cells", job.cells, allowed)
 
 
@@ -128,7 +130,7 @@ def _check_data(job: JobFields) -> None:
 
 def _check_devices(job: JobFields, devices: Devices) -> None:
     if job.dc_of_stage:
-        raise InputError("dc_of_stage", job.dc_of_stage, "must be left out beside devices, which says it")
+        raise InputError("dc_of_stage", job.dc_of_stage, "must be left out: devices already says it")
     devices.check(pipelines=job.pipelines, stages=job.stages, gpus=[dc.gpus for dc in job.datacenters])
     if job.is_mixed and job.sharing == "temporal":
         allowed = "spatial: pipelines run through different data centres and share no links"
@@ -162,7 +164,7 @@ def _check_links(job: JobFields) -> None:
         for (_, a), (_, b) in pairwise((*job.ring_of(stage), job.ring_of(stage)[0])):
             if a != b and job.link_between(a, b) is None:
                 crossing = f"are in {names[a]} and {names[b]}, but no link joins them"
-                allowed = f"neighbours in the ring of stage {stage}'s replicas {crossing}"
+                allowed = f"adjacent ranks in the ring of stage {stage}'s replicas {crossing}"
                 raise InputError("links", [link.between for link in job.links], allowed)
 
 
@@ -180,9 +182,7 @@ def _check_stage_times(job: JobFields) -> None:
 def _check_times(job: JobFields) -> None:
     if job.device != "emulated":
         if job.activation_bytes is not None:
-            raise InputError(
-                "activation_bytes", job.activation_bytes, "messages are padded on device emulated only"
-            )
+            raise InputError("activation_bytes", job.activation_bytes, "only device emulated pads messages")
         return
     if job.times_ms is None:
         raise InputError("times_ms", None, "required on device emulated: {forward, backward, recompute}")
@@ -193,9 +193,7 @@ def _check_times(job: JobFields) -> None:
             )
             raise InputError(field, forward, f"at least {SHORTEST_EMULATED_MS:g} ms on device emulated")
     if job.recompute and max(as_list(job.times_ms.recompute)) == 0:
-        raise InputError(
-            "times_ms.recompute", job.times_ms.recompute, "greater than 0 where recompute is true"
-        )
+        raise InputError("times_ms.recompute", job.times_ms.recompute, "greater than 0 if recompute is true")
     if job.activation_bytes is not None and job.activation_bytes < job.tensor_bytes:
         allowed = f"at least the real size of a message, {job.tensor_bytes} bytes"
         raise InputError("activation_bytes", job.activation_bytes, allowed)
@@ -210,7 +208,7 @@ def _check_prefill(job: JobFields) -> None:
         allowed = "not with strategy swap: its devices load weights in their idle time; allowed: pipeline"
         raise InputError("strategy", job.strategy, allowed)
     if job.is_mixed:
-        allowed = "must be left out where pipelines run through different data centres (devices)"
+        allowed = "must be left out if pipelines run through different data centres (devices)"
         raise InputError("prefill", settings.checkpoint, allowed)
     if job.cells % settings.pp_degree:
         allowed = f"must divide cells = {job.cells}: one GPU of each cell holds a stage"
@@ -219,7 +217,7 @@ def _check_prefill(job: JobFields) -> None:
 
 def _check_adapt(job: JobFields) -> None:
     if job.adapt is not None and job.swaps:
-        allowed = "must be left out with strategy swap: its order is ATOM's"
+        allowed = "must be left out with strategy swap, which uses ATOM's order"
         raise InputError("adapt", job.adapt.model_dump(), allowed)
 
 

@@ -40,7 +40,7 @@ class Devices(Document):
                     raise InputError(field, device, "is in the placement twice")
                 seen.add(device)
         if self.groups is not None and [sorted(group) for group in self.groups] != self._by_stage(stages):
-            allowed = "must hold, stage by stage, the devices that pipelines hold"
+            allowed = "must have the same devices, stage by stage, as pipelines"
             raise InputError("devices.groups", self.groups, allowed)
 
     def dcs(self, gpus: list[int]) -> tuple[tuple[int, ...], ...]:

@@ -1,4 +1,4 @@
-"""The way of a rank's events to its host: JSON lines on a pipe, written by a thread of its own."""
+"""The path of a rank's events to its host: JSON lines on a pipe, written by a separate thread."""
 
 import json
 import os

@@ -298,7 +298,7 @@ class JobFields(Document):
                 "microbatches",
             ):  # a job has not the one, and the other times accumulation
                 raise
-            allowed = f"times accumulation, stages and pipelines: at most {MOST_SPANS:,} ops an iteration"
+            allowed = f"times accumulation, stages and pipelines: at most {MOST_SPANS:,} ops per iteration"
             raise InputError("microbatches", self.microbatches, allowed) from None
 
     @cached_property

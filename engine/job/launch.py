@@ -1,4 +1,4 @@
-"""What a machine is given to run: the ranks of one run, which of them are local, and how they meet."""
+"""The order to a machine to run ranks: all ranks of the run, the local ones, and where they meet."""
 
 import json
 import secrets
@@ -17,7 +17,7 @@ EXIT_PEER_LOST = 75  # of a rank that is not the cause: it lost another one (EX_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAssignment:
-    """Where one rank runs; rank = (shard · pipelines + pipeline) · stages + stage.
+    """The position of one rank; rank = (shard · pipelines + pipeline) · stages + stage.
 
     shard : its number among the `tp` ranks that compute the stage (tensor parallelism); 0 leads them.
     """
@@ -40,7 +40,7 @@ class RankAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """What a run meets that its schedule does not know: for tests and what-if on a real run.
+    """Slow ops and links that the schedule does not know: for tests, and for what-if on a real run.
 
     op_factor : (stage, kind of op as its letter, factor) by which an emulated op takes longer.
     gpu_factor : (pipeline, stage, factor) by which every op of one emulated GPU does.

@@ -9,7 +9,7 @@ from engine.inputs import Document, Index, Number
 
 
 class LearningRateSchedule(Document):
-    """How the learning rate goes over a run.
+    """The learning rate over the steps of a run.
 
     warmup_steps : steps in which it rises from lr / warmup_steps to lr.
     decay : constant, or cosine: half a period, from lr after the warm-up to `final` × lr at the last step.

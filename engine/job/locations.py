@@ -1,4 +1,4 @@
-"""Where the ranks of a job compute, by its document: in which data centre, and so of which pool a GPU."""
+"""The data centre, and so the GPU pool, of each rank of a job, from its document."""
 
 from collections import Counter
 from typing import Any

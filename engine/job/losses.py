@@ -1,4 +1,4 @@
-"""The losses and gradient norms of a run so far, and whether they are still sound."""
+"""The losses and gradient norms of a run so far, and whether they are finite and without spikes."""
 
 import array
 import math

@@ -56,7 +56,7 @@ def stage_memory(job: TrainJob) -> list[StageMemory]:
 
 
 def most_layers(job: TrainJob, gpu_bytes: float) -> int:
-    """How many layers a GPU of so many bytes holds, should the run go on with fewer stages; 0 to all.
+    """How many layers a GPU with this many bytes holds if the run continues with fewer stages; 0 to all.
 
     It may be first and last stage at once, and hold as many microbatches as the fullest stage does now: a
     smaller layout never holds more (engine.job.recovery.smaller). Raises as `stage_memory` does.

@@ -1,4 +1,4 @@
-"""`model` of a training job: the shape of what is trained, validated without torch."""
+"""`model` of a training job: the shape of the trained model, validated without torch."""
 
 from functools import cached_property
 from typing import Annotated
@@ -45,7 +45,7 @@ class TrainModel(Document):
         if self.hidden % self.heads:
             raise InputError("heads", self.heads, f"must divide hidden = {self.hidden}")
         if self.family == "gpt" and self.key_value_heads != self.heads:
-            raise InputError("kv_heads", self.kv_heads, f"gpt has as many as heads: {self.heads}")
+            raise InputError("kv_heads", self.kv_heads, f"must equal heads for gpt: {self.heads}")
         if self.heads % self.key_value_heads:
             raise InputError("kv_heads", self.kv_heads, f"must divide heads = {self.heads}")
         if self.family == "llama" and self.hidden // self.heads % 2:

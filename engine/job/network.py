@@ -1,4 +1,4 @@
-"""What the WAN under one hop of a pipeline gives: rate by window, cap and number of connections."""
+"""The WAN under one hop of a pipeline: its rate by window, cap and number of connections."""
 
 from dataclasses import dataclass
 

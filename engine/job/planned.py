@@ -1,4 +1,4 @@
-"""Which schedule a job runs: its policy's, or the one that the document gives as text."""
+"""The schedule of a job: its policy's, or the one that the document gives as text."""
 
 from dataclasses import replace
 

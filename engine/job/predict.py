@@ -1,4 +1,4 @@
-"""What one iteration of a job should take: the simulator's timeline, with all-reduce and optimizer."""
+"""The predicted iteration of a job: the simulator's timeline, with all-reduce and optimizer."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise

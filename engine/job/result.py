@@ -1,4 +1,4 @@
-"""The result of a run: what the ranks measured, beside what the simulator says."""
+"""The result of a run: measurements of the ranks, and the simulator's prediction."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -50,7 +50,7 @@ def completed(job: TrainJob, schedule: Schedule, result: dict[str, Any]) -> dict
     """The result with the simulator's side filled in, from the per-stage medians that the ranks measured.
 
     On the emulated device op times are the profile's; elsewhere they are the measured medians themselves.
-    Of a run that planned anew each iteration counts with the schedule and the times that held in it: the
+    Of a run that re-planned each iteration counts with the schedule and the times that held in it: the
     simulated iteration is the median of those, as the measured one is of the measured.
     """
     result = dict(result)

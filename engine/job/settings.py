@@ -1,4 +1,4 @@
-"""Parts of a training job's document: what is saved, what is held out, when a loss counts as gone wrong."""
+"""Parts of a training job's document: checkpoints, validation text, and loss spikes."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ Steps = Annotated[Count, Field(le=1_000_000_000)]
 
 
 class CheckpointSettings(Document):
-    """Where and how often a run is saved.
+    """Location and interval of checkpoints.
 
     dir : a folder that all nodes share, or a URL that fsspec opens.
     every : steps; the last step is saved too.
@@ -74,11 +74,11 @@ class TlsSettings(Document):
 
 
 class AdaptSettings(Document):
-    """A run that plans anew where ops or transfers take other times than planned.
+    """A run that re-plans when ops or transfers differ from their planned times.
 
     deviation : share by which a time must be off before it counts (0.1: by 10 %).
     iterations : for how many iterations in a row, in the same direction.
-    policy : what plans anew: the job's own policy (same), or auto, which searches.
+    policy : the policy of the new plan: the job's own policy (same), or auto, which searches.
     """
 
     deviation: Annotated[Number, Field(ge=0.01, le=10)] = 0.1

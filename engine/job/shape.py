@@ -69,7 +69,7 @@ def _crossings(ways: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, int]]:
 
 
 class PlacedRank(Protocol):
-    """What is known of a rank once it has its GPU; `node` has a name."""
+    """A rank that has its GPU; `node` has a name."""
 
     rank: int
     gpu: int

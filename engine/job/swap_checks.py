@@ -1,4 +1,4 @@
-"""What holds between the fields of a job of strategy swap. Rules raise InputError at the field."""
+"""Rules between the fields of a job of strategy swap. Each raises InputError at the field."""
 
 from itertools import combinations
 from typing import Any
@@ -10,13 +10,13 @@ from engine.job.swap.settings import STRATEGY, SwapSettings
 
 # Fields that say how a pipeline runs. They keep their defaults: what a field would say, nobody would do.
 _OF_PIPELINES = {
-    "stages": "a worker holds the whole model: leave it out, or give 1",
-    "tp": "a worker computes alone: leave it out, or give 1",
-    "policy": "must be left out: the order is ATOM's",
-    "dc_of_stage": "must be left out: devices says where a worker is",
+    "stages": "must be left out or 1: a worker holds the whole model",
+    "tp": "must be left out or 1: a worker computes alone",
+    "policy": "must be left out: the order is that of ATOM",
+    "dc_of_stage": "must be left out: devices places the workers",
     "chunks": "must be left out: the planner cuts the model into sub-models",
-    "cells": "must be left out: workers share no links in time",
-    "sharing": "must be left out: nothing but the all-reduce crosses links",
+    "cells": "must be left out: workers do not share links",
+    "sharing": "must be left out: only the all-reduce crosses links",
     "activation_bytes": "must be left out: no activation crosses a link",
     "memory_limit": "must be left out: swap.gpu.memory_bytes is the limit",
     "full_limit": "must be left out: swap.gpu.memory_bytes is the limit",
@@ -27,7 +27,7 @@ _OF_PIPELINES = {
 }
 _NOT_BUILT = {
     "validation": "not available with strategy swap",
-    "recovery": "must be left out: a swap run goes on without a lost worker by itself",
+    "recovery": "must be left out: a swap run continues without a lost worker",
 }
 
 
@@ -40,7 +40,7 @@ def check(job: JobFields) -> None:
         if getattr(job, name) != default:
             raise InputError(name, _plain(getattr(job, name)), allowed)
     if not job.recompute:
-        allowed = "true: what a sub-model computed is gone when it comes back for its backward pass"
+        allowed = "must be true: activations of a sub-model are gone when its backward pass runs"
         raise InputError("recompute", job.recompute, allowed)
     settings = job.swap
     if settings is None:
@@ -48,7 +48,7 @@ def check(job: JobFields) -> None:
             "swap", None, "required with strategy swap: {gpu: {memory_bytes, host_to_device_gb_s}}"
         )
     if settings.gpu.tflops is not None:
-        allowed = "must be left out: times_ms says how long a mini-batch takes"
+        allowed = "must be left out: times_ms gives the time of a mini-batch"
         raise InputError("swap.gpu.tflops", settings.gpu.tflops, allowed)
     _check_gpus(job)
     _check_changes(job, settings)
@@ -96,7 +96,7 @@ def _check_never_empty(settings: SwapSettings, came: list[int]) -> None:
         there = sum(step <= leaves.after_step for step in came)
         left = sum(other.after_step <= leaves.after_step for other in settings.leaves)
         if left >= there:
-            raise InputError(f"swap.leaves[{index}]", leaves.model_dump(), "leaves nobody to train")
+            raise InputError(f"swap.leaves[{index}]", leaves.model_dump(), "leaves no worker to train")
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a training iteration sends: every collective and every hand-over between stages, once, with its size.
+"""The traffic of a training iteration: every collective and every hand-over between stages, with its size.
 
 Times (engine.model.iteration) and traffic (engine.plan.network.traffic) are both summed over this one list,
 so they cannot disagree. Latency of messages is left out; so are the all-reduce of a tied embedding between

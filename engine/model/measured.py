@@ -26,7 +26,7 @@ def times_of_profile(document: Any) -> Any:
         raise InputError("rows", rows, "must be the rows of a profile, one per stage")
     for i, row in enumerate(rows):
         if row.get("stage", i) != i:
-            raise InputError(f"rows[{i}].stage", row["stage"], f"must be {i}: in order, none left out")
+            raise InputError(f"rows[{i}].stage", row["stage"], f"must be {i}: stages in order, without gaps")
     kinds = [kind for kind in KINDS if kind in REQUIRED or any(f"{kind}_ms" in row for row in rows)]
     for i, row in enumerate(rows):
         for kind in kinds:

@@ -1,7 +1,7 @@
 """Stage profiles from the bottom up: rooflines, collectives of the stage's own GPUs, measured times where
 there are.
 
-Beside engine.model.profile, which knows one utilization for all: here each stage may stand on other GPUs,
+Unlike engine.model.profile, which has one utilization for all, each stage here may have other GPUs,
 and tensor and expert parallelism are charged. Hand-overs between stages are the schedule's and not in it.
 """
 
@@ -175,7 +175,7 @@ def _by_stage(
             allowed = f"the pipeline has {len(profiles)} stages, from 0"
             raise InputError(f"rows[{i}].stage", row.stage, allowed)
         if row.tokens in times.setdefault(row.stage, {}):
-            raise InputError(f"rows[{i}].tokens", row.tokens, f"stage {row.stage} has that row already")
+            raise InputError(f"rows[{i}].tokens", row.tokens, f"stage {row.stage} already has this row")
         times[row.stage][row.tokens] = row
     return times
 

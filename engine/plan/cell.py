@@ -69,7 +69,7 @@ def cell_scenario(
     """
     placed = sum(part.stages for part in partitions)
     if placed != job.partitions:
-        return Infeasible(reason=f"only {placed} of {job.partitions} stages have a place")
+        return Infeasible(reason=f"only {placed} of {job.partitions} stages are placed")
     try:
         hops = wan_links(request, cluster, job, partitions)
         if isinstance(hops, Infeasible):
@@ -127,7 +127,9 @@ def wan_links(
     for left, right in itertools.pairwise(partitions):
         link = cluster.link(left.dc, right.dc)
         if link is None:
-            return Infeasible(reason=f"no link between {left.dc} and {right.dc}, neighbours in the pipeline")
+            return Infeasible(
+                reason=f"no link between {left.dc} and {right.dc}, which are adjacent in the pipeline"
+            )
         hops.append(hop_ms(request, job, link))
     return hops
 

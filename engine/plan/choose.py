@@ -111,7 +111,7 @@ def _why_excluded(
 
 
 def worse(chosen: Option, using: Sequence[Option], objective: Objective) -> str:
-    """What the best of the options `using` a data centre is worth beside the chosen one, in words."""
+    """What the best of the options `using` a data centre gains over the chosen one, in words."""
     nearest = using[0]
     for option in using[1:]:
         if better(option, nearest, objective):
@@ -176,7 +176,7 @@ def _over_budget(request: PlanRequest, option: Option) -> list[str]:
     limit, cost = request.budget_per_iteration, option.cost_per_iteration
     if limit is None or cost is None or cost <= limit:
         return []
-    return [f"costs {cost:.6g} an iteration, {cost - limit:.6g} over the budget of {limit:.6g}"]
+    return [f"costs {cost:.6g} per iteration, {cost - limit:.6g} over the budget of {limit:.6g}"]
 
 
 def _past_deadline(request: PlanRequest, option: Option) -> list[str]:

@@ -91,7 +91,7 @@ def most_listed(request: PlanRequest, job: Job) -> int:
     """
     most = most_dp_cells(request, job)
     if most > MOST_OPTIONS:
-        allowed = f"the GPUs make {most:,} DP-cells: give the most to try, at most {MOST_OPTIONS:,}"
+        allowed = f"the GPUs make {most:,} DP-cells: set max_dp_cells, at most {MOST_OPTIONS:,}"
         raise InputError("max_dp_cells", None, allowed)
     return most
 
@@ -254,6 +254,6 @@ def short_of_gpus(placed: int, stages: int, gpus_per_stage: int) -> str:
     """How many GPUs are missing, in words."""
     missing = stages - placed
     return (
-        f"{gpus_per_stage} GPUs a stage: only {placed} of {stages} stages fit; "
+        f"{gpus_per_stage} GPUs per stage: only {placed} of {stages} stages fit; "
         f"{missing} short, {missing * gpus_per_stage} more GPUs"
     )

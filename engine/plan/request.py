@@ -183,11 +183,11 @@ class JobInput(Document):
                 raise problem
             return self
         if isinstance(self.partitions, list):
-            raise InputError("partitions", self.partitions, "one number where no model is given")
-        self._refuse(OF_A_MODEL, "says how a model runs: give model, or leave it out")
+            raise InputError("partitions", self.partitions, "one number if no model is given")
+        self._refuse(OF_A_MODEL, "applies to a model: give model, or leave it out")
         for name in ("forward_ms", "backward_ms", "comm_to_compute"):
             if getattr(self, name) is None:
-                raise InputError(name, None, "required where no model is given")
+                raise InputError(name, None, "required without a model")
         return self
 
     def _of_a_model(self) -> Iterator[InputError]:
@@ -200,9 +200,9 @@ class JobInput(Document):
         if self.measured is None:
             return
         if self.mfu is not None:
-            yield InputError("mfu", self.mfu, "leave it out where times are measured")
+            yield InputError("mfu", self.mfu, "leave it out if times are measured")
         if len(self.layouts) > 1:
-            yield InputError("measured", "rows", "holds for one partitions, tp and micro_batch: no lists")
+            yield InputError("measured", "rows", "needs a single partitions, tp and micro_batch, not lists")
 
     def _refuse(self, names: tuple[str, ...], allowed: str) -> None:
         for name in names:
@@ -310,23 +310,25 @@ class PlanRequest(Document):
         """Fields that others call for."""
         job = self.job
         if self.deadline_h is not None and self.iterations is None:
-            yield InputError("iterations", None, "required with deadline_h: how many are to be done by then")
+            yield InputError(
+                "iterations", None, "required with deadline_h: the number of iterations until then"
+            )
         if job.model is not None:
             return
         if self.allreduce and job.parameters_per_stage is None:
             allowed = "required for the all-reduce; or set allreduce: false"
             yield InputError("job.parameters_per_stage", None, allowed)
         if job.activation_bytes is None and any(link.egress_price_per_gb for link in self.links):
-            yield InputError("job.activation_bytes", None, "required where a link has an egress_price_per_gb")
+            yield InputError("job.activation_bytes", None, "required if a link has an egress_price_per_gb")
         if self.objective == "cost_per_token" and job.tokens_per_microbatch is None:
             yield InputError("job.tokens_per_microbatch", None, "required for objective cost_per_token")
 
     def _size(self) -> Iterator[InputError]:
         if self.method == "algorithm1" and len(self.job.layouts) > 1:
             yield InputError(
-                "method", self.method, "takes no lists of partitions, tp, micro_batch; search does"
+                "method", self.method, "accepts no lists of partitions, tp, micro_batch; use search"
             )
         ops = max(layout.partitions for layout in self.job.layouts) * self.job.microbatches * KINDS
         if ops > MOST_OPS:
-            allowed = f"partitions × microbatches gives {ops} ops a pipeline; at most {MOST_OPS} in a cell"
+            allowed = f"partitions × microbatches gives {ops} ops per pipeline; at most {MOST_OPS} in a cell"
             yield InputError("job.microbatches", self.job.microbatches, allowed)

@@ -64,7 +64,7 @@ class Stages:
     def room(self, gpus: tuple[Gpu, ...], microbatches: int) -> Room | Infeasible:
         """What the memory of `gpus`, stage i on `gpus[i]`, leaves to a schedule, or which stage does not fit.
 
-        As many in flight as there are come first, then as many with all their activations as fit beside them.
+        As many in flight as there are come first, then as many with all their activations as also fit.
         """
         asked = (*(gpu.name for gpu in gpus), microbatches)
         if asked not in self._rooms:
@@ -197,9 +197,9 @@ def _machine(gpu: Gpu) -> Machine:
 
 
 def _too_large(stage: int, memory: StageMemory, gpu: Gpu) -> str:
-    needed = f"stage {stage} needs {_least_bytes(memory) / GB:.1f} GB a GPU for one microbatch"
+    needed = f"stage {stage} needs {_least_bytes(memory) / GB:.1f} GB per GPU for one microbatch"
     if memory.serving_bytes:
-        needed += f" with {memory.serving_bytes / GB:.1f} GB kept for prefill"
+        needed += f" with {memory.serving_bytes / GB:.1f} GB reserved for prefill"
     return f"{needed}; {gpu.name} has {gpu.memory_bytes / GB:.1f}"
 
 

@@ -12,7 +12,7 @@ from engine.prefill.placement import Placement
 class Book:
     """Accepted requests, those that have not begun in the order of their starts.
 
-    queued : are planned anew where one goes before them.  reserved : keep their intervals; they came when the
+    queued : are re-planned where one goes before them.  reserved : keep their intervals; they came when the
     queue was full.  begun : heap by the end of their transfer.
     """
 

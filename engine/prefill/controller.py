@@ -3,7 +3,7 @@
 The one idea: an accepted request has a plan from the moment it is accepted. Its chunks hold intervals of the
 bubble index, so whether it keeps its objective is known before it is accepted, and who comes later cannot
 delay it. Until its first interval begins a request waits in the queue, where one that goes first may have it
-planned anew. Who comes when the queue is full may still have a place of its own further ahead, and keeps it.
+re-planned. Who comes when the queue is full may still have a place of its own further ahead, and keeps it.
 """
 
 import math
@@ -28,7 +28,7 @@ HORIZON_ITERATIONS = 16
 # With longest_fit, who has waited this many iterations goes before whoever is longer.
 PATIENCE_ITERATIONS = 4
 SEARCHES_KEPT = 1_000_000
-# A request goes before at most so many that wait: each is planned anew while it waits for its answer.
+# A request goes before at most so many that wait: each is re-planned while it waits for its answer.
 MOST_OVERTAKEN = 64
 
 
@@ -107,7 +107,7 @@ class Controller:
             The clock would go back.
         """
         if now_ms < self.now_ms:
-            raise ValueError(f"now_ms {now_ms}: the clock stands at {self.now_ms} and only goes forward")
+            raise ValueError(f"now_ms {now_ms}: the clock is at {self.now_ms} and only moves forward")
         self.now_ms = now_ms
         self.index.advance(now_ms)
         return self._book.advance(now_ms)
@@ -123,8 +123,8 @@ class Controller:
     def training_moved(self, cell: int, bubbles: Sequence[Iterable[Interval]], resume_ms: float) -> Moved:
         """Training of a cell runs otherwise than foreseen: its bubbles, by rank, are these until `resume_ms`.
 
-        From then on its pattern begins anew. Training goes first: what has not begun and no longer lies in a
-        bubble is planned anew, on its own pipeline where part of its cache is there already.
+        From then on its pattern begins again. Training goes first: what has not begun and no longer lies in a
+        bubble is re-planned, on its own pipeline where part of its cache is there already.
         """
         live = sorted(self._book.live(), key=lambda p: p.start_ms)
         first = cell * self.fleet.pattern.gpus
@@ -165,7 +165,7 @@ class Controller:
     def resume(
         self, old: Placement, done: int, *, not_before_ms: float, passed: Sequence[tuple[int, int]] = ()
     ) -> Placement | None:
-        """Plans anew what an accepted request still lacks: `done` tokens have their cache on its pipeline.
+        """Re-plans what an accepted request still lacks: `done` tokens have their cache on its pipeline.
 
         For chunks that did not run when they should have. None, and nothing is held, where it has no place.
 
@@ -201,7 +201,7 @@ class Controller:
         return Moved(moved=tuple(new for new in news if new is not None), lost=lost)
 
     def _continued(self, old: Placement) -> Placement | None:
-        """`old` with its chunks as far as they have begun, and the rest placed anew."""
+        """`old` with its chunks as far as they have begun, and the rest placed again."""
         chunks = old.rows.reshape(-1, self.fleet.pp_degree, 4)
         begun = chunks[chunks[:, 0, BEGIN] <= self.now_ms]
         after = max(self.now_ms, float(begun[-1, 0, END])) if len(begun) else self.now_ms
@@ -212,7 +212,7 @@ class Controller:
     ) -> Placement | None:  # fmt: skip
         """`old` with the chunks `begun` (chunks, stages, 4), which all have on their first stage.
 
-        Placed anew and taken are the stages that they lack, from `flying_ms` on, and what comes behind them.
+        Placed again and taken are the stages that they lack, from `flying_ms` on, and what comes behind them.
         """
         request = old.request
         stages = (begun[:, :, BEGIN] <= self.now_ms).sum(axis=1)  # that each has begun on

@@ -1,9 +1,9 @@
-"""What is said at a desk: where prompts are handed in, of one run in one data centre, and tokens come out.
+"""Messages of a prefill coordinator, which takes prompts for one run in one data centre and returns tokens.
 
-The desk is a process beside the ranks of a run. It owns the controller of the bubbles of its data centre,
-and decodes what was prefilled. The gateway that tenants call holds one connection to each desk and sends its
-requests there, many at the same time; every message after `Ask` names its request. A prompt is only ever in
-memory: on its way, at the desk and in the ranks.
+The prefill coordinator is a process next to the ranks of a run. It owns the controller of the bubbles of its
+data centre, and decodes what was prefilled. The gateway that tenants call holds one connection to each
+coordinator and sends its requests there, many at the same time; every message after `Ask` names its request.
+A prompt is only ever in memory: on its way, at the coordinator and in the ranks.
 """
 
 import json
@@ -45,7 +45,8 @@ class Ask(Verbatim):
     """A request: exactly one of `prompt` (text or token ids) and `turns`.
 
     max_tokens : most tokens to make; 1 is prefill alone.  stop : texts that end the answer.
-    ttft_objective_ms : from the desk's receipt to the first token.  None: as soon as may be, for batches.
+    ttft_objective_ms : from the coordinator's receipt to the first token.  None: as soon as may be, for
+        batches.
     longest_prompt : most tokens that its tenancy may send.  hand_over : the tenant decodes by itself: `Done`
     says where the KV cache lies, and max_tokens must be 1.
     """
@@ -132,7 +133,7 @@ class Failed(Document):
     """An accepted request that will not be answered, and why.
 
     `training`: late training took its place and no other was found. `cancelled`: withdrawn. `decode`: the
-    cache or the decoder was lost. `stopped`: the run ends, or begins anew after a failure.
+    cache or the decoder was lost. `stopped`: the run ends, or begins again after a failure.
     """
 
     kind: Literal["failed"] = "failed"

@@ -53,7 +53,7 @@ class KvTransferParams(Document):
         first = self.remote_stages[0]
         if (self.remote_host, self.remote_port) != (first.host, first.port):
             raise InputError(
-                "remote_port", self.remote_port, "must be where the first of remote_stages listens"
+                "remote_port", self.remote_port, "must be the address of the first of remote_stages"
             )
         if self.remote_block_ids != first.block_ids:
             raise InputError("remote_block_ids", self.remote_block_ids, "must be those of the first stage")

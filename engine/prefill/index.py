@@ -40,7 +40,7 @@ class Fleet:
     def __post_init__(self) -> None:
         cells = self.cells * self.cells_of_pattern
         if self.pp_degree < 1 or cells % self.pp_degree:
-            allowed = f"must divide the number of cells, {cells}: one GPU of each is a stage"
+            allowed = f"must divide the number of cells, {cells}: each stage is one GPU of a different cell"
             raise InputError("pp_degree", self.pp_degree, allowed)
         if self.pattern.pipelines % self.cells_of_pattern:
             allowed = f"must divide the pattern's {self.pattern.pipelines} pipelines"
@@ -182,7 +182,7 @@ class BubbleIndex:
         return [(float(b), float(e)) for b, e in self._gaps.edges[gpu, head:tail]]
 
     def replace(self, cell: int, bubbles: Sequence[Iterable[Interval]], resume_ms: float) -> None:
-        """New bubbles of a cell's GPUs, by rank, up to `resume_ms`, when its pattern begins anew.
+        """New bubbles of a cell's GPUs, by rank, up to `resume_ms`, when its pattern begins again.
 
         Nothing is taken in them: the caller takes again what it keeps.
         """

@@ -34,10 +34,10 @@ class LatencyModel:
         if not all(math.isfinite(value) and value >= 0 for value in values):
             raise ValueError(f"a_ms, b_ms, c_ms {values}: each must be a finite number of at least 0")
         if not self.b_ms + self.c_ms > 0:
-            raise ValueError("b_ms, c_ms: one must be greater than 0: every token takes time")
+            raise ValueError("b_ms, c_ms: at least one must be greater than 0, as every token takes time")
 
     def ms(self, tokens: float, *, done: float = 0) -> float:
-        """Time of `tokens` tokens after `done` ones whose cache is there: a chunk pays a anew.
+        """Time of `tokens` tokens after `done` ones whose cache is there: a chunk pays `a` again.
 
         It attends to all before it: c·((done + tokens)² − done²).
         """
@@ -111,7 +111,9 @@ def fit(points: Sequence[Point], *, at: str = "points") -> LatencyModel:
         if not (math.isfinite(tokens) and math.isfinite(ms) and tokens > 0 and ms > 0):
             raise InputError(f"{at}[{i}]", [tokens, ms], "tokens and ms must be greater than 0")
     if len({tokens for tokens, _ in points}) < 3:
-        raise InputError(at, len(points), "at least three different lengths: three figures are fitted")
+        raise InputError(
+            at, len(points), "at least three different lengths, because three figures are fitted"
+        )
     tokens, ms = np.array(points, dtype=np.float64).T
     scale = float(tokens.max())
     terms = np.stack([np.ones_like(tokens), tokens / scale, (tokens / scale) ** 2], axis=1) / ms[:, None]

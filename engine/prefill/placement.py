@@ -20,7 +20,7 @@ class Request:
     """A prompt of `tokens` that arrives at `arrival_ms` on the controller's clock.
 
     priority : higher goes first among those that wait.  deadline_ms : by when its KV cache must be handed
-    over, beside the controller's objective.  dc : index of the DC in which it must run, None for any.
+    over, in addition to the controller's objective.  dc : index of the DC in which it must run, None for any.
     """
 
     id: int | str
@@ -113,7 +113,7 @@ class Refusal:
 class Moved:
     """What a change of the training forecast did to accepted requests.
 
-    moved : planned anew, of these `late` beyond their deadline.  lost : without a place within the horizon.
+    moved : re-planned, of these `late` beyond their deadline.  lost : without a place within the horizon.
     """
 
     moved: tuple[Placement, ...] = ()

@@ -43,7 +43,7 @@ class Bubbles(Document):
     def _one_source(self) -> "Bubbles":
         if (self.scenario is None) == (self.timeline is None):
             given = "both" if self.scenario else None
-            raise InputError("", given, "one of scenario (with slot_ms) and timeline")
+            raise InputError("", given, "give either scenario (with slot_ms) or timeline")
         if self.scenario is not None and self.slot_ms is None:
             raise InputError("slot_ms", None, "required with a scenario: ms of its time unit")
         return self
@@ -85,12 +85,12 @@ class ProfileDocument(Document):
         figures = [self.a_ms, self.b_ms, self.c_ms]
         kinds = [self.points is not None, any(f is not None for f in figures), self.model is not None]
         if sum(kinds) != 1:
-            raise InputError("", None, "one of points, {a_ms, b_ms, c_ms} and {model, gpu}")
+            raise InputError("", None, "give one of points, {a_ms, b_ms, c_ms} and {model, gpu}")
         for name, figure in zip(("a_ms", "b_ms", "c_ms"), figures, strict=True):
             if kinds[1] and figure is None:
                 raise InputError(name, None, "required, but missing")
         if kinds[1] and not (self.b_ms or 0) + (self.c_ms or 0) > 0:
-            raise InputError("b_ms", self.b_ms, "must be greater than 0 where c_ms is 0")
+            raise InputError("b_ms", self.b_ms, "must be greater than 0 if c_ms is 0")
         if self.points is not None:
             fit(self.points)
         if self.model is not None:
@@ -144,7 +144,7 @@ class ControllerDocument(Document):
 class ReplayRequest(Document):
     """A trace, the training whose bubbles it is to run in, and how. Fields: docs/dev/contracts.md.
 
-    hop_ms, activation_bytes_per_token : what handing a chunk to the next stage takes, beside and on the LAN.
+    hop_ms, activation_bytes_per_token : cost of handing a chunk to the next stage, outside and on the LAN.
     """
 
     bubbles: Bubbles
@@ -166,7 +166,7 @@ class ReplayRequest(Document):
     @model_validator(mode="after")
     def _cells_are_whole(self) -> "ReplayRequest":
         if self.cells % self.pp_degree:
-            allowed = f"must divide cells, {self.cells}: one GPU of each of so many cells is a stage"
+            allowed = f"must divide cells, {self.cells}: each stage is one GPU of a different cell"
             raise InputError("pp_degree", self.pp_degree, allowed)
         return self
 
@@ -190,7 +190,7 @@ class ReplayRequest(Document):
     def fleet(self, pattern: TrainingPattern) -> Fleet:
         """The cells of `pattern`. Raises InputError where they are too many GPUs."""
         if self.cells * pattern.gpus > MOST_GPUS:
-            allowed = f"{pattern.gpus} GPUs a cell: at most {MOST_GPUS} in all"
+            allowed = f"{pattern.gpus} GPUs per cell: at most {MOST_GPUS} in total"
             raise InputError("cells", self.cells, allowed)
         shift_ms = pattern.period_ms / self.cells if self.phase == "out" else 0.0
         return Fleet(

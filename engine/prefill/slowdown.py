@@ -1,6 +1,6 @@
 """By how much prefill slows a training down, measured on the run itself.
 
-Iterations in which prefill ran are set beside those in which none did: the medians of the latest of each, as
+Iterations in which prefill ran are compared with those without prefill: the medians of the latest of each, as
 a share. It is a comparison within one run; whatever else changes in the meantime is in it.
 """
 

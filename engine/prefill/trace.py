@@ -100,9 +100,9 @@ def _mooncake(lines: list[str]) -> Iterator[tuple[float, int]]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
-            raise InputError(at, line, "must be a JSON object on a line of its own") from None
+            raise InputError(at, line, "must be one JSON object per line") from None
         if not isinstance(row, dict):
-            raise InputError(at, row, "must be a JSON object on a line of its own")
+            raise InputError(at, row, "must be one JSON object per line")
         time = row.get("timestamp")
         if isinstance(time, bool) or not isinstance(time, int | float) or not abs(time) < 1e15:
             raise InputError(f"{at}.timestamp", time, "must be a number of ms")

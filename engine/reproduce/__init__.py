@@ -1,4 +1,4 @@
-"""Published figures beside our own: what `meridian reproduce` runs.
+"""Published figures compared with our own: what `meridian reproduce` runs.
 
 One module per paper; each lists its experiments in `EXPERIMENTS`. A row with a tolerance is a check, one
 without is informative. `ours` is always computed, never written down.

@@ -1,4 +1,4 @@
-"""The ATOM paper (§III-B, III-C, V-B): payloads, footprints, loading against sending, pipelines beside it.
+"""The ATOM paper (§III-B, III-C, V-B): payloads, footprints, loading against sending, pipelines.
 
 The text prints few figures; the curves of Figs. 3–16 are not read off here. Where it is silent the settings
 are: numbers of four bytes, 80 % of a V100's 15.7 TFLOP/s (what large single-precision products reach), the

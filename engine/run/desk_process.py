@@ -1,8 +1,10 @@
-"""The desk's process: one for the GPUs of a run in one data centre, forked by the host of the first of them.
+"""The prefill coordinator's process: one for the GPUs of a run in one data centre,
+forked by the host of the first of them.
 
 It listens for the ranks there, which tell it when they train, and for gateways, which bring prompts
-(engine.prefill.desk); `DeskService` decides. A desk that dies takes its connections with it: by that gateways
-know that their requests are lost, ranks drop what they held, and the host starts another one.
+(engine.prefill.desk); `DeskService` decides. A prefill coordinator that dies takes its connections with it:
+by that gateways know that their requests are lost, ranks drop what they held, and the host starts another
+one.
 """
 
 import asyncio
@@ -49,9 +51,9 @@ GENERATION = "generation_config.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeskStart:
-    """What a desk serves: the GPUs of one data centre in one life of a run's ranks.
+    """What a coordinator serves: the GPUs of one data centre in one generation of a run's ranks.
 
-    first : the first of them, at whose address the desk listens.  port : of the rendezvous store.
+    first : the first of them, at whose address the coordinator listens.  port : of the rendezvous store.
     """
 
     spec: LaunchSpec
@@ -61,7 +63,7 @@ class DeskStart:
 
     @property
     def identity(self) -> Identity:
-        """The desk as the others know it."""
+        """The coordinator as its peers know it."""
         spec = self.spec
         return Identity(
             rank=DESK_RANK + self.first.dc,
@@ -72,7 +74,7 @@ class DeskStart:
 
 
 def run(start: DeskStart, *, events_fd: int, life_fd: int) -> None:
-    """Run a desk to its end. It writes events to the one, and ends when the other's far end closes."""
+    """Run a coordinator to its end. It writes events to one pipe, and ends when the other pipe closes."""
     settings = start.spec.job.prefill
     assert settings is not None
     yield_wakeups()  # and its decoder's
@@ -143,7 +145,9 @@ class _Process:
         for port in free_ports(ports, self._start.first.rank):
             with contextlib.suppress(OSError):
                 return await start(port)
-        raise InputError("ports", ports, f"no free port at {self._start.first.host} for the desk of prefill")
+        raise InputError(
+            "ports", ports, f"no free port at {self._start.first.host} for the prefill coordinator"
+        )
 
     async def _rank(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         gpu, peer = None, _Writing(writer, line_of)
@@ -183,7 +187,7 @@ class _Process:
         async for message in decoder.messages():
             self._service.decoded(message)
         self._service.decoder_lost()
-        if not self._closing.is_set():  # it cannot be forked again from here: the host starts both anew
+        if not self._closing.is_set():  # it cannot be forked again from here: the host starts both again
             os._exit(1)
 
     async def _turn(self) -> None:
@@ -240,7 +244,7 @@ class _Process:
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, TransportError | OSError):
                 return
-            print(f"the desk failed: {where(error)}", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"the prefill coordinator failed: {where(error)}", file=sys.stderr, flush=True)  # noqa: T201
             os._exit(1)
 
 
@@ -282,7 +286,7 @@ class _Guest:
 
 
 class _DecoderLine:
-    """The decoder's socket, in the desk's event loop."""
+    """The decoder's socket, in the coordinator's event loop."""
 
     def __init__(self, connected: socket.socket, wake: Callable[[], None]) -> None:
         self._socket, self._wake = connected, wake

@@ -1,4 +1,4 @@
-"""The desks that a host keeps: one for each data centre whose first rank it has, started anew at its end.
+"""The prefill coordinators of a host: one for each data centre whose first rank it has, restarted at its end.
 
 Where the run's ranks begin another life, so do they: what they had accepted went with the ranks, and they
 say so.
@@ -44,7 +44,7 @@ class Desks:
     """Starts and watches them, in the host's own loop.
 
     say : is given their events.
-    life : the host's pipe, its read and write ends: a desk ends when nobody has the latter any more.
+    life : the host's pipe, its read and write ends: a coordinator ends when no process holds the latter.
     """
 
     selector: selectors.BaseSelector
@@ -80,7 +80,7 @@ class Desks:
         return min([*self._due.values(), *kills], default=None)
 
     def tick(self) -> None:
-        """Start those anew whose time has come, and kill those that did not end."""
+        """Start those again whose time has come, and kill those that did not end."""
         now = time.monotonic()
         for dc in [dc for dc, at in self._due.items() if at <= now]:
             del self._due[dc]
@@ -91,7 +91,7 @@ class Desks:
                 os.kill(pid, signal.SIGKILL)
 
     def reaped(self, pid: int, status: int) -> bool:
-        """A child ended; whether it was a desk."""
+        """A child ended; whether it was a prefill coordinator."""
         desk = self._desks.pop(pid, None)
         if desk is None:
             return False
@@ -119,7 +119,7 @@ class Desks:
             time.sleep(0.01)
 
     def _follow(self, desk: _Desk) -> None:
-        """Start another one in its place, if there is one: at once where the run's ranks begin anew."""
+        """Start another one in its place, if there is one: at once where the run's ranks begin again."""
         now, dc = time.monotonic(), desk.start.first.dc
         if self._closing or dc not in self._starts:
             return
@@ -165,8 +165,8 @@ class Desks:
 def _why(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}; it is started anew"
-    return f"ended with status {code}; it is started anew"
+        return f"killed by {signal.Signals(-code).name}; it starts again"
+    return f"ended with status {code}; it starts again"
 
 
 def _become_desk(start: DeskStart, *, events_fd: int, life_fd: int) -> NoReturn:
@@ -186,6 +186,6 @@ def _become_desk(start: DeskStart, *, events_fd: int, life_fd: int) -> NoReturn:
     try:
         run(start, events_fd=events_fd, life_fd=life_fd)
     except BaseException as error:
-        print(f"the desk ended: {where(error)}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"the prefill coordinator ended: {where(error)}", file=sys.stderr, flush=True)  # noqa: T201
         os._exit(1)
     os._exit(0)

@@ -37,7 +37,7 @@ def _check_seen(taken: dict[int, int], count: int) -> None:
         raise InputError("device", CUDA, "torch sees no CUDA device on this machine; allowed: cpu, emulated")
     if taken and max(taken) >= count:
         gpu = max(taken)
-        has = f"rank {taken[gpu]} is to take GPU {gpu}, but torch sees {count} on this machine"
+        has = f"rank {taken[gpu]} is assigned GPU {gpu}, but torch sees {count} on this machine"
         raise InputError("device", CUDA, has)
 
 
@@ -54,4 +54,4 @@ def seen() -> int:
         )
         return int(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise InputError("device", CUDA, f"torch cannot say what GPUs this machine has: {error}") from None
+        raise InputError("device", CUDA, f"torch cannot list the GPUs of this machine: {error}") from None

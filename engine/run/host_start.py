@@ -58,7 +58,7 @@ def become_rank(start: rank_module.Start, out: int, life: int) -> NoReturn:
 def import_ahead() -> None:
     """Import what torch imports on first use: some 800 modules, 2 s of a core in every rank otherwise.
 
-    Only where ranks begin anew again and again: those of the demo, with it, grew by 2.2 MB a minute.
+    Only where ranks begin again and again: those of the demo, with it, grew by 2.2 MB a minute.
     """
     torch.optim.AdamW([torch.nn.Parameter(torch.empty(1))])
     torch.empty_like(torch.empty(1, device="meta"), device="cpu")

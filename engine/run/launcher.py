@@ -143,7 +143,7 @@ class RankGroup:
         try:
             return {**self._origin(), **json.loads(line)}
         except ValueError:
-            log.warning("host of run %s wrote what is no event: %r", self.spec.run, line[:200])
+            log.warning("host of run %s wrote an invalid event: %r", self.spec.run, line[:200])
             return None
 
     def _lost(self, rank: int, code: int) -> Event:

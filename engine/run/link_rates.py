@@ -210,7 +210,7 @@ def steady_rate(arrivals: Iterable[tuple[float, int]]) -> float:
     """
     known = sorted(arrivals)
     if len(known) < 2 or known[-1][0] <= known[0][0]:
-        raise TransportError("too little arrived to tell a rate: the link is slower than can be measured")
+        raise TransportError("too little data arrived to compute a rate: the link is too slow to measure")
     (first, _), (last, _) = known[0], known[-1]
     start = first + WARM_UP * (last - first)
     before = max(time for time, _ in known if time <= start)

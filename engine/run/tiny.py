@@ -27,7 +27,7 @@ BATCH = 16
 LR = 3e-3
 README = """A tiny Llama over bytes: {parameters:,} parameters, seed {seed}.
 {how}
-It is there to show that prefill and decoding work; what it writes is of no use.
+It only shows that prefill and decoding work; its text has no meaning.
 """
 
 
@@ -46,7 +46,7 @@ def write_tiny(
 ) -> Tiny:  # fmt: skip
     """Write config.json, weights, tokenizer.json and README into the folder `out`, new or empty.
 
-    It is there when all of it is: the files are written beside it and the folder renamed.
+    It is there when all of it is: the files are written next to it and the folder is renamed.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def write_tiny(
         The folder holds files, or cannot be written.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError("DIR", str(out), "must be a new or an empty folder")
+        raise InputError("DIR", str(out), "must be a new or empty folder")
     layers = nn.ModuleList(build_layer(shape, number, seed) for number in range(shape.layers + 2))
     loss = _trained(layers, shape, steps, seed, report) if steps else None
     weights = dict(_weights(layers, shape))

@@ -59,7 +59,7 @@ def _faults(
     place: dict[Op, int] = {}
     for at, op in enumerate(order):
         if op in place:
-            yield at, f"{op} is there twice"
+            yield at, f"{op} appears twice"
         if op.kind == OpKind.R and not recomputes:
             yield at, f"{op}, but this stage has no recompute time"
         missing = _needs(op, order[at - 1] if at else None, recomputes)

@@ -150,6 +150,6 @@ def inlined(function: Callable[..., Any]) -> Any:
     """Decorator: a part of compiled kernels, written into each of its callers.
 
     Named tuples of many arrays are passed by value: a call that LLVM does not inline by itself copies
-    kilobytes, which made one event loop forty times slower. Each use is compiled anew: keep them few.
+    kilobytes, which made one event loop forty times slower. Each use is compiled again: keep them few.
     """
     return njit(inline="always", _nrt=False)(function)  # type: ignore[call-overload]

@@ -57,7 +57,7 @@ class Optimal:
             return _built(frame, best, search.bound, "proven")
         stopped = search.stopped_by()
         if problem.pairs > MOST_PAIRS:
-            why = f"the solver takes up to {MOST_PAIRS} pairs of ops, here are {problem.pairs}"
+            why = f"the solver accepts up to {MOST_PAIRS} pairs of ops, this cell has {problem.pairs}"
             best, stopped = replace(best, idea=f"{best.idea}; {why}"), stopped or "time"
         if stopped is not None:
             return _built(frame, best, search.bound, stopped)

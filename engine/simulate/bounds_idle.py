@@ -63,7 +63,7 @@ def _ways(
     pace: Floats,
 ) -> kernel.Ways:
     turns = np.where(paths.shared | (sharers == 1), paths.held, 0.0)
-    row = np.ascontiguousarray  # kernels are compiled anew for arrays with gaps, and walk them more slowly
+    row = np.ascontiguousarray  # kernels are compiled again for arrays with gaps, and walk them more slowly
     return kernel.Ways(
         begin=begin[0],
         soonest=begin[1],

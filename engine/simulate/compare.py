@@ -68,7 +68,7 @@ def compare(
 
 
 class SweepDocument(Document):
-    """What `meridian sweep` reads: `parameter` of `scenario` takes each of `values`."""
+    """The document of `meridian sweep`: `parameter` of `scenario` takes each of `values`."""
 
     scenario: dict[str, Any]
     parameter: str
@@ -164,5 +164,5 @@ def _set(node: Any, steps: list[str | int], value: Any, parameter: str) -> Any:
     if isinstance(node, list):  # wan.latency where wan is a list: every hop
         return [_set(item, steps, value, parameter) for item in node]
     if node is not None and not isinstance(node, dict):
-        raise InputError("parameter", parameter, f"{step}: the scenario has {node!r} there")
+        raise InputError("parameter", parameter, f"{step}: the scenario has {node!r} at this path")
     return {**(node or {}), step: _set((node or {}).get(step), rest, value, parameter)}

@@ -1,4 +1,4 @@
-"""Times that vary: factors drawn for every op and transfer, and what a schedule takes under them.
+"""Jitter: random factors for every op and transfer, and a schedule's makespan with them.
 
 A factor has mean 1 and the scenario's `jitter` as its coefficient of variation, from a gamma distribution
 (never negative, any variation). The order of a schedule stays; only its times move.
@@ -43,7 +43,7 @@ def draw(scenario: Scenario, schedule: Schedule, seed: int) -> Jitter:
 
 
 def robustness(scenario: Scenario, schedule: Schedule) -> Robustness | None:
-    """What the schedule takes over 100 draws; None without jitter, or where that would take too long."""
+    """The schedule's makespan over 100 draws; None without jitter, or if that would take too long."""
     if scenario.jitter == 0 or np.count_nonzero(schedule.ops != NO_OP) > MOST_OPS_DRAWN:
         return None
     spans = [

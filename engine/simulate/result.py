@@ -1,4 +1,4 @@
-"""What `meridian simulate` answers: a schedule's figures, its bound, and its spans."""
+"""The answer of `meridian simulate`: a schedule's figures, its bound, and its spans."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any

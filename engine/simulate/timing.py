@@ -1,4 +1,4 @@
-"""What would happen? Gives every op and transfer of a Schedule its time."""
+"""Computes the time of every op and transfer of a Schedule."""
 
 from engine.schedule.ir import Schedule
 from engine.schedule.scenario import Scenario

@@ -1,4 +1,4 @@
-"""Ending a run after a whole iteration, the same one on every rank.
+"""Ends a run early after a complete iteration, the same one on every rank.
 
 The first rank leads. At the start of iteration N it sees that a stop is asked and writes N into the
 rendezvous store before it sends anything of N. No rank can finish N without something that the first rank
@@ -15,7 +15,7 @@ KEY = "stop_after"
 
 
 class Store(Protocol):
-    """What is needed of torch.distributed's stores."""
+    """The methods used of torch.distributed's stores."""
 
     def check(self, keys: list[str], /) -> bool: ...
     def get(self, key: str, /) -> bytes: ...
@@ -29,7 +29,7 @@ class Flag(Protocol):
 
 
 class Boundary:
-    """Where one rank's run ends before its time.
+    """The iteration after which one rank's run ends early.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Tensors between neighbouring stages: one class per kind of hop, all with the same two verbs.
+"""Tensors between adjacent stages: one class per kind of hop, all with the same two methods.
 
 `post` a receive before the sender sends, `wait` for it when the op needs it; `send` never blocks, and what it
 returns knows afterwards when the message left and arrived. Times are seconds of time.monotonic().
@@ -42,7 +42,10 @@ class Sent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What came: contiguous, in host memory, of whatever type; `arrived`: since when it may be read."""
+    """A received message: contiguous, in host memory, of any type.
+
+    arrived : the time from which it may be read.
+    """
 
     tensor: Tensor
     arrived: float

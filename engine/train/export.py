@@ -30,7 +30,7 @@ Tensors = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written; `files` by name in `out`, `parameters` as the model counts them."""
+    """The files written; `files` by name in `out`, `parameters` as the model counts them."""
 
     out: str
     architecture: str
@@ -55,7 +55,7 @@ def export(checkpoint: Checkpoint, out: Path) -> Exported:
         The folder holds files or cannot be written, or the checkpoint is corrupt.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError("--out", str(out), "must be a new or an empty folder")
+        raise InputError("--out", str(out), "must be a new or empty folder")
     partial = out.parent / f".{out.name}-{os.getpid()}"
     try:
         partial.mkdir(parents=True)

@@ -1,4 +1,7 @@
-"""A rank does not grow: freed C heap goes back to the system, what it shares with its host stays shared."""
+"""Keeps the memory of a rank constant.
+
+Returns freed C heap to the system, and keeps pages shared with its host.
+"""
 
 import ctypes
 import gc

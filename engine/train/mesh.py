@@ -1,4 +1,4 @@
-"""What connects one rank to the others: rendezvous, gloo or NCCL in its DC, transport to neighbours."""
+"""The connections of one rank: rendezvous, gloo or NCCL in its DC, transport to adjacent ranks."""
 
 import json
 import os
@@ -68,7 +68,7 @@ class Mesh:
         )
 
     def at(self, pipeline: int, stage: int) -> RankAssignment:
-        """Who runs a stage of a pipeline: the lead, where several do."""
+        """The rank of a stage of a pipeline; the lead if several ranks share it."""
         return self._by_place[pipeline, stage]
 
     def member(self, rank: int) -> int:
@@ -94,7 +94,7 @@ class Mesh:
         ]
 
     def egress(self) -> list[dict[str, int]]:
-        """What this rank has sent to ranks in other data centres, by stage, headers and repeats included."""
+        """Bytes that this rank has sent to other data centres, by stage, with headers and repeats."""
         stages = {a.rank: a.stage for a in self.spec.ranks if a.dc != self.me.dc}
         traffic = [] if self.endpoint is None else self.endpoint.traffic()
         return [
@@ -204,7 +204,10 @@ class Mesh:
 
 
 def backend_of(device: Device, dcs: Collection[int], *, nccl: bool) -> Literal["nccl", "gloo", "ring"]:
-    """What sums over replicas in data centres `dcs`: NCCL inside one only, on GPUs, where it can be had."""
+    """The backend of sums over replicas in data centres `dcs`.
+
+    NCCL only inside one, on GPUs, if available.
+    """
     if len(set(dcs)) > 1:
         return "ring"
     return "nccl" if device.name.type == "cuda" and nccl else "gloo"

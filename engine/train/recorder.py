@@ -1,4 +1,4 @@
-"""What a rank notes of its work: spans per iteration as events, and bounded statistics for the result."""
+"""Records a rank's work: spans per iteration as events, and bounded statistics for the result."""
 
 import queue
 import resource
@@ -104,7 +104,7 @@ class Recorder:
         self, op: SpanOp, microbatch: int | None, start: float, end: float, *, chunk: int = 0,
         payload: Payload | None = None, nbytes: int | None = None,
     ) -> None:  # fmt: skip
-        """Note an op of this GPU, or a load onto it beside its ops; times of time.monotonic()."""
+        """Note an op of this GPU, or a load onto it during its ops; times of time.monotonic()."""
         record = self._now
         assert record is not None
         if record.start is None:
@@ -178,7 +178,7 @@ class Recorder:
         return sums
 
     def stats(self) -> dict[str, Any]:
-        """What the result of the run needs from this rank (engine.job.result)."""
+        """This rank's part of the run's result (engine.job.result)."""
         traffic = [
             {"from_stage": c.from_stage, "to_stage": c.to_stage, "bytes": t.nbytes, "seconds": t.seconds}
             for c, t in self._traffic.items()

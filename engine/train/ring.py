@@ -1,4 +1,4 @@
-"""Sums over replicas that stand in several data centres: a ring over the transport.
+"""Sums over replicas in several data centres: a ring over the transport.
 
 torch.distributed's groups stay inside a data centre. Every replica ends with the same bits: each part of a
 buffer is summed along one way round the ring, and then handed on.

@@ -1,4 +1,4 @@
-"""What lies on a device with memory of its own, sent and summed by what only knows the host's memory."""
+"""Sends and sums tensors of a device with its own memory through host memory."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class _Fetched:
 
 
 class StagedOutgoing:
-    """Sends through host memory, beside the ops and in the order of the calls.
+    """Sends through host memory, in parallel with the ops, in the order of the calls.
 
     The thread has a stream for its copies on a GPU: one for each way on which something is sent.
     """
@@ -77,5 +77,5 @@ class StagedSums:
 
 
 def staging(device: Device) -> Callable[[Outgoing], Outgoing]:
-    """What makes a way out of the host one out of the device."""
+    """Wraps an outgoing hop of the host for tensors of the device."""
     return (lambda outgoing: StagedOutgoing(outgoing, device)) if device.apart else lambda outgoing: outgoing

@@ -1,4 +1,4 @@
-"""What a rank begins with."""
+"""The start of a rank."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Die = Callable[[BaseException], None]  # ends the process with an error; threads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What the host hands to a rank when it forks it: of its strategy, a schedule or a swap plan."""
+    """The data that the host passes to a rank when it forks it: by strategy, a schedule or a swap plan."""
 
     spec: LaunchSpec
     me: RankAssignment

@@ -37,7 +37,7 @@ class Encoder:
         try:
             self._tokenizer = Tokenizer.from_str(text)
         except Exception as error:  # the library raises Exception itself
-            raise InputError("model.tokenizer", path, f"is no tokenizer.json ({error})") from None
+            raise InputError("model.tokenizer", path, f"is not a tokenizer.json ({error})") from None
         self._digest = xxhash.xxh3_128_hexdigest(text.encode())
         size = self._tokenizer.get_vocab_size()
         if size > vocab:

@@ -28,7 +28,7 @@ POLL_S = 0.005
 
 
 class Store(Protocol):
-    """What is needed of torch.distributed's stores."""
+    """The methods used of torch.distributed's stores."""
 
     def check(self, keys: list[str], /) -> bool: ...
     def get(self, key: str, /) -> bytes: ...
@@ -37,7 +37,7 @@ class Store(Protocol):
 
 
 class Fabric(Protocol):
-    """What joins this rank to others."""
+    """The connections of this rank."""
 
     endpoint: Endpoint | None
 

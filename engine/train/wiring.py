@@ -40,7 +40,7 @@ Payload = Literal["activation", "gradient"]
 
 
 class Fabric(Protocol):
-    """What joins this rank to others: gloo inside its data centre, the transport beyond."""
+    """The connections of this rank: gloo inside its data centre, the transport beyond."""
 
     endpoint: Endpoint | None
     dc_group: Any | None

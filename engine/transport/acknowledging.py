@@ -1,4 +1,4 @@
-"""Tells the peer which chunks came: of chunks inside a message together, of its last one at once."""
+"""Acknowledges received chunks to the peer: those inside a message together, the last one at once."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ _PAUSE_S = 0.005
 
 
 class Acknowledging:
-    """What is owed to the peer, by connection. On the I/O thread.
+    """Acknowledgements due to the peer, by connection. Runs on the I/O thread.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Memory that messages come into, used again: the kernel clears every page that it gives anew.
+"""Buffers for received messages, reused because the kernel clears every new page.
 
 On the TUN testbed 15 % of all busy CPU time was measured to go into that clearing (docs/transport.md).
 """

@@ -28,10 +28,10 @@ UNSENT_BYTES = 256 * 1024
 
 
 class Owner(Protocol):
-    """What a connection tells the link that owns it. All on the I/O thread."""
+    """Callbacks of a connection to the link that owns it. All run on the I/O thread."""
 
     def place(self, connection: "Connection", header: Header) -> memoryview | None:
-        """Where the chunk's real bytes belong (empty: it is dropped); None to stop reading until `resume`."""
+        """The buffer for the chunk's real bytes (empty: drop them); None: stop until `resume`."""
 
     def came(self, connection: "Connection", header: Header, body: memoryview) -> None:
         """The whole frame is there and its checksum matches; `body` of a frame that is no chunk."""

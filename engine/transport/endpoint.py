@@ -1,4 +1,4 @@
-"""The endpoint of a rank: where it listens, whom it is connected to, and the thread that moves the bytes."""
+"""The endpoint of a rank: its address, its connections, and the thread that moves the bytes."""
 
 import contextlib
 import functools
@@ -153,7 +153,7 @@ class Endpoint:
         return receive
 
     def traffic(self) -> list[LinkTraffic]:
-        """What each pair has carried so far."""
+        """Traffic of each node pair so far."""
         return [link.traffic() for link in self._links.values()]
 
     def cut(self, peer: int) -> None:

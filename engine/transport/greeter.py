@@ -1,4 +1,4 @@
-"""Who comes in and who is called: handshakes of an endpoint, none of which blocks."""
+"""Incoming and outgoing handshakes of an endpoint, without blocking."""
 
 import errno
 import functools

@@ -1,4 +1,4 @@
-"""What `send` and `post_receive` return: a thing to wait for, with its times."""
+"""Handles that `send` and `post_receive` return: something to wait for, with its times."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What comes from one peer: chunks in any order over any connection, put together in the posted buffers.
+"""Messages from one peer: chunks in any order over any connection, assembled in the posted buffers.
 
 A chunk may come twice: when a connection breaks, the sender cannot know which of its last chunks were read,
 and sends all that were not acknowledged over the others. Each counts once.
@@ -103,13 +103,13 @@ class Inbox:
             if assembly.complete:
                 self._deliver(assembly)
         elif key in self._posted:
-            receive.fail(TransportError(f"{receive} is posted already"))
+            receive.fail(TransportError(f"{receive} is already posted"))
         else:
             self._posted[key] = receive
         self._resume()
 
     def place(self, connection: Connection, header: Header) -> memoryview | None:
-        """Where a chunk's real bytes belong; None if the connection must wait for a receive to be posted.
+        """The buffer for a chunk's real bytes; None if the connection must wait for a posted receive.
 
         Empty for a chunk that is here already. Raises MalformedFrame.
         """
@@ -153,7 +153,7 @@ class Inbox:
             self.paused.remove(connection)
 
     def fail(self, error: TransportError) -> None:
-        """Nothing comes any more; what is complete can still be received."""
+        """No more data will arrive; complete messages can still be received."""
         posted, self._posted = self._posted, {}
         started, self._assemblies = self._assemblies, {}
         for assembly in started.values():

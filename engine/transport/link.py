@@ -1,4 +1,4 @@
-"""One pair of nodes: its connections, what goes out, what comes in, and whether the peer is alive."""
+"""One pair of nodes: its connections, outgoing and incoming messages, and whether the peer is alive."""
 
 import functools
 import socket
@@ -184,7 +184,7 @@ class Link:
             what = f" ({self.trouble})" if self.trouble and not self._connections else ""
             self.fail(self._lost(f"silent for {self._silent_ticks * TICK_S:g} s{what}"))
         elif self._paused_ticks * TICK_S >= _MOST_PAUSED_S:
-            self.fail(self._lost("it sends messages that no receive is posted for, more than may be kept"))
+            self.fail(self._lost("it sends more messages without a posted receive than can be kept"))
         else:
             self._replace_stuck()
             self._beat()
@@ -291,7 +291,7 @@ class Link:
             self.fail(self._lost(reason or "closed by the peer"))
             return
         if self._breaks > _MOST_BREAKS * (self._size.wanted + 1):
-            self.fail(self._lost(f"connections break before anything gets through: {self.trouble}"))
+            self.fail(self._lost(f"connections break before any data arrives: {self.trouble}"))
             return
         self._acknowledging.again(self._connections.values())
         self._loop.call(self.mend)
@@ -341,7 +341,7 @@ class Link:
             self._refusals += 1
             if self._refusals >= _MOST_REFUSALS:
                 where = f"{self.peer.address[0]}:{self.peer.address[1]}"
-                self.fail(self._lost(f"the connections broke, and nobody listens at {where} any more"))
+                self.fail(self._lost(f"the connections broke, and no process listens at {where} any more"))
                 return
         self._loop.at(time.monotonic() + _PAUSE_S, self.mend)
 

@@ -1,4 +1,4 @@
-"""What a rank has to send to one peer: messages cut in chunks, chunks taken by connections.
+"""Messages from a rank to one peer: cut into chunks, which connections take.
 
 Work stealing: a connection takes the next chunk when the kernel has taken its last one, so that each carries
 what it can and a slow one costs its own share only. A chunk is kept until the peer says that it came; those
@@ -228,7 +228,7 @@ class Outbox:
         return True
 
     def fail(self, error: TransportError) -> None:
-        """Nothing goes out any more: every unfinished send fails."""
+        """Stop sending: every unfinished send fails."""
         self._failed = True
         self._waiting.clear()
         self._again.clear()

@@ -1,4 +1,4 @@
-"""What a link between two nodes is: its peer, its address and, where it is emulated, its figures."""
+"""A link between two nodes: its peer, its address and, if emulated, its figures."""
 
 import math
 from dataclasses import dataclass, replace
@@ -109,7 +109,7 @@ class Peer:
 
     @property
     def pace_bytes_per_s(self) -> float | None:
-        """What this rank gives a real link at most: a little below the cap, so that no queue builds up."""
+        """The most that this rank sends over a real link: slightly below the cap, to avoid a queue."""
         if self.shape is not None or self.cap_bytes_per_s is None:
             return None
         return PACE_SHARE * self.cap_bytes_per_s

@@ -72,11 +72,11 @@ class SharedReceive(Handle):
 
     @functools.cached_property
     def buffer(self) -> memoryview:
-        """Where its parts come together; there from when the first of them begins to come."""
+        """The buffer in which its parts are assembled; exists once the first part begins to arrive."""
         return self._make()
 
     def part_arrived(self, part: Receive) -> None:
-        """One part is in its place."""
+        """One part has arrived."""
         self.due = max(self.due, part.due)
         self.arrived = max(self.arrived, part.arrived)
         self._missing -= 1
@@ -110,7 +110,7 @@ class _SharedEnd:
         if len(near) != len(far):
             raise InputError("far", tuple(far), f"must name one rank per pipeline, as near does: {len(near)}")
         if not (0 <= pipeline < len(near) and near[pipeline] == endpoint.rank):
-            allowed = f"must be the place of rank {endpoint.rank} in {tuple(near)}"
+            allowed = f"must be the position of rank {endpoint.rank} in {tuple(near)}"
             raise InputError("pipeline", pipeline, allowed)
         self._endpoint = endpoint
         self._link = link

@@ -1,4 +1,4 @@
-"""How many connections one link has: as many as the side that wants more has asked for."""
+"""The number of connections of one link: the larger request of the two sides."""
 
 from engine.transport.outbox import Outbox
 from engine.transport.shape import Peer
@@ -20,7 +20,7 @@ class Size:
 
     @property
     def most(self) -> int:
-        """What the link is to have."""
+        """The target number of connections."""
         return max(self.wanted, self._wished)
 
     def wish(self, count: int) -> None:

@@ -29,7 +29,7 @@ class TlsFiles:
 
     @classmethod
     def of(cls, job: "TrainJob") -> "TlsFiles | None":
-        """Those that the job names; None where its ranks do not encrypt."""
+        """The contexts that the job names; None if its ranks do not encrypt."""
         return None if job.tls is None else cls(**{name: Path(path) for name, path in job.tls})
 
     def context(self, *, listens: bool) -> ssl.SSLContext:
@@ -54,7 +54,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsContexts:
-    """What wraps the sockets of an endpoint; nothing where TLS is off."""
+    """TLS contexts that wrap the sockets of an endpoint; none if TLS is off."""
 
     dials: ssl.SSLContext | None = None
     listens: ssl.SSLContext | None = None

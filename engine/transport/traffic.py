@@ -1,11 +1,11 @@
-"""What one pair of nodes has carried."""
+"""Traffic of one pair of nodes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTraffic:
-    """What one pair has carried so far, as this rank sees it.
+    """Traffic of one pair so far, as this rank sees it.
 
     connections : that carry data, now.
     bytes_sent, bytes_received : of messages, filler included, headers not.

@@ -38,7 +38,7 @@ class Kind(IntEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Header:
-    """What precedes a chunk.
+    """The header in front of a chunk.
 
     message : the sender's number of the message; (channel, tag) : what the receiver knows it by.
     offset, length : the bytes of the message in this chunk; payload_bytes : how many of the message's bytes

@@ -21,7 +21,7 @@ function paint(root, { lines, levels, last }) {
   const costs = [...lines.flatMap((line) => line.points.map(([, cost]) => cost)), ...levels.map((level) => level.cost_s)];
   const most = Math.max(...costs) * 1.06 || 1, decades = Math.max(1, Math.log10(last));
   const x = (at) => left + (Math.log10(Math.max(1, at)) / decades) * (wide - left - right), y = (cost) => high - foot - (cost / most) * (high - foot - 8);
-  const plot = svg("svg", { viewBox: `0 0 ${wide} ${high}`, class: "plot", role: "img", "aria-label": "Least cost over evaluations; the table below holds the ends, the file every fall" });
+  const plot = svg("svg", { viewBox: `0 0 ${wide} ${high}`, class: "plot", role: "img", "aria-label": "Least cost over evaluations; the table below has the end values, the file every improvement" });
   const step = tickStep(most / (high - foot), 44), decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
   for (let cost = 0; cost <= most; cost += step) plot.append(svg("line", { x1: left, x2: wide - right, y1: y(cost), y2: y(cost), class: cost ? "grid" : "axis" }), words(left - 6, y(cost) + 4, fixed(cost, decimals), "end"));
   for (let decade = 0; decade <= decades + 1e-9; decade++) plot.append(words(x(10 ** decade), high - 8, count(10 ** decade), "middle"));

@@ -29,7 +29,7 @@ function paintTimeline(plan, option) {
   $("[data-too-large]", section).hidden = drawn;
   const file = $("[data-timeline-file]", section);
   file.search = `?${plan.query ? `${plan.query}&` : ""}option=${plan.selected}`;
-  $("[data-timeline-meta]", section).textContent = `D = ${option.dp_cells}${option.dp_cells > 1 ? `, one of ${option.dp_cells} equal cells` : ""}, schedule ${option.policy}`;
+  $("[data-timeline-meta]", section).textContent = `D = ${option.dp_cells}${option.dp_cells > 1 ? `, one of ${option.dp_cells} equal cells` : ""}, schedule ${option.policy_name}`;
   $("[data-makes-up]", section).textContent = `iteration ${fixed(option.iteration_ms, 1)} ms = pipeline ${fixed(option.pp_time_ms, 1)} + all-reduce ${fixed(option.allreduce_ms, 1)}${option.bound_ms == null ? "" : `; no schedule of these stages takes less than ${fixed(option.bound_ms, 1)} ms`}`;
   if (!drawn) return;
   if (!timeline) {

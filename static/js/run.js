@@ -52,14 +52,14 @@ const refresh = framed(() => {
 function showEmpty() {
   const note = $("[data-tl-empty]", section), none = !model.hasSpans;
   note.hidden = !none || (!isOver(run) && model.predictedOps.some((block) => block.n > 0));
-  note.textContent = isOver(run) ? "The run ended before its first iteration." : "Nothing is predicted yet: the run's schedule is being searched for, and appears here.";
+  note.textContent = isOver(run) ? "The run ended before its first iteration." : "No prediction yet: the search for the run's schedule is not finished. The prediction will appear here.";
 }
 
 /** What of the stored spans the page holds. */
 function showKept() {
   const note = $("[data-shown-spans]", section), held = model.told;
   note.hidden = !(kept.of > held);
-  setText(note, `Showing ${count(held)} of ${count(kept.of)} spans; the trace has those that are kept.`);
+  setText(note, `Showing ${count(held)} of ${count(kept.of)} spans; the trace has all that are kept.`);
 }
 
 function take(message) {

@@ -19,18 +19,18 @@ class Together {
     this.moving = false;
   }
 
-  async show(policy) {
+  async show(policy, name) {
     if (this.asked.has(policy)) return;
     this.asked.add(policy);
     this.root.hidden = false;
     const section = $("[data-timeline-template]", this.root).content.firstElementChild.cloneNode(true);
     const base = this.root.dataset.base;
-    $("h3", section).textContent = policy;
+    $("h3", section).textContent = name;
     $(".files", section).append(...FILES.map(([form, label]) => el("a", { className: "link-button", href: `${base}${policy}/${form}/`, download: "" }, label)));
     this.list.append(section);
     const answer = await fetch(`${base}${policy}/timeline.json`, { headers: { Accept: "application/json" } });
     const drawn = answer.ok ? await answer.json() : { failed: true };
-    if (drawn.predicted) this.#add(policy, section, drawn);
+    if (drawn.predicted) this.#add(policy, name, section, drawn);
     else this.#excuse(section, drawn);
   }
 
@@ -39,8 +39,8 @@ class Together {
       ? `${fixed(drawn.too_large, 0)} spans are too many to draw here; the files above hold them all.` : "Its timeline could not be read. Load the page again."));
   }
 
-  #add(policy, section, drawn) {
-    $("[data-timeline-app]", section).setAttribute("aria-label", `${policy}: timeline of one iteration. Arrow keys move from op to op, question mark lists all keys.`);
+  #add(policy, name, section, drawn) {
+    $("[data-timeline-app]", section).setAttribute("aria-label", `${name}: timeline of one iteration. Arrow keys move from op to op, question mark lists all keys.`);
     const timeline = new Timeline($("[data-timeline]", section), { still: true, minimap: false, mode: "predicted" });
     $(".section-head .meta", section).textContent = `${fixed(drawn.predicted.iteration_ms, 1)}, ${fixed(100 * drawn.predicted.utilization, 1)} % busy`;
     this.timelines.set(policy, timeline);
@@ -77,14 +77,14 @@ class Together {
 const root = $("[data-timelines]"), together = root ? new Together(root) : null;
 
 function refresh() {
-  if (together) for (const policy of jsonScript("drawable") ?? []) together.show(policy);
+  if (together) for (const [policy, name] of Object.entries(jsonScript("drawable") ?? {})) together.show(policy, name);
   const chart = $("[data-sweep]"), points = jsonScript("sweep-points");
   if (chart && points && !chart.childElementCount) paintSweep(chart, points);
 }
 
 /** Makespan over the swept values, a line a policy, named at its end. */
 function paintSweep(chart, { values, lines }) {
-  const wide = 720, high = 300, left = 52, foot = 26, right = 120;
+  const wide = 720, high = 300, left = 52, foot = 26, right = 200;
   const spans = lines.flatMap((line) => line.makespans).filter((m) => m !== null);
   if (!spans.length) { chart.append(el("p", { className: "meta" }, "No policy has a schedule here.")); return; }
   const most = Math.max(...spans) * 1.08, low = Math.min(...values), span = Math.max(...values) - low || 1;
@@ -99,7 +99,7 @@ function paintSweep(chart, { values, lines }) {
     if (!points.length) return;
     plot.append(svg("polyline", { class: `sweep-line d${Math.floor(i / 2) % 4}${i % 2 ? " odd" : ""}`, points: points.map((p) => p.join(",")).join(" ") }));
     points.forEach(([px, py]) => plot.append(svg("circle", { cx: px, cy: py, r: 2.4, class: "sweep-dot" })));
-    ends.push({ name: line.policy, at: points.at(-1) });
+    ends.push({ name: line.name, at: points.at(-1) });
   });
   ends.sort((a, b) => a.at[1] - b.at[1]);
   let last = -Infinity;

@@ -274,7 +274,7 @@ def test_the_guide_explains_and_is_remembered(visitor: Visitor, run_path: str) -
     expect(guide).to_be_hidden()
     visitor.page.reload()
     expect(guide).to_be_hidden()
-    visitor.page.get_by_role("button", name="What am I looking at?").click()
+    visitor.page.get_by_role("button", name="Explain this timeline").click()
     expect(guide).to_contain_text("predicted")
     expect(visitor.page.locator("#help")).to_be_hidden()
 
@@ -311,7 +311,7 @@ def test_gpus_that_come_later_come_into_their_table(visitor: Visitor, run_path: 
 QUEUED = """() => {
     document.querySelector("#gpus").replaceChildren("No GPUs are assigned yet.");
     document.querySelector("#gpu-count").textContent = "0";
-    document.querySelector("#stop-gpus").textContent = "It has no GPUs yet and is over at once.";
+    document.querySelector("#stop-gpus").textContent = "The run has no GPUs yet and stops at once.";
 }"""
 
 
@@ -377,7 +377,7 @@ def test_plan_and_its_page(visitor: Visitor) -> None:
     assert page.locator(".options tbody tr").count() >= 1
     assert not visitor.violations()
     page.locator("summary", has_text="More").click()
-    page.get_by_role("link", name="Edit as a new plan").click()
+    page.get_by_role("link", name="Copy and edit").click()
     expect(page.locator("[name=name]")).to_have_value(f"{name} v2")
     expect(page.locator("[name=partitions]")).to_have_value("6")
 

@@ -68,7 +68,7 @@ def test_a_plan_copied_as_a_command_gives_the_same_plan_in_a_shell(visitor: Visi
     visitor.go("/plans/1/")
     page = visitor.page
     page.locator("summary", has_text="Copy as command").click()
-    page.get_by_role("button", name="Copy with the document inside").click()
+    page.get_by_role("button", name="Copy with the document included").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     expect(page.locator("#said")).to_have_text("Copied")
     command = page.evaluate("navigator.clipboard.readText()")
@@ -94,7 +94,7 @@ def test_what_ends_sessions_asks_first_and_gives_the_focus_back(
 ) -> None:
     elsewhere = Client(demo.url)
     elsewhere.login(person, WORD)
-    assert "Where you are logged in" in elsewhere.get("/account/")
+    assert "Open sessions" in elsewhere.get("/account/")
     visitor.go("/account/")
     page = visitor.page
     button, dialog = page.locator("form[data-confirm] button"), page.locator("#confirm")
@@ -102,16 +102,16 @@ def test_what_ends_sessions_asks_first_and_gives_the_focus_back(
         button.focus()
         page.keyboard.press("Enter")
         expect(dialog).to_be_visible()
-        expect(dialog.locator("h2")).to_have_text("Log out everywhere else?")
+        expect(dialog.locator("h2")).to_have_text("Log out all other sessions?")
         expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()  # the harmless one
         page.keyboard.press("Escape" if way == "Escape" else "Enter")
         expect(dialog).to_be_hidden()
         expect(button).to_be_focused()
-    assert "Where you are logged in" in elsewhere.get("/account/"), "nothing was sent"
+    assert "Open sessions" in elsewhere.get("/account/"), "nothing was sent"
     button.click()
-    dialog.get_by_role("button", name="Log out everywhere else").click()
+    dialog.get_by_role("button", name="Log out all other sessions").click()
     expect(page.locator("form[data-confirm]")).to_have_count(0)
-    assert "Where you are logged in" not in elsewhere.get("/account/")
+    assert "Open sessions" not in elsewhere.get("/account/")
     assert page.url.endswith("/account/")
 
 

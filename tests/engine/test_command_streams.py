@@ -27,7 +27,7 @@ def test_a_closed_standard_input_is_bad_input() -> None:
 def test_a_full_disk_behind_standard_output_is_said() -> None:
     status, _, err = shell(f"{MERIDIAN} simulate {FIG6} --json > /dev/full")
     assert status == 1
-    assert err == "meridian: no space left where the output goes\n"
+    assert err == "meridian: no space left for the output\n"
 
 
 def test_a_reader_that_goes_away_is_no_fault() -> None:

@@ -143,7 +143,7 @@ def test_more_partitions_than_gpus_is_a_result_with_a_reason(
     assert "only 30 of 100 stages fit; 70 short, 140 more GPUs" in answer["reason"]
     status, out, _ = run(monkeypatch, capsys, "plan", str(file))
     assert status == 0
-    assert "D = 1: infeasible: 2 GPUs a stage" in out
+    assert "D = 1: infeasible: 2 GPUs per stage" in out
 
 
 def test_the_json_has_every_field_of_the_contract_and_only_finite_numbers(tmp_path: Path) -> None:

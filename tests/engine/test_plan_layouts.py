@@ -92,7 +92,7 @@ def test_not_even_one_layer_fits() -> None:
     for method in ("search", "algorithm1"):
         result = plan(request_of({"model": wide, "partitions": 2}, (8, 8), method=method))
         assert result.best is None
-        assert "GB a GPU for one microbatch; a100-80g has 85.9" in str(result.reason)
+        assert "GB per GPU for one microbatch; a100-80g has 85.9" in str(result.reason)
 
 
 def test_a_data_centre_whose_gpus_are_too_small_says_so() -> None:
@@ -204,7 +204,7 @@ def test_what_prefill_keeps_is_not_trainings() -> None:
     assert limits[0] - limits[1] in (2e9 // kept, 2e9 // kept + 1)
     full = plan(request_of({**job, "prefill": {"weight_budget_gb": 30}}, (8,), types=("a100-40g",)))
     assert full.best is None
-    assert "with 31.0 GB kept for prefill; a100-40g has 42.9" in str(full.reason)
+    assert "with 31.0 GB reserved for prefill; a100-40g has 42.9" in str(full.reason)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_bad_layouts_name_the_field(job: dict[str, Any], field: str, allowed: st
 
 
 def test_algorithm_1_takes_no_lists() -> None:
-    with pytest.raises(InputError, match="takes no lists"):
+    with pytest.raises(InputError, match="accepts no lists"):
         request_of({"partitions": [2, 4]}, method="algorithm1")
 
 

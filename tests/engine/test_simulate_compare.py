@@ -166,7 +166,7 @@ TWO = {
     ("rows", "change", "fault", "spot"),
     [
         (("F0 F1 B0", "F0 B0 F1 B1"), {}, "B1 is missing", "[B0]"),
-        (("F0 F1 F1 B0 B1", "F0 B0 F1 B1"), {}, "F1 is there twice", "F1 [F1]"),
+        (("F0 F1 F1 B0 B1", "F0 B0 F1 B1"), {}, "F1 appears twice", "F1 [F1]"),
         (("F0 B1 F1 B0", "F0 B0 F1 B1"), {}, "B1 before F1", "[B1]"),
         (("F0 F1 B0 B1 W0 W1", "F0 B0 F1 B1 W0 W1"), {}, "times.weight is 0", ""),
         (("F0 F1 R0 B0 B1", "F0 B0 F1 B1"), {}, "no recompute time", "[R0]"),

@@ -122,7 +122,7 @@ BAD = [
     ({"layers": [{**LAYER, "forward": 1}]}, "layers[0].forward", "did you mean 'forward_s'"),
     ({"layers": [{**LAYER, "forward_s": 0, "backward_s": 0}]}, "layers", "at least one layer"),
     ({"layers": ..., "model": {"layers": [{**LAYER, "load_s": -1}]}}, "model.layers[0].load_s", "greater"),
-    ({"mfu": 0.5}, "mfu", "layers have their times"),
+    ({"mfu": 0.5}, "mfu", "layers have their own times"),
     ({"layers": ..., "model": "tiny", "gpu": {"name": "v100"}, "mfu": 2}, "mfu", "less than"),
     ({"layers": [{**LAYER, "load_s": 1e12}]}, "layers[0].load_s", "less than or equal to 1000000000"),
     ({"compare": {**GOOD["compare"], "microbatches": 10**7}}, "compare.microbatches", "with 3 stages"),
@@ -175,7 +175,7 @@ def test_the_table_and_the_json_say_the_same(
     status, text, _ = run(monkeypatch, capsys, tmp_path, document, "--out", str(tmp_path / "out"))
     assert status == 0
     assert f"{found['accumulation']} mini-batches a step; {found['loads_per_step']} loads" in text
-    assert "gpipe" in text
+    assert "GPipe" in text
     assert json.loads((tmp_path / "out" / "result.json").read_text()) == found
     assert json.loads((tmp_path / "out" / "trace.json").read_text())["traceEvents"]
 

@@ -1,4 +1,4 @@
-"""A run that is asked to end early ends after a whole iteration, the same one on every rank."""
+"""A run that is asked to end early ends after a complete iteration, the same one on every rank."""
 
 import time
 from pathlib import Path

@@ -135,9 +135,9 @@ def test_the_newest_of_a_run_is_found_by_one_that_is_gone(where: str) -> None:
     other.close()
     assert find(newest_of_run(first)).manifest.step == 2, "neither the one that is gone nor another run's"
     assert find(where).manifest.step == 3
-    with pytest.raises(InputError, match="holds no whole checkpoint"):
+    with pytest.raises(InputError, match="holds no complete checkpoint"):
         find(first)
-    with pytest.raises(InputError, match="holds no whole checkpoint"):
+    with pytest.raises(InputError, match="holds no complete checkpoint"):
         find(newest_of_run(f"{where}/step-000000001-none"))
 
 
@@ -187,7 +187,7 @@ def test_half_a_checkpoint_is_none_and_is_swept_when_old(tmp_path: Path) -> None
     place = open_place(str(tmp_path))
     place.write("step-000000009-x", "layer-00000.safetensors", b"half")
     assert latest_in(place) is None
-    with pytest.raises(InputError, match="holds no whole checkpoint"):
+    with pytest.raises(InputError, match="holds no complete checkpoint"):
         find(str(tmp_path))
     place.sweep()
     assert (tmp_path / f"{PARTIAL}step-000000009-x").exists(), "somebody may be writing it"

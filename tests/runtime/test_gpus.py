@@ -101,7 +101,7 @@ def test_gpus_that_are_not_there_or_taken_twice_are_refused_before_anything_star
     spec = single_machine(job(device="cuda"), run="x", log_dir="")
     with pytest.raises(InputError, match="torch sees no CUDA device"):
         _check_seen({0: 0}, 0)
-    with pytest.raises(InputError, match="rank 5 is to take GPU 5, but torch sees 4"):
+    with pytest.raises(InputError, match="rank 5 is assigned GPU 5, but torch sees 4"):
         _check_seen({gpu: gpu for gpu in range(6)}, 4)
     _check_seen({gpu: gpu for gpu in range(6)}, 6)
     same = tuple(dataclasses.replace(a, gpu=a.gpu % 3) for a in spec.ranks)

@@ -103,7 +103,7 @@ def test_an_emulated_link_that_is_slower_than_the_patience_says_so(start: Start)
     end = start({"emulated": {"latency_ms": 10_000, "bandwidth_gbps": 0.001}, "patience_s": 1})
     printed, complaint = end.communicate(timeout=60)
     assert (end.returncode, printed) == (1, "")
-    assert complaint == "meridian: no answer of the other end within patience_s, 1 s\n"
+    assert complaint == "meridian: no answer from the other end within patience_s, 1 s\n"
 
 
 def test_nobody_there(start: Start) -> None:

@@ -60,7 +60,7 @@ def test_same_layout_to_the_bit_and_what_does_not_fit_is_refused(tmp_path: Path)
     assert "another seed: 7, this job has 8" in refused(seed=8, resume=middle)
     assert "tokenizer or validation.share" in refused(validation=None, resume=middle)
     assert "more steps are needed" in refused(steps=5, checkpoint=saves, resume=True)
-    assert "holds no whole checkpoint" in refused(resume=str(tmp_path))
+    assert "holds no complete checkpoint" in refused(resume=str(tmp_path))
     assert "needs checkpoint.dir" in refused(resume=True)
 
 

@@ -23,7 +23,7 @@ def test_a_tenant_lands_on_prefill_and_has_an_account_that_says_what_he_may(hous
     page = client.get("/account/")
     text = page.content.decode()
     assert "Tenant" in text
-    assert "stay hidden" in text
+    assert "Does not see the team" in text
     menu = [item["url"] for item in page.context["site"]["nav"]]
     assert menu == ["/prefill/", "/tenancies/", "/keys/", "/usage/", "/account/"]
 

@@ -52,7 +52,7 @@ def test_resume_goes_on_and_retry_begins_anew(world: World) -> None:
         "it may have saved more since"
     )
     assert "resume" not in again.job.document
-    assert "Goes on after iteration 4" in again.events.earliest("seq").text
+    assert "Continues after iteration 4" in again.events.earliest("seq").text
     services.fail_run(again, "Broken before it saved.")
     client.post(f"/runs/{again.pk}/retry/", {"resume": "1"})
     assert Run.objects.get(generation=3).document["resume"] == "/c/step-*-ab"
@@ -82,4 +82,4 @@ def test_clone_goes_on_with_other_values(world: World) -> None:
     assert (made["resume"], made["lr"]) == ("/c/step-*-ab", 1e-5)
     refused = clone(world, run, name="never", checkpoint_dir="/c", checkpoint_every="")
     assert refused.status_code == 422
-    assert "after how many iterations" in refused.content.decode()
+    assert "checkpoint interval in iterations" in refused.content.decode()

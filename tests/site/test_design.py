@@ -110,7 +110,7 @@ def test_collectives_run_over_all_gpus_in_every_hb_domain(viewer: Client) -> Non
 def test_the_heat_map_adds_up_to_the_table_of_traffic(viewer: Client) -> None:
     asked = {**first("network"), "gpus": 2048, "hb_domain": "8"}
     page = viewer.get("/network/", asked)
-    assert "Who sends to whom" in page.content.decode()
+    assert "Traffic between GPUs" in page.content.decode()
     rows = list(csv.DictReader(io.StringIO(_file(viewer, asked, "heat"))))
     traffic = list(csv.DictReader(io.StringIO(_file(viewer, asked, "traffic"))))
     sent = sum(float(row["Bytes"]) for row in rows)

@@ -51,8 +51,7 @@ def test_every_failure_says_what_it_cost_and_from_where_the_run_went_on(
         ("rank 4 (east p0s4): killed by SIGKILL", "at once", 3.25, 2),
     ]
     assert [row.went_on for row in found.rows] == [
-        "with another schedule from iteration 42 on: "
-        "an iteration should now take 1,286 ms instead of 1,484 ms",
+        "with another schedule from iteration 42: an iteration should now take 1,286 ms instead of 1,484 ms",
         "with iteration 31, from its last checkpoint",
         "with iteration 41, from the memory of its machines",
     ]
@@ -62,7 +61,7 @@ def test_every_failure_says_what_it_cost_and_from_where_the_run_went_on(
     page = client.get(f"/runs/{run.pk}/").content.decode()
     table = page[page.index('id="disturbances"') : page.index('id="panel-events"')]
     assert "hidden" not in table.partition(">")[0]
-    for said in ("killed by SIGKILL", "16.8", "3 disturbances", "20.0", "of the run’s time was lost"):
+    for said in ("killed by SIGKILL", "16.8", "3 incidents", "20.0", "of the run’s time was lost"):
         assert said in table
 
 
@@ -72,7 +71,7 @@ def test_a_failure_says_what_would_be_done_again(run: Run) -> None:
     services.fail_run(run, "rank 0 said nothing")
     (row,) = disturbances_of(Run.objects.get(pk=run.pk)).rows
     assert (row.what, row.again) == ("rank 0 said nothing", 2)
-    assert row.went_on == "it failed; Resume goes on after iteration 40"
+    assert row.went_on == "it failed; Resume continues after iteration 40"
 
 
 def test_a_browser_is_told_which_marks_have_a_cost(run: Run) -> None:

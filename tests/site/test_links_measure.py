@@ -103,7 +103,7 @@ def test_only_the_node_that_was_asked_answers(world: Any, asked: Any) -> None:
 
 def test_no_second_trial_while_one_is_under_way(world: Any, asked: Any) -> None:
     trial, _ = asked
-    with pytest.raises(InputError, match="being measured"):
+    with pytest.raises(InputError, match="running already"):
         services.measure_link(world.users["operator"], world.link)
     LinkTrial.objects.update(asked_at=timezone.now() - timedelta(minutes=2))
     trial.refresh_from_db()
@@ -134,4 +134,4 @@ def test_a_broker_that_is_away_is_an_answer(world: Any, django_capture_on_commit
 def test_the_button_says_what_is_in_the_way(world: Any) -> None:
     page = world.client("operator")
     done = page.post(reverse("inventory:link-measure", args=[world.link.pk]), follow=True)
-    assert "Nothing was measured" in done.content.decode()
+    assert "No measurement was started" in done.content.decode()

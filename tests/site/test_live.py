@@ -135,7 +135,7 @@ def test_the_table_of_gpus_can_be_asked_for_again(world: World) -> None:
     run = world.launch()
     empty = page_of(world, run)
     assert '<span id="gpu-count">0</span>' in empty
-    assert '<span id="stop-gpus">It has no GPUs yet and is over at once.</span>' in empty
+    assert '<span id="stop-gpus">The run has no GPUs yet and stops at once.</span>' in empty
     again = f'id="gpus" hx-get="/runs/{run.pk}/" hx-trigger="meridian:gpus" hx-select="#gpus"'
     assert f'{again} hx-select-oob="#gpu-count,#stop-gpus"' in empty
     assert allocate(run)
@@ -148,7 +148,7 @@ def test_the_table_of_gpus_can_be_asked_for_again(world: World) -> None:
 
 def test_the_question_before_a_stop_says_from_where_the_run_could_go_on(world: World, run: Run) -> None:
     begins = "It has saved no checkpoint: Retry starts again {}."
-    saved = "Resume goes on from its last checkpoint, after iteration <span data-saved-step>{}</span>."
+    saved = "Resume continues from its last checkpoint, after iteration <span data-saved-step>{}</span>."
     page = page_of(world, run)
     assert f"<span data-unless-saved>{begins.format('at the first iteration')}" in page
     assert f"<span data-if-saved hidden>{saved.format(0)}" in page

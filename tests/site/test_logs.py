@@ -89,7 +89,7 @@ def test_a_flood_says_how_much_of_it_is_left_out(run: Run) -> None:
     take_in(flood, set())
     take_in(flood, set())
     assert len(texts(run)) == logs.MOST_IN_A_BATCH
-    assert f"301 lines left out: {len(flood)} came at once" in texts(run)
+    assert f"301 lines left out: {len(flood)} arrived at once" in texts(run)
 
 
 def test_the_last_lines_of_each_rank_are_kept(run: Run) -> None:
@@ -157,7 +157,7 @@ def test_search_and_rank_narrow_page_json_and_download_alike(world: World, run: 
 
 def test_an_empty_log_says_so_and_nonsense_in_the_query_asks_for_all(world: World, run: Run) -> None:
     client = world.client("viewer")
-    assert "Nothing has been written yet" in client.get(f"/runs/{run.pk}/logs/").content.decode()
+    assert "No log lines yet" in client.get(f"/runs/{run.pk}/logs/").content.decode()
     take_in(lines(run, 2), set())
     assert len(ask(client, run, rank="x", after="y")["lines"]) == 2
     assert "No line matches" in client.get(f"/runs/{run.pk}/logs/", {"q": "zebra"}).content.decode()

@@ -68,7 +68,7 @@ def test_a_run_that_measured_nothing_says_so_and_strangers_learn_nothing(world: 
     run = placed(world)
     page = world.client("operator").get(CREATE, {"run": run.pk})
     assert page.context["measured"] is None
-    assert "no whole iteration yet" in page.content.decode()
+    assert "no complete iteration yet" in page.content.decode()
     assert world.client("stranger").get(CREATE, {"run": run.pk}).status_code == 404
     assert world.client("operator").get(CREATE, {"run": "x"}).status_code == 200
 

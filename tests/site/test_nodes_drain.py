@@ -67,8 +67,8 @@ def drained(world: Any, nodes: Nodes, how: str) -> Run:
     run = running(world, nodes)
     client = world.client("operator")
     page = client.get(f"/nodes/{world.nodes[1].pk}/drain/")
-    assert "no checkpoints" in page.content.decode()
-    assert "start again elsewhere, from the last checkpoint if any" in page.content.decode()
+    assert "Without checkpoints" in page.content.decode()
+    assert "start again elsewhere, from their last checkpoint if there is one" in page.content.decode()
     assert page.context["runs"] == [run]
     assert client.post(f"/nodes/{world.nodes[1].pk}/drain/", {"runs": how}).status_code == 302
     run.refresh_from_db()
@@ -96,7 +96,7 @@ def test_a_run_ends_after_the_iteration_that_rank_0_names_and_moves(world: Any, 
     reconcile(nodes)
     assert nodes.take() == []
     page = world.client("viewer").get(f"/nodes/{world.nodes[1].pk}/").content.decode()
-    assert "end after iteration 8; its job then starts again elsewhere" in " ".join(page.split())
+    assert "end after iteration 8; the job then starts again elsewhere" in " ".join(page.split())
     jobs.record_progress(run, iteration=7)
     jobs.record_result(run, {"steps": 8, "params_sha256": "ab"})
     report(run, "finished")

@@ -81,7 +81,7 @@ def test_a_page_says_what_keeps_its_node_from_work(world: Any, states: dict[str,
     assert "Draining since" in text("west-1")
     assert "It has not joined yet" in text("apart")
     assert "Make a join command" in text("apart")
-    assert "given no more work" not in text("east-1")
+    assert "gets no more work" not in text("east-1")
     states["east-1"].dc.draining_since = timezone.now()
     states["east-1"].dc.save()
     assert "east</a> is draining since" in text("east-1")
@@ -94,13 +94,13 @@ def test_what_an_agent_offers_is_held_against_what_was_declared() -> None:
     node.seen_hardware = {"gpus": [gpu] * 4, "error": ""}
     assert mismatch(node) == ""
     node.seen_hardware = {"gpus": [gpu] * 3, "error": ""}
-    assert mismatch(node) == "4 CUDA GPUs are declared, torch sees 3 there."
+    assert mismatch(node) == "4 CUDA GPUs are declared, but torch sees 3 there."
     node.seen_hardware = {"gpus": [], "error": "torch sees no CUDA device"}
     assert mismatch(node).endswith("torch sees 0 there: torch sees no CUDA device.")
     node.seen_gpus = 2
-    assert mismatch(node) == "4 GPUs are declared here, its agent offers 2."
+    assert mismatch(node) == "4 GPUs are declared here, but the agent offers 2."
     node.seen_gpus, node.seen_device = 4, "cpu"
-    assert "its agent offers cpu" in mismatch(node)
+    assert "the agent offers cpu" in mismatch(node)
 
 
 def test_hardware_of_any_shape_is_shown_or_left_out(world: Any) -> None:
@@ -117,7 +117,7 @@ def test_hardware_of_any_shape_is_shown_or_left_out(world: Any) -> None:
         )
         page = client.get(f"/nodes/{node.pk}/")
         assert page.status_code == 200, hardware
-        assert b"<script>" not in page.content.split(b"What its agent says")[1].split(b"Ranks")[0]
+        assert b"<script>" not in page.content.split(b">Agent<")[1].split(b"Ranks")[0]
 
 
 def test_the_form_chooses_ports_and_refuses_those_that_are_taken(world: Any) -> None:
@@ -131,7 +131,7 @@ def test_the_form_chooses_ports_and_refuses_those_that_are_taken(world: Any) -> 
     wrong = {"port_from": first.port_from, "port_to": first.port_to}
     refused = client.post("/nodes/new/", form | {"name": "x-3"} | wrong)
     assert refused.status_code == 422
-    assert "x-1 on the same host has" in refused.context["form"].errors["port_from"][0]
+    assert "x-1 on the same host already uses" in refused.context["form"].errors["port_from"][0]
     for fields, at in (
         ({"port_from": 30000}, "port_to"),
         ({"port_from": 30100, "port_to": 30000}, "port_to"),

@@ -127,7 +127,7 @@ def test_what_cannot_be_run_is_refused_with_its_reason(world: World) -> None:
         "document": {"scenario": "spot", "evaluations": 100},
         "network": None,
     }
-    with pytest.raises(InputError, match="not of the inventory"):
+    with pytest.raises(InputError, match="not made from the inventory"):
         placed_job(answered(world, {**case, "baselines": False}, ComputationKind.PLACEMENT), PLACED_TRAINING)
 
 

@@ -153,7 +153,7 @@ def test_data_centres_that_nothing_joins_are_refused(world: World) -> None:
     assert "links" in str(form.errors["datacenters"]) or "nodes" in str(form.errors["datacenters"])
     WanLink.objects.all().delete()
     form = filled(world, stages=4, datacenters=[dc.pk for dc in world.dcs[:2]])
-    assert "joined by WAN links" in str(form.errors["datacenters"])
+    assert "connected by WAN links" in str(form.errors["datacenters"])
 
 
 @pytest.mark.django_db

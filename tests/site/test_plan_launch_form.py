@@ -58,7 +58,7 @@ def test_the_layers_that_fit_into_a_gpu_are_offered_and_more_are_refused(world: 
     answer = launch(world, name="never", recoveries=2, recovery_layers_per_gpu=layers + 1)
     assert answer.status_code == 422
     said = str(answer.context["form"].errors["recovery_layers_per_gpu"])
-    assert f"No more than {layers} fit into its memory" in said
+    assert f"At most {layers} fit into its memory" in said
     launch(world, name="plain", recovery_layers_per_gpu=layers)
     assert "recovery" not in Run.objects.get(job__name="plain").document, "none is asked for"
 
@@ -81,7 +81,7 @@ def test_a_run_that_sells_is_launched_from_its_plan(world: World) -> None:
 @pytest.mark.parametrize(
     ("changes", "field", "said"),
     [
-        ({"checkpoint_dir": "/saved"}, "checkpoint_every", "how many iterations"),
+        ({"checkpoint_dir": "/saved"}, "checkpoint_every", "checkpoint interval in iterations"),
         ({"steps": 0}, "steps", "greater than or equal to 1"),
         ({"microbatches": 1_000_000}, "microbatches", "less than or equal to"),
     ],

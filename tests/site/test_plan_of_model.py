@@ -79,11 +79,11 @@ def test_the_planned_model_itself_is_trained_on_nodes_that_compute(world: World)
     [
         (
             {"trains": "planned"},
-            "llama-3-8b has 8,030,261,248 parameters, a training run at most 2,000,000,000",
+            "llama-3-8b has 8,030,261,248 parameters, but a training run may have at most 2,000,000,000",
         ),
-        ({"tp": [2], "partitions": [4]}, "each stage 2 GPUs, and a run of the site has one a stage"),
+        ({"tp": [2], "partitions": [4]}, "each stage 2 GPUs, but a run of the site has one per stage"),
         ({"model": "tiny", "trains": "planned"}, "at least 5 ms on device emulated"),
-        ({"steps": None}, "does not say what to train"),
+        ({"steps": None}, "has no section Training"),
         ({"layers": 4}, "at least one layer per stage"),
     ],
 )
@@ -153,6 +153,8 @@ def test_orders_that_a_plan_found_are_launched_with_it(world: World) -> None:
 
 def test_the_site_places_one_gpu_a_stage() -> None:
     given = train(tp=2, datacenters=[{"name": "north", "gpus": 8}, {"name": "south", "gpus": 4}])
-    with pytest.raises(InputError, match=r"tp: 2.*for `meridian train`: the site gives each stage one GPU"):
+    with pytest.raises(
+        InputError, match=r"tp: 2.*only with `meridian train`: the site gives each stage one GPU"
+    ):
         site_job(given)
     assert site_job({**given, "tp": 1}).tp == 1

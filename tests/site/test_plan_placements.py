@@ -182,7 +182,7 @@ def test_a_placement_whose_gpus_are_gone_is_not_launched(world: World) -> None:
     world.nodes[0].save()
     context = client.get(f"/plans/{plan.pk}/").context
     assert context["placing"].state == "failed"
-    assert "the inventory does not hold these any more" in context["placing"].reason.lower()
+    assert "these are no longer in the inventory" in context["placing"].reason.lower()
     assert context["launch"]["label"] == "Launch D = 1"
 
 

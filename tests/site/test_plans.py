@@ -254,7 +254,7 @@ def test_a_what_if_that_takes_long_is_computed_by_the_worker(
     change = {"gpus-1": "7"}
     waits = page(operator, plan, **change)
     assert waits.context["refining"] == {"waits": True, "state": "wanted"}
-    assert b"the search worker computes it" in waits.content
+    assert b"The search worker is computing it" in waits.content
     assert waits.context["options"] == []
     table = reverse("planning:plan-table", args=[plan.pk, "options"])
     assert operator.get(table, change).status_code == 200
@@ -427,7 +427,7 @@ def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: Wor
     assert (job["partitions"], job["tp"], job["micro_batch"]) == ([2, 4], [1, 2], [1, 2])
     assert job["prefill"] == {"weight_budget_gb": 1.5, "kv_budget_gb": 1.0}
     shown = operator.get(answer["Location"], follow=True)
-    assert "1.5 + 1 GB a GPU" in shown.content.decode()
+    assert "1.5 + 1 GB per GPU" in shown.content.decode()
     for option in plan.result["options"]:
         stages = sum(part["stages"] for part in option["partitions"])
         assert f"{stages} · {option['tp']} · {option['micro_batch']}</td>" in shown.content.decode()

@@ -26,7 +26,7 @@ def run(world: Any) -> Any:
 
 def test_without_a_desk_it_says_how_to_switch_prefill_on(world: Any) -> None:
     page = text(world.client("operator").get("/prefill/live/"))
-    assert "No run takes prompts" in page
+    assert "No run serves prompts" in page
     assert "&quot;checkpoint&quot;" in page
     assert "data-timeline" not in page
 
@@ -47,7 +47,7 @@ def test_figures_are_sums_of_what_was_said(world: Any, run: Run) -> None:
     assert found.rates is not None
     assert sum(high > 0 for _, _, high in found.rates.accepted) >= 2
     page = text(world.client("operator").get("/prefill/live/"))
-    words = ("queue_full", "As many requests wait as may.", "50.0, 55.0", "0.40, 15.0")
+    words = ("queue_full", "The queue is full.", "50.0, 55.0", "0.40, 15.0")
     for shown in (*words, "data-timeline-section"):
         assert shown in page
     part = world.client("operator").get("/prefill/live/", headers={"HX-Request": "true"})

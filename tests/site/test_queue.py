@@ -83,7 +83,7 @@ def test_what_gets_free_goes_to_the_oldest_that_fits(world: World, nodes: Nodes)
     report(first, "finished", exit_code=0)
     reconcile(nodes)
     third.refresh_from_db()
-    assert (third.status, third.waits_for) == (Status.STARTING, "Waits for 12 of 12 ranks to get ready")
+    assert (third.status, third.waits_for) == (Status.STARTING, "Waits for 12 of 12 ranks to become ready")
 
 
 def test_one_run_that_cannot_be_read_keeps_no_other_from_its_turn(world: World, nodes: Nodes) -> None:

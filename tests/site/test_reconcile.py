@@ -195,7 +195,7 @@ def test_a_rank_that_its_node_forgot_fails_the_run(world: Any, nodes: Nodes) -> 
     reconcile(nodes)
     run.refresh_from_db()
     assert run.status == Status.FAILED
-    assert "no longer knows" in run.status_reason
+    assert "does not know it any more" in run.status_reason
 
 
 def test_a_heartbeat_that_overtakes_the_end_of_a_rank_waits_for_its_reason(world: Any, nodes: Nodes) -> None:
@@ -270,5 +270,5 @@ def test_a_run_that_began_meanwhile_waits_for_nothing(world: Any) -> None:
     run = world.launch()
     seen = Run.objects.get(pk=run.pk)  # as the reconciler read it
     Run.objects.filter(pk=run.pk).update(status=Status.RUNNING)
-    services.wait_for(seen, "Waits for 11 of 12 ranks to get ready")
+    services.wait_for(seen, "Waits for 11 of 12 ranks to become ready")
     assert Run.objects.get(pk=run.pk).waits_for == ""

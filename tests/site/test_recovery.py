@@ -16,7 +16,7 @@ from webapp.jobs.reconcile import reconcile
 from webapp.live.disturbances import disturbances_of
 from webapp.live.models import IterationStat
 
-GONE = {"detail": "the node's agent ended, and its ranks with it", "gone": True}
+GONE = {"detail": "the node's agent ended, so its ranks ended too", "gone": True}
 EVENT = {
     "kind": "recovery", "failed": "rank", "detail": "rank 4 (east p0s4): killed by SIGKILL",
     "detected_s": 0.0, "noticed": 1.79e9, "from": "memory", "iteration": 41, "lost_s": 3.25, "life": 2,
@@ -43,8 +43,8 @@ def test_a_recovery_is_a_mark_that_says_what_it_cost_and_comes_once(run: Run) ->
     assert not services.record_recovery(run, EVENT), "at least once"
     (text,) = [text for text in marks(run) if "Recovered" in text]
     assert text == (
-        "Recovered: goes on with iteration 42 from the memory of its machines; 3.2 s were lost. "
-        "What failed: rank 4 (east p0s4): killed by SIGKILL"
+        "Recovered: continues with iteration 42 from the memory of its machines; 3.2 s were lost. "
+        "Cause: rank 4 (east p0s4): killed by SIGKILL"
     )
 
 
@@ -72,8 +72,8 @@ def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes:
     assert services.record_recovery(run, {**EVENT, "left": [2, 3, 8, 9], "layout": layout})
     (text,) = [text for text in marks(run) if "Recovered" in text]
     assert text.startswith(
-        "It goes on with 8 of 12 GPUs, as mid-1 is silent: 2 pipelines of 4 stages with 3 microbatches each, "
-        "before 2 pipelines of 6 stages with 3; an iteration should take 2.00 s instead of 1.50 s. "
+        "It continues with 8 of 12 GPUs, as mid-1 is silent: 2 pipelines of 4 stages with 3 microbatches "
+        "each, before 2 pipelines of 6 stages with 3; an iteration should take 2.00 s instead of 1.50 s. "
     )
     run.refresh_from_db()
     assert run.predicted_since == 41
@@ -125,7 +125,7 @@ def test_a_lost_machine_is_started_again_and_what_its_last_life_says_is_late(
     assert {rank.state for rank in lost.filter(rank__in=(2, 3))} == {RankStatus.RUNNING}
     run.refresh_from_db()
     assert run.status == Status.RUNNING
-    assert sum("started again" in text for text in marks(run)) == 1
+    assert sum("They start again" in text for text in marks(run)) == 1
 
 
 def test_not_more_often_than_the_job_says(run: Run) -> None:
@@ -203,7 +203,7 @@ def test_a_run_whose_first_machine_never_returns_goes_on_elsewhere(
     assert new.document["resume"] == "/srv/ckpt/step-20"
     assert new.document["checkpoint"]["dir"] == f"/srv/ckpt/run-{new.pk}", "the old machine may still write"
     assert new.secret != saved.secret
-    assert any(f"goes on as {new}" in text and "10 iterations" in text for text in marks(saved))
+    assert any(f"continues as {new}" in text and "10 iterations" in text for text in marks(saved))
     found = disturbances_of(saved)
     assert [(row.to, row.again, row.lost_s) for row in found.rows] == [(new, 10, None)], "it does not run yet"
     assert (found.count, found.again) == (1, 10), "the failure and the move are one"
@@ -269,7 +269,7 @@ def test_it_stays_failed_where_nothing_is_left_that_holds_the_model(
     assert replacement(saved) is None
     assert sum("cannot hold a pipeline of" in text for text in marks(saved)) == 1
     (row,) = disturbances_of(saved).rows
-    assert (row.again, row.went_on) == (10, "it failed; Resume goes on after iteration 20")
+    assert (row.again, row.went_on) == (10, "it failed; Resume continues after iteration 20")
 
 
 def test_it_does_not_move_before_its_other_ranks_are_gone(

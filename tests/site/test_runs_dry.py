@@ -60,9 +60,9 @@ def test_links_that_have_changed_or_gone_are_named(world: World) -> None:
     found = checks(world)
     assert not found["Link east – mid"]["ok"]
     assert "40 ms" in found["Link east – mid"]["text"]
-    assert "counts on 10 ms" in found["Link east – mid"]["text"]
+    assert "assumes 10 ms" in found["Link east – mid"]["text"]
     WanLink.objects.exclude(pk=world.link.pk).delete()
-    assert "no such link" in checks(world)["Link mid – west"]["text"]
+    assert "no longer in the inventory" in checks(world)["Link mid – west"]["text"]
 
 
 def test_a_stage_that_does_not_fit_is_refused_with_both_figures(world: World) -> None:

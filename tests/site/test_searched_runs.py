@@ -36,7 +36,7 @@ def test_it_starts_once_the_worker_has_its_schedule(world: World) -> None:
     reconcile(nodes)
     run.refresh_from_db()
     assert (run.status, run.predicted, "schedule" in run.job.document) == (Status.QUEUED, {}, False)
-    assert run.waits_for.startswith("Waits for its schedule: auto searches")
+    assert run.waits_for.startswith("Waits for its schedule: Automatic, a search")
     page = world.client("viewer").get(f"/runs/{run.pk}/").content.decode()
     assert "Waits for its schedule" in page
     assert run.search_id is not None
@@ -50,7 +50,7 @@ def test_it_starts_once_the_worker_has_its_schedule(world: World) -> None:
     assert run.predicted["iteration_ms"] > 0
     cell = run.job.document["pipelines"] // run.job.document.get("cells", 1)
     assert shape_of(run.job.document).pairs == (cell if schedule.sharing == "temporal" else 1)
-    assert RunEvent.objects.filter(run=run, text__startswith="Its schedule is found").exists()
+    assert RunEvent.objects.filter(run=run, text__startswith="Its schedule was found").exists()
     assert launch_run(world.users["operator"], run.job).search is None  # the job has its schedule
 
 

@@ -35,7 +35,7 @@ def test_agents_that_are_shut_down_stop_their_run_and_it_says_so(world: World, n
     run.refresh_from_db()
     assert (run.status, run.desired_state) == (Status.CANCELLED, Desired.CANCELLED)
     assert run.status_reason == (
-        "Stopped after iteration 42 of 50: the agents of its 3 nodes were shut down, and its ranks with it."
+        "Stopped after iteration 42 of 50: the agents of its 3 nodes were shut down, and its ranks with them."
     )
     assert run.finished_at
     assert "The agents of its 3 nodes were shut down" in run.events.latest("seq").text
@@ -55,7 +55,8 @@ def test_a_part_of_its_agents_shut_down_fails_the_run(world: World, nodes: Nodes
     run.refresh_from_db()
     assert run.status == Status.FAILED
     assert (
-        run.status_reason == f"The agent of {world.nodes[0]} was shut down: the ranks elsewhere lost theirs."
+        run.status_reason
+        == f"The agent of {world.nodes[0]} was shut down, so the ranks on other nodes lost their peers."
     )
 
 

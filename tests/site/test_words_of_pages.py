@@ -25,11 +25,11 @@ def test_a_lane_names_exactly_one_rank(rank: int, stages: int) -> None:
     ("fields", "says"),
     [
         ({}, ""),
-        ({"boundary_why": "mid-1 is draining"}, "mid-1 is draining: it ends after a whole iteration."),
+        ({"boundary_why": "mid-1 is draining"}, "mid-1 is draining: it ends after a complete iteration."),
         (
             {"boundary_why": "mid-1 is draining", "stop_after": 1233, "again": True},
-            "mid-1 is draining: it ends after iteration 1,234; its job then starts again elsewhere, "
-            "from the last checkpoint if any.",
+            "mid-1 is draining: it ends after iteration 1,234; the job then starts again elsewhere, "
+            "from its last checkpoint if there is one.",
         ),
         ({"boundary_why": "mid-1 is draining", "stop_after": 0, "status": Status.CANCELLED}, ""),
     ],

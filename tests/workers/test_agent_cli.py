@@ -86,7 +86,7 @@ def test_joining_keeps_the_credentials_for_their_owner_alone(site: Site, tmp_pat
     assert site.asked["path"] == "/api/v1/nodes/join/"
     assert site.asked["version"] == __version__
     assert (site.asked["token"], site.asked["gpus"], site.asked["ports"]) == ("mj-x", 2, "23000-23009")
-    assert site.asked["host"] == "127.0.0.1", "the address towards the site"
+    assert site.asked["host"] == "127.0.0.1", "the address used to reach the site"
     path = tmp_path / "nodes" / "fresh.env"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert read_environment(path) == ENVIRONMENT

@@ -48,7 +48,7 @@ def test_nobody_listening_is_said_and_waited_for_only_so_long() -> None:
         port = unused.getsockname()[1]
     found = ask(peer(port), SECRET.encode(), 0.3)
     assert (found["ok"], found["rtt_ms"]) == (False, None)
-    assert found["error"] == f"127.0.0.1:{port}: refused: nothing listens there"
+    assert found["error"] == f"127.0.0.1:{port}: refused: no process listens there"
     assert not ask(peer(port, "no-such-host.invalid"), SECRET.encode(), 0.3)["ok"]
 
 

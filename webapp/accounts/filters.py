@@ -101,7 +101,7 @@ def _known(column: str) -> Any:
 class AuditFilterSet(filters.FilterSet):
     q = filters.CharFilter(method="find", label="Find", help_text="Object, message or request id")
     actor = filters.ModelChoiceFilter(queryset=_my_people, label="Who")
-    verb = filters.ChoiceFilter(choices=_known("verb"), label="Did what")
+    verb = filters.ChoiceFilter(choices=_known("verb"), label="Action")
     object_type = filters.ChoiceFilter(choices=_known("object_type"), label="To a")
     team = filters.ModelChoiceFilter(queryset=_my_teams, label="Team")
     since = filters.DateFilter(method="from_day", label="From", widget=DAY)

@@ -16,11 +16,11 @@ from webapp.accounts.models import OPERATORS, Role, Team, User
 from webapp.common.formkit import Sectioned
 
 ROLE_HELP = (
-    "Viewers read; operators also change inventory, plans and runs; admins also manage people and read the "
-    "audit; tenants ask for prefill, and see their own tenancies alone."
+    "Viewers read. Operators also change inventory, plans and runs. Admins also manage people and read the "
+    "audit log. Tenants request prefill and see only their own tenancies."
 )
 
-PASSWORD_HELP = "At least 8 characters; no common password, not digits alone, not like your name."
+PASSWORD_HELP = "At least 8 characters. Not a common password, not only digits, not similar to your name."
 
 
 class ProfileForm(Sectioned, forms.ModelForm):
@@ -29,10 +29,10 @@ class ProfileForm(Sectioned, forms.ModelForm):
     time_zone = forms.ChoiceField(
         required=False,
         choices=lambda: [
-            ("", "As the browser says"),
+            ("", "Time zone of the browser"),
             *((zone, zone) for zone in sorted(available_timezones())),
         ],
-        help_text="Times are shown in it.",
+        help_text="The site shows times in this zone.",
     )
 
     class Meta:
@@ -50,7 +50,9 @@ class TeamForm(Sectioned, forms.ModelForm):
 class InvitationForm(Sectioned, forms.Form):
     """Who is invited into which of the teams that the user is an admin of, as what."""
 
-    email = forms.EmailField(label="E-mail", help_text="Whom the link is for. It works for whoever opens it.")
+    email = forms.EmailField(
+        label="E-mail", help_text="The person you invite. Anyone who opens the link can use it."
+    )
     team = forms.ModelChoiceField(Team.objects.none(), empty_label=None)
     role = forms.ChoiceField(choices=Role.choices, initial=Role.VIEWER, help_text=ROLE_HELP)
 
@@ -67,7 +69,7 @@ class PasswordWords(forms.BaseForm):
         for first, second in (("password1", "password2"), ("new_password1", "new_password2")):
             if first in self.fields:
                 self.fields[first].help_text = PASSWORD_HELP
-                self.fields[second].label, self.fields[second].help_text = "The same again", ""
+                self.fields[second].label, self.fields[second].help_text = "Repeat the password", ""
 
 
 class ChangePasswordForm(PasswordWords, Sectioned, PasswordChangeForm):

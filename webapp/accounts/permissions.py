@@ -56,7 +56,7 @@ def may_manage(actor: Any, user: User) -> bool:
 def require_manager(actor: Any, user: User) -> None:
     """Raise PermissionDenied unless `actor` may act on the whole account of `user`."""
     if not may_manage(actor, user):
-        raise PermissionDenied(f"Only who is an admin of every team that {user} is in may do this.")
+        raise PermissionDenied(f"Only an admin of every team of {user} may do this.")
 
 
 def visible_or_404(queryset: Any, user: Any, **lookup: Any) -> Any:

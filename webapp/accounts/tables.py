@@ -108,7 +108,7 @@ class AuditTable(Table):
     # Each order ends at the id: rows that are alike else would change places between pages and exports.
     at = TimeColumn("When", order_by=("at", "id"))
     actor = tables.Column("Who", order_by=("actor__username", "id"), default="Meridian")
-    verb = tables.Column("Did what", order_by=("verb", "id"))
+    verb = tables.Column("Action", order_by=("verb", "id"))
     object_type = tables.Column("To a", order_by=("object_type", "id"))
     object_label = tables.Column(
         "Called", order_by=("object_label", "id"), attrs={"td": {"class": "wrap path"}}

@@ -60,7 +60,7 @@ def _ask() -> Health:
 
 
 def _sentence(error: Exception) -> str:
-    return f"The broker does not answer ({type(error).__name__}). Runs go on; their reports come later."
+    return f"The broker does not answer ({type(error).__name__}). Runs continue; their reports arrive later."
 
 
 def announce(run_id: int) -> None:

@@ -91,7 +91,7 @@ LABELS = {"user": "username", "team": "name", "plan": "name", "datacenter": "nam
 
 
 class RowChoices(BaseChoiceIterator):
-    """The choices of a ModelChoiceField, read anew each time they are asked for."""
+    """The choices of a ModelChoiceField, read again each time they are asked for."""
 
     def __init__(self, field: forms.ModelChoiceField) -> None:
         self.field = field

@@ -144,7 +144,7 @@ def list_page(
     ----------
     create : (URL name, label) of the button for a new row.
     actions : further buttons of the title row.
-    note : one line beside the title.
+    note : one line next to the title.
     context : what else the template wants.
     """
     found = filter_class(request.GET, queryset=rows, request=request)

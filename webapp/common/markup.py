@@ -10,11 +10,13 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from engine.schedule.registry import name_of
 from webapp.common.additions import templates_at
 from webapp.common.money import dollars
 
 register = template.Library()
 register.filter("dollars", dollars)
+register.filter("policy_name", name_of)
 DASH = "–"
 # How a time is written; static/js/lib/times.js writes the same in the reader's zone.
 STYLES = {"second": "%Y-%m-%d %H:%M:%S", "minute": "%Y-%m-%d %H:%M", "day": "%Y-%m-%d", "clock": "%H:%M:%S"}

@@ -20,12 +20,12 @@ class Numbers(forms.CharField):
             return None
         parts = text.replace(",", " ").split()
         if self.most and len(parts) > self.most:
-            raise forms.ValidationError(f"Give at most {self.most}.")
+            raise forms.ValidationError(f"Enter at most {self.most} values.")
         try:
             numbers = [int(part) if self.whole else float(part) for part in parts]
         except ValueError:
             kind = "whole numbers" if self.whole else "numbers"
-            raise forms.ValidationError(f"Give {kind} separated by commas, such as 1, 2, 4.") from None
+            raise forms.ValidationError(f"Enter {kind} separated by commas, such as 1, 2, 4.") from None
         return numbers
 
     def prepare_value(self, value: Any) -> Any:

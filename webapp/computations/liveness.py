@@ -13,7 +13,7 @@ STALE = timedelta(seconds=6)
 
 
 def beat(name: str = INGEST) -> None:
-    """Say that the part `name` is at work now; after a pause its `since` starts anew."""
+    """Say that the part `name` is at work now; after a pause its `since` starts again."""
     now = timezone.now()
     fresh = Beat.objects.filter(name=name, at__gte=now - STALE).update(at=now)
     if not fresh:

@@ -44,7 +44,7 @@ def sweep_table(sweep: dict[str, Any]) -> Figures:
     rows = sweep["rows"]
     return Figures(
         name="sweep", title=f"Iteration time over {label}",
-        note="each time the fastest parallelism that fits",
+        note="With the fastest parallelism that fits, for each value",
         rows=rows,
         columns=[
             Column(label=label, key="value", unit=unit, decimals=0 if unit == "sequences" else 3),
@@ -81,9 +81,9 @@ def heat_table(found: dict[str, Any]) -> Figures:
         if size > 0
     ]
     return Figures(
-        name="heat", title="Who sends to whom", rows=rows, file_only=True,
+        name="heat", title="Traffic between GPUs", rows=rows, file_only=True,
         columns=[
-            Column(label="From GPUs", key="from"), Column(label="To GPUs", key="to"),
+            Column(label="Sending GPUs", key="from"), Column(label="Receiving GPUs", key="to"),
             Column(label="Bytes", key="bytes", decimals=0),
         ],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Network design: rail-only beside rail-optimised fabrics, and what a model does on them."""
+"""Network design: rail-only compared with rail-optimised fabrics, and a model on them."""
 
 from typing import Any
 
@@ -40,19 +40,20 @@ class NetworkForm(DesignForm):
     gpus = forms.IntegerField(label="GPUs", min_value=1, max_value=MOST_GPUS, initial=32_768)
     gpu_type = forms.ChoiceField(label="GPU type", choices=[(n, n) for n in RATED], initial="h100")
     hb_domain = Numbers(
-        label="HB domains",
+        label="High-bandwidth (HB) domain sizes, GPUs",
         whole=True,
         most=MOST_DOMAINS,
         initial="8, 64, 256",
-        help_text="GPUs that one high-bandwidth domain joins; several.",
+        help_text="GPUs per high-bandwidth domain. Enter several to compare them.",
     )
-    switch_radix = forms.IntegerField(label="Ports a switch", min_value=2, max_value=100_000, initial=64)
+    switch_radix = forms.IntegerField(label="Ports per switch", min_value=2, max_value=100_000, initial=64)
     message_mb = forms.FloatField(
-        label="Message, MB", min_value=0.001, max_value=1e6, initial=1000, required=False,
-        help_text="The whole of a collective over all GPUs; in an all-to-all what each sends. Empty: none.",
+        label="Message size, MB", min_value=0.001, max_value=1e6, initial=1000, required=False,
+        help_text="Buffer of a collective over all GPUs; for an all-to-all, what each GPU sends. Leave "
+        "empty for no collectives.",
     )  # fmt: skip
     model = forms.ChoiceField(
-        choices=[("", "fabric only"), *((n, n) for n in MODELS)], required=False, initial="gpt-1t"
+        choices=[("", "none: fabric only"), *((n, n) for n in MODELS)], required=False, initial="gpt-1t"
     )
     batch = forms.IntegerField(
         label="Batch", min_value=1, max_value=10_000_000, required=False, initial=4096, help_text="Sequences."
@@ -61,33 +62,35 @@ class NetworkForm(DesignForm):
         choices=[(n, n) for n in ("selective", "full", "none")], initial="selective"
     )
     tp = forms.IntegerField(
-        label="TP", min_value=1, required=False, help_text="Empty: the fastest that fits."
+        label="TP", min_value=1, required=False, help_text="Leave empty for the fastest that fits."
     )
     pp = forms.IntegerField(label="PP", min_value=1, required=False)
     interleave = forms.IntegerField(min_value=1, required=False)
     experts = forms.IntegerField(
-        min_value=1, max_value=100_000, required=False, help_text="Empty: a dense model."
+        min_value=1, max_value=100_000, required=False, help_text="Leave empty for a dense model."
     )
-    top_k = forms.IntegerField(label="Experts a token", min_value=1, required=False, initial=2)
-    every = forms.IntegerField(label="in every n-th block", min_value=1, required=False, initial=1)
+    top_k = forms.IntegerField(label="Experts per token", min_value=1, required=False, initial=2)
+    every = forms.IntegerField(label="Expert block interval, blocks", min_value=1, required=False, initial=1)
     hb_gb_s = forms.FloatField(
-        label="HB, GB/s",
+        label="HB domain bandwidth, GB/s",
         min_value=0.001,
         required=False,
-        help_text="A GPU and direction. Empty: the catalogue's.",
+        help_text="Per GPU and direction. Leave empty for the catalogue's value.",
     )
-    nic_gb_s = forms.FloatField(label="NIC, GB/s", min_value=0.001, required=False)
-    port_usd = forms.FloatField(label="Port, $", min_value=0, initial=694)
-    transceiver_usd = forms.FloatField(label="Transceiver, $", min_value=0, initial=199)
-    port_w = forms.FloatField(label="Port, W", min_value=0, initial=18)
-    transceiver_w = forms.FloatField(label="Transceiver, W", min_value=0, initial=9)
+    nic_gb_s = forms.FloatField(label="NIC bandwidth, GB/s", min_value=0.001, required=False)
+    port_usd = forms.FloatField(label="Port price, $", min_value=0, initial=694)
+    transceiver_usd = forms.FloatField(label="Transceiver price, $", min_value=0, initial=199)
+    port_w = forms.FloatField(label="Port power, W", min_value=0, initial=18)
+    transceiver_w = forms.FloatField(label="Transceiver power, W", min_value=0, initial=9)
 
     sweep = forms.ChoiceField(
-        label="Over", required=False,
+        label="Sweep parameter", required=False,
         choices=[("", "nothing"), *((name, f"{label}, {unit}") for name, (label, unit) in SWEPT.items())],
     )  # fmt: skip
     values = Numbers(
-        most=MOST_VALUES, required=False, help_text=f"At most {MOST_VALUES}, such as 25, 50, 100."
+        most=MOST_VALUES,
+        required=False,
+        help_text=f"Enter at most {MOST_VALUES} values, such as 25, 50, 100.",
     )
 
     layout = [
@@ -99,7 +102,7 @@ class NetworkForm(DesignForm):
         ("Model", "", ["model", "batch", "recompute"]),
         ("Parallelism", "", ["tp", "pp", "interleave"]),
         ("Mixture of experts", "", ["experts", "top_k", "every"]),
-        ("Sweep", "one parameter, over all designs", ["sweep", "values"]),
+        ("Sweep", "Vary one parameter, for all designs", ["sweep", "values"]),
         ("Prices", "", ["port_usd", "transceiver_usd", "port_w", "transceiver_w"]),
     ]
 
@@ -139,11 +142,11 @@ class NetworkForm(DesignForm):
     def _sweep(self, parameter: str, values: list[float] | None) -> None:
         """Take the sweep, or say at its fields what is missing or refused."""
         if not parameter:
-            self.add_error("sweep", "Choose what the values are of.")
+            self.add_error("sweep", "Choose the parameter that takes these values.")
         elif not values:
-            self.add_error("values", "Give the values to try.")
+            self.add_error("values", "Enter the values of the parameter.")
         elif "model" not in self.document:
-            self.add_error("sweep", "Choose a model: a fabric alone has no iteration time.")
+            self.add_error("sweep", "Choose a model: without one there is no iteration time to compute.")
         else:
             whole = [int(v) if parameter == "batch" and v.is_integer() else v for v in values]
             try:
@@ -195,16 +198,16 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
         Fact(label=label, value=DASH if saved is None else f"{100 * saved:,.1f}", unit="%",
              beside=f"{kept / 1e6:,.2f} of {whole / 1e6:,.2f} {unit}")
         for label, saved, kept, whole, unit in (
-            ("Rail-only costs less", fabric["cost_saving"], fabric["rail_only"]["cost_usd"],
+            ("Cost saved by rail-only", fabric["cost_saving"], fabric["rail_only"]["cost_usd"],
              fabric["rail_optimised"]["cost_usd"], "M$"),
-            ("and takes less power", fabric["power_saving"], fabric["rail_only"]["power_w"],
+            ("Power saved by rail-only", fabric["power_saving"], fabric["rail_only"]["power_w"],
              fabric["rail_optimised"]["power_w"], "MW"),
         )
     ]  # fmt: skip
     for row in answer.get("collectives") or []:
         if row["op"] == "all_to_all" and row["x"] == size and row["rail_optimised_s"]:
             slower = 100 * (row["rail_only_s"] / row["rail_optimised_s"] - 1)
-            made.append(Fact(label="All-to-all slower", value=f"{slower:,.1f}", unit="%",
+            made.append(Fact(label="All-to-all slowdown", value=f"{slower:,.1f}", unit="%",
                              beside=f"HB {size}, over all GPUs"))  # fmt: skip
     return made + _carried(answer)
 
@@ -216,9 +219,9 @@ def _carried(answer: dict[str, Any]) -> list[Fact]:
     first = f"HB {answer['fabrics'][0]['hb_domain']}"
     share = 100 * traffic["bytes"]["tp"] / traffic["total_bytes"] if traffic["total_bytes"] else 0.0
     return [
-        Fact(label="Bytes an iteration", value=f"{traffic['total_bytes'] / 1e12:,.1f}", unit="TB",
+        Fact(label="Traffic per iteration", value=f"{traffic['total_bytes'] / 1e12:,.1f}", unit="TB",
              beside=f"{first}, {share:.1f} % of them TP"),
-        Fact(label="Pairs that carry none", value=f"{100 * traffic['pairs']['none']:.3f}", unit="%",
+        Fact(label="GPU pairs without traffic", value=f"{100 * traffic['pairs']['none']:.3f}", unit="%",
              beside=f"{first}, of pairs of GPUs"),
     ]  # fmt: skip
 
@@ -243,7 +246,7 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
 
 def _iterations(rows: list[dict[str, Any]]) -> Figures:
     return Figures(
-        name="iterations", title="Iteration time by HB domain", note="the fastest parallelism that fits",
+        name="iterations", title="Iteration time by HB domain", note="With the fastest parallelism that fits",
         rows=rows,
         columns=[
             Column(label="HB", key="hb_domain", decimals=0),
@@ -264,7 +267,7 @@ def _iterations(rows: list[dict[str, Any]]) -> Figures:
 def _parts(rows: list[dict[str, Any]]) -> Figures:
     """What the chart of an iteration's parts draws."""
     return Figures(
-        name="parts", title="Parts of an iteration", note="they add up: nothing overlaps",
+        name="parts", title="Parts of an iteration", note="The parts add up: nothing overlaps",
         rows=[row for row in rows if row["feasible"]],
         columns=[
             Column(label="HB", key="hb_domain", decimals=0),
@@ -277,7 +280,7 @@ def _parts(rows: list[dict[str, Any]]) -> Figures:
 def _collectives(rows: list[dict[str, Any]]) -> Figures:
     return Figures(
         name="collectives", title="Collectives over all GPUs",
-        note="at nominal rates; of an all-to-all the message of one pair",
+        note="At nominal rates; for an all-to-all the message is that of one pair",
         rows=[{**row, "name": COLLECTIVES[row["op"]]} for row in rows],
         columns=[
             Column(label="HB", key="x", decimals=0), Column(label="Domains", key="y", decimals=0, wide=True),
@@ -296,7 +299,8 @@ def _fabrics(fabrics: list[dict[str, Any]]) -> Figures:
             saving = {n: fabric[n] for n in ("cost_saving", "power_saving")} if kind == "rail_only" else {}
             rows.append({"hb_domain": fabric["hb_domain"], "design": label, **fabric[kind], **saving})
     return Figures(
-        name="fabrics", title="Fabrics", note="Clos of the fewest tiers; prices as given", rows=rows,
+        name="fabrics", title="Fabrics", note="Clos network with the fewest tiers, at the prices "
+        "entered", rows=rows,
         columns=[
             Column(label="HB", key="hb_domain", decimals=0), Column(label="Fabric", key="design"),
             Column(label="Tiers", key="tiers", decimals=0, wide=True),
@@ -323,7 +327,7 @@ def _traffic(traffic: dict[str, Any]) -> Figures:
         for kind, label in kinds.items()
     ]
     return Figures(
-        name="traffic", title="Traffic of one iteration", note="summed from the collectives", rows=rows,
+        name="traffic", title="Traffic of one iteration", note="Sum of all collectives", rows=rows,
         columns=[
             Column(label="", key="kind"),
             Column(label="Bytes", key="bytes", unit="TB", decimals=2, scale=1e-12),
@@ -335,11 +339,11 @@ def _traffic(traffic: dict[str, Any]) -> Figures:
 def _failures(failures: list[dict[str, Any]]) -> Figures:
     rows = [{**row, "design": row["design"].replace("_", "-")} for row in failures]
     return Figures(
-        name="failures", title="After a failure", note="of the first HB domain above", rows=rows,
+        name="failures", title="After a failure", note="For the first HB domain size above", rows=rows,
         columns=[
             Column(label="Failure of", key="case"), Column(label="Fabric", key="design"),
             Column(label="GPUs lost", key="gpus_lost", decimals=0),
-            Column(label="Iteration", key="iteration_s", unit="s, no spares", decimals=3),
+            Column(label="Iteration", key="iteration_s", unit="s, without spares", decimals=3),
             Column(label="Slow-down", key="slowdown", unit="×", decimals=3, wide=True),
             Column(label="Spares", key="spares", decimals=0, wide=True),
             Column(label="Iteration", key="spared_iteration_s", unit="s, with spares", decimals=3, wide=True),
@@ -372,7 +376,8 @@ def _heat(answer: dict[str, Any]) -> Matrix | None:
 
 page = DesignPage(
     title="Network design",
-    lead="Rail-only beside rail-optimised: cost, power, iteration times, collectives, traffic, failures.",
+    lead="Compares rail-only and rail-optimised networks: cost, power, iteration times, collectives, "
+    "traffic, failures.",
     command="network", script="js/design.js", form=NetworkForm, answer=_answer, facts=_facts, tables=_tables,
     charts=_charts, heat=_heat,
 )  # fmt: skip

@@ -8,6 +8,7 @@ from engine.cluster.gpus import catalogue
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.plan.swap.models import known_models
+from engine.plan.swap.pipelines import NAMES
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
 from webapp.common.figures import Column, Fact, Figures
@@ -22,44 +23,53 @@ MOST_ROWS = 12  # of a step that the page shows; its file has all
 
 class SwapForm(DesignForm):
     model = forms.ChoiceField(choices=[(n, n) for n in known_models()], initial="gpt-3-6.7b")
-    micro_batch = forms.IntegerField(label="Sequences a mini-batch", min_value=1, max_value=10_000, initial=1)
+    micro_batch = forms.IntegerField(
+        label="Mini-batch size, sequences", min_value=1, max_value=10_000, initial=1
+    )
     gpu = forms.ChoiceField(label="GPU type", choices=[(n, n) for n in catalogue()], initial="v100")
     memory_gib = forms.FloatField(
         label="Memory, GiB",
         min_value=0.1,
         max_value=10_000,
         required=False,
-        help_text="Empty: the catalogue's.",
+        help_text="Leave empty for the catalogue's value.",
     )
-    host_to_device_gb_s = forms.FloatField(label="Host to device, GB/s", min_value=0.01, required=False)
+    host_to_device_gb_s = forms.FloatField(
+        label="Host-to-device bandwidth, GB/s", min_value=0.01, required=False
+    )
     mfu = forms.FloatField(label="MFU", min_value=0.01, max_value=1, initial=0.4)
     dtype_bytes = forms.TypedChoiceField(
         label="Numbers", choices=[(4, "4 bytes"), (2, "2 bytes")], coerce=int, initial=4
     )
     recompute = forms.BooleanField(required=False, initial=True)
     accumulation = forms.IntegerField(
-        min_value=1, max_value=100_000, required=False, help_text="Mini-batches a step. Empty: the fewest."
+        min_value=1,
+        max_value=100_000,
+        required=False,
+        help_text="Mini-batches per step. Leave empty for the fewest.",
     )
     resident = forms.TypedChoiceField(
-        label="Sub-models on the GPU", choices=[(2, "2"), (1, "1, as printed")],
+        label="Sub-models on the GPU", choices=[(2, "2"), (1, "1, as in the paper")],
         coerce=int, initial=2,
     )  # fmt: skip
-    gradients = forms.ChoiceField(choices=[("host", "to the host"), ("device", "stay")], initial="host")
+    gradients = forms.ChoiceField(choices=[("host", "on the host"), ("device", "stay")], initial="host")
     workers = forms.IntegerField(min_value=1, max_value=1_000_000, required=False, initial=4)
     global_batch = forms.IntegerField(
-        min_value=1, required=False, initial=64, help_text="Mini-batches of all workers between updates."
+        min_value=1, required=False, initial=64, help_text="Mini-batches of all workers between two updates."
     )
-    allreduce_gbps = forms.FloatField(label="All-reduce, Gbps", min_value=1e-6, required=False, initial=0.4)
+    allreduce_gbps = forms.FloatField(
+        label="All-reduce bandwidth, Gbit/s", min_value=1e-6, required=False, initial=0.4
+    )
     stages = forms.IntegerField(
         label="Pipeline stages", min_value=1, max_value=256, required=False, initial=4
     )
     microbatches = forms.IntegerField(min_value=1, max_value=4096, required=False, initial=8)
     mbps = Numbers(
-        label="Networks, Mbps",
+        label="Networks, Mbit/s",
         most=MOST_NETWORKS,
         required=False,
         initial="400, 800, 10000",
-        help_text="Between pipeline stages.",
+        help_text="Bandwidth between pipeline stages. Enter several to compare them.",
     )
 
     layout = [
@@ -67,7 +77,7 @@ class SwapForm(DesignForm):
         ("GPU", "", ["gpu", "memory_gib", "host_to_device_gb_s", "mfu"]),
         ("Swapping", "", ["accumulation", "resident", "gradients"]),
         ("Fleet", "", ["workers", "global_batch", "allreduce_gbps"]),
-        ("Pipelines to compare with", "", ["stages", "microbatches", "mbps"]),
+        ("Compared with pipelines", "", ["stages", "microbatches", "mbps"]),
     ]
 
     def compose(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -108,11 +118,12 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
         Fact(label="Utilization", value=f"{100 * answer['utilization']:.1f}", unit="%", beside="of a step"),
         Fact(label="Step", value=f"{answer['step_s']:,.3f}", unit="s",
              beside=f"{answer['stall_s']:,.3f} s of it waiting"),
-        Fact(label="A step runs", value=f"{steps:,}", unit="mini-batch" if steps == 1 else "mini-batches",
+        Fact(label="Accumulation", value=f"{steps:,}", unit="mini-batch" if steps == 1 else "mini-batches",
              beside=f"loads {_count(answer['loads_per_step'], 'sub-model', 'sub-models')}"),
-        Fact(label="A mini-batch", value=f"{answer['seconds_per_minibatch_gpu']:,.3f}", unit="s",
-             beside="of one GPU"),
-        Fact(label="Host memory", value=f"{answer['host_bytes'] / GIB:,.1f}", unit="GiB", beside="a worker"),
+        Fact(label="Mini-batch", value=f"{answer['seconds_per_minibatch_gpu']:,.3f}", unit="s",
+             beside="GPU time"),
+        Fact(label="Host memory", value=f"{answer['host_bytes'] / GIB:,.1f}", unit="GiB",
+             beside="per worker"),
     ]  # fmt: skip
     reduced = answer["allreduce_s"]
     said = "" if reduced is None else f"all-reduce {reduced:,.2f} s"
@@ -133,7 +144,8 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
              for i, part in enumerate(answer["sub_models"])]  # fmt: skip
     made = [
         Figures(
-            name="sub-models", title="Sub-models", note="fewest, then least cut, then earliest", rows=parts,
+            name="sub-models", title="Sub-models", note="Fewest sub-models, then least data cut, then "
+            "earliest cuts", rows=parts,
             columns=[
                 Column(label="", key="number", decimals=0), Column(label="Layers", key="layers"),
                 Column(label="Memory", key="memory_bytes", unit="GiB", decimals=3, scale=1 / GIB),
@@ -146,13 +158,13 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
     if answer["compare"]:
         made.append(
             Figures(
-                name="compare", title="Beside other ways", note="wall time × GPUs over mini-batches",
-                rows=answer["compare"],
+                name="compare", title="Compared with", note="GPU time: wall time × GPUs ÷ mini-batches",
+                rows=[{**row, "method": NAMES[row["policy"]]} for row in answer["compare"]],
                 columns=[
-                    Column(label="Policy", key="policy"), Column(label="Network", key="link"),
-                    Column(label="A mini-batch", key="seconds_per_minibatch_gpu", unit="GPU s", decimals=4),
+                    Column(label="Method", key="method"), Column(label="Network", key="link"),
+                    Column(label="Mini-batch", key="seconds_per_minibatch_gpu", unit="GPU s", decimals=4),
                     Column(label="Busy", key="utilization", unit="%", decimals=1, scale=100, wide=True),
-                    Column(label="Swap plan faster", key="speedup", unit="×", decimals=2),
+                    Column(label="Speed-up of the swap plan", key="speedup", unit="×", decimals=2),
                 ],
             )
         )  # fmt: skip
@@ -165,7 +177,8 @@ def _step(spans: list[dict[str, Any]]) -> Figures:
     """What the chart of one step draws."""
     rows = [{**span, "number": span.get("chunk", 0) + 1} for span in sorted(spans, key=lambda s: s["start"])]
     return Figures(
-        name="step", title="One step", note="what computes and what loads", rows=rows, most=MOST_ROWS,
+        name="step", title="One step", note="What computes and what loads, over "
+        "time", rows=rows, most=MOST_ROWS,
         columns=[
             Column(label="Op", key="op"), Column(label="Sub-model", key="number", decimals=0),
             Column(label="Start", key="start", unit="s", decimals=3),
@@ -194,7 +207,7 @@ def _charts(answer: dict[str, Any]) -> dict[str, Any]:
 
 page = DesignPage(
     title="Swap plan",
-    lead="One model on one GPU that cannot hold it: parts that run while others load.",
+    lead="Trains a model on one GPU that cannot hold it: one part runs while the next one loads.",
     command="swap", script="js/design.js", form=SwapForm, answer=_answer, facts=_facts, tables=_tables,
     charts=_charts,
 )  # fmt: skip

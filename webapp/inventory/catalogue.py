@@ -172,10 +172,10 @@ def region_notes(values: Mapping[str, Any]) -> list[str]:
     region = regions().get(values.get("region", ""))
     if region is None:
         return []
-    said = [f"Place and time zone of {region.name}: {REGIONS_SOURCE}."]
+    said = [f"Location and time zone of {region.name}: {REGIONS_SOURCE}."]
     if "price_per_gpu_hour" in values:
         price = prices_in(region.name)[values["gpu_type"]]
-        said.append(f"Price: {price.instance} on demand, {PRICES_SOURCE}; put in what you pay.")
+        said.append(f"Price: {price.instance} on demand, {PRICES_SOURCE}. Enter what you pay.")
     return said
 
 
@@ -199,14 +199,13 @@ def suggestion(a: DataCenter, b: DataCenter) -> Suggestion:
     here, there = position(a), position(b)
     if here is None or there is None:
         names = " and ".join(missing)
-        why = (
-            f"The catalogue offers nothing: {names} {'has' if len(missing) == 1 else 'have'} no coordinates."
-        )
+        has = "has" if len(missing) == 1 else "have"
+        why = f"No suggestion from the catalogue: {names} {has} no coordinates."
         return Suggestion(values={}, why=why, least_ms=None)
     least = least_latency_ms(here, there)
     path = path_between(here, there)
     if path is None:
-        why = "The catalogue has no measurement between places near these two."
+        why = "The catalogue has no measurement between locations near these two."
         return Suggestion(values={}, why=why, least_ms=least)
     found = {
         "latency_ms": path.latency_ms,

@@ -47,7 +47,7 @@ class DataCenterForm(InventoryForm):
 
     country = forms.ChoiceField(
         choices=lambda: [("", "–"), *((code, f"{name} ({code})") for code, name in _by_name(countries()))],
-        required=False, help_text="Its law holds for data that is kept or processed there.",
+        required=False, help_text="The law of this country applies to data stored or processed there.",
     )  # fmt: skip
     time_zone = forms.ChoiceField(
         label="Time zone", choices=lambda: [("", "–"), *((zone, zone) for zone in time_zones())],
@@ -59,8 +59,8 @@ class DataCenterForm(InventoryForm):
     )
     layout = [
         ("Data centre", "", ["team", "name", "place", "country", "time_zone", "intra_gbps"]),
-        ("GPUs", "Nodes say how many there are", ["gpu_type", "price_per_gpu_hour"]),
-        ("On the map", "Empty: placed by hand", ["latitude", "longitude"]),
+        ("GPUs", "Nodes report how many there are", ["gpu_type", "price_per_gpu_hour"]),
+        ("On the map", "Leave empty to set the location later", ["latitude", "longitude"]),
     ]
 
     class Meta:
@@ -72,8 +72,8 @@ class DataCenterForm(InventoryForm):
             "longitude": "Longitude, °",
         }
         help_texts = {
-            "name": "As in us-east.",
-            "intra_gbps": "Between two nodes of this data centre; data-parallel all-reduce runs over it.",
+            "name": "For example us-east.",
+            "intra_gbps": "Between two nodes of this data centre. The data-parallel all-reduce uses it.",
         }
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
@@ -105,7 +105,7 @@ class DataCenterForm(InventoryForm):
         if "team" in cleaned:
             self.instance.team = cleaned["team"]
         if (cleaned.get("latitude") is None) != (cleaned.get("longitude") is None):
-            self.add_error("longitude", "Give both latitude and longitude, or neither.")
+            self.add_error("longitude", "Enter both latitude and longitude, or neither.")
         return cleaned
 
 
@@ -113,7 +113,7 @@ class PoolForm(InventoryForm):
     """Another GPU type in a data centre, or another price of one."""
 
     gpu_type = forms.ChoiceField(label="GPU type", choices=gpu_types)
-    layout = [("GPU pool", "Nodes say how many there are", ["dc", "gpu_type", "price_per_gpu_hour"])]
+    layout = [("GPU pool", "Nodes report how many there are", ["dc", "gpu_type", "price_per_gpu_hour"])]
 
     class Meta:
         model = GpuPool
@@ -141,11 +141,14 @@ class LinkForm(InventoryForm):
             "a": "Data centre",
             "b": "and data centre",
             "latency_ms": "Latency one way, ms",
-            "bandwidth_gbps": "Bandwidth a node pair, Gbit/s",
-            "connections": "TCP connections a node pair",
+            "bandwidth_gbps": "Bandwidth per node pair, Gbit/s",
+            "connections": "TCP connections per node pair",
             "egress_price_per_gb": "Egress, $/GB",
         }
-        help_texts = {"connections": "Empty: as many as the bandwidth takes at this latency. 1: single TCP."}
+        help_texts = {
+            "connections": "Leave empty for as many as the bandwidth needs at this latency. Enter 1 for a "
+            "single connection."
+        }
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -166,5 +169,5 @@ class LinkForm(InventoryForm):
             cleaned["a"], cleaned["b"] = b, a
         pair = WanLink.objects.filter(a=cleaned["a"], b=cleaned["b"]).exclude(pk=self.instance.pk)
         if pair.exists():
-            self.add_error("b", f"There is a link between {a} and {b} already.")
+            self.add_error("b", f"A link between {a} and {b} exists already.")
         return cleaned

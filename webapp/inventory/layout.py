@@ -93,7 +93,7 @@ def frame_of(
 def spread(boxes: Sequence[Box], *, wide: float = WIDE, high: float = HIGH) -> list[Box]:
     """`boxes`, one after the other, each at the free spot nearest to where it wants to be.
 
-    Free is what is GAP from those before it and inside the frame. Only spots beside a box or the frame are
+    Free is what is GAP from those before it and inside the frame. Only spots next to a box or the frame are
     tried, for the nearest free one is the wanted one or such a spot. Where no room is left, a box stays where
     it wants to be.
     """
@@ -190,7 +190,7 @@ def _inside(box: Box, wide: float, high: float) -> Box:
 
 
 def _spots(box: Box, others: Sequence[Box], wide: float, high: float) -> list[tuple[float, float]]:
-    """Where `box` stands as it wants to, or beside others or the frame on either axis; all in the frame."""
+    """Positions of `box` inside the frame: its own, or next to others or to the frame on either axis."""
     left, right = EDGE + box.wide / 2, wide - EDGE - box.wide / 2
     top, foot = EDGE + box.high / 2, high - EDGE - box.high / 2
     xs, ys = {box.x, left, right}, {box.y, top, foot}

@@ -57,5 +57,5 @@ def measurement_use(request: HttpRequest, pk: int, measurement: int) -> HttpResp
     except ValidationError as error:
         messages.error(request, f"The measurement cannot be used: {' '.join(error.messages)}")
     else:
-        messages.success(request, f"New plans reckon with {row}. Plans made before keep theirs.")
+        messages.success(request, f"New plans use {row}. Older plans keep their values.")
     return redirect("inventory:link-detail", pk=pk)

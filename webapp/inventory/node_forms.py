@@ -14,8 +14,8 @@ from webapp.inventory.models import GpuPool, Node, free_ports
 class NodeForm(InventoryForm):
     layout = [
         ("Node", "", ["name", "pool"]),
-        ("Hardware", "The machine says so itself when it joins", ["gpus", "device"]),
-        ("Network", "Where other nodes reach it", ["host", "port_from", "port_to"]),
+        ("Hardware", "The machine reports its own when it joins", ["gpus", "device"]),
+        ("Network", "The address at which other nodes reach it", ["host", "port_from", "port_to"]),
     ]
 
     class Meta:
@@ -23,9 +23,9 @@ class NodeForm(InventoryForm):
         fields = ["name", "pool", "gpus", "device", "host", "port_from", "port_to"]
         labels = {"host": "Address", "port_from": "First port", "port_to": "Last port"}
         help_texts = {
-            "name": "Its broker user and queue carry this name; it cannot be changed later.",
-            "host": "Host name or IP address of its own. A machine that joins gives its own.",
-            "port_from": "Empty: a range that no other node on this host has. A firewall must let these in.",
+            "name": "Also the name of the node's broker user and queue. It cannot be changed later.",
+            "host": "Host name or IP address. A machine that joins reports its own.",
+            "port_from": "Leave empty for a free range on this host. Firewalls must allow these ports.",
         }
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
@@ -47,12 +47,12 @@ class NodeForm(InventoryForm):
             self.instance.dc = cleaned["pool"].dc
         first, last = cleaned.get("port_from"), cleaned.get("port_to")
         if (first is None) != (last is None) and not {"port_from", "port_to"} & self.errors.keys():
-            self.add_error("port_to", "Give both the first and the last port, or neither.")
+            self.add_error("port_to", "Enter both the first and the last port, or neither.")
         elif first is None and cleaned.get("host") and cleaned.get("gpus"):
             ports = free_ports(cleaned["host"], cleaned["gpus"], but=self.instance.pk)
             cleaned["port_from"], cleaned["port_to"] = ports
         elif first is not None and last is not None and first > last:
-            self.add_error("port_to", f"Comes before the first port, {first}.")
+            self.add_error("port_to", f"Must not be less than the first port, {first}.")
         return cleaned
 
 
@@ -60,7 +60,7 @@ class DrainForm(forms.Form):
     """What becomes of the runs that are on a node or in a data centre."""
 
     runs = forms.ChoiceField(
-        label="The runs that are there",
+        label="Running runs",
         choices=services.DrainRuns.choices,
         widget=forms.RadioSelect,
         initial=services.DrainRuns.FINISH,

@@ -28,7 +28,7 @@ class NodeTable(Table):
     host = tables.Column("Address")
     clock_offset_ms = NumberColumn("Clock", unit="ms")
     version = tables.Column("Agent")
-    last_seen = TimeColumn("Last heard", style="ago")
+    last_seen = TimeColumn("Last heartbeat", style="ago")
 
     narrow = ("name", "state", "gpus", "busy")
 
@@ -69,7 +69,7 @@ class NodeTable(Table):
 
 
 def draining_mark() -> str:
-    """A second state beside the first: it is given no more work."""
+    """A second state, in addition to the first: the node gets no more work."""
     return state("stopping", "Draining")
 
 

@@ -30,7 +30,7 @@ from webapp.inventory.selectors.details import last_trial
 from webapp.inventory.selectors.nodes import node_page, nodes_for_lists, reach_matrix
 
 JOINS_PER_MINUTE = 20  # of one address
-BROKER_SILENT = ("broker", "does not answer, so nobody can join now", "try again soon")
+BROKER_SILENT = ("broker", "does not answer, so no machine can join now", "try again soon")
 LARGEST_JOIN = 256 * 1024  # bytes
 MOST_SHOWN = 40  # nodes in the matrix
 
@@ -39,7 +39,7 @@ nodes = Pages(
     one="node",
     title="Nodes",
     form=NodeForm,
-    empty="No node yet. Add one to a data centre, and copy the command with which the machine joins.",
+    empty="No nodes yet. Add one to a data centre, then copy the join command and run it on the machine.",
     rows=nodes_for_lists,
     whole=lambda: Node.objects.select_related("dc__team", "pool"),
     table=NodeTable,
@@ -129,7 +129,7 @@ def node_join(request: HttpRequest) -> JsonResponse:
     except (redis.RedisError, OSError):
         return _refused(*BROKER_SILENT, status=503)
     if tries > JOINS_PER_MINUTE:
-        answer = _refused("address", "too many tries within a minute", "wait a minute, then try again")
+        answer = _refused("address", "too many attempts within a minute", "wait a minute, then try again")
         answer["Retry-After"] = "60"
         return answer
     if int(request.META.get("CONTENT_LENGTH") or 0) > LARGEST_JOIN:
@@ -159,7 +159,7 @@ def node_enrol(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         credentials = services.enrol_node(request.user, node)
     except (redis.RedisError, OSError):
-        messages.error(request, f"{node} has its old credentials still: {BROKER_AWAY}")
+        messages.error(request, f"{node} still has its old credentials: {BROKER_AWAY}")
         return redirect("inventory:node-detail", pk=pk)
     response = _node_page(request, node, credentials)
     response["Cache-Control"] = "no-store"
@@ -173,9 +173,9 @@ def node_revoke(request: HttpRequest, pk: int) -> HttpResponse:
     require(request.user, node.dc.team, ADMINS)
     try:
         services.revoke_node(request.user, node)
-        messages.success(request, f"The credentials of {node} are void, and its connections are cut.")
+        messages.success(request, f"The credentials of {node} are revoked and its connections are closed.")
     except (redis.RedisError, OSError):
-        messages.error(request, f"{node} has its credentials still: {BROKER_AWAY}")
+        messages.error(request, f"{node} still has its credentials: {BROKER_AWAY}")
     return redirect("inventory:node-detail", pk=pk)
 
 
@@ -196,9 +196,9 @@ def _drain(request: HttpRequest, thing: Node | DataCenter) -> HttpResponse:
     form = DrainForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         ended = services.drain(request.user, thing, form.cleaned_data["runs"])
-        told = f"{thing} is given no more work."
+        told = f"{thing} gets no more work."
         runs = "1 run ends" if ended == 1 else f"{ended} runs end"
-        messages.success(request, f"{told} {runs} after a whole iteration." if ended else told)
+        messages.success(request, f"{told} {runs} after a complete iteration." if ended else told)
         return redirect(_page_of(thing))
     context = {
         "title": f"Drain {thing}?",
@@ -225,7 +225,7 @@ def datacenter_resume(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _resume(request: HttpRequest, thing: Node | DataCenter) -> HttpResponse:
     services.resume(request.user, thing)
-    messages.success(request, f"{thing} is given work again.")
+    messages.success(request, f"{thing} gets work again.")
     return redirect(_page_of(thing))
 
 
@@ -288,7 +288,7 @@ def link_measure(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         services.measure_link(request.user, link)
     except InputError as error:
-        messages.error(request, f"Nothing was measured: {error.allowed}.")
+        messages.error(request, f"No measurement was started: {error.allowed}.")
     return redirect(reverse("inventory:link-detail", args=[pk]) + "#trial")
 
 
@@ -307,8 +307,8 @@ def _online(**where: Any) -> Any:
 def _probe(request: HttpRequest, thing: Any, pairs: list[tuple[Node, Node]], back: str) -> HttpResponse:
     try:
         rows = services.probe_nodes(request.user, thing, pairs)
-        tries = "1 try was" if len(rows) == 1 else f"{len(rows)} tries were"
-        messages.success(request, f"{tries} asked for. Answers come within seconds.")
+        tries = "1 test was" if len(rows) == 1 else f"{len(rows)} tests were"
+        messages.success(request, f"{tries} started. Results appear within seconds.")
     except InputError as error:
-        messages.error(request, f"Nothing was tried: {error.allowed}.")
+        messages.error(request, f"No test was started: {error.allowed}.")
     return redirect(back)

@@ -81,7 +81,7 @@ class Pages:
         thing = visible_or_404(self.whole(), request.user, pk=pk)
         require(request.user, services.team_of(thing))
         form = self.form(request.POST or None, instance=thing, user=request.user)
-        return self._form_page(request, form, f"Change {thing}", self._url(thing), **self._crumbs(thing))
+        return self._form_page(request, form, f"Edit {thing}", self._url(thing), **self._crumbs(thing))
 
     def delete(self, request: HttpRequest, pk: int) -> HttpResponse:
         thing = visible_or_404(self.whole(), request.user, pk=pk)
@@ -95,13 +95,13 @@ class Pages:
             except services.Blocked as error:
                 blocked = str(error)
             except (redis.RedisError, OSError):
-                blocked = f"{thing} is still there: {BROKER_AWAY}"
+                blocked = f"{thing} was not deleted: {BROKER_AWAY}"
         context = {
             "title": f"Delete {thing}?",
             "object": thing,
             "blocked": blocked,
             "cancel_url": self._url(thing),
-            "text": f"The {self.one} {thing} will be gone for good.",
+            "text": f"The {self.one} {thing} will be deleted permanently.",
             "submit_label": f"Delete {thing}",
             **self._crumbs(thing),
         }

@@ -87,7 +87,7 @@ class PoolTable(Table):
 class LinkTable(Table):
     pair = tables.Column("Link", accessor="pk", order_by=("a__name", "b__name"))
     latency_ms = NumberColumn("One way", unit="ms", decimals=1)
-    bandwidth_gbps = NumberColumn("Bandwidth", unit="Gbit/s a node pair", decimals=2)
+    bandwidth_gbps = NumberColumn("Bandwidth", unit="Gbit/s per node pair", decimals=2)
     connections = NumberColumn("Connections", default="auto")
     egress_price_per_gb = NumberColumn("Egress", unit="$/GB", decimals=3)
     source = tables.Column("Values from", accessor="pk", orderable=False)
@@ -110,7 +110,7 @@ class MeasurementTable(Table):
     at = TimeColumn()
     source = tables.Column()
     latency_ms = NumberColumn("One way", unit="ms", decimals=2)
-    bandwidth_gbps = NumberColumn("Bandwidth", unit="Gbit/s a node pair", decimals=3)
+    bandwidth_gbps = NumberColumn("Bandwidth", unit="Gbit/s per node pair", decimals=3)
     connections = NumberColumn("Connections")
     actor = tables.Column("By", default="Meridian")
     use = tables.TemplateColumn(
@@ -127,7 +127,7 @@ class MeasurementTable(Table):
 
 class GpuTypeTable(Table):
     name = tables.LinkColumn("inventory:gputype-detail", args=[tables.A("name")], verbose_name="GPU type")
-    label = tables.Column("What it is")
+    label = tables.Column("Description")
     have = NumberColumn("Registered", unit="GPUs")
     fp8 = NumberColumn("FP8", unit="TFLOP/s", decimals=0)
     half = NumberColumn("BF16 or FP16", unit="TFLOP/s", decimals=0)

@@ -8,9 +8,9 @@ from webapp.jobs.models import Run
 # Where a run that goes on has its state from, by the word of a `recovery` event.
 FROM = {
     "memory": "from the memory of its machines",
-    "peer": "with replicas giving their state to what was lost",
+    "peer": "with the state copied from replicas",
     "checkpoint": "from its last checkpoint",
-    "start": "from the beginning: nothing was saved",
+    "start": "from the beginning: there was no checkpoint",
 }
 Cost = dict[str, Any]
 
@@ -36,7 +36,7 @@ def adaptation(event: dict[str, Any]) -> Cost:
 
 
 def failure(reason: str, *, done: int, saved: int | None) -> Cost:
-    """Of a run that failed: what is done again where it is resumed, or tried anew from the beginning."""
+    """Of a run that failed: what is done again where it is resumed, or tried again from the beginning."""
     return {"kind": "failure", "what": reason[:300], "again": max(0, done - (saved or 0)), "saved": saved}
 
 

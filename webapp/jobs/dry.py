@@ -11,6 +11,7 @@ from engine.job.fields import TrainLink
 from engine.job.job import TrainJob
 from engine.job.memory import StageMemory, stage_memory
 from engine.job.planned import wants_search
+from engine.schedule.registry import name_of
 from webapp.accounts.models import Team
 from webapp.common import broker
 from webapp.inventory.models import GpuPool, Node, WanLink
@@ -80,9 +81,9 @@ def _told(job: TrainJob) -> str:
     schedule = (
         f"its schedule is searched for after the launch, for up to {job.time_limit_s:g} s"
         if wants_search(job)
-        else "a schedule exists"
+        else "its schedule exists"
     )
-    return f"{job.stages} stages, {job.pipelines} pipelines, {job.policy}: {schedule}."
+    return f"{job.stages} stages, {job.pipelines} pipelines, schedule {name_of(job.policy)}: {schedule}."
 
 
 def memory_check(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Check:
@@ -99,7 +100,7 @@ def memory_check(job: TrainJob, memory: list[StageMemory], named: Mapping[str, G
             if pool:
                 shares.append((stage.total_bytes / pool.gpu.memory_bytes, stage, pool))
     if not shares:
-        return Check(name="Memory", ok=False, text="The GPU type of no stage is known.", blocks=True)
+        return Check(name="Memory", ok=False, text="The GPU type of the stages is not known.", blocks=True)
     share, stage, pool = max(shares, key=lambda row: row[0])
     sold, searched = stage.serving_bytes, wants_search(job)
     text = (
@@ -132,7 +133,7 @@ def _hosts(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool
         if not held or len(held) < len(known):
             continue  # not known, or said by the check of its GPUs
         text = (
-            f"{len(stages)} ranks need {_size(sum(stages))}, the largest {_size(max(stages))}; the machines"
+            f"{len(stages)} ranks need {_size(sum(stages))}, the largest {_size(max(stages))}. The machines"
             f" of its nodes have {_size(sum(held))}, the largest {_size(max(held))}."
         )
         if sum(stages) > sum(held) or max(stages) > max(held):
@@ -174,17 +175,17 @@ def _links(job: TrainJob, named: Mapping[str, GpuPool]) -> Iterator[Check]:
 
 def _link(name: str, known: WanLink | None, assumed: TrainLink) -> Check:
     if known is None:
-        return Check(name=name, ok=False, text="The inventory holds no such link any more.")
+        return Check(name=name, ok=False, text="This link is no longer in the inventory.")
     figures = f"{known.latency_ms:g} ms one way, {known.bandwidth_gbps:g} Gbit/s per node pair"
     if (known.latency_ms, known.bandwidth_gbps) == (assumed.latency_ms, assumed.bandwidth_gbps):
         return Check(name=name, ok=True, text=f"{figures}.")
     old = f"{assumed.latency_ms:g} ms and {assumed.bandwidth_gbps:g} Gbit/s"
-    return Check(name=name, ok=False, text=f"{figures}, but the plan counts on {old}.")
+    return Check(name=name, ok=False, text=f"{figures}, but the plan assumes {old}.")
 
 
 def _broker() -> Check:
     health = broker.health()
-    return Check(name="Broker", ok=health.ok, text=health.text or "Answers: nodes can be told to start.")
+    return Check(name="Broker", ok=health.ok, text=health.text or "The broker answers: nodes can be started.")
 
 
 def _size(count: float) -> str:

@@ -11,6 +11,7 @@ from engine.job.fields import RUNNABLE
 from engine.job.job import TrainJob
 from engine.job.memory import most_layers
 from engine.prefill.placement import MOST_RESERVE_MS
+from engine.schedule.registry import name_of
 from webapp.accounts.models import Team
 from webapp.common.formkit import Sectioned
 from webapp.inventory.selectors import pools
@@ -36,7 +37,7 @@ PREFILL = (
     "kv_budget_gb",
     "reserve_ms",
 )
-# Of the document's section `recovery`, beside how often: their fields.
+# Of the document's section `recovery`, other than how often: their fields.
 RECOVERY = {"wait_s": "recovery_wait_s", "layers_per_gpu": "recovery_layers_per_gpu"}
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
 NEEDS_MEMORY = (
@@ -84,82 +85,102 @@ class JobForm(Sectioned, forms.Form):
     steps = forms.IntegerField(label="Iterations", min_value=1, max_value=10**9)
     lr = forms.FloatField(label="Learning rate", min_value=1e-9, max_value=1000)
     clip = forms.FloatField(
-        label="Clip gradients at", min_value=1e-9, max_value=1e15, required=False, help_text="Empty: do not."
+        label="Gradient clipping, norm",
+        min_value=1e-9,
+        max_value=1e15,
+        required=False,
+        help_text="Largest norm of all gradients together. Leave empty to clip nothing.",
     )
     seed = forms.IntegerField(min_value=0, max_value=2**31 - 1)
-    policy = forms.ChoiceField(choices=[(name, name) for name in RUNNABLE])
+    policy = forms.ChoiceField(choices=[(policy, name_of(policy)) for policy in RUNNABLE])
     sharing = forms.ChoiceField(
-        label="WAN links", required=False,
-        choices=[("", "The policy's own"), ("temporal", "Temporal"), ("spatial", "Spatial")],
+        label="WAN link sharing", required=False,
+        choices=[("", "As the policy does it"), ("temporal", "Temporal"), ("spatial", "Spatial")],
     )  # fmt: skip
     microbatches = forms.IntegerField(label="Microbatches", min_value=1, max_value=10_000)
-    micro_batch = forms.IntegerField(label="Sequences a microbatch", min_value=1, max_value=100_000)
+    micro_batch = forms.IntegerField(label="Microbatch size, sequences", min_value=1, max_value=100_000)
     memory_limit = forms.IntegerField(
-        label="Most microbatches held", min_value=1, max_value=10_000, required=False,
-        help_text="Of one stage at once; empty: no limit.",
+        label="Activation limit, microbatches", min_value=1, max_value=10_000, required=False,
+        help_text="How many microbatches' activations a stage may hold at once. Leave empty for no limit.",
     )  # fmt: skip
     validation_every = forms.IntegerField(
-        label="Validation every", min_value=1, max_value=10**9, required=False,
-        help_text="Iterations; on text that is never trained on, the end of every file. Empty: none.",
+        label="Validation interval, iterations", min_value=1, max_value=10**9, required=False,
+        help_text="Validates on the end of every text file, which is never trained on. Leave empty to "
+        "skip validation.",
     )  # fmt: skip
     checkpoint_dir = forms.CharField(
-        label="Checkpoints in", max_length=500, required=False,
-        help_text="A folder that all nodes share, or a URL such as s3://…; empty: none.",
+        label="Checkpoint location", max_length=500, required=False,
+        help_text="A folder that all nodes share, or a URL such as s3://… Leave empty to save no "
+        "checkpoints.",
     )  # fmt: skip
     checkpoint_every = forms.IntegerField(
-        label="A checkpoint every", min_value=1, max_value=10**9, required=False, help_text="Iterations."
+        label="Checkpoint interval, iterations", min_value=1, max_value=10**9, required=False
     )
     recoveries = forms.IntegerField(
-        label="Recoveries an hour", min_value=1, max_value=10_000, required=False,
-        help_text="So often it goes on by itself after a failure; empty: a failure ends the run.",
+        label="Restarts per hour", min_value=1, max_value=10_000, required=False,
+        help_text="How often per hour the run may restart after a failure. Leave empty to stop at the "
+        "first failure.",
     )  # fmt: skip
     recovery_wait_s = forms.FloatField(
-        label="Wait for a machine, s", min_value=0.001, max_value=86_400, required=False,
-        help_text="One that is gone, before the run goes on with fewer GPUs. Empty: 120.",
+        label="Wait for a lost machine, s", min_value=0.001, max_value=86_400, required=False,
+        help_text="How long to wait before the run continues on fewer GPUs. Leave empty for 120 s.",
     )  # fmt: skip
     recovery_layers_per_gpu = forms.IntegerField(
-        label="Most layers of a GPU", min_value=1, max_value=100_000, required=False,
-        help_text="Where fewer GPUs are left than stages; empty: then it fails.",
+        label="Layers per GPU, at most", min_value=1, max_value=100_000, required=False,
+        help_text="Lets a GPU take over layers if fewer GPUs than stages are left. Leave empty to stop "
+        "the run instead.",
     )  # fmt: skip
     adapt_percent = forms.IntegerField(
-        label="Plan anew beyond, %", min_value=1, max_value=1000, required=False,
-        help_text="So far ops or transfers may be off their planned times; empty: the schedule stays.",
+        label="Re-plan threshold, %", min_value=1, max_value=1000, required=False,
+        help_text="Re-plan when ops or transfers differ from the plan by more than this. Leave empty to "
+        "keep the schedule.",
     )  # fmt: skip
     adapt_policy = forms.ChoiceField(
-        label="Plan anew with", required=False, choices=[("", "The same policy"), ("auto", "auto, a search")],
-        help_text="A search runs beside training and takes CPU of its first rank.",
+        label="Policy of the new plan", required=False,
+        choices=[("", "The same policy"), ("auto", "Automatic, a search")],
+        help_text="A search uses CPU time on the machine of the first rank while training runs.",
     )  # fmt: skip
     prefill_checkpoint = forms.CharField(
         label="Model", max_length=500, required=False,
-        help_text="A folder with a Hugging Face Llama, the same on every node; empty: nothing is sold.",
+        help_text="Folder of a Hugging Face Llama model, at the same path on every node. Leave empty to "
+        "sell no prefill.",
     )  # fmt: skip
     prefill_name = forms.CharField(
-        label="Called", max_length=128, required=False, help_text="Empty: as its folder."
+        label="Model name",
+        max_length=128,
+        required=False,
+        help_text="The name that tenants use. Leave empty for the folder's name.",
     )
     prefill_latency_a_ms = forms.FloatField(
-        label="A chunk takes, ms", min_value=0, required=False,
-        help_text="On one GPU, as meridian profile --prefill prints a_ms, b_ms and c_ms.",
+        label="Latency of a chunk, a, ms", min_value=0, required=False,
+        help_text="Latency of a chunk of n tokens on one GPU is a + b·n + c·n². meridian profile "
+        "--prefill prints the three.",
     )  # fmt: skip
-    prefill_latency_b_ms = forms.FloatField(label="and for each token, ms", min_value=0, required=False)
+    prefill_latency_b_ms = forms.FloatField(label="Latency per token, b, ms", min_value=0, required=False)
     prefill_latency_c_ms = forms.FloatField(
-        label="and for each token squared, ms", min_value=0, required=False
+        label="Latency per token squared, c, ms", min_value=0, required=False
     )
     prefill_chunk_tokens = forms.IntegerField(
-        label="Least tokens of a chunk", min_value=1, required=False, help_text="Empty: prompts stay whole."
+        label="Smallest chunk, tokens",
+        min_value=1,
+        required=False,
+        help_text="Leave empty to keep prompts whole.",
     )
     prefill_weight_budget_gb = forms.FloatField(
-        label="Weights of a GPU, GB", min_value=1e-3, required=False, help_text="At most; empty: 2."
+        label="Weight budget per GPU, GB", min_value=1e-3, required=False, help_text="Leave empty for 2 GB."
     )
     prefill_pp_degree = forms.IntegerField(
-        label="GPUs that share the model", min_value=1, required=False,
-        help_text="Same-rank GPUs of so many neighbouring cells; it divides the job's cells. Empty: 1.",
+        label="GPUs per model copy", min_value=1, required=False,
+        help_text="Splits the model over the same stage of this many adjacent cells; must divide the "
+        "number of cells. Leave empty for 1.",
     )  # fmt: skip
     prefill_kv_budget_gb = forms.FloatField(
-        label="KV caches of a GPU, GB", min_value=1e-3, required=False, help_text="Empty: 1."
+        label="KV cache budget per GPU, GB", min_value=1e-3, required=False, help_text="Leave empty for 1 GB."
     )
     prefill_reserve_ms = forms.FloatField(
-        label="Places kept ahead, ms", min_value=0, max_value=MOST_RESERVE_MS, required=False,
-        help_text="Beyond a full queue: who can begin within this has a place for good. Empty: 0.",
+        label="Reservation window, ms", min_value=0, max_value=MOST_RESERVE_MS, required=False,
+        help_text="When the queue is full, still accept requests that can start within this time. Leave "
+        "empty for 0.",
     )  # fmt: skip
     idempotency_key = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
 
@@ -171,7 +192,7 @@ class JobForm(Sectioned, forms.Form):
         ("Failures", "", ["recoveries", *RECOVERY.values()]),
         (
             "Prefill",
-            "Tenants' prompts in the bubbles of this run",
+            "Serve tenants' prompts in the bubbles of this run",
             [_prefill_field(path) for path in PREFILL],
         ),
     ]
@@ -226,14 +247,14 @@ class JobForm(Sectioned, forms.Form):
         if most is None:
             return
         field = self.fields["recovery_layers_per_gpu"]
-        field.help_text = f"{field.help_text} {most} fit."
+        field.help_text = f"{field.help_text} At most {most} fit."
         if not document.get("recovery"):
             self.initial["recovery_layers_per_gpu"] = most
 
     def _refuse_too_many_layers(self) -> None:
         asked, most = self.cleaned_data["recovery_layers_per_gpu"], _most_layers(self.document, self._team)
         if self.cleaned_data["recoveries"] and asked and most is not None and asked > most:
-            raise InputError("recovery.layers_per_gpu", asked, f"no more than {most} fit into its memory")
+            raise InputError("recovery.layers_per_gpu", asked, f"at most {most} fit into its memory")
 
     def _dry(self, document: dict[str, Any]) -> dict[str, Any]:
         return dry_run_document(document, self._team, seats=self._seats)
@@ -297,7 +318,7 @@ class JobForm(Sectioned, forms.Form):
         where, every = cleaned["checkpoint_dir"], cleaned["checkpoint_every"]
         settings = dict(document.pop("checkpoint", None) or {})
         if where and not every:
-            raise InputError("checkpoint_every", every, "say after how many iterations")
+            raise InputError("checkpoint_every", every, "enter the checkpoint interval in iterations")
         if where:
             document["checkpoint"] = {**settings, "dir": where, "every": every}
         document.pop("resume", None)
@@ -306,7 +327,7 @@ class JobForm(Sectioned, forms.Form):
 class CloneForm(JobForm):
     """A job like that of a run."""
 
-    resume = forms.BooleanField(label="Go on from the run's last checkpoint", required=False)
+    resume = forms.BooleanField(label="Continue from the run's last checkpoint", required=False)
     layout = [
         (title, note, [*names, "resume"] if title == "Checkpoints" else names)
         for title, note, names in JobForm.layout
@@ -319,7 +340,9 @@ class CloneForm(JobForm):
         resume = self.fields["resume"]
         resume.disabled = run.saved_step is None
         resume.help_text = (
-            f"After iteration {run.saved_step:,}." if run.saved_step is not None else "It has saved none."
+            f"Saved after iteration {run.saved_step:,}."
+            if run.saved_step is not None
+            else "The run has saved no checkpoint."
         )
 
     def _checkpoints(self, document: dict[str, Any], cleaned: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ def run_clone(request: HttpRequest, pk: int) -> HttpResponse:
     return _launch_page(
         request, form, lambda values: clone_run(request.user, run, document=form.document, **values),
         title=f"Clone {run}", run=run, cancel_url=reverse("jobs:run-detail", args=[pk]),
-        note="a new job with the values below; data centres, links and model stay as they were",
+        note="A new job with the values below. Data centres, links and model stay the same.",
     )  # fmt: skip
 
 
@@ -157,12 +157,12 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
 
 def _note(option: dict[str, Any], kept: dict[str, Any], placement: Computation | None) -> str:
     """What stays the plan's; and, where it keeps memory for prefill, what is left to be said."""
-    where = "the plan's" if placement is None else f"that of {placement.name}"
-    note = f"D = {option['dp_cells']}; where its stages lie is {where}"
+    where = "the plan's own" if placement is None else f"that of {placement.name}"
+    note = f"D = {option['dp_cells']}; the placement of its stages is {where}"
     if not kept:
         return note
     room = f"{kept['weight_budget_gb']:g} GB for weights and {kept['kv_budget_gb']:g} GB for KV caches"
-    return f"{note}, and so is {room} on each GPU: name the model under Prefill to sell its bubbles"
+    return f"{note}. Each GPU keeps {room} free: enter a model under Prefill to sell the bubbles"
 
 
 def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
@@ -179,7 +179,7 @@ def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         request, form,
         lambda values: launch_placement(request.user, placement, placed=form.placed, **values),
         title=f"Launch {placement.name}", cancel_url=reverse("placement:placement-detail", args=[pk]),
-        note="a job whose ranks compute on the GPUs where the placement puts them",
+        note="A job whose ranks run on the GPUs that the placement chose.",
     )  # fmt: skip
 
 

@@ -116,7 +116,7 @@ class Run(models.Model):
     secret = models.CharField(max_length=64, editable=False)  # ranks know each other by it
     rendezvous_port = models.PositiveIntegerField(null=True)
     # {iteration_ms, utilization, spans: [[rank, code…]]}, as it holds since an iteration: that of the launch
-    # until the run plans anew or goes on with fewer GPUs (what held before: PastPrediction).
+    # until the run re-plans or goes on with fewer GPUs (what held before: PastPrediction).
     predicted = models.JSONField(default=dict)
     predicted_since = models.PositiveIntegerField(default=0)
     result = models.JSONField(null=True)

@@ -43,7 +43,7 @@ def move_on(run: Run, spec_of: Callable[[Run, Node], LaunchSpec]) -> Run | None:
     spec = _of_job(spec_of(run, first), run)
     found = smaller(spec, {r.rank for r in ranks if (r.node_id, r.gpu) in free})
     if isinstance(found, Infeasible):
-        _stays(run, f"It cannot go on without {first.name}. {shortage.text}; {found.reason}.")
+        _stays(run, f"It cannot continue without {first.name}. {shortage.text}; {found.reason}.")
         return None
     said = smaller_layout(change(spec, found.applied(spec), f"{first.name} did not return")["layout"])
     return _queued(run, said, found, placed=bool(job.seats))
@@ -59,11 +59,11 @@ def _queued(run: Run, why: str, found: Layout | None = None, *, placed: bool = F
     if not services.settle_move(run):
         return None
     again = max(0, run.done - (run.saved_step or 0))
-    whence = "its last checkpoint" if run.saved_step is not None else "the beginning: nothing was saved"
-    cost = f"Takes the place of {run}, from {whence}; {again:,} iterations are done again."
+    whence = "its last checkpoint" if run.saved_step is not None else "the beginning: there was no checkpoint"
+    cost = f"Replaces {run}, from {whence}; {again:,} iterations are repeated."
     document = found.job.model_dump(mode="json", exclude_none=True) if found else None
     new = services.move_run(run, f"{why} {cost}", document, _seats(found) if found and placed else ())
-    text = f"{why} It goes on as {new}, from {whence}; {again:,} iterations are done again."
+    text = f"{why} It continues as {new}, from {whence}; {again:,} iterations are repeated."
     services.add_mark(run, MarkLevel.WARN, text, cost=disturbances.move(run, new, again=again))
     return new
 

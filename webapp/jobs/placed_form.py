@@ -29,14 +29,15 @@ class PlacedForm(JobForm):
     heads = forms.IntegerField(min_value=1, max_value=1024)
     seq = forms.IntegerField(label="Sequence", min_value=1, max_value=65536)
     forward_ms = forms.FloatField(
-        label="Forward, ms", min_value=0.001, max_value=1e9,
-        help_text="Of one microbatch on one stage, as emulated GPUs take it; others take their own time.",
+        label="Forward time, ms", min_value=0.001, max_value=1e9,
+        help_text="Of one microbatch on one stage. Only emulated GPUs use these times.",
     )  # fmt: skip
-    backward_ms = forms.FloatField(label="Backward, ms", min_value=0.001, max_value=1e9)
-    recompute_ms = forms.FloatField(label="Recompute, ms", min_value=0, max_value=1e9, required=False)
+    backward_ms = forms.FloatField(label="Backward time, ms", min_value=0.001, max_value=1e9)
+    recompute_ms = forms.FloatField(label="Recompute time, ms", min_value=0, max_value=1e9, required=False)
     activation_bytes = forms.IntegerField(
-        label="Message, bytes", min_value=1, max_value=10**11, required=False,
-        help_text="One microbatch's activation or gradient, between emulated GPUs; empty: as computed.",
+        label="Message size, bytes", min_value=1, max_value=10**11, required=False,
+        help_text="Activation or gradient of one microbatch between emulated GPUs. Leave empty to compute "
+        "it from the model.",
     )  # fmt: skip
 
     layout = [

@@ -1,4 +1,4 @@
-"""What the engine predicts of a job, as span codes: at launch, and where a run plans anew."""
+"""What the engine predicts of a job, as span codes: at launch, and where a run re-plans."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,7 +38,9 @@ def adapted_payload(
     schedule = parse_schedule(event["schedule"])
     size = (schedule.stages, schedule.pipelines, schedule.microbatches)
     if size != (job.stages, job.cell_pipelines, job.microbatches_of_step):
-        raise ValueError(f"a schedule of {size} (stages, pipelines, microbatches) is none of this job")
+        raise ValueError(
+            f"a schedule of {size} (stages, pipelines, microbatches) does not belong to this job"
+        )
     scenario = as_taken(job, schedule, of_rows(event["times"]))
     return _payload(job, predict(job, schedule=schedule, scenario=scenario), seats)
 

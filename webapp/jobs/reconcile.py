@@ -117,7 +117,7 @@ def _trouble(run: Run, rank: RankState) -> str:
         and node.last_seen > rank.state_since + REPORT_LAG
         and not _reported(run, rank)
     ):
-        return f"{services.place(rank)} is gone: its node no longer knows of it."
+        return f"{services.place(rank)} is gone: its node does not know it any more."
     return ""
 
 
@@ -153,13 +153,13 @@ def _start(run: Run, send: Send) -> None:
         late = [rank for rank in _ranks(run) if rank.state != RankStatus.RUNNING]
         who = services.place(late[0]) + (f" and {len(late) - 1} more" if len(late) > 1 else "")
         services.fail_run(
-            run, f"Did not start within {settings.START_TIMEOUT_S:.0f} s: {who} did not get ready."
+            run, f"Did not start within {settings.START_TIMEOUT_S:.0f} s: {who} did not become ready."
         )
         return
     try:
         _dispatch(run, send)
     except BrokerDown:
-        services.wait_for(run, "Waits for the broker: it does not answer. Tried again every 2 s")
+        services.wait_for(run, "Waits for the broker, which does not answer. The site retries every 2 s")
         raise
     services.wait_for(run, _waits(run))
 
@@ -177,7 +177,7 @@ def _dispatch(run: Run, send: Send) -> None:
 def _waits(run: Run) -> str:
     waiting = [rank for rank in _ranks(run) if rank.state != RankStatus.RUNNING]
     total = run.ranks.count()
-    return f"Waits for {len(waiting)} of {total} ranks to get ready" if waiting else ""
+    return f"Waits for {len(waiting)} of {total} ranks to become ready" if waiting else ""
 
 
 def _stop(run: Run, send: Send) -> None:
@@ -209,7 +209,10 @@ def _not_waited_for(run: Run, left: list[RankState]) -> list[RankState]:
 def _unheard(ranks: list[RankState]) -> str:
     nodes = ", ".join(sorted({rank.node.name for rank in ranks}))
     gpus = "1 GPU" if len(ranks) == 1 else f"{len(ranks)} GPUs"
-    return f"{gpus} of {nodes} did not say that they ended: they are told again, and taken until then."
+    return (
+        f"{gpus} of {nodes} did not confirm that they stopped. The site asks again and keeps them "
+        "reserved until they do."
+    )
 
 
 def _surely_gone(run: Run, rank: RankState, asked: datetime) -> bool:

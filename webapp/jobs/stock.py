@@ -50,13 +50,13 @@ class Supply:
     def shortage(self, name: str) -> Shortage | None:
         """Why the pool called `name` cannot give what is needed; None where it can."""
         if self.gone:
-            return Shortage(text=f"{name} has no GPU pool any more", for_good=True)
+            return Shortage(text=f"{name} no longer has a GPU pool", for_good=True)
         if self.idle >= self.needed:
             return None
         gpus = f"{self.needed} GPU" if self.needed == 1 else f"{self.needed} GPUs"
         text = f"Waits for {gpus} in {name}, {self.idle} {'is' if self.idle == 1 else 'are'} idle"
         if self.total < self.needed:
-            return Shortage(text=f"{text}: there are {self.total} in all", needs_action=True)
+            return Shortage(text=f"{text}: there are {self.total} in total", needs_action=True)
         if self.online < self.needed:
             away = self.total - self.online - self.resting
             why = [f"{away} do not answer"] if away else []

@@ -15,5 +15,5 @@ def run_list(request: HttpRequest) -> HttpResponse:
         rows=Run.objects.visible_to(request.user).for_lists(),
         filter_class=RunFilterSet,
         table_class=RunTable,
-        empty="No run yet. Launch one from a plan.",
+        empty="No runs yet. Open a plan and launch an option.",
     )

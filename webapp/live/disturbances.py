@@ -93,15 +93,15 @@ def _recovered(cost: Cost) -> str:
 def _adapted(cost: Cost) -> str:
     before, after = (f"{cost[name]:,.0f} ms" for name in ("before_ms", "after_ms"))
     if not cost["replanned"]:
-        return f"with the same schedule: none is better; an iteration should now take {before}"
+        return f"with the same schedule, as none is better; an iteration should now take {before}"
     how = f"an iteration should now take {after} instead of {before}"
-    return f"with another schedule from iteration {cost['iteration'] + 1:,} on: {how}"
+    return f"with another schedule from iteration {cost['iteration'] + 1:,}: {how}"
 
 
 def _failed(cost: Cost) -> str:
     if cost["saved"] is None:
-        return "it failed; nothing was saved"
-    return f"it failed; Resume goes on after iteration {cost['saved']:,}"
+        return "it failed without a checkpoint"
+    return f"it failed; Resume continues after iteration {cost['saved']:,}"
 
 
 def _moved(cost: Cost) -> str:

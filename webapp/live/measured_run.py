@@ -43,7 +43,7 @@ OP_TIMES = ("forward_ms", "backward_ms", "recompute_ms")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStage:
-    """Medians over the replicas of a stage, beside what its run was planned with."""
+    """Medians over the replicas of a stage, next to the planned times of its run."""
 
     name: str
     measured: OpTimes
@@ -59,7 +59,7 @@ class MeasuredStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLink:
-    """The rate of a node pair while it sent, beside the cap that is in use; None: not in the inventory."""
+    """The rate of a node pair while it sent, next to the cap in use; None: not in the inventory."""
 
     name: str
     gbps: float
@@ -162,7 +162,7 @@ def offered_to_plan(request: HttpRequest, pk: int) -> tuple[dict[str, Any] | Non
     run = visible_or_404(Run.objects.select_related("job__team"), request.user, pk=pk)
     found = measured(run)
     if found is None:
-        told = f"{run} has measured no whole iteration yet, or its spans are not kept any more."
+        told = f"{run} has no complete iteration yet, or its spans are no longer kept."
         messages.info(request, told)
         return None, {"measured": None}
     return initial_of_run(found), {"measured": found}

@@ -101,13 +101,13 @@ class DeskState(models.TextChoices):
     CLOSED = "closed", "Closed"
 
 
-# A desk says something every second; one that has said nothing for so long is not used.
+# A prefill coordinator says something every second; one that has said nothing for so long is not used.
 DESK_SILENT_S = 10.0
 
 
 class DeskQuerySet(models.QuerySet["Desk"]):
     def visible_to(self, user: Any) -> DeskQuerySet:
-        """Desks of the runs that `user` sees."""
+        """Prefill coordinators of the runs that `user` sees."""
         return self.filter(run__in=Run.objects.visible_to(user))
 
     def usable(self) -> DeskQuerySet:
@@ -148,7 +148,7 @@ class Desk(models.Model):
 
 
 class PrefillCounts(models.Model):
-    """What a desk did in some time. `refused` and `failed` are {reason: requests}.
+    """What a prefill coordinator did in some time. `refused` and `failed` are {reason: requests}.
 
     missed : delivered after their objective.  prefill_ms : GPU time, over all `gpus` of the data centre.
     waited_ms : that training ops were due while a chunk still ran, over all of them.
@@ -176,7 +176,10 @@ class PrefillCounts(models.Model):
 
 
 class PrefillSecond(PrefillCounts):
-    """A desk's report of about a second, which ended at `t` (Unix seconds). waiting: requests then."""
+    """A prefill coordinator's report of about a second.
+
+    t : Unix seconds of its end.  waiting : requests that wait at that time.
+    """
 
     t = models.FloatField()
     paused = models.BooleanField()

@@ -22,8 +22,10 @@ def ending(run: Run) -> str:
     """Why and after which iteration a run is about to end; empty where it is not."""
     if run.is_over or not run.boundary_why:
         return ""
-    when = f"iteration {run.stop_ordinal:,}" if run.stop_ordinal else "a whole iteration"
-    again = "; its job then starts again elsewhere, from the last checkpoint if any" if run.again else ""
+    when = f"iteration {run.stop_ordinal:,}" if run.stop_ordinal else "a complete iteration"
+    again = (
+        "; the job then starts again elsewhere, from its last checkpoint if there is one" if run.again else ""
+    )
     return f"{run.boundary_why}: it ends after {when}{again}."
 
 

@@ -6,7 +6,10 @@ from django.conf import settings
 
 @shared_task(name="live.retention")
 def retention() -> None:
-    """Drop details that are older than what is kept: spans, times by rank, seconds of desks, log lines."""
+    """Drop details that are older than what is kept.
+
+    These are spans, times by rank, seconds of prefill coordinators, and log lines.
+    """
     from webapp.jobs import services as jobs
     from webapp.live import services
 

@@ -99,7 +99,7 @@ def run_trace(request: HttpRequest, pk: int) -> HttpResponse:
     run = visible_or_404(Run.objects.select_related("job"), request.user, pk=pk)
     there = kept(run)
     if there is None:
-        return JsonResponse({"error": "No spans of this run are kept."}, status=404)
+        return JsonResponse({"error": "This run has no stored spans."}, status=404)
     try:
         last = _iteration(request, "to", there[1])
         made = trace(run, _iteration(request, "from", max(there[0], last - 9)), last)

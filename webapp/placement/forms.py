@@ -40,55 +40,60 @@ class PlacementForm(Sectioned, forms.Form):
     """`question` holds what the computation reads once the form is valid (see `document_of`)."""
 
     name = forms.CharField(max_length=80)
-    source = forms.ChoiceField(choices=list(SOURCES.items()), label="Devices from")
+    source = forms.ChoiceField(choices=list(SOURCES.items()), label="Source of devices")
     datacenters = forms.ModelMultipleChoiceField(
         DataCenter.objects.none(), label="Data centres", required=False, widget=forms.CheckboxSelectMultiple
     )
-    device = forms.ChoiceField(
-        choices=[("gpu", "a GPU"), ("node", "a node")], label="A device is", required=False
-    )
+    device = forms.ChoiceField(choices=[("gpu", "a GPU"), ("node", "a node")], label="Device", required=False)
     regions = forms.MultipleChoiceField(
         choices=[(name, name) for name in REGIONS if name in AWS], required=False,
         widget=forms.CheckboxSelectMultiple, initial=list(REGIONS),
     )  # fmt: skip
-    each = forms.IntegerField(label="Devices in each", min_value=1, max_value=512, required=False, initial=8)
+    each = forms.IntegerField(
+        label="Devices per region", min_value=1, max_value=512, required=False, initial=8
+    )
     case = forms.ChoiceField(
         choices=[(name, scenarios.case(name).title) for name in scenarios.names()], required=False,
         initial="worldwide",
     )  # fmt: skip
     document = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 8, "spellcheck": "false"}), required=False,
-        label="Document", help_text="JSON or YAML, as meridian place reads it.",
+        label="Document", help_text="JSON or YAML, in the format of meridian place.",
     )  # fmt: skip
-    file = forms.FileField(required=False, label="or a file of it")
+    file = forms.FileField(required=False, label="Document file")
     stages = forms.IntegerField(min_value=1, max_value=MOST_DEVICES, required=False, initial=4)
     data_parallel = forms.IntegerField(
         label="Pipelines", min_value=1, max_value=MOST_DEVICES, required=False,
-        help_text="Empty: as many as the devices give.",
+        help_text="Leave empty to use all devices.",
     )  # fmt: skip
     model = forms.ChoiceField(
-        choices=[("", "bytes as given"), *((name, name) for name in MODELS)],
+        choices=[("", "bytes entered below"), *((name, name) for name in MODELS)],
         required=False,
         initial="llama-3-8b",
     )
     batch = forms.IntegerField(
         min_value=1, max_value=10_000_000, required=False, initial=1024,
-        help_text="Sequences an iteration, of all pipelines.",
+        help_text="Sequences per iteration, all pipelines together.",
     )  # fmt: skip
     dp_bytes = forms.FloatField(
-        label="Gradients of a stage, bytes", min_value=0, max_value=1e15, required=False,
-        help_text="Empty: from the model, in fp16.",
+        label="Gradients per stage, bytes", min_value=0, max_value=1e15, required=False,
+        help_text="Leave empty to compute it from the model in fp16.",
     )  # fmt: skip
     pp_bytes = forms.FloatField(
-        label="A pipeline hands on, bytes", min_value=0, max_value=1e15, required=False,
-        help_text="In an iteration, in one direction. Empty: from the model.",
+        label="Pipeline traffic per hop, bytes", min_value=0, max_value=1e15, required=False,
+        help_text="Per iteration, in one direction. Leave empty to compute it from the model.",
     )  # fmt: skip
     seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, required=False, initial=0)
     evaluations = forms.IntegerField(
-        min_value=1, max_value=MOST_EVALUATIONS, required=False, help_text="Partitions looked at, at most."
+        min_value=1,
+        max_value=MOST_EVALUATIONS,
+        required=False,
+        help_text="How many partitions the search may evaluate.",
     )
     baselines = forms.BooleanField(
-        required=False, initial=True, label="Compare with random, Kernighan–Lin, genetic"
+        required=False,
+        initial=True,
+        label="Compare with random placement, Kernighan–Lin and a genetic algorithm",
     )
 
     # The plan and its option whose GPUs are placed, where it is of one.
@@ -97,10 +102,10 @@ class PlacementForm(Sectioned, forms.Form):
 
     layout = [
         ("Placement", "", ["team", "name"]),
-        ("Devices", "and the links between them", [
+        ("Devices", "The placement also uses the links between them", [
             "source", "datacenters", "device", "regions", "each", "case", "document", "file",
         ]),
-        ("Grid", "stages × pipelines = devices", ["stages", "data_parallel"]),
+        ("Grid", "Stages × pipelines must equal the number of devices", ["stages", "data_parallel"]),
         ("Traffic", "", ["model", "batch", "dp_bytes", "pp_bytes"]),
         ("Search", "", ["evaluations", "seed", "baselines"]),
     ]  # fmt: skip
@@ -115,7 +120,7 @@ class PlacementForm(Sectioned, forms.Form):
         if self.placed:
             plan, option = self.placed
             gpus = ", ".join(f"{name} {count:,}" for name, count in option["gpus_used"].items())
-            told = f"At most the GPUs that D = {option['dp_cells']} of {plan} uses: {gpus}."
+            told = f"At most the GPUs of D = {option['dp_cells']} in {plan}: {gpus}."
             self.fields["datacenters"].help_text = told
             self.fields["device"].choices = [("gpu", "a GPU")]  # type: ignore[attr-defined]
 
@@ -181,7 +186,7 @@ class PlacementForm(Sectioned, forms.Form):
             raise InputError("document", "", "paste a document, or choose a file")
         document = read_document(text, "document")
         if not isinstance(document, dict):
-            raise InputError("document", type(document).__name__, "must be an object of fields")
+            raise InputError("document", type(document).__name__, "must be an object with named fields")
         devices = parse(PlacementRequest, document).devices
         if devices > MOST_DEVICES:
             raise InputError("latency_ms", f"{devices} rows", f"at most {MOST_DEVICES} devices on this page")
@@ -191,11 +196,11 @@ class PlacementForm(Sectioned, forms.Form):
         if values["source"] == "regions":
             if not values["regions"] or not values["each"]:
                 name = "each" if values["regions"] else "regions"
-                raise InputError(name, None, "required where devices come from the regions")
+                raise InputError(name, None, "required if the devices come from the regions")
             network = of_regions(values["regions"], values["each"])
         else:
             if not values["datacenters"]:
-                raise InputError("datacenters", None, "choose the data centres to place devices of")
+                raise InputError("datacenters", None, "choose at least one data centre")
             most = {pool.pk: count for pool, count in gpus_of(*self.placed).items()} if self.placed else None
             network = of_inventory(list(values["datacenters"]), values["device"] or "gpu", most)
         if network.devices > MOST_DEVICES:
@@ -218,7 +223,9 @@ def _grid(values: dict[str, Any], devices: int) -> dict[str, int]:
             raise InputError("stages", stages, allowed)
         pipelines = devices // stages
     if stages * pipelines > devices:
-        allowed = f"{stages} stages × {pipelines} pipelines want {stages * pipelines} devices of {devices}"
+        allowed = (
+            f"{stages} stages × {pipelines} pipelines need {stages * pipelines} devices; there are {devices}"
+        )
         raise InputError("data_parallel", pipelines, allowed)
     return {"stages": stages, "data_parallel": pipelines}
 
@@ -236,7 +243,7 @@ def _traffic(values: dict[str, Any], grid: dict[str, int]) -> dict[str, float]:
         return made
     if not values["model"]:
         missing = "dp_bytes" if "dp_bytes" not in made else "pp_bytes"
-        raise InputError(missing, None, "give it, or a model that it follows from")
+        raise InputError(missing, None, "enter the bytes, or a model to compute them from")
     model = preset(values["model"], stages=grid["stages"])
     sequences = (values["batch"] or 1) / grid["data_parallel"]
     of_model = {

@@ -229,7 +229,8 @@ def _note(unlinked: list[str]) -> str:
     if not unlinked:
         return ""
     return (
-        f"No link joins {', '.join(unlinked)}: their figures here are of the shortest way over others. A run "
+        f"No link joins {', '.join(unlinked)}: their figures here are those of the shortest path over "
+        "other links. A run "
         f"cannot send over it: the search counts them {SLOWER_UNLINKED:,.0f} times slower, and uses them "
         "only where nothing else is possible."
     )
@@ -274,7 +275,9 @@ def _between(
             ways = [dcs[a].pk, dcs[b].pk]
             if not nx.has_path(graph, *ways):
                 pair = f"{dcs[a].name} – {dcs[b].name}"
-                raise InputError("datacenters", pair, "must be joined by WAN links, if only over others")
+                raise InputError(
+                    "datacenters", pair, "must be connected by WAN links, directly or over other data centres"
+                )
             if not graph.has_edge(*ways):
                 unlinked.append((a, b))
                 ways = nx.shortest_path(graph, *ways, weight="ms")

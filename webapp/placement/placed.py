@@ -43,7 +43,9 @@ def placed_job(
     """
     found = found or (None if placement.is_open else (placement.answer or {}).get("placement"))
     if found is None:
-        raise InputError("placement", placement.name, "has no answer yet: a run needs groups and pipelines")
+        raise InputError(
+            "placement", placement.name, "has no result yet: a run needs its groups and pipelines"
+        )
     ways = found["pipelines"]
     seats = {device: seat for way in ways for device, seat in zip(way, _seats(placement, way), strict=True)}
     nodes = _nodes(placement, seats)
@@ -71,14 +73,18 @@ def placed_job(
 
 def _seats(placement: Computation, way: list[int]) -> list[tuple[str, int]]:
     if placement.request["source"] != "inventory":
-        raise InputError("placement", placement.name, "is not of the inventory: its devices are no GPUs here")
+        raise InputError(
+            "placement",
+            placement.name,
+            "was not made from the inventory, so its devices are not GPUs of the site",
+        )
     known = network_from(placement.request["network"]).seats
     if not known:
-        allowed = "was made before placements kept their nodes: place the devices again (Edit as a new one)"
+        allowed = "does not record its nodes: place the devices again (Copy and edit)"
         raise InputError("placement", placement.name, allowed)
     seats = [known[device] for device in way]
     if None in seats:
-        allowed = "places whole nodes with several GPUs, and a rank computes on one: place GPUs instead"
+        allowed = "places whole nodes with several GPUs, but a rank runs on one GPU: place GPUs instead"
         raise InputError("placement", placement.name, allowed)
     return [(seat[0], seat[1]) for seat in seats if seat is not None]
 
@@ -97,7 +103,7 @@ def _nodes(placement: Computation, seats: dict[int, tuple[str, int]]) -> dict[st
         elif gpu >= node.gpus:
             gone.add(f"GPU {gpu} of {name}")
     if gone:
-        allowed = "the inventory does not hold these any more: place the devices again"
+        allowed = "these are no longer in the inventory: place the devices again"
         raise InputError("placement", ", ".join(sorted(gone)), allowed)
     return nodes
 
@@ -106,7 +112,7 @@ def _trained(training: dict[str, Any], nodes: dict[str, Node]) -> dict[str, Any]
     """`training` on the device that all nodes have."""
     devices = sorted({node.device for node in nodes.values()})
     if len(devices) > 1:
-        raise InputError("placement", ", ".join(devices), "its nodes must all be of one device")
+        raise InputError("placement", ", ".join(devices), "its nodes must all have the same device kind")
     if devices[0] == Device.EMULATED:
         return {**training, "device": devices[0]}
     kept = {name: value for name, value in training.items() if name not in EMULATED_ONLY}

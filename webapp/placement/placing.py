@@ -14,7 +14,7 @@ from webapp.planning.models import Computation, ComputationKind, ComputationStat
 # A placed run waits for its very GPUs and cannot move off a node: not for less than this share of the time.
 LEAST_GAIN = 0.01
 SEVERAL_TYPES = (
-    "Its GPUs are of several types, and a placement weighs links alone: it is not placed by itself."
+    "This option uses several GPU types. A placement only weighs links, so it is not placed automatically."
 )
 
 
@@ -82,7 +82,7 @@ def _stands(latest: Computation) -> tuple[str, str]:
     if latest.state == ComputationState.FAILED:
         return "failed", latest.error
     if "placed_ms" not in run:
-        return "failed", run.get("reason", "It was stopped before a run on it was predicted.")
+        return "failed", run.get("reason", "It was stopped before its iteration time was predicted.")
     return ("used" if run["placed_ms"] <= run["planned_ms"] * (1 - LEAST_GAIN) else "kept"), ""
 
 
@@ -90,7 +90,7 @@ def _unasked(plan: Plan, option: dict[str, Any]) -> tuple[str, str]:
     used = option["gpus_used"]
     devices = sum(used.values())
     if devices > MOST_DEVICES:
-        return "", f"It uses {devices:,} GPUs: at most {MOST_DEVICES:,} can be placed."
+        return "", f"It uses {devices:,} GPUs; at most {MOST_DEVICES:,} can be placed."
     types = {site.get("gpu_type") for site in plan.request["datacenters"] if used.get(site["name"])}
     if "model" in plan.request["job"] and len(types) > 1:
         return "offered", SEVERAL_TYPES
@@ -107,7 +107,7 @@ def question_of(plan: Plan, index: int, user: Any) -> tuple[str, dict[str, Any]]
     """
     option = option_of(plan, index)
     if option is None:
-        raise InputError("option", index, "must be a feasible option of this plan, of one GPU a stage")
+        raise InputError("option", index, "must be a feasible option of this plan with one GPU per stage")
     form = PlacementForm(form_values(plan, index, option), user=user)
     if not form.is_valid():
         field, errors = next(iter(form.errors.items()))
@@ -131,5 +131,5 @@ def placement_to_launch(plan: Plan, index: int, asked: str) -> Computation | Non
         key = uuid.UUID(int=0)
     latest = latest_of(plan, plan.result["options"][index])
     if latest is None or latest.pk != key:
-        raise InputError("placement", asked, "is not the latest of this option: look at the plan again")
+        raise InputError("placement", asked, "is not the latest of this option: reload the plan")
     return Computation.objects.select_related("team").get(pk=key)

@@ -1,4 +1,4 @@
-"""A placement's iteration time beside its plan's: what a run on each is predicted to take."""
+"""A placement's iteration time compared with its plan's: the predicted time of a run on each."""
 
 from typing import Any
 

@@ -31,8 +31,9 @@ MEASURES = {
     "bandwidth": ("Bandwidth", "Gbit/s", "bandwidth_gbps", 3),
 }
 ENDED = {
-    "evaluations": "all evaluations that were allowed", "bounds": "bounds ruled out all else that was drawn",
-    "proven": "every partition was looked at: nothing is cheaper", "seconds": "stopped by the clock",
+    "evaluations": "the limit of evaluations was reached", "bounds": "bounds ruled out the remaining "
+    "candidates",
+    "proven": "every partition was evaluated: none is cheaper", "seconds": "the time limit was reached",
     "cancelled": "stopped",
 }  # fmt: skip
 
@@ -189,12 +190,12 @@ def _costs(found: dict[str, Any], baselines: list[dict[str, Any]]) -> Figures:
             for other in others
         ]  # fmt: skip
     return Figures(
-        name="costs", title="Beside other ways", rows=rows,
-        note="Eq. 1, seconds of communication an iteration; all with the same matching and order",
+        name="costs", title="Compared with", rows=rows,
+        note="Eq. 1, seconds of communication per iteration; all with the same matching and order",
         columns=[
             Column(label="Placement", key="name"), Column(label="Kind", key="kind", wide=True),
             Column(label="Cost", key="cost_s", unit="s", decimals=4),
-            Column(label="Of ours", key="ratio", unit="×", decimals=2),
+            Column(label="Relative to ours", key="ratio", unit="×", decimals=2),
         ],
     )  # fmt: skip
 
@@ -210,10 +211,10 @@ def _against(run: dict[str, Any]) -> Figures:
         )
     ]  # fmt: skip
     return Figures(
-        name="iteration", title="Iteration time", rows=rows, note="beside the plan's; predicted",
+        name="iteration", title="Iteration time", rows=rows, note="predicted, compared with the plan's",
         columns=[
             Column(label="", key="name"), Column(label="Iteration", key="ms", unit="ms", decimals=1),
-            Column(label="Of the option's run", key="ratio", unit="×", decimals=3),
+            Column(label="Relative to the option's run", key="ratio", unit="×", decimals=3),
         ],
     )  # fmt: skip
 
@@ -226,7 +227,7 @@ def _groups(found: dict[str, Any], network: Network) -> Figures:
         for i, group in enumerate(found["groups"])
     ]  # fmt: skip
     return Figures(
-        name="groups", title="Groups", note="one a stage, in pipeline order", rows=rows, most=MOST_ROWS,
+        name="groups", title="Groups", note="one per stage, in pipeline order", rows=rows, most=MOST_ROWS,
         columns=[
             Column(label="Stage", key="stage", decimals=0), Column(label="Devices in", key="places"),
             Column(label="Devices", key="devices", wide=True),

@@ -12,8 +12,8 @@ class PlacementTable(Table):
     state = StateColumn()
     source = tables.Column("Devices from", orderable=False)
     grid = tables.Column("Stages × pipelines", orderable=False)
-    cost_s = NumberColumn("Cost", unit="s an iteration", decimals=3, orderable=False)
-    created_at = TimeColumn(verbose_name="Made")
+    cost_s = NumberColumn("Cost", unit="s per iteration", decimals=3, orderable=False)
+    created_at = TimeColumn(verbose_name="Created")
 
     narrow = ("name", "state", "cost_s")
 

@@ -33,8 +33,8 @@ def placement_list(request: HttpRequest) -> HttpResponse:
         request, title="Placement", filter_class=ComputationFilterSet, table_class=PlacementTable,
         rows=listed().visible_to(request.user),
         create=("placement:placement-create", "Place devices"),
-        empty="No placement yet. One shows which device should compute which stage of which pipeline, where "
-        "the links between devices differ.",
+        empty="No placements yet. A placement shows which device should compute which stage of which "
+        "pipeline when links between devices differ.",
     )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def placement_table(request: HttpRequest, pk: uuid.UUID, table: str) -> HttpResp
 @require_POST
 def placement_cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     if not services.ask_to_cancel(request.user, _visible(request, pk)):
-        messages.info(request, "It has ended already.")
+        messages.info(request, "It has already ended.")
     return redirect("placement:placement-detail", pk=pk)
 
 

@@ -33,9 +33,7 @@ def train_document(
     if not option.get("feasible"):
         raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
     if not training:
-        raise InputError(
-            "training", None, "the plan does not say what to train: copy it and fill in Training"
-        )
+        raise InputError("training", None, "the plan has no section Training: copy the plan and fill it in")
     document = _document(request, option, training)
     job = parse(TrainJob, document)
     return document | _orders(option, job)
@@ -51,9 +49,13 @@ def site_job(document: dict[str, Any]) -> TrainJob:
     """
     job = parse(TrainJob, document)
     if job.swaps:
-        raise InputError("strategy", job.strategy, "is for `meridian train`: the site runs pipelines")
+        raise InputError(
+            "strategy", job.strategy, "works only with `meridian train`: the site runs pipelines"
+        )
     if job.tp > 1:
-        raise InputError("tp", job.tp, "above 1 is for `meridian train`: the site gives each stage one GPU")
+        raise InputError(
+            "tp", job.tp, "above 1 works only with `meridian train`: the site gives each stage one GPU"
+        )
     if not wants_search(job):
         return job
     return parse(TrainJob, {**document, "time_limit_s": min(job.time_limit_s, LONGEST_SEARCH_S)})

@@ -12,6 +12,7 @@ from engine.job.model_document import TrainModel
 from engine.model.presets import PRESETS
 from engine.model.serving import PrefillBudget
 from engine.plan.request import PlanRequest
+from engine.schedule.registry import name_of
 from webapp.accounts.forms import team_field
 from webapp.common.asked_once import key_field
 from webapp.common.formkit import Sectioned
@@ -20,7 +21,7 @@ from webapp.inventory.models import DataCenter, Device, GpuPool
 from webapp.planning import compose
 from webapp.planning.work import answers_at_once
 
-SEVERAL = "Or several, such as 1, 2, 4: the best is found."
+SEVERAL = "Enter several, such as 1, 2, 4, to let the search choose."
 
 
 RUN_ON = [
@@ -62,86 +63,97 @@ class PlanForm(Sectioned, forms.Form):
         error_messages={"required": "Choose at least one data centre."},
     )  # fmt: skip
     source = forms.ChoiceField(
-        label="Times from",
-        choices=[("times", "Explicit times"), ("model", "A model preset")],
+        label="Source of times",
+        choices=[("times", "Times entered below"), ("model", "A model preset")],
         initial="times",
     )
     model = forms.ChoiceField(
         label="Model", choices=[("", "–"), *((name, name) for name in PRESETS)], required=False
     )
     model_micro_batch = Numbers(
-        whole=True, label="Sequences a microbatch", initial=[1], required=False, help_text=SEVERAL
+        whole=True, label="Microbatch size, sequences", initial=[1], required=False, help_text=SEVERAL
     )
-    tp = Numbers(whole=True, label="Tensor parallel degree", initial=[1], required=False, help_text=SEVERAL)
+    tp = Numbers(whole=True, label="Tensor-parallel degree", initial=[1], required=False, help_text=SEVERAL)
     mfu = forms.FloatField(label="MFU", min_value=0.01, max_value=1, initial=0.4, required=False)
     weight_budget_gb = forms.FloatField(
-        label="Kept for prefill, weights, GB", min_value=0.001, max_value=1000, required=False,
-        help_text="Of each GPU's memory, where bubbles are to be sold. Empty: nothing is kept.",
+        label="Memory reserved for prefill: weights, GB", min_value=0.001, max_value=1000, required=False,
+        help_text="On each GPU, if the bubbles will be sold. Leave empty to reserve nothing.",
     )  # fmt: skip
     kv_budget_gb = forms.FloatField(
-        label="and KV caches, GB", min_value=0.001, max_value=1000, required=False,
-        help_text=f"With weights and none given here: {PrefillBudget().kv_budget_gb:g}.",
+        label="KV caches, GB", min_value=0.001, max_value=1000, required=False,
+        help_text=f"Leave empty for {PrefillBudget().kv_budget_gb:g} if weights are given.",
     )  # fmt: skip
     forward_ms = forms.FloatField(
-        label="Forward, ms", min_value=0.001, max_value=1e9, initial=20, required=False
+        label="Forward time, ms", min_value=0.001, max_value=1e9, initial=20, required=False
     )
     backward_ms = forms.FloatField(
-        label="Backward, ms", min_value=0.001, max_value=1e9, initial=40, required=False
+        label="Backward time, ms", min_value=0.001, max_value=1e9, initial=40, required=False
     )
     recompute_ms = forms.FloatField(
-        label="Recompute, ms", min_value=0, max_value=1e9, initial=20, required=False
+        label="Recompute time, ms", min_value=0, max_value=1e9, initial=20, required=False
     )
     activation_bytes = forms.IntegerField(
-        label="Message, bytes", min_value=1, max_value=10**11, initial=5_000_000, required=False,
-        help_text="One microbatch's activation or gradient.",
+        label="Message size, bytes", min_value=1, max_value=10**11, initial=5_000_000, required=False,
+        help_text="Activation or gradient of one microbatch.",
     )  # fmt: skip
     comm_to_compute = forms.FloatField(
-        label="Transfer / forward, C", min_value=0, max_value=1000, required=False,
-        help_text="Empty: from the message and the slowest link.",
+        label="Transfer time / forward time, C", min_value=0, max_value=1000, required=False,
+        help_text="Leave empty to compute it from the message size and the slowest link.",
     )  # fmt: skip
     parameters_per_stage = forms.IntegerField(
-        label="Parameters a stage", min_value=0, max_value=10**13, required=False
+        label="Parameters per stage", min_value=0, max_value=10**13, required=False
     )
     partitions = Numbers(
         whole=True, label="Stages", initial=[6],
-        help_text="Of a model several, such as 8, 16: the best is found.",
+        help_text="For a model, enter several, such as 8, 16, to let the search choose.",
     )  # fmt: skip
     microbatches = forms.IntegerField(label="Microbatches", min_value=1, max_value=10_000, initial=4)
     method = forms.ChoiceField(
         choices=[("search", "Search"), ("algorithm1", "Algorithm 1")], initial="search", required=False,
-        help_text="Search: any order and share of data centres. Algorithm 1: as the Atlas paper fills them.",
+        help_text="The search tries any order and split of data centres. Algorithm 1 fills them as the "
+        "Atlas paper does.",
     )  # fmt: skip
     policy = forms.ChoiceField(
-        choices=[("auto", "auto: the best there is"), *((name, name) for name in AT_ONCE)], initial="auto",
-        help_text="auto answers with the best fast one and is refined in the background.",
+        choices=[(policy, name_of(policy)) for policy in sorted(AT_ONCE, key=lambda p: p != "auto")],
+        initial="auto",
+        help_text="Automatic shows the best fast policy first, then tries the others in the background.",
     )  # fmt: skip
-    max_dp_cells = forms.IntegerField(label="Most DP cells", min_value=1, max_value=100_000, required=False)
+    max_dp_cells = forms.IntegerField(
+        label="DP-cells, at most", min_value=1, max_value=100_000, required=False
+    )
     order = forms.ChoiceField(
-        choices=[("gpus", "Most GPUs first"), ("price", "Cheapest first")], label="Fill"
+        choices=[("gpus", "Most GPUs first"), ("price", "Cheapest first")], label="Fill order"
     )
     objective = forms.ChoiceField(
         choices=[("throughput", "Throughput"), ("cost", "Cost"), ("cost_per_token", "Cost per token")]
     )
-    bill = forms.ChoiceField(choices=[("used", "GPUs used"), ("whole", "Whole data centres")], label="Bill")
+    bill = forms.ChoiceField(
+        choices=[("used", "GPUs used"), ("whole", "Whole data centres")], label="Billing"
+    )
     budget_per_iteration = forms.FloatField(
-        label="Cost an iteration, $", min_value=0, max_value=1e9, required=False
+        label="Cost per iteration, at most, $", min_value=0, max_value=1e9, required=False
     )
     iterations = forms.IntegerField(min_value=1, max_value=10**12, required=False)
-    deadline_h = forms.FloatField(label="within, h", min_value=0.001, max_value=1e9, required=False)
+    deadline_h = forms.FloatField(label="Deadline, h", min_value=0.001, max_value=1e9, required=False)
     trains = forms.ChoiceField(
-        label="Trains", choices=[(compose.SMALL, "A small model"), (compose.PLANNED, "The planned model")],
+        label="Trained model", choices=[(compose.SMALL, "A small model"), (compose.PLANNED, "The planned "
+        "model")],
         initial=compose.SMALL, required=False,
-        help_text="A small one, on emulated GPUs, takes the times and messages of the planned one.",
+        help_text="On emulated GPUs the small model takes the times and message sizes of the planned one.",
     )  # fmt: skip
     device = forms.ChoiceField(
-        label="On nodes that are", choices=RUN_ON,
+        label="Devices", choices=RUN_ON,
         initial=Device.EMULATED, required=False,
     )  # fmt: skip
     layers = forms.IntegerField(min_value=1, max_value=1000, initial=6, required=False)
     hidden = forms.IntegerField(min_value=1, max_value=65536, initial=64, required=False)
     heads = forms.IntegerField(min_value=1, max_value=1024, initial=4, required=False)
-    seq = forms.IntegerField(label="Sequence", min_value=1, max_value=65536, initial=64, required=False)
-    micro_batch = forms.IntegerField(label="Sequences a microbatch", min_value=1, initial=2, required=False)
+    seq = forms.IntegerField(
+        label="Sequence length, tokens", min_value=1, max_value=65536, initial=64, required=False
+    )
+    micro_batch = forms.IntegerField(
+        label="Microbatch size, sequences", min_value=1, initial=2, required=False
+    )
     steps = forms.IntegerField(
         label="Iterations to train", min_value=1, max_value=10**9, initial=1000, required=False
     )
@@ -152,15 +164,16 @@ class PlanForm(Sectioned, forms.Form):
 
     layout = [
         ("Plan", "", ["team", "name"]),
-        ("Data centres", "with the links between them", ["datacenters", "order", "max_dp_cells"]),
-        ("Times", "of one microbatch on one stage", [
+        ("Data centres", "The plan also uses the links between "
+        "them", ["datacenters", "order", "max_dp_cells"]),
+        ("Times", "Of one microbatch on one stage", [
             "source", "forward_ms", "backward_ms", "recompute_ms", "activation_bytes", "comm_to_compute",
             "parameters_per_stage", "model", "model_micro_batch", "tp", "mfu",
             "weight_budget_gb", "kv_budget_gb",
         ]),
         ("Schedule", "", ["partitions", "microbatches", "method", "policy"]),
         ("Constraints", "", ["objective", "bill", "budget_per_iteration", "iterations", "deadline_h"]),
-        ("Training", "of a launch", [
+        ("Training", "Used when the plan is launched", [
             "trains", "device", "layers", "hidden", "heads", "seq", "micro_batch", "steps", "lr", "seed",
         ]),
     ]  # fmt: skip
@@ -180,9 +193,11 @@ class PlanForm(Sectioned, forms.Form):
         if chosen and team and any(dc.team_id != team.pk for dc in chosen):
             self.add_error("datacenters", f"Choose data centres of team {team} only.")
         if cleaned.get("policy") == "auto" and cleaned.get("method") == "algorithm1":
-            self.add_error("policy", "Algorithm 1 takes one schedule: choose it, or choose the search.")
+            self.add_error(
+                "policy", "Algorithm 1 needs one policy: choose a policy, or choose the method Search."
+            )
         if cleaned.get("kv_budget_gb") and not cleaned.get("weight_budget_gb"):
-            self.add_error("weight_budget_gb", "KV caches are of a model: say what its weights may take.")
+            self.add_error("weight_budget_gb", "Enter the memory for weights too: KV caches need a model.")
         required = ("model",) if cleaned.get("source") == "model" else ("forward_ms", "backward_ms")
         for name in required:
             if name not in self.errors and cleaned.get(name) in (None, ""):

@@ -14,7 +14,7 @@ from engine.simulate import SimulationResult
 from webapp.common.figures import Column, Figures
 
 MOST_TIMELINE_SPANS = 20_000
-MOST_WHAT_IF_SPANS = 3_000  # drawn anew with each move of a slider
+MOST_WHAT_IF_SPANS = 3_000  # drawn again with each move of a slider
 MOST_STAGES = 120  # that the page lists; the file has them all
 
 
@@ -98,7 +98,9 @@ def stages_table(option: dict[str, Any] | None, cell: SimulationResult | None) -
             Column(label="Last ends", key="last_ms", unit="ms", decimals=1, wide=True),
             Column(label="In flight", key="in_flight", unit="microbatches", decimals=1, wide=True),
         ]
-    return Figures(name="stages", title="Stages over DCs", rows=rows, columns=columns, most=MOST_STAGES)
+    return Figures(
+        name="stages", title="Stages per data centre", rows=rows, columns=columns, most=MOST_STAGES
+    )
 
 
 def _in_an_iteration(cell: SimulationResult) -> list[dict[str, float]]:

@@ -6,6 +6,7 @@ from typing import Any
 from engine.inputs import parse
 from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
+from engine.schedule.registry import name_of
 from engine.simulate.export import write_csv
 from webapp.common.figures import Column, Figures
 from webapp.planning.models import Plan
@@ -28,7 +29,7 @@ COLUMNS = (
     Column(label="Egress", key="egress_gb", unit="GB", decimals=3),
     Column(label="Cost", key="cost_per_iteration", unit="$/iteration", decimals=6),
     Column(label="Cost", key="cost_per_million_tokens", unit="$/M tokens", decimals=6),
-    Column(label="GPU hours", key="gpu_hours", unit="an iteration", decimals=4),
+    Column(label="GPU hours", key="gpu_hours", unit="per iteration", decimals=4),
     Column(label="GPUs used", key="used_text"), Column(label="GPUs idle", key="idle_text"),
     Column(label="On the Pareto front", key="on_pareto"), Column(label="Best", key="is_best"),
 )  # fmt: skip
@@ -99,16 +100,16 @@ def _counts(gpus: dict[str, int] | None) -> str:
 
 # Rows of the comparison: label, unit, decimals, and where the value is: of the best option, or of the plan.
 COMPARED = (
-    ("Method", "", None, "request.method"), ("Schedule", "", None, "best.policy"),
+    ("Method", "", None, "request.method"), ("Schedule", "", None, "schedule"),
     ("Stages", "", 0, "stages"), ("Microbatches", "", 0, "request.job.microbatches"),
-    ("DP cells, D", "", 0, "best.dp_cells"), ("Pipelines", "", 0, "best.pipelines"),
+    ("DP-cells, D", "", 0, "best.dp_cells"), ("Pipelines", "", 0, "best.pipelines"),
     ("Data centres", "", None, "order"), ("GPUs used", "", 0, "gpus"), ("GPUs idle", "", 0, "idle"),
     ("Iteration", "ms", 1, "best.iteration_ms"), ("Bound", "ms", 1, "best.bound_ms"),
     ("All-reduce", "ms", 1, "best.allreduce_ms"), ("Throughput", "pipelines/s", 3, "best.throughput"),
     ("Tokens", "k/s", 1, "ktokens"), ("Bubbles", "%", 1, "bubbles"),
     ("Cost", "$/iteration", 5, "best.cost_per_iteration"),
     ("Cost", "$/M tokens", 3, "best.cost_per_million_tokens"),
-    ("GPU hours", "an iteration", 4, "best.gpu_hours"), ("Egress", "GB/iteration", 2, "best.egress_gb"),
+    ("GPU hours", "per iteration", 4, "best.gpu_hours"), ("Egress", "GB/iteration", 2, "best.egress_gb"),
 )  # fmt: skip
 
 
@@ -148,6 +149,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
     return {
         "request": {"method": "search", **plan.request},
         "best": best,
+        "schedule": name_of(best["policy"]) if best else None,
         "stages": sum(part["stages"] for part in best.get("partitions", [])) or None,
         "order": _listed(part["dc"] for part in best.get("partitions", [])),
         "gpus": sum((best.get("gpus_used") or {}).values()) if best else None,

@@ -15,7 +15,7 @@ from engine.plan.request import ModelInput, PlanRequest
 from webapp.planning.plan_cell import engine_option
 
 DTYPE_OF_BYTES = {width: name for name, width in BYTES_OF_DTYPE.items()}
-SMALL = "train a small model with its times instead (Training of the plan form)"
+SMALL = "train a small model with its times instead (section Training of the plan form)"
 
 
 def planned_model(
@@ -33,7 +33,9 @@ def planned_model(
     """
     tp = option.get("tp") or 1
     if tp > 1:
-        allowed = f"the option gives each stage {tp} GPUs, and a run of the site has one a stage: plan with 1"
+        allowed = (
+            f"the option gives each stage {tp} GPUs, but a run of the site has one per stage: plan with 1"
+        )
         raise InputError("tp", tp, allowed)
     asked = _parsed(json.dumps(request, sort_keys=True))
     planned = engine_option(option)
@@ -86,7 +88,8 @@ def _trained(model: str | ModelInput | None, stages: int) -> dict[str, Any]:
     parameters = shape.layers * shape.layer_parameters + shape.embedding_parameters + shape.head_parameters
     if parameters > MOST_PARAMETERS:
         allowed = (
-            f"{called} has {parameters:,} parameters, a training run at most {MOST_PARAMETERS:,}: {SMALL}"
+            f"{called} has {parameters:,} parameters, but a training run may have at most "
+            f"{MOST_PARAMETERS:,}: {SMALL}"
         )
         raise InputError("model", called, allowed)
     return document
@@ -94,7 +97,9 @@ def _trained(model: str | ModelInput | None, stages: int) -> dict[str, Any]:
 
 def _dtype(width: float) -> str:
     if width not in DTYPE_OF_BYTES:
-        allowed = f"the plan counts {width:g} bytes a number, a training run has {sorted(DTYPE_OF_BYTES)}"
+        allowed = (
+            f"the plan counts {width:g} bytes per number, but a training run has {sorted(DTYPE_OF_BYTES)}"
+        )
         raise InputError("dtype_bytes", width, allowed)
     return DTYPE_OF_BYTES[int(width)]
 

@@ -9,6 +9,7 @@ from django.utils.http import urlencode
 
 from engine.inputs import parse
 from engine.plan.request import PlanRequest
+from engine.schedule.registry import name_of
 from webapp.accounts.permissions import may
 from webapp.common.queries import whole
 from webapp.inventory.mentions import any_of, mentions
@@ -24,10 +25,10 @@ _LAYOUT = ("partitions", "tp", "micro_batch")  # of a job: several of them are t
 WIDE_DCS = 8  # more data centres than this have no column each
 # What a search's `stopped_by` says of its answer.
 SEARCHED = {
-    "proven": "no route, split, size or number of cells that was left out can be better with these schedules",
-    "candidates": "of some routes and splits only the most promising were tried",
-    "sampled": "only some numbers or sizes of DP cells were tried",
-    "budget": "there was no time for every candidate that could be better",
+    "proven": "proven optimal for these schedules",
+    "candidates": "only the most promising routes and splits were tried",
+    "sampled": "only some numbers or sizes of DP-cells were tried",
+    "budget": "the time limit was reached before all candidates that could be better were tried",
     "cancelled": "stopped early",
 }
 
@@ -174,6 +175,7 @@ def _option(what: Asked, result: dict[str, Any], index: int, dcs: list[str]) -> 
         "is_best": best,
         "on_pareto": pareto,
         "verdict": verdict,
+        "policy_name": name_of(option.get("policy", "")),
         "layout": _layout(option),
         "gpu_cells": [(option.get("gpus_used") or {}).get(dc) or None for dc in dcs],
         **_against_limits(what.document, option),

@@ -3,6 +3,7 @@
 import django_filters as filters
 import django_tables2 as tables
 
+from engine.schedule.registry import name_of
 from webapp.common.tables import DASH, NumberColumn, Table, TimeColumn
 from webapp.planning.models import Computation, ComputationState, Plan
 
@@ -18,7 +19,7 @@ class PlanTable(Table):
     cost = NumberColumn(
         "Cost", accessor="shown__cost_per_iteration", unit="$/iteration", decimals=5, orderable=False
     )
-    created_at = TimeColumn(verbose_name="Made")
+    created_at = TimeColumn(verbose_name="Created")
 
     narrow = ("name", "iteration", "cost")
 
@@ -26,6 +27,9 @@ class PlanTable(Table):
         model = Plan
         fields = ("name", "policy", "stages", "cells", "iteration", "cost", "created_by", "created_at")
         order_by = "-created_at"
+
+    def render_policy(self, value: str) -> str:
+        return name_of(value)
 
 
 class PlanFilterSet(filters.FilterSet):

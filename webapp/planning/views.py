@@ -55,7 +55,7 @@ def plan_list(request: HttpRequest) -> HttpResponse:
         filter_class=PlanFilterSet, table_class=PlanTable, create=("planning:plan-create", "New plan"),
         actions=[(reverse("planning:plan-compare"), "Compare plans")],
         template="planning/plan_list.html", context={"computing": computing},
-        empty="No plan yet. A plan shows what each number of DP cells takes and costs.",
+        empty="No plans yet. A plan shows the iteration time and cost of each number of DP-cells.",
     )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def _computing(request: HttpRequest, pk: uuid.UUID) -> Computation:
 def plan_stop(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """Stop computing a plan."""
     if not services.ask_to_cancel(request.user, _computing(request, pk)):
-        messages.info(request, "It has ended already.")
+        messages.info(request, "It has already ended.")
     return redirect("planning:plan-computing", pk=pk)
 
 
@@ -229,7 +229,7 @@ def plan_save(request: HttpRequest, pk: int) -> HttpResponse:
     what = asked(plan, request.POST)
     back = redirect("planning:plan-detail", pk=pk)
     if what.error or not what.is_changed:
-        messages.error(request, f"Not saved: {what.error or 'nothing differs from the plan.'}")
+        messages.error(request, f"Not saved: {what.error or 'it is the same as the plan.'}")
         return back
     try:
         at_once = answers_at_once(parse(PlanRequest, what.document))

@@ -88,7 +88,7 @@ def _of_job(request: dict[str, Any], changed: dict[str, Any]) -> Iterator[Slider
     was, now = request["job"].get("comm_to_compute"), changed["job"].get("comm_to_compute")
     if was is not None and not follows_links(request):
         yield Slider(
-            name="c", label="Transfer / forward, C", unit="", planned=was, value=now, least=0,
+            name="c", label="Transfer time / forward time, C", unit="", planned=was, value=now, least=0,
             most=max(2 * was, now, 4.0), step=0.01,
         )  # fmt: skip
 

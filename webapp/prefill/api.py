@@ -62,7 +62,7 @@ def prefill_quote(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
     limit = tenancy.tokens_per_min or 0
     drawn = quota.look(tenancy.pk, tokens, limit)
     if not drawn.ok:
-        text = f"{drawn.remaining:,} of {limit:,} tokens a minute are left."
+        text = f"{drawn.remaining:,} of {limit:,} tokens per minute are left."
         raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=drawn.wait_s, drawn=drawn)
     found, dc, basis = _soonest(tenancy, places, tokens)
     if isinstance(found, Refusal):
@@ -97,9 +97,10 @@ def _soonest(
 
 
 def _found(tenancy: Tenancy, dc: DataCenter, tokens: int) -> tuple[Admitted | Refusal, str]:
-    """What is foretold, and from what: the schedule where the model's prefill was measured, else the desk.
+    """What is foretold, and from what: the schedule where the model's prefill was measured, else the
+    coordinator.
 
-    Without an open desk nothing is admitted, whatever the schedules say.
+    Without an open coordinator nothing is admitted, whatever the schedules say.
     """
     desks = desks_for(tenancy, dc)
     if not desks:
@@ -146,9 +147,7 @@ def _tokens(asked: dict[str, Any]) -> tuple[int, str]:
     A prompt as text has at most as many tokens as bytes of UTF-8; one as token ids has as many as it lists.
     """
     if ("prompt" in asked) == ("prompt_tokens" in asked):
-        raise ApiError(
-            400, "invalid_value", "Give prompt or prompt_tokens, one of the two.", param="prompt_tokens"
-        )
+        raise ApiError(400, "invalid_value", "Send either prompt or prompt_tokens.", param="prompt_tokens")
     if "prompt_tokens" in asked:
         tokens, counted = asked["prompt_tokens"], "given"
         if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MOST_TOKENS:
@@ -167,11 +166,11 @@ def _tokens(asked: dict[str, Any]) -> tuple[int, str]:
 def _require_short(tenancy: Tenancy, tokens: int, counted: str) -> None:
     context, longest = context_tokens(tenancy.model), tenancy.longest_prompt or 0
     if counted == "bytes" and tokens > longest:
-        text = f"{tokens:,} bytes may be more than {longest:,} tokens: send prompt_tokens or token ids."
+        text = f"{tokens:,} bytes may be more than {longest:,} tokens. Send prompt_tokens or token ids."
         raise ApiError(400, "tokens_unknown", text, param="prompt")
     if tokens > context:
-        text = f"{tokens:,} tokens: {tenancy.model} takes at most {context:,}."
+        text = f"{tokens:,} tokens, but {tenancy.model} takes at most {context:,}."
         raise ApiError(413, "context_length_exceeded", text, param="prompt")
     if tokens > longest:
-        text = f"{tokens:,} tokens: the tenancy's longest prompt is {longest:,}."
+        text = f"{tokens:,} tokens, but the tenancy allows at most {longest:,}."
         raise ApiError(413, "prompt_too_long", text, param="prompt")

@@ -54,7 +54,7 @@ def with_key(method: str) -> Callable[[View], Callable[..., HttpResponse]]:
 
 def not_allowed(method: str) -> JsonResponse:
     """The refusal of every method but `method`."""
-    made = ApiError(405, "method_not_allowed", f"This address answers to {method} alone.").response()
+    made = ApiError(405, "method_not_allowed", f"This address accepts only {method}.").response()
     made["Allow"] = method
     return made
 
@@ -62,7 +62,9 @@ def not_allowed(method: str) -> JsonResponse:
 def no_quotas() -> ApiError:
     """The refusal while the broker does not answer; it is logged."""
     log.warning("quotas are not known: the broker does not answer")
-    return ApiError(503, "unavailable", "Quotas are not known at the moment.", retry_after_s=5.0)
+    return ApiError(
+        503, "unavailable", "Quotas cannot be checked at the moment. Try again later.", retry_after_s=5.0
+    )
 
 
 def caller(request: HttpRequest) -> ApiKey:
@@ -78,7 +80,7 @@ def caller(request: HttpRequest) -> ApiKey:
     scheme, _, text = request.headers.get("Authorization", "").partition(" ")
     text = text.strip()
     if scheme.lower() != "bearer" or not text:
-        raise ApiError(401, "missing_api_key", "Send the key as: Authorization: Bearer KEY.")
+        raise ApiError(401, "missing_api_key", "Send the key in the header Authorization: Bearer KEY.")
     known = text.startswith(BEGINNING) and len(text) <= LONGEST_KEY
     key = _live(sha256=key_hash(text)) if known else _live(pk=None)
     _count(key.tenancy)
@@ -97,21 +99,19 @@ def _live(**which: Any) -> ApiKey:
     try:
         key = keys.get(**which)
     except ApiKey.DoesNotExist:
-        raise ApiError(401, "invalid_api_key", "This key is unknown, revoked or was replaced.") from None
+        raise ApiError(401, "invalid_api_key", "This key is unknown, revoked or replaced.") from None
     _require_in_force(key.tenancy)
     return key
 
 
 def _require_in_force(tenancy: Tenancy) -> None:
     if not tenancy.tenant.is_active or not may(tenancy.tenant, tenancy.team, ASKERS):
-        raise ApiError(
-            403, "account_closed", "The account that this key belongs to may not use prefill any more."
-        )
+        raise ApiError(403, "account_closed", "The account of this key may no longer use prefill.")
     state = tenancy.state
     if state == TenancyStatus.SUSPENDED:
         raise ApiError(403, "tenancy_suspended", f"The tenancy is suspended: {tenancy.reason}")
     if state != TenancyStatus.ACTIVE:
-        raise ApiError(403, "tenancy_ended", "The term of the tenancy is over. It can be renewed.")
+        raise ApiError(403, "tenancy_ended", "The term of the tenancy has ended. Ask for a renewal.")
 
 
 def _count(tenancy: Tenancy) -> None:

@@ -32,8 +32,8 @@ def gpu_types(model: str) -> list[str]:
 
 
 def context_tokens(model: str) -> int:
-    """The longest prompt that `model` takes, in tokens. Of one that only a desk knows, the most that is ever
-    granted: the desk refuses what is too long for it."""
+    """The longest prompt that `model` takes, in tokens. Of one that only a prefill coordinator knows, the
+    most that is ever granted: the coordinator refuses what is too long for it."""
     return PRESETS[model].seq if model in PRESETS else MOST_PROMPT_TOKENS
 
 

@@ -15,7 +15,7 @@ from webapp.servers.places import demo_key, demo_model
 
 NAME = "demo"
 KEY_NAME = "of the demo"
-WHAT = "A tiny Llama over bytes, trained for seconds on the demo's own text: what it writes is of no use."
+WHAT = "A tiny Llama over bytes, trained for seconds on the demo's own text; its text has no meaning."
 ASKED = {
     "asked_tokens_per_min": 60_000, "asked_ttft_ms": 10_000, "asked_days": 365, "typical_prompt": 64,
     "asked_longest_prompt": 1024,

@@ -18,7 +18,9 @@ from webapp.prefill.services.keys import MOST_OVERLAP_H
 
 
 def _offered(teams: Any) -> Any:
-    """Data centres of `teams` with an open desk, or with GPUs on which some model's prefill was measured."""
+    """Data centres of `teams` with an open coordinator, or with GPUs on which some model's prefill was
+    measured.
+    """
     measured = Q(pools__gpu_type__in={gpu for model in models() for gpu in gpu_types(model)})
     rows = DataCenter.objects.filter(measured | Q(pk__in=desks_in(teams).values("dc")), team__in=teams)
     return rows.distinct().order_by("name")
@@ -38,11 +40,15 @@ class TenancyForm(Sectioned, forms.ModelForm):
 
     layout = [
         ("Request", "", ["team", "name", "purpose", "model"]),
-        ("Where", "Data centres with a desk, or whose GPUs the model was measured on", ["datacenters"]),
-        ("How much", "An admin may grant less", ["asked_tokens_per_min", "asked_ttft_ms", "asked_days"]),
+        (
+            "Location",
+            "Data centres that serve prefill now, or whose GPU type the model was measured on",
+            ["datacenters"],
+        ),
+        ("Limits", "An admin may grant less", ["asked_tokens_per_min", "asked_ttft_ms", "asked_days"]),
         ("Prompts", "", ["typical_prompt", "asked_longest_prompt"]),
     ]
-    model = forms.ChoiceField(help_text="Those that runs serve now, and those measured on one GPU.")
+    model = forms.ChoiceField(help_text="Models that runs serve now, and models with a measured latency.")
     datacenters = DataCentersField(
         DataCenter.objects.none(), label="Data centres", widget=forms.CheckboxSelectMultiple
     )
@@ -54,15 +60,16 @@ class TenancyForm(Sectioned, forms.ModelForm):
             "typical_prompt", "asked_longest_prompt",
         ]  # fmt: skip
         labels = {
-            "name": "Name", "purpose": "For", "asked_tokens_per_min": "Prompt tokens a minute",
+            "name": "Name", "purpose": "Purpose", "asked_tokens_per_min": "Prompt tokens per minute",
             "asked_ttft_ms": "Time to first token, ms", "asked_days": "Term, days",
             "typical_prompt": "Typical prompt, tokens", "asked_longest_prompt": "Longest prompt, tokens",
         }  # fmt: skip
         help_texts = {
-            "name": "By which both sides know it.",
-            "purpose": "What the prompts are for; an admin reads it.",
-            "asked_ttft_ms": "Prefill and the transfer of its KV cache are done by then, or refused at once.",
-            "typical_prompt": "The forecast reckons with it.",
+            "name": "A name for you and the admins.",
+            "purpose": "What you use the prompts for. An admin reads it.",
+            "asked_ttft_ms": "Prefill and the KV transfer finish within this time, or the request is "
+            "refused at once.",
+            "typical_prompt": "The forecast uses this length.",
         }
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
@@ -91,7 +98,7 @@ class TenancyForm(Sectioned, forms.ModelForm):
 class ReviewForm(Sectioned, forms.Form):
     """What an admin grants, and why; or why not."""
 
-    tokens_per_min = forms.IntegerField(label="Tokens a minute", min_value=1)
+    tokens_per_min = forms.IntegerField(label="Tokens per minute", min_value=1)
     longest_prompt = forms.IntegerField(label="Longest prompt, tokens", min_value=1)
     ttft_ms = forms.IntegerField(label="TTFT, ms", min_value=1)
     price = forms.DecimalField(
@@ -103,7 +110,7 @@ class ReviewForm(Sectioned, forms.Form):
         DataCenter.objects.none(), label="Data centres", widget=forms.CheckboxSelectMultiple
     )
     reason = forms.CharField(
-        label="Reason, the tenant reads it", max_length=400, required=False, widget=forms.Textarea
+        label="Reason, shown to the tenant", max_length=400, required=False, widget=forms.Textarea
     )
 
     def __init__(self, *args: Any, tenancy: Tenancy, **kwargs: Any) -> None:
@@ -134,16 +141,16 @@ def first_limits(tenancy: Tenancy) -> dict[str, Any]:
 
 
 class ReasonForm(Sectioned, forms.Form):
-    reason = forms.CharField(label="Reason, the tenant reads it", max_length=400)
+    reason = forms.CharField(label="Reason, shown to the tenant", max_length=400)
 
 
 class RenewalForm(Sectioned, forms.Form):
-    days = forms.IntegerField(label="Days more", min_value=1, max_value=MOST_DAYS, initial=90)
+    days = forms.IntegerField(label="Additional days", min_value=1, max_value=MOST_DAYS, initial=90)
 
 
 class KeyForm(Sectioned, forms.Form):
     tenancy = forms.ModelChoiceField(Tenancy.objects.none(), empty_label=None)
-    name = forms.CharField(max_length=60, help_text="What uses it, as in search-eu.")
+    name = forms.CharField(max_length=60, help_text="What uses the key, for example search-eu.")
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -153,8 +160,8 @@ class KeyForm(Sectioned, forms.Form):
 
 class RotateForm(Sectioned, forms.Form):
     overlap_h = forms.FloatField(
-        label="The old key still works for, hours", min_value=0, max_value=MOST_OVERLAP_H, initial=24,
-        help_text="0 ends it at once.",
+        label="Validity of the old key, h", min_value=0, max_value=MOST_OVERLAP_H, initial=24,
+        help_text="Enter 0 to end it at once.",
     )  # fmt: skip
 
     def clean_overlap_h(self) -> float:

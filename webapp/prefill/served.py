@@ -1,4 +1,4 @@
-"""The models that runs serve: those of their open desks, and of runs whose desks are to open."""
+"""The models that runs serve: those of open prefill coordinators, and of runs that will open one."""
 
 from typing import Any
 
@@ -14,12 +14,14 @@ from webapp.prefill.models import Tenancy
 
 
 def desks_in(teams: Any) -> QuerySet[Desk]:
-    """The open desks of the runs of `teams`."""
+    """The open prefill coordinators of the runs of `teams`."""
     return Desk.objects.usable().filter(run__job__team__in=teams)
 
 
 def served_models(teams: Any) -> set[str]:
-    """Their models, and those of runs that have not ended, whose desks open when they train."""
+    """Their models, and those of runs that have not ended, whose prefill coordinators open when they
+    train.
+    """
     sections = Run.objects.open().filter(job__team__in=teams, job__document__prefill__isnull=False)
     promised = map(settings_in, sections.values_list("job__document__prefill", flat=True))
     return {*desks_in(teams).values_list("model", flat=True), *(one.model for one in promised if one)}
@@ -51,7 +53,7 @@ def places_of(tenancy: Tenancy, name: object) -> list[DataCenter]:
 
 
 def desks_for(tenancy: Tenancy, dc: DataCenter) -> QuerySet[Desk]:
-    """The open desks in `dc` that may be handed a tenancy's prompts."""
+    """The open prefill coordinators in `dc` that may be handed a tenancy's prompts."""
     return desks_in([tenancy.team_id]).filter(model=tenancy.model, dc=dc)
 
 

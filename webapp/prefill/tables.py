@@ -24,9 +24,9 @@ OUTCOME_SHAPES = {Outcome.DELIVERED: "succeeded", Outcome.REFUSED: "waiting", Ou
 
 
 def tenancy_state(tenancy: Tenancy) -> str:
-    """The state of a tenancy as HTML; a renewal that waits is said beside it."""
+    """The state of a tenancy as HTML; a renewal that waits is shown next to it."""
     made = state(SHAPES[tenancy.state], tenancy.state.label)
-    return made + state("waiting", "Renewal asked") if tenancy.renewal_days is not None else made
+    return made + state("waiting", "Renewal requested") if tenancy.renewal_days is not None else made
 
 
 class TenancyTable(Table):
@@ -70,8 +70,8 @@ class KeyTable(Table):
     )
     status = tables.Column("State", accessor="pk", orderable=False)
     created_at = TimeColumn("Made", style="minute")
-    used_at = TimeColumn("Used last", style="ago")
-    expires_at = TimeColumn("Works until", style="minute")
+    used_at = TimeColumn("Last used", style="ago")
+    expires_at = TimeColumn("Valid until", style="minute")
     actions = tables.TemplateColumn(
         template_name="prefill/key_actions.html",
         verbose_name="",

@@ -1,4 +1,4 @@
-"""What operators see of the prefill that runs now: desks, their last minutes, and what tenants met."""
+"""What operators see of running prefill: coordinators, their last minutes, and the experience of tenants."""
 
 import time
 from collections import defaultdict
@@ -30,7 +30,7 @@ WIDE, HIGH = 120.0, 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeskRow:
-    """One desk in the last WINDOW_S. Shares in %; None where nothing is known.
+    """One coordinator in the last WINDOW_S. Shares in %; None where nothing is known.
 
     before, after : utilization of the data centre's GPUs by training, and with prefill.
     waited_ms : that training ops waited for chunks, over its GPUs.  guard_ms : of the GPU that needs most.
@@ -90,7 +90,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """The page: of all desks that are open or were in the last WINDOW_S, those of `run` first."""
+    """The page: all coordinators that are open or were in the last WINDOW_S, those of `run` first."""
 
     rows: list[DeskRow]
     ttft: Ttft | None
@@ -148,7 +148,10 @@ class Watched:
 
 
 def watched(user: Any, run_id: int | None) -> Watched:
-    """What `user`, who operates teams, may watch; the run `run_id`, or the newest with a desk, is drawn."""
+    """What `user`, who operates teams, may watch.
+
+    The run `run_id`, or the newest with a prefill coordinator, is drawn.
+    """
     found = list(_desks(user))
     runs = list({desk.run_id: desk.run for desk in found}.values())
     run = next((one for one in runs if one.pk == run_id), runs[0] if runs else None)

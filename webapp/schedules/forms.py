@@ -6,6 +6,7 @@ from django import forms
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.schedule.registry import name_of
 from engine.schedule.scenario import POLICIES, Scenario
 from engine.simulate import SweepDocument
 from webapp.accounts.forms import team_field
@@ -29,60 +30,67 @@ class ScheduleForm(Sectioned, forms.Form):
 
     name = forms.CharField(max_length=80)
     policies = forms.MultipleChoiceField(
-        choices=[(name, name) for name in POLICIES], widget=forms.CheckboxSelectMultiple,
+        choices=[(policy, name_of(policy)) for policy in POLICIES], widget=forms.CheckboxSelectMultiple,
         error_messages={"required": "Choose at least one policy."},
     )  # fmt: skip
     stages_per_dc = Numbers(
-        label="Stages in each DC", whole=True, initial=[2, 2, 2],
-        help_text="In pipeline order; one number: a single data centre.",
+        label="Stages per data centre", whole=True, initial=[2, 2, 2],
+        help_text="In pipeline order. Enter one number for a single data centre.",
     )  # fmt: skip
     pipelines = forms.IntegerField(min_value=1, max_value=1024, initial=2)
     microbatches = forms.IntegerField(min_value=1, max_value=100_000, initial=4)
     unit = forms.ChoiceField(
-        choices=[("slot", "abstract slots"), ("ms", "milliseconds")], label="Unit of time",
+        choices=[("slot", "abstract slots"), ("ms", "milliseconds")], label="Time unit",
     )  # fmt: skip
     forward = Numbers(initial=[1], help_text="One number, or one per stage.")
     backward = Numbers(initial=[2])
     recompute = Numbers(initial=[1], required=False)
     weight = Numbers(
-        label="Weight gradient", required=False, help_text="Empty: backward is whole and cannot be split."
+        label="Weight gradient (W)", required=False, help_text="Leave empty to keep the backward pass whole."
     )
     wan_latency = Numbers(
-        label="WAN latency", initial=[0], required=False, help_text="One way; one, or one per hop."
+        label="WAN latency",
+        initial=[0],
+        required=False,
+        help_text="One way. Enter one number, or one per hop.",
     )
     wan_transfer = Numbers(
-        label="WAN transfer", initial=[2], required=False, help_text="One microbatch over its own share."
+        label="WAN transfer",
+        initial=[2],
+        required=False,
+        help_text="One microbatch over one pipeline's share of the link.",
     )
     lan_latency = forms.FloatField(label="LAN latency", min_value=0, required=False)
     lan_transfer = forms.FloatField(label="LAN transfer", min_value=0, required=False)
     sharing = forms.ChoiceField(
-        choices=[("", "the policy's own"), ("spatial", "spatial"), ("temporal", "temporal")], required=False,
+        choices=[("", "as the policy does "
+        "it"), ("spatial", "spatial"), ("temporal", "temporal")], required=False,
         label="WAN sharing",
     )  # fmt: skip
-    memory_limit = forms.IntegerField(min_value=1, required=False, label="Microbatches in flight, at most")
-    full_limit = forms.IntegerField(min_value=1, required=False, label="Full activation sets, at most")
+    memory_limit = forms.IntegerField(min_value=1, required=False, label="Activation limit, microbatches")
+    full_limit = forms.IntegerField(min_value=1, required=False, label="Full activation limit, microbatches")
     jitter = forms.FloatField(
         min_value=0, max_value=10, required=False, label="Jitter",
-        help_text="Coefficient of variation of op and transfer times.",
+        help_text="Coefficient of variation of op and transfer times, such as 0.1.",
     )  # fmt: skip
     seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, initial=0, required=False)
     time_limit_s = forms.FloatField(
-        label="Seconds a search", min_value=0.1, max_value=600, initial=30, required=False,
-        help_text="For the policies optimal and auto.",
+        label="Time limit per search, s", min_value=0.1, max_value=600, initial=30, required=False,
+        help_text="For the policies that search: Optimal and Automatic.",
     )  # fmt: skip
     parameter = forms.ChoiceField(
         choices=[("", "nothing"), *((name, name) for name in SWEPT)], required=False, label="Sweep",
     )  # fmt: skip
-    values = Numbers(required=False, label="over", help_text="Such as 0, 1, 2, 4, 8.")
+    values = Numbers(required=False, label="Values", help_text="Such as 0, 1, 2, 4, 8.")
 
     layout = [
         ("Comparison", "", ["team", "name", "policies"]),
         ("Cell", "", ["stages_per_dc", "pipelines", "microbatches"]),
-        ("Times", "of one microbatch on one stage", ["unit", "forward", "recompute", "backward", "weight"]),
+        ("Times", "Of one microbatch on one stage", ["unit", "forward", "recompute", "backward", "weight"]),
         ("Links", "", ["wan_latency", "wan_transfer", "lan_latency", "lan_transfer", "sharing"]),
-        ("Limits", "of each stage", ["memory_limit", "full_limit"]),
+        ("Limits", "Of each stage", ["memory_limit", "full_limit"]),
         ("Search and variation", "", ["time_limit_s", "jitter", "seed"]),
-        ("Sweep", "one parameter over all chosen policies", ["parameter", "values"]),
+        ("Sweep", "Vary one parameter, with every policy chosen above", ["parameter", "values"]),
     ]  # fmt: skip
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
@@ -93,9 +101,9 @@ class ScheduleForm(Sectioned, forms.Form):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
         if cleaned.get("parameter") and not cleaned.get("values") and "values" not in self.errors:
-            self.add_error("values", "Give the values that the parameter takes.")
+            self.add_error("values", "Enter the values of the parameter.")
         if len(cleaned.get("values") or []) > MOST_POINTS:
-            self.add_error("values", f"At most {MOST_POINTS} values.")
+            self.add_error("values", f"Enter at most {MOST_POINTS} values.")
         if not self.errors:
             self._bound_search(cleaned)
             self._compose(cleaned)
@@ -109,8 +117,8 @@ class ScheduleForm(Sectioned, forms.Form):
         if asked_s > MOST_SEARCH_S:
             self.add_error(
                 "time_limit_s",
-                f"{searching} searching policies over {points} values may take {asked_s:g} s; at most "
-                f"{MOST_SEARCH_S}.",
+                f"{searching} searches for {points} values each may take {asked_s:g} s. Allowed are "
+                f"{MOST_SEARCH_S} s: lower the limit, or choose fewer policies or values.",
             )
 
     def _compose(self, cleaned: dict[str, Any]) -> None:

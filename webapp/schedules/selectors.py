@@ -12,6 +12,7 @@ from engine.job.codes import code_of
 from engine.job.shape import lanes, shape_of
 from engine.plan.cell import scenario_of
 from engine.plan.request import PlanRequest
+from engine.schedule.registry import name_of
 from engine.schedule.scenario import Scenario
 from engine.schedule.text import parse_schedule
 from engine.simulate import SimulationResult, simulate_schedule
@@ -90,7 +91,7 @@ def result_context(computation: Computation) -> dict[str, Any]:
         "best": best,
         "figures": _sweep_figures(rows) if sweeps else [_figures(row, best) for row in rows],
         "sweep_points": _points(rows) if sweeps else None,
-        "drawable": [row["policy"] for row in rows if row.get("schedule")],
+        "drawable": {row["policy"]: name_of(row["policy"]) for row in rows if row.get("schedule")},
         "scenario": computation.request["scenario"],
         "asked": computation.request,
         "progress": computation.progress or {},
@@ -115,12 +116,16 @@ def _sweep_figures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _points(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """{values, lines: [{policy, makespans}]} for the chart; a makespan is null where there is none."""
+    """{values, lines: [{policy, name, makespans}]} for the chart; a makespan is null where there is none."""
     values = list(dict.fromkeys(row["value"] for row in rows))
     made = {(row["policy"], row["value"]): row["makespan"] for row in rows}
     policies = list(dict.fromkeys(row["policy"] for row in rows))
     lines = [
-        {"policy": policy, "makespans": [made.get((policy, value)) for value in values]}
+        {
+            "policy": policy,
+            "name": name_of(policy),
+            "makespans": [made.get((policy, value)) for value in values],
+        }
         for policy in policies
     ]
     return {"values": values, "lines": lines}

@@ -2,6 +2,7 @@
 
 import django_tables2 as tables
 
+from engine.schedule.registry import name_of
 from webapp.common.tables import StateColumn, Table, TimeColumn, state
 from webapp.planning.models import Computation
 
@@ -11,7 +12,7 @@ class ComputationTable(Table):
     kind = tables.Column(accessor="get_kind_display", order_by="kind")
     state = StateColumn()
     policies = tables.Column(accessor="request__policies", orderable=False)
-    created_at = TimeColumn(verbose_name="Made")
+    created_at = TimeColumn(verbose_name="Created")
 
     narrow = ("name", "state")
 
@@ -21,7 +22,7 @@ class ComputationTable(Table):
         order_by = "-created_at"
 
     def render_policies(self, value: list[str]) -> str:
-        return ", ".join(value)
+        return "; ".join(map(name_of, value))
 
     def render_state(self, record: Computation) -> str:
         return state(record.state, record.get_state_display())

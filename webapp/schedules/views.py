@@ -40,7 +40,8 @@ def schedule_list(request: HttpRequest) -> HttpResponse:
         .defer("answer"),
         filter_class=ComputationFilterSet, table_class=ComputationTable,
         create=("schedules:schedule-create", "Compare schedules"),
-        empty="No comparison yet. One shows what each policy makes of the same cell, and how far from the "
+        empty="No comparisons yet. A comparison shows the schedule of each policy for the same cell, and "
+        "how far it is from the "
         "best possible it is.",
     )  # fmt: skip
 
@@ -146,7 +147,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[str]:
 @require_POST
 def schedule_cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     if not services.ask_to_cancel(request.user, _visible(request, pk)):
-        messages.info(request, "It has ended already.")
+        messages.info(request, "It has already ended.")
     return redirect("schedules:schedule-detail", pk=pk)
 
 

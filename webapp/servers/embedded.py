@@ -204,7 +204,7 @@ def _disk_full_in_words(var: Path) -> Iterator[None]:
 
 
 def _passwords(home: Path) -> dict[str, str]:
-    """The servers' passwords, made once; beside the data, for they belong together."""
+    """The servers' passwords, made once; kept next to the data, because they belong together."""
     path = home / "passwords.json"
     if path.exists():
         found: dict[str, str] = json.loads(path.read_text())

@@ -96,7 +96,7 @@ class Postgres:
             process.stop(self.child, (signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0))
 
     def _initialise(self) -> None:
-        # Into a folder beside it: a killed initdb leaves half a cluster that looks like a whole one.
+        # Into a folder next to it: a killed initdb leaves half a cluster that looks like a whole one.
         new = self.home / "postgres.new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()

@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(supervisor: Supervisor, port: int, *, demo: bool, sell: bool) -> NoReturn:
     var = var_folder()
-    # At low priority beside what comes first; a few seconds of one core.
+    # At low priority; a few seconds of one core.
     making = supervisor.begin(model) if demo and sell and (model := demo_model_service(var)) else None
     _manage(supervisor, "migrate", "--no-input", "-v", "0")
     if making and supervisor.finish(making):

@@ -1,1 +1,1 @@
-"""Re-planning: what was measured, whether it differs, and the plan made from it."""
+"""Re-planning: the measured times, whether they differ from the plan, and the new plan."""

@@ -55,7 +55,7 @@ class Judge:
         return Verdict(deviations=tuple(worst), measured=medians)
 
     def expect(self, planned: Measured) -> None:
-        """Count on other times from now on, and begin to watch anew."""
+        """Count on other times from now on, and begin to watch again."""
         self._planned.update({name: ms for name, ms in planned.items() if name in self._planned})
         self._window.clear()
 

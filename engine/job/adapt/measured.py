@@ -1,4 +1,4 @@
-"""What ops and transfers take, measured beside planned, in milliseconds by what it is a time of.
+"""What ops and transfers take, measured and planned, in milliseconds, by kind.
 
 A quantity is named ("F", 2), an op of a kind on a stage (all its chunks together), or ("link", 1, 2), the
 time for which a message holds the link between two stages, the lower one first. A schedule knows one time for
@@ -27,7 +27,7 @@ _FIELD_OF = {OpKind.F: "forward", OpKind.R: "recompute", OpKind.B: "backward", O
 
 
 def planned(scenario: Scenario, schedule: Schedule) -> dict[Quantity, float]:
-    """What `schedule` counts on in `scenario`: every quantity of which a run measures something."""
+    """The planned times of `schedule` in `scenario`, for every quantity that a run measures."""
     whole = durations(scenario, 1, split=schedule.has(OpKind.W))
     runs = {
         kind: np.any((schedule.ops != NO_OP) & ((schedule.ops & 3) == kind), axis=(0, 2)) for kind in OpKind
@@ -46,7 +46,7 @@ def planned(scenario: Scenario, schedule: Schedule) -> dict[Quantity, float]:
 
 
 def summary(spans: Iterable[Span]) -> list[list[Any]]:
-    """What one rank measured in an iteration, as JSON: rows of a quantity's name and milliseconds.
+    """One rank's measurements of an iteration, as JSON: rows of a quantity's name and milliseconds.
 
     Of ops the median, by chunk and summed. Of transfers the shortest: what holds a message up beyond its
     link only adds to it.

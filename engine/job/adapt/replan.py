@@ -1,4 +1,4 @@
-"""Another schedule for what was measured, where one is better than the present one."""
+"""A new schedule for the measured times, if one is better than the present one."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ LEAST_GAIN = 0.01  # share by which an iteration must become shorter for another
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replanned:
-    """What planning anew gave; seconds of an iteration on the times that were measured.
+    """The result of re-planning; seconds of an iteration on the measured times.
 
     schedule : the better one; None: the present one stays.
     policy : that was asked.
@@ -66,7 +66,7 @@ def _iteration_s(job: TrainJob, schedule: Schedule, scenario: Scenario) -> float
 
 
 def _built(job: TrainJob, present: Schedule, scenario: Scenario, policy: str) -> Schedule | None:
-    """The schedule of the policy that plans anew; None where it has none of the present one's shape."""
+    """The schedule of the policy that re-plans; None where it has none of the present one's shape."""
     changed: dict[str, object] = {"policy": policy, "microbatches": job.microbatches}
     if policy in SEARCHING:
         changed |= {"traversal": present.traversal.name, "chunks": present.chunks}

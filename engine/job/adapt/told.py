@@ -1,6 +1,8 @@
-"""What an `adapted` event says, as a sentence."""
+"""The text of an `adapted` event, in sentences."""
 
 from typing import Any
+
+from engine.schedule.registry import name_of
 
 _OPS = {"F": "forward", "R": "recompute", "B": "backward", "W": "weight gradient"}
 MOST_NAMED = 3
@@ -15,17 +17,17 @@ def described(event: dict[str, Any]) -> str:
     before, after = _ms(event["before_s"]), _ms(event["after_s"])
     if event["replanned"]:
         return (
-            f"Planned anew with {event['policy']} from iteration {int(event['iteration']) + 1:,} on: "
+            f"Re-planned with {name_of(event['policy'])} from iteration {int(event['iteration']) + 1:,} on: "
             f"{named}. An iteration should now take {after} instead of {before}."
         )
     return (
-        f"The plan stays, {event['policy']} has no better one: {named}. "
+        f"The plan stays: {name_of(event['policy'])} found no better one: {named}. "
         f"An iteration should now take {before}; {_ms(event['planned_s'])} were planned."
     )
 
 
 def deviating(event: dict[str, Any]) -> str:
-    """What took another time than planned. Raises as `described` does."""
+    """The ops and transfers that differ from the plan. Raises as `described` does."""
     deviations = event["deviations"]
     named = [_deviation(each) for each in deviations[:MOST_NAMED]]
     if len(deviations) > MOST_NAMED:

@@ -1,1 +1,1 @@
-"""Where checkpoints lie, and what their manifests say."""
+"""Locations of checkpoints, and their manifests."""

@@ -1,4 +1,4 @@
-"""`manifest.json` of a checkpoint: what was learned, on what, and the checksums of the layers' files."""
+"""`manifest.json` of a checkpoint: the model, the training data, and the checksums of the layers' files."""
 
 import fnmatch
 import json
@@ -44,7 +44,7 @@ class LayerFile(SavedFile):
 
 
 class DataPosition(Document):
-    """Which text was read (its fingerprint), and how many sequences of its order have been."""
+    """The training text (its fingerprint), and the number of sequences read so far."""
 
     fingerprint: Hex
     sequences: Index
@@ -88,7 +88,7 @@ class Manifest(Document):
 
     @property
     def line(self) -> tuple[Any, ...]:
-        """What all checkpoints of one training have in common: the older of them may go."""
+        """The identity that all checkpoints of one training share; older ones of it may be deleted."""
         model = json.dumps({**self.model, "tokenizer": None}, sort_keys=True)
         return model, self.dtype, self.seed, self.global_batch, self.data.fingerprint
 
@@ -131,7 +131,7 @@ class Checkpoint:
         except OSError as error:
             raise InputError(self._field, self.where, f"{entry.file} cannot be read ({error})") from None
         if len(data) != entry.bytes or xxhash.xxh3_128_hexdigest(data) != entry.xxh3:
-            allowed = f"{entry.file} is corrupt: it is not the {entry.bytes:,} bytes that were written"
+            allowed = f"{entry.file} is corrupt: it differs from the {entry.bytes:,} bytes that were written"
             raise InputError(self._field, self.where, allowed)
         return data
 
@@ -144,14 +144,14 @@ class Checkpoint:
             raise InputError(self._field, where, f"{MANIFEST} cannot be read ({error})") from None
         except (ValueError, AttributeError, KeyError, TypeError):
             raise InputError(
-                self._field, where, f"{MANIFEST} is corrupt: no manifest of a checkpoint"
+                self._field, where, f"{MANIFEST} is corrupt: it is not the manifest of a checkpoint"
             ) from None
         if fields.get("format") != FORMAT:
             allowed = f"{MANIFEST} is of format {fields.get('format')!r}; this version reads format {FORMAT}"
             raise InputError(self._field, where, allowed)
         if checksum != _checksum(fields):
             raise InputError(
-                self._field, where, f"{MANIFEST} is corrupt: its checksum does not fit its content"
+                self._field, where, f"{MANIFEST} is corrupt: its checksum does not match its content"
             )
         return parse(Manifest, fields, at=f"{where}/{MANIFEST}")
 
@@ -175,7 +175,7 @@ def find(where: str, *, field: str = "resume") -> Checkpoint:
     except OSError as error:
         raise InputError(field, where, f"cannot be read ({error})") from None
     if latest is None:
-        raise InputError(field, where, "holds no whole checkpoint")
+        raise InputError(field, where, "holds no complete checkpoint")
     return latest
 
 
@@ -191,7 +191,7 @@ def name_of(step: int, nonce: str) -> str:
 
 
 def newest_of_run(where: str) -> str:
-    """What `find` takes for the newest checkpoint of the run that wrote the one at `where`.
+    """The argument with which `find` returns the newest checkpoint of the run that wrote the one at `where`.
 
     The last one that somebody heard of may be gone: it goes once its run has saved `keep` newer ones.
     """

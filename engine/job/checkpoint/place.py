@@ -1,4 +1,4 @@
-"""Where checkpoints lie: a local folder, or a URL that fsspec opens (s3://, gs://, …).
+"""The location of checkpoints: a local folder, or a URL that fsspec opens (s3://, gs://, …).
 
 Both hold folders of files under the name of a checkpoint. Locally a checkpoint is written into a hidden
 folder and renamed as a whole; object stores cannot rename, there it exists once its manifest does. Either way

@@ -1,1 +1,1 @@
-"""What a job says of prefill."""
+"""Prefill in a job's document."""

@@ -1,4 +1,4 @@
-"""config.json of a Hugging Face checkpoint, as far as a Llama has it; other models are refused by name."""
+"""config.json of a Hugging Face Llama checkpoint; other models are refused by name."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which GPUs of a run prefill together: those of a data centre, and those that hold one model."""
+"""The GPUs of a run that prefill together: those of a data centre, and those that hold one model."""
 
 from dataclasses import dataclass
 
@@ -16,10 +16,13 @@ class Neighbours:
 
 
 def neighbours(spec: LaunchSpec, me: RankAssignment) -> Neighbours:
-    """Of rank `me`: ranks at the same place of neighbouring cells, which are in one data centre, hold one
-    model together (BubbleTea §5.1). Raises ValueError in a job without prefill."""
+    """The ranks that hold one model together with rank `me` (BubbleTea §5.1).
+
+    They have the same position in adjacent cells, in one data centre. Raises ValueError in a job without
+    prefill.
+    """
     if spec.job.prefill is None:
-        raise ValueError("the job does not prefill")
+        raise ValueError("the job has no prefill")
     stages, apart = spec.job.prefill.pp_degree, spec.job.cell_pipelines
     stage = me.pipeline // apart % stages
     rank_at = {(other.pipeline, other.stage): other.rank for other in spec.ranks}
@@ -32,6 +35,9 @@ def neighbours(spec: LaunchSpec, me: RankAssignment) -> Neighbours:
 
 
 def gpus_of(spec: LaunchSpec, dc: int) -> tuple[RankAssignment, ...]:
-    """The GPUs of data centre number `dc`, by pipeline, then stage. Its desk is beside the first."""
+    """The GPUs of data centre number `dc`, by pipeline, then stage.
+
+    Its prefill coordinator runs on the host of the first.
+    """
     here = [me for me in spec.ranks if me.dc == dc]
     return tuple(sorted(here, key=lambda me: (me.pipeline, me.stage)))

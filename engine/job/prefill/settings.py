@@ -1,4 +1,4 @@
-"""`prefill` of a training job's document: which model its ranks prefill in their bubbles, and within what."""
+"""`prefill` of a training job's document: the model that ranks prefill with, and its limits."""
 
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,9 @@ class MeasuredLatency(Document):
         figures = {"a_ms": self.a_ms, "b_ms": self.b_ms, "c_ms": self.c_ms}
         given = any(figure is not None for figure in figures.values())
         if given == (self.points is not None):
-            raise InputError("", None, "one of points and {a_ms, b_ms, c_ms}: see meridian profile --prefill")
+            raise InputError(
+                "", None, "give either points or {a_ms, b_ms, c_ms}: meridian profile --prefill prints both"
+            )
         if self.points is not None:
             fit(self.points)
             return self
@@ -40,7 +42,7 @@ class MeasuredLatency(Document):
             if figure is None:
                 raise InputError(name, None, "required, but missing")
         if not (self.b_ms or 0) + (self.c_ms or 0) > 0:
-            raise InputError("b_ms", self.b_ms, "must be greater than 0 where c_ms is 0")
+            raise InputError("b_ms", self.b_ms, "must be greater than 0 if c_ms is 0")
         return self
 
     @cached_property
@@ -52,7 +54,7 @@ class MeasuredLatency(Document):
 
 
 class PrefillSettings(PrefillBudget):
-    """What the ranks of a job prefill, and what of a GPU's memory for.
+    """The model that the ranks of a job prefill with, and its share of GPU memory.
 
     checkpoint : folder of a Hugging Face Llama, on every node.  name : of the model; the folder's by default.
     pp_degree : GPUs that share a model's layers: those of one rank in neighbouring cells; divides the job's

@@ -1,1 +1,1 @@
-"""From where a run goes on after a failure, and in which layout."""
+"""The step and the layout with which a run continues after a failure."""

@@ -1,6 +1,6 @@
-"""What a run has said of its steps, kept by the host of its first rank over that rank's lives.
+"""Reports of a run's steps, which the host of the first rank keeps over that rank's restarts.
 
-Losses ride in a small board of shared memory beside the events: a rank that is killed loses the events that
+Losses ride in a small board of shared memory next to the events: a rank that is killed loses the events that
 it has not written yet.
 """
 
@@ -56,7 +56,7 @@ class History:
         return True
 
     def unheard(self) -> list[tuple[int, float, float, float]]:
-        """What is on the board and was in no event; it counts as told now."""
+        """Steps on the board that no event has reported; they count as reported from now on."""
         return [row for row in self.board.entries() if self._takes_step(*row)]
 
     def before(self, step: int) -> tuple[tuple[int, float, float], ...]:

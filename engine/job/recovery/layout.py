@@ -1,4 +1,4 @@
-"""Who computes what in a life of a run's ranks: as at launch, or on fewer nodes since one did not return."""
+"""The role of each rank after a start: as at launch, or on fewer nodes because one did not return."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -8,7 +8,7 @@ from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.predict import predict
 
-NOT_NEEDED = "the run goes on with fewer GPUs, without this one"
+NOT_NEEDED = "the run continues with fewer GPUs, without this one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Layout:
 
 
 def change(before: LaunchSpec, now: LaunchSpec, why: str) -> dict[str, Any]:
-    """What a `recovery` event says of going over to a smaller layout.
+    """The part of a `recovery` event about a change to a smaller layout.
 
     left : ranks that are in it no more. iteration_s : of an iteration as predicted, with it and before.
     job : its document. seats : pipeline and stage of each rank that is in it.
@@ -66,5 +66,8 @@ def change(before: LaunchSpec, now: LaunchSpec, why: str) -> dict[str, Any]:
 
 
 def roles(spec: LaunchSpec) -> dict[int, tuple[int, int]]:
-    """By rank, which part of the model it has: its stage, of how many. What it kept is of that alone."""
+    """By rank, its part of the model: its stage, and the number of stages.
+
+    Its saved state is of that part only.
+    """
     return {a.rank: (a.stage, spec.job.stages) for a in spec.ranks}

@@ -1,4 +1,4 @@
-"""What hosts tell each other and their ranks: one life of a run's ranks, and how the last one ended."""
+"""Messages of hosts to each other and to their ranks: a start of all ranks, and how the last one ended."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ _SILENT = re.compile(r"silent for ([\d.]+) s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """All ranks from one common start to their end.
+    """All ranks from one common start to their end (code calls it a life).
 
     number : counted from 1. step : steps done at its start. source, where, peers : as in plan.Way.
     store_port : of this life's rendezvous store, on the first rank's machine.
@@ -82,7 +82,7 @@ class Trouble:
         return max((float(seconds) for why in whys for seconds in _SILENT.findall(why)), default=0.0)
 
     def described(self, spec: LaunchSpec) -> tuple[Failed, str]:
-        """What failed, and in words."""
+        """The failure, and its description."""
         causes = [rank for rank in self.dead.values() if rank.cause]
         gone = {rank.rank for rank in causes} | {a.rank for a in spec.ranks if a.node in self.nodes}
         centres = _whole(spec.ranks, gone)
@@ -95,7 +95,9 @@ class Trouble:
             return "rank", "; ".join(f"{named[rank.rank]}: {rank.why}" for rank in causes)
         # The ranks at the link know which one; the others lost these, inside their centre, by LAN or gloo.
         whys = [rank.why for rank in self.dead.values()]
-        nearest = min(whys, key=lambda why: ("gloo" in why, "over LAN" in why), default="no rank said why")
+        nearest = min(
+            whys, key=lambda why: ("gloo" in why, "over LAN" in why), default="no rank gave a reason"
+        )
         return "link", nearest
 
 

@@ -1,4 +1,4 @@
-"""From where a run goes on, given who holds what: a pure function."""
+"""The step from which a run continues, given the state that each rank holds: a pure function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How a run goes on.
+    """How a run continues.
 
     step : steps done. source : memory, peer (another machine's, for some ranks), checkpoint, or start: there
     is nothing yet. peers : by rank that lacks its state, the replica of its stage that sends it.

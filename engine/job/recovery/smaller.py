@@ -1,4 +1,4 @@
-"""The layout with which a run goes on when some of its nodes do not return: a pure function.
+"""The layout with which a run continues if some of its nodes do not return: a pure function.
 
 The global batch stays, so each pipeline that is left does more microbatches. Fewer pipelines with the stages
 as they are come first: what a stage's replica holds in memory is then still of use, and no GPU holds more of

@@ -1,4 +1,4 @@
-"""In words, what a `recovery` event says of a layout on fewer nodes."""
+"""The text of a `recovery` event about a layout on fewer nodes."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ def smaller_layout(layout: dict[str, Any]) -> str:
     """A sentence: with how many GPUs the run goes on, how it is cut now, what an iteration should take."""
     before = layout["before"]
     return (
-        f"It goes on with {layout['gpus']} of {before['gpus']} GPUs, as {layout['why']}: {_cut(layout)} with "
+        f"It continues with {layout['gpus']} of {before['gpus']} GPUs, as {layout['why']}: {_cut(layout)} "
+        "with "
         f"{layout['microbatches']} microbatches each, before {_cut(before)} with {before['microbatches']}; "
         f"an iteration should take {layout['iteration_s']:.2f} s instead of {before['iteration_s']:.2f} s."
     )

@@ -1,1 +1,1 @@
-"""What a job of strategy swap says, and its plan."""
+"""A job of strategy swap, and its plan."""

@@ -161,7 +161,7 @@ OF_A_MODEL = (
 class NetworkRequest(Document):
     """A validated request.
 
-    Beyond docs/dev/contracts.md: `moe` may stand beside a preset; `micro_batch: null` enumerates it;
+    Beyond docs/dev/contracts.md: `moe` may be given with a preset; `micro_batch: null` enumerates it;
     `sequence_parallel` (with full recomputation not, else yes, as the published runs); `attention` standard
     or fused (by family: llama fused); `shard_optimizer` (ZeRO 1); `leave_idle`: also consider strategies
     that leave GPUs idle (else only where no other fits); `module`: GPUs that optical switches replace
@@ -268,7 +268,7 @@ class NetworkRequest(Document):
             if self.gpus % size:
                 yield InputError(field, size, f"must divide gpus = {self.gpus}")
         if self.switch_radix < 4 and self.gpus > self.switch_radix:
-            allowed = f"at least 4 ports where more than {self.switch_radix} GPUs are joined"
+            allowed = f"at least 4 ports to connect more than {self.switch_radix} GPUs"
             yield InputError("switch_radix", self.switch_radix, allowed)
 
     def _rates(self) -> Iterator[InputError]:
@@ -282,13 +282,15 @@ class NetworkRequest(Document):
         if self.model is None:
             for name in OF_A_MODEL:
                 if name in self.model_fields_set and getattr(self, name) is not None:
-                    yield InputError(name, getattr(self, name), "says how a model trains: give model too")
+                    yield InputError(
+                        name, getattr(self, name), "applies to training of a model: give model too"
+                    )
             return
         for name in ("batch", "gpu_type"):
             if getattr(self, name) is None:
-                yield InputError(name, None, "required where a model is given")
+                yield InputError(name, None, "required with a model")
         if isinstance(self.model, ShapeInput) and self.model.moe and self.moe:
-            yield InputError("moe", "given", "the model has its own: give one of the two")
+            yield InputError("moe", "given", "the model has its own: give only one of them")
         for name, most in MOST.items():
             value = getattr(self.model, name, None)
             if value is not None and value > most:
@@ -300,7 +302,9 @@ class NetworkRequest(Document):
         if self.measured is None:
             return
         if self.shape is not None and self.shape.moe:
-            yield InputError("measured", None, "is of a dense block: leave it out for a model with experts")
+            yield InputError(
+                "measured", None, "applies to dense blocks: leave it out for a model with experts"
+            )
         for name in ("tp", "micro_batch"):
             given, value = getattr(self, name), getattr(self.measured, name)
             if name in self.model_fields_set and given not in (None, value):

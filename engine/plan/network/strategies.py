@@ -263,8 +263,8 @@ def _too_large(training: Training, strategies: Strategies, memory: np.ndarray) -
     at = strategies.at(least)
     needed, there = float(memory[least]), training.memory_bytes
     reason = (
-        f"memory: at least {needed / 1e9:.1f} GB a GPU (tp {at.tp}, pp {at.pp}, dp {at.dp}), "
-        f"{(needed - there) / 1e9:.1f} GB more than the {there / 1e9:.1f} GB there are"
+        f"memory: at least {needed / 1e9:.1f} GB per GPU (tp {at.tp}, pp {at.pp}, dp {at.dp}), "
+        f"{(needed - there) / 1e9:.1f} GB more than the {there / 1e9:.1f} GB available"
     )
     return NoneFits(reason=reason, memory_bytes=needed)
 

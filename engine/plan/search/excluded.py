@@ -25,9 +25,9 @@ def excluded(
     alone = [space for space in spaces if space.problem.job.cell_pipelines == 1 and 1 in space.classes]
     linked = {problem.twins[dc] for space in alone for route, _ in space.classes[1].placed for dc in route}
     used = options[best].gpus_used if best is not None else {}
-    beaten = "no option that uses it can be better, however it is scheduled"
+    beaten = "no option that uses it can be better with any schedule"
     if not is_proven:
-        beaten = "no option that uses it, of those that were tried, is better"
+        beaten = "no tried option that uses it is better"
     index = {dc.name: i for i, dc in enumerate(problem.cluster.datacenters)}
     return tuple(
         Excluded(
@@ -86,4 +86,4 @@ def _why(
         return choose.worse(options[best], timed, problem.request.objective)
     if linked is None or problem.twins[dc] in linked:
         return None
-    return "no data centres that are linked one after the other hold every stage together with it"
+    return "no chain of linked data centres that includes it holds every stage"

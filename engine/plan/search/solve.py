@@ -33,7 +33,7 @@ def plan_search(
     request: PlanRequest, *, budget_s: float, cancelled: Callable[[], bool],
     report: Callable[[int, int | None], None] = lambda done, of: None,
 ) -> PlanResult:  # fmt: skip
-    """The best option that the search finds, and others beside it: the best of some other D.
+    """The best option that the search finds, and others: the best of some other D.
 
     Parameters
     ----------

@@ -138,7 +138,7 @@ class Space:
         if placed < stages:
             per_stage = job.cell_pipelines * job.tensor_parallel
             return f"not even one DP-cell fits: {short_of_gpus(placed, stages, per_stage)}"
-        return "no data centres that are linked one after the other hold every stage of one DP-cell"
+        return "no chain of linked data centres holds every stage of one DP-cell"
 
     def _option(
         self, dp_cells: int, route: Route, split: Split, cell: TimedCell | Infeasible, any_ms: float

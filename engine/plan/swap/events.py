@@ -208,7 +208,9 @@ class _Events:
         yield Interval(kind="out", visit=visit, start=begin, end=self.out_free)
 
     def _room(self, visit: Visit, following: Visit, earliest: float) -> float:
-        """From when on the load of `following` has room beside what runs and what is still to go out."""
+        """From when on the load of `following` has room next to the running sub-model and outgoing
+        gradients.
+        """
         room = self.machine.room_bytes
         if room is None:
             return earliest

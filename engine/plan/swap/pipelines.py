@@ -17,6 +17,8 @@ from engine.plan.swap.stage_cuts import StageCuts
 
 # Times the network's own rate, for which cuts are tried.
 OTHER_NETWORKS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+# policy of a `Comparison` → the name that people read.
+NAMES = {"gpipe": "GPipe", "pipedream": "PipeDream", "zero-offload": "Naive swapping (as ZeRO-Offload)"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,10 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One way of training beside the swap plan; `speedup` is its GPU time per mini-batch over the plan's."""
+    """Another method of training, compared with the swap plan.
+
+    speedup : its GPU time per mini-batch over the plan's.
+    """
 
     policy: str
     link: str | None

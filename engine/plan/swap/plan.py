@@ -106,7 +106,7 @@ def _within_bounds(request: SwapRequest, layers: list[Layer]) -> None:
     """Raises InputError for a model so large, or a GPU so slow, that it is a slip of the pen."""
     largest = max(layer.cut_bytes for layer in layers)
     if largest > MOST_CUT_BYTES:
-        allowed = f"activations of {largest:.3g} bytes cross between layers: at most {MOST_CUT_BYTES:.3g}"
+        allowed = f"activations of {largest:.3g} bytes pass between layers: at most {MOST_CUT_BYTES:.3g}"
         raise InputError("micro_batch", request.micro_batch, allowed)
     longest = max(max(layer.backward_s, layer.load_s) for layer in layers)
     if longest > LONGEST_S:

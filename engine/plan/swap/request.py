@@ -70,7 +70,7 @@ AnyModel = Annotated[
 
 
 class GpuInput(Document):
-    """A GPU of the catalogue, or its figures; those given beside a name stand in for the catalogue's.
+    """A GPU of the catalogue, or its figures; figures given with a name replace the catalogue's.
 
     tflops : 10^12 FLOP/s that it reaches, or its peak where `mfu` is given too.
     host_to_device_gb_s : 10^9 bytes/s per direction; by default 11.2, or that share of the catalogue's
@@ -92,7 +92,7 @@ class GpuInput(Document):
     @model_validator(mode="after")
     def _one_source(self) -> "GpuInput":
         if self.name is None and self.memory_bytes is None:
-            raise InputError("memory_bytes", None, "required where no name of the catalogue is given")
+            raise InputError("memory_bytes", None, "required without a name from the catalogue")
         return self
 
 
@@ -115,7 +115,7 @@ class LinkInput(Document):
 
 
 class CompareInput(Document):
-    """Pipelines beside the swap plan: GPUs, mini-batches per flush (GPipe), networks."""
+    """Pipelines to compare with the swap plan: GPUs, mini-batches per flush (GPipe), networks."""
 
     stages: Count = Field(le=MOST_STAGES)
     microbatches: Count
@@ -174,7 +174,7 @@ class SwapRequest(Document):
         for i, kind in enumerate([self.gpu, *self._other_gpus()]):
             if kind.name is None and kind.tflops is None:
                 field = "gpu.tflops" if i == 0 else f"workers[{i - 1}].gpu.tflops"
-                raise InputError(field, None, "required for a model's times where the GPU has no name")
+                raise InputError(field, None, "required for a model's times if the GPU has no name")
 
     def _other_gpus(self) -> list[GpuInput]:
         return [item.gpu for item in self.workers] if isinstance(self.workers, list) else []
@@ -182,7 +182,7 @@ class SwapRequest(Document):
     def _of_layers(self, layers: list[LayerInput]) -> None:
         for name in ("micro_batch", "dtype_bytes", "mfu", "recompute"):
             if name in self.model_fields_set:
-                raise InputError(name, getattr(self, name), "says how a model runs: layers have their times")
+                raise InputError(name, getattr(self, name), "applies to a model: layers have their own times")
         if isinstance(self.workers, list):
             raise InputError("workers", "a list", "layers are timed on one GPU: give a number, or a model")
         if not any(layer.forward_s + layer.backward_s for layer in layers):

@@ -99,7 +99,7 @@ class Bench:
             self._keep(makespan, self.floor.best.reshape(self.starts.shape), _with(self.idea, MOVED))
 
     def _disturb(self, random: np.random.Generator) -> None:
-        """Places the best anew after shifting some operations' turns; the moves go on from there."""
+        """Places the best again after shifting some operations' turns; the moves go on from there."""
         assert self.starts is not None
         assert self.floor is not None
         if random.random() < 0.3:

@@ -36,7 +36,7 @@ class Floor(NamedTuple):
     tail: Ints  # (nodes,), longest way from its end to the end of all
     topological: Ints  # (operations,), causes first
     position: Ints  # (nodes,), place in `topological`
-    dirty: Bytes  # (operations,), places in it whose head or tail is to be found anew; all 0 between moves
+    dirty: Bytes  # (operations,), places in it whose head or tail is to be found again; all 0 between moves
     degree: Ints  # (nodes,), free for any use within a step
     path: Ints  # (operations,), a longest path, last node first
     best: Ints  # (nodes,), heads of the best orders so far

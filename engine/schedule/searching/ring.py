@@ -93,7 +93,7 @@ def insert_periodic(plan, ring, board, pipelines, release, period, late):
     """Puts the starts of a periodic schedule on an empty board (not its intervals); returns whether it fits.
 
     pipelines : in order of insertion.  release : (pipelines,).  period : ticks between microbatches.
-    The limits are not looked at: `lift` and placing anew in this order bring them in.
+    The limits are not looked at: `lift` and placing again in this order bring them in.
     """
     for i in range(plan.pipelines):
         if not _chain(plan, ring, pipelines[i], release[pipelines[i]], period, late):

@@ -3,7 +3,7 @@
 Source: the job-shop neighbourhoods of Nowicki and Smutnicki (1996) and Balas and Vazacopoulos (1998). On a
 longest path, runs of operations of one machine are blocks; only a move of an operation to the edge of its
 block can shorten the path. Each move is estimated from heads and tails around it, the best that is not tabu
-is made, and heads and tails that it changes are found anew.
+is made, and heads and tails that it changes are found again.
 
 Limits are counted along each GPU's order, so they hold exactly for any number of chunks.
 """

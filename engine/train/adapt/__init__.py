@@ -1,6 +1,6 @@
-"""Runs that keep to the facts: measured against planned times, and another schedule where they differ.
+"""Re-planning of a run: compares measured with planned times, and changes the schedule if they differ.
 
 Every rank reports what its ops and transfers took (`measured`); the first rank judges whether a deviation
-lasts (`judge`), plans anew with what was measured (`replan`), and all ranks go over to the new schedule at
+lasts (`judge`), re-plans with what was measured (`replan`), and all ranks go over to the new schedule at
 the same iteration boundary (`follow`).
 """

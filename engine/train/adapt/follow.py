@@ -1,4 +1,4 @@
-"""One rank's side of adapting: what it reports, and when it goes over to another schedule.
+"""One rank's side of re-planning: its reports, and its change to another schedule.
 
 Reports lie in the rendezvous store, where each takes the place of one that is a few iterations old. The first
 rank reads them, judges and plans. A new schedule is announced there as text, at the start of iteration N and
@@ -27,12 +27,12 @@ from engine.simulate.spans import Span
 T = TypeVar("T")
 SLOTS = 4  # reports of a rank that are kept: none is more than two iterations behind the first rank
 WARM_UP = 2  # iterations that are not judged
-# A greedy plan is there within milliseconds and can be announced at once; a search goes on beside training.
+# A greedy plan is there within milliseconds and can be announced at once; a search runs during training.
 AT_ONCE_S = 0.1
 
 
 class Store(Protocol):
-    """What is needed of torch.distributed's stores."""
+    """The methods used of torch.distributed's stores."""
 
     def check(self, keys: list[str], /) -> bool: ...
     def get(self, key: str, /) -> bytes: ...
@@ -70,7 +70,7 @@ class Follower:
 
     @property
     def told(self) -> list[dict[str, Any]]:
-        """What the result says of it; the first rank's."""
+        """The part of the result about re-planning; on the first rank."""
         return []
 
     def _announced(self, iteration: int) -> tuple[int, Schedule] | None:
@@ -152,7 +152,7 @@ class Leader(Follower):
         try:
             found = planning.result()
         except (InputError, DeadlockError) as error:
-            print(f"no plan for what was measured: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"no plan for the measured times: {error}", file=sys.stderr, flush=True)  # noqa: T201
             self._expected |= self._verdict.measured
             self._judge.expect(self._expected)
             return None

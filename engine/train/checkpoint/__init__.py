@@ -1,4 +1,4 @@
-"""Checkpoints by layer: what a run has learned, on a local folder or any fsspec URL.
+"""Checkpoints by layer, in a local folder or at any fsspec URL.
 
 A checkpoint is a folder `step-<n>-<nonce>` with one safetensors file per layer (weights and AdamW's moments)
 and `manifest.json`, which is written last: a folder without it is none. As a layer's file knows nothing of

@@ -1,4 +1,4 @@
-"""One rank's checkpoints: what it resumes from, and what it saves on its way."""
+"""One rank's checkpoints: the one that it resumes from, and those that it saves."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -60,7 +60,7 @@ def _tensors(checkpoint: Checkpoint, number: int) -> dict[str, Tensor]:
         return safetensors.load(checkpoint.layer(number))
     except SafetensorError as error:
         raise InputError(
-            "resume", checkpoint.where, f"layer {number} is no safetensors file ({error})"
+            "resume", checkpoint.where, f"layer {number} is not a safetensors file ({error})"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Saving while training goes on: copied at the iteration boundary, written by a thread beside it.
+"""Saving while training goes on: copied at the iteration boundary, written by a separate thread.
 
 One replica of each stage writes its layers' files and says so in the rendezvous store; the first rank waits
 for all of them and for word that the step's loss is sound, then writes the manifest and publishes. What fails
@@ -29,7 +29,10 @@ Copies = Mapping[int, Mapping[str, Tensor]]  # of layers by number
 
 
 class Store(Protocol):
-    """What is needed of torch.distributed's stores; not `wait`, which keeps other threads from the store."""
+    """The methods used of torch.distributed's stores.
+
+    Not `wait`, which blocks the store for other threads.
+    """
 
     def check(self, keys: list[str], /) -> bool: ...
     def get(self, key: str, /) -> bytes: ...
@@ -39,7 +42,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What all writers of a run agree on.
+    """The settings that all writers of a run share.
 
     writers : the ranks that write, one replica of each stage. leader : the one of them that publishes.
     manifest : makes the manifest of a step from the time and the files; called on the leader only.
@@ -91,7 +94,7 @@ class Saver:
         return is_due(self._terms.settings, step, last=last)
 
     def save(self, step: int) -> None:
-        """Copy the layers now and write them beside what follows; waits for the save before."""
+        """Copy the layers now and write them in the background; waits for the previous save."""
         self._idle.acquire()
         self._work.put((step, self._copies()))
 
@@ -226,7 +229,7 @@ class Saver:
         try:
             self._terms.place.discard(name)
         except Exception as error:
-            self._announce(0, "failed", name, detail=f"half a checkpoint stays behind: {_reason(error)}")
+            self._announce(0, "failed", name, detail=f"an incomplete checkpoint remains: {_reason(error)}")
 
     def _announce(self, step: int, state: str, name: str, **more: Any) -> None:
         where = f"{self._terms.place.where.rstrip('/')}/{name}"

@@ -1,4 +1,4 @@
-"""Drills: the network between two data centres is cut for a while, in all ranks of this machine."""
+"""Failure drills: cuts the network between two data centres for a while, in all ranks of this machine."""
 
 import mmap
 import struct

@@ -24,7 +24,7 @@ SLOTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What is told beside the tensors of a slot.
+    """What is stored with the tensors of a slot.
 
     step : steps done. resumed_from : the step of the checkpoint with which the run began, if it did.
     square_sum, loss : this stage's part of the step's totals, should they have to be told again.

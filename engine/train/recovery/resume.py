@@ -1,4 +1,4 @@
-"""One rank's side of recovery: what it keeps after every step, and how it begins a life after the first."""
+"""One rank's side of recovery: the state that it keeps after every step, and how it starts again."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ UNTOLD = (math.nan, math.nan)  # in place of totals, of a step that was told of 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What the host hands to a rank of a run that recovers.
+    """The state that the host passes to a rank of a run that recovers.
 
     fd : of the rank's memory. told : (iteration, loss, norm) of what is known of the steps before, and
     validation the losses on what is held out; for the first rank.

@@ -1,4 +1,4 @@
-"""A worker's connection to the tracker: what it says, and an inbox for what it is told."""
+"""A worker's connection to the tracker: its messages, and an inbox for the tracker's."""
 
 import queue
 import socket

@@ -1,4 +1,4 @@
-"""Sums over the workers that are there: torch.distributed (gloo) inside one data centre, else our transport.
+"""Sums over the present workers: torch.distributed (gloo) inside one data centre, else our transport.
 
 A group is made for an epoch, which the tracker counts up whenever workers come or go or a sum fails: nothing
 of an older group can be taken for this one's.
@@ -24,7 +24,7 @@ SUMS_PER_EPOCH = 1 << 32  # numbers kept apart for the sums of one epoch
 
 
 class Groups:
-    """What worker `me` needs to form groups with others; `address` tells them where it can be met."""
+    """The data with which worker `me` forms groups with others; `address` is where they connect."""
 
     def __init__(self, spec: LaunchSpec, me: RankAssignment) -> None:
         self._spec, self._me, self._job = spec, me, spec.job

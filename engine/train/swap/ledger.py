@@ -1,4 +1,4 @@
-"""Who processes which mini-batch of a global batch: each counts exactly once, whoever comes and goes.
+"""Assigns the mini-batches of a global batch to workers: each counts exactly once.
 
 A unit is one mini-batch, by its number in the global batch. It is free, held by one worker that computes it,
 or brought in: part of the gradients that one worker keeps until the all-reduce. A worker that is lost takes
@@ -46,7 +46,7 @@ class Ledger:
             It still holds some, or does not take part.
         """
         if self._held.get(worker) != ():
-            raise ValueError(f"worker {worker} may take units only when it is there and holds none")
+            raise ValueError(f"worker {worker} may take units only while it is present and holds none")
         count = min(most, -(-len(self._free) // max(idle, 1)))
         self._held[worker] = tuple(self._free.popleft() for _ in range(count))
         return self._held[worker]

@@ -1,4 +1,4 @@
-"""The device's memory: what is on it is taken here first, so that a limit is a limit on every device."""
+"""The device's memory: all allocations are counted here first, so the limit holds on every device."""
 
 import threading
 

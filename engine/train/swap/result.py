@@ -1,4 +1,4 @@
-"""The result of a swap run: what the workers measured, beside what the planner says."""
+"""The result of a swap run: measurements of the workers, and the planner's prediction."""
 
 from dataclasses import asdict
 from statistics import median
@@ -35,7 +35,7 @@ def result_of(job: TrainJob, plan: SwapPlan, tracker: Tracker) -> dict[str, Any]
 
 
 def _simulated(job: TrainJob, plan: SwapPlan, measured: dict[str, Any]) -> dict[str, Any]:
-    """The measured part with the planner's iteration and utilization beside, at the measured all-reduce."""
+    """The measured part with the planner's iteration and utilization at the measured all-reduce."""
     if job.device != "emulated" or measured["optimizer_ms"] is None:
         return measured
     step = plan.result.step

@@ -1,4 +1,4 @@
-"""What is on the device, and the two streams beside the computing one: sub-models in, gradients out."""
+"""What is on the device, and the two streams next to the computing one: sub-models in, gradients out."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The tracker of a swap run: hands out mini-batches, sees who is there, says when to sum and when to step.
+"""The tracker of a swap run: hands out mini-batches, watches workers, starts sums and steps.
 
 It lives in the host process of the first rank's machine, inside that process's one selector: no thread, no
 tensor. A global batch is over when every unit is in the gradients of a worker that is there (ledger); then
@@ -36,7 +36,7 @@ class Flag(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Worker:
-    """One connection. `idle`: it has said that it is ready for what comes next."""
+    """One connection. `idle`: the worker has reported that it is ready."""
 
     socket: socket.socket
     nonce: str

@@ -1,4 +1,4 @@
-"""One worker of a swap run: does what the tracker tells it, a message at a time.
+"""One worker of a swap run: executes the tracker's messages one by one.
 
 take    compute these mini-batches: a round of ATOM's schedule
 sum     all-reduce what was computed; it counts once all have it (commit), or not at all (abort)

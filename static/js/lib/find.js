@@ -37,7 +37,7 @@ export function initFind() {
     const hits = [...candidates()].filter(([, [text]]) => text.toLowerCase().includes(wanted)).slice(0, MOST);
     list.replaceChildren(...hits.map(([href, [text, kind]], i) =>
       el("a", { href, id: `find-${i}`, role: "option", tabIndex: -1 }, text, el("span", {}, kind))));
-    if (!hits.length) list.append(el("p", {}, `Nothing named “${input.value.trim()}” here.`));
+    if (!hits.length) list.append(el("p", {}, `No page named “${input.value.trim()}”.`));
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
     mark(0);

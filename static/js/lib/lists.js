@@ -34,11 +34,11 @@ function initFailures() {
     if (text) box?.append(el("p", { className: "message error load" }, text));
   };
   const since = () => new Date().toLocaleTimeString("en-GB");
-  document.body.addEventListener("htmx:sendError", () => say(`The site does not answer (${since()}). What you see is what it said last.`));
+  document.body.addEventListener("htmx:sendError", () => say(`The site does not answer (${since()}). The list shows the last answer.`));
   document.body.addEventListener("htmx:responseError", (event) => {
     const { status } = event.detail.xhr;
     if (status === 403 || status === 401) location.reload();
-    else say(`The site failed on this (${status}, ${since()}). What you see is what it said last.`);
+    else say(`The site failed on this (${status}, ${since()}). The list shows the last answer.`);
   });
   document.body.addEventListener("htmx:afterOnLoad", () => say(""));
 }

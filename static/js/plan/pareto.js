@@ -9,11 +9,11 @@ const priced = (options) => options.map((option, index) => ({ ...option, index }
 
 export function paintPareto(root, plan) {
   const points = priced(plan.options), ghosts = priced(plan.before ?? []), limits = plan.limits ?? {};
-  if (!points.length) { root.replaceChildren(el("p", { className: "meta" }, "No prices are known, so cost cannot stand against time.")); return; }
+  if (!points.length) { root.replaceChildren(el("p", { className: "meta" }, "No prices are known, so there is no chart of cost against time.")); return; }
   const { plot, x, y, lowX, mostX, mostY, wide } = frame(root, [...points, ...ghosts], "Cost per iteration against iteration time; the table above holds the figures", (area) => forbidden(area, limits));
   for (const ghost of ghosts) plot.append(svg("circle", { cx: x(ghost.iteration_ms), cy: y(ghost.cost_per_iteration), r: 3.6, class: "point ghost" }, svg("title", {}, `before: D = ${ghost.dp_cells}`)));
   const within = (limit, most) => limit != null && limit < most;
-  if (within(limits.budget, mostY)) plot.append(svg("line", { x1: LEFT, x2: wide - 12, y1: y(limits.budget), y2: y(limits.budget), class: "limit" }), words(wide - 12, y(limits.budget) - 4, `cost limit $${limits.budget} an iteration`, "end"));
+  if (within(limits.budget, mostY)) plot.append(svg("line", { x1: LEFT, x2: wide - 12, y1: y(limits.budget), y2: y(limits.budget), class: "limit" }), words(wide - 12, y(limits.budget) - 4, `cost limit $${limits.budget} per iteration`, "end"));
   if (within(limits.deadline_ms, mostX) && limits.deadline_ms > lowX) plot.append(svg("line", { x1: x(limits.deadline_ms), x2: x(limits.deadline_ms), y1: y(mostY), y2: y(0), class: "limit" }), words(x(limits.deadline_ms) + 4, 20, `deadline ${fixed(limits.deadline_ms / 1000, 2)} s`));
   const front = new Set(plan.pareto ?? []);
   frontLine(plot, points.filter((p) => front.has(p.index)), x, y, "front");

@@ -11,19 +11,19 @@ export function explain(model, run, timeline) {
   const { lanes, usage } = model, pipelines = new Set(lanes.map((lane) => lane.pipeline)).size, stages = new Set(lanes.map((lane) => lane.stage)).size;
   const dcs = new Set(lanes.map((lane) => lane.dc)).size, first = lanes[0], last = lanes.at(-1);
   return [
-    ["A row is one GPU", first ? `${laneName(last)} is stage ${last.stage + 1} of pipeline ${last.pipeline + 1}. This run has ${many(pipelines, "pipeline")} of ${many(stages, "stage")}: ${many(lanes.length, "GPU")} in ${many(dcs, "data centre")}. The per cent beside a row say how much of the last ${many(usage?.iterations ?? 10, "iteration")} it computed.` : "No GPU is known yet."],
+    ["A row is one GPU", first ? `${laneName(last)} is stage ${last.stage + 1} of pipeline ${last.pipeline + 1}. This run has ${many(pipelines, "pipeline")} of ${many(stages, "stage")}: ${many(lanes.length, "GPU")} in ${many(dcs, "data centre")}. The per cent beside a row say how much of the last ${many(usage?.iterations ?? 10, "iteration")} it spent computing.` : "No GPU is known yet."],
     ["A block is one op", "F3 is the forward pass of microbatch 3, R the recomputation before its backward, B the backward, W the weight part of a split backward, AR the all-reduce of gradients between pipelines. Colour and pattern say the same: forward is plain, recompute has slanted lines, backward a dark foot, weight a dark head, all-reduce level lines."],
-    ["Empty is a bubble", `A hatched stretch is a GPU that waits: for an activation, for a gradient, for the other pipelines. ${usage?.run ? `In the last ${many(usage.iterations, "iteration")} bubbles took ${percent(usage.run.bubbles)} of GPU time, computing ${percent(usage.run.utilization)}, all-reduce and optimizer ${percent(usage.run.sync)}.` : ""} Point at an op to see what it waited for.`],
+    ["Empty is a bubble", `A hatched stretch is a GPU that waits for an activation, a gradient or the other pipelines. ${usage?.run ? `In the last ${many(usage.iterations, "iteration")} bubbles took ${percent(usage.run.bubbles)} of GPU time, computing ${percent(usage.run.utilization)}, all-reduce and optimizer ${percent(usage.run.sync)}.` : ""} Point at an op to see what it waited for.`],
     ["The thin strip is the prediction", predicted(model, run)],
     ["Between data centres", wide(model)],
-    ["Now, and faults", `The green line is the last that was heard${model.hasSpans ? "" : " (nothing yet)"}; right of it stands only what is predicted. Diamonds on the time axis are faults, rings are changes of state: ${many(model.marks.length, "mark")} so far. ${timeline.view.live ? "The window follows the run; Space freezes it." : "The window is frozen; l goes back to the run's head."}`],
+    ["Now, and faults", `The green line is the last report${model.hasSpans ? "" : " (nothing yet)"}; right of it there is only the prediction. Diamonds on the time axis are faults, rings are changes of state: ${many(model.marks.length, "mark")} so far. ${timeline.view.live ? "The window follows the run; Space freezes it." : "The window is frozen; l goes back to the run's head."}`],
   ];
 }
 
 function predicted(model, run) {
   if (!model.predictedMs) return "Nothing was predicted for this run.";
   const now = model.usage?.iteration_ms ?? null;
-  return `It shows what the simulator expects of each GPU, ${durationText(model.predictedMs)} an iteration and ${percent(model.predictedUtilization)} busy, from the moment the iteration really began: where block and strip part, the run drifts.${model.predictions.length > 1 ? ` At launch ${durationText(model.predictions[0].ms)} were predicted; each iteration shows what held in it.` : ""}${now === null ? "" : ` Measured: ${durationText(now)}, ${difference(now, model.predictedMs)}.`}${run.status === "queued" ? " The run waits, so the prediction stands alone." : ""}`;
+  return `It shows what the simulator expects of each GPU, ${durationText(model.predictedMs)} an iteration and ${percent(model.predictedUtilization)} busy, counted from the real start of the iteration: where block and strip differ, the run differs from its prediction.${model.predictions.length > 1 ? ` At launch ${durationText(model.predictions[0].ms)} were predicted; each iteration shows what held in it.` : ""}${now === null ? "" : ` Measured: ${durationText(now)}, ${difference(now, model.predictedMs)}.`}${run.status === "queued" ? " The run waits, so the prediction stands alone." : ""}`;
 }
 
 function wide(model) {

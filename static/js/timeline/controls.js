@@ -49,7 +49,7 @@ export function bindGoto(timeline, form, fetchIteration) {
         refuse(`Iteration ${count(place.iteration + 1)} is no longer kept.`);
         return;
       }
-    } else if (place.time < 0 || place.time > model.frontier) { refuse("The run was not at work then."); return; }
+    } else if (place.time < 0 || place.time > model.frontier) { refuse("The run was not running then."); return; }
     else timeline.showTime(place.time);
     refuse("");
   });

@@ -61,7 +61,7 @@ export class Totals {
     // Before the first iteration nothing was measured: there is nothing that could have been forgotten.
     this.root.hidden = !totals || (!totals.run.known && !scene.model.iterations.length);
     if (this.root.hidden) return;
-    setText(this.line, totals.run.known ? sentence(scene, totals) : "The spans of this range are no longer kept; the charts below hold the whole run.");
+    setText(this.line, totals.run.known ? sentence(scene, totals) : "The spans of this range are no longer kept; the charts below show the whole run.");
     this.button.hidden = !totals.run.known;
     if (!this.table.hidden) this.#fill(scene, totals);
   }

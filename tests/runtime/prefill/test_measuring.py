@@ -69,7 +69,7 @@ def test_the_table_ends_with_the_model_and_its_errors(
     monkeypatch.setattr(measuring, "_times", foretold)
     lines = run(save(tmp_path)).splitlines()
     assert lines[-2] == "t = 3 + 0.2·s + 0.0001·s² ms for s tokens"
-    assert lines[-1] == "on 3 lengths that a fit did not see: mean 0.0 %, worst 0.0 %"
+    assert lines[-1] == "on 3 lengths not used for the fit: mean 0.0 %, worst 0.0 %"
     assert lines[-4].split() == ["256", "60.75", "9.00", "60.75"]
 
 

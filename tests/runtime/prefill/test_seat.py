@@ -44,7 +44,7 @@ class Desk:
 
 
 class Table:
-    """A seat with three ops an iteration, its desk, and the stage behind it."""
+    """A seat with three ops per iteration, its desk, and the stage behind it."""
 
     def __init__(self, folder: Path) -> None:
         latency = LatencyModel(a_ms=1e3 * CHUNK_S, b_ms=1e-6, c_ms=0.0)

@@ -123,5 +123,5 @@ def _take(token: str) -> Invitation:
     found = Invitation.objects.select_for_update(of=("self",)).filter(token_sha256=token_hash(token))
     invitation = found.select_related("team").first()
     if invitation is None or invitation.state != "open":
-        raise ValidationError("This invitation is used up, revoked or too old. Ask for a new one.")
+        raise ValidationError("This invitation was used, revoked, or is too old. Ask for a new one.")
     return invitation

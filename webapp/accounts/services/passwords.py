@@ -1,4 +1,4 @@
-"""Passwords: changed by their owner, set anew through a one-time link."""
+"""Passwords: changed by their owner, reset through a one-time link."""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ class LastAdmin(ValidationError):
     """A change that would leave a team without anybody who may administer it."""
 
     def __init__(self, user: User, team: Team) -> None:
-        super().__init__(f"{user} is the last active admin of {team}. Make somebody else admin first.")
+        super().__init__(f"{user} is the last active admin of {team}. Make another member an admin first.")
 
 
 @transaction.atomic

@@ -17,9 +17,11 @@ from webapp.accounts.models import Role, User
 
 MAY = {
     Role.VIEWER: "Sees the team's data centres, nodes, links, plans and runs.",
-    Role.OPERATOR: "Sees and changes the team's inventory and plans; launches and stops runs.",
-    Role.ADMIN: "Does what operators do; manages people and invitations; reads the audit of the team.",
-    Role.TENANT: "Asks for prefill, has keys, sees its own use. The team's plans and runs stay hidden.",
+    Role.OPERATOR: "Sees and changes the team's inventory and plans. Launches and stops runs.",
+    Role.ADMIN: "Everything that operators do. Also manages people and invitations, and reads the team's "
+    "audit log.",
+    Role.TENANT: "Requests prefill, makes keys and sees its own usage. Does not see the team's plans and "
+    "runs.",
 }
 
 

@@ -38,7 +38,7 @@ def audit_list(request: HttpRequest) -> HttpResponse:
         rows=_rows(request),
         filter_class=AuditFilterSet,
         table_class=AuditTable,
-        empty="Nothing was changed yet.",
+        empty="No changes yet.",
         template="accounts/audit_list.html",
         context={"exports": exports},
     )

@@ -33,7 +33,7 @@ def invitation_list(request: HttpRequest) -> HttpResponse:
         filter_class=InvitationFilterSet,
         table_class=InvitationTable,
         create=("accounts:invitation-create", "Invite"),
-        empty="Nobody was invited yet.",
+        empty="No invitations yet. Invite a person to a team.",
         context={"crumbs": _crumbs()[:1]},
     )
 
@@ -54,7 +54,7 @@ def invitation_create(request: HttpRequest) -> HttpResponse:
     context = {
         "title": "Invite",
         "form": form,
-        "submit_label": "Make the invitation",
+        "submit_label": "Create invitation",
         "crumbs": _crumbs(),
         "cancel_url": reverse("accounts:person-list"),
     }
@@ -65,13 +65,15 @@ def _shown_once(request: HttpRequest, invitation: Invitation, token: str) -> Htt
     url = request.build_absolute_uri(reverse("accounts:invitation-accept", args=[token]))
     sent = mail.send_invitation(invitation, url)
     how = (
-        f"It was sent to {invitation.email}." if sent else f"Give it to {invitation.email}; no mail was sent."
+        f"It was sent to {invitation.email}."
+        if sent
+        else f"Send it to {invitation.email} yourself: no mail was sent."
     )
     context = {
         "title": f"Invitation for {invitation.email}",
         "crumbs": _crumbs(),
         "url": url,
-        "text": f"Whoever opens this link within seven days joins {invitation.team} as "
+        "text": f"Anyone who opens this link within seven days joins {invitation.team} as "
         f"{invitation.get_role_display().lower()}. It works once. {how}",
         "back_url": reverse("accounts:invitation-list"),
     }

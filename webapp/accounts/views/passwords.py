@@ -1,4 +1,7 @@
-"""Setting a forgotten password anew: by mail where mail is configured, else by an admin's one-time link."""
+"""Setting a new password after a forgotten one.
+
+By mail where mail is configured, else by an admin's one-time link.
+"""
 
 from typing import Any
 

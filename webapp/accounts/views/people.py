@@ -30,7 +30,7 @@ def person_list(request: HttpRequest) -> HttpResponse:
         filter_class=MemberFilterSet,
         table_class=MemberTable,
         create=("accounts:invitation-create", "Invite"),
-        empty="Nobody is in your teams yet.",
+        empty="No members yet. Invite people to your teams.",
         actions=[
             (reverse("accounts:team-list"), "Teams"),
             (reverse("accounts:invitation-list"), "Invitations"),
@@ -86,7 +86,7 @@ def member_remove(request: HttpRequest, pk: int) -> HttpResponse:
             return redirect("accounts:person-list" if user.pk != request.user.pk else "overview")
         except ValidationError as error:
             blocked = error.messages[0]
-    text = f"{user} will no longer see anything of {team}. The account and its traces in the audit stay."
+    text = f"{user} will lose access to {team}. The account and its audit entries remain."
     return _confirm(request, user, f"Remove {user} from {team}?", text, f"Remove {user}", blocked)
 
 
@@ -108,12 +108,12 @@ def person_deactivate(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_POST
 def person_activate(request: HttpRequest, pk: int) -> HttpResponse:
-    return _change(request, pk, services.activate, "{} may log in again.")
+    return _change(request, pk, services.activate, "{} can log in again.")
 
 
 @require_POST
 def person_unlock(request: HttpRequest, pk: int) -> HttpResponse:
-    return _change(request, pk, services.unlock, "{} may try passwords again.")
+    return _change(request, pk, services.unlock, "{} can try passwords again.")
 
 
 def reset_link(request: HttpRequest, pk: int) -> HttpResponse:
@@ -121,15 +121,15 @@ def reset_link(request: HttpRequest, pk: int) -> HttpResponse:
     person = _person(request, pk)
     require_manager(request.user, person)
     if request.method != "POST":
-        text = f"Whoever opens it within a day sets {person}'s password. Give it to {person} alone."
-        return _confirm(request, person, f"Link for a new password of {person}?", text, "Make the link")
+        text = f"Anyone who opens it within a day can set {person}'s password. Send it only to {person}."
+        return _confirm(request, person, f"Link for a new password of {person}?", text, "Create link")
     uid, token = services.make_reset_link(request.user, person)
     url = request.build_absolute_uri(reverse("accounts:password-set", args=[uid, token]))
     context = {
         "title": f"New password for {person}",
         "crumbs": _crumbs(person),
         "url": url,
-        "text": f"With this link {person} sets a new password, once, within a day.",
+        "text": f"With this link {person} can set a new password, once, within a day.",
         "back_url": reverse("accounts:person-detail", args=[pk]),
     }
     response = render(request, "accounts/link.html", context)

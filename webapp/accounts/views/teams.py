@@ -26,7 +26,7 @@ def team_list(request: HttpRequest) -> HttpResponse:
         filter_class=TeamFilterSet,
         table_class=TeamTable,
         create=("accounts:team-create", "Add team"),
-        empty="You are an admin of no team.",
+        empty="You are not an admin of any team.",
         context={"crumbs": [("People", reverse("accounts:person-list"))]},
     )
 
@@ -38,7 +38,7 @@ def team_create(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             team = services.create_team(request.user, form.cleaned_data["name"])
-            messages.success(request, f"You are admin of {team}. Invite others into it.")
+            messages.success(request, f"You are admin of {team}. Invite others to it.")
             return redirect("accounts:team-list")
         except ValidationError as error:
             form.take_errors(error)

@@ -39,16 +39,18 @@ def time_zones() -> tuple[str, ...]:
 def known_time_zone(value: str) -> None:
     """Refuse what is no IANA time zone."""
     if value not in time_zones():
-        raise ValidationError(f"{value} is no IANA time zone of a place, as in Europe/Stockholm.")
+        raise ValidationError(f"{value} is not an IANA time zone of a location, such as Europe/Stockholm.")
 
 
 def known_country(value: str) -> None:
     """Refuse what is no ISO 3166-1 alpha-2 code."""
     if value not in countries():
-        raise ValidationError(f"{value} is no country code of two capital letters (ISO 3166-1), as in SE.")
+        raise ValidationError(
+            f"{value} is not a country code of two capital letters (ISO 3166-1), such as SE."
+        )
 
 
 def known_gpu_type(value: str) -> None:
     """Refuse a GPU type that the engine's catalogue lacks."""
     if value not in catalogue():
-        raise ValidationError(f"{value} is no GPU type of the catalogue, {nearest(value, catalogue())}.")
+        raise ValidationError(f"{value} is not a GPU type of the catalogue, {nearest(value, catalogue())}.")

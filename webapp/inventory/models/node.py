@@ -174,11 +174,13 @@ class Node(models.Model):
         needed = ports_needed(self.gpus)
         least = self.port_from + needed - 1
         if self.port_to < least:
-            raise ValidationError({"port_to": f"{self.gpus} GPUs take {needed} ports, to {least} at least."})
+            raise ValidationError(
+                {"port_to": f"{self.gpus} GPUs need {needed} ports: the last port must be at least {least}."}
+            )
         other = sharing_ports(self.host, self.port_from, self.port_to).exclude(pk=self.pk).first()
         if other:
             raise ValidationError(
-                {"port_from": f"{other} on the same host has {other.port_from} to {other.port_to}."}
+                {"port_from": f"{other} on the same host already uses {other.port_from} to {other.port_to}."}
             )
 
 
@@ -209,7 +211,7 @@ def free_ports(host: str, gpus: int, *, but: int | None = None) -> tuple[int, in
     for first in starts:
         if all(last < first or begin > first + size - 1 for begin, last in taken):
             return first, first + size - 1
-    raise ValidationError({"port_from": f"No {size} free ports in a row are left on {host}."})
+    raise ValidationError({"port_from": f"Host {host} has no {size} free ports in a row."})
 
 
 class JoinToken(models.Model):

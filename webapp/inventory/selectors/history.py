@@ -71,7 +71,10 @@ class Chart:
 def link_charts(link: WanLink) -> list[Chart]:
     """Latency and bandwidth of `link` over its last MOST_POINTS measurements, as far as there are any."""
     rows = list(link.measurements.order_by("-at", "-pk")[:MOST_POINTS])[::-1]
-    asked = (("Latency, one way", "ms", "latency_ms"), ("Bandwidth a node pair", "Gbit/s", "bandwidth_gbps"))
+    asked = (
+        ("Latency, one way", "ms", "latency_ms"),
+        ("Bandwidth per node pair", "Gbit/s", "bandwidth_gbps"),
+    )
     charts = [_chart(label, unit, field, rows, getattr(link, field)) for label, unit, field in asked]
     return [chart for chart in charts if chart]
 

@@ -29,7 +29,7 @@ MEASURES = {
         name="latency", label="Latency, one way", unit="ms", field="latency_ms", decimals=1, better="lower"
     ),
     "bandwidth": Measure(
-        name="bandwidth", label="Bandwidth a node pair", unit="Gbit/s", field="bandwidth_gbps", decimals=2,
+        name="bandwidth", label="Bandwidth per node pair", unit="Gbit/s", field="bandwidth_gbps", decimals=2,
         better="higher",
     ),
 }  # fmt: skip

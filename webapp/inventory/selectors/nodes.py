@@ -76,15 +76,15 @@ def _devices(node: Node) -> list[tuple[int, str, int | None]]:
 def mismatch(node: Node) -> str:
     """Where what the agent says of its GPUs is not what was declared, as a sentence; else empty."""
     if node.seen_gpus is not None and node.seen_gpus != node.gpus:
-        return f"{node.gpus} GPUs are declared here, its agent offers {node.seen_gpus}."
+        return f"{node.gpus} GPUs are declared here, but the agent offers {node.seen_gpus}."
     if node.seen_device and node.seen_device != node.device:
-        return f"{node.get_device_display()} is declared here, its agent offers {node.seen_device}."
+        return f"{node.get_device_display()} is declared here, but the agent offers {node.seen_device}."
     found = node.seen_hardware
     if node.device != Device.CUDA or not found:
         return ""
     if len(found.get("gpus", ())) < node.gpus:
         why = f": {found['error']}" if found.get("error") else ""
-        return f"{node.gpus} CUDA GPUs are declared, torch sees {len(found.get('gpus', ()))} there{why}."
+        return f"{node.gpus} CUDA GPUs are declared, but torch sees {len(found.get('gpus', ()))} there{why}."
     return ""
 
 

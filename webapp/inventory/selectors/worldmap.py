@@ -185,7 +185,7 @@ def _squares(use: Use, gpus_a_square: int) -> list[Square]:
 
 
 def _named(plates: list[Plate]) -> list[Plate]:
-    """Dots get their name beside them where it hides no other dot and no other name."""
+    """Dots get their name next to them where it hides no other dot and no other name."""
     dots = [(plate.box.x, plate.box.y, plate.box.wide, plate.box.high) for plate in plates]
     taken = np.array(dots + [(0.0, 0.0, 0.0, 0.0)] * len(plates))  # x, y, width, height; then of names
     count = len(plates)
@@ -226,7 +226,7 @@ def _lines(
 
 def _title(link: WanLink, gbps: float | None) -> str:
     now = f"; {gbps:,.2f} Gbit/s now" if gbps else ""
-    return f"{link}: {link.bandwidth_gbps:g} Gbit/s a node pair, {link.latency_ms:g} ms one way{now}"
+    return f"{link}: {link.bandwidth_gbps:g} Gbit/s per node pair, {link.latency_ms:g} ms one way{now}"
 
 
 def _bow(link: WanLink, dcs: Sequence[DataCenter], boxes: dict[int, Box]) -> Curve:

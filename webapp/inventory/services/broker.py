@@ -45,7 +45,7 @@ def node_broker_url(name: str, password: str) -> str:
 
 def _set(client: Any, name: str, password_sha256: str) -> None:
     acl.set_node_user(client, name, password_sha256)
-    # An agent reads our version when it starts, and refuses to run beside another (workers/version.py).
+    # An agent reads our version when it starts, and refuses to run with another (workers/version.py).
     client.set(_site_key(name), json.dumps({"version": __version__}))
 
 

@@ -14,8 +14,11 @@ from webapp.inventory.models import DataCenter, Node
 class DrainRuns(models.TextChoices):
     """What becomes of the runs that are there when a drain begins."""
 
-    FINISH = "finish", "go on to their end there"
-    MOVE = "move", "end after an iteration and start again elsewhere, from the last checkpoint if any"
+    FINISH = "finish", "continue there to their end"
+    MOVE = (
+        "move",
+        "end after an iteration and start again elsewhere, from their last checkpoint if there is one",
+    )
     STOP = "stop", "end after an iteration and stay stopped"
 
 

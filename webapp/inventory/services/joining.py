@@ -128,11 +128,11 @@ def _good_token(text: str) -> JoinToken:
     )
     again, shown = "make a new one on the node's page", f"{text[:7]}…"
     if found is None:
-        reason = "is not known: mistyped, or replaced by a newer one"
+        reason = "is not known: it was mistyped or replaced by a newer one"
         raise JoinRefused(status=403, field="token", value=shown, reason=reason, remedy=again)
     if found.used_at:
         when = found.used_at.strftime("%H:%M:%S UTC")
-        reason = f"was used at {when} from {found.used_from or 'an unknown address'}, and is good once"
+        reason = f"was used at {when} from {found.used_from or 'an unknown address'}, and works only once"
         raise JoinRefused(status=403, field="token", value=shown, reason=reason, remedy=again)
     if found.expires_at < timezone.now():
         when = found.expires_at.strftime("%Y-%m-%d %H:%M UTC")

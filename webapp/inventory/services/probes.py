@@ -47,7 +47,7 @@ def probe_nodes(
     chosen = [(a, b) for a, b in pairs if a.pk != b.pk and a.state == NodeState.ONLINE and a.is_enrolled]
     nodes = {node.pk: node for pair in chosen for node in pair}
     if not chosen:
-        raise InputError("nodes", str(thing), "no agent is online to ask, or there is no other node to reach")
+        raise InputError("nodes", str(thing), "no agent is online, or there is no other node to reach")
     if len(nodes) > MOST_NODES or {node.dc.team_id for node in nodes.values()} != {team.pk}:
         raise InputError("nodes", len(nodes), f"at most {MOST_NODES}, of team {team}")
     probe, now = secrets.token_hex(16), timezone.now()
@@ -75,7 +75,7 @@ def _ask(probe: str, pairs: list[tuple[Node, Node]], nodes: dict[int, Node], sen
             (send or send_task)(node.name, TASK, kwargs)
         except BrokerDown:
             NodeProbe.objects.filter(probe=probe, source=node, ok=None).update(
-                ok=False, at=timezone.now(), error="The broker does not answer: the agent was not asked."
+                ok=False, at=timezone.now(), error="The broker does not answer, so the agent was not asked."
             )
 
 
@@ -108,7 +108,7 @@ def _take(row: NodeProbe, result: Mapping[str, Any]) -> None:
     row.at = timezone.now()
     row.ok = result.get("ok") is True and rtt_ms is not None and rtt_ms >= 0
     row.rtt_ms, row.offset_ms = (rtt_ms, offset_ms) if row.ok else (None, None)
-    row.error = "" if row.ok else str(result.get("error") or "No reason was given.")[:200]
+    row.error = "" if row.ok else str(result.get("error") or "The node gave no reason.")[:200]
 
 
 def _measure_links(rows: list[NodeProbe]) -> None:

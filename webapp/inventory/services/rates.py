@@ -40,7 +40,7 @@ def measure_link(actor: Any, link: WanLink, *, send: Send | None = None) -> Link
     require(actor, link.a.team)
     last = link.trials.first()
     if last and last.is_waiting:
-        raise InputError("link", str(link), "it is being measured: its answer is on its way")
+        raise InputError("link", str(link), "a measurement is running already; wait for its result")
     source, target = _pair(link)
     trial = LinkTrial.objects.create(
         trial=secrets.token_hex(16), link=link, source=source, target=target, asked_by=actor,
@@ -62,7 +62,7 @@ def _pair(link: WanLink) -> tuple[Node, Node]:
         for target in ends[1]:
             if _is_emulated(source, target) or source.host != target.host:
                 return source, target
-    allowed = "the nodes of both ends are on one machine: between them there is no WAN to measure"
+    allowed = "the nodes of both ends are on one machine, so there is no WAN to measure"
     raise InputError("link", str(link), allowed)
 
 
@@ -91,7 +91,7 @@ def _ask(trial: LinkTrial, send: Send | None) -> None:
         (send or send_task)(trial.source.name, TASK, common | {"peer": peer})
     except BrokerDown:
         LinkTrial.objects.filter(pk=trial.pk, at=None).update(
-            at=timezone.now(), error="The broker does not answer: the nodes were not asked."
+            at=timezone.now(), error="The broker does not answer, so the nodes were not asked."
         )
 
 
@@ -110,7 +110,7 @@ def record_rates(name: str, event: Mapping[str, Any]) -> bool:
     rtt_ms = number(event.get("rtt_ms"))
     trial.at = timezone.now()
     if event.get("error") or not rates or rtt_ms is None or rtt_ms < 0:
-        trial.error = str(event.get("error") or "No reason was given.")[:300]
+        trial.error = str(event.get("error") or "The node gave no reason.")[:300]
     else:
         trial.rates, trial.rtt_ms = rates, rtt_ms
         _into_history(trial)

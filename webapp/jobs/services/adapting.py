@@ -1,4 +1,4 @@
-"""Runs that plan anew while they run: what their first rank says of it."""
+"""Runs that re-plan while they run: the reports of their first rank."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -16,7 +16,7 @@ from webapp.jobs.services.status import add_mark, cancel_run, lock, set_status
 def stop_at_boundary(actor: Any, run: Run, *, why: str, again: bool) -> bool:
     """Have `run` end after a whole iteration because of `why`; whether it was news.
 
-    A run that has computed nothing yet is stopped at once. With `again` its job is queued anew when it has
+    A run that has computed nothing yet is stopped at once. With `again` its job is queued again when it has
     ended: the next generation, from its last checkpoint, or where it saves none from the first iteration.
 
     Raises
@@ -44,7 +44,7 @@ def stop_at_boundary(actor: Any, run: Run, *, why: str, again: bool) -> bool:
         cancel_run(actor, run)
         go_on_elsewhere(run)
         return True
-    add_mark(run, MarkLevel.INFO, f"{why}: ends after a whole iteration.")
+    add_mark(run, MarkLevel.INFO, f"{why}: ends after a complete iteration.")
     notify.run_changed(run.pk)
     notify.reconcile_soon()
     return True
@@ -63,7 +63,7 @@ def finish(run: Run) -> None:
     """End a locked `run` of which all ranks have finished: as succeeded, or stopped at a boundary."""
     early = run.boundary_why and run.stop_after is not None and run.stop_after + 1 < run.steps
     if not early:
-        set_status(run, Status.SUCCEEDED, f"All {run.steps:,} iterations done.")
+        set_status(run, Status.SUCCEEDED, f"All {run.steps:,} iterations are done.")
         add_mark(run, MarkLevel.INFO, "Finished.")
         return
     run.desired_state = Desired.CANCELLED

@@ -177,7 +177,7 @@ def _launch_placed(actor: Any, placement: Computation, name: str, placed: Placed
         plan=planned[0] if planned else None, plan_copy=copy, created_by=actor,
     )  # fmt: skip
     record(actor, "create", job, team=job.team, after={"placement": str(placement.pk), "name": name})
-    return _queue(actor, job, key, f"Placed as {placement.name} says.")
+    return _queue(actor, job, key, f"Placed by {placement.name}.")
 
 
 def _retry(actor: Any, run: Run, key: str, *, resume: bool) -> Run:
@@ -186,7 +186,7 @@ def _retry(actor: Any, run: Run, key: str, *, resume: bool) -> Run:
     if unfinished:
         raise InputError("run", str(unfinished), f"is {unfinished.status_label.lower()}: stop it first")
     if resume and run.saved_step is None:
-        raise InputError("resume", str(run), "has saved no checkpoint: retry it from the beginning")
+        raise InputError("resume", str(run), "has saved no checkpoint: use Retry to start from the beginning")
     return _queue(actor, run.job, key, f"Attempt after {run}.", after=run if resume else None)
 
 
@@ -200,7 +200,7 @@ def _clone(actor: Any, run: Run, name: str, document: dict[str, Any], key: str) 
     record(
         actor, "clone", job, team=job.team, before={"name": old.name, **before}, after={"name": name, **after}
     )
-    return _queue(actor, job, key, f"Made from {run}.")
+    return _queue(actor, job, key, f"Copied from {run}.")
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -230,7 +230,7 @@ def _queue(
         saved_step=saved.saved_step if saved else None,
         saved_where=saved.saved_where if saved else "",
     )
-    told = f"{told} Goes on after iteration {saved.saved_step:,}.".strip() if saved else told
+    told = f"{told} Continues after iteration {saved.saved_step:,}.".strip() if saved else told
     state = {"desired_state": run.desired_state, "generation": run.generation, "steps": run.steps}
     record(actor, "launch", run, team=job.team, after=state, message=told)
     by = f"Launched by {actor}." if actor else "Launched."

@@ -28,7 +28,7 @@ def record_prediction(run: Run, since: int, predicted: dict[str, Any]) -> None:
 
 
 def predict_as_begun(run: Run, since: int) -> bool:
-    """Ranks that begin anew have the schedule of the launch, or of the run's smaller layout: whether that
+    """Ranks that begin again have the schedule of the launch, or of the run's smaller layout: whether that
     changes the prediction from iteration `since` on."""
     at_present = present_job(run)
     if at_present is None or run.predicted_since <= (run.cuts[-1]["iteration"] if run.cuts else 0):

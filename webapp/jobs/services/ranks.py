@@ -43,7 +43,7 @@ def record_rank_event(run: Run, event: dict[str, Any]) -> bool:
         or RANK_ORDER[RankStatus(new)] <= RANK_ORDER[RankStatus(rank.state)]
     ):
         return False
-    if event.get("gone") and bring_back(run, rank, str(event.get("detail") or "it does not say why")):
+    if event.get("gone") and bring_back(run, rank, str(event.get("detail") or "without a reason")):
         return True
     rank.state = new
     rank.state_since = timezone.now()
@@ -70,7 +70,7 @@ def _follow(run: Run, rank: RankState) -> None:
         run.started_at = run.started_at or timezone.now()
         run.save(update_fields=["started_at"])
         set_status(run, Status.RUNNING, "")
-        add_mark(run, MarkLevel.INFO, f"All {run.ranks.count()} ranks run.")
+        add_mark(run, MarkLevel.INFO, f"All {run.ranks.count()} ranks are running.")
     elif run.status == Status.RUNNING and states == {RankStatus.FINISHED}:
         finish(run)
     elif run.status == Status.STOPPING and states <= set(RANK_OVER):
@@ -96,7 +96,7 @@ def _end_with_agents(run: Run) -> None:
     elif lost:
         names = ", ".join(sorted(shut))
         agents = f"The agent of {names} was" if len(shut) == 1 else f"The agents of {names} were"
-        fail_run(run, f"{agents} shut down: the ranks elsewhere lost theirs.")
+        fail_run(run, f"{agents} shut down, so the ranks on other nodes lost their peers.")
     else:
         _stopped_with_agents(run, sorted(nodes))
 
@@ -108,7 +108,7 @@ def _stopped_with_agents(run: Run, nodes: list[str]) -> None:
     done = f"after iteration {run.done:,} of {run.steps:,}" if run.done else "before its first iteration"
     run.desired_state = Desired.CANCELLED
     run.save(update_fields=["desired_state"])
-    set_status(run, Status.CANCELLED, f"Stopped {done}: {agents} shut down, and its ranks with it.")
+    set_status(run, Status.CANCELLED, f"Stopped {done}: {agents} shut down, and its ranks with them.")
     add_mark(run, MarkLevel.WARN, f"T{agents[1:]} shut down: all ranks ended.")
     go_on_elsewhere(run)
 
@@ -122,7 +122,7 @@ def rank_failure(rank: RankState) -> str:
     """Why a run failed whose `rank` died: that rank's own last line."""
     line = rank.detail or rank.last_line
     code = f" (exit {rank.exit_code})" if rank.exit_code is not None else ""
-    return f"{place(rank)} failed{code}: {line}" if line else f"{place(rank)} failed{code} without a word."
+    return f"{place(rank)} failed{code}: {line}" if line else f"{place(rank)} failed{code} without a message."
 
 
 def place(rank: RankState) -> str:

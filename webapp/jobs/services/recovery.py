@@ -24,8 +24,8 @@ def record_recovery(run: Run, event: dict[str, Any]) -> bool:
     iteration, noticed = int(event["iteration"]), float(event["detected_s"])
     silence = f" after {noticed:.1f} s of silence" if noticed else ""
     text = (
-        f"Recovered: goes on with iteration {iteration + 1:,} {disturbances.FROM[event['from']]}; "
-        f"{float(event['lost_s']):.1f} s were lost. What failed{silence}: {event['detail']}"
+        f"Recovered: continues with iteration {iteration + 1:,} {disturbances.FROM[event['from']]}; "
+        f"{float(event['lost_s']):.1f} s were lost. Cause{silence}: {event['detail']}"
     )
     if "layout" in event:
         text = f"{smaller_layout(event['layout'])} {text}"
@@ -39,7 +39,7 @@ def record_recovery(run: Run, event: dict[str, Any]) -> bool:
         predict_as_begun(run, iteration)
     # Out of the run for good: nobody waits for them or starts them again, and their GPUs are free.
     left = RankState.objects.filter(run=run, rank__in=event.get("left", ())).exclude(state__in=RANK_OVER)
-    left.update(state=RankStatus.FINISHED, state_since=timezone.now(), detail="The run went on without it.")
+    left.update(state=RankStatus.FINISHED, state_since=timezone.now(), detail="The run continued without it.")
     notify.run_changed(run.pk)
     return True
 
@@ -71,7 +71,7 @@ def bring_back(run: Run, gone: RankState, why: str) -> bool:
         state=RankStatus.ASSIGNED, state_since=timezone.now(), start=F("start") + 1, dispatched_at=None,
         detail=why[:500], exit_code=None, pid=None,
     )  # fmt: skip
-    add_mark(run, MarkLevel.WARN, f"{gone.node.name} lost its ranks: {why} They are started again.")
+    add_mark(run, MarkLevel.WARN, f"{gone.node.name} lost its ranks: {why} They start again.")
     notify.run_changed(run.pk)
     notify.reconcile_soon()
     return True

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.db import transaction
 
+from engine.schedule.registry import name_of
 from webapp.accounts.services import record
 from webapp.jobs import notify
 from webapp.jobs.models import MarkLevel, Run
@@ -23,7 +24,8 @@ def ask_for_schedule(actor: Any, run: Run) -> None:
         request={"run": run.pk},
     )  # fmt: skip
     limit_s = min(run.job.document.get("time_limit_s", LONGEST_SEARCH_S), LONGEST_SEARCH_S)
-    run.waits_for = f"Waits for its schedule: {run.job.document['policy']} searches for up to {limit_s:g} s"
+    policy = name_of(run.job.document["policy"])
+    run.waits_for = f"Waits for its schedule: {policy}, a search of at most {limit_s:g} s"
     run.save(update_fields=["search", "waits_for"])
 
 
@@ -41,7 +43,7 @@ def record_schedule(run: Run, document: dict[str, Any], predicted: dict[str, Any
     job.save(update_fields=["document"])
     run.predicted, run.search, run.waits_for = predicted, None, ""
     run.save(update_fields=["predicted", "search", "waits_for"])
-    told = f"Its schedule is found: {predicted['iteration_ms']:,.1f} ms an iteration are predicted."
+    told = f"Its schedule was found: predicted iteration {predicted['iteration_ms']:,.1f} ms."
     add_mark(run, MarkLevel.INFO, told)
     record(None, "schedule", run, team=job.team, after={"iteration_ms": predicted["iteration_ms"]})
     notify.run_changed(run.pk)

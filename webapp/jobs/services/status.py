@@ -42,13 +42,13 @@ def cancel_run(actor: Any, run: Run) -> Run:
         actor, "cancel", run, team=run.job.team,
         before={"desired_state": Desired.RUNNING}, after={"desired_state": Desired.CANCELLED},
     )  # fmt: skip
-    add_mark(run, MarkLevel.INFO, f"Stop asked by {actor}." if actor else "Stop asked.")
+    add_mark(run, MarkLevel.INFO, f"Stop requested by {actor}." if actor else "Stop requested.")
     by = f"Stopped by {actor}." if actor else "Stopped."
     if run.search_id:
         Computation.objects.filter(pk=run.search_id).update(cancel_asked=True)
     set_status(run, Status.CANCELLED if run.status == Status.QUEUED else Status.STOPPING, by)
     if run.status == Status.STOPPING and not broker.health().ok:
-        wait_for(run, "Waits for the broker, which does not answer: its GPUs are told once it does")
+        wait_for(run, "Waits for the broker, which does not answer: the GPUs will stop once it does")
     # Again when an agent that lives must have been heard of, and when ranks must have been killed.
     notify.reconcile_soon(0.0, *settings.STOP_LOOK_AGAIN_S)
     return run

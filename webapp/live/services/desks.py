@@ -1,4 +1,4 @@
-"""Desks of runs and what they did: taken in from nodes, added up by the minute when seconds are forgotten."""
+"""Prefill coordinators of runs and their reports: taken from nodes, later summed up by the minute."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -23,7 +23,8 @@ MOST_AT_ONCE = 20_000  # seconds that one call adds up
 
 
 def record_desk(run: Run, node: str, at: datetime, event: dict[str, Any]) -> Desk | None:
-    """Note that a desk of `run` was opened or closed; what is older than the last changes nothing.
+    """Note that a prefill coordinator of `run` was opened or closed; what is older than the last changes
+    nothing.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def record_desk(run: Run, node: str, at: datetime, event: dict[str, Any]) -> Des
         "heard_at": at,
     }
     if not values["model"] or not values["port"]:
-        raise ValueError("a desk has a model and a port")
+        raise ValueError("a prefill coordinator has a model and a port")
     known = Desk.objects.select_for_update().filter(run=run, dc=dc).first()
     if known is None:
         return Desk.objects.create(run=run, dc_id=dc, **values)
@@ -61,7 +62,8 @@ def record_desk(run: Run, node: str, at: datetime, event: dict[str, Any]) -> Des
 
 
 def record_prefill(run: Run, node: str, at: datetime, event: dict[str, Any]) -> PrefillSecond | None:
-    """Keep what a desk did in the last second; a report again, or one added up already, changes nothing.
+    """Keep what a prefill coordinator did in the last second; a report again, or one added up already,
+    changes nothing.
 
     Raises as `record_desk` does.
     """

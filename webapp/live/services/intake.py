@@ -243,7 +243,10 @@ _DESKS = {"desk": desks.record_desk, "prefill": desks.record_prefill}
 
 
 def _take_desk(intake: Intake, node: str, entry: str, event: Event) -> None:
-    """What a desk says: a process beside the ranks, with a rank of its own beyond theirs."""
+    """What a prefill coordinator reports.
+
+    A process next to the ranks, with its own rank number beyond theirs.
+    """
     run = intake.runs.get(_run_id(event) or 0)
     if run is None or event.get("generation") != run.generation:
         intake.refused += 1

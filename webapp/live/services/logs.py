@@ -50,7 +50,7 @@ def thinned(lines: Sequence[LogLine], most: int = MOST_IN_A_BATCH) -> list[LogLi
         rank=gone[0].rank,
         seq=gone[0].seq,
         at=gone[0].at,
-        text=f"{len(gone):,} lines left out: {len(lines):,} came at once",
+        text=f"{len(gone):,} lines left out: {len(lines):,} arrived at once",
         dropped=len(gone),
     )
     return [*lines[:head], note, *lines[len(lines) - tail :]]
@@ -86,7 +86,7 @@ def record_loss(node_name: str, lost: Any) -> None:
     AgentLoss.objects.update_or_create(node=node, defaults={"lost": lost})
     new = lost - before if lost > before else lost
     for run in Run.objects.open().filter(ranks__node=node).distinct() if new else ():
-        text = f"Node {node.name} dropped {new:,} spans and log lines: it could not keep more of them."
+        text = f"Node {node.name} dropped {new:,} spans and log lines: its buffer was full."
         add_mark(run, MarkLevel.WARN, text)
         notify.run_changed(run.pk)
 

@@ -160,7 +160,7 @@ def somebody_waits(but: Iterable[str]) -> bool:
 
 
 def put_back(computation: Computation) -> None:
-    """The worker shuts down or has something more urgent: the computation waits, and begins anew."""
+    """The worker shuts down or has something more urgent: the computation waits, and begins again."""
     Computation.objects.filter(
         pk=computation.pk, claim=computation.claim, state=ComputationState.RUNNING
     ).update(state=ComputationState.QUEUED, claim=None, sent_at=timezone.now() - timedelta(seconds=UNHEARD_S))

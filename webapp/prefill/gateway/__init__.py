@@ -1,1 +1,1 @@
-"""The way of a prompt through the site: from the client's request over a kept line to a desk, and back."""
+"""The path of a prompt through the site: from the client to a prefill coordinator, and back."""

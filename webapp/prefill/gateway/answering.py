@@ -1,8 +1,8 @@
-"""One request from the desks' answer to its end: who takes it, its tokens, and what is written down of it.
+"""One request, from the coordinators' answer to its end: its coordinator, tokens and record.
 
 The answer begins with the first token: whatever goes wrong before has its HTTP status. What is charged: all
-that was delivered whole, and what a client left, or did not take, once its first token was there. What a desk
-or the site broke off is not.
+that was delivered whole, and what a client left, or did not take, once its first token was there. What a
+prefill coordinator or the site broke off is not.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from webapp.prefill.models import Outcome
 from webapp.prefill.reasons import FAILED, WHY
 
 log = structlog.get_logger(__name__)
-ADMIT_S = 5.0  # a desk answers at once; one that does not is taken for lost
+ADMIT_S = 5.0  # a prefill coordinator answers at once; one that does not is taken for lost
 START_S = 30.0  # for the server to begin a stream, once it has been given one
 GRACE_S = 30.0  # beyond the objective, for the first token
 BATCH_FIRST_S = 600.0  # for the first token of a request without an objective
@@ -34,7 +34,7 @@ OF_THE_REQUEST = {"prompt_too_long": 413, "context_length_exceeded": 413, "inval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A desk has accepted the request, and said the first thing after."""
+    """A coordinator has accepted the request and sent its first message."""
 
     desk: DeskAddress
     exchange: Exchange
@@ -60,7 +60,7 @@ class Answering:
         return self._taken.prompt_tokens
 
     async def tokens(self) -> AsyncIterator[Token]:
-        """Tokens until all were sent. Raises ApiError where the desk breaks off."""
+        """Tokens until all were sent. Raises ApiError where the coordinator breaks off."""
         self._unread.cancel()
         said: Any = self._taken.first
         while not isinstance(said, Done):
@@ -118,13 +118,13 @@ def _keep(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 async def begin(sale: Sale) -> Answering:
-    """Ask the desks one after the other; returns with the first token. Where there is none, the tokens of the
-    request are given back.
+    """Ask the prefill coordinators one after the other; returns with the first token. Where there is none,
+    the tokens of the request are given back.
 
     Raises
     ------
     ApiError
-        No desk has a place, or the request is at fault. It is for the caller to `write_refusal`.
+        No coordinator has a place, or the request is at fault. It is for the caller to `write_refusal`.
     """
     try:
         return Answering(sale, await _first(sale))
@@ -168,7 +168,7 @@ async def _first(sale: Sale) -> Taken:
                 raise
             refusals.append(error)
     if not refusals:
-        raise sale.refusal(503, "no_bubble", "No run takes prompts at the moment.", retry_after_s=NO_DESK_S)
+        raise sale.refusal(503, "no_bubble", "No run serves prompts at the moment.", retry_after_s=NO_DESK_S)
     waits = [one for one in refusals if one.retry_after_s is not None]
     raise min(waits, key=lambda one: one.retry_after_s or 0.0) if waits else refusals[0]
 
@@ -206,7 +206,7 @@ async def _taken(sale: Sale, desk: DeskAddress, exchange: Exchange) -> Taken:
             exchange.close()
             raise _refused(sale, said)
         if not isinstance(said, Accepted):
-            raise DeskLost("the desk answered without having accepted")
+            raise DeskLost("the prefill coordinator answered without accepting first")
         await _settle(sale, said.prompt_tokens)
         first = await exchange.next(within_s)
     except (DeskLost, TimeoutError, SlowClient):
@@ -235,7 +235,10 @@ def _refused(sale: Sale, said: Refused) -> ApiError:
 
 
 def _failed(sale: Sale, reason: str) -> ApiError:
-    """An accepted request was not answered, or a desk was not reached: another try may be luckier."""
+    """An accepted request was not answered, or a prefill coordinator was not reached.
+
+    Another attempt may succeed.
+    """
     status = 502 if reason in ("desk_lost", "decode") else 503
     return sale.refusal(status, reason, FAILED[reason], retry_after_s=1.0)
 

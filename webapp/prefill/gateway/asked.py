@@ -1,4 +1,5 @@
-"""What clients may ask for: the bodies of OpenAI's completions and chat, as far as a desk can do it.
+"""What clients may ask for: the bodies of OpenAI's completions and chat, as far as a prefill coordinator can
+do it.
 
 Errors name the field and what is allowed, never what stood in it.
 """
@@ -17,8 +18,9 @@ from webapp.prefill.answers import ApiError, unknown_field
 Kind = Literal["completion", "chat"]
 MOST_COMPLETION = 4_096
 CHAT_TOKENS = 256  # where a chat does not say how many
-TURN_TOKENS = 16  # that a chat's template may add to each message, in the estimate before the desk counts
-# Fields of OpenAI that a desk cannot do: allowed only as what they are anyway.
+# that a chat's template may add to each message, in the estimate before the coordinator counts
+TURN_TOKENS = 16
+# Fields of OpenAI that a prefill coordinator cannot do: allowed only as what they are anyway.
 REFUSED: dict[str, tuple[Any, ...]] = {
     "n": (1,), "best_of": (1,), "logprobs": (False,), "top_logprobs": (0,), "echo": (False,), "suffix": ("",),
     "presence_penalty": (0,), "frequency_penalty": (0,), "logit_bias": ({},), "tools": ([],),
@@ -35,7 +37,7 @@ IGNORED = frozenset(
 )  # fmt: skip
 # Where a field may be one of several things, what pydantic says of one of them misleads.
 SAID = {
-    "prompt": "prompt must be text or a list of token ids, not empty, and one prompt a request.",
+    "prompt": "prompt must be text or a list of token ids, not empty, with one prompt per request.",
     "stop": "stop must be text, or a list of at most 4 texts.",
 }
 Text = Annotated[str, Field(min_length=1)]
@@ -81,7 +83,9 @@ class TextPart(Verbatim):
 
 
 class Message(Verbatim):
-    """What clients send back of an answer beside its text may be there where it says nothing."""
+    """Fields that clients send back from an answer, apart from its text, are accepted if they have no
+    effect.
+    """
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | tuple[TextPart, ...]
@@ -183,7 +187,7 @@ def _limits(body: Any) -> dict[str, Any]:
     hand_over = body.kv_transfer_params is not None
     default = CHAT_TOKENS if isinstance(body, ChatBody) else 16
     if hand_over and (most not in (None, 1) or body.stream):
-        raise InputError("max_tokens", most, "must be 1, without stream, where kv_transfer_params is given")
+        raise InputError("max_tokens", most, "must be 1, without stream, if kv_transfer_params is given")
     stop = body.stop
     return {
         "max_tokens": 1 if hand_over else most or default,

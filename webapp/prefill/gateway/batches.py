@@ -29,7 +29,7 @@ from webapp.prefill.gateway.views import body_of, selling, unforeseen, when_sent
 from webapp.prefill.models import ApiKey
 
 MOST_LINES = 1_000
-AT_ONCE = 8  # requests of a batch that are with desks, or wait to be
+AT_ONCE = 8  # requests of a batch that are with prefill coordinators, or wait to be
 BATCH_S = 3_600.0  # after so long what was refused is not tried again
 LEAST_WAIT_S, MOST_WAIT_S = 0.2, 30.0
 KINDS: dict[str, Kind] = {"/v1/completions": "completion", "/v1/chat/completions": "chat"}
@@ -90,9 +90,9 @@ def lines(body: bytes, content_type: str) -> list[Line]:
             said = f"Line {number}: {error.field}: {error.allowed}."
             raise ApiError(400, "invalid_value", said, param=error.field) from None
     if not found:
-        raise ApiError(400, "invalid_value", "The batch has no line.")
+        raise ApiError(400, "invalid_value", "The batch is empty.")
     if len({line.custom_id for line in found}) < len(found):
-        raise ApiError(400, "invalid_value", "custom_id must differ from line to line.", param="custom_id")
+        raise ApiError(400, "invalid_value", "custom_id must be different on every line.", param="custom_id")
     return found
 
 
@@ -126,7 +126,9 @@ async def _answer(key: ApiKey, line: Line, until: float) -> Answer:
     try:
         asked = read(kind, line.body)
         if asked.stream:
-            raise ApiError(400, "unsupported_field", "A line of a batch is not streamed.", param="stream")
+            raise ApiError(
+                400, "unsupported_field", "A batch cannot stream: leave out stream.", param="stream"
+            )
         return await _tried(key, line, asked, until)
     except ApiError as error:
         request = error.request or new_id()

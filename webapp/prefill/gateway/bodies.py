@@ -33,10 +33,12 @@ class InMemory:
             async with asyncio.timeout(BODY_S):
                 body = await _read(receive, most)
         except TimeoutError:
-            await _refuse(send, 408, "request_timeout", f"The request did not come within {BODY_S:g} s.")
+            await _refuse(
+                send, 408, "request_timeout", f"The request body did not arrive within {BODY_S:g} s."
+            )
             return
         except OverflowError:
-            await _refuse(send, 413, "request_too_large", f"The request's body is over {most:,} bytes.")
+            await _refuse(send, 413, "request_too_large", f"The request body is larger than {most:,} bytes.")
             return
         if body is not None:
             await self._api(scope, _replayed(body, receive), send)

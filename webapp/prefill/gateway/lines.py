@@ -1,7 +1,7 @@
-"""Lines to desks: one connection for each desk, event loop and process, with many requests on it.
+"""Connections to prefill coordinators: one per coordinator, event loop and process, with many requests.
 
-What a desk says is handed to the request that it names and never waits for a client: each request holds a
-bounded number of messages, and one whose client does not take them is withdrawn.
+What a prefill coordinator says is handed to the request that it names and never waits for a client: each
+request holds a bounded number of messages, and one whose client does not take them is withdrawn.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from engine.prefill.desk import Ask, Withdraw
 log = structlog.get_logger(__name__)
 MOST_HELD = 512  # messages of a request that its client has not taken
 SEND_S = 5.0
-CONNECT_AGAIN_S = 0.5  # a desk that could not be reached is not tried again sooner
+CONNECT_AGAIN_S = 0.5  # a prefill coordinator that could not be reached is not tried again sooner
 
 
 class SlowClient(Exception):
@@ -29,7 +29,10 @@ class SlowClient(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeskAddress:
-    """A desk that is open. run, generation, secret : what it and the site know each other by."""
+    """An open prefill coordinator.
+
+    run, generation, secret : by which it and the site know each other.
+    """
 
     desk: int
     run: str
@@ -54,7 +57,7 @@ class Exchange:
         self._end: Exception | None = None
 
     def take(self, answer: Answer) -> None:
-        """The desk has said something."""
+        """The coordinator has said something."""
         if self._end is not None:
             return
         if len(self._held) >= MOST_HELD:
@@ -90,7 +93,7 @@ class Exchange:
 
 
 class DeskLine:
-    """The connection to one desk; made when it is first needed, and again after it was lost."""
+    """The connection to one coordinator; made when it is first needed, and again after it was lost."""
 
     def __init__(self, address: DeskAddress) -> None:
         self.address = address
@@ -106,22 +109,22 @@ class DeskLine:
         return len(self._exchanges)
 
     async def ask(self, ask: Ask) -> Exchange:
-        """Send a request. Raises DeskLost: the desk cannot be reached."""
+        """Send a request. Raises DeskLost: the coordinator cannot be reached."""
         line = await self._connected()
         exchange = self._exchanges[ask.request] = Exchange(self, ask.request)
         try:
             async with asyncio.timeout(SEND_S):
                 await line.send(ask)
         except TimeoutError:
-            self._lost(line, DeskLost("the desk does not take what is sent"))
-            raise DeskLost("the desk does not take what is sent") from None
+            self._lost(line, DeskLost("the prefill coordinator does not read what is sent"))
+            raise DeskLost("the prefill coordinator does not read what is sent") from None
         except BaseException:
             self.forget(ask.request)
             raise
         return exchange
 
     async def withdraw(self, request: str) -> None:
-        """Tell the desk that a request is of no use any more; a line that is lost says so itself."""
+        """Tell the coordinator that a request is of no use any more; a line that is lost says so itself."""
         if self._line is None:
             return
         try:
@@ -141,7 +144,7 @@ class DeskLine:
         line, reader = self._line, self._reader
         if line is None:
             return
-        self._lost(line, DeskLost("the line was closed"))
+        self._lost(line, DeskLost("the connection was closed"))
         if reader is not None:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
@@ -157,17 +160,19 @@ class DeskLine:
     async def _connect(self) -> Line:
         to, loop = self.address, asyncio.get_running_loop()
         if loop.time() - self._failed_at < CONNECT_AGAIN_S:
-            raise DeskLost("the desk could not be reached a moment ago")
+            raise DeskLost("the prefill coordinator could not be reached a moment ago")
         me = Identity(rank=GATEWAY_RANK, run=to.run, generation=to.generation, secret=to.secret.encode())
         try:
             return await call(to.host, to.port, me, to.rank)
         except (TransportError, OSError) as error:
             self._failed_at = loop.time()
-            log.warning("desk not reached", run=to.run, dc=to.dc_name, error=str(error) or "no answer")
-            raise DeskLost("the desk could not be reached") from error
+            log.warning(
+                "prefill coordinator not reached", run=to.run, dc=to.dc_name, error=str(error) or "no answer"
+            )
+            raise DeskLost("the prefill coordinator could not be reached") from error
 
     async def _read(self, line: Line) -> None:
-        why = DeskLost("the desk has closed the line")
+        why = DeskLost("the prefill coordinator closed the connection")
         try:
             async for answer in answers(line):
                 exchange = self._exchanges.get(answer.request)
@@ -185,7 +190,10 @@ class DeskLine:
             return
         if self._exchanges:
             log.warning(
-                "line to a desk lost", run=self.address.run, dc=self.address.dc_name, requests=self.busy
+                "connection to a prefill coordinator lost",
+                run=self.address.run,
+                dc=self.address.dc_name,
+                requests=self.busy,
             )
         self._line = None
         exchanges, self._exchanges = self._exchanges, {}
@@ -207,7 +215,7 @@ _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[DeskAddress, DeskLine]
 
 
 def line_to(address: DeskAddress) -> DeskLine:
-    """The line of this event loop to a desk; lines to what is no desk any more are dropped on the way."""
+    """This event loop's connection to a coordinator; connections to closed ones are dropped on the way."""
     lines = _lines.setdefault(asyncio.get_running_loop(), {})
     if address not in lines:
         for old in [one for one in lines if one.desk == address.desk and not lines[one].busy]:

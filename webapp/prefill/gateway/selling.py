@@ -95,12 +95,13 @@ def admit(key: ApiKey, asked: Asked, *, in_batch: bool = False) -> Sale:
     tenancy = key.tenancy
     places = {dc.pk: dc.name for dc in places_of(tenancy, asked.model)}
     if isinstance(asked.what.get("prompt"), tuple) and asked.most_tokens > (tenancy.longest_prompt or 0):
-        text = f"{asked.most_tokens:,} tokens: the tenancy's longest prompt is {tenancy.longest_prompt:,}."
+        text = f"{asked.most_tokens:,} tokens, but the tenancy allows at most {tenancy.longest_prompt:,}."
         raise ApiError(413, "prompt_too_long", text, param="prompt")
-    tokens = min(asked.most_tokens, tenancy.longest_prompt or 0)  # the desk refuses what is longer
+    tokens = min(asked.most_tokens, tenancy.longest_prompt or 0)  # the coordinator refuses what is longer
     drawn = quota.take(tenancy.pk, tokens, tenancy.tokens_per_min or 1)
     if not drawn.ok:
-        text = f"{drawn.remaining:,} of {drawn.limit:,} tokens a minute are left; this may need {tokens:,}."
+        left = f"{drawn.remaining:,} of {drawn.limit:,} tokens per minute are left"
+        text = f"{left}; this request may need {tokens:,}."
         raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=drawn.wait_s, drawn=drawn)
     desks = desks_of(tenancy, places)
     return Sale(
@@ -109,7 +110,7 @@ def admit(key: ApiKey, asked: Asked, *, in_batch: bool = False) -> Sale:
 
 
 def desks_of(tenancy: Tenancy, places: dict[int, str]) -> list[DeskAddress]:
-    """The open desks of the tenancy's model in `places`, of runs of the team that sells."""
+    """The open prefill coordinators of the tenancy's model in `places`, of runs of the team that sells."""
     rows = Desk.objects.usable().filter(model=tenancy.model, dc__in=places, run__job__team=tenancy.team_id)
     rows = rows.select_related("run").only(
         "dc", "model", "host", "port", "rank", "run__generation", "run__secret"

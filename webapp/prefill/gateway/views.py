@@ -54,7 +54,7 @@ def unforeseen(error: Exception) -> ApiError:
     """The answer to a fault of ours. Where it was is logged and not its text, which may hold the prompt."""
     where = [line.strip() for line in traceback.format_tb(error.__traceback__)[-4:]]
     log.error("request failed", error=type(error).__name__, where=where)
-    return ApiError(500, "internal_error", "The site could not deal with this request.")
+    return ApiError(500, "internal_error", "The site failed on this request.")
 
 
 @selling

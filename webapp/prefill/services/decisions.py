@@ -49,7 +49,7 @@ def require_decider(actor: Any, tenancy: Tenancy) -> None:
     """Raise PermissionDenied unless `actor` may decide on the tenancy."""
     require(actor, tenancy.team, ADMINS)
     if actor.pk == tenancy.tenant_id:
-        raise PermissionDenied("Nobody decides on their own tenancy; another admin of the team has to.")
+        raise PermissionDenied("You cannot decide on your own tenancy. Ask another admin of the team.")
 
 
 @transaction.atomic
@@ -141,7 +141,7 @@ def suspend_tenancy(actor: Any, tenancy: Tenancy, reason: str) -> Tenancy:
     record(
         actor, "suspend", tenancy, team=tenancy.team, before=before, after=_values(tenancy), message=reason
     )
-    tell(tenancy, f"{tenancy} is suspended: {reason} Requests accepted before are finished.", by=actor)
+    tell(tenancy, f"{tenancy} is suspended: {reason} Requests accepted before will finish.", by=actor)
     return tenancy
 
 
@@ -169,16 +169,14 @@ def _waiting(tenancy: Tenancy) -> Tenancy:
     """The row, locked, with something to decide."""
     tenancy = Tenancy.objects.select_for_update().get(pk=tenancy.pk)
     if not tenancy.waits:
-        raise ValidationError(
-            f"Nothing of {tenancy} waits for a decision: it is {tenancy.state.label.lower()}."
-        )
+        raise ValidationError(f"{tenancy} needs no decision: it is {tenancy.state.label.lower()}.")
     return tenancy
 
 
 def _given(reason: str) -> str:
     reason = reason.strip()
     if not reason or len(reason) > 400:
-        raise ValidationError({"reason": "Say why, in at most 400 characters; the tenant reads it."})
+        raise ValidationError({"reason": "Enter a reason of at most 400 characters. The tenant reads it."})
     return reason
 
 
@@ -205,7 +203,7 @@ def _check(tenancy: Tenancy, limits: Limits, datacenters: Sequence[DataCenter]) 
             wrong[name] = f"{value:,}: must be {least:,} to {most:,}{f' ({why})' if why else ''}."
     asked = set(tenancy.places.values_list("dc", flat=True))
     if not datacenters or not {dc.pk for dc in datacenters} <= asked:
-        wrong["datacenters"] = "Choose at least one of the data centres that were asked for."
+        wrong["datacenters"] = "Choose at least one of the requested data centres."
     if wrong:
         raise ValidationError(wrong)
 

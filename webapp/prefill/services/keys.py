@@ -42,9 +42,9 @@ def make_key(actor: Any, tenancy: Tenancy, name: str) -> tuple[ApiKey, str]:
     _require_tenant(actor, tenancy)
     tenancy = Tenancy.objects.select_for_update().get(pk=tenancy.pk)
     if tenancy.state != TenancyStatus.ACTIVE:
-        raise ValidationError(f"A tenancy that is {tenancy.state.label.lower()} gets no key.")
+        raise ValidationError(f"A tenancy that is {tenancy.state.label.lower()} cannot have keys.")
     if tenancy.keys.live().count() >= MOST_LIVE:
-        raise ValidationError(f"{tenancy} has {MOST_LIVE} keys that work. Revoke one first.")
+        raise ValidationError(f"{tenancy} has {MOST_LIVE} valid keys. Revoke one first.")
     return _make(actor, tenancy, name)
 
 
@@ -79,9 +79,9 @@ def rotate_key(actor: Any, key: ApiKey, overlap_h: float) -> tuple[ApiKey, str]:
     if key.state != KeyState.LIVE:
         raise ValidationError(f"{key} is {key.state.label.lower()} already.")
     if tenancy.state != TenancyStatus.ACTIVE:
-        raise ValidationError(f"A tenancy that is {tenancy.state.label.lower()} gets no key.")
+        raise ValidationError(f"A tenancy that is {tenancy.state.label.lower()} cannot have keys.")
     if tenancy.keys.live().count() >= MOST_LIVE:
-        raise ValidationError(f"{tenancy} has {MOST_LIVE} keys that work. Revoke one first.")
+        raise ValidationError(f"{tenancy} has {MOST_LIVE} valid keys. Revoke one first.")
     key.expires_at = timezone.now() + timedelta(hours=overlap_h)
     key.save(update_fields=["expires_at"])
     after = {"expires_at": key.expires_at.isoformat()}
@@ -120,5 +120,5 @@ def note_key_use(key: ApiKey) -> None:
 
 def _require_tenant(actor: Any, tenancy: Tenancy) -> None:
     if actor.pk != tenancy.tenant_id:
-        raise PermissionDenied("Only the tenant has and makes its keys.")
+        raise PermissionDenied("Only the tenant can make keys.")
     require(actor, tenancy.team, ASKERS)

@@ -37,7 +37,7 @@ def request_tenancy(actor: Any, tenancy: Tenancy, datacenters: Sequence[DataCent
     _check(tenancy, datacenters)
     waiting = Tenancy.objects.filter(tenant=actor, team=tenancy.team, status=TenancyStatus.REQUESTED)
     if waiting.count() >= MOST_WAITING:
-        raise ValidationError(f"{MOST_WAITING} of your requests wait already. Withdraw one first.")
+        raise ValidationError(f"{MOST_WAITING} of your requests are waiting already. Withdraw one first.")
     tenancy.save()
     TenancyPlace.objects.bulk_create(TenancyPlace(tenancy=tenancy, dc=dc) for dc in datacenters)
     names = ", ".join(dc.name for dc in datacenters)
@@ -72,7 +72,7 @@ def _check(tenancy: Tenancy, datacenters: Sequence[DataCenter]) -> None:
         allowed = f"Must be at most the longest prompt, {tenancy.asked_longest_prompt:,} tokens."
         raise ValidationError({"typical_prompt": allowed})
     if tenancy.asked_longest_prompt > tenancy.asked_tokens_per_min:
-        allowed = f"Must hold the longest prompt, {tenancy.asked_longest_prompt:,} tokens."
+        allowed = f"Must be at least the longest prompt, {tenancy.asked_longest_prompt:,} tokens."
         raise ValidationError({"asked_tokens_per_min": allowed})
 
 

@@ -24,7 +24,7 @@ def end_tenancies() -> int:
         tenancy.status = TenancyStatus.ENDED
         tenancy.save(update_fields=["status"])
         record(None, "end", tenancy, team=tenancy.team, before=before, after={"status": "ended"})
-        tell(tenancy, f"The term of {tenancy} is over. Requests accepted before its end are finished.")
+        tell(tenancy, f"The term of {tenancy} has ended. Requests accepted before will finish.")
     return len(ended)
 
 

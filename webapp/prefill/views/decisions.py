@@ -25,7 +25,7 @@ from webapp.prefill.views.tenancies import form_page, one
 @for_everyone
 @never_cache
 def tenancy_review(request: HttpRequest, pk: int) -> HttpResponse:
-    """The request beside the forecast; POST `decision` approve or refuse."""
+    """The request with its forecast; POST `decision` approve or refuse."""
     tenancy = _to_decide(request, pk)
     form = ReviewForm(request.POST or None, tenancy=tenancy)
     if request.method == "POST" and _decided(request, form, tenancy):
@@ -66,7 +66,7 @@ def _decided(request: HttpRequest, form: ReviewForm, tenancy: Tenancy) -> bool:
     except ValidationError as error:
         form.take_errors(error)
         return False
-    messages.success(request, "Decided. The tenant is told.")
+    messages.success(request, "Decision saved. The tenant is notified.")
     return True
 
 
@@ -89,7 +89,9 @@ def tenancy_suspend(request: HttpRequest, pk: int) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             services.suspend_tenancy(request.user, tenancy, form.cleaned_data["reason"])
-            messages.success(request, "Suspended: its keys open nothing. What was accepted is finished.")
+            messages.success(
+                request, "Suspended. Its keys no longer work. Requests accepted before will finish."
+            )
             return redirect("prefill:tenancy-detail", pk)
         except ValidationError as error:
             form.take_errors(error)

@@ -32,7 +32,7 @@ def key_list(request: HttpRequest) -> HttpResponse:
         filter_class=KeyFilterSet,
         table_class=KeyTable,
         actions=[(reverse("prefill:key-create"), "Make key")] if has_some else (),
-        empty="No key yet. A tenant makes keys of its active tenancies.",
+        empty="No keys yet. Tenants make keys for their active tenancies.",
         context={"crumbs": []},
     )
 
@@ -72,7 +72,7 @@ def key_rotate(request: HttpRequest, pk: int) -> HttpResponse:
 def key_revoke(request: HttpRequest, pk: int) -> HttpResponse:
     """End a key from the next request on."""
     key = services.revoke_key(request.user, _one(request, pk))
-    messages.success(request, f"The key {key} opens nothing any more.")
+    messages.success(request, f"The key {key} no longer works.")
     return redirect("prefill:key-list")
 
 

@@ -24,7 +24,10 @@ SECTION = {
 
 @never_cache
 def live(request: HttpRequest) -> HttpResponse:
-    """Desks and figures, asked again every 2 s; the timeline of `?run=` (the newest) over its own socket."""
+    """Coordinators and figures, refreshed every 2 s.
+
+    The timeline of `?run=` (by default the newest) has its own socket.
+    """
     require_somewhere(request.user, OPERATORS)
     found = watched(request.user, whole(request.GET.get("run")))
     part = bool(request.headers.get("HX-Request"))

@@ -32,7 +32,7 @@ def tenancy_list(request: HttpRequest) -> HttpResponse:
         filter_class=TenancyFilterSet,
         table_class=TenancyTable,
         actions=[(reverse("prefill:tenancy-request"), "Request tenancy")] if asks else (),
-        empty="No tenancy yet. Tenants ask for prefill in the time that training leaves idle.",
+        empty="No tenancies yet. Request one to use prefill in the bubbles of training.",
         context={"crumbs": []},
     )
 
@@ -47,7 +47,9 @@ def tenancy_request(request: HttpRequest) -> HttpResponse:
             made = services.request_tenancy(
                 request.user, form.instance, list(form.cleaned_data["datacenters"])
             )
-            messages.success(request, "The request is with the admins; you are told what they decide.")
+            messages.success(
+                request, "The request was sent to the admins. You will be notified of their decision."
+            )
             return redirect("prefill:tenancy-detail", made.pk)
         except ValidationError as error:
             form.take_errors(error)
@@ -100,12 +102,14 @@ def tenancy_renew(request: HttpRequest, pk: int) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             services.ask_renewal(request.user, tenancy, form.cleaned_data["days"])
-            messages.success(request, "The renewal is with the admins; you are told what they decide.")
+            messages.success(
+                request, "The renewal was sent to the admins. You will be notified of their decision."
+            )
             return redirect("prefill:tenancy-detail", pk)
         except ValidationError as error:
             form.take_errors(error)
     title = f"Renew {tenancy}"
-    return form_page(request, form, title, "Ask for renewal", reverse("prefill:tenancy-detail", args=[pk]))
+    return form_page(request, form, title, "Request renewal", reverse("prefill:tenancy-detail", args=[pk]))
 
 
 def one(request: HttpRequest, pk: int) -> Tenancy:

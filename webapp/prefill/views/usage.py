@@ -33,7 +33,7 @@ def usage_list(request: HttpRequest) -> HttpResponse:
             (reverse("prefill:usage-statement"), "Monthly statement"),
             *((reverse("prefill:usage-export", args=[kind]) + query, kind.upper()) for kind in FORMATS),
         ],
-        empty="No request yet.",
+        empty="No requests yet.",
         context={"crumbs": []},
     )
 
