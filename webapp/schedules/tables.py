@@ -3,7 +3,7 @@
 import django_tables2 as tables
 
 from webapp.common.tables import StateColumn, Table, TimeColumn, state
-from webapp.planning.models import Computation
+from webapp.computations.models import Computation
 
 
 class ComputationTable(Table):
