@@ -37,7 +37,9 @@ app.conf.update(
         "retention": {"task": "live.retention", "schedule": 30.0, "options": {"expires": 30}},
     },
 )
-app.autodiscover_tasks(["webapp.accounts", "webapp.jobs", "webapp.live", "webapp.planning", "webapp.prefill"])
+app.autodiscover_tasks(
+    ["webapp.accounts", "webapp.computations", "webapp.jobs", "webapp.live", "webapp.prefill"]
+)
 
 
 @task_prerun.connect

@@ -59,7 +59,7 @@ INSTALLED_APPS = [
     "webapp.jobs",
     "webapp.live",
     "webapp.prefill",
-    "webapp.demo",
+    "webapp.site",
 ]
 
 MIDDLEWARE = [

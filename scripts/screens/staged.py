@@ -18,15 +18,17 @@ from tests.site.tenancies import ask, give_key, grant, second_tenant, use
 from tests.site.world import World, make_dc, make_node, make_user
 from webapp.accounts.models import Invitation, Role, Team, User
 from webapp.accounts.services import deactivate, invite, make_reset_link
+from webapp.computations.computing import work_at
+from webapp.computations.models import Computation, ComputationKind
+from webapp.computations.services import claim, give_up, note_progress
 from webapp.inventory.models import DataCenter, GpuPool, JoinToken, Node, NodeProbe
 from webapp.inventory.services import drain, offer_join
 from webapp.jobs.models import Run
 from webapp.placement.forms import PlacementForm
 from webapp.placement.options import form_values
 from webapp.planning import compose
-from webapp.planning.computing import work_at
-from webapp.planning.models import Computation, ComputationKind, Plan
-from webapp.planning.services import ask_for_plan, claim, create_plan, give_up, note_progress, start
+from webapp.planning.models import Plan
+from webapp.planning.services import ask_for_plan, create_plan, start_of_plan
 from webapp.prefill.models import Tenancy
 from webapp.prefill.services import ask_renewal, refuse_tenancy
 
@@ -98,7 +100,7 @@ def placing(world: World) -> None:
     values = form_values(plan, plan.result["best"], plan.best or {})
     form = PlacementForm({**values, "evaluations": 200, "baselines": "on"}, user=actor)
     assert form.is_valid(), form.errors
-    made = start(actor, team=world.team, kind="placement", name="of-plan", request=form.question, plan=plan)
+    made = start_of_plan(actor, plan, kind="placement", name="of-plan", request=form.question)
     work_at(made.pk)
 
 

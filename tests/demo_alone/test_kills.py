@@ -160,12 +160,12 @@ def test_a_killed_search_worker_is_replaced_and_its_comparison_answered(shared: 
     }  # fmt: skip
     ((team,),) = query(shared, "select id from accounts_team limit 1")
     client.post("/schedules/new/", {**form, "team": team})
-    state = "select state from planning_computation where name = 'killed in between'"
+    state = "select state from computations_computation where name = 'killed in between'"
     wait_for("the search to run", lambda: query(shared, state) == [("running",)], 30)
     killed(shared, "search")
     wait_for("the answer", lambda: query(shared, state) == [("done",)], 120)
     ((rows,),) = query(
-        shared, "select jsonb_array_length(answer->'rows') from planning_computation where state = 'done'"
+        shared, "select jsonb_array_length(answer->'rows') from computations_computation where state = 'done'"
     )
     assert rows == 5
 

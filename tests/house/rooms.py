@@ -1,7 +1,7 @@
-"""The rooms of the engine and the apps of the site in their order, and where each module belongs today.
+"""The rooms of the engine and the apps of the site in their order, and where each module belongs.
 
-docs/dev/house.md says what each holds. Most modules lie in a folder of their room's name. The tables below
-name the room of those that have still to move.
+docs/dev/house.md says what each holds. Modules lie in a folder of their room's name; the table below names
+the others.
 """
 
 ENGINE = (
@@ -13,37 +13,11 @@ SITE = (
     "live", "prefill", "api", "root",
 )  # fmt: skip
 
-# Of engine.train, by the part of the name behind it; the longest that fits counts.
-_OF_RUNTIME = {
-    "job": """
-        job job_checks job_settings devices gpus learning_rate model_document network events planned
-        predict result launch adapt.settings adapt.told adapt.judge adapt.measured adapt.replan
-        checkpoint.manifest checkpoint.place recovery.layout recovery.life recovery.smaller
-        recovery.told recovery.history recovery.plan swap.settings swap.planned prefill.settings
-        prefill.config prefill.neighbours losses
-    """,
-    "control": """
-        lines recovery.lines recovery.lead recovery.follow transport.handshake transport.errors
-        pulse
-    """,
-    "transport": "transport",
-    "nn": "device layers model one_rank tensor_parallel",
-    "train": """
-        adapt adapt.follow boundary checkpoint corpus exchange executor export gradients memory mesh
-        profiling recorder recovery ring staging swap text tokens totals validation wiring metrics
-        tensorboard
-    """,
-    "serve": "prefill",
-    "run": "host host_start local_ranks rank recovery.machine link_rates",
-}
 # Of webapp, by the part of the name behind it; an app's own files otherwise.
 _OF_SITE = {
     "common": "checks servers servers.acl servers.endpoints",
-    "computations": """
-        planning.computing planning.kinds planning.services.computations planning.tasks planning.wires
-    """,
     "root": """
-        asgi celery health settings staticfiles urls views supervisor servers.__main__ demo
+        asgi celery health settings staticfiles urls views supervisor servers.__main__ site
         overview attention
     """,
 }

@@ -4,11 +4,12 @@ from typing import Any
 
 from tests.engine import fig6
 from tests.site.world import World
+from webapp.computations import services as computations
+from webapp.computations.computing import work_at
+from webapp.computations.models import Computation, ComputationKind
 from webapp.inventory.models import WanLink
 from webapp.placement.forms import PlacementForm
 from webapp.planning import services
-from webapp.planning.computing import work_at
-from webapp.planning.models import Computation, ComputationKind
 
 SCENARIO: dict[str, Any] = {name: value for name, value in fig6.FIG6.items() if name != "policy"}
 QUESTION: dict[str, Any] = {"scenario": SCENARIO, "policies": ["gpipe", "atlas"], "unit": "slot"}
@@ -27,7 +28,7 @@ def queued(
     world: World, request: dict[str, Any] = QUESTION, kind: str = ComputationKind.SCHEDULES
 ) -> Computation:
     """A computation that waits for its worker."""
-    return services.start(
+    return computations.start(
         world.users["operator"], team=world.team, kind=kind, name="Figure 6", request=request
     )
 
@@ -42,7 +43,7 @@ def plan_asked_for(world: World, name: str = "large") -> Computation:
 
 def claimed(world: World) -> Computation:
     """A computation that a worker has begun."""
-    computation = services.claim(queued(world).pk)
+    computation = computations.claim(queued(world).pk)
     assert computation is not None
     return computation
 

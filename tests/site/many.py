@@ -19,11 +19,11 @@ from tests.site.tenancies import MODEL
 from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Invitation, Membership, Role, Team, User
 from webapp.computations import liveness
-from webapp.computations.models import Beat
+from webapp.computations.models import Beat, Computation, ComputationState
 from webapp.inventory.models import DataCenter, Device, GpuPool, LinkMeasurement, Node, WanLink
 from webapp.jobs.models import TERMINAL, Desired, Job, MarkLevel, RankState, Run, RunEvent, Status
 from webapp.live.models import IterationStat, LogLine, SpanBatch
-from webapp.planning.models import Computation, ComputationState, Plan
+from webapp.planning.models import Plan
 from webapp.prefill.models import ApiKey, Notice, Tenancy, TenancyPlace, UsageEvent, charge_of
 
 PLACES = (

@@ -33,6 +33,7 @@ from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.world import World, make_dc
 from webapp.accounts import services as accounts
 from webapp.accounts.models import Role
+from webapp.computations import services as computations
 from webapp.inventory import services as inventory
 from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, Node
 from webapp.inventory.services.nodes import give_credentials
@@ -187,7 +188,7 @@ def keeping_refined(w: World) -> Callable[[], Any]:
 
 
 def keeping_plan(w: World) -> Callable[[], Any]:
-    computation = planning.claim(plan_asked_for(w).pk)
+    computation = computations.claim(plan_asked_for(w).pk)
     assert computation is not None
     return partial(planning.keep_plan, computation, w.plan.result, 1.0)
 
@@ -273,17 +274,20 @@ CALLS: dict[str, Prepare] = {
     "inventory.probe_nodes": probing,
     "inventory.measure_link": measuring,
     # planning
+    "planning.start_of_plan": lambda w: partial(
+        planning.start_of_plan, operator(w), w.plan, kind="placement", name="new", request=QUESTION
+    ),
     "planning.ask_to_refine": lambda w: partial(planning.ask_to_refine, operator(w), w.plan, w.plan.request),
     "planning.keep_refined": keeping_refined,
     "planning.rename_plan": lambda w: partial(planning.rename_plan, operator(w), w.plan, "other"),
     "planning.clone_plan": lambda w: partial(planning.clone_plan, operator(w), w.plan),
-    "planning.start": lambda w: partial(
-        planning.start, operator(w), team=w.team, kind="schedules", name="new", request=QUESTION
+    "computations.start": lambda w: partial(
+        computations.start, operator(w), team=w.team, kind="schedules", name="new", request=QUESTION
     ),
-    "planning.ask_to_cancel": lambda w: partial(planning.ask_to_cancel, operator(w), queued(w)),
-    "planning.remove": lambda w: partial(planning.remove, operator(w), queued(w)),
-    "planning.finish": lambda w: partial(planning.finish, claimed(w), {"results": []}),
-    "planning.give_up": lambda w: partial(planning.give_up, claimed(w), "no such policy"),
+    "computations.ask_to_cancel": lambda w: partial(computations.ask_to_cancel, operator(w), queued(w)),
+    "computations.remove": lambda w: partial(computations.remove, operator(w), queued(w)),
+    "computations.finish": lambda w: partial(computations.finish, claimed(w), {"results": []}),
+    "computations.give_up": lambda w: partial(computations.give_up, claimed(w), "no such policy"),
     "planning.ask_for_plan": lambda w: partial(
         planning.ask_for_plan, operator(w), team=w.team, name="another", request=w.plan.request, training=None
     ),
@@ -361,20 +365,20 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     "prefill.mail_notices": (lambda w: partial(prefill.mail_notices), "delivers notices"),
     "prefill.warn_of_ends": (lambda w: partial(prefill.warn_of_ends), "a notice; nothing changes"),
     # planning
-    "planning.claim": (
-        lambda w: partial(planning.claim, queued(w).pk),
+    "computations.claim": (
+        lambda w: partial(computations.claim, queued(w).pk),
         "the search worker begins what a person started, which is in the audit",
     ),
-    "planning.note_progress": (
-        lambda w: partial(planning.note_progress, claimed(w), {"done": 1, "of": 2}, None),
+    "computations.note_progress": (
+        lambda w: partial(computations.note_progress, claimed(w), {"done": 1, "of": 2}, None),
         "how far a worker is",
     ),
-    "planning.put_back": (
-        lambda w: partial(planning.put_back, claimed(w)),
+    "computations.put_back": (
+        lambda w: partial(computations.put_back, claimed(w)),
         "a worker that shuts down leaves the question to the next",
     ),
-    "planning.requeue_lost": (lambda w: partial(planning.requeue_lost), "keeps house: lost messages"),
-    "planning.say_alive": (lambda w: partial(planning.say_alive, claimed(w)), "a worker's heartbeat"),
+    "computations.requeue_lost": (lambda w: partial(computations.requeue_lost), "keeps house: lost messages"),
+    "computations.say_alive": (lambda w: partial(computations.say_alive, claimed(w)), "a worker's heartbeat"),
     # accounts
     "accounts.drop_sessions": (
         lambda w: partial(accounts.drop_sessions, operator(w)),
@@ -484,8 +488,8 @@ NOTES: dict[str, tuple[Prepare, str]] = {
 }
 
 READS: dict[str, str] = {
-    "planning.claimed": "locks a computation that a worker still holds",
-    "planning.somebody_waits": "whether anything urgent is queued",
+    "computations.claimed": "locks a computation that a worker still holds",
+    "computations.somebody_waits": "whether anything urgent is queued",
     "planning.wants_second_look": "whether an answer may be bettered",
     "prefill.key_hash": "a hash",
     "prefill.may_decide": "whether somebody may decide",

@@ -11,6 +11,7 @@ from engine.job.job import TrainJob
 from engine.job.shape import lanes, shape_of
 from tests.site.computations import PLACED_TRAINING, answered, joined_placement, placement_question
 from tests.site.world import World
+from webapp.computations.models import Computation, ComputationKind
 from webapp.inventory.models import Node
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import RankState, Run
@@ -19,7 +20,6 @@ from webapp.jobs.reconcile import spec_of
 from webapp.jobs.services import clone_run, launch_placement
 from webapp.placement.network import network_from
 from webapp.placement.placed import placed_job
-from webapp.planning.models import Computation, ComputationKind
 
 FORM: dict[str, Any] = {
     "name": "placed", "steps": 5, "layers": 4, "hidden": 32, "heads": 2, "seq": 32, "microbatches": 4,

@@ -22,12 +22,12 @@ from engine.plan.placement.problem import data_cost_s, hop_cost_s, problem_of
 from engine.plan.placement.request import PlacementRequest
 from tests.site.computations import placement, placement_question
 from tests.site.world import World, make_dc
+from webapp.computations.computing import work_at
+from webapp.computations.models import Computation, ComputationState
 from webapp.inventory.models import WanLink
 from webapp.placement.forms import REGIONS, PlacementForm, document_of
 from webapp.placement.map import placement_map
 from webapp.placement.network import AWS, network_from, of_case, of_document, of_regions
-from webapp.planning.computing import work_at
-from webapp.planning.models import Computation, ComputationState
 
 DOCUMENT = {
     "latency_ms": [[0, 1, 9, 9], [1, 0, 9, 9], [9, 9, 0, 1], [9, 9, 1, 0]],
@@ -250,13 +250,13 @@ def test_from_the_form_to_the_answer_and_back_into_the_form(world: World, client
 
 @pytest.mark.django_db
 def test_what_is_stopped_keeps_the_best_so_far(world: World) -> None:
-    from webapp.planning import services
+    from webapp.computations import services
 
     question = {**placement_question(world), "baselines": True}
     computation = services.start(
         world.users["operator"], team=world.team, kind="placement", name="x", request=question
     )
-    from webapp.planning import computing
+    from webapp.computations import computing
 
     def stopping(request: Any, wires: Any) -> Any:
         services.ask_to_cancel(world.users["operator"], computation)

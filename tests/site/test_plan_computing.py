@@ -11,9 +11,10 @@ from engine.plan.answer import plan as solve
 from engine.plan.request import PlanRequest
 from tests.site.computations import plan_asked_for
 from tests.site.world import World
+from webapp.computations.computing import work_at
+from webapp.computations.models import Computation
 from webapp.planning import services
-from webapp.planning.computing import work_at
-from webapp.planning.models import Computation, Plan
+from webapp.planning.models import Plan
 from webapp.planning.work import answers_at_once
 
 CREATE = reverse("planning:plan-create")
@@ -57,7 +58,7 @@ def test_a_quick_plan_that_is_sent_twice_is_there_once(world: World) -> None:
     answers = [client.post(CREATE, values(world, policy="auto")) for _ in range(2)]
     plan = Plan.objects.get(name="large")
     assert {a["Location"] for a in answers} == {reverse("planning:plan-detail", args=[plan.pk])}
-    assert Computation.objects.filter(kind="refine", plan=plan).count() <= 1
+    assert Computation.objects.filter(kind="refine", of_plan__plan=plan).count() <= 1
 
 
 @pytest.mark.parametrize("method", ["search", "algorithm1"])
@@ -66,7 +67,7 @@ def test_one_that_is_stopped_leaves_no_plan_and_can_be_asked_for_again(world: Wo
     client.post(CREATE, values(world, method=method))
     computation = Computation.objects.get(kind="plan")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("webapp.planning.wires.Wires.beat", lambda wires: setattr(wires, "stopped", True))
+        patch.setattr("webapp.computations.wires.Wires.beat", lambda wires: setattr(wires, "stopped", True))
         client.post(reverse("planning:plan-stop", args=[computation.pk]))
         Computation.objects.filter(pk=computation.pk).update(state="queued")  # a worker is at it already
         work_at(computation.pk)
@@ -87,10 +88,9 @@ def test_a_name_that_was_given_away_meanwhile_gets_a_number(world: World) -> Non
     world.plan.save()
     work_at(computation.pk)
     computation.refresh_from_db()
-    assert computation.plan is not None
-    assert computation.plan.name == "large v2"
+    assert computation.of_plan.plan.name == "large v2"
     with pytest.raises(ValidationError):
-        services.rename_plan(world.users["operator"], computation.plan, "large")
+        services.rename_plan(world.users["operator"], computation.of_plan.plan, "large")
 
 
 def test_what_the_engine_refuses_is_said_on_the_page(world: World) -> None:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from engine.inputs import parse
 from engine.plan.placement.request import PlacementRequest
 from tests.site.world import World
+from webapp.computations.computing import work_at
+from webapp.computations.models import Computation
 from webapp.inventory.models import WanLink
 from webapp.jobs.models import Job, Run
 from webapp.jobs.services import launch_plan
 from webapp.placement.forms import document_of
 from webapp.placement.options import what_differs
 from webapp.placement.placing import SEVERAL_TYPES, latest_of, placing_of
-from webapp.planning.computing import work_at
-from webapp.planning.models import Computation
 
 SITES = [{"name": name, "gpus": 8, "gpu_type": "a100-80g", "intra_gbps": 100.0} for name in "abc"]
 OPTION = {"partitions": [{"dc": name, "stages": 1} for name in "abc"], "pipelines": 2}

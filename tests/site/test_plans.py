@@ -19,15 +19,17 @@ from engine.plan.answer import plan as solve
 from engine.plan.request import PlanRequest
 from tests.site.world import VALUES, World
 from webapp.accounts.models import AuditEntry
+from webapp.computations import services as computations
+from webapp.computations.computing import work_at
+from webapp.computations.models import Computation
+from webapp.computations.wires import Wires
 from webapp.inventory.models import Node
 from webapp.jobs.allocate import allocate
 from webapp.jobs.services import launch_plan
 from webapp.planning import compose, refinement, services
 from webapp.planning import work as plan_work
-from webapp.planning.computing import work_at
-from webapp.planning.models import Computation, Plan
+from webapp.planning.models import Plan
 from webapp.planning.what_if import asked, changed, sliders, told
-from webapp.planning.wires import Wires
 
 DOCUMENT: dict[str, Any] = {
     "method": "search",
@@ -199,13 +201,13 @@ def test_a_refinement_is_stopped_and_asked_for_again(world: World, operator: Cli
     shown = operator.post(ask)
     assert b"Stop" in shown.content
     (computation,) = Computation.objects.filter(kind="refine")
-    claimed = services.claim(computation.pk)
+    claimed = computations.claim(computation.pk)
     assert claimed is not None
     running = operator.post(stop)  # the worker learns of it with its next beat
     assert running.context["refining"]["state"] == "open"
     assert b"Stopping" in running.content
-    assert not services.note_progress(claimed, {}, None)
-    services.finish(claimed, {})
+    assert not computations.note_progress(claimed, {}, None)
+    computations.finish(claimed, {})
     stopped = page(operator, plan)
     assert stopped.context["refining"]["state"] == "stopped"
     assert b"load delay" not in operator.get(reverse("planning:plan-refining", args=[plan.pk])).content
@@ -235,11 +237,11 @@ def test_what_was_found_before_a_stop_is_shown(world: World, operator: Client) -
     plan = made(world)
     change = {"gpus-1": "6"}
     operator.post(reverse("planning:plan-refine", args=[plan.pk]), change)
-    claimed = services.claim(Computation.objects.get(kind="refine").pk)
+    claimed = computations.claim(Computation.objects.get(kind="refine").pk)
     assert claimed is not None
     found = {**page(operator, plan, **change).context["result"], "search": None}
     operator.post(reverse("planning:plan-refine-stop", args=[plan.pk]), change)
-    services.finish(claimed, {"result": found})
+    computations.finish(claimed, {"result": found})
     after = page(operator, plan, **change)
     assert after.context["refining"]["state"] == "stopped"
     assert after.context["result"]["search"] is None
@@ -405,7 +407,7 @@ def test_the_form_asks_for_the_search_and_starts_refining(world: World, operator
     plan = Plan.objects.get(name="by search")
     assert plan.request["method"] == "search"
     wanted = any(option["refining"] for option in plan.result["options"])
-    assert Computation.objects.filter(kind="refine", plan=plan).exists() == wanted
+    assert Computation.objects.filter(kind="refine", of_plan__plan=plan).exists() == wanted
     again = operator.get(reverse("planning:plan-create"), {"from": plan.pk})
     assert again.context["form"].initial["method"] == "search"
     assert asked(plan, {}).document == plan.request

@@ -19,8 +19,8 @@ from engine.simulate import simulate
 from tests.checker import check
 from tests.site.computations import QUESTION, SCENARIO, SWEEP, answered, claimed, queued
 from tests.site.world import World
-from webapp.planning import computing, services
-from webapp.planning.models import Computation, ComputationKind, ComputationState
+from webapp.computations import computing, services
+from webapp.computations.models import Computation, ComputationKind, ComputationState
 from webapp.schedules.forms import ScheduleForm, initial_of_scenario
 
 pytestmark = pytest.mark.django_db
@@ -238,9 +238,7 @@ def test_a_worker_that_shuts_down_leaves_it_to_the_next(world: World) -> None:
 def test_what_a_dead_worker_held_is_sent_again_and_its_late_answer_refused(world: World) -> None:
     lost = claimed(world)
     assert services.requeue_lost() == 0
-    Computation.objects.update(
-        heard_at=timezone.now() - timedelta(seconds=services.computations.SILENT_S + 1)
-    )
+    Computation.objects.update(heard_at=timezone.now() - timedelta(seconds=services.SILENT_S + 1))
     assert services.requeue_lost() == 1
     assert not services.note_progress(lost, {"done": 1, "of": 2}, {"results": []})
     services.finish(lost, {"results": ["late"]})

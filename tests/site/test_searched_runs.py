@@ -12,11 +12,11 @@ from tests.site.computations import plan_asked_for
 from tests.site.test_plan_launch_form import launch
 from tests.site.test_reconcile import Nodes
 from tests.site.world import World
+from webapp.computations.computing import work_at
+from webapp.computations.models import Computation, ComputationState
 from webapp.jobs.models import Run, RunEvent, Status
 from webapp.jobs.reconcile import reconcile
 from webapp.jobs.services import cancel_run, launch_run, retry_run
-from webapp.planning.computing import work_at
-from webapp.planning.models import Computation, ComputationState
 from webapp.planning.services import ask_to_refine
 
 
@@ -104,8 +104,8 @@ def test_a_refinement_gives_way_to_what_somebody_waits_for(
     request = {**world.plan.request, "policy": "auto", "method": "search"}
     refinement = ask_to_refine(world.users["operator"], world.plan, request)
     waiting = plan_asked_for(world)
-    monkeypatch.setattr("webapp.planning.computing.BEAT_S", 0.0)
-    monkeypatch.setattr("webapp.planning.wires.BEAT_S", 0.0)
+    monkeypatch.setattr("webapp.computations.computing.BEAT_S", 0.0)
+    monkeypatch.setattr("webapp.computations.wires.BEAT_S", 0.0)
     work_at(refinement.pk)
     refinement.refresh_from_db()
     assert (refinement.state, refinement.answer) == (ComputationState.QUEUED, None)

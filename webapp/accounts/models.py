@@ -192,7 +192,7 @@ MOST_CANDIDATES = 2000  # rows that the index of the audit may offer and that ar
 
 
 class Trigrams(Func):
-    """All that is three characters long in one of two texts, in capitals: a function of migration 0004.
+    """All that is three characters long in one of two texts, in capitals: a function of migration 0001.
 
     It does what the extension pg_trgm does, which not every PostgreSQL comes with.
     """
@@ -275,7 +275,7 @@ class AuditEntry(models.Model):
             models.Index(fields=["verb", "-at"]),
             models.Index(fields=["-at", "-id"]),
             models.Index(fields=["request_id"]),
-            # And one of trigrams over object_label and message, which migration 0004 makes: see `search`.
+            # And one of trigrams over object_label and message, which migration 0001 makes: see `search`.
         ]
 
     def __str__(self) -> str:

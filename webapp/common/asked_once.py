@@ -25,6 +25,15 @@ def key_field(form: forms.BaseForm) -> None:
     )
 
 
+def asked_once(what: str) -> models.UniqueConstraint:
+    """The constraint of a table called `what`: one row for each key that somebody has sent."""
+    return models.UniqueConstraint(
+        fields=["created_by", "idempotency_key"],
+        condition=~models.Q(idempotency_key=""),
+        name=f"{what}_asked_once",
+    )
+
+
 def once(actor: Any, rows: "models.QuerySet[Made]", key: str, make: Callable[[], Made]) -> Made:
     """The one of `rows` that `actor` asked for with `key` before, else a new one; two at once get the same.
 

@@ -9,13 +9,13 @@ class JobsConfig(AppConfig):
 
     def ready(self) -> None:
         from webapp.accounts.models import READERS
+        from webapp.computations import kinds
+        from webapp.computations.models import ComputationKind
         from webapp.jobs import plan_page
         from webapp.jobs.additions import ADDITIONS, end_runs_on, offered_to_comparison, runs_of
         from webapp.jobs.models import Run
         from webapp.jobs.selectors import held, runs_on
         from webapp.jobs.work import find_schedule
-        from webapp.planning import kinds
-        from webapp.planning.models import ComputationKind
 
         additions.register(*ADDITIONS, *plan_page.ADDITIONS)
         dependants.register(dependants.Dependants(order=10, kind="run", rows=runs_of))

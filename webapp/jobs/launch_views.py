@@ -14,6 +14,7 @@ from engine.errors import InputError
 from webapp.accounts.permissions import require, visible_or_404
 from webapp.common.asked_once import fresh_key
 from webapp.common.queries import whole
+from webapp.computations.models import Computation
 from webapp.jobs.dry import dry_run, dry_run_document, refusal
 from webapp.jobs.forms import CloneForm, JobForm
 from webapp.jobs.models import Run
@@ -24,7 +25,7 @@ from webapp.placement.placing import placement_to_launch
 from webapp.placement.predicted import option_on_placement
 from webapp.placement.selectors import launch_values, placements
 from webapp.planning.document import train_document
-from webapp.planning.models import Computation, Plan
+from webapp.planning.models import Plan
 
 
 def _run(request: HttpRequest, pk: int) -> Run:

@@ -12,8 +12,9 @@ from engine.inputs import parse
 from engine.job.checkpoint.manifest import newest_of_run
 from engine.job.settings import RecoverySettings
 from webapp.accounts.models import Team
+from webapp.computations.models import Computation
 from webapp.inventory.models import DataCenter, Node
-from webapp.planning.models import Computation, Plan
+from webapp.planning.models import Plan
 
 
 class Status(models.TextChoices):

@@ -4,9 +4,9 @@ from typing import Any
 
 from django import forms
 
+from webapp.computations.models import Computation
 from webapp.jobs.forms import JobForm
 from webapp.placement.placed import PlacedJob, placed_job
-from webapp.planning.models import Computation
 
 SHAPE = ("layers", "hidden", "heads", "seq")
 PLAIN = ("microbatches", "micro_batch", "policy", "steps", "lr", "seed")

@@ -5,13 +5,13 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.job.memory import stage_memory
+from webapp.computations.wires import Wires
 from webapp.inventory.selectors.pools import pools
 from webapp.jobs.dry import memory_check
 from webapp.jobs.models import Run
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services import fail_run, record_schedule
 from webapp.planning.document import pinned_document, site_job
-from webapp.planning.wires import Wires
 
 
 def find_schedule(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from webapp.common.additions import extended
 from webapp.common.asked_once import fresh_key
 from webapp.common.lists import bound_table
 from webapp.common.queries import whole
+from webapp.computations.models import Computation
 from webapp.jobs.models import Run, RunEvent
 from webapp.live.disturbances import disturbances_of
 from webapp.live.history import history
@@ -24,7 +25,6 @@ from webapp.live.selectors import messages_since, snapshot, spans_between
 from webapp.live.tables import IterationTable
 from webapp.live.trace import kept, trace
 from webapp.placement.selectors import placements
-from webapp.planning.models import Computation
 
 METRICS = (
     "iteration", "start", "end", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens",

@@ -9,10 +9,10 @@ class PlacementConfig(AppConfig):
 
     def ready(self) -> None:
         from webapp.accounts.models import READERS
+        from webapp.computations import kinds
+        from webapp.computations.models import ComputationKind
         from webapp.placement.additions import ADDITIONS
         from webapp.placement.work import place_devices
-        from webapp.planning import kinds
-        from webapp.planning.models import ComputationKind
 
         register(
             Entry(

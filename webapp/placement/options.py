@@ -8,9 +8,10 @@ from engine.inputs import parse
 from engine.job.model_document import TrainModel
 from engine.job.network import hop_network
 from webapp.common.queries import whole
+from webapp.computations.models import Computation, ComputationKind, ComputationState
 from webapp.inventory.models import GpuPool
 from webapp.inventory.selectors.pools import pools
-from webapp.planning.models import Computation, ComputationKind, ComputationState, Plan
+from webapp.planning.models import Plan
 
 FP16_BYTES = 2
 INTRA_GBPS = 100.0  # where a plan says nothing else (docs/planning.md)
@@ -121,7 +122,7 @@ def placed_plan(question: dict[str, Any], visible: Any) -> tuple[Plan, dict[str,
 def placements_of(plan: Plan) -> list[Computation]:
     """The latest placements that were asked for from the page of `plan`, without what they answered but
     `placed_ms`, and `planned_ms` of a run of the option itself (`placed_against_plan`)."""
-    rows = Computation.objects.of(ComputationKind.PLACEMENT).filter(team=plan.team_id, plan=plan)
+    rows = Computation.objects.of(ComputationKind.PLACEMENT).filter(team=plan.team_id, of_plan__plan=plan)
     figures = rows.annotate(placed_ms=F("answer__run__placed_ms"), planned_ms=F("answer__run__planned_ms"))
     kept = figures.exclude(state=ComputationState.FAILED).defer("request", "answer")
     return list(kept[:MOST_LISTED])

@@ -7,11 +7,11 @@ from typing import Any
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.job import TrainJob
+from webapp.computations.models import Computation
 from webapp.inventory.models import Device, Node
 from webapp.inventory.selectors import named_pools
 from webapp.placement.network import network_from
 from webapp.planning.compose import links_of
-from webapp.planning.models import Computation
 
 EMULATED_ONLY = ("times_ms", "activation_bytes")
 

@@ -7,9 +7,10 @@ from typing import Any
 from django.db.models import F
 
 from engine.errors import InputError
+from webapp.computations.models import Computation, ComputationKind, ComputationState
 from webapp.placement.forms import MOST_DEVICES, PlacementForm
 from webapp.placement.options import form_values, key_of, option_of, placements_of, what_differs
-from webapp.planning.models import Computation, ComputationKind, ComputationState, Plan
+from webapp.planning.models import Plan
 
 # A placed run waits for its very GPUs and cannot move off a node: not for less than this share of the time.
 LEAST_GAIN = 0.01
@@ -70,7 +71,7 @@ def placing_of(plan: Plan, option: dict[str, Any], *, operates: bool, refining: 
 
 def latest_of(plan: Plan, option: dict[str, Any]) -> Computation | None:
     """The latest placement of `option` with the orders that it has now; `run` is that of its answer."""
-    rows = Computation.objects.of(ComputationKind.PLACEMENT).filter(team=plan.team_id, plan=plan)
+    rows = Computation.objects.of(ComputationKind.PLACEMENT).filter(team=plan.team_id, of_plan__plan=plan)
     of_option = rows.filter(request__of=key_of(option)).annotate(run=F("answer__run"))
     return of_option.defer("request", "answer").first()
 

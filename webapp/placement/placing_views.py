@@ -10,9 +10,10 @@ from engine.errors import InputError
 from webapp.accounts.permissions import may, require, visible_or_404
 from webapp.common.asked_once import fresh_key
 from webapp.common.queries import whole
+from webapp.computations.models import ComputationKind
 from webapp.placement.placing import latest_of, placing_of, question_of
-from webapp.planning import services
-from webapp.planning.models import ComputationKind, Plan
+from webapp.planning.models import Plan
+from webapp.planning.services import start_of_plan
 
 
 def _plan(request: HttpRequest, pk: int) -> Plan:
@@ -32,9 +33,9 @@ def plan_place(request: HttpRequest, pk: int) -> HttpResponse:
         latest = latest_of(plan, plan.result["options"][index])
         if latest is None or not latest.is_open:
             name, question = question_of(plan, index, request.user)
-            services.start(
-                request.user, team=plan.team, kind=ComputationKind.PLACEMENT, name=name, request=question,
-                plan=plan, key=request.POST.get("idempotency_key", ""),
+            start_of_plan(
+                request.user, plan, kind=ComputationKind.PLACEMENT, name=name, request=question,
+                key=request.POST.get("idempotency_key", ""),
             )  # fmt: skip
     except InputError as error:
         refused = f"{error}."

@@ -6,10 +6,11 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.job import TrainJob
 from engine.job.predict import predict
+from webapp.computations.models import Computation
 from webapp.placement.options import placed_plan
 from webapp.placement.placed import PlacedJob, placed_job
 from webapp.planning.document import pinned_document, train_document
-from webapp.planning.models import Computation, Plan
+from webapp.planning.models import Plan
 
 # Of a run's document, what says where it computes: a placement has its own.
 WHERE = ("datacenters", "links", "stages", "dc_of_stage", "pipelines", "cells", "device", "schedule")
@@ -27,7 +28,7 @@ def placed_against_plan(placement: Computation, found: dict[str, Any]) -> dict[s
     plan_ms : iteration of the option, as the plan says.
     planned_ms, placed_ms : as predicted of a run that is launched from the option, and from the placement.
     """
-    placed = placed_plan(placement.request, Plan.objects.filter(computations=placement))
+    placed = placed_plan(placement.request, Plan.objects.filter(work__computation=placement))
     if placed is None:
         return {"reason": "The plan has no such option any more."}
     plan, option = placed

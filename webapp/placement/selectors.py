@@ -15,13 +15,14 @@ from engine.plan.placement.request import PlacementRequest
 from webapp.accounts.permissions import visible_or_404
 from webapp.common.figures import LEVELS, Column, Figures, Matrix
 from webapp.common.queries import whole
+from webapp.computations.models import Computation, ComputationKind
 from webapp.inventory.models import DataCenter
 from webapp.placement.forms import SOURCE_WORDS, document_of
 from webapp.placement.map import placement_map
 from webapp.placement.network import Network, network_from, of_case, of_document
 from webapp.placement.options import form_values, option_of, placed_plan
 from webapp.planning.document import train_document
-from webapp.planning.models import Computation, ComputationKind, Plan
+from webapp.planning.models import Plan
 
 LAUNCHED = ("forward_ms", "backward_ms", "recompute_ms", "activation_bytes")  # of a plan with explicit times
 MOST_PLACES = 40  # of the matrix on the page; the file has all

@@ -3,8 +3,8 @@
 import django_tables2 as tables
 
 from webapp.common.tables import NumberColumn, StateColumn, Table, TimeColumn, state
+from webapp.computations.models import Computation
 from webapp.placement.forms import SOURCE_WORDS
-from webapp.planning.models import Computation
 
 
 class PlacementTable(Table):

@@ -13,6 +13,9 @@ from webapp.accounts.permissions import may, require_somewhere, visible_or_404
 from webapp.common.additions import extended
 from webapp.common.figures import download
 from webapp.common.lists import list_page
+from webapp.computations import services
+from webapp.computations.filters import ComputationFilterSet
+from webapp.computations.models import Computation, ComputationKind
 from webapp.placement.forms import PlacementForm
 from webapp.placement.selectors import (
     command_document,
@@ -23,9 +26,7 @@ from webapp.placement.selectors import (
     result_context,
 )
 from webapp.placement.tables import PlacementTable
-from webapp.planning import services
-from webapp.planning.models import Computation, ComputationKind
-from webapp.planning.tables import ComputationFilterSet
+from webapp.planning.services import start_of_plan
 
 
 def placement_list(request: HttpRequest) -> HttpResponse:
@@ -43,11 +44,15 @@ def placement_create(request: HttpRequest) -> HttpResponse:
     initial = initial_from(request.user, request.GET)
     form = PlacementForm(request.POST or None, request.FILES or None, user=request.user, initial=initial)
     if request.method == "POST" and form.is_valid():
-        made = services.start(
-            request.user, team=form.cleaned_data["team"], kind=ComputationKind.PLACEMENT,
-            name=form.cleaned_data["name"], request=form.question, plan=form.plan_of_team,
-            key=form.cleaned_data["idempotency_key"],
-        )  # fmt: skip
+        values, plan = form.cleaned_data, form.plan_of_team
+        asked = {
+            "kind": ComputationKind.PLACEMENT, "name": values["name"], "request": form.question,
+            "key": values["idempotency_key"],
+        }  # fmt: skip
+        if plan is None:
+            made = services.start(request.user, team=values["team"], **asked)
+        else:
+            made = start_of_plan(request.user, plan, **asked)
         return redirect("placement:placement-detail", pk=made.pk)
     context = {
         "title": "Place devices", "form": form, "sections": form.sections, "submit_label": "Place",

@@ -6,9 +6,10 @@ from typing import Any
 
 from engine.inputs import parse
 from engine.plan.placement.request import PlacementRequest
+from webapp.computations.wires import Wires
 from webapp.placement.forms import document_of
 from webapp.placement.predicted import placed_against_plan
-from webapp.planning.wires import Wires
+from webapp.planning.models import PlanComputation
 
 
 def place_devices(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:
@@ -32,7 +33,8 @@ def place_devices(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, A
         "the paper's search": lambda: baselines.published_search(problem, seed),
         "Kernighan–Lin": lambda: baselines.score(problem, baselines.kernighan_lin(problem, seed)),
     }
-    wires.of = 1 + (len(others) if request["baselines"] else 0) + bool(wires.computation.plan_id)
+    of_plan = PlanComputation.objects.filter(computation=wires.computation).exists()
+    wires.of = 1 + (len(others) if request["baselines"] else 0) + of_plan
     falls: list[tuple[int, float]] = []
 
     def report(evaluations: int, cost_s: float) -> None:
@@ -56,6 +58,6 @@ def place_devices(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, A
             entry |= {"cost_s": found.best_s, "history": [list(fall) for fall in falls_at]}
         answer = {**answer, "baselines": [*answer["baselines"], entry]}
         yield answer
-    if wires.computation.plan_id:
+    if of_plan:
         against = placed_against_plan(wires.computation, answer["placement"])
         yield {**answer, "run": against}

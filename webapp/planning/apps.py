@@ -9,8 +9,9 @@ class PlanningConfig(AppConfig):
 
     def ready(self) -> None:
         from webapp.accounts.models import READERS
-        from webapp.planning import kinds
-        from webapp.planning.models import ComputationKind, Plan
+        from webapp.computations import kinds
+        from webapp.computations.models import ComputationKind
+        from webapp.planning.models import Plan
         from webapp.planning.refinement import refine_plan
         from webapp.planning.selectors import plans_that_name
         from webapp.planning.work import compute_plan

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import uuid
 from typing import Any
 
 from django.conf import settings
 from django.db import models
 
 from webapp.accounts.models import Team
-
-
-def _asked_once(what: str) -> models.UniqueConstraint:
-    """One row for each key that somebody has sent."""
-    return models.UniqueConstraint(
-        fields=["created_by", "idempotency_key"],
-        condition=~models.Q(idempotency_key=""),
-        name=f"{what}_asked_once",
-    )
+from webapp.common.asked_once import asked_once
+from webapp.computations.models import Computation
 
 
 class PlanQuerySet(models.QuerySet["Plan"]):
@@ -58,7 +50,7 @@ class Plan(models.Model):
                 name="plan_name_unique",
                 violation_error_message="The team already has a plan with this name.",
             ),
-            _asked_once("plan"),
+            asked_once("plan"),
         ]
 
     def __str__(self) -> str:
@@ -76,95 +68,11 @@ class Plan(models.Model):
         return next(name for n in itertools.count(2) if (name := f"{self.name[:70]} v{n}") not in taken)
 
 
-class ComputationState(models.TextChoices):
-    QUEUED = "queued", "Queued"
-    RUNNING = "running", "Running"
-    DONE = "done", "Done"
-    FAILED = "failed", "Failed"
-    CANCELLED = "cancelled", "Cancelled"
+class PlanComputation(models.Model):
+    """That a computation refines a plan, places one of its options, or made it."""
 
-
-OPEN = (ComputationState.QUEUED, ComputationState.RUNNING)
-
-
-class ComputationKind(models.TextChoices):
-    SCHEDULES = "schedules", "Comparison"
-    SWEEP = "sweep", "Sweep"
-    PLACEMENT = "placement", "Placement"
-    REFINE = "refine", "Refinement"
-    PLAN = "plan", "Plan"
-    RUN = "run", "Schedule of a run"
-
-
-class ComputationQuerySet(models.QuerySet["Computation"]):
-    def visible_to(self, user: Any) -> ComputationQuerySet:
-        """Computations of the teams that `user` reads."""
-        return self.filter(team__in=Team.objects.visible_to(user))
-
-    def of(self, *kinds: str) -> ComputationQuerySet:
-        """Those of `kinds`."""
-        return self.filter(kind__in=kinds)
-
-    def lost(self, heard_before: Any, sent_before: Any) -> ComputationQuerySet:
-        """Open ones that nobody seems to be at: running and silent, or queued for long."""
-        silent = models.Q(state=ComputationState.RUNNING, heard_at__lt=heard_before)
-        waiting = models.Q(state=ComputationState.QUEUED, sent_at__lt=sent_before)
-        return self.filter(silent | waiting)
-
-
-class Computation(models.Model):
-    """A question that takes the engine longer than a page may take: asked, worked at, answered.
-
-    request : the document that the kind's function reads.  progress : {"done", "of"} and the search's own.
-    answer : what it returned, kept while it grows.  claim : who works at it; nobody else's is taken.
-    plan : that it refines, that it places, or that it made.
-    """
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="computations")
-    plan = models.ForeignKey(Plan, null=True, on_delete=models.CASCADE, related_name="computations")
-    kind = models.CharField(max_length=16, choices=ComputationKind.choices)
-    name = models.CharField(max_length=80)
-    request = models.JSONField()
-    state = models.CharField(max_length=16, choices=ComputationState.choices, default=ComputationState.QUEUED)
-    progress = models.JSONField(null=True)
-    answer = models.JSONField(null=True)
-    error = models.TextField(blank=True)
-    claim = models.UUIDField(null=True)
-    idempotency_key = models.CharField(max_length=64, blank=True, editable=False)
-    cancel_asked = models.BooleanField(default=False)
-    created_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
-    )
-    created_at = models.DateTimeField(auto_now_add=True)
-    sent_at = models.DateTimeField(auto_now_add=True)
-    started_at = models.DateTimeField(null=True)
-    heard_at = models.DateTimeField(null=True)
-    finished_at = models.DateTimeField(null=True)
-
-    objects = ComputationQuerySet.as_manager()
-
-    class Meta:
-        ordering = ["-created_at"]
-        constraints = [
-            models.CheckConstraint(
-                condition=models.Q(state__in=ComputationState.values), name="computation_state_known"
-            ),
-            models.CheckConstraint(
-                condition=models.Q(kind__in=ComputationKind.values), name="computation_kind_known"
-            ),
-            _asked_once("computation"),
-        ]
-        indexes = [
-            models.Index(fields=["team", "-created_at"], name="computation_of_team"),
-            models.Index(
-                fields=["state", "heard_at"], name="computation_open", condition=models.Q(state__in=OPEN)
-            ),
-        ]
+    plan = models.ForeignKey(Plan, on_delete=models.CASCADE, related_name="work")
+    computation = models.OneToOneField(Computation, on_delete=models.CASCADE, related_name="of_plan")
 
     def __str__(self) -> str:
-        return self.name
-
-    @property
-    def is_open(self) -> bool:
-        return self.state in OPEN
+        return f"{self.computation} of {self.plan}"

@@ -7,9 +7,10 @@ from engine.inputs import parse
 from engine.plan.answer import plan
 from engine.plan.request import PlanRequest
 from engine.plan.search.refine import Refined, refine
+from webapp.computations.models import Computation, ComputationKind
+from webapp.computations.wires import Wires
 from webapp.planning import services
-from webapp.planning.models import Computation, ComputationKind, Plan
-from webapp.planning.wires import Wires
+from webapp.planning.models import Plan
 
 # Of one shape, of at most six: others wait for the same worker.
 SHAPE_S = 20.0
@@ -47,6 +48,5 @@ def wants_refining(result: dict[str, Any]) -> bool:
 
 def refinement_of(plan: Plan, document: dict[str, Any]) -> Computation | None:
     """The latest refinement of `document`, one that somebody stopped too."""
-    return (
-        Computation.objects.of(ComputationKind.REFINE).filter(plan=plan, request__document=document).first()
-    )
+    refinements = Computation.objects.of(ComputationKind.REFINE).filter(of_plan__plan=plan)
+    return refinements.filter(request__document=document).first()

@@ -12,10 +12,11 @@ from engine.plan.request import PlanRequest
 from engine.schedule.registry import name_of
 from webapp.accounts.permissions import may
 from webapp.common.queries import whole
+from webapp.computations.models import Computation, ComputationState
 from webapp.inventory.mentions import any_of, mentions
 from webapp.inventory.models import Node, Thing
 from webapp.inventory.services import team_of
-from webapp.planning.models import Computation, ComputationState, Plan
+from webapp.planning.models import Plan
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
 from webapp.planning.refinement import refinement_of, wants_refining
 from webapp.planning.what_if import Asked, answer_at_once, asked, sliders, told

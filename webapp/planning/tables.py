@@ -1,11 +1,11 @@
-"""Table of plans; filters of plans and computations."""
+"""Table and filter of plans."""
 
 import django_filters as filters
 import django_tables2 as tables
 
 from engine.schedule.registry import name_of
 from webapp.common.tables import DASH, NumberColumn, Table, TimeColumn
-from webapp.planning.models import Computation, ComputationState, Plan
+from webapp.planning.models import Plan
 
 
 class PlanTable(Table):
@@ -38,12 +38,3 @@ class PlanFilterSet(filters.FilterSet):
     class Meta:
         model = Plan
         fields = ["q"]
-
-
-class ComputationFilterSet(filters.FilterSet):
-    q = filters.CharFilter(field_name="name", lookup_expr="icontains", label="Find")
-    state = filters.MultipleChoiceFilter(choices=ComputationState.choices)
-
-    class Meta:
-        model = Computation
-        fields = ["q", "state"]

@@ -24,10 +24,12 @@ from webapp.common.figures import download
 from webapp.common.lists import list_page
 from webapp.common.queries import whole
 from webapp.common.sources import first_values
+from webapp.computations import services as computations
+from webapp.computations.models import OPEN, Computation, ComputationKind, ComputationState
 from webapp.planning import services
 from webapp.planning.compose import initial_of
 from webapp.planning.forms import PlanForm, everywhere
-from webapp.planning.models import OPEN, Computation, ComputationKind, ComputationState, Plan
+from webapp.planning.models import Plan
 from webapp.planning.plan_tables import (
     compared_fronts,
     compared_lines,
@@ -108,7 +110,8 @@ def _make(
 def plan_computing(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """How far a plan is that the search worker computes; goes to the plan once it is there."""
     computation = _computing(request, pk)
-    made, follows = computation.plan, bool(request.headers.get("HX-Request"))
+    made = Plan.objects.filter(work__computation=computation).first()
+    follows = bool(request.headers.get("HX-Request"))
     if made is not None:
         there = redirect("planning:plan-detail", pk=made.pk)
         return HttpResponse(headers={"HX-Redirect": there.url}) if follows else there
@@ -118,14 +121,14 @@ def plan_computing(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 
 
 def _computing(request: HttpRequest, pk: uuid.UUID) -> Computation:
-    rows = Computation.objects.of(ComputationKind.PLAN).select_related("team", "created_by", "plan")
+    rows = Computation.objects.of(ComputationKind.PLAN).select_related("team", "created_by")
     return visible_or_404(rows, request.user, pk=pk)
 
 
 @require_POST
 def plan_stop(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     """Stop computing a plan."""
-    if not services.ask_to_cancel(request.user, _computing(request, pk)):
+    if not computations.ask_to_cancel(request.user, _computing(request, pk)):
         messages.info(request, "It has already ended.")
     return redirect("planning:plan-computing", pk=pk)
 
@@ -207,7 +210,7 @@ def plan_refine_stop(request: HttpRequest, pk: int) -> HttpResponse:
     what = asked(plan, request.POST)
     known = refinement_of(plan, what.document)
     if known is not None:
-        services.ask_to_cancel(request.user, known)
+        computations.ask_to_cancel(request.user, known)
     return _refining(request, plan, what.used)
 
 

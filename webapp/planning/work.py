@@ -10,8 +10,8 @@ from engine.plan.dc_selection import most_listed
 from engine.plan.job import cluster_of, job_of
 from engine.plan.request import KINDS, PlanRequest
 from engine.plan.search.cells import CELL_S, FAST, OP_S
+from webapp.computations.wires import Wires
 from webapp.planning import services
-from webapp.planning.wires import Wires
 
 # A request may be as large as this and still be answered while a page waits: what-ifs of 5 × 600 GPUs are.
 MOST_SITES, MOST_GPUS, MOST_LAYOUTS = 5, 5_000, 2

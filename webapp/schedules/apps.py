@@ -9,8 +9,8 @@ class SchedulesConfig(AppConfig):
 
     def ready(self) -> None:
         from webapp.accounts.models import READERS
-        from webapp.planning import kinds
-        from webapp.planning.models import ComputationKind
+        from webapp.computations import kinds
+        from webapp.computations.models import ComputationKind
         from webapp.schedules.work import compare_schedules, sweep_parameter
 
         register(

@@ -13,7 +13,7 @@ from webapp.accounts.forms import team_field
 from webapp.common.asked_once import key_field
 from webapp.common.formkit import Sectioned
 from webapp.common.number_lists import Numbers, one_or_many
-from webapp.planning.models import ComputationKind
+from webapp.computations.models import ComputationKind
 
 SEARCHES = ("optimal", "auto")
 # What one computation may take in all: policies that search × their limit × values.

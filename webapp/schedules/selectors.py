@@ -21,7 +21,8 @@ from engine.simulate.trace import chrome_trace
 from webapp.accounts.permissions import visible_or_404
 from webapp.common.queries import whole
 from webapp.common.sources import first_values
-from webapp.planning.models import Computation, ComputationKind, Plan
+from webapp.computations.models import Computation, ComputationKind
+from webapp.planning.models import Plan
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, engine_option
 from webapp.schedules.forms import initial_of_scenario
 

@@ -4,7 +4,7 @@ import django_tables2 as tables
 
 from engine.schedule.registry import name_of
 from webapp.common.tables import StateColumn, Table, TimeColumn, state
-from webapp.planning.models import Computation
+from webapp.computations.models import Computation
 
 
 class ComputationTable(Table):

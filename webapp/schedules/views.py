@@ -15,9 +15,9 @@ from django.views.decorators.http import require_POST
 from webapp.accounts.permissions import may, require_somewhere, visible_or_404
 from webapp.common.figures import download
 from webapp.common.lists import list_page
-from webapp.planning import services
-from webapp.planning.models import Computation, ComputationKind
-from webapp.planning.tables import ComputationFilterSet
+from webapp.computations import services
+from webapp.computations.filters import ComputationFilterSet
+from webapp.computations.models import Computation, ComputationKind
 from webapp.schedules.forms import ScheduleForm
 from webapp.schedules.selectors import (
     drawn_timeline,

@@ -5,7 +5,7 @@ from typing import Any
 
 from engine.inputs import parse
 from engine.simulate import Compared, SweepDocument, compare, sweep
-from webapp.planning.wires import Wires
+from webapp.computations.wires import Wires
 
 
 def compare_schedules(request: dict[str, Any], wires: Wires) -> Iterator[dict[str, Any]]:

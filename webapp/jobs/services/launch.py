@@ -14,6 +14,7 @@ from engine.job.planned import wants_search
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.common.asked_once import once
+from webapp.computations.models import Computation
 from webapp.jobs import notify
 from webapp.jobs.models import Job, MarkLevel, Run
 from webapp.jobs.prediction import predicted_payload
@@ -23,7 +24,7 @@ from webapp.jobs.stock import Seats
 from webapp.placement.options import placed_plan
 from webapp.placement.placed import PlacedJob
 from webapp.planning.document import site_job, train_document
-from webapp.planning.models import Computation, Plan
+from webapp.planning.models import Plan
 
 FEWER = " (fewer GPUs)"  # ends the name of a job that a run's job became when a machine was lost
 

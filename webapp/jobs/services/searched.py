@@ -6,12 +6,12 @@ from django.db import transaction
 
 from engine.schedule.registry import name_of
 from webapp.accounts.services import record
+from webapp.computations.models import ComputationKind
+from webapp.computations.services import start
 from webapp.jobs import notify
 from webapp.jobs.models import MarkLevel, Run
 from webapp.jobs.services.status import add_mark, lock
 from webapp.planning.document import LONGEST_SEARCH_S
-from webapp.planning.models import ComputationKind
-from webapp.planning.services import start
 
 
 def ask_for_schedule(actor: Any, run: Run) -> None:

@@ -13,9 +13,9 @@ from django.utils import timezone
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.common import broker
+from webapp.computations.models import Computation
 from webapp.jobs import notify
 from webapp.jobs.models import TERMINAL, Desired, MarkLevel, Run, RunEvent, Status
-from webapp.planning.models import Computation
 
 # What happened to a run that came into a state, as the audit log names it.
 VERBS = {

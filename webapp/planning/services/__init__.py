@@ -1,38 +1,10 @@
-"""Every change of plans and computations."""
+"""Every change of plans."""
 
-from webapp.planning.services.computations import (
-    ask_to_cancel,
-    claim,
-    finish,
-    give_up,
-    note_progress,
-    put_back,
-    remove,
-    requeue_lost,
-    say_alive,
-    somebody_waits,
-    start,
-)
 from webapp.planning.services.plans import ask_for_plan, clone_plan, create_plan, keep_plan, rename_plan
 from webapp.planning.services.refinements import ask_to_refine, keep_refined
+from webapp.planning.services.work import start_of_plan
 
 __all__ = [
-    "ask_for_plan",
-    "ask_to_cancel",
-    "ask_to_refine",
-    "claim",
-    "clone_plan",
-    "create_plan",
-    "finish",
-    "give_up",
-    "keep_plan",
-    "keep_refined",
-    "note_progress",
-    "put_back",
-    "remove",
-    "rename_plan",
-    "requeue_lost",
-    "say_alive",
-    "somebody_waits",
-    "start",
-]
+    "ask_for_plan", "ask_to_refine", "clone_plan", "create_plan", "keep_plan", "keep_refined",
+    "rename_plan", "start_of_plan",
+]  # fmt: skip

@@ -13,8 +13,9 @@ from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.common.asked_once import once
-from webapp.planning.models import Computation, ComputationKind, Plan
-from webapp.planning.services.computations import claimed, start
+from webapp.computations.models import Computation, ComputationKind
+from webapp.computations.services import claimed, start
+from webapp.planning.models import Plan, PlanComputation
 from webapp.planning.services.refinements import ask_to_refine, wants_second_look
 
 UNCHECKED = ("request", "result", "training", "created_by")
@@ -92,8 +93,7 @@ def keep_plan(computation: Computation, result: dict[str, Any], took_ms: float) 
         if Plan.objects.filter(team=plan.team, name=plan.name).exists():
             plan.name = plan.free_name()
         _kept(plan)
-        mine.plan = plan
-        mine.save(update_fields=["plan"])
+        PlanComputation.objects.create(plan=plan, computation=mine)
     if wants_second_look(result):
         ask_to_refine(plan.created_by, plan, plan.request)
     return plan

@@ -6,8 +6,10 @@ from django.db import transaction
 
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.planning.models import OPEN, Computation, ComputationKind, Plan
-from webapp.planning.services.computations import remove, start
+from webapp.computations.models import OPEN, Computation, ComputationKind
+from webapp.computations.services import remove
+from webapp.planning.models import Plan
+from webapp.planning.services.work import start_of_plan
 
 
 def ask_to_refine(actor: Any, plan: Plan, document: dict[str, Any]) -> Computation:
@@ -18,13 +20,11 @@ def ask_to_refine(actor: Any, plan: Plan, document: dict[str, Any]) -> Computati
     Raises PermissionDenied where `actor` is no operator of the plan's team.
     """
     require(actor, plan.team)
-    of_plan = Computation.objects.of(ComputationKind.REFINE).filter(plan=plan, state__in=OPEN)
+    of_plan = Computation.objects.of(ComputationKind.REFINE).filter(of_plan__plan=plan, state__in=OPEN)
     for other in of_plan.filter(created_by=actor).exclude(request__document=plan.request):
         remove(actor, other)
-    return start(
-        actor, team=plan.team, kind=ComputationKind.REFINE, name=plan.name, plan=plan,
-        request={"document": document},
-    )  # fmt: skip
+    request = {"document": document}
+    return start_of_plan(actor, plan, kind=ComputationKind.REFINE, name=plan.name, request=request)
 
 
 def wants_second_look(result: dict[str, Any]) -> bool:
@@ -39,7 +39,7 @@ def wants_second_look(result: dict[str, Any]) -> bool:
 def keep_refined(computation: Computation, result: dict[str, Any]) -> bool:
     """Put a refined answer in place of the plan's own; False where it is a what-if's, or the plan is gone."""
     with transaction.atomic():
-        plan = Plan.objects.select_for_update(of=("self",)).filter(computations=computation).first()
+        plan = Plan.objects.select_for_update(of=("self",)).filter(work__computation=computation).first()
         if plan is None or plan.request != computation.request["document"]:
             return False
         before, after = plan.best, result["options"][result["best"]] if result["best"] is not None else None

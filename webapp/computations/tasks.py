@@ -43,7 +43,7 @@ def _end(**kwargs: object) -> None:
 @shared_task(name="computations.compute", time_limit=None, acks_late=False)
 def compute(pk: str) -> None:
     """Answer one computation, if it still waits for an answer."""
-    from webapp.planning.computing import work_at
+    from webapp.computations.computing import work_at
 
     work_at(uuid.UUID(pk), ending=_ending.is_set)
 
@@ -51,6 +51,6 @@ def compute(pk: str) -> None:
 @shared_task(name="computations.requeue_lost")
 def requeue_lost() -> None:
     """Send again the computations whose worker or message was lost."""
-    from webapp.planning import services
+    from webapp.computations import services
 
     services.requeue_lost()

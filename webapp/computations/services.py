@@ -16,7 +16,7 @@ from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.common.asked_once import once
 from webapp.common.control import send_task
-from webapp.planning.models import OPEN, Computation, ComputationState, Plan
+from webapp.computations.models import OPEN, Computation, ComputationState
 
 log = structlog.get_logger(__name__)
 # A worker says every 3 s that it lives; one that is silent for longer is gone.
@@ -24,14 +24,13 @@ SILENT_S = 20
 # A queued computation whose message was lost is sent again after this.
 UNHEARD_S = 60
 _SET_LATER = {
-    "request", "created_by", "plan", "progress", "answer", "claim", "started_at", "heard_at", "finished_at",
+    "request", "created_by", "progress", "answer", "claim", "started_at", "heard_at", "finished_at",
 }  # fmt: skip
 
 
 def start(
-    actor: Any, *, team: Team, kind: str, name: str, request: dict[str, Any], plan: Plan | None = None,
-    key: str = "",
-) -> Computation:  # fmt: skip
+    actor: Any, *, team: Team, kind: str, name: str, request: dict[str, Any], key: str = ""
+) -> Computation:
     """Keep a question and send it to the search worker once it is committed.
 
     Parameters
@@ -47,7 +46,7 @@ def start(
     """
     require(actor, team)
     asked = Computation(
-        team=team, kind=kind, name=name, request=request, plan=plan, created_by=actor, idempotency_key=key
+        team=team, kind=kind, name=name, request=request, created_by=actor, idempotency_key=key
     )
 
     def queue() -> Computation:

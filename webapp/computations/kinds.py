@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from webapp.planning.wires import Wires
+from webapp.computations.wires import Wires
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ import structlog
 from django.db import connection
 
 from engine.errors import InputError
-from webapp.planning import services
-from webapp.planning.kinds import KINDS, giving_way
-from webapp.planning.models import Computation
-from webapp.planning.wires import BEAT_S, Wires
+from webapp.computations import services
+from webapp.computations.kinds import KINDS, giving_way
+from webapp.computations.models import Computation
+from webapp.computations.wires import BEAT_S, Wires
 
 log = structlog.get_logger(__name__)
 HEARTBEAT_S = 3.0

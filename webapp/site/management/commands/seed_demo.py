@@ -5,7 +5,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from webapp.demo.seed import seed
+from webapp.site.demo import seed
 
 
 class Command(BaseCommand):

@@ -7,8 +7,8 @@ from typing import Any
 
 from engine.schedule import Progress, Search
 from engine.schedule.scenario import Scenario
-from webapp.planning import services
-from webapp.planning.models import Computation
+from webapp.computations import services
+from webapp.computations.models import Computation
 
 # How often a search that finds nothing new says that it lives and asks whether it should stop.
 BEAT_S = 0.5

@@ -1,0 +1,14 @@
+"""Filter of lists of computations."""
+
+import django_filters as filters
+
+from webapp.computations.models import Computation, ComputationState
+
+
+class ComputationFilterSet(filters.FilterSet):
+    q = filters.CharFilter(field_name="name", lookup_expr="icontains", label="Find")
+    state = filters.MultipleChoiceFilter(choices=ComputationState.choices)
+
+    class Meta:
+        model = Computation
+        fields = ["q", "state"]

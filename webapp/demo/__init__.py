@@ -1,1 +1,0 @@
-"""The demo: what it is made of touches several apps."""
