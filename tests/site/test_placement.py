@@ -66,7 +66,7 @@ def test_the_matrices_of_the_inventory_are_its_links(world: World) -> None:
     # search counts it so slow that nothing is sent over it.
     network = form.question["network"]
     assert (latency[0, 8], network["bandwidth_gbps"][0][2], gbps[0, 8]) == (25, 1, 1e-6)
-    assert "No link joins east – west" in network["note"]
+    assert "No link connects east – west" in network["note"]
     assert gbps[0, 3] == 300 * 8  # NVLink of an A100, GB/s a direction
     assert np.array_equal(latency, latency.T)
     assert np.array_equal(gbps, gbps.T)

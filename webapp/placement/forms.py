@@ -102,7 +102,7 @@ class PlacementForm(Sectioned, forms.Form):
 
     layout = [
         ("Placement", "", ["team", "name"]),
-        ("Devices", "The placement also uses the links between them", [
+        ("Devices", "Including the links between them", [
             "source", "datacenters", "device", "regions", "each", "case", "document", "file",
         ]),
         ("Grid", "Stages × pipelines must equal the number of devices", ["stages", "data_parallel"]),

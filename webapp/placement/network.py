@@ -229,10 +229,9 @@ def _note(unlinked: list[str]) -> str:
     if not unlinked:
         return ""
     return (
-        f"No link joins {', '.join(unlinked)}: their figures here are those of the shortest path over "
-        "other links. A run "
-        f"cannot send over it: the search counts them {SLOWER_UNLINKED:,.0f} times slower, and uses them "
-        "only where nothing else is possible."
+        f"No link connects {', '.join(unlinked)}. Their figures here are those of the shortest path over "
+        f"other links. A run cannot send over it, so the search counts it {SLOWER_UNLINKED:,.0f} times "
+        "slower and uses it only if there is no other choice."
     )
 
 

@@ -164,8 +164,7 @@ class PlanForm(Sectioned, forms.Form):
 
     layout = [
         ("Plan", "", ["team", "name"]),
-        ("Data centres", "The plan also uses the links between "
-        "them", ["datacenters", "order", "max_dp_cells"]),
+        ("Data centres", "Including the links between them", ["datacenters", "order", "max_dp_cells"]),
         ("Times", "Of one microbatch on one stage", [
             "source", "forward_ms", "backward_ms", "recompute_ms", "activation_bytes", "comm_to_compute",
             "parameters_per_stage", "model", "model_micro_batch", "tp", "mfu",

@@ -151,8 +151,9 @@ def _refining(result: dict[str, Any], refinement: Computation | None, operates: 
 
 
 def _drawn(option: dict[str, Any]) -> dict[str, Any]:
-    """What of an option the page's script reads: not the orders of its schedule."""
-    return {name: value for name, value in option.items() if name != "schedule"}
+    """The part of an option that the page's script reads: its figures and names, not its schedule."""
+    shown = {name: value for name, value in option.items() if name != "schedule"}
+    return {**shown, "policy_name": name_of(option.get("policy", ""))}
 
 
 def _ghosts(plan: Plan) -> list[dict[str, Any]]:
