@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.db import transaction
 from django.test import Client
 from django.urls import URLPattern, get_resolver, reverse
@@ -42,14 +43,23 @@ def outcome(response: Any) -> str:
     return "ok" if status in DEALT_WITH else str(status)
 
 
-def ask(world: Any, person: str, method: str, url: str, data: Any) -> str:
-    """What `person` gets; whatever the request changed is undone."""
-    client = Client() if person == "anonymous" else world.client(person)
+def ask(login: str | None, method: str, url: str, data: Any) -> str:
+    """What someone with the session `login` gets; whatever the request changed is undone."""
+    client = Client()
+    if login is not None:
+        client.cookies[settings.SESSION_COOKIE_NAME] = login
     with transaction.atomic():
         response = client.get(url) if method == "get" else client.post(url, data)
         got = outcome(response)
         transaction.set_rollback(True)
     return got
+
+
+def login(world: Any, person: str) -> str | None:
+    """The session of a person; logging in takes as long as a page does."""
+    if person == "anonymous":
+        return None
+    return str(world.client(person).cookies[settings.SESSION_COOKIE_NAME].value)
 
 
 @pytest.mark.parametrize("name", sorted(set(url_names(get_resolver()))))
@@ -58,10 +68,10 @@ def test_everybody_gets_what_the_matrix_says(world: Any, name: str) -> None:
     if access is None:
         pytest.fail(f'add to ACCESS in {WHERE}: "{name}": Access(get=…, post=…, args=…),')
     url = reverse(name, kwargs=access.args(world))
-    wrong = []
+    wrong, logins = [], {person: login(world, person) for person in PERSONS}
     for method, wanted in (("get", access.get), ("post", access.post)):
         for person in PERSONS:
-            got = ask(world, person, method, url, access.data)
+            got = ask(logins[person], method, url, access.data)
             # Whoever may not know of the address need not be told of its methods.
             allowed = {"405", "404", "login", "403"} if wanted is None else {wanted[person]}
             if got not in allowed or (wanted is None and person == "admin" and got not in {"405", "404"}):
