@@ -49,7 +49,7 @@ def test_what_may_take_long_is_computed_by_the_worker_and_the_page_follows_it(wo
     assert [o["iteration_ms"] for o in plan.result["options"]] == [o["iteration_ms"] for o in same["options"]]
     assert "Being computed" not in client.get(reverse("planning:plan-list")).content.decode()
     taken = client.post(CREATE, values(world, idempotency_key="other"))
-    assert "already has a plan with this name" in str(taken.context["form"].errors)
+    assert "has a plan of this name" in str(taken.context["form"].errors)
 
 
 def test_a_quick_plan_that_is_sent_twice_is_there_once(world: World) -> None:
