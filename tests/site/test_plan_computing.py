@@ -73,7 +73,7 @@ def test_one_that_is_stopped_leaves_no_plan_and_can_be_asked_for_again(world: Wo
     computation.refresh_from_db()
     assert (computation.state, Plan.objects.filter(name="large").exists()) == ("cancelled", False)
     page = client.get(page_of(computation)).content.decode()
-    assert "there is no plan" in page
+    assert "There is no plan" in page
     form = client.get(CREATE, {"again": computation.pk}).context["form"]
     assert (form["name"].value(), form["policy"].value(), form["method"].value()) == (
         "large", "crosspipe-ud", method,
