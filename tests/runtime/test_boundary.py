@@ -114,7 +114,7 @@ def test_endpoints_listen_in_the_range_of_their_node() -> None:
     finally:
         for end in ends:
             end.close()
-    with pytest.raises(InputError, match="address of its own"):
+    with pytest.raises(InputError, match="its own address"):
         Endpoint(rank=0, listen_host="192.0.2.1", secret="s", run="r", listen_ports=ports)
 
 

@@ -145,7 +145,7 @@ def test_a_link_for_a_new_password_works_once(house: Any) -> None:
     assert client.post(form.request["PATH_INFO"], new)["Location"] == "/password/done/"
     assert User.objects.get(username="viewer").check_password(PASSWORD)
     assert rows("reset-password").count() == 1
-    assert "used up" in Client().get(path, follow=True).content.decode()
+    assert "was used already" in Client().get(path, follow=True).content.decode()
 
 
 def test_two_admins_who_remove_each_other_lock_the_team(house: Any) -> None:

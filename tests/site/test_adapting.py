@@ -36,19 +36,19 @@ def send(run: Run, *events: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
 def test_a_new_plan_is_a_mark_that_says_why_and_comes_once(run: Run) -> None:
     assert services.record_adapted(run, adapted(run))
     assert not services.record_adapted(run, adapted(run)), "at least once"
-    (mark,) = RunEvent.objects.filter(run=run, text__contains="anew")
+    (mark,) = RunEvent.objects.filter(run=run, text__contains="Re-planned")
     assert mark.level == MarkLevel.WARN
     assert mark.text == (
-        f"Planned anew with varuna from iteration 42 on: {CAUSE} "
+        f"Re-planned with Varuna from iteration 42 on: {CAUSE} "
         "An iteration should now take 1,286 ms instead of 1,484 ms."
     )
 
 
 def test_a_plan_that_stays_says_so(run: Run) -> None:
     services.record_adapted(run, adapted(run, replanned=False, after_s=1.4837))
-    (mark,) = RunEvent.objects.filter(run=run, text__contains="stays,")
+    (mark,) = RunEvent.objects.filter(run=run, text__contains="stays because")
     assert mark.text == (
-        f"The plan stays, varuna has no better one: {CAUSE} "
+        f"The plan stays because Varuna found no better one: {CAUSE} "
         "An iteration should now take 1,484 ms; 1,103 ms were planned."
     )
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_refused_and_the_rest_taken(broken: dict[str, Any
     send(run, {**adapted(run), **broken})
     run.refresh_from_db()
     assert run.predicted == launch
-    assert not RunEvent.objects.filter(run=run, text__contains="anew").exists()
+    assert not RunEvent.objects.filter(run=run, text__contains="Re-planned").exists()
     send(run, {**adapted(run), **broken}, adapted(run))
-    assert RunEvent.objects.filter(run=run, text__contains="anew").count() == 1
+    assert RunEvent.objects.filter(run=run, text__contains="Re-planned").count() == 1
     assert ADAPTED["iteration"] == Run.objects.get(pk=run.pk).predicted_since

@@ -50,7 +50,7 @@ def test_what_may_take_long_is_computed_by_the_worker_and_the_page_follows_it(wo
     assert [o["iteration_ms"] for o in plan.result["options"]] == [o["iteration_ms"] for o in same["options"]]
     assert "Being computed" not in client.get(reverse("planning:plan-list")).content.decode()
     taken = client.post(CREATE, values(world, idempotency_key="other"))
-    assert "already has a plan with this name" in str(taken.context["form"].errors)
+    assert "has a plan of this name" in str(taken.context["form"].errors)
 
 
 def test_a_quick_plan_that_is_sent_twice_is_there_once(world: World) -> None:
@@ -74,7 +74,7 @@ def test_one_that_is_stopped_leaves_no_plan_and_can_be_asked_for_again(world: Wo
     computation.refresh_from_db()
     assert (computation.state, Plan.objects.filter(name="large").exists()) == ("cancelled", False)
     page = client.get(page_of(computation)).content.decode()
-    assert "there is no plan" in page
+    assert "There is no plan" in page
     form = client.get(CREATE, {"again": computation.pk}).context["form"]
     assert (form["name"].value(), form["policy"].value(), form["method"].value()) == (
         "large", "crosspipe-ud", method,

@@ -441,7 +441,7 @@ def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: Wor
     caches = operator.post(
         reverse("planning:plan-create"), {**data, "weight_budget_gb": "", "kv_budget_gb": 1}
     )
-    assert "weights may take" in str(caches.context["form"].errors["weight_budget_gb"])
+    assert "Enter the memory for weights" in str(caches.context["form"].errors["weight_budget_gb"])
     refused = {**data, "source": "times", "forward_ms": 20, "backward_ms": 40, "name": "other"}
     assert "One number" in str(
         operator.post(reverse("planning:plan-create"), refused).context["form"].errors["partitions"]

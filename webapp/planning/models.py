@@ -48,7 +48,7 @@ class Plan(models.Model):
             models.UniqueConstraint(
                 fields=["team", "name"],
                 name="plan_name_unique",
-                violation_error_message="The team already has a plan with this name.",
+                violation_error_message="The team has a plan of this name already.",
             ),
             asked_once("plan"),
         ]

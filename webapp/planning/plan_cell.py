@@ -1,4 +1,4 @@
-"""One DP cell of a plan's option: its predicted timeline and the figures of its stages."""
+"""One DP-cell of a plan's option: its predicted timeline and the figures of its stages."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ def described(event: dict[str, Any]) -> str:
             f"{named}. An iteration should now take {after} instead of {before}."
         )
     return (
-        f"The plan stays: {name_of(event['policy'])} found no better one: {named}. "
+        f"The plan stays because {name_of(event['policy'])} found no better one: {named}. "
         f"An iteration should now take {before}; {_ms(event['planned_s'])} were planned."
     )
 

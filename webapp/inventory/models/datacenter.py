@@ -45,7 +45,7 @@ class DataCenter(models.Model):
             models.UniqueConstraint(
                 fields=["team", "name"],
                 name="datacenter_name_unique",
-                violation_error_message="The team already has a data centre with this name.",
+                violation_error_message="The team has a data centre of this name already.",
             ),
             models.CheckConstraint(condition=Q(intra_gbps__gt=0), name="datacenter_intra_positive"),
             models.CheckConstraint(

@@ -48,7 +48,7 @@ class GpuPool(models.Model):
             models.UniqueConstraint(
                 fields=["dc", "gpu_type"],
                 name="gpupool_type_unique",
-                violation_error_message="The data centre already has a pool of this GPU type.",
+                violation_error_message="The data centre has a pool of this GPU type already.",
             ),
             models.CheckConstraint(condition=Q(price_per_gpu_hour__gte=0), name="gpupool_price_not_negative"),
         ]
