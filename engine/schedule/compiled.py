@@ -10,19 +10,16 @@ kernels or named tuples it uses: after an upgrade it would run what was compiled
 keeps it is named by a digest of all files that hold kernels.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import importlib
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from numba import config, njit
 from numba.core.caching import FunctionCache
-from numba.core.compiler_lock import global_compiler_lock
 from numba.core.types import unliteral
 
 ENGINE = Path(__file__).parents[1]
@@ -57,59 +54,18 @@ if not config.CACHE_DIR and (kept_in := _kept_in()):  # type: ignore[attr-define
     config.CACHE_DIR = str(kept_in)  # type: ignore[attr-defined]
 
 
-class _Turn:
-    """One process compiles at a time: the others wait, and then load what it has kept.
-
-    Processes that start together need the same kernels, and each would compile them all: seconds of a core.
-    `nested` is entered at each call of numba's compiler, and the lock of the outermost one is released. Both
-    functions are called under numba's own lock: one thread at a time.
-    """
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._file: IO[bytes] | None = None
-
-    @contextlib.contextmanager
-    def nested(self) -> Iterator[None]:
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            if not self._depth and self._file:
-                self._file.close()
-                self._file = None
-
-    def take(self) -> None:
-        """Wait for the turn. Where the folder cannot hold a lock, compile beside the others."""
-        folder = config.CACHE_DIR  # type: ignore[attr-defined]
-        if folder and self._file is None:
-            with contextlib.suppress(OSError):
-                file = Path(folder, "compiling.lock").open("ab")  # noqa: SIM115
-                fcntl.lockf(file, fcntl.LOCK_EX)
-                self._file = file
-
-
-_turn = _Turn()
-
-
 class _Kept(FunctionCache):
     """Numba's cache on disk, which sets up its compiler before it looks for what was compiled: 0.2 s of each
     command. Here that waits until something has to be compiled.
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        kept = self._look(sig, target_context)
-        if kept is None:
-            _turn.take()
-            kept = self._look(sig, target_context)  # another process may have compiled it meanwhile
-        if kept is None:
-            _import_without_scipy()
-        return kept
-
-    def _look(self, sig: Any, target_context: Any) -> Any:
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+            kept = self._load_overload(sig, target_context)
+            if kept is not None:
+                return kept
+        _import_without_scipy()
+        return None
 
 
 def _import_without_scipy() -> None:
@@ -129,11 +85,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     """Decorator: compile `function` at its first call, for good (the machine code is kept on disk)."""
     made = njit(nogil=True, _nrt=False)(function)  # type: ignore[call-overload]
     made._cache = _Kept(function)
-    template, compile_one = made.get_call_template, made.compile
-
-    def compile_in_turn(sig: Any) -> Any:
-        with global_compiler_lock, _turn.nested():
-            return compile_one(sig)
+    template = made.get_call_template
 
     def of_types(args: Iterable[Any], kws: dict[str, Any]) -> Any:
         """A kernel that another one calls with a constant is not compiled for that constant alone."""
@@ -142,7 +94,6 @@ def compiled(function: Callable[..., Any]) -> Any:
         )
 
     made.get_call_template = of_types
-    made.compile = compile_in_turn
     return made
 
 
