@@ -7,7 +7,7 @@ Fused attention saves the softmax, so that this is the upper end.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,16 +71,18 @@ def most_layers(job: TrainJob, gpu_bytes: float) -> int:
 
 def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Counted:
     width, kept = BYTES_OF_DTYPE[job.dtype], BYTES_OF_PARAMETER[job.dtype]
+    copied = width if width < kept else 0  # an embedding casts the rows that it reads instead
     how = How(recompute="full" if job.recomputes else "none", sequence_parallel=False, fused_attention=False)
-    return counted(
+    memory = counted(
         job.model.shape, how, tp=1, micro_batch=job.micro_batch, blocks=layers, is_first=is_first,
         is_last=is_last,
         stored=Numbers(
-            width=width, parameter_bytes=NUMBERS_PER_PARAMETER * kept + (width if width < kept else 0),
-            dropout=False,
+            width=width, parameter_bytes=NUMBERS_PER_PARAMETER * kept + copied, dropout=False
         ),
         serving_bytes=job.prefill.bytes if job.prefill else 0,
     )  # fmt: skip
+    not_copied = copied * job.model.shape.embedding_parameters if is_first else 0
+    return replace(memory, state_bytes=memory.state_bytes - not_copied)
 
 
 def _needed(job: TrainJob, stage: int, in_flight: int) -> StageMemory:

@@ -67,7 +67,7 @@ def test_a_round_says_what_asking_for_one_run_alone_says(world: World, nodes: No
     alone = {run.pk: (run.status, run.waits_for, run.needs_action) for run in Run.objects.all()}
     assert by_round == alone
     assert by_round[runs[4].pk][0] == Status.FAILED
-    assert "0 are idle: there are 0 in all" in by_round[runs[3].pk][1]
+    assert "0 are idle: there are 0 in total" in by_round[runs[3].pk][1]
     assert not other.nodes.exists()
 
 

@@ -105,7 +105,7 @@ def test_weights_and_optimizer_of_all_stages_are_those_of_the_model(
 
 @pytest.mark.parametrize(("dtype", "width"), [("bf16", 4), ("fp32", 4), ("fp64", 8)])
 def test_weights_and_optimizer_are_counted_as_wide_as_the_executor_has_them(dtype: str, width: int) -> None:
-    """bf16 computes over fp32 weights. A GPU showed that they were counted at half of that."""
+    """bf16 computes with copies of fp32 weights. A GPU showed that these were counted at half of that."""
     job = job_of(dtype=dtype, stages=1)
     stage = Stage(job, 0)
     optimizer = torch.optim.AdamW(stage.parameters())
@@ -113,8 +113,11 @@ def test_weights_and_optimizer_are_counted_as_wide_as_the_executor_has_them(dtyp
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     moments = [optimizer.state[p][name] for p in stage.parameters() for name in ("exp_avg", "exp_avg_sq")]
+    stage.keep_cast()
+    copies = [copy for chunk in stage.chunks for copy in chunk.leaves.values()]
+    assert bool(copies) is (dtype == "bf16")
     held = [*stage.parameters(), *(p.grad for p in stage.parameters()), *moments]
-    assert sum(tensor.nbytes for tensor in held) == stage_memory(job)[0].state_bytes
+    assert sum(tensor.nbytes for tensor in (*held, *copies)) == stage_memory(job)[0].state_bytes
     assert {tensor.element_size() for tensor in held} == {width}
 
 
