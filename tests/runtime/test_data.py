@@ -94,7 +94,7 @@ def test_tokens_of_a_tokenizer_file_are_encoded_once(tmp_path: Path) -> None:
     assert open_corpus(data, **how).files[0].tolist() == [2, 1] * 30
     with pytest.raises(InputError, match=r"model.vocab: 3: at least 4"):
         open_corpus(data, **{**how, "vocab": 3})
-    with pytest.raises(InputError, match=r"model.tokenizer.*no tokenizer.json"):
+    with pytest.raises(InputError, match=r"model.tokenizer.*is not a tokenizer.json"):
         open_corpus(data, **{**how, "tokenizer": str(tmp_path / "d" / "text.txt")})
     (tmp_path / "d" / "text.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not UTF-8"):
