@@ -275,7 +275,7 @@ def test_the_guide_explains_and_is_remembered(visitor: Visitor, run_path: str) -
     visitor.page.reload()
     expect(guide).to_be_hidden()
     visitor.page.get_by_role("button", name="Explain this timeline").click()
-    expect(guide).to_contain_text("predicted")
+    expect(guide).to_contain_text("prediction")
     expect(visitor.page.locator("#help")).to_be_hidden()
 
 
@@ -285,9 +285,9 @@ def test_marks_are_told_and_shown(visitor: Visitor, run_path: str) -> None:
     page = visitor.page
     page.locator(APPLICATION).focus()
     page.keyboard.press("e")
-    expect(page.locator("[data-timeline] [data-live]")).to_have_text(re.compile("All 12 ranks run|Launched"))
+    expect(page.locator("[data-timeline] [data-live]")).to_have_text(re.compile("All 12 ranks are running|Launched"))
     page.get_by_role("tab", name="Events").click()
-    page.locator("[data-marks] li", has_text="All 12 ranks run").get_by_role("button").click()
+    page.locator("[data-marks] li", has_text="All 12 ranks are running").get_by_role("button").click()
     expect(page.locator("#panel-watch")).to_be_visible()
     _badge(page, "^Frozen")
 
@@ -393,7 +393,7 @@ def test_a_comparison_shows_its_timelines_on_one_axis(visitor: Visitor) -> None:
     sides = page.locator("[data-timeline-list] > section")
     expect(sides).to_have_count(3, timeout=30_000)  # gpipe, varuna, atlas
     expect(page.locator(".options tbody tr")).to_have_count(3)
-    expect(page.locator(".options .is-selected").first).to_contain_text("atlas")
+    expect(page.locator(".options .is-selected").first).to_contain_text("Atlas")
     expect(sides.nth(2).locator("[data-totals-line]")).to_contain_text("12 GPUs", timeout=10_000)
     before = sides.nth(2).locator("[data-totals-line]").inner_text()
     page.locator("[data-timelines] > .section-head [data-zoom=in]").click()
