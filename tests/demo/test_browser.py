@@ -285,7 +285,9 @@ def test_marks_are_told_and_shown(visitor: Visitor, run_path: str) -> None:
     page = visitor.page
     page.locator(APPLICATION).focus()
     page.keyboard.press("e")
-    expect(page.locator("[data-timeline] [data-live]")).to_have_text(re.compile("All 12 ranks are running|Launched"))
+    expect(page.locator("[data-timeline] [data-live]")).to_have_text(
+        re.compile("All 12 ranks are running|Launched")
+    )
     page.get_by_role("tab", name="Events").click()
     page.locator("[data-marks] li", has_text="All 12 ranks are running").get_by_role("button").click()
     expect(page.locator("#panel-watch")).to_be_visible()

@@ -58,7 +58,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         r"leaves\[0\].after_step.*more than 3",
     ),
-    ({"pipelines": 1, "swap": {"gpu": GPU, "leaves": [{"after_step": 1, "worker": 0}]}}, "leaves no worker to train"),
+    (
+        {"pipelines": 1, "swap": {"gpu": GPU, "leaves": [{"after_step": 1, "worker": 0}]}},
+        "leaves no worker to train",
+    ),
     ({**EMULATED, "times_ms": {"forward": 5, "recompute": 5, "backward": 9}}, "times_ms.forward.*at least 1"),
     ({"device": "emulated"}, "times_ms.*required"),
 ]
