@@ -78,8 +78,8 @@ class ProbeRequest(Document):
 def command(file: str, listens: bool, as_json: bool) -> None:
     """Measure a link: its round trip time, and its rate by number of TCP connections.
 
-    FILE (JSON or YAML, - for standard input), the same at both ends:
-    reached), port (29599), secret (at least 16 characters), connections ([1, 2, 4, 8, 16, 32]; it stops when
+    FILE (JSON or YAML, - for standard input), the same at both ends: host (the address of the end that
+    listens), port (29599), secret (at least 16 characters), connections ([1, 2, 4, 8, 16, 32]; it stops when
     more are not faster), seconds (1; for each number), patience_s (60; how long to wait for the other end).
 
     Start it with --listen at `host`, and without at the other end, which measures and prints. It sends
