@@ -1,6 +1,6 @@
 """Pages that answer a document of the engine at once: a form whose address is the permalink, tables, CSV.
 
-A page is a `DesignPage` and one line in design_urls.py. Nothing is saved: the address holds the question.
+A page is a `DesignPage` and one line in urls.py. Nothing is saved: the address holds the question.
 """
 
 import copy
