@@ -19,9 +19,11 @@ from engine.serve.seat import REMEMBERED, Seat
 from engine.serve.seat_wire import Cancel, ChunkLate, ChunkRan, Drop, IterationBegun, IterationRan, Row
 from engine.serve.stage import PrefillStage, StageSettings
 from tests.runtime.prefill.checkpoints import BLOCK, prompt, save, theirs
+from tests.waiting import LIMIT_S, until
 
 CHUNK_S = 0.08
 TOKENS = 2 * BLOCK
+LOOKED = ChunkLate(request="too late", done=0, why="late")
 
 
 class Desk:
@@ -34,13 +36,23 @@ class Desk:
         self.said.append(message)
 
     def wait(self, kind: type[Document], count: int = 1) -> list[Document]:
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            found = [message for message in self.said if isinstance(message, kind)]
-            if len(found) >= count:
-                return found
-            time.sleep(0.002)
-        raise AssertionError(f"no {kind.__name__}: {self.said}")
+        def found() -> list[Document]:
+            messages = [message for message in self.said if isinstance(message, kind)]
+            return messages if len(messages) >= count else []
+
+        return until(found, lambda: f"{count} of {kind.__name__} among {self.said}", every_s=0.002)
+
+
+class HeldOpen:
+    """Every chunk of a stage lasts, once it `runs`, until it `may_end`."""
+
+    def __init__(self, stage: PrefillStage, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs, self.may_end = threading.Event(), threading.Event()
+        monkeypatch.setattr(stage, "_stretch", self._stretch)
+
+    def _stretch(self, *_: object) -> None:
+        self.runs.set()
+        assert self.may_end.wait(LIMIT_S)
 
 
 class Table:
@@ -65,10 +77,19 @@ class Table:
         now = time.monotonic()
         values = {
             "request": "a", "done": done, "ids": tuple(ids), "tokens": len(ids), "total": TOKENS,
-            "iteration": 0, "op": op, "begin_s": now, "until_s": now + 5, "lease_s": 30.0,
+            "iteration": 0, "op": op, "begin_s": now, "until_s": now + LIMIT_S, "lease_s": LIMIT_S,
             "sampling": Sampling(), **changes,
         }  # fmt: skip
         return Row.model_validate(values)
+
+    def have_looked(self) -> None:
+        """Return when the seat has looked at all rows sent so far, and has run those that may begin.
+
+        It looks at them in the order of `begin_s`: one more, which is too late, is given back after them.
+        """
+        self.seat.heed(self.row(request=LOOKED.request, until_s=time.monotonic()))
+        until(lambda: LOOKED in self.desk.said, every_s=0.002)
+        self.desk.said.remove(LOOKED)
 
     def op(self, then: Callable[[], None] = lambda: None) -> float:
         """A training op; returns how long it waited for the GPU."""
@@ -112,10 +133,10 @@ def test_a_prompt_in_chunks_gives_the_models_token_and_frees_its_cache(table: Ta
 
 def test_nothing_begins_while_training_has_the_gpu_or_before_its_bubble(table: Table) -> None:
     table.seat.heed(table.row(op=1))
-    time.sleep(0.02)
+    table.have_looked()
     table.seat.begin(0)
-    time.sleep(0.02)
-    assert table.op(lambda: time.sleep(0.05)) < 0.01, "it is meant for after this op"
+    table.have_looked()
+    table.op(table.have_looked)
     ran = table.desk.wait(ChunkRan)[0]
     iteration = table.rest_of_iteration(2)
     assert isinstance(ran, ChunkRan)
@@ -139,19 +160,33 @@ def test_a_chunk_that_would_not_be_done_in_time_is_given_back(table: Table) -> N
     assert not table.stage.pool.bytes_in_use
 
 
-def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(table: Table) -> None:
+def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunk, waiting_s = HeldOpen(table.stage, monkeypatch), []
+
+    def take_part(_thread: int) -> None:
+        """What training calls when it has to wait."""
+        waiting_s.append(time.monotonic())
+        chunk.may_end.set()
+
+    monkeypatch.setattr(seat, "take_part", take_part)
     table.seat.begin(0)
     table.seat.heed(table.row(tokens=BLOCK, sampling=None))
     table.seat.heed(table.row(done=BLOCK, tokens=BLOCK))
-    time.sleep(CHUNK_S / 4)
+    assert chunk.runs.wait(LIMIT_S)
     waited_s = table.op()
-    assert CHUNK_S / 4 < waited_s < 1.5 * CHUNK_S
-    assert len(table.desk.wait(ChunkRan)) == 1
-    assert table.desk.wait(ChunkLate)
-    assert len(table.spans) == 1
-    told_s, waits = table.rest_of_iteration(2).waited_s, table.seat.waits
+    (late,) = table.desk.wait(ChunkLate)
+    (ran,) = table.desk.wait(ChunkRan)
+    assert isinstance(ran, ChunkRan)
+    assert isinstance(late, ChunkLate)
+    assert (ran.done, late.done, late.why) == (0, BLOCK, "late")
+    assert table.spans == [(ran.start_s, ran.end_s)]
+    iteration, waits = table.rest_of_iteration(2), table.seat.waits
+    assert ran.end_s <= iteration.starts_s[0]
+    told_s = iteration.waited_s
     assert (waits.ops, waits.total_s, waits.longest_s) == (1, told_s, told_s)
-    assert CHUNK_S / 4 < told_s <= waited_s
+    assert 0 < ran.end_s - waiting_s[0] <= told_s <= waited_s
 
 
 @pytest.mark.parametrize("end", ["drop", "gone"])
@@ -173,7 +208,7 @@ def test_cancelled_chunks_do_not_run(table: Table) -> None:
     table.seat.heed(Cancel(request="a", done=BLOCK))
     table.seat.begin(0)
     table.desk.wait(ChunkRan)
-    time.sleep(2 * CHUNK_S)
+    table.have_looked()
     assert len(table.desk.said) == 1
 
 
@@ -215,30 +250,24 @@ def test_the_last_op_lasts_until_the_next_iteration(table: Table) -> None:
     for _ in range(3):
         table.op()
     table.seat.heed(table.row(iteration=1))
-    between = threading.Event()
-    assert not between.wait(0.05)
+    table.have_looked()
     assert not any(isinstance(message, ChunkRan) for message in table.desk.said)
+    before_s = time.monotonic()
     table.seat.begin(1)
     assert table.desk.wait(ChunkRan)
     (ended,) = table.desk.wait(IterationRan)
     assert isinstance(ended, IterationRan)
-    assert ended.ends_s[-1] - ended.starts_s[-1] >= 0.05
+    assert ended.ends_s[-1] >= before_s
 
 
 def test_on_a_gpu_an_op_begins_while_a_chunk_runs(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of training come first there, so the host has nothing to wait for."""
     monkeypatch.setattr(PrefillStage, "gives_way", True)
-    computing, waited_for = threading.Event(), threading.Event()
-
-    def stretch(*_: object) -> None:
-        computing.set()
-        waited_for.wait(10)
-
-    monkeypatch.setattr(table.stage, "_stretch", stretch)
+    chunk = HeldOpen(table.stage, monkeypatch)
     table.seat.begin(0)
     table.seat.heed(table.row())
-    assert computing.wait(10)
-    table.op(lambda: waited_for.set())
+    assert chunk.runs.wait(LIMIT_S)
+    table.op(chunk.may_end.set)
     table.desk.wait(ChunkRan)
     assert table.rest_of_iteration(2).waited_s == 0.0
 
@@ -249,23 +278,18 @@ def test_a_chunk_gives_way_until_training_waits_for_it(table: Table, monkeypatch
     assert thread is not None
     if not yielding.give_way(thread):
         pytest.skip("this user may not take it back")
-    computing, waited_for, policies = threading.Event(), threading.Event(), []
-
-    def stretch(*_: object) -> None:
-        policies.append(os.sched_getscheduler(thread))
-        computing.set()
-        waited_for.wait(10)
+    chunk, policies = HeldOpen(table.stage, monkeypatch), []
 
     def take_part(taken: int) -> None:
+        policies.append(os.sched_getscheduler(thread))
         yielding.take_part(taken)
         policies.append(os.sched_getscheduler(thread))
-        waited_for.set()
+        chunk.may_end.set()
 
-    monkeypatch.setattr(table.stage, "_stretch", stretch)
     monkeypatch.setattr(seat, "take_part", take_part)
     table.seat.begin(0)
     table.seat.heed(table.row())
-    assert computing.wait(10)
+    assert chunk.runs.wait(LIMIT_S)
     table.op()
     table.desk.wait(ChunkRan)
     assert policies == [os.SCHED_IDLE, os.SCHED_OTHER]
