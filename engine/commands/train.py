@@ -49,7 +49,7 @@ GRACE_S = 3.0
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder for result.json, trace.json, metrics.csv and spans.jsonl.",
+    help="Folder for result.json, trace.json, metrics.csv, spans.jsonl and the ranks' logs (logs/).",
 )
 def command(
     file: str, as_json: bool, trace: Path | None, metrics: Path | None, tensorboard: Path | None,
@@ -79,7 +79,8 @@ def command(
         folder(out)
         trace, metrics = trace or out / "trace.json", metrics or out / "metrics.csv"
         spans = spans or out / "spans.jsonl"
-    watch, unwritten = _trained(job, spans, metrics, trace, tensorboard)
+    logs = out / "logs" if out is not None else None
+    watch, unwritten = _trained(job, spans, metrics, trace, tensorboard, logs)
     if watch.failure or watch.result is None:
         click.echo(f"meridian: the run failed: {watch.failure or 'no result came'}", err=True)
         return 1
@@ -93,7 +94,12 @@ def command(
 
 
 def _trained(
-    job: TrainJob, spans: Path | None, metrics: Path | None, trace: Path | None, tensorboard: Path | None
+    job: TrainJob,
+    spans: Path | None,
+    metrics: Path | None,
+    trace: Path | None,
+    tensorboard: Path | None,
+    logs: Path | None,
 ) -> tuple["_Watch", OSError | None]:
     """What the run said, and why a file of it is not whole: a full disk must not cost the result of hours."""
     watch: _Watch | None = None
@@ -102,7 +108,7 @@ def _trained(
             span_file = stack.enter_context(_writable(spans, "--spans")) if spans else None
             metrics_file = stack.enter_context(_writable(metrics, "--metrics")) if metrics else None
             trace_file = stack.enter_context(_writable(trace, "--trace")) if trace else None
-            log_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="meridian-train-"))
+            log_dir = str(logs) if logs else stack.enter_context(_scratch_folder())
             sinks: list[Sink] = [Metrics(metrics_file)] if metrics_file else []
             if tensorboard:
                 sinks.append(_events_in(tensorboard))
@@ -117,6 +123,10 @@ def _trained(
             raise
         return watch, error
     return watch, None
+
+
+def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="meridian-train-")
 
 
 def _warn_of_stalls(plan: SwapPlan) -> None:

@@ -1,10 +1,10 @@
 """One rank: sets itself up, trains step after step, and says how it went."""
 
+import logging
 import os
 import sys
 import threading
 import time
-import traceback
 from typing import NoReturn
 
 import torch
@@ -20,16 +20,19 @@ from engine.run.recalling import Recalling
 from engine.run.reports import StepReports
 from engine.train.boundary import Boundary
 from engine.train.checkpoint.keeper import Keeper
+from engine.train.log_lines import OTHER_RANKS_EVERY_S, ProgressLog, log_start, part_of, start_log
 from engine.train.memory import give_back
 from engine.train.start import Start
 from engine.train.swap.worker import train
 from engine.transport import LinkLost
 
+log = logging.getLogger(__name__)
 EXIT_FAILED = 1
 
 
 def run(start: Start) -> NoReturn:
     """Run a rank to its end and leave the process; never returns."""
+    start_log()
     try:
         if start.pulses is not None:
             start.pulses.beat(start.me.rank)
@@ -47,13 +50,12 @@ def run(start: Start) -> NoReturn:
 def die(error: BaseException) -> NoReturn:
     """Leave the process, the last line of its output saying why."""
     if _is_loss_of_peer(error):
-        print(error, file=sys.stderr, flush=True)  # noqa: T201  (the rank's own log)
+        log.error("%s", error)
         os._exit(EXIT_PEER_LOST)
     if isinstance(error, InputError):
-        print(error, file=sys.stderr, flush=True)  # noqa: T201
+        log.error("%s", error)
         os._exit(EXIT_FINAL)
-    traceback.print_exception(error)
-    sys.stderr.flush()
+    log.error("The rank failed.", exc_info=error)
     os._exit(EXIT_FINAL if isinstance(error, FloatingPointError) else EXIT_FAILED)
 
 
@@ -86,6 +88,8 @@ class Training:
             ground, self._trained.gradients, die=die, sound=self._keeper.sound,
             board=kept.board if kept else None, first=self._keeper.first_step,
         )  # fmt: skip
+        every_s = None if ground.is_first else OTHER_RANKS_EVERY_S  # the first rank says it with the loss
+        self._progress = ProgressLog(ground.job, every_s=every_s) if every_s else None
         self._validation = validation_of(start, ground, stage)
         self._recalling = (
             Recalling(kept, ground, self._trained, self._keeper, self._reports, self._validation)
@@ -101,15 +105,24 @@ class Training:
         if self._recalling:
             self._recall(self._recalling)
         self._trained.stage.cast_again()  # a checkpoint or the last life may have changed the weights
+        stage = self._trained.stage
+        log_start(
+            ground.spec, ground.me, part=part_of(ground.job, ground.me), layers=stage.numbers,
+            parameters=sum(parameter.numel() for parameter in stage.parameters()),
+            peers=ground.mesh.peers(), device=ground.device,
+        )  # fmt: skip
         self._say("ready")
         ground.mesh.barrier("ready")
         self._say("running")
         startup_s = time.time() - self._start.began
+        if self._resumed_from:
+            log.info("Training continues after iteration %s.", f"{self._resumed_from:,}")
         if self._recalling:
             self._recalling.make_up(self._first)
         for iteration in range(self._first, ground.job.steps):
             if self._boundary.passed(iteration):
                 self._keeper.end(iteration)
+                log.info("Training stops after iteration %s, as asked.", f"{iteration:,}")
                 break
             self._present.adjust(iteration)
             self._iterate(iteration)
@@ -161,6 +174,8 @@ class Training:
             start, end = end, time.monotonic()
             recorder.op("checkpoint", None, start, end)
         recorder.finish(end)
+        if self._progress:
+            self._progress.add(iteration)
         give_back(iteration)
 
     def _optimize(self, iteration: int) -> tuple[float, float]:

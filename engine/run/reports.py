@@ -8,6 +8,7 @@ from engine.job.losses import Losses, step_event
 from engine.job.recovery.history import Board
 from engine.run.building import Ground
 from engine.train.gradients import Gradients
+from engine.train.log_lines import FIRST_RANK_EVERY_S, ProgressLog
 from engine.train.start import Die
 from engine.train.totals import Background, Totals
 
@@ -29,6 +30,7 @@ class StepReports:
         self._ground, self._gradients, self._sound, self._board = ground, gradients, sound, board
         job, me, mesh = ground.job, ground.me, ground.mesh
         self.losses = Losses(job.spike or None)
+        self._progress = ProgressLog(job, every_s=FIRST_RANK_EVERY_S)
         # Replicas hold the same sums, so one pipeline is enough to report them; a clip needs them everywhere.
         self._totals = Totals(mesh.endpoint, above=mesh.above(), below=mesh.below()) if me.leads else None
         reports = job.clip is None and me.pipeline == 0
@@ -74,6 +76,7 @@ class StepReports:
             return
         norm, now = square_sum**0.5, time.time()
         self.losses.add(iteration, loss, norm)
+        self._progress.add(iteration, loss, norm)
         self._sound(iteration + 1)
         if self._board is not None:
             self._board.note(iteration, loss, norm, now)

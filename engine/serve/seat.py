@@ -12,7 +12,7 @@ Where one CPU plays several GPUs, a chunk gives way to whatever else wants that 
 its own GPU waits for it.
 """
 
-import sys
+import logging
 import threading
 import time
 from collections import deque
@@ -43,6 +43,7 @@ from engine.serve.seat_wire import (
 from engine.serve.stage import PrefillStage
 from engine.serve.yielding import give_way, take_part
 
+log = logging.getLogger(__name__)
 REMEMBERED = 6  # iterations whose ops a desk that comes anew is told of
 
 
@@ -257,7 +258,7 @@ class Seat:
             try:
                 answer = self._run(row)
             except Exception as error:  # training goes on; what the error says could quote a prompt
-                print(f"prefill of a chunk failed: {type(error).__name__}", file=sys.stderr, flush=True)  # noqa: T201
+                log.warning("Prefill of a chunk failed: %s.", type(error).__name__)
                 answer = ChunkLate(request=row.request, done=row.done, why="gone")
             finally:
                 with self._changed:

@@ -93,6 +93,12 @@ class Mesh:
             for a in sorted(self.spec.ranks, key=lambda a: a.rank)
         ]
 
+    def peers(self) -> list[str]:
+        """The ranks that this one sends messages to, in words."""
+        if self.endpoint is None:
+            return []
+        return [f"rank {t.peer} ({t.link})" for t in sorted(self.endpoint.traffic(), key=lambda t: t.peer)]
+
     def egress(self) -> list[dict[str, int]]:
         """Bytes that this rank has sent to other data centres, by stage, with headers and repeats."""
         stages = {a.rank: a.stage for a in self.spec.ranks if a.dc != self.me.dc}

@@ -4,6 +4,7 @@ The sequences are the same each time and in every layout; microbatches of them a
 Each place takes all of its microbatches in turn, so that the stages work side by side.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -25,6 +26,9 @@ from engine.transport import Endpoint
 from engine.transport.handles import Send
 
 POLL_S = 0.005
+
+
+log = logging.getLogger(__name__)
 
 
 class Store(Protocol):
@@ -86,6 +90,7 @@ class Validation:
         if self._leads:
             loss = sum(self._heard(step)) / self._settings.sequences
             self.results.append({"step": step, "loss": loss})
+            log.info("Validation after iteration %s: loss %.4f.", f"{step:,}", loss)
             event = {"kind": "validation", "rank": self._me.rank, "step": step, "loss": loss}
             self._say({**event, "t": time.time()})
 

@@ -1,6 +1,7 @@
 """One pair of nodes: its connections, outgoing and incoming messages, and whether the peer is alive."""
 
 import functools
+import logging
 import socket
 import threading
 import time
@@ -20,6 +21,7 @@ from engine.transport.sizing import Size
 from engine.transport.traffic import LinkTraffic
 from engine.transport.wire import Header, Kind, pack, unpack_acknowledgement
 
+log = logging.getLogger(__name__)
 _BEAT = pack(Header(kind=Kind.BEAT))
 _BYE = pack(Header(kind=Kind.BYE))
 _RETIRE = pack(Header(kind=Kind.RETIRE))
@@ -86,6 +88,7 @@ class Link:
         self._acknowledging = Acknowledging(loop, lambda: None if self._said_goodbye else self._control())
         self._corrupt = 0
         self._reconnects = 0
+        self._broken_at: float | None = None  # since when connections are missing that stood before
         self._breaks = 0  # since a chunk came or was acknowledged
         self._gone_bytes = 0  # sent over connections that are gone
         self._size = Size(peer)
@@ -144,6 +147,7 @@ class Link:
         needed = self._size.wanted if self._dials else max(1, greeting.count - 1)
         if all(i in self._connections for i in range(URGENT, needed)):
             self.complete.set()
+        self._log_if_restored()
         self._outbox.pump()
 
     def send(self, message: Outgoing) -> None:
@@ -290,6 +294,9 @@ class Link:
         if not self.complete.is_set():
             self.fail(self._lost(reason or "closed by the peer"))
             return
+        if reason is not None and not connection.retiring and self._broken_at is None:
+            self._broken_at = time.monotonic()
+            log.warning("Link to rank %d (%s): %s; reconnecting.", self.peer.rank, self.peer.link, reason)
         if self._breaks > _MOST_BREAKS * (self._size.wanted + 1):
             self.fail(self._lost(f"connections break before any data arrives: {self.trouble}"))
             return
@@ -298,6 +305,12 @@ class Link:
         self._loop.call(self._outbox.pump)
 
     # Connections.
+
+    def _log_if_restored(self) -> None:
+        if self._broken_at is None or len(self._connections) < self._size.wanted + 1:
+            return
+        took_s, self._broken_at = time.monotonic() - self._broken_at, None
+        log.info("Link to rank %d (%s): restored after %.1f s.", self.peer.rank, self.peer.link, took_s)
 
     def _ended_in_peace(self, connection: Connection) -> None:
         gone = self._lost("closed by this rank" if self._closing else "closed by the peer")

@@ -55,6 +55,11 @@ def test_events_of_a_run(tmp_path: Path) -> None:
     assert all(s["start"] <= s["end"] <= s["arrives"] for s in transfers)
     ops = [s for e in spans if e["rank"] == 0 for s in e["spans"] if s["track"] == "gpu"]
     assert all(a["end"] <= b["start"] + 1e-5 for a, b in itertools.pairwise(ops)), "one op at a time"
+    for rank in range(6):
+        lines = [event["line"] for event in run.of_kind("log") if event["rank"] == rank]
+        assert lines[0].startswith(f"Rank {rank} of 6, in ")
+        assert lines[-1].startswith("Iteration 4 of 4")
+        assert (tmp_path / f"rank-{rank}.log").read_text().splitlines() == lines
 
 
 def test_killed_rank_fails_the_run_and_takes_all_ranks_along(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Connections that break and links that are cut: nothing is lost, nothing comes twice."""
 
 import contextlib
+import logging
 import random
 import socket
 import struct
@@ -42,7 +43,8 @@ def test_a_link_that_is_cut_again_and_again_loses_nothing_and_doubles_nothing(sh
         assert ends[0].traffic()[0].bytes_received == ends[1].traffic()[0].bytes_sent
 
 
-def test_one_lost_connection_of_four_is_replaced_and_its_chunks_go_again():
+def test_one_lost_connection_of_four_is_replaced_and_its_chunks_go_again(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "engine.transport")
     with pair(connections=4) as (here, there):
         message = random.Random(1).randbytes(40_000_000)
         receive = there.post_receive(0, (1,), bytearray(len(message)))
@@ -54,6 +56,10 @@ def test_one_lost_connection_of_four_is_replaced_and_its_chunks_go_again():
         assert receive.buffer == message
         assert here.traffic()[0].reconnects == 1
         _until(lambda: sorted(link._connections) == [-1, 0, 1, 2, 3])
+        _until(lambda: any("restored" in line for line in caplog.messages))
+    broken = [line for line in caplog.messages if line.startswith("Link to rank 1")]
+    assert broken[0] == "Link to rank 1 (east → west): cut for the test; reconnecting."
+    assert len(broken) == 2
 
 
 def test_a_peer_that_does_not_come_back_is_lost_with_the_reason():

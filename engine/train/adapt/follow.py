@@ -7,7 +7,7 @@ all find it in time (as with engine.train.boundary).
 """
 
 import json
-import sys
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -24,6 +24,7 @@ from engine.schedule.text import parse_schedule
 from engine.schedule.timing import DeadlockError
 from engine.simulate.spans import Span
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 SLOTS = 4  # reports of a rank that are kept: none is more than two iterations behind the first rank
 WARM_UP = 2  # iterations that are not judged
@@ -152,7 +153,7 @@ class Leader(Follower):
         try:
             found = planning.result()
         except (InputError, DeadlockError) as error:
-            print(f"no plan for the measured times: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            log.warning("No plan for the measured times: %s.", error)
             self._expected |= self._verdict.measured
             self._judge.expect(self._expected)
             return None
@@ -186,6 +187,11 @@ class Leader(Follower):
             "schedule": str(found.schedule or self._schedule), "times": as_rows(found.expected),
         }  # fmt: skip
         self._told.append(event)
+        log.info(
+            "Measured times differ from the plan: %s from iteration %s, %.3f s an iteration planned.",
+            f"new schedule ({found.policy})" if found.schedule else "the schedule stays", f"{iteration:,}",
+            found.planned_s,
+        )  # fmt: skip
         self._say({"kind": "adapted", "rank": self._rank, **event})
 
 

@@ -6,6 +6,7 @@ on the way leaves the checkpoints that are there as they are, and the run goes o
 """
 
 import json
+import logging
 import queue
 import secrets
 import threading
@@ -22,6 +23,7 @@ from engine.job.checkpoint.place import MANIFEST, Place
 from engine.job.fields import CheckpointSettings
 from engine.train.checkpoint.layers import to_bytes
 
+log = logging.getLogger(__name__)
 POLL_S = 0.02
 NONCE = "checkpoint/nonce"
 
@@ -233,6 +235,8 @@ class Saver:
 
     def _announce(self, step: int, state: str, name: str, **more: Any) -> None:
         where = f"{self._terms.place.where.rstrip('/')}/{name}"
+        detail = f" ({more['detail']})" if more.get("detail") else ""
+        log.info("Checkpoint after iteration %s %s: %s%s.", f"{step:,}", state, where, detail)
         self._say(
             {
                 "kind": "checkpoint", "rank": self._rank, "step": step, "state": state, "where": where,

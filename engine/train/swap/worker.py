@@ -25,6 +25,7 @@ from engine.control.lines import Message
 from engine.job.events import EventWriter
 from engine.job.losses import Losses
 from engine.nn.device import CpuDevice, CudaDevice, Device, EmulatedDevice
+from engine.train.log_lines import FIRST_RANK_EVERY_S, OTHER_RANKS_EVERY_S, ProgressLog, log_start
 from engine.train.memory import give_back
 from engine.train.recorder import Recorder
 from engine.train.start import Start
@@ -73,6 +74,13 @@ class Training:
         self._startup_s = 0.0
         hello = {"step": self._step, "address": self._groups.address}
         self._tracker = Client(self._spec, self._me.rank, start.port, hello, die)
+        every_s = FIRST_RANK_EVERY_S if self._me.rank == self._spec.first_rank else OTHER_RANKS_EVERY_S
+        self._progress = ProgressLog(self._job, every_s=every_s)
+        layers = range(self._job.model.layers + 2)  # with the embedding and the head
+        log_start(
+            self._spec, self._me, part=f"swap worker, {len(self._plan.subs)} sub-models", peers=(),
+            layers=list(layers), parameters=self._model.flat.numel(), device=device,
+        )  # fmt: skip
         self._state("ready")
 
     def run(self) -> None:
@@ -141,6 +149,7 @@ class Training:
         loss, norm = float(self._summed[-1]), float(torch.dot(self._model.flat, self._model.flat)) ** 0.5
         self._summed = None
         self._losses.add(self._step, loss, norm)
+        self._progress.add(self._step, loss, norm)
         start = time.monotonic()
         self._update(norm)
         end = time.monotonic()
