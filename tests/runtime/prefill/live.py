@@ -14,6 +14,7 @@ from engine.job.launch import Disturbance, single_machine
 from engine.prefill.desk import Ask, Done, Refused, Token, Withdraw
 from engine.run.launcher import RankGroup
 from tests.runtime.jobs import job
+from tests.waiting import LIMIT_S
 
 # On a machine that others keep busy, training may be too uneven for a while to leave a bubble.
 PASSING = ("no_bubble", "queue_full", "kv_space")
@@ -55,6 +56,10 @@ class LiveRun:
         said = [event for event in self.of_kind("desk") if event["dc"] == dc]
         return said[-1] if said and said[-1]["state"] == "open" else None
 
+    def desk_states(self, dc: str) -> list[str]:
+        """What the desk of a data centre was, one after the other: open, closed."""
+        return [event["state"] for event in self.of_kind("desk") if event["dc"] == dc]
+
     def desk_process(self, dc: str) -> psutil.Process:
         """The process that listens there."""
         where = self.desk(dc)
@@ -66,9 +71,9 @@ class LiveRun:
                 return process
         raise AssertionError("nobody listens there")
 
-    async def until(self, what: str, is_so: Callable[[], Any], seconds: float = 60.0) -> None:
+    async def until(self, what: str, is_so: Callable[[], Any]) -> None:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(LIMIT_S):
                 while not is_so():
                     await asyncio.sleep(0.02)
         except TimeoutError:
@@ -101,7 +106,7 @@ class Gateway:
 
     async def ended(self, request: str) -> list[Answer]:
         """All that was answered, once there is no more to come."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             while not any(a.kind in ("done", "refused", "failed") for a in self.answers.get(request, [])):
                 await asyncio.sleep(0.01)
         return self.answers[request]

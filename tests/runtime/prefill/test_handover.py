@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from engine.inputs import parse
 from engine.prefill.handover import KvTransferParams, transfer_params
 from engine.serve import kv_wire
 from engine.serve.decode import DecodeWorker
-from engine.serve.kv_pool import Freed
+from engine.serve.kv_pool import Freed, KvCache
 from engine.serve.kv_server import KvServer
 from engine.serve.kv_wire import KvTransferError, greet, receive_frame, send_frame
 from engine.serve.pipeline import Prefilled, PrefillPipeline
 from tests.runtime.prefill.checkpoints import BLOCK, model, pipeline, prompt, save
+from tests.waiting import LIMIT_S, until
 
 DECODER = 1000
 NEW_TOKENS = 12
@@ -35,18 +36,25 @@ class Service:
     def __init__(self, folder: Path, keep: ExitStack, **settings: object) -> None:
         self.run: PrefillPipeline = pipeline(folder, 3, **settings)
         self.servers = [
-            keep.enter_context(KvServer(stage.pool, identity(rank), host="127.0.0.1", patience_s=0.5))
+            keep.enter_context(KvServer(stage.pool, identity(rank), host="127.0.0.1", patience_s=LIMIT_S))
             for rank, stage in enumerate(self.run.stages)
         ]
+        self._ahead_s = 0.0
+        for stage in self.run.stages:
+            stage.pool._clock = lambda: time.monotonic() + self._ahead_s
 
     def prefill(self, tokens: list[int], request: str = "r") -> Prefilled:
-        done = self.run.prefill(request, tokens, chunks=[5, len(tokens) - 5], lease_s=60)
+        done = self.run.prefill(request, tokens, chunks=[5, len(tokens) - 5], lease_s=LIMIT_S)
         assert isinstance(done, Prefilled)
         return done
 
-    def offer(self, done: Prefilled, lease_s: float = 60) -> KvTransferParams:
+    def offer(self, done: Prefilled, lease_s: float = LIMIT_S) -> KvTransferParams:
         stages = [server.offer(done.request, lease_s=lease_s) for server in self.servers]
         return transfer_params(engine_id="run/1", request=done.request, tokens=done.tokens, stages=stages)
+
+    def let_leases_end(self) -> None:
+        """The clock of all pools jumps ahead: leases last `LIMIT_S` at most."""
+        self._ahead_s += 2 * LIMIT_S
 
     @property
     def bytes_in_use(self) -> int:
@@ -79,13 +87,6 @@ def own_tokens(tokens: list[int]) -> list[int]:
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, do_sample=False
     )
     return made[0, len(tokens) :].tolist()
-
-
-def until(what: Callable[[], bool], seconds: float = 5) -> bool:
-    ends = time.monotonic() + seconds
-    while not what() and time.monotonic() < ends:
-        time.sleep(0.005)
-    return what()
 
 
 @pytest.mark.parametrize("tokens", [7, BLOCK * 8, 101])
@@ -125,7 +126,7 @@ def test_bytes_that_change_on_the_way_are_refused(
     monkeypatch.setattr(kv_wire, "_checksum", of_what_came)
     with pytest.raises(KvTransferError, match="other bytes than were sent"):
         worker.fetch(params)
-    assert until(lambda: service.bytes_in_use == 0)
+    until(lambda: service.bytes_in_use == 0)
     assert service.freed(Freed.DECODER_LOST) == [1, 1, 1]
 
 
@@ -144,9 +145,10 @@ def test_a_name_can_be_used_again_at_once(service: Service, worker: DecodeWorker
 
 
 def test_a_lease_ends_without_anybody_asking(service: Service, worker: DecodeWorker) -> None:
-    params = service.offer(service.prefill(prompt(20)), lease_s=0.05)
+    params = service.offer(service.prefill(prompt(20)))
     assert service.bytes_in_use > 0
-    assert until(lambda: service.bytes_in_use == 0)
+    service.let_leases_end()
+    until(lambda: service.bytes_in_use == 0)
     assert service.freed(Freed.EXPIRED) == [1, 1, 1]
     with pytest.raises(KvTransferError, match="lease ended"):
         worker.fetch(params)
@@ -161,24 +163,36 @@ def test_a_withdrawn_cache_is_gone(service: Service, worker: DecodeWorker) -> No
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_decoder_that_dies_frees_what_it_fetched(service: Service, silent: bool) -> None:
+def test_a_decoder_that_dies_frees_what_it_fetched(
+    service: Service, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    let_go, patience_s = KvServer._let_go, []
+
+    def soon_impatient(self: KvServer, connected: socket.socket, cache: KvCache) -> None:
+        patience_s.append(connected.gettimeout())
+        if silent:
+            connected.settimeout(0.05)
+        let_go(self, connected, cache)
+
+    monkeypatch.setattr(KvServer, "_let_go", soon_impatient)
     stage = service.offer(service.prefill(prompt(60))).remote_stages[0]
     connected = socket.create_connection((stage.host, stage.port), timeout=5)
     greet(connected, dial(identity(DECODER), peer=0, index=0, count=1))
     send_frame(connected, {"fetch": "r", "blocks": list(stage.block_ids)})
     assert receive_frame(connected)[0]["cache"] == "r"
     pool = service.run.stages[0].pool
-    if not silent:  # else it says nothing more, for longer than the server's patience
+    if not silent:  # else it says nothing more, until the server's patience is over
         connected.close()
-    assert until(lambda: pool.bytes_in_use == 0)
+    until(lambda: pool.bytes_in_use == 0)
     connected.close()
     assert pool.freed[Freed.DECODER_LOST] == 1
+    assert patience_s in ([], [LIMIT_S]), "for each thing that the decoder says"
 
 
 def test_a_lease_that_ends_during_a_transfer_ends_the_transfer(folder: Path) -> None:
     with ExitStack() as keep:
         service = Service(folder, keep)
-        stage = service.offer(service.prefill(prompt(60)), lease_s=0.3).remote_stages[0]
+        stage = service.offer(service.prefill(prompt(60))).remote_stages[0]
         connected = keep.enter_context(socket.create_connection((stage.host, stage.port), timeout=5))
         greet(connected, dial(identity(DECODER), peer=0, index=0, count=1))
         send_frame(connected, {"fetch": "r", "blocks": list(stage.block_ids)})
@@ -186,7 +200,8 @@ def test_a_lease_that_ends_during_a_transfer_ends_the_transfer(folder: Path) -> 
         for index in range(len(stage.block_ids)):
             tokens = min(BLOCK, 60 - index * BLOCK)
             receive_frame(connected, body_bytes=service.run.stages[0].pool.shape.token_bytes * tokens)
-        assert until(lambda: service.run.stages[0].pool.bytes_in_use == 0)
+        service.let_leases_end()
+        until(lambda: service.run.stages[0].pool.bytes_in_use == 0)
         send_frame(connected, {"taken": "r"})
         with pytest.raises(KvTransferError, match="lease ended during"):
             receive_frame(connected)
@@ -226,7 +241,7 @@ def test_a_cache_of_another_model_is_refused(service: Service, tmp_path: Path) -
     other = DecodeWorker(save(tmp_path, "llama3"), identity(DECODER))
     with pytest.raises(KvTransferError, match="kv_heads 2: 1 was expected"):
         other.fetch(service.offer(service.prefill(prompt(20))))
-    assert until(lambda: service.bytes_in_use == 0)
+    until(lambda: service.bytes_in_use == 0)
 
 
 def test_params_are_plain_json(service: Service) -> None:

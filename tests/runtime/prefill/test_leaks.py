@@ -17,6 +17,7 @@ from engine.serve.kv_pool import Freed, KvPool, KvShape, LeaseEnded
 from engine.serve.kv_server import KvServer
 from engine.serve.kv_wire import KvTransferError, greet, send_frame
 from tests.runtime.test_transport_tls import authority, node
+from tests.waiting import LIMIT_S, until
 
 SHAPE = KvShape(first_layer=0, layers=2, kv_heads=2, head_size=8, dtype="bf16", block_tokens=16)
 REQUESTS, THREADS = 10_000, 4
@@ -29,7 +30,7 @@ def identity(rank: int) -> Identity:
 
 def die(stage: StageCache, request: str, *, late: bool) -> None:
     """A decode worker that goes away before, or after, it has said what it wants."""
-    with socket.create_connection((stage.host, stage.port), timeout=10) as connected:
+    with socket.create_connection((stage.host, stage.port), timeout=LIMIT_S) as connected:
         greet(connected, dial(identity(99), peer=0, index=0, count=1))
         if late:
             send_frame(connected, {"fetch": request, "blocks": list(stage.block_ids)})
@@ -37,12 +38,12 @@ def die(stage: StageCache, request: str, *, late: bool) -> None:
 
 def one(request: str, server: KvServer, client: KvClient, rng: random.Random, ended: list[str]) -> None:
     pool, tokens = server.pool, rng.randrange(1, 200)
-    while pool.reserve(request, tokens, lease_s=10) is not None:
+    while pool.reserve(request, tokens, lease_s=LIMIT_S) is not None:
         time.sleep(0.001)  # until another's is freed
     end = rng.choice(ENDS)
     with pool.pinned(request) as cache:
         cache.filled = tokens
-    stage = server.offer(request, lease_s=0.02 if end in ("expired", "died early") else 10)
+    stage = server.offer(request, lease_s=0.02 if end in ("expired", "died early") else LIMIT_S)
     if end == "fetched":
         came = client.fetch(transfer_params(engine_id="e", request=request, tokens=tokens, stages=[stage]))
         assert came.tokens == tokens
@@ -71,10 +72,7 @@ def test_ten_thousand_transfers_leave_nothing() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        deadline = time.monotonic() + 10
-        while pool.bytes_in_use and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert pool.bytes_in_use == 0
+        until(lambda: pool.bytes_in_use == 0)
         assert pool.free_bytes == pool.budget_bytes
     assert len(ended) == REQUESTS
     assert sum(pool.freed.values()) == REQUESTS
@@ -91,11 +89,11 @@ def test_ten_thousand_transfers_leave_nothing() -> None:
 
 def offered(server: KvServer, tokens: int = 5) -> KvTransferParams:
     """A cache of so many tokens."""
-    server.pool.reserve("r", tokens, lease_s=30)
+    server.pool.reserve("r", tokens, lease_s=LIMIT_S)
     with server.pool.pinned("r") as cache:
         cache.states.fill_(1.5)
         cache.filled = tokens
-    stage = server.offer("r", lease_s=30)
+    stage = server.offer("r", lease_s=LIMIT_S)
     return transfer_params(engine_id="e", request="r", tokens=tokens, stages=[stage])
 
 
@@ -104,11 +102,11 @@ def test_with_certificates_none_but_nodes_come_in(tmp_path: Path) -> None:
     ours, theirs = authority(tmp_path / "ours"), authority(tmp_path / "theirs")
     mine, peer, stranger = node(ours, "a"), node(ours, "b"), node(theirs, "c")
     pool = KvPool(SHAPE, budget_bytes=64 * SHAPE.block_bytes)
-    with KvServer(pool, identity(0), host="127.0.0.1", patience_s=1, tls=mine) as server:
+    with KvServer(pool, identity(0), host="127.0.0.1", patience_s=LIMIT_S, tls=mine) as server:
         params = offered(server, 100)
         for tls in (stranger, None):
             with pytest.raises(KvTransferError):
-                KvClient(identity(99), SHAPE, patience_s=2, tls=tls).fetch(params)
+                KvClient(identity(99), SHAPE, patience_s=LIMIT_S, tls=tls).fetch(params)
         assert pool.bytes_in_use > 0
         came = KvClient(identity(99), SHAPE, tls=peer).fetch(params)
         assert (came.parts[0] == 1.5).all()
@@ -119,13 +117,13 @@ def test_with_certificates_none_but_nodes_come_in(tmp_path: Path) -> None:
 def test_a_full_house_is_no_end() -> None:
     """More connections than are served are closed; those who come later are served."""
     pool = KvPool(SHAPE, budget_bytes=64 * SHAPE.block_bytes)
-    with KvServer(pool, identity(0), host="127.0.0.1", patience_s=1) as server:
-        crowd = [socket.create_connection((server.host, server.port), timeout=5) for _ in range(100)]
+    with KvServer(pool, identity(0), host="127.0.0.1", patience_s=5) as server:
+        crowd = [socket.create_connection((server.host, server.port), timeout=LIMIT_S) for _ in range(100)]
         params = offered(server)
         client = KvClient(identity(99), SHAPE)
         with pytest.raises(KvTransferError):
             client.fetch(params)
-        time.sleep(1.5)  # who says nothing is let go
+        until(lambda: not server._guests._there)  # who says nothing is let go
         assert client.fetch(params).tokens == 5
         for connected in crowd:
             connected.close()

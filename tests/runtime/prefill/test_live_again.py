@@ -13,6 +13,7 @@ from engine.run.tiny import write_tiny
 from tests.runtime.prefill.live import Gateway, LiveRun, live_job, prefill
 from tests.runtime.test_adapting import EMULATED
 from tests.runtime.test_recovery import check_exactly_once
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.long
 PROMPT = "def main() -> None:\n"
@@ -37,7 +38,7 @@ async def answer(run: LiveRun, dc: str) -> list[int]:
 
 def told_to_end(run: LiveRun) -> dict[str, Any]:
     run.group.stop_at_boundary()
-    assert run.group.wait(30)
+    assert run.group.wait(LIMIT_S)
     return run.of_kind("result")[0]
 
 
@@ -52,8 +53,7 @@ def test_a_run_that_recovers_sells_again(folder: Path, tmp_path: Path) -> None:
     assert recovery["from"] in ("memory", "peer")
     check_exactly_once(run.events, run.spec.job.model_copy(update={"steps": result["steps"]}), [recovery])
     for dc in ("north", "south"):
-        states = [event["state"] for event in run.of_kind("desk") if event["dc"] == dc]
-        assert states == ["open", "closed", "open", "closed"]
+        assert run.desk_states(dc) == ["open", "closed", "open", "closed"]
 
 
 async def _killed(run: LiveRun) -> None:
@@ -63,12 +63,12 @@ async def _killed(run: LiveRun) -> None:
     await gateway.ask("under-way", prompt="y" * 200, max_tokens=1500)
     await run.until("acceptance", lambda: "under-way" in gateway.answers)
     os.kill(next(e["pid"] for e in run.of_kind("rank") if e["rank"] == 4 and e["pid"]), signal.SIGKILL)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         await gateway.lost.wait()
     said = gateway.answers["under-way"][-1]
     assert said.kind == "failed", "nothing that was accepted ends silently"
     await gateway.close()
-    await run.until("the closing", lambda: len(run.of_kind("desk")) >= 4, 20)
+    await run.until("the closing", lambda: len(run.of_kind("desk")) >= 4)
     for dc in ("north", "south"):
         assert await answer(run, dc) == first
 
@@ -84,7 +84,7 @@ def test_a_run_that_plans_anew_sells_on(folder: Path, tmp_path: Path) -> None:
     finally:
         run.group.stop(0.0)
     assert len(first) == MADE
-    assert [e["state"] for e in run.of_kind("desk") if e["dc"] == "north"] == ["open", "closed"]
+    assert run.desk_states("north") == ["open", "closed"]
 
 
 async def _adapted(run: LiveRun) -> list[int]:

@@ -31,6 +31,7 @@ from tests.runtime.prefill.checkpoints import TINY, prompt, save, theirs
 from tests.runtime.prefill.live import prefill
 from tests.runtime.prefill.test_handover import NEW_TOKENS, own_tokens
 from tests.runtime.prefill.test_seat import Desk
+from tests.waiting import LIMIT_S, until
 
 TOKENS = 50
 ROOM = [{"name": name, "gpus": 24} for name in ("north", "south")]
@@ -84,7 +85,7 @@ class Pipeline:
         ids = tuple(prompt(TOKENS)[done : done + tokens]) if stage == 0 else ()
         values = {
             "request": "a", "done": done, "tokens": tokens, "ids": ids, "total": TOKENS, "iteration": 0,
-            "op": 0, "begin_s": now, "until_s": now + 20, "lease_s": 30.0,
+            "op": 0, "begin_s": now, "until_s": now + LIMIT_S, "lease_s": LIMIT_S,
             "sampling": Sampling() if final and last else None, **changes,
         }  # fmt: skip
         self.ranks[stage].seat.heed(Row.model_validate(values))
@@ -105,10 +106,7 @@ class Pipeline:
         return [rank.seat._stage.pool.bytes_in_use + rank.seat._inputs.bytes_in_use for rank in self.ranks]
 
     def until(self, is_so: Any) -> None:
-        until = time.monotonic() + 10
-        while not is_so():
-            assert time.monotonic() < until, self.held
-            time.sleep(0.002)
+        until(is_so, lambda: f"held: {self.held}", every_s=0.002)
 
 
 @pytest.fixture(scope="module")
@@ -235,14 +233,15 @@ def test_a_stage_that_comes_back_is_found_again(keep: ExitStack) -> None:
     for number in (1, 2):
         receiver = HandedOn(_me(1), shape, taken, before=0, host="127.0.0.1")
         store.set(address_key(1), f'["127.0.0.1", {receiver.address[1]}]')
-        until = time.monotonic() + 10
-        while len(taken.came) < number:
-            sender.send(Handed(request="r", done=0, tokens=3, lease_s=1.0), torch.full((3, 4), float(number)))
-            time.sleep(0.01)
-            assert time.monotonic() < until
+        hidden = torch.full((3, 4), float(number))
+
+        def arrives(hidden: torch.Tensor = hidden) -> bool:
+            """Sent until it is there: what is sent before a connection, or over the old one, is lost."""
+            sender.send(Handed(request="r", done=0, tokens=3, lease_s=1.0), hidden)
+            return bool(taken.came) and torch.equal(taken.came[-1], hidden)
+
+        until(arrives)
         receiver.close()
-        assert torch.equal(taken.came[-1], torch.full((3, 4), float(number)))
-        taken.came = taken.came[:number]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +264,7 @@ def test_who_is_not_the_stage_before_is_not_heard(
     keep.callback(receiver.close)
     me = Identity(rank=rank, run="r", generation=1, secret=secret)
     with (
-        socket.create_connection(receiver.address, timeout=5) as connected,
+        socket.create_connection(receiver.address, timeout=LIMIT_S) as connected,
         suppress(AuthenticationError, OSError),
     ):
         greet(connected, dial(me, peer=1, index=0, count=1))
@@ -295,7 +294,7 @@ def test_hidden_states_are_kept_until_they_are_used_dropped_or_late(order: list[
 
 
 def test_hidden_states_that_wait_stay_within_their_budget() -> None:
-    inputs = SeatInputs(100)  # three of 32 bytes
+    inputs = SeatInputs(100, clock=lambda: 0.0)  # three of 32 bytes
     for number in (0, 1, 2, 0, 3):
         inputs.put(Handed(request="r", done=number, tokens=2, lease_s=9), torch.zeros(2, 4))
         assert inputs.bytes_in_use <= 100
@@ -342,7 +341,7 @@ class Busy:
         self.answered = threading.Event()
 
     def check(self, keys: list[str]) -> bool:
-        self.answered.wait(60)
+        self.answered.wait(LIMIT_S)
         return False
 
 
