@@ -14,9 +14,9 @@ from engine.prefill.replay import replay
 from engine.prefill.request import ReplayRequest
 from engine.schedule import Frame, Search
 from engine.schedule.scenario import POLICIES, Scenario
-from engine.schedule.searching.shop import Shop
+from engine.schedule.searching.builder import ScheduleBuilder
+from engine.schedule.searching.problem import SchedulingProblem
 from engine.schedule.searching.starts import starts
-from engine.schedule.searching.workshop import Workshop
 from engine.schedule.traversal import straight
 from engine.simulate import simulate
 
@@ -52,9 +52,9 @@ def beginnings() -> None:
     """Every way in which `auto` begins, which proves so small a cell before it tries them all."""
     frame = Frame(traversal=straight(4), sharing="temporal")
     scenario = parse(Scenario, {**CELL, "times": TIMES[0], "policy": "auto"})
-    workshop = Workshop(Shop(scenario=scenario, frame=frame, split=False))
-    for start in starts(workshop):
-        start.build(workshop)
+    builder = ScheduleBuilder(SchedulingProblem(scenario=scenario, frame=frame, split=False))
+    for start in starts(builder):
+        start.build(builder)
 
 
 def placement_and_prefill() -> None:

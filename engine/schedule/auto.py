@@ -1,14 +1,16 @@
-"""auto: the best of every policy, and of a search beyond them.
+"""auto: the best schedule of every policy, and of a search beyond them.
 
-The search sees the scenario as a job shop (`searching.shop`), once for each traversal, each way of sharing
-and of running B (whole, or split where `times.weight` > 0). It builds schedules in many ways, justifies each
-to both sides, and improves the best orders, its own and the policies', by moves along the longest path. What
-it returns is timed by `time_ops`, obeys both limits, and holds F and R back as far as that costs no time.
+The search sees the scenario as a job-shop problem (`searching.problem`). There is one problem for each
+traversal, each sharing, and each form of B (whole, or split if `times.weight` > 0). The search builds many
+schedules and justifies each to both sides. It then improves the best orders, its own and the policies', by
+moves along the longest path.
 
-A scenario that gives a `recompute_rule` other than ``idle`` binds R: then only policies are tried.
+`time_ops` times the result, which obeys both limits. F and R start as late as they can at no cost in time.
 
-With the same scenario and seed the result is the same, unless time or a cancel cuts the search off: its
-effort is counted in operations placed.
+A scenario with a `recompute_rule` other than ``idle`` decides when R runs: then only policies are tried.
+
+The effort is counted in operations placed. So the same scenario and seed give the same result, unless the
+time limit or a cancel ends the search early.
 """
 
 from dataclasses import dataclass
@@ -33,19 +35,19 @@ class Auto:
     effort: int = EFFORT
 
     def frames(self, scenario: Scenario) -> tuple[Frame, ...]:
-        """Every frame of every policy that fits, and straight through with either sharing."""
+        """Every fitting frame of every policy, and the straight traversal with either sharing."""
         own = [frame for asked, policy in policies(scenario) for frame in policy.frames(asked)]
-        own += shop_frames(scenario)
+        own += search_frames(scenario)
         fitting = [frame for frame in own if fits(scenario, frame)]
         return tuple(dict.fromkeys(fitting))
 
     def build(self, scenario: Scenario, search: Search) -> Built | Infeasible:
-        """The best schedule found."""
+        """Return the best schedule, or why there is none."""
         best = Incumbent(scenario=scenario, search=search)
         portfolio = Portfolio(best=best)
         portfolio.try_own()
         if scenario.recompute_rule in (None, "idle"):
-            improve(portfolio, shop_frames(scenario), self.effort)
+            improve(portfolio, search_frames(scenario), self.effort)
             hold_back(best)
         else:
             portfolio.try_variants()
@@ -61,7 +63,7 @@ def _nothing_fits(scenario: Scenario) -> str:
     return f"no policy with recompute_rule {scenario.recompute_rule} fits {asked}"
 
 
-def shop_frames(scenario: Scenario) -> tuple[Frame, ...]:
+def search_frames(scenario: Scenario) -> tuple[Frame, ...]:
     """The frames in which the search looks beyond the policies."""
     sharings: tuple[Sharing, ...] = ("temporal", "spatial")
     if scenario.pipelines == 1 or not scenario.hop_is_wan.any():

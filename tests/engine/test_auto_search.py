@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from engine.inputs import parse
 from engine.schedule import Frame, Scenario, Search, Traversal
-from engine.schedule.searching import bench, rounds, swaps
+from engine.schedule.searching import disjunctive_search, rounds, tabu_search
 from engine.schedule.searching.arrivals import bursts, rotation
-from engine.schedule.searching.floor import floor_of, makespan_of, take_orders, time_all
+from engine.schedule.searching.builder import ScheduleBuilder
+from engine.schedule.searching.disjunctive_graph import graph_of, makespan_of, take_orders, time_all
 from engine.schedule.searching.incumbent import Incumbent
 from engine.schedule.searching.orders import limits_hold, schedule_of
 from engine.schedule.searching.portfolio import Portfolio
-from engine.schedule.searching.shop import Shop
+from engine.schedule.searching.problem import SchedulingProblem
 from engine.schedule.searching.starts import round_robin, starts
-from engine.schedule.searching.workshop import Workshop
 from engine.schedule.timing import time_ops
 from engine.schedule.traversal import straight
 from tests.engine.test_simulate_properties import scenarios
@@ -27,7 +27,7 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 @st.composite
-def workshops(draw: st.DrawFn) -> Workshop:
+def builders(draw: st.DrawFn) -> ScheduleBuilder:
     document = draw(scenarios(("auto",)))
     scenario = parse(Scenario, {**document, "recompute_rule": None, "spans": False})
     way = draw(st.sampled_from(["straight", "wave", "loop"]))
@@ -35,61 +35,59 @@ def workshops(draw: st.DrawFn) -> Workshop:
     traversal = Traversal(name=way, stages=scenario.stages, chunks=chunks)
     frame = Frame(traversal=traversal, sharing=draw(st.sampled_from(["temporal", "spatial"])))
     split = bool(np.any(scenario.times.weight)) and draw(st.booleans())
-    return Workshop(Shop(scenario=scenario, frame=frame, split=split))
+    return ScheduleBuilder(SchedulingProblem(scenario=scenario, frame=frame, split=split))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
-@given(workshops(), st.integers(0, 9), st.integers(1, 400))
-def test_moves_leave_heads_and_tails_as_if_found_anew(workshop: Workshop, seed: int, work: int) -> None:
-    plan = workshop.plan
-    workshop.insert(
-        round_robin(workshop), np.zeros((plan.pipelines, plan.microbatches), np.int64), late=False
-    )
-    floor = floor_of(plan, seed)
-    take_orders(floor, workshop.starts())
-    swaps.improve(plan, floor, swaps.FAR, 0, work)
-    found = makespan_of(floor), floor.head.copy(), floor.tail.copy()
-    assert not floor.dirty.any()
-    assert time_all(floor) == found[0]
-    exists = floor.machine >= 0
-    assert np.array_equal(floor.head[exists], found[1][exists])
-    assert np.array_equal(floor.tail[exists], found[2][exists])
+@given(builders(), st.integers(0, 9), st.integers(1, 400))
+def test_moves_leave_heads_and_tails_as_if_found_anew(builder: ScheduleBuilder, seed: int, work: int) -> None:
+    plan = builder.plan
+    builder.insert(round_robin(builder), np.zeros((plan.pipelines, plan.microbatches), np.int64), late=False)
+    graph = graph_of(plan, seed)
+    take_orders(graph, builder.starts())
+    tabu_search.improve(plan, graph, tabu_search.FAR, 0, work)
+    found = makespan_of(graph), graph.head.copy(), graph.tail.copy()
+    assert not graph.dirty.any()
+    assert time_all(graph) == found[0]
+    exists = graph.machine >= 0
+    assert np.array_equal(graph.head[exists], found[1][exists])
+    assert np.array_equal(graph.tail[exists], found[2][exists])
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
-@given(workshops(), st.booleans())
+@given(builders(), st.booleans())
 def test_what_is_served_as_it_comes_is_a_schedule_within_the_limits(
-    workshop: Workshop, forwards_first: bool
+    builder: ScheduleBuilder, forwards_first: bool
 ) -> None:
-    plan, shop = workshop.plan, workshop.shop
+    plan, problem = builder.plan, builder.problem
     release = np.zeros((plan.pipelines, plan.microbatches), np.int64)
-    makespan = workshop.serve(release, forwards_first=forwards_first)
+    makespan = builder.serve(release, forwards_first=forwards_first)
     if makespan is None:  # several chunks may wait for each other's room
-        assert shop.traversal.chunks > 1
+        assert problem.traversal.chunks > 1
         return
-    schedule = schedule_of(shop, workshop.starts())
-    assert limits_hold(shop.scenario, schedule)
-    assert time_ops(shop.scenario, schedule).makespan <= makespan * shop.tick * (1 + 1e-6)
+    schedule = schedule_of(problem, builder.starts())
+    assert limits_hold(problem.scenario, schedule)
+    assert time_ops(problem.scenario, schedule).makespan <= makespan * problem.tick * (1 + 1e-6)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
-@given(workshops(), st.randoms(use_true_random=False))
-def test_pipelines_take_shared_links_in_the_turns_asked_for(workshop: Workshop, random: Random) -> None:
-    plan, shop = workshop.plan, workshop.shop
+@given(builders(), st.randoms(use_true_random=False))
+def test_pipelines_take_shared_links_in_the_turns_asked_for(builder: ScheduleBuilder, random: Random) -> None:
+    plan, problem = builder.plan, builder.problem
     turns = np.repeat(np.arange(plan.pipelines), plan.microbatches)
     random.shuffle(turns)
-    makespan = workshop.serve(np.zeros((plan.pipelines, plan.microbatches), np.int64), turns)
+    makespan = builder.serve(np.zeros((plan.pipelines, plan.microbatches), np.int64), turns)
     if makespan is None:
-        assert shop.traversal.chunks > 1
+        assert problem.traversal.chunks > 1
         return
-    start = workshop.starts()
+    start = builder.starts()
     for machine in range(plan.machines):
         rows, pipelines = np.nonzero(plan.machine == machine)
         if plan.pipelines > 1 and sorted(pipelines) == list(range(plan.pipelines)):
             begins = start[rows, pipelines].ravel()
             owners = np.repeat(pipelines, plan.microbatches)
             assert np.array_equal(owners[np.argsort(begins, kind="stable")], turns)
-    assert limits_hold(shop.scenario, schedule_of(shop, start))
+    assert limits_hold(problem.scenario, schedule_of(problem, start))
 
 
 @given(st.integers(1, 6), st.integers(1, 30), st.integers(1, 11), st.integers(1, 9))
@@ -131,8 +129,8 @@ def test_the_large_cell_is_begun_within_one_percent_of_the_best_known() -> None:
         "pipelines": 4, "microbatches": 60, "wan": {"latency": 0, "transfer": 4},
     }  # fmt: skip
     frame = Frame(traversal=straight(60), sharing="temporal")
-    workshop = Workshop(Shop(scenario=parse(Scenario, document), frame=frame, split=False))
-    found = [start.build(workshop) for start in islice(starts(workshop), 10)]
+    builder = ScheduleBuilder(SchedulingProblem(scenario=parse(Scenario, document), frame=frame, split=False))
+    found = [start.build(builder) for start in islice(starts(builder), 10)]
     assert min(makespan for makespan in found if makespan) <= 1.01 * 436  # systems.md §1
 
 
@@ -150,26 +148,26 @@ CELL = {
 
 @pytest.mark.parametrize("asked", [1, 12, 60])
 def test_a_cancel_is_heard_within_a_slice_of_work(asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    benches: list[bench.Bench] = []
+    searches: list[disjunctive_search.DisjunctiveSearch] = []
 
-    def recorded(**fields) -> bench.Bench:
-        benches.append(bench.Bench(**fields))
-        return benches[-1]
+    def recorded(**fields) -> disjunctive_search.DisjunctiveSearch:
+        searches.append(disjunctive_search.DisjunctiveSearch(**fields))
+        return searches[-1]
 
     seen: list[int] = []
 
     def cancelled() -> bool:
-        seen.append(sum(each.work for each in benches))
+        seen.append(sum(each.work for each in searches))
         return len(seen) > asked
 
-    monkeypatch.setattr(rounds, "Bench", recorded)
-    monkeypatch.setattr(bench, "SLICE", 20_000)
+    monkeypatch.setattr(rounds, "DisjunctiveSearch", recorded)
+    monkeypatch.setattr(disjunctive_search, "SLICE", 20_000)
     scenario = parse(Scenario, CELL)
     best = Incumbent(scenario=scenario, search=Search(cancelled=cancelled))
     frames = (Frame(traversal=straight(scenario.stages), sharing="temporal"),)
     rounds.improve(Portfolio(best=best), frames, 2_000_000)
-    seen.append(sum(each.work for each in benches))
-    operations = benches[0].workshop.operations
+    seen.append(sum(each.work for each in searches))
+    operations = searches[0].builder.operations
     # A pass over all operations, a few of which build a schedule or justify it, or a slice of moves.
     assert max(np.diff(seen)) <= 20_000 + 10 * (operations + 1_000)
     assert len(seen) <= asked + 8

@@ -1,1 +1,1 @@
-"""What `auto` searches with: a scenario as a job shop, kernels that build and improve its schedules."""
+"""The search of `auto`: a scenario as a job-shop problem, and kernels that build and improve schedules."""

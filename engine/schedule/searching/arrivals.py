@@ -17,14 +17,14 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.schedule.compiled import compiled
-from engine.schedule.searching.board import UNPLACED
-from engine.schedule.searching.shop import NONE, Floats, Ints, Plan
+from engine.schedule.searching.problem import NONE, Floats, Ints, Plan
+from engine.schedule.searching.timelines import UNPLACED
 from engine.schedule.wake_tree import first_up_to, latest_up_to, set_wake, sleeping, wakes_at
 
 NEVER = 2**62
 # Ranks of what fills gaps come after all times.
 FILLS = 2**60
-# Of the machines that a shop numbers a third are GPUs, and come first (`Shop.machine_count`).
+# A third of a problem's machines are GPUs; they have the first numbers (`SchedulingProblem.machine_count`).
 LINKS_AND_GPUS = 3
 
 

@@ -6,48 +6,48 @@ allows, each operation into the best gap. The makespan never grows.
 """
 
 from engine.schedule.compiled import compiled
-from engine.schedule.searching.board import last_end, put, put_earliest, put_latest, ready
+from engine.schedule.searching.timelines import last_end, put, put_earliest, put_latest, ready
 
 
 @compiled
-def place_early(plan, board, order):
-    """Places nodes (causes first) each in its earliest gap on an empty board; returns the makespan."""
+def place_early(plan, timelines, order):
+    """Places nodes (causes first) each in its earliest gap in empty timelines; returns the makespan."""
     n, microbatches = plan.pipelines, plan.microbatches
     for i in range(len(order)):
         row, k, m = order[i] // (n * microbatches), order[i] // microbatches % n, order[i] % microbatches
-        put_earliest(plan, board, row, k, m)
-    return last_end(plan, board)
+        put_earliest(plan, timelines, row, k, m)
+    return last_end(plan, timelines)
 
 
 @compiled
-def place_late(plan, board, order, horizon):
+def place_late(plan, timelines, order, horizon):
     """Places nodes (effects first) each in its latest gap before `horizon`; returns the earliest start."""
     n, microbatches = plan.pipelines, plan.microbatches
     first = horizon
     for i in range(len(order)):
         row, k, m = order[i] // (n * microbatches), order[i] // microbatches % n, order[i] % microbatches
-        first = min(first, put_latest(plan, board, row, k, m, horizon))
+        first = min(first, put_latest(plan, timelines, row, k, m, horizon))
     return first
 
 
 @compiled
-def place_at(plan, board, order, start):
+def place_at(plan, timelines, order, start):
     """Places nodes where `start` says."""
     n, microbatches = plan.pipelines, plan.microbatches
     for i in range(len(order)):
         row, k, m = order[i] // (n * microbatches), order[i] // microbatches % n, order[i] % microbatches
-        put(plan, board, row, k, m, start[row, k, m])
+        put(plan, timelines, row, k, m, start[row, k, m])
 
 
 @compiled
-def _lift(plan, board, row, k, m, gates):
+def _lift(plan, timelines, row, k, m, gates):
     if plan.machine[row, k] >= 0:
-        board.start[row, k, m] = max(board.start[row, k, m], ready(plan, board, row, k, m, gates))
+        timelines.start[row, k, m] = max(timelines.start[row, k, m], ready(plan, timelines, row, k, m, gates))
 
 
 @compiled
-def lift(plan, board, gates):
-    """Raises the starts on the board to what precedence alone demands: sorted, causes come first then.
+def lift(plan, timelines, gates):
+    """Raises each start to the earliest time that precedence alone allows; sorted, causes then come first.
 
     gates : whether the limits count, as dealt out to places.
     """
@@ -55,11 +55,11 @@ def lift(plan, board, gates):
     for m in range(plan.microbatches):
         for k in range(plan.pipelines):
             for v in range(last):
-                _lift(plan, board, v, k, m, gates)
-                _lift(plan, board, 4 * plan.places + v, k, m, gates)
+                _lift(plan, timelines, v, k, m, gates)
+                _lift(plan, timelines, 4 * plan.places + v, k, m, gates)
             for v in range(last, -1, -1):
                 if v < last:
-                    _lift(plan, board, 4 * plan.places + last + v, k, m, gates)
-                _lift(plan, board, plan.places + v, k, m, gates)
-                _lift(plan, board, 2 * plan.places + v, k, m, gates)
-                _lift(plan, board, 3 * plan.places + v, k, m, gates)
+                    _lift(plan, timelines, 4 * plan.places + last + v, k, m, gates)
+                _lift(plan, timelines, plan.places + v, k, m, gates)
+                _lift(plan, timelines, 2 * plan.places + v, k, m, gates)
+                _lift(plan, timelines, 3 * plan.places + v, k, m, gates)

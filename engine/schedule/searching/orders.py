@@ -1,83 +1,83 @@
-"""From starts of a shop's operations to a Schedule, and back."""
+"""Converts starts of a problem's operations to a Schedule, and back."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.schedule.ir import NO_OP, OpKind, Schedule
 from engine.schedule.scenario import Scenario
-from engine.schedule.searching.board import UNPLACED
-from engine.schedule.searching.shop import Ints, Shop
+from engine.schedule.searching.problem import Ints, SchedulingProblem
+from engine.schedule.searching.timelines import UNPLACED
 from engine.schedule.timing import Timing
 from engine.schedule.traversal import WITHIN_STAGE
 
 Codes = NDArray[np.int32]
 
 
-def schedule_of(shop: Shop, start: Ints) -> Schedule:
-    """The order of ops and transfers in which the operations start; shape of `start` as in `Board`.
+def schedule_of(problem: SchedulingProblem, start: Ints) -> Schedule:
+    """The order in which ops and transfers start; shape of `start` as in `MachineTimelines`.
 
     Raises
     ------
     ValueError
         An operation has not been placed.
     """
-    if np.any(start[shop.exists] == UNPLACED):
+    if np.any(start[problem.exists] == UNPLACED):
         raise ValueError("not every operation has been placed")
-    copies = shop.scenario.pipelines if shop.pipelines == 1 else 1
-    ops = np.stack([_gpu_orders(shop, start, k) for k in range(shop.pipelines)])
+    copies = problem.scenario.pipelines if problem.pipelines == 1 else 1
+    ops = np.stack([_gpu_orders(problem, start, k) for k in range(problem.pipelines)])
     return Schedule(
-        microbatches=shop.scenario.microbatches,
-        traversal=shop.traversal,
+        microbatches=problem.scenario.microbatches,
+        traversal=problem.traversal,
         ops=np.repeat(ops, copies, axis=0),
-        sharing=shop.frame.sharing,
-        link_order=_link_orders(shop, start),
+        sharing=problem.frame.sharing,
+        link_order=_link_orders(problem, start),
         recompute_gate="none",
     )
 
 
-def _gpu_orders(shop: Shop, start: Ints, k: int) -> Codes:
+def _gpu_orders(problem: SchedulingProblem, start: Ints, k: int) -> Codes:
     """Op codes of one pipeline, shape (stages, longest)."""
-    m = np.arange(shop.scenario.microbatches)
-    last = shop.rows.places - 1
-    when: list[list[Ints]] = [[] for _ in range(shop.scenario.stages)]
-    codes: list[list[Ints]] = [[] for _ in range(shop.scenario.stages)]
-    for row in np.flatnonzero(shop.exists[: shop.rows.crossing]).tolist():
-        kind, v = divmod(row, shop.rows.places)
-        stage, chunk = shop.traversal.places[v]
+    m = np.arange(problem.scenario.microbatches)
+    last = problem.rows.places - 1
+    when: list[list[Ints]] = [[] for _ in range(problem.scenario.stages)]
+    codes: list[list[Ints]] = [[] for _ in range(problem.scenario.stages)]
+    for row in np.flatnonzero(problem.exists[: problem.rows.crossing]).tolist():
+        kind, v = divmod(row, problem.rows.places)
+        stage, chunk = problem.traversal.places[v]
         code = (chunk * len(m) + m) * 4
-        kinds = (OpKind.F, OpKind.B) if row == shop.rows.backward + last else (OpKind(kind),)
+        kinds = (OpKind.F, OpKind.B) if row == problem.rows.backward + last else (OpKind(kind),)
         for part in kinds:
             # A W that takes no time comes before what starts with it.
-            when[stage].append(2 * start[row, k] + (shop.plan.duration[row] > 0))
+            when[stage].append(2 * start[row, k] + (problem.plan.duration[row] > 0))
             codes[stage].append(code + part)
     longest = max(sum(map(len, parts)) for parts in codes)
-    table = np.full((shop.scenario.stages, longest), NO_OP, dtype=np.int32)
+    table = np.full((problem.scenario.stages, longest), NO_OP, dtype=np.int32)
     for stage, parts in enumerate(codes):
         order = np.argsort(np.concatenate(when[stage]), kind="stable")
         table[stage, : len(order)] = np.concatenate(parts)[order]
     return table
 
 
-def _link_orders(shop: Shop, start: Ints) -> dict[tuple[int, int], Codes]:
+def _link_orders(problem: SchedulingProblem, start: Ints) -> dict[tuple[int, int], Codes]:
     """Order on every link that is shared, and on every other where a list may say it.
 
     Under temporal sharing a listed link is a shared one, so there the others send in the order of their ops.
     """
-    traversal, n = shop.traversal, shop.scenario.pipelines
-    of = np.arange(n) % shop.pipelines
-    m = np.arange(shop.scenario.microbatches)
+    traversal, n = problem.traversal, problem.scenario.pipelines
+    of = np.arange(n) % problem.pipelines
+    m = np.arange(problem.scenario.microbatches)
     when: dict[tuple[int, int], list[Ints]] = {}
     codes: dict[tuple[int, int], list[Ints]] = {}
     for edge in np.flatnonzero(traversal.hop_of != WITHIN_STAGE).tolist():
         hop, direction = int(traversal.hop_of[edge]), int(traversal.direction_of[edge])
-        if not shop.shared[hop] and shop.frame.sharing == "temporal":
+        if not problem.shared[hop] and problem.frame.sharing == "temporal":
             continue
         for payload, way in enumerate((direction, 1 - direction)):
             link = (hop, hop + 1) if way == 0 else (hop + 1, hop)
             sent = (np.arange(n)[:, None] * traversal.chunks + traversal.places[edge + payload][1]) * len(
                 m
             ) + m
-            when.setdefault(link, []).append(_sent(shop, start, edge, payload)[of].ravel())
+            when.setdefault(link, []).append(_sent(problem, start, edge, payload)[of].ravel())
             codes.setdefault(link, []).append(sent.ravel())
     return {
         link: np.concatenate(parts)[np.argsort(np.concatenate(when[link]), kind="stable")].astype(np.int32)
@@ -85,35 +85,35 @@ def _link_orders(shop: Shop, start: Ints) -> dict[tuple[int, int], Codes]:
     }
 
 
-def _sent(shop: Shop, start: Ints, edge: int, payload: int) -> Ints:
+def _sent(problem: SchedulingProblem, start: Ints, edge: int, payload: int) -> Ints:
     """When crossings of an edge begin, shape (pipelines, microbatches); at once where they take no time."""
-    rows = shop.rows
+    rows = problem.rows
     row = rows.crossing + payload * (rows.places - 1) + edge
-    if shop.exists[row]:
+    if problem.exists[row]:
         return start[row]
     made = rows.backward + edge + 1 if payload else edge
-    return start[made] + shop.plan.duration[made]
+    return start[made] + problem.plan.duration[made]
 
 
-def keys_of(shop: Shop, schedule: Schedule, timing: Timing) -> Ints:
-    """The starts of a timed Schedule's operations in ticks, to place the shop's in their order.
+def keys_of(problem: SchedulingProblem, schedule: Schedule, timing: Timing) -> Ints:
+    """Starts of a timed schedule's operations in ticks; sorting by them gives the schedule's order.
 
-    An R that the schedule leaves out has none.
+    An R that the schedule leaves out is UNPLACED.
     """
-    plan, rows = shop.plan, shop.rows
+    plan, rows = problem.plan, problem.rows
     start = np.full((len(plan.duration), plan.pipelines, plan.microbatches), UNPLACED, dtype=np.int64)
-    k, s, i = np.nonzero(schedule.ops[: shop.pipelines] != NO_OP)
+    k, s, i = np.nonzero(schedule.ops[: problem.pipelines] != NO_OP)
     code = schedule.ops[k, s, i]
     chunk, m = np.divmod(code >> 2, schedule.microbatches)
-    start[(code & 3) * rows.places + schedule.traversal.place_of[s, chunk], k, m] = shop.ticks(
+    start[(code & 3) * rows.places + schedule.traversal.place_of[s, chunk], k, m] = problem.ticks(
         timing.op_start[k, s, i]
     )
     # F and B of the last place are one operation.
     both = rows.backward + rows.places - 1
-    start[both] = np.maximum(0, start[both] - shop.ticks(shop.row_times[rows.places - 1 : rows.places]))
-    sent = timing.transfer_start[:, :, : shop.pipelines].reshape(-1, *start.shape[1:])
-    crosses = shop.exists[rows.crossing :]
-    start[rows.crossing :][crosses] = shop.ticks(sent[crosses])
+    start[both] = np.maximum(0, start[both] - problem.ticks(problem.row_times[rows.places - 1 : rows.places]))
+    sent = timing.transfer_start[:, :, : problem.pipelines].reshape(-1, *start.shape[1:])
+    crosses = problem.exists[rows.crossing :]
+    start[rows.crossing :][crosses] = problem.ticks(sent[crosses])
     return start
 
 

@@ -7,7 +7,7 @@ justification.
 """
 
 from engine.schedule.compiled import compiled
-from engine.schedule.searching.board import UNPLACED, earliest, latest, occupy, ready
+from engine.schedule.searching.timelines import UNPLACED, earliest, latest, occupy, ready
 
 TURNS = 4
 FULL = -(2**62)
@@ -89,8 +89,8 @@ def _chain(plan, ring, k, release, period, late):
 
 
 @compiled
-def insert_periodic(plan, ring, board, pipelines, release, period, late):
-    """Puts the starts of a periodic schedule on an empty board (not its intervals); returns whether it fits.
+def insert_periodic(plan, ring, timelines, pipelines, release, period, late):
+    """Writes the starts of a periodic schedule (not its intervals) to `timelines`; returns whether it fits.
 
     pipelines : in order of insertion.  release : (pipelines,).  period : ticks between microbatches.
     The limits are not looked at: `lift` and placing again in this order bring them in.
@@ -108,5 +108,5 @@ def insert_periodic(plan, ring, board, pipelines, release, period, late):
             if ring.start[row, k, 0] == UNPLACED:
                 continue
             for m in range(plan.microbatches):
-                board.start[row, k, m] = ring.start[row, k, 0] + m * period
+                timelines.start[row, k, m] = ring.start[row, k, 0] + m * period
     return True

@@ -7,8 +7,8 @@ from math import gcd
 import numpy as np
 
 from engine.schedule.searching.arrivals import bursts, rotation
-from engine.schedule.searching.shop import Ints
-from engine.schedule.searching.workshop import Workshop
+from engine.schedule.searching.builder import ScheduleBuilder
+from engine.schedule.searching.problem import Ints
 
 # How much later each pipeline starts than the one before, and each microbatch, in cycles.
 STAGGERS = (0.0, 0.25, 0.5, 1.0)
@@ -21,97 +21,99 @@ MOST_SHIFTS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One way to build a schedule; `build` leaves it on the workshop's board."""
+    """A way to build a schedule from nothing; `build` leaves it in the builder's timelines."""
 
     idea: str
-    build: Callable[[Workshop], int | None]
+    build: Callable[[ScheduleBuilder], int | None]
 
 
-def starts(workshop: Workshop) -> Iterator[Start]:
+def starts(builder: ScheduleBuilder) -> Iterator[Start]:
     """All of them, the most promising first."""
-    yield _served(workshop, 1, 1)
-    n = workshop.plan.pipelines
+    yield _served(builder, 1, 1)
+    n = builder.plan.pipelines
     for shift in range(n, n + MOST_SHIFTS * (n - 1), n - 1) if n > 1 else ():
         for growth in (0, n - 1):
-            yield _rotating(workshop, shift, growth)
+            yield _rotating(builder, shift, growth)
     for burst in range(2, MOST_BURSTS + 1) if n > 1 else ():
         for turns in sorted({n - 1, n + 1, 2 * n - 1} - {1}):
             if gcd(turns, burst) == 1:
-                yield _served(workshop, turns, burst)
-                yield _served(workshop, turns, burst, strict=True)
+                yield _served(builder, turns, burst)
+                yield _served(builder, turns, burst, strict=True)
     for stagger in STAGGERS:
         for pace in PACES:
             for late in (False, True):
-                yield _chains(workshop, round_robin(workshop), "in turn", stagger, pace, late=late)
+                yield _chains(builder, round_robin(builder), "in turn", stagger, pace, late=late)
     for late in (False, True):
-        yield _chains(workshop, one_by_one(workshop), "pipeline by pipeline", 0.0, 0.0, late=late)
+        yield _chains(builder, one_by_one(builder), "pipeline by pipeline", 0.0, 0.0, late=late)
     for stagger in STAGGERS:
         for late in (False, True):
-            yield _periodic(workshop, stagger, late=late)
+            yield _periodic(builder, stagger, late=late)
 
 
-def round_robin(workshop: Workshop) -> Ints:
+def round_robin(builder: ScheduleBuilder) -> Ints:
     """Microbatch by microbatch, the pipelines in turn."""
-    n, m = workshop.plan.pipelines, workshop.plan.microbatches
+    n, m = builder.plan.pipelines, builder.plan.microbatches
     return np.arange(n * m).reshape(n, m).T.ravel().copy()
 
 
-def one_by_one(workshop: Workshop) -> Ints:
+def one_by_one(builder: ScheduleBuilder) -> Ints:
     """All microbatches of a pipeline, then the next pipeline."""
-    return np.arange(workshop.plan.pipelines * workshop.plan.microbatches)
+    return np.arange(builder.plan.pipelines * builder.plan.microbatches)
 
 
-def cycle(workshop: Workshop) -> int:
+def cycle(builder: ScheduleBuilder) -> int:
     """Most work that one microbatch of each pipeline brings to any machine, in ticks."""
-    rows = np.flatnonzero(workshop.shop.exists)
-    machine = workshop.plan.machine[rows]
-    work = np.broadcast_to(workshop.plan.duration[rows][:, None], machine.shape)
+    rows = np.flatnonzero(builder.problem.exists)
+    machine = builder.plan.machine[rows]
+    work = np.broadcast_to(builder.plan.duration[rows][:, None], machine.shape)
     return round(np.bincount(machine.ravel(), weights=work.ravel()).max())
 
 
-def _release(workshop: Workshop, stagger: float, pace: float) -> Ints:
-    n, m = workshop.plan.pipelines, workshop.plan.microbatches
-    turn = cycle(workshop)
+def _release(builder: ScheduleBuilder, stagger: float, pace: float) -> Ints:
+    n, m = builder.plan.pipelines, builder.plan.microbatches
+    turn = cycle(builder)
     return (np.arange(n) * round(stagger * turn))[:, None] + np.arange(m) * round(pace * turn)
 
 
-def _chains(workshop: Workshop, order: Ints, way: str, stagger: float, pace: float, *, late: bool) -> Start:
+def _chains(
+    builder: ScheduleBuilder, order: Ints, way: str, stagger: float, pace: float, *, late: bool
+) -> Start:
     idea = f"whole chains in the earliest gaps, {way}" + _how(stagger, pace, late=late)
-    release = _release(workshop, stagger, pace)
-    return Start(idea=idea, build=lambda shop: shop.insert(order, release, late=late))
+    release = _release(builder, stagger, pace)
+    return Start(idea=idea, build=lambda builder: builder.insert(order, release, late=late))
 
 
-def _served(workshop: Workshop, pace: int, burst: int, *, strict: bool = False) -> Start:
-    n, m = workshop.plan.pipelines, workshop.plan.microbatches
+def _served(builder: ScheduleBuilder, pace: int, burst: int, *, strict: bool = False) -> Start:
+    n, m = builder.plan.pipelines, builder.plan.microbatches
     entered = bursts(n, m, pace, burst)
-    release = np.round(entered * (cycle(workshop) / n)).astype(np.int64)
+    release = np.round(entered * (cycle(builder) / n)).astype(np.int64)
     turns = np.argsort(entered.ravel(), kind="stable") // m if strict else None
     way = "links in strict turns" if strict else "first come, first served"
     how = "" if burst == 1 else f", bursts of {burst}, every {pace} turns"
-    return Start(idea=way + how, build=lambda shop: shop.serve(release, turns))
+    return Start(idea=way + how, build=lambda builder: builder.serve(release, turns))
 
 
-def _rotating(workshop: Workshop, shift: int, growth: int) -> Start:
+def _rotating(builder: ScheduleBuilder, shift: int, growth: int) -> Start:
     """Shifts of `shift` turns in the first half; then longer ones, as less is still to be met further on."""
-    n, m = workshop.plan.pipelines, workshop.plan.microbatches
+    n, m = builder.plan.pipelines, builder.plan.microbatches
     half = -(-n * m // (2 * shift))
     entered = rotation(n, m, [shift] * half + [shift + growth])
-    release = np.round(entered * (cycle(workshop) / n)).astype(np.int64)
+    release = np.round(entered * (cycle(builder) / n)).astype(np.int64)
     how = f", growing by {growth}" if growth else ""
     idea = f"forwards first, one pipeline at rest, shifts of {shift} turns{how}"
-    return Start(idea=idea, build=lambda shop: shop.serve(release, forwards_first=True))
+    return Start(idea=idea, build=lambda builder: builder.serve(release, forwards_first=True))
 
 
-def _periodic(workshop: Workshop, stagger: float, *, late: bool) -> Start:
-    n = workshop.plan.pipelines
-    turn = cycle(workshop)
+def _periodic(builder: ScheduleBuilder, stagger: float, *, late: bool) -> Start:
+    n = builder.plan.pipelines
+    turn = cycle(builder)
     release = np.arange(n) * round(stagger * turn)
 
-    def build(shop: Workshop) -> int | None:
+    def build(builder: ScheduleBuilder) -> int | None:
         order = np.arange(n)
         # The machine with most work sets the period; where phases do not fit it, a longer one may.
         for period in (turn, turn + turn // 8 + 1, turn + turn // 4 + 2):
-            makespan = shop.insert_periodic(order, release, period, late=late)
+            makespan = builder.insert_periodic(order, release, period, late=late)
             if makespan is not None:
                 return makespan
         return None

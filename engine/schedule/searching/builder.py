@@ -1,4 +1,4 @@
-"""One shop with its board: builds schedules, justifies them, and counts the work."""
+"""Builds schedules of one problem, justifies them, and counts the work."""
 
 from collections.abc import Callable
 
@@ -6,30 +6,30 @@ import numpy as np
 
 from engine.schedule.ir import Schedule
 from engine.schedule.searching import arrivals, chains, justify, ring
-from engine.schedule.searching.board import UNPLACED, Board, board_of, clear, last_end
 from engine.schedule.searching.orders import schedule_of
-from engine.schedule.searching.shop import Ints, Shop
+from engine.schedule.searching.problem import Ints, SchedulingProblem
+from engine.schedule.searching.timelines import UNPLACED, MachineTimelines, clear, empty_timelines, last_end
 
-# A pass over the shop costs its operations and, in the interpreter, about as much as these.
+# The interpreter's share of a pass costs about as much as this many operations.
 PASS_OVERHEAD = 1_000
 
 
-class Workshop:
-    """Holds one tentative schedule: the starts on its board.
+class ScheduleBuilder:
+    """Holds one tentative schedule in its timelines.
 
     over : asked before each round of justification, which ends where it says so.
     work : operations placed so far, over all passes; what an evaluation budget is counted in.
     """
 
-    def __init__(self, shop: Shop, over: Callable[[], object] = lambda: None) -> None:
-        self.shop = shop
+    def __init__(self, problem: SchedulingProblem, over: Callable[[], object] = lambda: None) -> None:
+        self.problem = problem
         self.over = over
-        self.plan = shop.plan
-        self.board: Board = board_of(self.plan)
+        self.plan = problem.plan
+        self.timelines: MachineTimelines = empty_timelines(self.plan)
         self.work = 0
-        self._ring: Board | None = None
+        self._ring: MachineTimelines | None = None
         n, m = self.plan.pipelines, self.plan.microbatches
-        self._rows = np.flatnonzero(shop.exists)
+        self._rows = np.flatnonzero(problem.exists)
         nodes = (self._rows[:, None, None] * n + np.arange(n)[:, None]) * m + np.arange(m)
         self._nodes: Ints = nodes.ravel()
         self._length = self.plan.duration[self._rows][:, None, None]
@@ -40,26 +40,26 @@ class Workshop:
 
     def starts(self) -> Ints:
         """A copy of the starts, shape (rows, pipelines, microbatches)."""
-        return self.board.start.copy()
+        return self.timelines.start.copy()
 
     def schedule(self) -> Schedule:
-        """The schedule on the board."""
-        return schedule_of(self.shop, self.board.start)
+        """The schedule that the timelines hold."""
+        return schedule_of(self.problem, self.timelines.start)
 
     def insert(self, order: Ints, release: Ints, *, late: bool) -> int:
         """Whole chains in `order` (``pipeline · M + microbatch``); returns the makespan."""
-        clear(self.board)
-        chains.insert_chains(self.plan, self.board, order, release, late)
+        clear(self.timelines)
+        chains.insert_chains(self.plan, self.timelines, order, release, late)
         return self._settle()
 
     def insert_periodic(self, order: Ints, release: Ints, period: int, *, late: bool) -> int | None:
         """A periodic schedule; None where it does not fit the period."""
         if self._ring is None:
-            self._ring = board_of(self.plan, 1, ring.TURNS)
+            self._ring = empty_timelines(self.plan, 1, ring.TURNS)
         clear(self._ring)
-        clear(self.board)
+        clear(self.timelines)
         self._count()
-        if not ring.insert_periodic(self.plan, self._ring, self.board, order, release, period, late):
+        if not ring.insert_periodic(self.plan, self._ring, self.timelines, order, release, period, late):
             return None
         return self._settle()
 
@@ -69,15 +69,15 @@ class Workshop:
         turns : the pipelines in the order in which they take links that they share, None: as they come.
         forwards_first : F goes before a B that came little earlier.
         """
-        clear(self.board)
+        clear(self.timelines)
         self._count()
         queues = arrivals.queues_of(self.plan, release, turns, forwards_first=forwards_first)
-        served = arrivals.serve(self.plan, self.board.start, queues, self.operations)
-        return int(last_end(self.plan, self.board)) if served == self.operations else None
+        served = arrivals.serve(self.plan, self.timelines.start, queues, self.operations)
+        return int(last_end(self.plan, self.timelines)) if served == self.operations else None
 
     def place(self, keys: Ints) -> int:
         """Every operation into its earliest gap, in the order of `keys` (shaped as starts)."""
-        self.board.start[:] = keys
+        self.timelines.start[:] = keys
         return self._settle()
 
     def justify(self, makespan: int, rounds: int) -> int:
@@ -86,8 +86,8 @@ class Workshop:
             if self.over():
                 break
             order = self._order(by_end=True)
-            clear(self.board)
-            justify.place_late(self.plan, self.board, order, makespan)
+            clear(self.timelines)
+            justify.place_late(self.plan, self.timelines, order, makespan)
             self._count()
             before, makespan = makespan, self._place_early()
             if makespan >= before:
@@ -96,41 +96,41 @@ class Workshop:
 
     def delay_forwards(self, start: Ints, makespan: int) -> None:
         """Moves F, R and activations of `start` as late as the B's allow: less is held, no time lost."""
-        self.board.start[:] = start
+        self.timelines.start[:] = start
         order = self._order(by_end=True)
         row = order // (self.plan.pipelines * self.plan.microbatches)
         places, edges = self.plan.places, self.plan.places - 1
         moves = (row < 2 * places) | ((row >= 4 * places) & (row < 4 * places + edges))
-        clear(self.board)
-        justify.place_at(self.plan, self.board, order[~moves], start)
-        justify.place_late(self.plan, self.board, order[moves], makespan)
+        clear(self.timelines)
+        justify.place_at(self.plan, self.timelines, order[~moves], start)
+        justify.place_late(self.plan, self.timelines, order[moves], makespan)
         self._count()
 
     def in_order(self, keys: Ints) -> None:
-        """Leaves `keys` on the board, microbatches in order and causes first; gaps are not looked for."""
+        """Sets the starts to `keys`, microbatches in order and causes first, without a search for gaps."""
         missing = bool(np.any(keys[self._rows] == UNPLACED))
-        self.board.start[:] = keys
-        self.board.start.sort(axis=2)
+        self.timelines.start[:] = keys
+        self.timelines.start.sort(axis=2)
         # An R that is not there yet must find its place within the limits.
-        justify.lift(self.plan, self.board, missing)
+        justify.lift(self.plan, self.timelines, missing)
         self._count()
 
     def _settle(self) -> int:
         """Starts in microbatch order, then causes first, then each in its earliest gap."""
-        self.board.start.sort(axis=2)
-        justify.lift(self.plan, self.board, True)
+        self.timelines.start.sort(axis=2)
+        justify.lift(self.plan, self.timelines, True)
         self._count()
         return self._place_early()
 
     def _place_early(self) -> int:
         order = self._order(by_end=False)
-        clear(self.board)
+        clear(self.timelines)
         self._count()
-        return int(justify.place_early(self.plan, self.board, order))
+        return int(justify.place_early(self.plan, self.timelines, order))
 
     def _order(self, *, by_end: bool) -> Ints:
         """Nodes by start, or backward by end. A W that takes no time comes before what starts with it."""
-        start = self.board.start[self._rows]
+        start = self.timelines.start[self._rows]
         keys = 2 * (start + self._length) + (self._length == 0) if by_end else 2 * start + (self._length > 0)
         order = self._nodes[np.argsort(keys.ravel(), kind="stable")]
         return np.ascontiguousarray(order[::-1]) if by_end else order

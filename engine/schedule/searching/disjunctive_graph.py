@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.schedule.compiled import compiled
-from engine.schedule.searching.board import UNPLACED
-from engine.schedule.searching.shop import NONE, Ints, Plan
+from engine.schedule.searching.problem import NONE, Ints, Plan
+from engine.schedule.searching.timelines import UNPLACED
 
 TABU_SLOTS = 1 << 14
 MOST_MOVES = 64
@@ -20,7 +20,7 @@ MOST_MOVES = 64
 Bytes = NDArray[np.uint8]
 
 
-class Floor(NamedTuple):
+class DisjunctiveGraph(NamedTuple):
     """Orders on all machines, and when everything runs in them. Nodes are (row, pipeline, microbatch)."""
 
     before: Ints  # (nodes, 2), nodes that must have ended, −1: none
@@ -50,8 +50,8 @@ class Floor(NamedTuple):
     visited: Ints  # (1,), nodes looked at so far: what the work is counted in
 
 
-def floor_of(plan: Plan, seed: int) -> Floor:
-    """A floor without orders."""
+def graph_of(plan: Plan, seed: int) -> DisjunctiveGraph:
+    """The graph of a problem, its machines still without orders."""
     rows, n, m = len(plan.duration), plan.pipelines, plan.microbatches
     nodes = rows * n * m
     exists = np.repeat((plan.machine >= 0).ravel(), m)
@@ -67,7 +67,7 @@ def floor_of(plan: Plan, seed: int) -> Floor:
         return np.ascontiguousarray(np.repeat(of_row, n * m, axis=0))
 
     operations = int(exists.sum())
-    return Floor(
+    return DisjunctiveGraph(
         before=spread(plan.before),
         before_lag=every(plan.before_lag),
         after=spread(plan.after),
@@ -94,269 +94,269 @@ def floor_of(plan: Plan, seed: int) -> Floor:
     )
 
 
-def take_orders(floor: Floor, start: Ints) -> None:
+def take_orders(graph: DisjunctiveGraph, start: Ints) -> None:
     """Sets the orders to those of `start`, shape (rows, pipelines, microbatches)."""
     # A W that takes no time comes before what starts with it.
-    times = 2 * start.ravel() + (floor.length > 0)
-    nodes = np.flatnonzero(floor.machine >= 0)
-    nodes = nodes[np.lexsort((times[nodes], floor.machine[nodes]))]
-    machine = floor.machine[nodes]
+    times = 2 * start.ravel() + (graph.length > 0)
+    nodes = np.flatnonzero(graph.machine >= 0)
+    nodes = nodes[np.lexsort((times[nodes], graph.machine[nodes]))]
+    machine = graph.machine[nodes]
     first = np.searchsorted(machine, machine)
-    floor.order[:] = NONE
-    floor.at[nodes] = np.arange(len(nodes)) - first
-    floor.order[machine, floor.at[nodes]] = nodes
-    floor.used[:] = np.bincount(machine, minlength=len(floor.used))
+    graph.order[:] = NONE
+    graph.at[nodes] = np.arange(len(nodes)) - first
+    graph.order[machine, graph.at[nodes]] = nodes
+    graph.used[:] = np.bincount(machine, minlength=len(graph.used))
 
 
 @compiled
-def left_of(floor, node):
+def left_of(graph, node):
     """The node before it on its machine, −1 where it is the first."""
-    at = floor.at[node]
-    return floor.order[floor.machine[node], at - 1] if at > 0 else -1
+    at = graph.at[node]
+    return graph.order[graph.machine[node], at - 1] if at > 0 else -1
 
 
 @compiled
-def right_of(floor, node):
-    machine, at = floor.machine[node], floor.at[node] + 1
-    return floor.order[machine, at] if at < floor.used[machine] else -1
+def right_of(graph, node):
+    machine, at = graph.machine[node], graph.at[node] + 1
+    return graph.order[machine, at] if at < graph.used[machine] else -1
 
 
 @compiled
-def inputs(floor, node):
+def inputs(graph, node):
     """When all that `node` needs from other machines is there."""
     time = 0
     for i in range(2):
-        other = floor.before[node, i]
+        other = graph.before[node, i]
         if other >= 0:
-            time = max(time, floor.head[other] + floor.length[other] + floor.before_lag[node, i])
+            time = max(time, graph.head[other] + graph.length[other] + graph.before_lag[node, i])
     return time
 
 
 @compiled
-def outputs(floor, node):
+def outputs(graph, node):
     """Longest way from its end to the end of all, over other machines."""
     way = 0
     for i in range(2):
-        other = floor.after[node, i]
+        other = graph.after[node, i]
         if other >= 0:
-            way = max(way, floor.after_lag[node, i] + floor.length[other] + floor.tail[other])
+            way = max(way, graph.after_lag[node, i] + graph.length[other] + graph.tail[other])
     return way
 
 
 @compiled
-def _sort(floor):
+def _sort(graph):
     """Puts the nodes into `topological`; returns how many: where some are missing, they wait in a circle."""
     count = 0
-    for node in range(len(floor.machine)):
-        if floor.machine[node] < 0:
+    for node in range(len(graph.machine)):
+        if graph.machine[node] < 0:
             continue
-        degree = 1 if floor.at[node] > 0 else 0
+        degree = 1 if graph.at[node] > 0 else 0
         for i in range(2):
-            if floor.before[node, i] >= 0:
+            if graph.before[node, i] >= 0:
                 degree += 1
-        floor.degree[node] = degree
+        graph.degree[node] = degree
         if degree == 0:
-            floor.topological[count] = node
+            graph.topological[count] = node
             count += 1
     i = 0
     while i < count:
-        node = floor.topological[i]
+        node = graph.topological[i]
         i += 1
-        right = right_of(floor, node)
+        right = right_of(graph, node)
         for j in range(3):
-            other = right if j == 2 else floor.after[node, j]
+            other = right if j == 2 else graph.after[node, j]
             if other >= 0:
-                floor.degree[other] -= 1
-                if floor.degree[other] == 0:
-                    floor.topological[count] = other
+                graph.degree[other] -= 1
+                if graph.degree[other] == 0:
+                    graph.topological[count] = other
                     count += 1
     return count
 
 
 @compiled
-def time_all(floor):
+def time_all(graph):
     """Finds heads and tails; returns the makespan, −1 where nodes wait in a circle."""
-    total = len(floor.topological)
-    floor.visited[0] += total
-    if _sort(floor) < total:
+    total = len(graph.topological)
+    graph.visited[0] += total
+    if _sort(graph) < total:
         return -1
     makespan = 0
     for i in range(total):
-        node = floor.topological[i]
-        floor.position[node] = i
-        left = left_of(floor, node)
-        time = inputs(floor, node)
+        node = graph.topological[i]
+        graph.position[node] = i
+        left = left_of(graph, node)
+        time = inputs(graph, node)
         if left >= 0:
-            time = max(time, floor.head[left] + floor.length[left])
-        floor.head[node] = time
-        makespan = max(makespan, time + floor.length[node])
+            time = max(time, graph.head[left] + graph.length[left])
+        graph.head[node] = time
+        makespan = max(makespan, time + graph.length[node])
     for i in range(total - 1, -1, -1):
-        node = floor.topological[i]
-        right = right_of(floor, node)
-        way = outputs(floor, node)
+        node = graph.topological[i]
+        right = right_of(graph, node)
+        way = outputs(graph, node)
         if right >= 0:
-            way = max(way, floor.length[right] + floor.tail[right])
-        floor.tail[node] = way
+            way = max(way, graph.length[right] + graph.tail[right])
+        graph.tail[node] = way
     return makespan
 
 
 @compiled
-def makespan_of(floor):
+def makespan_of(graph):
     """The last end of all."""
     makespan = 0
-    for machine in range(len(floor.used)):
-        if floor.used[machine] > 0:
-            node = floor.order[machine, floor.used[machine] - 1]
-            makespan = max(makespan, floor.head[node] + floor.length[node])
+    for machine in range(len(graph.used)):
+        if graph.used[machine] > 0:
+            node = graph.order[machine, graph.used[machine] - 1]
+            makespan = max(makespan, graph.head[node] + graph.length[node])
     return makespan
 
 
 @compiled
-def _turn(floor, node, goal, after):
+def _turn(graph, node, goal, after):
     """Puts `node` next to `goal` in its machine's order."""
-    machine = floor.machine[node]
-    order = floor.order[machine]
-    at, to = floor.at[node], floor.at[goal]
+    machine = graph.machine[node]
+    order = graph.order[machine]
+    at, to = graph.at[node], graph.at[goal]
     way = 1 if after else -1
     while at != to:
         order[at] = order[at + way]
-        floor.at[order[at]] = at
+        graph.at[order[at]] = at
         at += way
     order[to] = node
-    floor.at[node] = to
+    graph.at[node] = to
 
 
 @compiled
-def _is_marked(floor, node, stamp):
-    return node >= 0 and floor.degree[node] == stamp
+def _is_marked(graph, node, stamp):
+    return node >= 0 and graph.degree[node] == stamp
 
 
 @compiled
-def _leads_on(floor, node, after, stamp):
+def _leads_on(graph, node, after, stamp):
     """Whether a marked node leads to this one (`after`), or this one to a marked one."""
-    beside = left_of(floor, node) if after else right_of(floor, node)
-    if _is_marked(floor, beside, stamp):
+    beside = left_of(graph, node) if after else right_of(graph, node)
+    if _is_marked(graph, beside, stamp):
         return True
     for i in range(2):
-        other = floor.before[node, i] if after else floor.after[node, i]
-        if _is_marked(floor, other, stamp):
+        other = graph.before[node, i] if after else graph.after[node, i]
+        if _is_marked(graph, other, stamp):
             return True
     return False
 
 
 @compiled
-def _reorder(floor, node, goal, after):
+def _reorder(graph, node, goal, after):
     """Moves `node`, and what goes with it, past `goal` in `topological`; False where they wait in a circle.
 
     What goes with it are, in the window between the two, all that it leads to (or that lead to it).
     """
-    stamp = -1 - floor.step[0]
+    stamp = -1 - graph.step[0]
     way = 1 if after else -1
-    begin, end = floor.position[node], floor.position[goal]
-    floor.degree[node] = stamp
+    begin, end = graph.position[node], graph.position[goal]
+    graph.degree[node] = stamp
     count = 0
     i = begin
     while i != end + way:
-        other = floor.topological[i]
-        if other == node or _leads_on(floor, other, after, stamp):
+        other = graph.topological[i]
+        if other == node or _leads_on(graph, other, after, stamp):
             if other == goal:
                 return False
-            floor.degree[other] = stamp
-            floor.path[count] = other
+            graph.degree[other] = stamp
+            graph.path[count] = other
             count += 1
         i += way
     free, i = begin, begin
     while i != end + way:
-        other = floor.topological[i]
-        if floor.degree[other] != stamp:
-            floor.topological[free] = other
-            floor.position[other] = free
+        other = graph.topological[i]
+        if graph.degree[other] != stamp:
+            graph.topological[free] = other
+            graph.position[other] = free
             free += way
         i += way
     for j in range(count):
-        floor.topological[free] = floor.path[j]
-        floor.position[floor.path[j]] = free
+        graph.topological[free] = graph.path[j]
+        graph.position[graph.path[j]] = free
         free += way
-    floor.visited[0] += abs(end - begin)
+    graph.visited[0] += abs(end - begin)
     return True
 
 
 @compiled
-def _touch(floor, node):
+def _touch(graph, node):
     """Notes that a node must be looked at again; returns 1 where that was not known."""
-    place = floor.position[node]
-    if floor.dirty[place]:
+    place = graph.position[node]
+    if graph.dirty[place]:
         return 0
-    floor.dirty[place] = 1
+    graph.dirty[place] = 1
     return 1
 
 
 @compiled
-def _update_heads(floor, machine, first, last):
+def _update_heads(graph, machine, first, last):
     """Heads from the nodes of a machine's turns `first` to `last` on."""
-    waiting, place = 0, len(floor.topological)
-    for i in range(first, min(last + 2, floor.used[machine])):
-        node = floor.order[machine, i]
-        waiting += _touch(floor, node)
-        place = min(place, floor.position[node])
+    waiting, place = 0, len(graph.topological)
+    for i in range(first, min(last + 2, graph.used[machine])):
+        node = graph.order[machine, i]
+        waiting += _touch(graph, node)
+        place = min(place, graph.position[node])
     while waiting > 0:
-        if floor.dirty[place]:
-            floor.dirty[place] = 0
+        if graph.dirty[place]:
+            graph.dirty[place] = 0
             waiting -= 1
-            floor.visited[0] += 1
-            node = floor.topological[place]
-            left, right = left_of(floor, node), right_of(floor, node)
-            time = inputs(floor, node)
+            graph.visited[0] += 1
+            node = graph.topological[place]
+            left, right = left_of(graph, node), right_of(graph, node)
+            time = inputs(graph, node)
             if left >= 0:
-                time = max(time, floor.head[left] + floor.length[left])
-            if time != floor.head[node]:
-                floor.head[node] = time
+                time = max(time, graph.head[left] + graph.length[left])
+            if time != graph.head[node]:
+                graph.head[node] = time
                 for j in range(3):
-                    other = right if j == 2 else floor.after[node, j]
+                    other = right if j == 2 else graph.after[node, j]
                     if other >= 0:
-                        waiting += _touch(floor, other)
+                        waiting += _touch(graph, other)
         place += 1
 
 
 @compiled
-def _update_tails(floor, machine, first, last):
+def _update_tails(graph, machine, first, last):
     """Tails from the nodes of a machine's turns `first` to `last` back."""
     waiting, place = 0, -1
     for i in range(max(0, first - 1), last + 1):
-        node = floor.order[machine, i]
-        waiting += _touch(floor, node)
-        place = max(place, floor.position[node])
+        node = graph.order[machine, i]
+        waiting += _touch(graph, node)
+        place = max(place, graph.position[node])
     while waiting > 0:
-        if floor.dirty[place]:
-            floor.dirty[place] = 0
+        if graph.dirty[place]:
+            graph.dirty[place] = 0
             waiting -= 1
-            floor.visited[0] += 1
-            node = floor.topological[place]
-            left, right = left_of(floor, node), right_of(floor, node)
-            way = outputs(floor, node)
+            graph.visited[0] += 1
+            node = graph.topological[place]
+            left, right = left_of(graph, node), right_of(graph, node)
+            way = outputs(graph, node)
             if right >= 0:
-                way = max(way, floor.length[right] + floor.tail[right])
-            if way != floor.tail[node]:
-                floor.tail[node] = way
+                way = max(way, graph.length[right] + graph.tail[right])
+            if way != graph.tail[node]:
+                graph.tail[node] = way
                 for j in range(3):
-                    other = left if j == 2 else floor.before[node, j]
+                    other = left if j == 2 else graph.before[node, j]
                     if other >= 0:
-                        waiting += _touch(floor, other)
+                        waiting += _touch(graph, other)
         place -= 1
 
 
 @compiled
-def move(floor, node, goal, after):
+def move(graph, node, goal, after):
     """Moves `node` next to `goal` on its machine; returns whether it did: not where nodes wait in a circle.
 
     Heads and tails must have been found; they are right again afterwards.
     """
-    machine, at, to = floor.machine[node], floor.at[node], floor.at[goal]
-    back = floor.order[machine, at + (1 if after else -1)]
-    _turn(floor, node, goal, after)
-    if not _reorder(floor, node, goal, after):
-        _turn(floor, node, back, not after)
+    machine, at, to = graph.machine[node], graph.at[node], graph.at[goal]
+    back = graph.order[machine, at + (1 if after else -1)]
+    _turn(graph, node, goal, after)
+    if not _reorder(graph, node, goal, after):
+        _turn(graph, node, back, not after)
         return False
-    _update_heads(floor, machine, min(at, to), max(at, to))
-    _update_tails(floor, machine, min(at, to), max(at, to))
+    _update_heads(graph, machine, min(at, to), max(at, to))
+    _update_tails(graph, machine, min(at, to), max(at, to))
     return True

@@ -11,7 +11,7 @@ Limits are counted along each GPU's order, so they hold exactly for any number o
 import numpy as np
 
 from engine.schedule.compiled import compiled
-from engine.schedule.searching.floor import (
+from engine.schedule.searching.disjunctive_graph import (
     MOST_MOVES,
     TABU_SLOTS,
     inputs,
@@ -26,54 +26,54 @@ FAR = 2**62
 
 
 @compiled
-def _draw(floor, below):
+def _draw(graph, below):
     """A random number in [0, below): xorshift."""
-    x = floor.random[0]
+    x = graph.random[0]
     x ^= x << np.uint64(13)
     x ^= x >> np.uint64(7)
     x ^= x << np.uint64(17)
-    floor.random[0] = x
+    graph.random[0] = x
     return np.int64(x >> np.uint64(33)) % below
 
 
 @compiled
-def _find_path(floor, makespan):
+def _find_path(graph, makespan):
     """Fills `path` with a random longest path; returns its length."""
     seen, node = 0, -1
-    for machine in range(len(floor.used)):
-        if floor.used[machine] == 0:
+    for machine in range(len(graph.used)):
+        if graph.used[machine] == 0:
             continue
-        other = floor.order[machine, floor.used[machine] - 1]
-        if floor.head[other] + floor.length[other] == makespan:
+        other = graph.order[machine, graph.used[machine] - 1]
+        if graph.head[other] + graph.length[other] == makespan:
             seen += 1
-            if _draw(floor, seen) == 0:
+            if _draw(graph, seen) == 0:
                 node = other
     count = 0
     while node >= 0:
-        floor.path[count] = node
+        graph.path[count] = node
         count += 1
         seen, chosen = 0, -1
-        left = left_of(floor, node)
-        if left >= 0 and floor.head[left] + floor.length[left] == floor.head[node]:
+        left = left_of(graph, node)
+        if left >= 0 and graph.head[left] + graph.length[left] == graph.head[node]:
             seen, chosen = 1, left
         for i in range(2):
-            other = floor.before[node, i]
+            other = graph.before[node, i]
             if (
                 other >= 0
-                and floor.head[other] + floor.length[other] + floor.before_lag[node, i] == floor.head[node]
+                and graph.head[other] + graph.length[other] + graph.before_lag[node, i] == graph.head[node]
             ):
                 seen += 1
-                if _draw(floor, seen) == 0:
+                if _draw(graph, seen) == 0:
                     chosen = other
         node = chosen
     return count
 
 
 @compiled
-def _fits(plan, floor, machine, first, last, turn_left):
+def _fits(plan, graph, machine, first, last, turn_left):
     """Whether limits hold once the order on a GPU from `first` to `last` is turned by one place."""
     per_row = plan.pipelines * plan.microbatches
-    stage = plan.stage[floor.order[machine, 0] // per_row]
+    stage = plan.stage[graph.order[machine, 0] // per_row]
     if stage < 0:
         return True
     held, full = 0, 0
@@ -81,7 +81,7 @@ def _fits(plan, floor, machine, first, last, turn_left):
         j = i
         if first <= i:
             j = (i + 1 if i < last else first) if turn_left else (i - 1 if i > first else last)
-        row = floor.order[machine, j] // per_row
+        row = graph.order[machine, j] // per_row
         held += plan.takes[row]
         full += plan.full_takes[row]
         if held > plan.room[stage] or full > plan.full_room[stage]:
@@ -92,103 +92,103 @@ def _fits(plan, floor, machine, first, last, turn_left):
 
 
 @compiled
-def _may_pass(plan, floor, node, machine, first, last):
+def _may_pass(plan, graph, node, machine, first, last):
     """Whether `node` may pass all from `first` to `last`: none of its own row and pipeline among them."""
     lane = node // plan.microbatches
     for i in range(first, last + 1):  # noqa: SIM110 (a generator does not compile)
-        if floor.order[machine, i] // plan.microbatches == lane:
+        if graph.order[machine, i] // plan.microbatches == lane:
             return False
     return True
 
 
 @compiled
-def _estimate(floor, machine, first, last, turn_left):
+def _estimate(graph, machine, first, last, turn_left):
     """Longest path through the nodes from `first` to `last` once they are turned by one place.
 
     Heads go to `degree`, which is free meanwhile.
     """
-    order = floor.order[machine]
+    order = graph.order[machine]
     time = 0
     if first > 0:
-        time = floor.head[order[first - 1]] + floor.length[order[first - 1]]
+        time = graph.head[order[first - 1]] + graph.length[order[first - 1]]
     count = last - first + 1
     for i in range(count):
         j = (i + 1) % count if turn_left else (i - 1) % count
         node = order[first + j]
-        time = max(time, inputs(floor, node))
-        floor.degree[node] = time
-        time += floor.length[node]
+        time = max(time, inputs(graph, node))
+        graph.degree[node] = time
+        time += graph.length[node]
     way, longest = 0, 0
-    if last + 1 < floor.used[machine]:
-        way = floor.length[order[last + 1]] + floor.tail[order[last + 1]]
+    if last + 1 < graph.used[machine]:
+        way = graph.length[order[last + 1]] + graph.tail[order[last + 1]]
     for i in range(count - 1, -1, -1):
         j = (i + 1) % count if turn_left else (i - 1) % count
         node = order[first + j]
-        way = max(way, outputs(floor, node))
-        way += floor.length[node]
-        longest = max(longest, floor.degree[node] + way)
+        way = max(way, outputs(graph, node))
+        way += graph.length[node]
+        longest = max(longest, graph.degree[node] + way)
     return longest
 
 
 @compiled
-def _offer_move(plan, floor, count, node, goal, after):
+def _offer_move(plan, graph, count, node, goal, after):
     """Adds the move of `node` next to `goal` on its machine, where it is allowed; returns the new count."""
-    machine = floor.machine[node]
+    machine = graph.machine[node]
     if after:
-        first, last = floor.at[node], floor.at[goal]
-        if not _may_pass(plan, floor, node, machine, first + 1, last):
+        first, last = graph.at[node], graph.at[goal]
+        if not _may_pass(plan, graph, node, machine, first + 1, last):
             return count
-        reach = floor.length[goal] + floor.tail[goal]
+        reach = graph.length[goal] + graph.tail[goal]
         for i in range(2):
-            other = floor.after[node, i]
-            if other >= 0 and floor.length[other] + floor.tail[other] > reach:
+            other = graph.after[node, i]
+            if other >= 0 and graph.length[other] + graph.tail[other] > reach:
                 return count
     else:
-        first, last = floor.at[goal], floor.at[node]
-        if not _may_pass(plan, floor, node, machine, first, last - 1):
+        first, last = graph.at[goal], graph.at[node]
+        if not _may_pass(plan, graph, node, machine, first, last - 1):
             return count
-        reach = floor.head[goal] + floor.length[goal]
+        reach = graph.head[goal] + graph.length[goal]
         for i in range(2):
-            other = floor.before[node, i]
-            if other >= 0 and floor.head[other] + floor.length[other] > reach:
+            other = graph.before[node, i]
+            if other >= 0 and graph.head[other] + graph.length[other] > reach:
                 return count
-    if count == MOST_MOVES or not _fits(plan, floor, machine, first, last, after):
+    if count == MOST_MOVES or not _fits(plan, graph, machine, first, last, after):
         return count
-    floor.moves[count, 0], floor.moves[count, 1], floor.moves[count, 2] = node, goal, after
-    floor.values[count] = _estimate(floor, machine, first, last, after)
+    graph.moves[count, 0], graph.moves[count, 1], graph.moves[count, 2] = node, goal, after
+    graph.values[count] = _estimate(graph, machine, first, last, after)
     return count + 1
 
 
 @compiled
-def _block_moves(plan, floor, count, newest, oldest):
+def _block_moves(plan, graph, count, newest, oldest):
     """Moves of the block path[newest … oldest] (the path runs backward in time)."""
-    first, last = floor.path[oldest], floor.path[newest]
+    first, last = graph.path[oldest], graph.path[newest]
     size = oldest - newest + 1
     # Of a long block only some inner nodes, the outer ones always.
     some = max(1, size // 8)
     for i in range(newest, oldest + 1):
-        node = floor.path[i]
+        node = graph.path[i]
         inner = i > newest + 1 and i < oldest - 1
-        if inner and _draw(floor, some) > 0:
+        if inner and _draw(graph, some) > 0:
             continue
         if node != last:
-            count = _offer_move(plan, floor, count, node, last, True)
+            count = _offer_move(plan, graph, count, node, last, True)
         if node != first and size > 2:
-            count = _offer_move(plan, floor, count, node, first, False)
+            count = _offer_move(plan, graph, count, node, first, False)
     return count
 
 
 @compiled
-def _find_moves(plan, floor, makespan):
-    length = _find_path(floor, makespan)
-    floor.visited[0] += length
+def _find_moves(plan, graph, makespan):
+    length = _find_path(graph, makespan)
+    graph.visited[0] += length
     count, i = 0, 0
     while i < length:
         j = i
-        while j + 1 < length and left_of(floor, floor.path[j]) == floor.path[j + 1]:
+        while j + 1 < length and left_of(graph, graph.path[j]) == graph.path[j + 1]:
             j += 1
         if j > i:
-            count = _block_moves(plan, floor, count, i, j)
+            count = _block_moves(plan, graph, count, i, j)
         i = j + 1
     return count
 
@@ -199,64 +199,64 @@ def _slot(before, after):
 
 
 @compiled
-def _is_tabu(floor, i):
-    node, goal, after = floor.moves[i, 0], floor.moves[i, 1], floor.moves[i, 2]
+def _is_tabu(graph, i):
+    node, goal, after = graph.moves[i, 0], graph.moves[i, 1], graph.moves[i, 2]
     slot = _slot(goal, node) if after else _slot(node, goal)
-    return floor.tabu[slot] > floor.step[0]
+    return graph.tabu[slot] > graph.step[0]
 
 
 @compiled
-def _choose(floor, count, best):
+def _choose(graph, count, best):
     """The move with the least estimate that is not tabu or promises a new best; a random one if all are."""
     chosen, least, seen = -1, FAR, 0
     for i in range(count):
-        if _is_tabu(floor, i) and floor.values[i] >= best:
+        if _is_tabu(graph, i) and graph.values[i] >= best:
             continue
-        if floor.values[i] < least:
-            chosen, least, seen = i, floor.values[i], 1
-        elif floor.values[i] == least:
+        if graph.values[i] < least:
+            chosen, least, seen = i, graph.values[i], 1
+        elif graph.values[i] == least:
             seen += 1
-            if _draw(floor, seen) == 0:
+            if _draw(graph, seen) == 0:
                 chosen = i
-    return chosen if chosen >= 0 else _draw(floor, count)
+    return chosen if chosen >= 0 else _draw(graph, count)
 
 
 @compiled
-def _forbid(floor, node, goal, after):
+def _forbid(graph, node, goal, after):
     """Forbids to turn `node` back to the other side of `goal` for a while."""
     slot = _slot(node, goal) if after else _slot(goal, node)
-    floor.tabu[slot] = floor.step[0] + 8 + _draw(floor, 12)
+    graph.tabu[slot] = graph.step[0] + 8 + _draw(graph, 12)
 
 
 @compiled
-def _remember(floor):
-    for node in range(len(floor.head)):
-        floor.best[node] = floor.head[node]
+def _remember(graph):
+    for node in range(len(graph.head)):
+        graph.best[node] = graph.head[node]
 
 
 @compiled
-def improve(plan, floor, best, enough, work):
+def improve(plan, graph, best, enough, work):
     """Moves until about `work` nodes have been visited, or `enough` or less is reached; returns the best.
 
-    best : what counts as the best makespan so far; `floor.best` holds the heads of anything better.
+    best : what counts as the best makespan so far; `graph.best` holds the heads of anything better.
     """
-    until = floor.visited[0] + work
-    makespan = time_all(floor)
+    until = graph.visited[0] + work
+    makespan = time_all(graph)
     if makespan < 0:
         return best
     while True:
         if makespan < best:
             best = makespan
-            _remember(floor)
-        if best <= enough or floor.visited[0] >= until:
+            _remember(graph)
+        if best <= enough or graph.visited[0] >= until:
             return best
-        count = _find_moves(plan, floor, makespan)
+        count = _find_moves(plan, graph, makespan)
         if count == 0:
             return best
-        i = _choose(floor, count, best)
-        node, goal, after = floor.moves[i, 0], floor.moves[i, 1], floor.moves[i, 2] > 0
-        floor.step[0] += 1
+        i = _choose(graph, count, best)
+        node, goal, after = graph.moves[i, 0], graph.moves[i, 1], graph.moves[i, 2] > 0
+        graph.step[0] += 1
         # A move that would close a circle is not made, and not tried again for a while.
-        moved = move(floor, node, goal, after)
-        _forbid(floor, node, goal, after if moved else not after)
-        makespan = makespan_of(floor)
+        moved = move(graph, node, goal, after)
+        _forbid(graph, node, goal, after if moved else not after)
+        makespan = makespan_of(graph)

@@ -1,7 +1,7 @@
-"""A scenario in one frame as a job shop: operations, the machines that they share, what must precede what.
+"""A scenario in one frame as a job-shop problem: operations, machines that they share, and precedence.
 
 Machines are GPUs, and links whose transfers take time. An operation is a node (row, pipeline, microbatch); a
-row is one op of one place (`Rows`) or one crossing. Four facts keep the shop small and lose nothing:
+row is one op of one place (`Rows`) or one crossing. Four facts keep the problem small and lose nothing:
 
 - Microbatches of one pipeline are alike, so each row runs in microbatch order. Limits become precedence then:
   with at most h microbatches held at a place, F(m) follows what releases m − h there.
@@ -61,7 +61,7 @@ class Rows(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The shop as kernels see it. A row that does not exist has machine −1."""
+    """The problem as arrays for the kernels. A row that does not exist has machine −1."""
 
     pipelines: int
     microbatches: int
@@ -88,7 +88,7 @@ class Plan(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Shop:
+class SchedulingProblem:
     """A scenario in one frame; B whole or split."""
 
     scenario: Scenario
