@@ -172,6 +172,12 @@ def measured(world: World) -> Args:
     return {"pk": made.pk}
 
 
+def put_away(address: str) -> dict[str, Access]:
+    """The addresses that archive, restore and delete; whose things they take, test_archive.py says."""
+    changes = {f"{address}-{verb}": Access(post=OPERATORS) for verb in ("archive", "restore")}
+    return {**changes, f"{address}-delete": Access(get=OPERATORS, post=OPERATORS)}
+
+
 ACCESS: dict[str, Access] = {
     # the site itself, and accounts
     "healthz": Access(get=PUBLIC),
@@ -256,6 +262,7 @@ ACCESS: dict[str, Access] = {
     "inventory:link-delete": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=link),
     # planning
     "planning:plan-list": Access(get=READERS, post=READERS),
+    **put_away("planning:plan"),
     "planning:plan-create": Access(get=OPERATORS, post=OPERATORS),
     "planning:plan-detail": Access(get=TEAM, post=TEAM, args=plan),
     "planning:plan-computing": Access(get=TEAM, post=TEAM, args=computed),
@@ -281,7 +288,7 @@ ACCESS: dict[str, Access] = {
     "schedules:schedule-timeline": Access(get=TEAM, post=TEAM, args=compared_policy),
     "schedules:schedule-download": Access(get=TEAM, post=TEAM, args=compared_file),
     "schedules:schedule-cancel": Access(post=TEAM_OPERATORS, args=compared),
-    "schedules:schedule-delete": Access(post=TEAM_OPERATORS, args=compared),
+    **put_away("schedules:schedule"),
     "placement:placement-list": Access(get=READERS, post=READERS),
     "placement:placement-create": Access(get=OPERATORS, post=OPERATORS),
     "placement:placement-detail": Access(get=TEAM, post=TEAM, args=placed),
@@ -289,7 +296,7 @@ ACCESS: dict[str, Access] = {
     "placement:placement-table": Access(get=TEAM, post=TEAM, args=lambda w: {**placed(w), "table": "groups"}),
     "placement:placement-launch": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=placed),
     "placement:placement-cancel": Access(post=TEAM_OPERATORS, args=placed),
-    "placement:placement-delete": Access(post=TEAM_OPERATORS, args=placed),
+    **put_away("placement:placement"),
     "planning:plan-launch-form": Access(
         get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=lambda world: {"pk": world.plan.pk, "option": 0}
     ),
@@ -327,6 +334,7 @@ ACCESS: dict[str, Access] = {
     "v1:batches": Access(post=dict.fromkeys(PERSONS, "401")),
     # jobs
     "jobs:run-list": Access(get=READERS, post=READERS),
+    **put_away("jobs:run"),
     "jobs:run-detail": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-live": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-history": Access(get=TEAM, post=TEAM, args=run),

@@ -34,6 +34,7 @@ from tests.site.world import World, make_dc
 from webapp.accounts import services as accounts
 from webapp.accounts.models import Role
 from webapp.computations import services as computations
+from webapp.computations.models import Computation
 from webapp.inventory import services as inventory
 from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, Node
 from webapp.inventory.services.nodes import give_credentials
@@ -49,6 +50,7 @@ from webapp.live.services.desks import record_desk, record_prefill
 from webapp.live.services.logs import record_loss, store
 from webapp.placement.placed import placed_job
 from webapp.planning import services as planning
+from webapp.planning.models import Plan
 from webapp.prefill import services as prefill
 from webapp.prefill.models import Tenancy
 
@@ -89,6 +91,11 @@ def clone(w: World, run: Run) -> Callable[[], Any]:
 
 def over(w: World) -> Run:
     return jobs.fail_run(w.launch(), "Broken.")
+
+
+def archived_plans(w: World) -> Any:
+    accounts.archive(operator(w), Plan.objects.all())
+    return Plan.objects.all()
 
 
 def rank_event(w: World) -> Callable[[], Any]:
@@ -254,6 +261,8 @@ CALLS: dict[str, Prepare] = {
         accounts.note_failed_login, "operator", address="192.0.2.1", locked=False
     ),
     "accounts.end_other_sessions": lambda w: partial(accounts.end_other_sessions, operator(w), "key"),
+    "accounts.archive": lambda w: partial(accounts.archive, operator(w), Plan.objects.all()),
+    "accounts.restore": lambda w: partial(accounts.restore, operator(w), archived_plans(w)),
     # inventory
     "inventory.save": lambda w: partial(inventory.save, operator(w), moved_dc(w)),
     "inventory.delete": lambda w: partial(inventory.delete, operator(w), make_dc(w.team, "spare")),
@@ -280,12 +289,16 @@ CALLS: dict[str, Prepare] = {
     "planning.ask_to_refine": lambda w: partial(planning.ask_to_refine, operator(w), w.plan, w.plan.request),
     "planning.keep_refined": keeping_refined,
     "planning.rename_plan": lambda w: partial(planning.rename_plan, operator(w), w.plan, "other"),
+    "planning.delete_plans": lambda w: partial(planning.delete_plans, operator(w), Plan.objects.all()),
     "planning.clone_plan": lambda w: partial(planning.clone_plan, operator(w), w.plan),
     "computations.start": lambda w: partial(
         computations.start, operator(w), team=w.team, kind="schedules", name="new", request=QUESTION
     ),
     "computations.ask_to_cancel": lambda w: partial(computations.ask_to_cancel, operator(w), queued(w)),
     "computations.remove": lambda w: partial(computations.remove, operator(w), queued(w)),
+    "computations.delete_computations": lambda w: partial(
+        computations.delete_computations, operator(w), Computation.objects.filter(pk=queued(w).pk)
+    ),
     "computations.finish": lambda w: partial(computations.finish, claimed(w), {"results": []}),
     "computations.give_up": lambda w: partial(computations.give_up, claimed(w), "no such policy"),
     "planning.ask_for_plan": lambda w: partial(
@@ -318,6 +331,9 @@ CALLS: dict[str, Prepare] = {
     "jobs.launch_plan": lambda w: partial(jobs.launch_plan, operator(w), w.plan, w.plan.result["best"]),
     "jobs.launch_placement": launching_placed,
     "jobs.launch_run": lambda w: partial(jobs.launch_run, operator(w), w.launch().job),
+    "jobs.delete_runs": lambda w: partial(
+        jobs.delete_runs, operator(w), Run.objects.select_related("job").filter(pk=over(w).pk)
+    ),
     "jobs.retry_run": lambda w: partial(jobs.retry_run, operator(w), over(w)),
     "jobs.clone_run": lambda w: clone(w, w.launch()),
     "jobs.ask_for_schedule": lambda w: partial(ask_for_schedule, operator(w), w.launch()),
@@ -488,6 +504,8 @@ NOTES: dict[str, tuple[Prepare, str]] = {
 }
 
 READS: dict[str, str] = {
+    "accounts.locked": "locks what is to be archived or deleted",
+    "jobs.goes_on_from": "why runs cannot be deleted",
     "computations.claimed": "locks a computation that a worker still holds",
     "computations.somebody_waits": "whether anything urgent is queued",
     "planning.wants_second_look": "whether an answer may be bettered",

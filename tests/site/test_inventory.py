@@ -133,14 +133,13 @@ def test_a_measurement_is_checked(world: Any, wrong: dict[str, Any]) -> None:
     assert not LinkMeasurement.objects.exists()
 
 
-def test_what_plans_name_cannot_be_deleted(world: Any) -> None:
-    """Each page says what refers to its thing; what nothing refers to goes, with its pools."""
+def test_what_nodes_and_links_refer_to_cannot_be_deleted(world: Any) -> None:
+    """Each page says what refers to its thing; what nothing but plans refers to goes, with its pools."""
     client = world.client("operator")
     pool = world.dcs[2].pools.get()
     refused = {
-        f"/datacenters/{world.dcs[2].pk}/delete/": ("node west-1", "link mid – west", "plan three"),
-        f"/links/{world.link.pk}/delete/": ("plan three",),
-        f"/pools/{pool.pk}/delete/": ("node west-1", "plan three"),
+        f"/datacenters/{world.dcs[2].pk}/delete/": ("node west-1", "link mid – west"),
+        f"/pools/{pool.pk}/delete/": ("node west-1",),
     }
     for url, names in refused.items():
         response = client.post(url)
@@ -152,6 +151,7 @@ def test_what_plans_name_cannot_be_deleted(world: Any) -> None:
     assert client.post(f"/pools/{one.pk}/delete/")["Location"] == f"/datacenters/{spare.pk}/"
     assert client.post(f"/datacenters/{spare.pk}/delete/").status_code == 302
     assert not GpuPool.objects.filter(dc=spare.pk).exists()
+    assert client.post(f"/links/{world.link.pk}/delete/").status_code == 302
 
 
 def test_a_region_of_the_catalogue_fills_in_the_form(world: Any) -> None:

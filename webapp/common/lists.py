@@ -16,6 +16,7 @@ from django.utils.functional import cached_property
 
 from webapp.common.formkit import plain_selects
 from webapp.common.queries import whole
+from webapp.common.tables import ChosenColumn
 
 PAGE_SIZES = (25, 50, 100, 200)
 PER_PAGE = 50
@@ -112,6 +113,8 @@ def _values(query: QueryDict, name: str, field: forms.Field) -> Iterable[tuple[s
 
 def _words(field: forms.Field) -> Any:
     """A function from a value in the address to the words of the field's choice."""
+    if isinstance(field, forms.NullBooleanField):
+        return lambda value: "yes"
     if isinstance(field, forms.ModelChoiceField):
         return lambda value: str(_chosen(field, value))
     choices = {str(key): str(label) for key, label in getattr(field, "choices", ())}
@@ -135,7 +138,7 @@ def _without(request: HttpRequest, key: str, value: str) -> str:
 
 def list_page(
     request: HttpRequest, *, title: str, rows: Any, filter_class: Any, table_class: Any, empty: str,
-    create: tuple[str, str] | None = None, actions: Sequence[Action] = (), note: str = "",
+    create: tuple[str, str] | None = None, actions: Sequence[Action] = (), note: str = "", bulk: str = "",
     template: str = "components/list.html", context: dict[str, Any] | None = None,
 ) -> HttpResponse:  # fmt: skip
     """Render components/list.html, or a `template` that extends it.
@@ -145,14 +148,22 @@ def list_page(
     create : (URL name, label) of the button for a new row.
     actions : further buttons of the title row.
     note : one line next to the title.
+    bulk : what the names of the addresses begin with that archive, restore and delete several rows, as
+        "planning:plan"; empty: there are none, or the user may not.
     context : what else the template wants.
     """
     found = filter_class(request.GET, queryset=rows, request=request)
     plain_selects(found.form)
+    shown = {"extra_columns": [("chosen", ChosenColumn())], "sequence": ("chosen", "...")} if bulk else {}
+    table = bound_table(request, table_class, found.qs, **shown)
+    archivable = "archived" in found.form.fields
     page = {
         "title": title,
         "note": note,
-        "table": bound_table(request, table_class, found.qs),
+        "table": table,
+        "bulk": bulk,
+        "archived": archivable and found.form.cleaned_data["archived"],
+        "all_archived": archivable and not table.paginator.count and rows.exclude(archived_at=None).exists(),
         "filter": found,
         "selected": selected_filters(request, found),
         "actions": actions,

@@ -14,7 +14,7 @@ from django_tables2.utils import signature
 
 from webapp.common.markup import DASH, when
 
-__all__ = ["DASH", "NumberColumn", "StateColumn", "Table", "TimeColumn", "state"]
+__all__ = ["DASH", "ChosenColumn", "NumberColumn", "StateColumn", "Table", "TimeColumn", "state"]
 
 
 class NumberColumn(tables.Column):
@@ -59,6 +59,21 @@ class TimeColumn(tables.Column):
 
     def render(self, value: datetime) -> str:
         return str(when(value, f"{self.style} cell"))
+
+
+class ChosenColumn(tables.Column):
+    """A box to tick: what the buttons over a list do, they do to the rows that are ticked."""
+
+    def __init__(self) -> None:
+        every = '<input type="checkbox" data-choose-all aria-label="Choose every row of this page">'
+        cell = {"class": "choose"}
+        super().__init__(SafeString(every), accessor="pk", orderable=False, attrs={"th": cell, "td": cell})
+
+    def render(self, value: Any, record: Any) -> str:
+        name = escape(str(record))
+        return SafeString(
+            f'<input type="checkbox" name="pk" value="{value}" form="bulk" aria-label="Choose {name}">'
+        )
 
 
 def state(code: str, label: str) -> str:

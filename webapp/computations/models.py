@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db import models
 
 from webapp.accounts.models import Team
+from webapp.common.archived import Archivable, ArchivableQuerySet
 from webapp.common.asked_once import asked_once
 
 
@@ -32,7 +33,7 @@ class ComputationKind(models.TextChoices):
     RUN = "run", "Schedule of a run"
 
 
-class ComputationQuerySet(models.QuerySet["Computation"]):
+class ComputationQuerySet(ArchivableQuerySet):
     def visible_to(self, user: Any) -> ComputationQuerySet:
         """Computations of the teams that `user` reads."""
         return self.filter(team__in=Team.objects.visible_to(user))
@@ -48,7 +49,7 @@ class ComputationQuerySet(models.QuerySet["Computation"]):
         return self.filter(silent | waiting)
 
 
-class Computation(models.Model):
+class Computation(Archivable):
     """A question that takes the engine longer than a page may take: asked, worked at, answered.
 
     request : the document that the kind's function reads.  progress : {"done", "of"} and the search's own.

@@ -7,13 +7,14 @@ from typing import Any
 
 import structlog
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 from redis import RedisError
 
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
-from webapp.accounts.services import record
+from webapp.accounts.services import locked, record
 from webapp.common.asked_once import once
 from webapp.common.control import send_task
 from webapp.computations.models import OPEN, Computation, ComputationState
@@ -89,6 +90,18 @@ def remove(actor: Any, computation: Computation) -> None:
     with transaction.atomic():
         record(actor, "delete", computation, team=computation.team, before={"name": computation.name})
         computation.delete()
+
+
+@transaction.atomic
+def delete_computations(actor: Any, rows: QuerySet[Computation]) -> int:
+    """Delete computations, as `remove` does each; returns how many.
+
+    Raises PermissionDenied where `actor` is no operator of one of their teams.
+    """
+    computations = locked(actor, rows)
+    for computation in computations:
+        remove(actor, computation)
+    return len(computations)
 
 
 def claim(pk: uuid.UUID) -> Computation | None:

@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from webapp.common import additions, dependants, sources, work
+from webapp.common import additions, dependants, parts, sources, work
 from webapp.common.navigation import Entry, register
 
 
@@ -13,10 +13,12 @@ class JobsConfig(AppConfig):
         from webapp.computations.models import ComputationKind
         from webapp.jobs import plan_page
         from webapp.jobs.additions import ADDITIONS, end_runs_on, offered_to_comparison, runs_of
+        from webapp.jobs.archive import PARTS
         from webapp.jobs.models import Run
         from webapp.jobs.selectors import held, runs_on
         from webapp.jobs.work import find_schedule
 
+        parts.register(*PARTS)
         additions.register(*ADDITIONS, *plan_page.ADDITIONS)
         dependants.register(dependants.Dependants(order=10, kind="run", rows=runs_of))
         sources.register(sources.Source(form="comparison", parameter="run", values=offered_to_comparison))

@@ -175,7 +175,7 @@ def _links(job: TrainJob, named: Mapping[str, GpuPool]) -> Iterator[Check]:
 
 def _link(name: str, known: WanLink | None, assumed: TrainLink) -> Check:
     if known is None:
-        return Check(name=name, ok=False, text="This link is no longer in the inventory.")
+        return Check(name=name, ok=False, text="This link is no longer in the inventory.", blocks=True)
     figures = f"{known.latency_ms:g} ms one way, {known.bandwidth_gbps:g} Gbit/s per node pair"
     if (known.latency_ms, known.bandwidth_gbps) == (assumed.latency_ms, assumed.bandwidth_gbps):
         return Check(name=name, ok=True, text=f"{figures}.")

@@ -8,6 +8,7 @@ from django.forms import CheckboxSelectMultiple
 from django.http import HttpRequest
 
 from webapp.accounts.models import User
+from webapp.common.archived import ArchivedFilterSet
 from webapp.inventory.models import DataCenter
 from webapp.jobs.models import Run, Status
 from webapp.planning.models import Plan
@@ -31,7 +32,7 @@ def _datacenters(request: HttpRequest | None) -> QuerySet[DataCenter]:
     )
 
 
-class RunFilterSet(filters.FilterSet):
+class RunFilterSet(ArchivedFilterSet):
     q = filters.CharFilter(method="find", label="Find")
     status = filters.MultipleChoiceFilter(
         choices=Status.choices, label="State", widget=CheckboxSelectMultiple

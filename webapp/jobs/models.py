@@ -12,6 +12,7 @@ from engine.inputs import parse
 from engine.job.checkpoint.manifest import newest_of_run
 from engine.job.settings import RecoverySettings
 from webapp.accounts.models import Team
+from webapp.common.archived import Archivable, ArchivableQuerySet
 from webapp.computations.models import Computation
 from webapp.inventory.models import DataCenter, Node
 from webapp.planning.models import Plan
@@ -68,8 +69,9 @@ class Job(models.Model):
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="jobs")
     name = models.CharField(max_length=80)
     document = models.JSONField()
-    plan = models.ForeignKey(Plan, null=True, on_delete=models.PROTECT, related_name="jobs")
-    plan_copy = models.JSONField(default=dict)  # {name, request, option}: plans may change, what ran may not
+    plan = models.ForeignKey(Plan, null=True, on_delete=models.SET_NULL, related_name="jobs")
+    # {name, request, option}: plans may change and be deleted, what ran may not
+    plan_copy = models.JSONField(default=dict)
     # [name of the node, GPU] of each rank where it is placed; empty: a run gets what is idle.
     seats = models.JSONField(default=list)
     created_by = models.ForeignKey(
@@ -85,8 +87,13 @@ class Job(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def deleted_plan(self) -> str:
+        """The name of the plan that it came from, where that is deleted; else empty."""
+        return self.plan_copy.get("name", "") if self.plan_id is None and "request" in self.plan_copy else ""
 
-class RunQuerySet(models.QuerySet["Run"]):
+
+class RunQuerySet(ArchivableQuerySet):
     def visible_to(self, user: Any) -> RunQuerySet:
         """Runs of the teams that `user` reads."""
         return self.filter(job__team__in=Team.objects.visible_to(user))
@@ -102,7 +109,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         )
 
 
-class Run(models.Model):
+class Run(Archivable):
     """One attempt at a job. `generation` fences: what an older one says is ignored."""
 
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="runs")
@@ -187,6 +194,19 @@ class Run(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job.name} #{self.generation}"
+
+    @property
+    def team(self) -> Team:
+        return self.job.team
+
+    @property
+    def busy(self) -> str:
+        """It has not ended, or its job is about to go on in another run."""
+        if not self.is_over:
+            return f"{self} is {self.status_label.lower()}. Stop it first."
+        return (
+            f"{self} is about to continue on other GPUs. Wait until that run is there." if self.moves else ""
+        )
 
     @property
     def is_over(self) -> bool:

@@ -66,7 +66,7 @@ def _before_launch(context: Context, launch: dict[str, Any], stock: Stock) -> Co
 
 
 def _runs(request: HttpRequest, context: Context) -> Context:
-    runs = Run.objects.visible_to(request.user).for_lists().filter(job__plan=context["plan"])
+    runs = Run.objects.visible_to(request.user).current().for_lists().filter(job__plan=context["plan"])
     return {"runs": bound_table(request, RunTable, runs, prefix="runs-")}
 
 

@@ -5,10 +5,11 @@
 
 from django.urls import path
 
-from webapp.jobs import launch_views, views
+from webapp.jobs import archive, launch_views, views
 
 urlpatterns = [
     path("", views.run_list, name="run-list"),
+    *archive.pages.urls(),
     path("dry/", launch_views.run_dry, name="run-dry"),
     path("<int:pk>/cancel/", launch_views.run_cancel, name="run-cancel"),
     path("<int:pk>/retry/", launch_views.run_retry, name="run-retry"),

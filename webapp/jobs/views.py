@@ -3,6 +3,7 @@
 from django.http import HttpRequest, HttpResponse
 
 from webapp.common.lists import list_page
+from webapp.jobs import archive
 from webapp.jobs.filters import RunFilterSet
 from webapp.jobs.models import Run
 from webapp.jobs.tables import RunTable
@@ -15,5 +16,6 @@ def run_list(request: HttpRequest) -> HttpResponse:
         rows=Run.objects.visible_to(request.user).for_lists(),
         filter_class=RunFilterSet,
         table_class=RunTable,
+        bulk=archive.pages.bulk(request),
         empty="No runs yet. Open a plan and launch an option.",
     )

@@ -16,6 +16,7 @@ from webapp.common.lists import list_page
 from webapp.computations import services
 from webapp.computations.filters import ComputationFilterSet
 from webapp.computations.models import Computation, ComputationKind
+from webapp.placement import archive
 from webapp.placement.forms import PlacementForm
 from webapp.placement.selectors import (
     command_document,
@@ -33,7 +34,7 @@ def placement_list(request: HttpRequest) -> HttpResponse:
     return list_page(
         request, title="Placement", filter_class=ComputationFilterSet, table_class=PlacementTable,
         rows=listed().visible_to(request.user),
-        create=("placement:placement-create", "Place devices"),
+        create=("placement:placement-create", "Place devices"), bulk=archive.pages.bulk(request),
         empty="No placements yet. A placement shows which device should compute which stage of which "
         "pipeline when links between devices differ.",
     )  # fmt: skip
@@ -99,11 +100,3 @@ def placement_cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     if not services.ask_to_cancel(request.user, _visible(request, pk)):
         messages.info(request, "It has already ended.")
     return redirect("placement:placement-detail", pk=pk)
-
-
-@require_POST
-def placement_delete(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-    placement = _visible(request, pk)
-    services.remove(request.user, placement)
-    messages.success(request, f"{placement.name} is deleted.")
-    return redirect("placement:placement-list")

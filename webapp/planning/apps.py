@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from webapp.common import dependants
+from webapp.common import parts
 from webapp.common.navigation import Entry, register
 
 
@@ -11,19 +11,19 @@ class PlanningConfig(AppConfig):
         from webapp.accounts.models import READERS
         from webapp.computations import kinds
         from webapp.computations.models import ComputationKind
+        from webapp.planning.archive import PARTS
         from webapp.planning.models import Plan
         from webapp.planning.refinement import refine_plan
-        from webapp.planning.selectors import plans_that_name
         from webapp.planning.work import compute_plan
 
         kinds.register(
             kinds.Kind(name=ComputationKind.PLAN, work=compute_plan),
             kinds.Kind(name=ComputationKind.REFINE, work=refine_plan, gives_way=True),
         )
-        dependants.register(dependants.Dependants(order=40, kind="plan", rows=plans_that_name))
+        parts.register(*PARTS)
         register(
             Entry(
                 order=20, name="plans", label="Plans", address="planning:plan-list", roles=READERS,
-                rows=Plan.objects.visible_to,
+                rows=lambda user: Plan.objects.visible_to(user).current(),
             ),
         )  # fmt: skip

@@ -9,11 +9,12 @@ from django.conf import settings
 from django.db import models
 
 from webapp.accounts.models import Team
+from webapp.common.archived import Archivable, ArchivableQuerySet
 from webapp.common.asked_once import asked_once
 from webapp.computations.models import Computation
 
 
-class PlanQuerySet(models.QuerySet["Plan"]):
+class PlanQuerySet(ArchivableQuerySet):
     def visible_to(self, user: Any) -> PlanQuerySet:
         """Plans of the teams that `user` reads."""
         return self.filter(team__in=Team.objects.visible_to(user))
@@ -25,7 +26,7 @@ class PlanQuerySet(models.QuerySet["Plan"]):
         return self.annotate(shown=shown).defer("result", "training").select_related("created_by")
 
 
-class Plan(models.Model):
+class Plan(Archivable):
     """One question to the planner with its answer, and what a launch of it would train."""
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="plans")
@@ -48,7 +49,7 @@ class Plan(models.Model):
             models.UniqueConstraint(
                 fields=["team", "name"],
                 name="plan_name_unique",
-                violation_error_message="The team has a plan of this name already.",
+                violation_error_message="The team has a plan of this name already; it may be archived.",
             ),
             asked_once("plan"),
         ]

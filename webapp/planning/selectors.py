@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from django.db.models import Q, QuerySet
 from django.utils.http import urlencode
 
 from engine.inputs import parse
@@ -13,9 +12,6 @@ from engine.schedule.registry import name_of
 from webapp.accounts.permissions import may
 from webapp.common.queries import whole
 from webapp.computations.models import Computation, ComputationState
-from webapp.inventory.mentions import any_of, mentions
-from webapp.inventory.models import Node, Thing
-from webapp.inventory.services import team_of
 from webapp.planning.models import Plan
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
 from webapp.planning.refinement import refinement_of, wants_refining
@@ -36,14 +32,6 @@ SEARCHED = {
 
 # Of a what-if that the search worker has still to compute.
 UNANSWERED: dict[str, Any] = {"options": [], "best": None, "pareto": [], "excluded": [], "waits": True}
-
-
-def plans_that_name(thing: Thing) -> QuerySet[Plan] | None:
-    """Plans whose question names a data centre, one of its GPU pools or a link; None of a node."""
-    if isinstance(thing, Node):
-        return None
-    where = any_of(Q(request__contains=mention) for mention in mentions(thing))
-    return Plan.objects.filter(where, team=team_of(thing)).only("name")
 
 
 def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, Any]:

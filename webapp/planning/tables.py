@@ -4,6 +4,7 @@ import django_filters as filters
 import django_tables2 as tables
 
 from engine.schedule.registry import name_of
+from webapp.common.archived import ArchivedFilterSet
 from webapp.common.tables import DASH, NumberColumn, Table, TimeColumn
 from webapp.planning.models import Plan
 
@@ -32,7 +33,7 @@ class PlanTable(Table):
         return name_of(value)
 
 
-class PlanFilterSet(filters.FilterSet):
+class PlanFilterSet(ArchivedFilterSet):
     q = filters.CharFilter(field_name="name", lookup_expr="icontains", label="Find")
 
     class Meta:

@@ -26,9 +26,10 @@ from webapp.common.queries import whole
 from webapp.common.sources import first_values
 from webapp.computations import services as computations
 from webapp.computations.models import OPEN, Computation, ComputationKind, ComputationState
-from webapp.planning import services
+from webapp.planning import archive, services
 from webapp.planning.compose import initial_of
 from webapp.planning.forms import PlanForm, everywhere
+from webapp.planning.missing import missing
 from webapp.planning.models import Plan
 from webapp.planning.plan_tables import (
     compared_fronts,
@@ -57,6 +58,7 @@ def plan_list(request: HttpRequest) -> HttpResponse:
         filter_class=PlanFilterSet, table_class=PlanTable, create=("planning:plan-create", "New plan"),
         actions=[(reverse("planning:plan-compare"), "Compare plans")],
         template="planning/plan_list.html", context={"computing": computing},
+        bulk=archive.pages.bulk(request),
         empty="No plans yet. A plan shows the iteration time and cost of each number of DP-cells.",
     )  # fmt: skip
 
@@ -162,6 +164,7 @@ def plan_detail(request: HttpRequest, pk: int) -> HttpResponse:
     query = f"?{context['what_query']}" if context["what_query"] else ""
     context["document_url"] = reverse("planning:plan-document", args=[pk]) + query
     context["address"] = request.build_absolute_uri(reverse("planning:plan-detail", args=[pk]) + query)
+    context["missing"] = missing(plan)
     context = extended("plan", request, context)
     if request.headers.get("HX-Request"):
         response = render(request, "planning/plan_answer.html", context | {"fragment": True})
@@ -268,6 +271,7 @@ def plan_compare(request: HttpRequest) -> HttpResponse:
     wanted = [pk for text in request.GET.getlist("plan") if (pk := whole(text)) is not None]
     found = {plan.pk: plan for plan in visible.filter(pk__in=wanted)}
     plans = [found[pk] for pk in dict.fromkeys(wanted) if pk in found][:MOST_COMPARED]
+    offered = visible.current().order_by("-created_at").only("name", "team", "created_at")
     table = side_by_side(plans)
     if request.GET.get("as") == "csv":
         asked_for = fronts_table(plans) if request.GET.get("table") == "fronts" else table
@@ -275,7 +279,7 @@ def plan_compare(request: HttpRequest) -> HttpResponse:
     context = {
         "title": "Compare plans", "plans": plans, "lines": compared_lines(table),
         "differences": differences(plans),
-        "offered": visible.order_by("-created_at").only("name", "team", "created_at")[:MOST_OFFERED],
+        "offered": offered[:MOST_OFFERED],
         "most": MOST_COMPARED, "query": request.GET.urlencode(), "charts": compared_fronts(plans),
     }  # fmt: skip
     return render(request, "planning/plan_compare.html", context)

@@ -18,6 +18,8 @@ from webapp.common.lists import list_page
 from webapp.computations import services
 from webapp.computations.filters import ComputationFilterSet
 from webapp.computations.models import Computation, ComputationKind
+from webapp.schedules import archive
+from webapp.schedules.archive import COMPARING
 from webapp.schedules.forms import ScheduleForm
 from webapp.schedules.selectors import (
     drawn_timeline,
@@ -28,8 +30,6 @@ from webapp.schedules.selectors import (
 )
 from webapp.schedules.tables import ComputationTable
 
-COMPARING = (ComputationKind.SCHEDULES, ComputationKind.SWEEP)
-
 
 def schedule_list(request: HttpRequest) -> HttpResponse:
     return list_page(
@@ -39,7 +39,7 @@ def schedule_list(request: HttpRequest) -> HttpResponse:
         .select_related("created_by")
         .defer("answer"),
         filter_class=ComputationFilterSet, table_class=ComputationTable,
-        create=("schedules:schedule-create", "Compare schedules"),
+        create=("schedules:schedule-create", "Compare schedules"), bulk=archive.pages.bulk(request),
         empty="No comparisons yet. A comparison shows the schedule of each policy for the same cell, and "
         "how far it is from the "
         "best possible it is.",
@@ -149,11 +149,3 @@ def schedule_cancel(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     if not services.ask_to_cancel(request.user, _visible(request, pk)):
         messages.info(request, "It has already ended.")
     return redirect("schedules:schedule-detail", pk=pk)
-
-
-@require_POST
-def schedule_delete(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-    computation = _visible(request, pk)
-    services.remove(request.user, computation)
-    messages.success(request, f"{computation.name} is deleted.")
-    return redirect("schedules:schedule-list")

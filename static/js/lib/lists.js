@@ -59,7 +59,21 @@ function initFocus() {
   });
 }
 
+// One box ticks every row of the page.
+function initChoice() {
+  document.body.addEventListener("change", ({ target }) => {
+    const table = target.closest("table");
+    if (target.matches("[data-choose-all]")) for (const box of $$("input[name=pk]", table)) box.checked = target.checked;
+    else if (target.matches("td.choose input")) {
+      const all = $("[data-choose-all]", table), boxes = $$("input[name=pk]", table);
+      all.checked = boxes.every((box) => box.checked);
+      all.indeterminate = !all.checked && boxes.some((box) => box.checked);
+    }
+  });
+}
+
 export function initLists() {
+  initChoice();
   initFocus();
   initFilters();
   initFailures();

@@ -1,5 +1,6 @@
 """Every change of users, teams and roles, and the audit row that every service writes."""
 
+from webapp.accounts.services.archiving import Busy, archive, locked, restore
 from webapp.accounts.services.audit import record
 from webapp.accounts.services.invitations import (
     accept_invitation,
@@ -36,10 +37,11 @@ from webapp.accounts.services.teams import (
 )
 
 __all__ = [
-    "LastAdmin", "accept_invitation", "activate", "change_password", "change_profile", "create_team",
-    "deactivate", "drop_sessions", "end_other_sessions", "ensure_team", "ensure_user", "forget_expired",
-    "invite", "join_with_new_account", "keep_an_admin", "make_reset_link", "move_session",
+    "Busy", "LastAdmin", "accept_invitation", "activate", "archive", "change_password", "change_profile",
+    "create_team", "deactivate", "drop_sessions", "end_other_sessions", "ensure_team", "ensure_user",
+    "forget_expired",
+    "invite", "join_with_new_account", "keep_an_admin", "locked", "make_reset_link", "move_session",
     "note_failed_login", "note_login", "note_logout", "note_reset_mail", "open_invitation", "record",
-    "remove_member", "rename_team", "reset_password", "revoke_invitation", "set_role",
+    "remove_member", "rename_team", "reset_password", "restore", "revoke_invitation", "set_role",
     "token_hash", "unlock",
 ]  # fmt: skip

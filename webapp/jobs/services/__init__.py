@@ -3,6 +3,7 @@
 from webapp.jobs.services.adapting import record_adapted
 from webapp.jobs.services.boundary import fail_run, forget_stopped_work, record_boundary, stop_at_boundary
 from webapp.jobs.services.checkpoints import record_checkpoint
+from webapp.jobs.services.deleting import delete_runs, goes_on_from
 from webapp.jobs.services.launch import (
     clone_run,
     launch_placement,
@@ -38,8 +39,9 @@ from webapp.jobs.services.status import (
 )
 
 __all__ = [
-    "Waiting", "add_mark", "bring_back", "cancel_run", "clone_run", "fail_or_move", "fail_run",
-    "finish_stopped", "forget_old_predictions", "forget_stopped_work", "is_cause", "launch_placement",
+    "Waiting", "add_mark", "bring_back", "cancel_run", "clone_run", "delete_runs", "fail_or_move", "fail_run",
+    "finish_stopped", "forget_old_predictions", "forget_stopped_work", "goes_on_from", "is_cause",
+    "launch_placement",
     "launch_plan", "launch_run", "lock", "move_run", "next_live_seq", "place", "rank_failure",
     "record_adapted", "record_boundary", "record_checkpoint", "record_dispatch", "record_last_line",
     "record_progress", "record_rank_event", "record_recovery", "record_result", "record_schedule",

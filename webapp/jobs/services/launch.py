@@ -172,7 +172,7 @@ def _launch_placed(actor: Any, placement: Computation, name: str, placed: Placed
     site_job(placed.document)
     planned = placed_plan(placement.request, Plan.objects.filter(team=placement.team))
     if planned:
-        copy |= {"request": planned[0].request, "option": planned[1]}
+        copy |= {"name": planned[0].name, "request": planned[0].request, "option": planned[1]}
     job = Job.objects.create(
         team=placement.team, name=name, document=placed.document, seats=placed.seats,
         plan=planned[0] if planned else None, plan_copy=copy, created_by=actor,

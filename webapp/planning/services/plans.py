@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from engine.inputs import parse
 from engine.plan.answer import FULL_S
@@ -11,7 +12,7 @@ from engine.plan.answer import plan as solve
 from engine.plan.request import PlanRequest
 from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
-from webapp.accounts.services import record
+from webapp.accounts.services import locked, record
 from webapp.common.asked_once import once
 from webapp.computations.models import Computation, ComputationKind
 from webapp.computations.services import claimed, start
@@ -142,3 +143,19 @@ def clone_plan(actor: Any, plan: Plan) -> Plan:
         copied.save()
         record(actor, "create", copied, team=plan.team, after={"name": copied.name, "copy_of": plan.name})
     return copied
+
+
+@transaction.atomic
+def delete_plans(actor: Any, rows: QuerySet[Plan]) -> int:
+    """Delete plans with their computations; returns how many. Their runs stay, with what they were launched
+    with.
+
+    Raises PermissionDenied where `actor` is no operator of one of their teams.
+    """
+    plans = locked(actor, rows)
+    for plan in plans:
+        before = {"name": plan.name, "request": plan.request}
+        record(actor, "delete", plan, team=plan.team, before=before)
+        Computation.objects.filter(of_plan__plan=plan).delete()
+        plan.delete()
+    return len(plans)
