@@ -9,6 +9,10 @@ class AuthenticationError(TransportError):
     """A peer does not know the run's secret, or belongs to another run, generation or rank."""
 
 
+class ChannelLost(TransportError):
+    """A control channel ended, or what came over it was no message."""
+
+
 class MessageSizeError(TransportError):
     """A message has another size than the buffer that was posted for it."""
 

@@ -32,6 +32,7 @@ _REFUSALS = {
     4: "another rank listens there",
 }
 _WRONG_SECRET = 5
+HANDSHAKE_S = 10.0  # who has not shown by then that it knows the secret is turned away
 Dialogue = Generator[bytes | int, bytes, "Greeting"]
 
 
@@ -39,6 +40,8 @@ Dialogue = Generator[bytes | int, bytes, "Greeting"]
 class Identity:
     """Identity of this side: its rank, the run with its generation, and the secret of the run.
 
+    run : the name of the run; with a prefix where a run has several listeners of which none may be taken for
+        another, as in ``recovery/RUN``.
     session : drawn again by every endpoint. A link that comes back must lead to the same endpoint as before:
         one that was started again knows nothing of what had already come.
     """
@@ -77,7 +80,54 @@ class Greeting:
     round_trip_s: float = float("nan")
 
 
-def dial(me: Identity, *, peer: int, index: int, count: int) -> Dialogue:
+class Handshake:
+    """One side of a handshake that is under way: it is fed with the bytes that come. Knows no socket.
+
+    greeting : the outcome, once it is complete.
+    wants : how many bytes it needs next; more of them may be part of what follows the handshake.
+    """
+
+    def __init__(self, dialogue: Dialogue) -> None:
+        self.greeting: Greeting | None = None
+        self.wants = 0
+        self._dialogue = dialogue
+        self._started = False
+        self._received = self._outgoing = b""
+
+    def outgoing(self) -> bytes:
+        """Take the bytes that are to be sent now. The first call starts the handshake and its clock."""
+        if not self._started:
+            self._started = True
+            self._advance(None)
+        outgoing, self._outgoing = self._outgoing, b""
+        return outgoing
+
+    def feed(self, data: bytes) -> None:
+        """Take in at most `wants` bytes.
+
+        Raises
+        ------
+        AuthenticationError
+            The other side refuses, or is refused: `outgoing` has what is still to be sent to it.
+        """
+        self._received += data
+        self.wants -= len(data)
+        if self.wants == 0:
+            received, self._received = self._received, b""
+            self._advance(received)
+
+    def _advance(self, received: bytes | None) -> None:
+        try:
+            step = self._dialogue.send(received)  # type: ignore[arg-type]  # None starts a generator
+            while isinstance(step, bytes):
+                self._outgoing += step
+                step = next(self._dialogue)
+            self.wants = step
+        except StopIteration as finished:
+            self.greeting = finished.value
+
+
+def dial(me: Identity, *, peer: int, index: int = 0, count: int = 1) -> Dialogue:
     """The side that connects. Raises AuthenticationError."""
     nonce = secrets.token_bytes(32)
     hello = _HELLO.pack(_MAGIC, _VERSION, me.rank, peer, me.generation, me.run_digest, index, count, nonce)

@@ -8,37 +8,42 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from engine.control.lines import Message
+from engine.control.identity import identity_of
 from engine.control.listening import listen
-from engine.control.recovery_lines import LEADER, Line, proof, proves
+from engine.control.recovery_host import Ranks, RecoveryHost
+from engine.control.recovery_messages import (
+    FROM_FOLLOWER,
+    LISTENERS,
+    CheckpointSaved,
+    Fail,
+    FromFollower,
+    FromLeader,
+    Halt,
+    Halted,
+    Hello,
+    Leave,
+    Over,
+    Report,
+    Start,
+    Welcome,
+)
+from engine.control.selector_driver import Connection, Listener
+from engine.control.silence import SILENT_S
 from engine.errors import Infeasible
 from engine.job.launch import LaunchSpec
 from engine.job.recovery.history import History
-from engine.job.recovery.layout import NOT_NEEDED, Layout, change, roles
+from engine.job.recovery.layout import NOT_NEEDED, change, roles
 from engine.job.recovery.life import Dead, Life, Trouble
 from engine.job.recovery.plan import Saved, way_on
 from engine.job.recovery.smaller import smaller
 from engine.job.settings import RecoverySettings
 
 HOUR_S = 3600.0
-TICK_S = 0.5
 
 
-class Ranks(Protocol):
-    """The host's part: it starts and kills the ranks of its machine."""
-
-    def begin(self, life: Life, store: socket.socket | None) -> None: ...
-    def kill(self) -> None: ...
-    def gone(self) -> bool: ...
-    def bereft(self) -> list[Dead]: ...
-    def held(self) -> dict[int, tuple[int, ...]]: ...
-    def give_up(self, why: str) -> None: ...
-    def leave(self, why: str) -> None: ...
-
-
-class Lead:
+class Lead(RecoveryHost):
     """The leading host's part.
 
     Parameters
@@ -50,40 +55,25 @@ class Lead:
         self, spec: LaunchSpec, settings: RecoverySettings, ranks: Ranks, selector: selectors.BaseSelector, *,
         history: History, say: Callable[[dict[str, Any]], None], listener: socket.socket | None,
     ) -> None:  # fmt: skip
-        self._spec, self._settings, self._ranks, self._say = spec, settings, ranks, say
-        self._selector, self._history, self._listener = selector, history, listener
-        self._lines: list[Line] = []
-        self._phase = "gathering"
-        self._since = time.monotonic()
+        super().__init__(spec, settings, ranks, selector, history=history, phase="gathering")
+        self._say = say
+        self._machines: dict[Connection[FromFollower], tuple[int, ...]] = {}  # the ranks of each
         self._held = ranks.held()
         self._saved: Saved | None = None
         self._present = spec  # in the layout of the present life, or of the next one
-        self._layout: Layout | None = None
         self._change: dict[str, Any] = {}  # of the layout, as it is told once all ranks run
-        self._life = 0
         self._way: Life | None = None
         self._trouble: Trouble | None = None
         self._recoveries: deque[float] = deque()
-        self._lost_at = 0.0  # Unix time at which the others lost the leading host before this one
-        self.told: list[dict[str, Any]] = []
+        self._listener: Listener[FromFollower] | None = None
         if listener is not None:
-            listener.setblocking(False)
-            selector.register(listener, selectors.EVENT_READ, self._accept)
+            me = identity_of(spec, spec.first_rank, LISTENERS)
+            self._listener = Listener(listener, selector, me, FROM_FOLLOWER, self, silent_s=SILENT_S)
 
     @property
     def files(self) -> list[int]:
         """Descriptors that only this process is to hold."""
-        own = [self._listener.fileno()] if self._listener is not None else []
-        return [*own, *(line.file for line in self._lines)]
-
-    @property
-    def awaits(self) -> bool:
-        """Whether the run goes on, though no rank may live here."""
-        return self._phase != "over"
-
-    def deadline(self) -> float:
-        """The latest time to call `tick` (time.monotonic())."""
-        return time.monotonic() + (TICK_S if self._phase == "running" else 0.02)
+        return self._listener.files if self._listener is not None else []
 
     def trouble(self, dead: Sequence[Dead]) -> None:
         """Ranks of this machine ended."""
@@ -93,11 +83,11 @@ class Lead:
 
     def tick(self) -> None:
         """Go a step further where that is possible now."""
-        for line in list(self._lines):
-            line.tick()
+        if self._listener is not None:
+            self._listener.tick()
         if self._history.saved != self._saved and self._history.saved is not None:
             self._saved = self._history.saved
-            self._tell_all("saved", step=self._saved.step, where=self._saved.where)
+            self._tell_all(CheckpointSaved(saved=self._saved))
         if self._phase == "halting" and self._ranks.gone():
             self._noticed().add(self._ranks.bereft())
             self._held.update(self._ranks.held())
@@ -128,16 +118,13 @@ class Lead:
 
     def finished(self) -> None:
         """The result is there."""
-        self._end("over")
+        self._end(Over())
 
     def close(self) -> None:
         """Close every connection."""
         self._phase = "over"
-        for line in self._lines:
-            line.close()
-        self._lines.clear()
-        if self._listener is not None and self._listener.fileno() >= 0:
-            self._selector.unregister(self._listener)
+        self._machines.clear()
+        if self._listener is not None:
             self._listener.close()
 
     def _noticed(self) -> Trouble:
@@ -160,7 +147,7 @@ class Lead:
             return
         self._recoveries.append(now)
         self._phase, self._since = "halting", now
-        self._tell_all("halt")
+        self._tell_all(Halt())
         self._ranks.kill()
 
     def _go_on_without(self, why: str) -> None:
@@ -198,91 +185,95 @@ class Lead:
             )  # fmt: skip
             self._phase = "running"
             self._held.clear()
-            self._tell_all("start", life=self._way.to_dict())
+            self._tell_all(Start(life=self._way))
             self._ranks.begin(self._way, store)
 
     def _give_up(self, why: str) -> None:
-        self._end("fail", why=why)
+        self._end(Fail(why=why))
         self._ranks.give_up(why)
 
-    def _end(self, op: str, **fields: Any) -> None:
-        self._tell_all(op, **fields)
+    def _end(self, message: FromLeader) -> None:
+        self._tell_all(message)
         self.close()
 
-    def _tell_all(self, op: str, **fields: Any) -> None:
-        for line in list(self._lines):
-            if line.ranks:
-                line.tell(op, **fields)
+    def _tell_all(self, message: FromLeader) -> None:
+        for machine in list(self._machines):
+            machine.say(message)
 
-    # The other machines.
+    # The other machines (selector_driver.Handler).
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
+    def greeted(self, connection: Connection[FromFollower]) -> None:
+        """It knows the secret; its first message is to be a Hello."""
+
+    def heard(self, connection: Connection[FromFollower], message: FromFollower) -> None:
+        """Do what a machine's message asks. Raises ValueError where it makes no sense now."""
+        if isinstance(message, Hello):
+            self._greet(connection, message)
             return
-        line = Line(connection, self._selector, hear=self._hear, gone=self._lost)
-        self._lines.append(line)
-        line.tell("nonce", nonce=line.nonce)
-
-    def _hear(self, line: Line, message: Message) -> None:
-        op = message["op"]
-        if not line.ranks:
-            self._greet(line, message)
-        elif op == "halted":
+        ranks = self._machines.get(connection, ())
+        if isinstance(message, Halted):
+            _check(ranks, message.bereft)
             if self._trouble is not None:
-                self._trouble.add(Dead(**dead) for dead in message["bereft"])
-            self._report(message)
-        elif op == "trouble" and self._phase == "running":
-            self._noticed().add(Dead(**dead) for dead in message["dead"])
+                self._trouble.add(message.bereft)
+            self._report(ranks, message)
+            return
+        _check(ranks, message.dead)
+        if self._phase == "running":
+            self._noticed().add(message.dead)
             self._halt()
 
-    def _greet(self, line: Line, message: Message) -> None:
-        ranks = tuple(sorted(int(rank) for rank in message["ranks"]))
+    def lost(self, connection: Connection[FromFollower], why: str) -> None:
+        """A machine is gone, and its memory with it."""
+        ranks = self._machines.pop(connection, ())
+        if not self._needs(ranks) or self._phase == "over":
+            return
+        for rank in ranks:
+            self._held.pop(rank, None)
+        nodes = {a.node for a in self._spec.ranks if a.rank in ranks}
+        self._noticed().nodes.update(dict.fromkeys(nodes, why))
+        if self._phase == "running":
+            self._halt()
+
+    def _greet(self, connection: Connection[FromFollower], message: Hello) -> None:
+        ranks = message.ranks
         others = {a.rank for a in self._spec.ranks} - set(self._spec.local)
-        known = ranks and proves(message["mac"], self._spec, ranks[0], line.nonce)
-        if not known or not set(ranks) <= others:
-            raise ValueError("it does not belong to this run")
-        for before in [other for other in self._lines if set(other.ranks) & set(ranks)]:
+        if ranks[0] != connection.rank or not set(ranks) <= others or connection in self._machines:
+            raise ValueError("its ranks are not those of another machine of this run")
+        for before in [other for other, its in self._machines.items() if set(its) & set(ranks)]:
             before.close()
-            self._lost(before, "its host was started again")
-        line.ranks = ranks
-        line.tell("welcome", mac=proof(self._spec, LEADER, str(message["nonce"])))
-        self._report(message)
-        if not self._needs(line):
-            line.tell("leave", why=NOT_NEEDED)
+            self.lost(before, "its host was started again")
+        self._machines[connection] = ranks
+        connection.say(Welcome())
+        self._report(ranks, message)
+        if not self._needs(ranks):
+            connection.say(Leave(why=NOT_NEEDED))
             return
         if self._phase == "running":  # its ranks are not there: the others cannot go on
             self._noticed()
             self._halt()
 
-    def _report(self, message: Message) -> None:
-        if message["layout"] and int(message["life"]) > self._life:  # this host is a new one
-            self._layout = Layout.of(message["layout"])
+    def _report(self, ranks: tuple[int, ...], report: Report) -> None:
+        if not set(report.held) <= set(ranks):
+            raise ValueError("it reports the memory of ranks that are not its own")
+        if report.layout is not None and report.life > self._life:  # this host is a new one
+            self._layout = report.layout
             self._present = self._layout.applied(self._spec)
-        self._held.update({int(rank): tuple(map(int, steps)) for rank, steps in message["held"]})
-        self._life = max(self._life, int(message["life"]))
-        self._lost_at = max(self._lost_at, float(message["lost_at"]))
-        if message["saved"]:
-            saved = Saved(step=int(message["saved"][0]), where=str(message["saved"][1]))
-            self._saved = max((s for s in (self._saved, saved) if s), key=lambda s: s.step)
+        self._held.update(report.held)
+        self._life = max(self._life, report.life)
+        self._lost_at = max(self._lost_at, report.lost_at)
+        if report.saved is not None:
+            self._saved = max((s for s in (self._saved, report.saved) if s), key=lambda s: s.step)
 
-    def _needs(self, line: Line) -> bool:
-        """Whether a machine has ranks in the present layout."""
-        return any(a.rank in line.ranks for a in self._present.ranks)
+    def _needs(self, ranks: tuple[int, ...]) -> bool:
+        """Whether the present layout has ranks of a machine."""
+        return any(a.rank in ranks for a in self._present.ranks)
 
-    def _lost(self, line: Line, why: str) -> None:
-        """A machine is gone, and its memory with it."""
-        self._lines.remove(line)
-        if not line.ranks or not self._needs(line) or self._phase == "over":
-            return
-        for rank in line.ranks:
-            self._held.pop(rank, None)
-        nodes = {a.node for a in self._spec.ranks if a.rank in line.ranks}
-        self._noticed().nodes.update(dict.fromkeys(nodes, why))
-        if self._phase == "running":
-            self._halt()
+
+def _check(ranks: tuple[int, ...], dead: Sequence[Dead]) -> None:
+    if not ranks:
+        raise ValueError("it says something before it has said hello")
+    if not {rank.rank for rank in dead} <= set(ranks):
+        raise ValueError("it tells of the end of ranks that are not its own")
 
 
 def _without_job(event: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.control.messages import line_of
+from engine.control.recovery_messages import FROM_LEADER, Start
 from engine.errors import Infeasible, InputError
 from engine.job.launch import LaunchSpec, single_machine
 from engine.job.prefill.neighbours import gpus_of
@@ -95,13 +96,13 @@ def test_a_link_is_named_by_who_was_at_it_though_others_ended_first() -> None:
     assert trouble.silent_s == 4.2
 
 
-def test_a_life_survives_json() -> None:
+def test_a_life_survives_its_way_to_the_others() -> None:
     life = Life(number=3, step=7, source="peer", peers={3: 0, 4: 1}, store_port=5, retell=True)
-    assert Life.of(life.to_dict()) == life
+    assert FROM_LEADER.read(line_of(Start(life=life))) == Start(life=life)
     cut = smaller(SPEC, {0, 1, 2})
     assert isinstance(cut, Layout)
-    life = dataclasses.replace(life, layout=cut)
-    assert Life.of(json.loads(json.dumps(life.to_dict()))) == life
+    start = Start(life=dataclasses.replace(life, layout=cut))
+    assert FROM_LEADER.read(line_of(start)) == start
 
 
 @given(st.sets(st.integers(1, 5)), st.sampled_from([None, 2, 3]), st.integers(1, 3))

@@ -14,8 +14,31 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.control.lines import Lines, Message, encode, mac
+from engine.control.channel import Channel
+from engine.control.handshake import Handshake, dial
+from engine.control.identity import identity_of
+from engine.control.messages import line_of
 from engine.job.launch import LOCALHOST, LaunchSpec, single_machine
+from engine.train.swap.messages import (
+    FROM_TRACKER,
+    LISTENERS,
+    Abort,
+    Address,
+    Admit,
+    Admitted,
+    Commit,
+    Done,
+    End,
+    FromTracker,
+    FromWorker,
+    Hello,
+    Leave,
+    Ready,
+    Stats,
+    Sum,
+    Take,
+    Voted,
+)
 from engine.train.swap.tracker import Tracker
 from tests.runtime.swap_jobs import GPU, job
 
@@ -30,72 +53,74 @@ class Pretender:
         self.spec, self.rank = spec, rank
         self.socket = socket.create_connection((LOCALHOST, port))
         self.socket.setblocking(False)
-        self.lines, self.told = Lines(), []  # type: ignore[var-annotated]
+        me = identity_of(spec, rank, LISTENERS)
+        self.channel = Channel(Handshake(dial(me, peer=spec.first_rank)), FROM_TRACKER)
+        self.socket.sendall(self.channel.handshake.outgoing())
+        self.told: list[FromTracker] = []
         self.gradients: list[int] = []
         self.steps_in_weights = 0 if rank < spec.job.pipelines else None
-        self.summing: Message | None = None
+        self.summing: Sum | Admit | None = None
         self.over = False
 
     def read(self) -> None:
+        stranger = self.channel.greeting is None
         try:
-            self.told += self.lines.feed(self.socket.recv(1 << 16))
+            self.told += self.channel.receive(self.socket.recv(self.channel.wants))
         except BlockingIOError:
             return
+        self.socket.sendall(self.channel.handshake.outgoing())
+        if stranger and self.channel.greeting is not None:
+            self.say(Hello(step=0, address=Address(store=1)))
 
-    def say(self, op: str, **fields: Any) -> None:
-        self.socket.sendall(encode({"op": op, **fields}))
+    def say(self, message: FromWorker) -> None:
+        self.socket.sendall(line_of(message))
 
     def act(self, world: "World") -> None:
-        """Heed the next message, if there is one."""
+        """Handle the next message, if there is one."""
         self.read()
         if self.told and not self.over:
             message = self.told.pop(0)
-            getattr(self, f"on_{message['op']}")(message, world)
+            getattr(self, f"on_{message.kind}")(message, world)
 
-    def on_nonce(self, message: Message, _: "World") -> None:
-        spec = self.spec
-        answer = mac(spec.secret, spec.run, spec.generation, self.rank, message["nonce"])
-        self.say("hello", rank=self.rank, mac=answer, step=0, address={})
+    def on_take(self, message: Take, _: "World") -> None:
+        assert message.step == self.steps_in_weights, "it computes with the weights of that step"
+        self.gradients += message.units
+        self.say(Done(units=message.units))
 
-    def on_take(self, message: Message, _: "World") -> None:
-        assert message["step"] == self.steps_in_weights, "it computes with the weights of that step"
-        self.gradients += message["units"]
-        self.say("done", units=message["units"])
-
-    def on_sum(self, message: Message, world: "World") -> None:
-        ranks = [member["rank"] for member in message["members"]]
+    def on_sum(self, message: Sum, world: "World") -> None:
+        ranks = [member.rank for member in message.members]
         # Who dies before all have the sum must not count: what counts is looked at when it is committed.
-        world.sums[message["epoch"]] = {r: list(world.workers[r].gradients) for r in ranks}
+        world.sums[message.epoch] = {r: list(world.workers[r].gradients) for r in ranks}
         self.summing = message
-        self.say("voted", epoch=message["epoch"])
+        self.say(Voted(epoch=message.epoch))
 
-    def on_admit(self, message: Message, world: "World") -> None:
-        given = world.workers[message["source"]].steps_in_weights
-        assert given == message["step"], "weights come from one that has them"
+    def on_admit(self, message: Admit, world: "World") -> None:
+        given = world.workers[message.source].steps_in_weights
+        assert given == message.step, "weights come from one that has them"
         self.summing = message
-        self.say("voted", epoch=message["epoch"])
+        self.say(Voted(epoch=message.epoch))
 
-    def on_abort(self, _: Message, __: "World") -> None:
+    def on_abort(self, _: Abort, __: "World") -> None:
         self.summing = None
 
-    def on_admitted(self, message: Message, _: "World") -> None:
+    def on_admitted(self, message: Admitted, _: "World") -> None:
         assert self.summing is not None
-        self.steps_in_weights = message["step"]
-        self.say("ready")
+        self.steps_in_weights = message.step
+        self.say(Ready())
 
-    def on_commit(self, message: Message, world: "World") -> None:
+    def on_commit(self, message: Commit, world: "World") -> None:
         assert self.summing is not None
-        world.committed.setdefault(message["step"], world.sums[self.summing["epoch"]])
+        world.committed.setdefault(message.step, world.sums[self.summing.epoch])
         self.gradients, self.summing = [], None
-        self.steps_in_weights = message["step"] + 1
-        self.say("ready", loss=1.0, grad_norm=1.0)
+        self.steps_in_weights = message.step + 1
+        self.say(Ready(loss=1.0, grad_norm=1.0))
 
-    def on_leave(self, _: Message, __: "World") -> None:
+    def on_leave(self, _: Leave, __: "World") -> None:
         assert not self.gradients, "who leaves has brought in what it did"
-        self.on_end(_, __)
+        self.on_end(End(), __)
 
-    def on_end(self, _: Message, __: "World") -> None:
-        self.say("stats", stats={})
+    def on_end(self, _: End, __: "World") -> None:
+        self.say(Stats(stats={}))
         self.over = True
         self.socket.close()
 

@@ -14,16 +14,31 @@ from typing import Any
 
 import pytest
 
-from engine.control.lines import encode
+from engine.control.errors import PeerLost
+from engine.control.handshake import Handshake, listen
+from engine.control.identity import identity_of
+from engine.control.thread_driver import BlockingChannel
 from engine.job.launch import LOCALHOST, single_machine
 from engine.run.launcher import RankGroup
 from engine.train.swap.client import Client
 from engine.train.swap.memory import DeviceMemory
+from engine.train.swap.messages import (
+    FROM_WORKER,
+    LISTENERS,
+    Address,
+    End,
+    FromTracker,
+    Hello,
+    Leave,
+    Take,
+)
 from engine.train.swap.tracker import Tracker
 from tests.ports import free_port
 from tests.runtime.jobs import Run
 from tests.runtime.swap_jobs import EMULATED, GPU, job
 from tests.runtime.test_training_equals_single import reference
+
+HELLO = Hello(step=0, address=Address(store=1))
 
 
 def check_equal(run: Run, result: dict[str, Any]) -> None:
@@ -212,9 +227,9 @@ def test_who_does_not_know_the_secret_is_refused() -> None:
 
         def knock(secret: str) -> None:
             other = dataclasses.replace(spec, secret=secret)
-            hello = {"step": 0, "address": {}}
-            client = Client(other, 0, listener.getsockname()[1], hello, lambda e: answers.append(str(e)))
-            client.say("beat")
+            with pytest.raises(PeerLost) as refused:
+                Client(other, 0, listener.getsockname()[1], HELLO, lambda _: None)
+            answers.append(str(refused.value))
 
         def turn(seconds: float) -> None:
             deadline = time.monotonic() + seconds
@@ -227,29 +242,35 @@ def test_who_does_not_know_the_secret_is_refused() -> None:
         turn(0.5)
         knocking.join()
         assert len(answers) == 1
-        assert "lost the tracker" in answers[0]
+        assert "does not know the secret" in answers[0]
         assert not tracker.awaits
         tracker.close()
 
 
-@pytest.mark.parametrize(("told", "dies"), [("take", True), ("leave", False), ("end", False)])
-def test_a_tracker_that_ends_before_a_worker_it_let_go_has_not_failed_it(told: str, dies: bool) -> None:
+@pytest.mark.parametrize(
+    ("told", "dies"), [(Take(step=0, units=(0,)), True), (Leave(), False), (End(), False)]
+)
+def test_a_tracker_that_ends_before_a_worker_it_let_go_has_not_failed_it(
+    told: FromTracker, dies: bool
+) -> None:
     spec, lost = single_machine(job(), run="test", log_dir=""), threading.Event()
 
     def serve(listener: socket.socket) -> None:
         connection, _ = listener.accept()
         with connection:
-            connection.sendall(encode({"op": "nonce", "nonce": "n"}))
-            connection.recv(1 << 16)  # hello
-            connection.sendall(encode({"op": told}))
+            channel = BlockingChannel(
+                connection, Handshake(listen(identity_of(spec, spec.first_rank, LISTENERS))), FROM_WORKER
+            )
+            assert isinstance(next(channel.messages()), Hello)
+            channel.send(told)
 
     with socket.create_server((LOCALHOST, 0)) as listener:
         serving = threading.Thread(target=serve, args=(listener,))
         serving.start()
         before = set(threading.enumerate())
-        client = Client(spec, 0, listener.getsockname()[1], {"step": 0}, lambda _: lost.set())
+        client = Client(spec, 0, listener.getsockname()[1], HELLO, lambda _: lost.set())
         serving.join()
-        assert client.inbox.get(timeout=30)["op"] == told
+        assert client.inbox.get(timeout=30) == told
         for thread in set(threading.enumerate()) - before:
             if thread.name == "tracker":  # the listener: it ends with the connection
                 thread.join(30)

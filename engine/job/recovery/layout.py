@@ -1,9 +1,8 @@
 """The role of each rank after a start: as at launch, or on fewer nodes because one did not return."""
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any
 
-from engine.inputs import parse
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.predict import predict
@@ -20,17 +19,6 @@ class Layout:
 
     job: TrainJob
     ranks: tuple[RankAssignment, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        job = self.job.model_dump(mode="json", exclude_none=True)
-        return {"job": job, "ranks": [asdict(rank) for rank in self.ranks]}
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`. Raises InputError, KeyError or TypeError where the values are none."""
-        ranks = tuple(RankAssignment(**rank) for rank in values["ranks"])
-        return cls(job=parse(TrainJob, values["job"], at="job"), ranks=ranks)
 
     def applied(self, spec: LaunchSpec) -> LaunchSpec:
         """The launch spec of a machine, `spec`, in this layout: none of its ranks may be in it any more."""

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field
+from typing import Literal
 
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.recovery.layout import Layout
@@ -35,18 +35,6 @@ class Life:
     validated_step: int = 0
     retell: bool = False
     layout: Layout | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        layout = self.layout.to_dict() if self.layout else None
-        return {**values, "peers": list(self.peers.items()), "layout": layout}
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`. Raises TypeError or ValueError where the values are none."""
-        layout = Layout.of(values["layout"]) if values["layout"] else None
-        return cls(**{**values, "peers": {int(a): int(b) for a, b in values["peers"]}, "layout": layout})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from engine.control.errors import PeerLost
-from engine.control.lines import Lines, Message, encode, mac, tuned
+from engine.control.handshake import Handshake, dial
+from engine.control.identity import identity_of
+from engine.control.messages import Beat
+from engine.control.thread_driver import BlockingChannel
+from engine.inputs import Document
 from engine.job.launch import LaunchSpec
+from engine.train.swap.messages import FROM_TRACKER, LISTENERS, End, Hello, Leave
 
 CONNECT_S = 120.0
 BEAT_S = 1.0
@@ -29,58 +33,47 @@ class Client:
     """
 
     def __init__(
-        self, spec: LaunchSpec, rank: int, port: int, hello: Message, die: Callable[[BaseException], None]
+        self, spec: LaunchSpec, rank: int, port: int, hello: Hello, die: Callable[[BaseException], None]
     ) -> None:
-        self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._die, self._lines = die, Lines()
+        self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._die = die
         self._let_go = False  # told to leave or to end: the tracker may be gone before this process
         self._where = f"{spec.rendezvous_host}:{port}"
-        self._sending = threading.Lock()
+        me = identity_of(spec, rank, LISTENERS)
         try:
-            self._socket = tuned(socket.create_connection((spec.rendezvous_host, port), CONNECT_S))
-            nonce = self._first()["nonce"]
-            self.say(
-                "hello", rank=rank, mac=mac(spec.secret, spec.run, spec.generation, rank, nonce), **hello
+            connected = socket.create_connection((spec.rendezvous_host, port), CONNECT_S)
+            self._channel = BlockingChannel(
+                connected, Handshake(dial(me, peer=spec.first_rank)), FROM_TRACKER, seconds=CONNECT_S
             )
-        except (OSError, KeyError, ValueError) as error:
+        except OSError as error:
             raise PeerLost(f"no tracker at {self._where}: {error}") from None
-        self._socket.settimeout(None)
+        connected.settimeout(None)
+        self.say(hello)
         for name, work in (("tracker", self._listen), ("beat", self._beat)):
             threading.Thread(target=work, name=name, daemon=True).start()
 
-    def say(self, op: str, **fields: Any) -> None:
+    def say(self, message: Document) -> None:
         """Tell the tracker. Raises PeerLost where it is gone."""
         try:
-            with self._sending:
-                self._socket.sendall(encode({"op": op, **fields}))
+            self._channel.send(message)
         except OSError as error:
             raise PeerLost(f"lost the tracker at {self._where}: {error}") from None
 
-    def _first(self) -> Message:
-        while not (messages := self._lines.feed(self._some())):
-            pass
-        return messages[0]
-
-    def _some(self) -> bytes:
-        data = self._socket.recv(1 << 16)
-        if not data:
-            raise ConnectionError("it closed the connection")
-        return data
-
     def _listen(self) -> None:
+        why: object = "it closed the connection"
         try:
-            while True:
-                for message in self._lines.feed(self._some()):
-                    self._let_go = self._let_go or message["op"] in ("leave", "end")
-                    self.inbox.put(message)
-        except (OSError, ValueError) as error:
-            if not self._let_go:
-                self._die(PeerLost(f"lost the tracker at {self._where}: {error}"))
+            for message in self._channel.messages():
+                self._let_go = self._let_go or isinstance(message, Leave | End)
+                self.inbox.put(message)
+        except OSError as error:
+            why = error
+        if not self._let_go:
+            self._die(PeerLost(f"lost the tracker at {self._where}: {why}"))
 
     def _beat(self) -> None:
         try:
             while True:
                 time.sleep(BEAT_S)
-                self.say("beat")
+                self.say(Beat())
         except PeerLost:
             return  # the listener says so

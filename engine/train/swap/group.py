@@ -18,6 +18,7 @@ from engine.job.launch import LaunchSpec, RankAssignment
 from engine.train.exchange import finish
 from engine.train.mesh import RENDEZVOUS_S, gloo_group, wan_peer
 from engine.train.ring import Ring
+from engine.train.swap.messages import Address, Member
 from engine.transport import Endpoint, Peer, TlsFiles
 
 SUMS_PER_EPOCH = 1 << 32  # numbers kept apart for the sums of one epoch
@@ -43,14 +44,13 @@ class Groups:
         self._group: Any | None = None
 
     @property
-    def address(self) -> dict[str, Any]:
+    def address(self) -> Address:
         """For the tracker, which tells the others."""
-        return {
-            "store": self._store.port,
-            "endpoint": list(self._endpoint.address) if self._endpoint else None,
-        }
+        return Address(
+            store=self._store.port, endpoint=self._endpoint.address if self._endpoint is not None else None
+        )
 
-    def sum(self, epoch: int, members: Sequence[dict[str, Any]], flat: Tensor) -> None:
+    def sum(self, epoch: int, members: Sequence[Member], flat: Tensor) -> None:
         """Sum a flat tensor in place over the members of an epoch, all of which call this.
 
         Raises
@@ -87,15 +87,15 @@ class Groups:
         if self._endpoint is not None:
             self._endpoint.close()
 
-    def _of(self, epoch: int, members: Sequence[dict[str, Any]]) -> Any | None:
-        ranks = tuple(member["rank"] for member in members)
+    def _of(self, epoch: int, members: Sequence[Member]) -> Any | None:
+        ranks = tuple(member.rank for member in members)
         if self._key != (epoch, ranks):
             self._group = self._formed(epoch, members)
             self._key = epoch, ranks
         return self._group
 
-    def _formed(self, epoch: int, members: Sequence[dict[str, Any]]) -> Any | None:
-        ranks = [member["rank"] for member in members]
+    def _formed(self, epoch: int, members: Sequence[Member]) -> Any | None:
+        ranks = [member.rank for member in members]
         if len(ranks) == 1:
             return None
         if len({self._by_rank[rank].dc for rank in ranks}) == 1:
@@ -103,26 +103,27 @@ class Groups:
         assert self._endpoint is not None
         ring = sorted(ranks, key=lambda rank: (self._by_rank[rank].dc, rank))
         here = ring.index(self._me.rank)
-        self._connect([m for m in members if m["rank"] in (ring[here - 1], ring[(here + 1) % len(ring)])])
+        self._connect([m for m in members if m.rank in (ring[here - 1], ring[(here + 1) % len(ring)])])
         return Ring(self._endpoint, ring, first=epoch * SUMS_PER_EPOCH)
 
-    def _met_at(self, member: dict[str, Any]) -> Any:
-        if member["rank"] == self._me.rank:
+    def _met_at(self, member: Member) -> Any:
+        if member.rank == self._me.rank:
             return self._store
         return TCPStore(
-            self._by_rank[member["rank"]].host, member["store"], is_master=False, wait_for_workers=False,
+            self._by_rank[member.rank].host, member.store, is_master=False, wait_for_workers=False,
             timeout=timedelta(seconds=RENDEZVOUS_S),
         )  # fmt: skip
 
-    def _connect(self, members: Sequence[dict[str, Any]]) -> None:
+    def _connect(self, members: Sequence[Member]) -> None:
         assert self._endpoint is not None
-        new = [member for member in members if member["rank"] not in self._connected]
-        self._connected.update(member["rank"] for member in new)
+        new = [member for member in members if member.rank not in self._connected]
+        self._connected.update(member.rank for member in new)
         self._endpoint.connect([self._peer(member) for member in new], timeout_s=RENDEZVOUS_S)
 
-    def _peer(self, member: dict[str, Any]) -> Peer:
-        other = self._by_rank[member["rank"]]
-        host, port = member["endpoint"]
+    def _peer(self, member: Member) -> Peer:
+        other = self._by_rank[member.rank]
+        assert member.endpoint is not None, "in several data centres each worker has one"
+        host, port = member.endpoint
         if other.dc == self._me.dc:
             return Peer(rank=other.rank, address=(host, port), link=f"LAN of {self._me.dc_name}")
         network = self._job.between(self._me.dc, other.dc)

@@ -10,17 +10,39 @@ ATOM §III-E does this with a distributed hash table and heartbeats; its workers
 """
 
 import math
-import secrets
 import selectors
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.control.lines import Lines, Message, encode, mac, tuned
+from engine.control.identity import identity_of
+from engine.control.selector_driver import Connection, Listener
 from engine.job.launch import LaunchSpec
 from engine.train.swap.ledger import Ledger
+from engine.train.swap.messages import (
+    FROM_WORKER,
+    LISTENERS,
+    Abort,
+    Address,
+    Admit,
+    Admitted,
+    Commit,
+    Done,
+    End,
+    Failed,
+    FromTracker,
+    FromWorker,
+    Hello,
+    Leave,
+    Member,
+    Ready,
+    Stats,
+    Sum,
+    Take,
+    Voted,
+)
 
 SILENT_S = 20.0  # a worker that says nothing for so long is lost; it beats every second
 RETRY_S = 1.0  # after a sum that failed though nobody is lost yet: the one who is may be noticed by then
@@ -36,17 +58,17 @@ class Flag(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Worker:
-    """One connection. `idle`: the worker has reported that it is ready."""
+    """A worker that has said hello. `idle`: it has reported that it is ready."""
 
-    socket: socket.socket
-    nonce: str
-    heard: float
-    lines: Lines = field(default_factory=Lines)
-    rank: int = -1  # until it has said who it is
-    address: dict[str, Any] = field(default_factory=dict)
+    connection: Connection[FromWorker]
+    rank: int
+    address: Address
     idle: bool = False
     voted: bool = False
-    stats: dict[str, Any] | None = None
+
+    def say(self, message: FromTracker) -> None:
+        """Tell it something. No call of the tracker's waits for a worker, or loses one."""
+        self.connection.say(message)
 
 
 class Tracker:
@@ -69,10 +91,8 @@ class Tracker:
     ) -> None:  # fmt: skip
         assert spec.job.swap is not None
         self._spec, self._job, self._swap = spec, spec.job, spec.job.swap
-        self._listener, self._selector = listener, selector
         self._say, self._start, self._asked = say, start, asked
         self._units = self._job.global_batch // self._job.micro_batch
-        self._connections: set[Worker] = set()
         self._waiting: dict[int, Worker] = {}
         self._members: dict[int, Worker] = {}
         self._ledger = Ledger(0, ())
@@ -90,13 +110,14 @@ class Tracker:
         self.redone = 0
         self.changes: list[dict[str, Any]] = []
         self.stats: dict[int, dict[str, Any]] = {}
-        listener.setblocking(False)
-        selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._workers: dict[Connection[FromWorker], Worker] = {}
+        me = identity_of(spec, spec.first_rank, LISTENERS)
+        self._listener = Listener(listener, selector, me, FROM_WORKER, self, silent_s=SILENT_S)
 
     @property
     def files(self) -> list[int]:
         """The descriptors that only this process is to hold."""
-        return [self._listener.fileno(), *(worker.socket.fileno() for worker in self._connections)]
+        return self._listener.files
 
     @property
     def over(self) -> bool:
@@ -119,128 +140,47 @@ class Tracker:
 
     def tick(self) -> None:
         """Drop who is silent; sum again where a sum has failed."""
-        now = time.monotonic()
-        for worker in [w for w in self._connections if now - w.heard > SILENT_S]:
-            self._gone(worker)
-        if now >= self._retry_at:
+        self._listener.tick()
+        if time.monotonic() >= self._retry_at:
             self._retry_at = math.inf
             self._abort()
 
     def close(self) -> None:
         """Close every connection."""
-        self._drop(self._listener)
-        for worker in list(self._connections):
-            self._drop(worker.socket)
-        self._connections.clear()
+        self._listener.close()
 
-    # Connections.
+    # What connections tell (selector_driver.Handler).
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
+    def greeted(self, connection: Connection[FromWorker]) -> None:
+        """It knows the secret; its first message is to be a Hello."""
+
+    def heard(self, connection: Connection[FromWorker], message: FromWorker) -> None:
+        """Do what a worker's message asks. Raises ValueError where it makes no sense now."""
+        worker = self._workers.get(connection)
+        if isinstance(message, Hello):
+            self._greet(connection, message)
             return
-        worker = Worker(socket=tuned(connection), nonce=secrets.token_hex(16), heard=time.monotonic())
-        self._connections.add(worker)
-        # A message is far smaller than a socket's buffer, and a worker reads all the time: no send blocks.
-        connection.settimeout(SILENT_S)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(worker))
-        self._tell(worker, "nonce", nonce=worker.nonce)
+        if worker is None:
+            raise ValueError("it says something before it has said hello")
+        if self._members.get(worker.rank) is not worker and not isinstance(message, Stats):
+            raise ValueError("it takes no part in this step")
+        match message:
+            case Ready():
+                self._on_ready(worker, message)
+            case Done():
+                self._on_done(worker, message)
+            case Voted():
+                self._on_voted(worker, message)
+            case Failed():
+                self._on_failed(message)
+            case Stats():
+                self._on_stats(worker, message)
 
-    def _read(self, worker: Worker) -> None:
-        try:
-            data = worker.socket.recv(1 << 16)
-            messages = worker.lines.feed(data)
-            if not data:
-                raise ConnectionError
-            worker.heard = time.monotonic()
-            for message in messages:
-                if worker in self._connections:
-                    self._hear(worker, message)
-        except (OSError, ValueError, KeyError, TypeError):
-            self._gone(worker)
-
-    def _hear(self, worker: Worker, message: Message) -> None:
-        op = message["op"]
-        if worker.rank < 0:
-            self._greet(worker, message)
-        elif op in ("ready", "done", "voted", "failed", "stats"):
-            getattr(self, f"_on_{op}")(worker, message)
-
-    def _tell(self, worker: Worker, op: str, **fields: Any) -> None:
-        try:
-            worker.socket.sendall(encode({"op": op, **fields}))
-        except OSError:
-            worker.heard = (
-                -math.inf
-            )  # the next tick drops it: nobody is dropped in the middle of a round of calls
-
-    def _drop(self, connection: socket.socket) -> None:
-        if connection.fileno() >= 0:
-            self._selector.unregister(connection)
-            connection.close()
-
-    def _greet(self, worker: Worker, message: Message) -> None:
-        rank, spec = int(message["rank"]), self._spec
-        mine = mac(spec.secret, spec.run, spec.generation, rank, worker.nonce)
-        known = {assignment.rank for assignment in spec.ranks}
-        there = rank in self._members or rank in self._waiting or rank in self.stats
-        if not secrets.compare_digest(mine, str(message["mac"])) or rank not in known or there:
-            raise ValueError("not a worker of this run")
-        worker.rank, worker.address = rank, message["address"]
-        if self._phase in ("ending", "over"):
-            self._tell(worker, "end")
-        elif self._phase == "gathering" and rank < self._job.pipelines:
-            self._step = int(message["step"])
-            self._members[rank] = worker
-            worker.idle = True
-            if len(self._members) == self._job.pipelines:
-                self._begin_batch()
-        else:
-            self._waiting[rank] = worker
-
-    # What workers say.
-
-    def _on_ready(self, worker: Worker, message: Message) -> None:
-        """It has taken step `step` − 1, or over the weights with which `step` begins."""
-        if self._phase == "stepping" and self._reported < self._step:
-            self._reported = self._step
-            self.losses.append(message["loss"])
-            self.norms.append(message["grad_norm"])
-            self._say_step(message)
-        worker.idle = True
-        self._if_all_idle()
-
-    def _on_done(self, worker: Worker, message: Message) -> None:
-        self._ledger.bring(worker.rank, tuple(message["units"]))
-        worker.idle = True
-        self._advance()
-
-    def _on_voted(self, worker: Worker, message: Message) -> None:
-        if message["epoch"] != self._epoch or self._phase not in ("summing", "admitting"):
-            return
-        worker.voted = True
-        self._if_all_voted()
-
-    def _on_failed(self, worker: Worker, message: Message) -> None:
-        if message["epoch"] != self._epoch or self._phase not in ("summing", "admitting"):
-            return
-        self._retries += 1
-        if self._retries > MOST_RETRIES:
-            self.failure = f"step {self._step}: {MOST_RETRIES + 1} sums failed; the last: {message['why']}"
-        self._retry_at = min(self._retry_at, time.monotonic() + RETRY_S)
-
-    def _on_stats(self, worker: Worker, message: Message) -> None:
-        self.stats[worker.rank] = message["stats"]
-        self._members.pop(worker.rank, None)
-        self._if_over()
-
-    def _gone(self, worker: Worker) -> None:
+    def lost(self, connection: Connection[FromWorker], why: str) -> None:
         """A connection has ended: what its worker had is to be done again."""
-        if worker not in self._connections:
+        worker = self._workers.pop(connection, None)
+        if worker is None:
             return
-        self._connections.discard(worker)
-        self._drop(worker.socket)
         self._waiting.pop(worker.rank, None)
         if self._members.get(worker.rank) is not worker:
             return
@@ -250,6 +190,62 @@ class Tracker:
         elif self._phase != "gathering" and self._members:
             self._note_change(lost=[worker.rank])
             self._go_on_without(worker.rank)
+
+    def _greet(self, connection: Connection[FromWorker], message: Hello) -> None:
+        rank = connection.rank
+        known = {assignment.rank for assignment in self._spec.ranks}
+        there = rank in self._members or rank in self._waiting or rank in self.stats
+        if rank not in known or there or connection in self._workers:
+            raise ValueError("it is not a worker of this run, or a second one of its rank")
+        worker = self._workers[connection] = Worker(connection=connection, rank=rank, address=message.address)
+        if self._phase in ("ending", "over"):
+            worker.say(End())
+        elif self._phase == "gathering" and rank < self._job.pipelines:
+            self._step = message.step
+            self._members[rank] = worker
+            worker.idle = True
+            if len(self._members) == self._job.pipelines:
+                self._begin_batch()
+        else:
+            self._waiting[rank] = worker
+
+    # What workers say.
+
+    def _on_ready(self, worker: Worker, message: Ready) -> None:
+        """It has taken step `step` − 1, or over the weights with which `step` begins."""
+        if self._phase == "stepping" and self._reported < self._step:
+            if message.loss is None or message.grad_norm is None:
+                raise ValueError("it took a step and does not say its loss and norm")
+            self._reported = self._step
+            self.losses.append(message.loss)
+            self.norms.append(message.grad_norm)
+            self._say_step(message.loss, message.grad_norm)
+        worker.idle = True
+        self._if_all_idle()
+
+    def _on_done(self, worker: Worker, message: Done) -> None:
+        self._ledger.bring(worker.rank, message.units)
+        worker.idle = True
+        self._advance()
+
+    def _on_voted(self, worker: Worker, message: Voted) -> None:
+        if message.epoch != self._epoch or self._phase not in ("summing", "admitting"):
+            return
+        worker.voted = True
+        self._if_all_voted()
+
+    def _on_failed(self, message: Failed) -> None:
+        if message.epoch != self._epoch or self._phase not in ("summing", "admitting"):
+            return
+        self._retries += 1
+        if self._retries > MOST_RETRIES:
+            self.failure = f"step {self._step}: {MOST_RETRIES + 1} sums failed; the last: {message.why}"
+        self._retry_at = min(self._retry_at, time.monotonic() + RETRY_S)
+
+    def _on_stats(self, worker: Worker, message: Stats) -> None:
+        self.stats[worker.rank] = message.stats
+        self._members.pop(worker.rank, None)
+        self._if_over()
 
     def _go_on_without(self, rank: int) -> None:
         self._epoch += 1
@@ -284,19 +280,23 @@ class Tracker:
             units = self._ledger.take(rank, self._job.microbatches, idle)
             if units:
                 worker.idle = False
-                self._tell(worker, "take", step=self._step, units=units)
+                worker.say(Take(step=self._step, units=units))
 
     def _collect(self, phase: str) -> None:
         """Let the members sum: gradients (summing), or the weights of one to those that join (admitting)."""
         self._phase, self._retry_at = phase, math.inf
-        members = [{"rank": rank, **w.address} for rank, w in sorted(self._members.items())]
+        members = tuple(
+            Member(rank=rank, **dict(worker.address)) for rank, worker in sorted(self._members.items())
+        )
+        what: Sum | Admit
+        if phase == "summing":
+            what = Sum(step=self._step, epoch=self._epoch, members=members)
+        else:
+            source = min(self._settled())
+            what = Admit(step=self._step, epoch=self._epoch, members=members, source=source)
         for worker in self._members.values():
             worker.voted, worker.idle = False, False
-            self._tell(
-                worker, "sum" if phase == "summing" else "admit", step=self._step, epoch=self._epoch,
-                members=members,
-                source=min(self._settled()),
-            )  # fmt: skip
+            worker.say(what)
 
     def _abort(self) -> None:
         """The sum at hand is void: nobody has to have it, and all are free for another."""
@@ -304,7 +304,7 @@ class Tracker:
         self._epoch += 1
         for worker in self._members.values():
             worker.idle = True
-            self._tell(worker, "abort")
+            worker.say(Abort())
         if not admitting:
             self._phase = "batch"
             self._advance()
@@ -318,7 +318,7 @@ class Tracker:
         if self._phase == "admitting":
             self._phase = "settled"
             for worker in self._members.values():
-                self._tell(worker, "admitted", step=self._step)
+                worker.say(Admitted(step=self._step))
             return
         self._phase = "stepping"
         self.redone += self._ledger.redone
@@ -326,7 +326,7 @@ class Tracker:
         self._last = bool(self._asked[0]) or self._step + 1 == self._job.steps
         saver = min(self._members)
         for worker in self._members.values():
-            self._tell(worker, "commit", step=self._step, saver=saver, last=self._last)
+            worker.say(Commit(step=self._step, saver=saver, last=self._last))
 
     def _if_all_idle(self) -> None:
         if not all(worker.idle for worker in self._members.values()):
@@ -377,13 +377,13 @@ class Tracker:
         going = [rank for rank in due if rank in self._members]
         going = going[: len(self._members) - 1]
         for rank in going:
-            self._tell(self._members.pop(rank), "leave")
+            self._members.pop(rank).say(Leave())
         return going
 
     def _end(self) -> None:
         self._phase = "ending"
         for worker in [*self._members.values(), *self._waiting.values()]:
-            self._tell(worker, "end")
+            worker.say(End())
 
     def _if_over(self) -> None:
         if self._phase == "ending" and not self._members:
@@ -391,13 +391,12 @@ class Tracker:
 
     # Events.
 
-    def _say_step(self, message: Message) -> None:
+    def _say_step(self, loss: float, grad_norm: float) -> None:
+        rate = self._job.lr_schedule.rate(self._job.lr, self._step, self._job.steps)
         self._say(
             {
-                "kind": "step", "iteration": self._step, "loss": message["loss"],
-                "grad_norm": message["grad_norm"],
-                "learning_rate": self._job.lr_schedule.rate(self._job.lr, self._step, self._job.steps),
-                "tokens": self._job.tokens_per_step, "t": time.time(),
+                "kind": "step", "iteration": self._step, "loss": loss, "grad_norm": grad_norm,
+                "learning_rate": rate, "tokens": self._job.tokens_per_step, "t": time.time(),
             }
         )  # fmt: skip
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, NoReturn
 
@@ -21,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.control.lines import Message
 from engine.job.events import EventWriter
 from engine.job.losses import Losses
 from engine.nn.device import CpuDevice, CudaDevice, Device, EmulatedDevice
@@ -34,10 +34,37 @@ from engine.train.swap.group import Groups
 from engine.train.swap.host_model import HostModel
 from engine.train.swap.keeping import SwapKeeper
 from engine.train.swap.memory import DeviceMemory
+from engine.train.swap.messages import (
+    Abort,
+    Admit,
+    Admitted,
+    Commit,
+    Done,
+    End,
+    Failed,
+    Hello,
+    Leave,
+    Ready,
+    Stats,
+    Sum,
+    Take,
+    Voted,
+)
 from engine.train.swap.rounds import Batch, Rounds
 from engine.train.swap.swapper import Swapper
 
 LATEST_ROUNDS = 1_000  # over which medians are taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summed:
+    """A sum has ended, as the thread that took it tells; `why` it failed, or empty."""
+
+    attempt: int
+    epoch: int
+    why: str
+    total: Tensor
+    gradients: bool
 
 
 class Training:
@@ -72,7 +99,7 @@ class Training:
         self._summed: Tensor | None = None
         self._sum_began = 0.0
         self._startup_s = 0.0
-        hello = {"step": self._step, "address": self._groups.address}
+        hello = Hello(step=self._step, address=self._groups.address)
         self._tracker = Client(self._spec, self._me.rank, start.port, hello, die)
         every_s = FIRST_RANK_EVERY_S if self._me.rank == self._spec.first_rank else OTHER_RANKS_EVERY_S
         self._progress = ProgressLog(self._job, every_s=every_s)
@@ -85,66 +112,83 @@ class Training:
 
     def run(self) -> None:
         """Serve the tracker until it says that this worker is done."""
-        while (message := self._tracker.inbox.get())["op"] not in ("leave", "end"):
-            getattr(self, f"_on_{message['op']}")(message)
+        while not isinstance(message := self._tracker.inbox.get(), Leave | End):
+            self._handle(message)
         saved = self._keeper.close()
         self._recorder.drain()
         if self._begun is not None:
-            self._tracker.say("stats", stats={**self._stats(), "checkpoints": saved})
+            self._tracker.say(Stats(stats={**self._stats(), "checkpoints": saved}))
         self._groups.close()
         self._events.close()
 
     # What the tracker says.
 
-    def _on_take(self, message: Message) -> None:
-        self._open(message["step"])
+    def _handle(self, message: object) -> None:
+        match message:
+            case Take():
+                self._on_take(message)
+            case Sum():
+                self._on_sum(message)
+            case Admit():
+                self._on_admit(message)
+            case Abort():
+                self._on_abort()
+            case Summed():
+                self._on_summed(message)
+            case Admitted():
+                self._on_admitted(message)
+            case Commit():
+                self._on_commit(message)
+
+    def _on_take(self, message: Take) -> None:
+        self._open(message.step)
         start, busy_s = time.monotonic(), self._rounds.busy_s
-        units = tuple(message["units"])
+        units = message.units
         self._loss += self._rounds.run(units)
         if len(units) == self._job.microbatches:
             self._whole.append((time.monotonic() - start, self._rounds.busy_s - busy_s))
-        self._tracker.say("done", units=units)
+        self._tracker.say(Done(units=units))
 
-    def _on_sum(self, message: Message) -> None:
+    def _on_sum(self, message: Sum) -> None:
         self._swapper.settle()
         total = torch.cat((self._model.flat, torch.tensor([self._loss], dtype=self._model.flat.dtype)))
         self._collect(message, total)
 
-    def _on_admit(self, message: Message) -> None:
+    def _on_admit(self, message: Admit) -> None:
         state = self._model.state()
-        if message["source"] != self._me.rank:
+        if message.source != self._me.rank:
             state.zero_()
         self._collect(message, state)
 
-    def _on_abort(self, _: Message) -> None:
+    def _on_abort(self) -> None:
         self._attempt += 1
         self._summed = None
         self._groups.drop()
 
-    def _on_summed(self, message: Message) -> None:
+    def _on_summed(self, message: Summed) -> None:
         """From this worker's own thread: a sum has ended."""
-        if message["attempt"] != self._attempt:
+        if message.attempt != self._attempt:
             return
-        if message["why"]:
+        if message.why:
             self._groups.drop()
-            self._tracker.say("failed", epoch=message["epoch"], why=message["why"])
+            self._tracker.say(Failed(epoch=message.epoch, why=message.why))
             return
-        self._summed = message["total"]
-        if message["gradients"]:
+        self._summed = message.total
+        if message.gradients:
             self._recorder.op("all_reduce", None, self._sum_began, time.monotonic())
-        self._tracker.say("voted", epoch=message["epoch"])
+        self._tracker.say(Voted(epoch=message.epoch))
 
-    def _on_admitted(self, message: Message) -> None:
+    def _on_admitted(self, message: Admitted) -> None:
         assert self._summed is not None
         if self._begun is None:  # it joins
-            self._step = message["step"]
+            self._step = message.step
             self._model.restore(self._summed, self._step)
         self._summed = None
-        self._tracker.say("ready")
+        self._tracker.say(Ready())
 
-    def _on_commit(self, message: Message) -> None:
+    def _on_commit(self, message: Commit) -> None:
         assert self._summed is not None
-        self._open(message["step"])
+        self._open(message.step)
         self._model.flat.copy_(self._summed[:-1])
         loss, norm = float(self._summed[-1]), float(torch.dot(self._model.flat, self._model.flat)) ** 0.5
         self._summed = None
@@ -160,7 +204,7 @@ class Training:
         give_back(self._step)
         self._step += 1
         self._loss = 0.0
-        self._tracker.say("ready", loss=loss, grad_norm=norm)
+        self._tracker.say(Ready(loss=loss, grad_norm=norm))
 
     # The parts of a step.
 
@@ -182,18 +226,18 @@ class Training:
         self._model.optimizer.step()
         self._model.flat.zero_()
 
-    def _save(self, message: Message) -> None:
-        if message["saver"] != self._me.rank:
+    def _save(self, message: Commit) -> None:
+        if message.saver != self._me.rank:
             return
         start = time.monotonic()
-        if self._keeper.after(self._step + 1, ends=message["last"]):
+        if self._keeper.after(self._step + 1, ends=message.last):
             self._recorder.op("checkpoint", None, start, time.monotonic())
 
-    def _collect(self, message: Message, total: Tensor) -> None:
+    def _collect(self, message: Sum | Admit, total: Tensor) -> None:
         """Sum in a thread of its own: if another worker is lost, some sums never end."""
         self._attempt += 1
-        attempt, epoch, members = self._attempt, message["epoch"], message["members"]
-        gradients = message["op"] == "sum" and len(members) > 1
+        attempt, epoch, members = self._attempt, message.epoch, message.members
+        gradients = isinstance(message, Sum) and len(members) > 1
         self._sum_began = time.monotonic()
 
         def work() -> None:
@@ -203,9 +247,8 @@ class Training:
             except Exception as error:  # of gloo's, the store's, the transport's: the tracker judges
                 why = str(error).splitlines()[0] if str(error) else type(error).__name__
             self._tracker.inbox.put(
-                {"op": "summed", "attempt": attempt, "epoch": epoch, "why": why, "total": total,
-                 "gradients": gradients}
-            )  # fmt: skip
+                Summed(attempt=attempt, epoch=epoch, why=why, total=total, gradients=gradients)
+            )
 
         threading.Thread(target=work, name="sum", daemon=True).start()
 

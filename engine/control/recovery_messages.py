@@ -1,0 +1,106 @@
+"""What the hosts of a run that recovers say to each other."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from engine.control.messages import Messages
+from engine.inputs import Document, Index
+from engine.job.recovery.layout import Layout
+from engine.job.recovery.life import Dead, Life
+from engine.job.recovery.plan import Saved
+
+
+class Report(Document):
+    """What a machine has.
+
+    held : by local rank, the steps after which its state is in memory. life : the last one that began here.
+    saved : the last checkpoint that it knows of. lost_at : Unix time at which it lost the leading host, or 0.
+    layout : of that life, where it is another than that of the launch.
+    """
+
+    held: dict[int, tuple[Index, ...]]  # JSON has the ranks as strings
+    life: Index
+    saved: Saved | None = None
+    lost_at: float
+    layout: Layout | None = None
+
+
+# What the other hosts say to the leading one.
+
+
+class Hello(Report):
+    """The first message of a host: the ranks of its machine in order, and what it has."""
+
+    kind: Literal["hello"] = "hello"
+    ranks: Annotated[tuple[Index, ...], Field(min_length=1)]
+
+
+class RanksEnded(Document):
+    """Ranks of the machine ended before their time."""
+
+    kind: Literal["ended"] = "ended"
+    dead: tuple[Dead, ...]
+
+
+class Halted(Report):
+    """No rank lives on the machine. `bereft`: those that had ended for having lost another one."""
+
+    kind: Literal["halted"] = "halted"
+    bereft: tuple[Dead, ...]
+
+
+# What the leading host says.
+
+
+class Welcome(Document):
+    """It takes a host in."""
+
+    kind: Literal["welcome"] = "welcome"
+
+
+class Start(Document):
+    """Start all ranks."""
+
+    kind: Literal["start"] = "start"
+    life: Life
+
+
+class Halt(Document):
+    """End all ranks, and say what is in memory."""
+
+    kind: Literal["halt"] = "halt"
+
+
+class CheckpointSaved(Document):
+    """A checkpoint is complete."""
+
+    kind: Literal["saved"] = "saved"
+    saved: Saved
+
+
+class Over(Document):
+    """The result is there."""
+
+    kind: Literal["over"] = "over"
+
+
+class Leave(Document):
+    """The run goes on without this machine."""
+
+    kind: Literal["leave"] = "leave"
+    why: str
+
+
+class Fail(Document):
+    """The run ends."""
+
+    kind: Literal["fail"] = "fail"
+    why: str
+
+
+FromFollower = Hello | RanksEnded | Halted
+FromLeader = Welcome | Start | Halt | CheckpointSaved | Over | Leave | Fail
+FROM_FOLLOWER: Messages[FromFollower] = Messages(Hello, RanksEnded, Halted)
+FROM_LEADER: Messages[FromLeader] = Messages(Welcome, Start, Halt, CheckpointSaved, Over, Leave, Fail)
+LISTENERS = "recovery"  # in identities
