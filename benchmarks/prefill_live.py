@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from engine.control.desk_wire import GATEWAY_RANK, Line, answers, call
+from engine.control.asyncio_driver import AsyncChannel, call
+from engine.control.desk_wire import FROM_DESK, GATEWAY_RANK, Answer
 from engine.control.handshake import Identity
 from engine.inputs import parse
 from engine.job.job import TrainJob
@@ -66,7 +67,9 @@ class Told:
 class Asker:
     """Keeps `many` requests under way at one desk while it is told to."""
 
-    def __init__(self, line: Line, told: Told, options: argparse.Namespace, seed: int) -> None:
+    def __init__(
+        self, line: AsyncChannel[Answer], told: Told, options: argparse.Namespace, seed: int
+    ) -> None:
         self._line, self._told, self._options = line, told, options
         self._draws = np.random.default_rng(seed)
         self._number = self.under_way = 0
@@ -96,7 +99,7 @@ class Asker:
 
     async def _read(self) -> None:
         told = self._told
-        async for answer in answers(self._line):
+        async for answer in self._line.messages():
             if not isinstance(answer, Done | Refused | Failed):
                 told.ended["accepted"] = told.ended.get("accepted", 0) + isinstance(answer, Accepted)
                 continue
@@ -118,7 +121,7 @@ async def measure(group: RankGroup, told: Told, options: argparse.Namespace, sec
         assert group.running(), "the run ended before its desks were there"
         await asyncio.sleep(0.1)
     me = Identity(rank=GATEWAY_RANK, run="bench", generation=1, secret=secret.encode())
-    lines = [await call(d["host"], d["port"], me, d["rank"]) for d in told.desks.values()]
+    lines = [await call(d["host"], d["port"], me, d["rank"], FROM_DESK) for d in told.desks.values()]
     askers = [Asker(line, told, options, seed) for seed, line in enumerate(lines)]
     await iterations(told, 2)
     blocks: dict[bool, list[list[float]]] = {True: [], False: []}

@@ -5,6 +5,7 @@ of a run that recovers, prefill coordinators, gateways and ranks, nodes that pro
 socket: the drivers beside it (`selector_driver`, `thread_driver`, `asyncio_driver`) carry the bytes.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Generic
 
@@ -12,6 +13,7 @@ from engine.control.errors import ChannelLost
 from engine.control.handshake import Greeting, Handshake
 from engine.control.messages import Beat, M, Messages
 
+log = logging.getLogger(__name__)
 LONGEST_LINE = 8 << 20  # bytes
 READ_BYTES = 1 << 16
 MOST_UNREAD_BYTES = 16 << 20  # of messages for a peer that does not read; then its channel is given up
@@ -56,6 +58,13 @@ class Channel(Generic[M]):
         if self.greeting is None:
             self.handshake.feed(data)
             return
+        try:
+            yield from self._cut(data)
+        except ChannelLost as error:
+            log.warning("a message of rank %d was refused: %s", self.greeting.rank, error)
+            raise
+
+    def _cut(self, data: bytes) -> Iterator[M]:
         self._rest += data
         while (end := self._rest.find(b"\n", self._searched)) >= 0:
             line = bytes(self._rest[:end])

@@ -13,7 +13,6 @@ import time
 from typing import Generic, Protocol
 
 from engine.control.channel import MOST_UNREAD_BYTES, Channel, Unproven
-from engine.control.errors import ChannelLost
 from engine.control.handshake import HANDSHAKE_S, Handshake, Identity, dial, listen
 from engine.control.messages import Beat, M, Messages, line_of
 from engine.inputs import Document
@@ -118,7 +117,7 @@ class Connection(Generic[M]):
         except BlockingIOError:
             return
         except (OSError, ValueError, LookupError) as error:
-            if self._greeted and isinstance(error, ChannelLost | ValueError | LookupError):
+            if self._greeted and isinstance(error, ValueError | LookupError):
                 log.warning("a message of rank %d was refused: %s", self.rank, error)
             self._flush_refusal()
             self._end(error.strerror if isinstance(error, OSError) and error.strerror else str(error))

@@ -6,13 +6,12 @@ coordinator and sends its requests there, many at the same time; every message a
 A prompt is only ever in memory: on its way, at the coordinator and in the ranks.
 """
 
-import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
 from engine.errors import InputError
-from engine.inputs import FORGETFUL, Count, Document, Id, Index, NonNegative, Number, Positive
+from engine.inputs import Count, Document, Id, Index, NonNegative, Number, Positive
 from engine.prefill.handover import KvTransferParams
 from engine.prefill.placement import Reason
 
@@ -140,34 +139,3 @@ class Failed(Document):
     request: RequestId
     reason: Literal["training", "cancelled", "decode", "stopped"]
     message: str = ""
-
-
-ToDesk = Annotated[Ask | Withdraw, Field(discriminator="kind")]
-FromDesk = Annotated[Accepted | Refused | Token | Done | Failed, Field(discriminator="kind")]
-_TO_DESK: TypeAdapter[Any] = TypeAdapter(ToDesk, config=FORGETFUL)
-_FROM_DESK: TypeAdapter[Any] = TypeAdapter(FromDesk, config=FORGETFUL)
-MOST_LINE_BYTES = 8 * 1024 * 1024
-
-
-def line_of(message: Document) -> bytes:
-    """The message as one JSON line."""
-    return message.model_dump_json(exclude_none=True).encode() + b"\n"
-
-
-def to_desk(line: bytes) -> Ask | Withdraw:
-    """Raises ValueError: no such message."""
-    message: Ask | Withdraw = _TO_DESK.validate_python(_pairs(line))
-    return message
-
-
-def from_desk(line: bytes) -> Accepted | Refused | Token | Done | Failed:
-    """Raises ValueError: no such message."""
-    message: Accepted | Refused | Token | Done | Failed = _FROM_DESK.validate_python(_pairs(line))
-    return message
-
-
-def _pairs(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None

@@ -16,28 +16,29 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.control.desk_wire import DESK_RANK, HANDSHAKE_S, Line, asks, greet, open_desk
+from engine.control.asyncio_driver import AsyncChannel, serve
+from engine.control.channel import LONGEST_LINE
+from engine.control.desk_wire import DESK_RANK, FROM_GATEWAY
 from engine.control.errors import TransportError
-from engine.control.handshake import Identity, listen
-from engine.errors import InputError
+from engine.control.handshake import Greeting, Identity
+from engine.control.identity import identity_of
+from engine.control.listening import listen
 from engine.inputs import Document
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.prefill.config import read_config
-from engine.prefill.desk import Ask
-from engine.prefill.desk import line_of as guest_line
+from engine.prefill.desk import Ask, Withdraw
 from engine.schedule import Schedule
 from engine.serve.decoding import can_decode, fork_decoder
 from engine.serve.desk_plan import DeskPlan, Seats
 from engine.serve.desk_request import Model, ends_of
 from engine.serve.desk_service import DeskService
-from engine.serve.in_rank import free_ports
 from engine.serve.seat_line import address_key
-from engine.serve.seat_wire import MOST_LINE_BYTES, from_seat, line_of
+from engine.serve.seat_wire import FROM_SEAT, FromSeat
 from engine.serve.served import cache_shape
 from engine.serve.tokenizing import tokenizer_of
 from engine.serve.weights import DTYPES
@@ -45,7 +46,6 @@ from engine.serve.yielding import yield_wakeups
 from engine.train.mesh import open_store
 
 SAY_EVERY_S = 1.0
-MOST_UNREAD_BYTES = 16 * 1024 * 1024  # of one who does not read; then its connection is given up
 GENERATION = "generation_config.json"
 
 
@@ -64,13 +64,7 @@ class DeskStart:
     @property
     def identity(self) -> Identity:
         """The coordinator as its peers know it."""
-        spec = self.spec
-        return Identity(
-            rank=DESK_RANK + self.first.dc,
-            run=spec.run,
-            generation=spec.generation,
-            secret=spec.secret.encode(),
-        )
+        return identity_of(self.spec, DESK_RANK + self.first.dc)
 
 
 def run(start: DeskStart, *, events_fd: int, life_fd: int) -> None:
@@ -122,14 +116,14 @@ class _Process:
         loop.add_signal_handler(signal.SIGTERM, self._closing.set)
         loop.add_reader(life_fd, functools.partial(os._exit, 1))
         me, host = self._start.identity, self._start.first.host
-        ranks = await self._listening(
-            lambda port: asyncio.start_server(self._rank, host, port, limit=MOST_LINE_BYTES)
-        )
-        gateways = await self._listening(lambda port: open_desk(host, port, me, self._gateway))
-        self._address = gateways.sockets[0].getsockname()[:2]
+        ports, number = self._start.spec.ports, self._start.first.rank
+        for_ranks, for_gateways = (listen(host, ports, number) for _ in range(2))
+        await serve(for_ranks, me, FROM_SEAT, self._rank)
+        await serve(for_gateways, me, FROM_GATEWAY, self._gateway)
+        self._address = for_gateways.getsockname()[:2]
         if self._decoder:
             self._task(self._decoded(self._decoder))
-        self._store.set(address_key(self._start.first.dc), json.dumps(ranks.sockets[0].getsockname()[:2]))
+        self._store.set(address_key(self._start.first.dc), json.dumps(for_ranks.getsockname()[:2]))
         turning, saying = self._task(self._turn()), self._task(self._say_counts())
         await self._closing.wait()
         for task in (turning, saying):
@@ -140,48 +134,29 @@ class _Process:
             self._say_state("closed", "training stopped")
         os._exit(0)  # connections and the decoder end with the process
 
-    async def _listening(self, start: Callable[[int], Awaitable[asyncio.Server]]) -> asyncio.Server:
-        ports = self._start.spec.ports
-        for port in free_ports(ports, self._start.first.rank):
-            with contextlib.suppress(OSError):
-                return await start(port)
-        raise InputError(
-            "ports", ports, f"no free port at {self._start.first.host} for the prefill coordinator"
-        )
-
-    async def _rank(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        gpu, peer = None, _Writing(writer, line_of)
+    async def _rank(self, rank: AsyncChannel[FromSeat], greeting: Greeting) -> None:
+        if greeting.rank not in self._seats.ranks:
+            return
+        gpu = self._seats.ranks.index(greeting.rank)
+        self._service.attach(gpu, rank)
         try:
-            async with asyncio.timeout(HANDSHAKE_S):
-                greeting = await greet(reader, writer, listen(self._start.identity))
-            if greeting.rank not in self._seats.ranks:
-                return
-            gpu = self._seats.ranks.index(greeting.rank)
-            self._service.attach(gpu, peer)
-            while (line := await reader.readline()).endswith(b"\n"):
-                self._service.heard(gpu, from_seat(line))
+            async for message in rank.messages():
+                self._service.heard(gpu, message)
                 self._wake()
-        except (TransportError, OSError, ValueError):
-            pass  # a stranger, or a rank that left
         finally:
-            if gpu is not None:
-                self._service.detach(gpu, peer)
-                self._wake()
-            writer.close()
+            self._service.detach(gpu, rank)
+            self._wake()
 
-    async def _gateway(self, line: Line) -> None:
-        guest = _Guest(line)
-        self._task(guest.write())
+    async def _gateway(self, gateway: AsyncChannel[Ask | Withdraw], _: Greeting) -> None:
         try:
-            async for message in asks(line):
+            async for message in gateway.messages():
                 if isinstance(message, Ask):
-                    self._service.ask(guest, message)
+                    self._service.ask(gateway, message)
                 else:
-                    self._service.withdraw(guest, message.request)
+                    self._service.withdraw(gateway, message.request)
                 self._wake()
         finally:
-            self._service.gone(guest)
-            guest.close()
+            self._service.gone(gateway)
 
     async def _decoded(self, decoder: "_DecoderLine") -> None:
         async for message in decoder.messages():
@@ -248,43 +223,6 @@ class _Process:
             os._exit(1)
 
 
-class _Writing:
-    """A connection to write to without waiting; one that does not read is given up."""
-
-    def __init__(self, writer: asyncio.StreamWriter, encode: Callable[[Document], bytes]) -> None:
-        self._writer, self._encode = writer, encode
-
-    def send(self, message: Document) -> None:
-        if self._writer.is_closing():
-            return
-        self._writer.write(self._encode(message))
-        if self._writer.transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
-            self._writer.transport.abort()
-
-
-class _Guest:
-    """A gateway's connection: what is sent goes out in order, as fast as it reads."""
-
-    def __init__(self, line: Line) -> None:
-        self._line, self._unread = line, 0
-        self._queue: asyncio.Queue[Document | None] = asyncio.Queue()
-
-    def send(self, message: Document) -> None:
-        self._queue.put_nowait(message)
-        self._unread += len(guest_line(message))
-        if self._unread > MOST_UNREAD_BYTES:
-            self._queue.put_nowait(None)
-
-    def close(self) -> None:
-        self._queue.put_nowait(None)
-
-    async def write(self) -> None:
-        while (message := await self._queue.get()) is not None:
-            await self._line.send(message)
-            self._unread -= len(guest_line(message))
-        await self._line.close()
-
-
 class _DecoderLine:
     """The decoder's socket, in the coordinator's event loop."""
 
@@ -295,7 +233,7 @@ class _DecoderLine:
     async def messages(self) -> Any:
         """What it says, until it ends."""
         self._socket.setblocking(False)
-        reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=MOST_LINE_BYTES)
+        reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=LONGEST_LINE)
         while (line := await reader.readline()).endswith(b"\n"):
             yield json.loads(line)
             self._wake()

@@ -38,7 +38,7 @@ from engine.run.host_start import (
     corpora_of,
     import_ahead,
     import_tensor_parallel,
-    listen,
+    listen_for_ranks,
     watch_children,
 )
 from engine.run.local_ranks import LocalRank, dead, emit, rank_event, why_ended
@@ -98,7 +98,7 @@ class Host:
 
     def run(self) -> int:
         """Start the ranks and watch them to their end; returns the exit status."""
-        self._port, listener = listen(self.spec)
+        self._port, listener = listen_for_ranks(self.spec)
         self._life_read, self._life_write = os.pipe()
         watch_children(self._selector)
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._command)

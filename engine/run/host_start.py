@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import torch
 
-from engine.errors import InputError
+from engine.control.listening import listen
 from engine.job.launch import LaunchSpec
 from engine.run import rank as rank_module
 from engine.train.corpus import Corpus, corpus_of
@@ -28,15 +28,13 @@ def corpora_of(spec: LaunchSpec) -> dict[str, Corpus]:
     return {name: corpus_of(spec.job, name) for name in names}
 
 
-def listen(spec: LaunchSpec) -> tuple[int, socket.socket | None]:
-    """The port of the rendezvous store, and its socket where this machine hosts it."""
+def listen_for_ranks(spec: LaunchSpec) -> tuple[int, socket.socket | None]:
+    """The port of the rendezvous store, and its socket where this machine hosts it. Raises InputError."""
+    port = spec.rendezvous_port
     if spec.first_rank not in spec.local:
-        return spec.rendezvous_port, None
-    try:
-        listener = socket.create_server((spec.rendezvous_host, spec.rendezvous_port), backlog=1024)
-    except OSError as error:
-        where = f"{spec.rendezvous_host}:{spec.rendezvous_port}"
-        raise InputError("rendezvous_port", where, f"cannot listen there ({error.strerror})") from None
+        return port, None
+    ports = (port, port) if port else None
+    listener = listen(spec.rendezvous_host, ports, spec.first_rank, field="rendezvous_port")
     return listener.getsockname()[1], listener
 
 

@@ -17,13 +17,13 @@ from engine.serve.tokenizing import Tokenizer
 class Guest(Protocol):
     """A gateway."""
 
-    def send(self, message: Document) -> None: ...
+    def post(self, message: Document) -> None: ...
 
 
 class Peer(Protocol):
     """A rank."""
 
-    def send(self, message: Document) -> None: ...
+    def post(self, message: Document) -> None: ...
 
 
 class Decoder(Protocol):

@@ -112,7 +112,7 @@ class DeskService:
         )  # fmt: skip
         self._live[key], self._names[name] = live, key
         self.counts.accepted += 1
-        guest.send(
+        guest.post(
             Accepted(
                 request=ask.request,
                 prompt_tokens=len(ids),
@@ -214,7 +214,7 @@ class DeskService:
             self._fail(live, "decode", f"the decoder could not go on: {message['failed']}")
         elif "end" in message:
             if rest := live.text.rest():  # what could have become a stop text, and did not
-                live.guest.send(Token(request=live.ask.request, token=live.last, text=rest))
+                live.guest.post(Token(request=live.ask.request, token=live.last, text=rest))
             self._finish(live, message["end"])
         else:
             self._token(live, message["token"])
@@ -247,7 +247,7 @@ class DeskService:
 
     def _refuse(self, guest: Guest, ask: Ask, reason: Any, **what: Any) -> None:
         self.counts.refused[reason] += 1
-        guest.send(Refused(request=ask.request, reason=reason, **what))
+        guest.post(Refused(request=ask.request, reason=reason, **what))
 
     def _overtaken(self) -> None:
         """Take over the plans of those that a newcomer went before."""
@@ -400,7 +400,7 @@ class DeskService:
         live.made, live.last = live.made + 1, token
         last = live.made == live.ask.max_tokens
         text = live.text.add(token, last=last)
-        live.guest.send(
+        live.guest.post(
             Token(request=live.ask.request, token=token, text=text, ttft_ms=live.ttft_ms if first else None)
         )
         if live.text.stopped and not live.ask.hand_over:
@@ -416,7 +416,7 @@ class DeskService:
         self.counts.delivered += 1
         objective = live.ask.ttft_objective_ms
         self.counts.missed += objective is not None and live.ttft_ms > objective
-        live.guest.send(
+        live.guest.post(
             Done(
                 request=live.ask.request,
                 finish=finish,
@@ -434,7 +434,7 @@ class DeskService:
         if live.made and self._decoder is not None:
             self._decoder.stop(live.key)
         self._drop(live)
-        live.guest.send(Failed(request=live.ask.request, reason=reason, message=message))
+        live.guest.post(Failed(request=live.ask.request, reason=reason, message=message))
 
     def _forget(self, live: Live) -> None:
         self._live.pop(live.key, None)
@@ -449,4 +449,4 @@ class DeskService:
 
     def _tell(self, gpu: int, message: Document) -> None:
         if gpu in self._peers:
-            self._peers[gpu].send(message)
+            self._peers[gpu].post(message)

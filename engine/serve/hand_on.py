@@ -19,13 +19,14 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from engine.control.errors import TransportError
-from engine.control.handshake import Identity, dial, listen
+from engine.control.handshake import Handshake, Identity, dial
+from engine.control.listening import listen
+from engine.control.thread_driver import greet
+from engine.control.thread_server import ThreadServer
 from engine.inputs import Count, Document, Index, Positive
-from engine.serve.guests import Guests
-from engine.serve.kv_wire import KvTransferError, greet, receive_frame, send_frame
+from engine.serve.kv_wire import KvTransferError, receive_frame, send_frame
 
 CONNECT_S = 5.0
-HANDSHAKE_S = 5.0
 SEND_S = 5.0  # for a stage that takes nothing
 
 
@@ -136,7 +137,7 @@ class HandOn:
         with self._changed:
             self._socket = connected
         connected.settimeout(SEND_S)
-        greet(connected, dial(self._me, peer=self._behind, index=0, count=1))
+        greet(connected, Handshake(dial(self._me, peer=self._behind)))
 
     def _put(self, what: Handed, hidden: Tensor) -> None:
         assert self._socket is not None
@@ -152,28 +153,31 @@ class HandOn:
 
 
 class HandedOn:
-    """Listens at (`host`, `port`) for rank `before`, whose hidden states are of `shape`; `to` gets them.
+    """Listens at `host` for rank `before`, whose hidden states are of `shape`; `to` gets them.
 
-    Raises OSError where nobody can listen there.
+    ports : of which it takes one; None: any.
+
+    Raises InputError where it cannot listen there.
     """
 
     def __init__(
-        self, me: Identity, shape: Hidden, to: Taker, *, before: int, host: str, port: int = 0
+        self, me: Identity, shape: Hidden, to: Taker, *, before: int, host: str,
+        ports: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
-        self._me, self._shape, self._to, self._before = me, shape, to, before
-        self._guests = Guests(host, port, self._attend, name="handed-on")
-        self.address = self._guests.address
+        self._shape, self._to, self._before = shape, to, before
+        self._server = ThreadServer(listen(host, ports, me.rank), me, self._attend, name="handed-on")
+        self.address = self._server.address
 
     def close(self) -> None:
         """End all connections and wait for their threads."""
-        self._guests.close()
+        self._server.close()
 
-    def _attend(self, guests: Guests, connected: socket.socket) -> None:
-        with contextlib.suppress(TransportError, OSError, ValidationError):
-            connected.settimeout(HANDSHAKE_S)
-            if greet(connected, listen(self._me)).rank == self._before:
-                connected.settimeout(None)
-                while not guests.closing:
+    def _attend(self, connected: socket.socket, handshake: Handshake) -> None:
+        assert handshake.greeting is not None
+        if handshake.greeting.rank == self._before:
+            connected.settimeout(None)
+            with contextlib.suppress(ValidationError):
+                while True:
                     self._to.arrived(*self._receive(connected))
 
     def _receive(self, connected: socket.socket) -> tuple[Handed, Tensor]:

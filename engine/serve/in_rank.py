@@ -1,13 +1,12 @@
 """What a rank of a training run has of prefill, put together: stage, cache server, seat, line to the desk."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from engine.control.desk_wire import DESK_RANK
 from engine.control.handshake import Identity
-from engine.errors import InputError
+from engine.control.identity import identity_of
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.prefill.neighbours import Neighbours, gpus_of, neighbours
 from engine.job.prefill.settings import PrefillSettings
@@ -16,8 +15,6 @@ from engine.serve.kv_server import KvServer
 from engine.serve.seat import Seat, SpanTo
 from engine.serve.seat_line import SeatLine
 from engine.serve.stage import PrefillStage, StageSettings
-
-Server = TypeVar("Server", KvServer, HandedOn)
 
 BLOCK_TOKENS = 32  # of a cache: prompts of demos are short
 
@@ -57,10 +54,8 @@ def prefill_of(
         settings.checkpoint,
         stage_settings(settings, beside, device=device, emulated=spec.job.device == "emulated"),
     )
-    identity = Identity(rank=me.rank, run=spec.run, generation=spec.generation, secret=spec.secret.encode())
-    server = _listening(
-        "KV caches", me, spec.ports, lambda port: KvServer(stage.pool, identity, host=me.host, port=port)
-    )
+    identity = identity_of(spec, me.rank)
+    server = KvServer(stage.pool, identity, host=me.host, ports=spec.ports)
     behind = None
     if beside.behind is not None:
         behind = HandOn(identity, store, behind=beside.behind, most_bytes=stage.most_hidden_bytes)
@@ -92,27 +87,4 @@ def _handed_on(
 ) -> HandedOn:  # fmt: skip
     config = stage.config
     shape = Hidden(size=config.hidden_size, dtype=stage.dtype, context=config.max_position_embeddings)
-    return _listening(
-        "hidden states", me, ports,
-        lambda port: HandedOn(identity, shape, seat, before=before, host=me.host, port=port),
-    )  # fmt: skip
-
-
-def _listening(
-    what: str, me: RankAssignment, ports: tuple[int, int] | None, start: Callable[[int], Server]
-) -> Server:
-    """The server that `start` makes of the first port that is free for `what`."""
-    for port in free_ports(ports, me.rank):
-        try:
-            return start(port)
-        except OSError as error:
-            refused = error
-    raise InputError("ports", ports, f"none is free at {me.host} for {what} ({refused.strerror})")
-
-
-def free_ports(ports: tuple[int, int] | None, start: int) -> list[int]:
-    """Ports to try in turn: a node's range from a place that differs by rank; 0 where any will do."""
-    if ports is None:
-        return [0]
-    count = ports[1] - ports[0] + 1
-    return [ports[0] + (start + step) % count for step in range(count)]
+    return HandedOn(identity, shape, seat, before=before, host=me.host, ports=ports)

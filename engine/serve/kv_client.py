@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.control.handshake import Identity, dial
+from engine.control.handshake import Handshake, Identity, dial
+from engine.control.thread_driver import greet
 from engine.prefill.handover import CacheSource, KvTransferParams, StageCache
 from engine.serve.kv_pool import KvShape
-from engine.serve.kv_wire import Frame, KvTransferError, greet, receive_frame, secured, send_frame
+from engine.serve.kv_wire import Frame, KvTransferError, receive_frame, secured, send_frame
 from engine.serve.weights import DTYPES
 from engine.transport.tls import TlsContexts, TlsFiles
 
@@ -63,7 +64,7 @@ class KvClient(CacheSource):
         try:
             connected = socket.create_connection((stage.host, stage.port), timeout=self._patience_s)
             with connected, secured(connected, self._tls, listens=False) as talking:
-                greet(talking, dial(self.me, peer=stage.rank, index=0, count=1))
+                greet(talking, Handshake(dial(self.me, peer=stage.rank)))
                 return self._converse(talking, params, stage)
         except KvTransferError as error:
             raise KvTransferError(f"{where}: {error}") from None

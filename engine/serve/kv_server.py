@@ -5,19 +5,18 @@ decoder; {taken} ← decoder; the cache is freed; {freed} → decoder. A decoder
 cache is freed, too.
 """
 
-import contextlib
 import socket
 import time
 
 import torch
 from torch import Tensor
 
-from engine.control.errors import TransportError
-from engine.control.handshake import Identity, listen
+from engine.control.handshake import Handshake, Identity
+from engine.control.listening import listen
+from engine.control.thread_server import ThreadServer
 from engine.prefill.handover import HandOver, StageCache
-from engine.serve.guests import Guests
 from engine.serve.kv_pool import Freed, KvCache, KvPool, LeaseEnded
-from engine.serve.kv_wire import REFUSED, Frame, KvTransferError, greet, receive_frame, secured, send_frame
+from engine.serve.kv_wire import REFUSED, Frame, KvTransferError, receive_frame, secured, send_frame
 from engine.transport.tls import TlsContexts, TlsFiles
 
 PATIENCE_S = 10.0  # for a decoder that says, and takes, nothing
@@ -28,21 +27,22 @@ class KvServer(HandOver):
     """Serves one stage's pool at `host`; a thread for each decode worker, and one that ends leases in time.
 
     me : the rank that owns the stage; a decode worker must know the same run, generation and secret.
-    port : 0 lets the system choose.  tls : certificates, where the transfer is to be encrypted.
+    ports : of which it takes one; None: any.  tls : certificates, where the transfer is to be encrypted.
 
-    Raises OSError where nobody can listen there, InputError where a certificate does not do.
+    Raises InputError where it cannot listen there, or a certificate does not do.
     """
 
     def __init__(
-        self, pool: KvPool, me: Identity, *, host: str, port: int = 0, patience_s: float = PATIENCE_S,
-        tls: TlsFiles | None = None,
+        self, pool: KvPool, me: Identity, *, host: str, ports: tuple[int, int] | None = None,
+        patience_s: float = PATIENCE_S, tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
         self.pool, self.me, self.host = pool, me, host
-        self._patience_s, self._tls = patience_s, TlsContexts.of(tls)
-        self._guests = Guests(
-            host, port, self._attend, name=f"kv-{me.rank}", most=MOST_GUESTS, look=self._expire
-        )
-        self.port: int = self._guests.address[1]
+        self._patience_s, contexts = patience_s, TlsContexts.of(tls)
+        self._server = ThreadServer(
+            listen(host, ports, me.rank), me, self._attend, name=f"kv-{me.rank}", most=MOST_GUESTS,
+            look=self._expire, secured=lambda connected: secured(connected, contexts, listens=True),
+        )  # fmt: skip
+        self.port: int = self._server.address[1]
 
     def __enter__(self) -> "KvServer":
         return self
@@ -65,7 +65,7 @@ class KvServer(HandOver):
 
     def close(self) -> None:
         """End all conversations and wait for their threads."""
-        self._guests.close()
+        self._server.close()
 
     def _expire(self) -> float | None:
         """End leases in time; returns the seconds until the next one ends."""
@@ -73,14 +73,10 @@ class KvServer(HandOver):
         ends = self.pool.next_end()
         return None if ends is None else ends - time.monotonic()
 
-    def _attend(self, guests: Guests, connected: socket.socket) -> None:
-        # A stranger, or a decoder that died: what it held is freed where it is held.
-        with contextlib.suppress(TransportError, OSError):
-            connected.settimeout(self._patience_s)
-            with secured(connected, self._tls, listens=True) as talking:
-                guests.talks_over(talking)
-                greet(talking, listen(self.me))
-                self._converse(talking)
+    def _attend(self, connected: socket.socket, _: Handshake) -> None:
+        # Of a decoder that dies, what it held is freed where it is held.
+        connected.settimeout(self._patience_s)
+        self._converse(connected)
 
     def _converse(self, connected: socket.socket) -> None:
         asked, _ = receive_frame(connected)

@@ -15,7 +15,6 @@ from typing import Any
 import xxhash
 
 from engine.control.errors import TransportError
-from engine.control.handshake import Dialogue, Greeting
 from engine.transport.tls import TlsContexts
 
 MAGIC = 0x4D4B  # "MK"
@@ -43,21 +42,6 @@ def secured(connected: socket.socket, tls: TlsContexts, *, listens: bool) -> Ite
         if isinstance(talking, ssl.SSLSocket):
             talking.do_handshake()
         yield talking
-
-
-def greet(connected: socket.socket, dialogue: Dialogue) -> Greeting:
-    """Hold a handshake on a socket that blocks. Raises AuthenticationError, KvTransferError, OSError."""
-    try:
-        step = next(dialogue)
-        while True:
-            if isinstance(step, bytes):
-                connected.sendall(step)
-                step = next(dialogue)
-            else:
-                step = dialogue.send(bytes(_receive(connected, step)))
-    except StopIteration as finished:
-        greeting: Greeting = finished.value
-        return greeting
 
 
 def send_frame(connected: socket.socket, header: Frame, body: Buffer = b"") -> None:

@@ -6,19 +6,17 @@ import socket
 import threading
 from typing import Any
 
-from engine.control.errors import TransportError
-from engine.control.handshake import Identity, dial
+from engine.control.handshake import Handshake, Identity, dial
+from engine.control.thread_driver import BlockingChannel
 from engine.inputs import Document
-from engine.serve.kv_wire import greet
 from engine.serve.seat import Seat
 from engine.serve.seat_wire import (
-    MOST_LINE_BYTES,
+    TO_SEAT,
     ChunkRan,
     IterationBegun,
     IterationRan,
     Row,
-    line_of,
-    to_seat,
+    ToSeat,
 )
 
 LOOK_S = 0.1  # between two looks for a desk
@@ -37,8 +35,7 @@ class SeatLine:
 
     def __init__(self, seat: Seat, me: Identity, store: Any, *, dc: int, desk: int) -> None:
         self._seat, self._me, self._store, self._key, self._desk = seat, me, store, address_key(dc), desk
-        self._sending = threading.Lock()
-        self._socket: socket.socket | None = None
+        self._channel: BlockingChannel[ToSeat] | None = None
         self._offset_s = 0.0  # the desk's clock less ours
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="desk-line", daemon=True)
@@ -47,18 +44,10 @@ class SeatLine:
     def say(self, message: Document) -> None:
         """Send, without waiting: a desk that is behind costs training nothing. What cannot be sent is lost
         together with the connection, by which the desk knows."""
-        line = line_of(self._on_its_clock(message))
-        with self._sending:
-            if self._socket is None:
-                return
-            try:
-                if self._socket.send(line, socket.MSG_DONTWAIT) == len(line):
-                    return
-            except OSError:
-                pass
+        channel = self._channel
+        if channel is not None:
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-            self._socket = None
+                channel.send_at_once(self._on_its_clock(message))
 
     def _on_its_clock(self, message: Document) -> Document:
         offset_s = self._offset_s
@@ -80,15 +69,14 @@ class SeatLine:
     def close(self) -> None:
         """End the connection and its thread."""
         self._closing.set()
-        with self._sending:
-            if self._socket is not None:
-                with contextlib.suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
+        channel = self._channel
+        if channel is not None:
+            channel.end()
         self._thread.join(CONNECT_S)
 
     def _work(self) -> None:
         while not self._closing.is_set():
-            with contextlib.suppress(TransportError, OSError, ValueError, RuntimeError):
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
                 address = self._found()
                 if address is not None:
                     self._talk(address)
@@ -103,31 +91,25 @@ class SeatLine:
 
     def _talk(self, address: tuple[str, int]) -> None:
         with socket.create_connection(address, timeout=CONNECT_S) as connected:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-            greeting = greet(connected, dial(self._me, peer=self._desk, index=0, count=1))
+            handshake = Handshake(dial(self._me, peer=self._desk))
+            channel = BlockingChannel(connected, handshake, TO_SEAT, seconds=CONNECT_S)
             connected.settimeout(None)
-            self._offset_s = greeting.clock_offset_s
-            with self._sending:
-                self._socket = connected
+            self._offset_s = channel.greeting.clock_offset_s
+            self._channel = channel
             try:
                 self._seat.attach(self)
-                self._listen(connected)
+                self._listen(channel)
             finally:
-                with self._sending:
-                    self._socket = None
+                self._channel = None
                 self._seat.detach()
 
-    def _listen(self, connected: socket.socket) -> None:
-        with connected.makefile("rb") as lines:
-            while line := lines.readline(MOST_LINE_BYTES):
-                if not line.endswith(b"\n"):
-                    return
-                message = to_seat(line)
-                if isinstance(message, Row):
-                    ours = {
-                        "begin_s": message.begin_s - self._offset_s,
-                        "until_s": message.until_s - self._offset_s,
-                    }
-                    message = message.model_copy(update=ours)
-                self._seat.heed(message)
+    def _listen(self, channel: BlockingChannel[ToSeat]) -> None:
+        for message in channel.messages():
+            if isinstance(message, Row):
+                ours = {
+                    "begin_s": message.begin_s - self._offset_s,
+                    "until_s": message.until_s - self._offset_s,
+                }
+                message = message.model_copy(update=ours)
+            self._seat.heed(message)

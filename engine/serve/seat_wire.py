@@ -1,19 +1,15 @@
-"""What the desk of a data centre and the ranks there say to each other: JSON lines after the handshake.
+"""What the desk of a data centre and the ranks there say to each other: messages of a control channel.
 
 Times are monotonic seconds on the desk's clock. A prompt's ids go to the rank of the
 first stage, chunk by chunk.
 """
 
-import json
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import Field, TypeAdapter
-
-from engine.inputs import FORGETFUL, Count, Document, Id, Index, NonNegative, Number
+from engine.control.messages import Messages
+from engine.inputs import Count, Document, Id, Index, NonNegative, Number
 from engine.prefill.desk import Sampling
 from engine.prefill.handover import StageCache
-
-MOST_LINE_BYTES = 8 * 1024 * 1024
 
 
 class Row(Document):
@@ -115,32 +111,6 @@ class ChunkLate(Document):
 
 
 FromSeat = OpsChanged | IterationBegun | IterationRan | ChunkRan | ChunkLate
-
-_TO_SEAT: TypeAdapter[Any] = TypeAdapter(
-    Annotated[Row | Cancel | Drop, Field(discriminator="kind")], config=FORGETFUL
-)
-_FROM_SEAT: TypeAdapter[Any] = TypeAdapter(Annotated[FromSeat, Field(discriminator="kind")], config=FORGETFUL)
-
-
-def line_of(message: Document) -> bytes:
-    """The message as one JSON line."""
-    return message.model_dump_json(exclude_none=True).encode() + b"\n"
-
-
-def to_seat(line: bytes) -> Row | Cancel | Drop:
-    """Raises ValueError: no such message."""
-    message: Row | Cancel | Drop = _TO_SEAT.validate_python(_object(line))
-    return message
-
-
-def from_seat(line: bytes) -> FromSeat:
-    """Raises ValueError: no such message."""
-    message: FromSeat = _FROM_SEAT.validate_python(_object(line))
-    return message
-
-
-def _object(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+ToSeat = Row | Cancel | Drop
+FROM_SEAT: Messages[FromSeat] = Messages(OpsChanged, IterationBegun, IterationRan, ChunkRan, ChunkLate)
+TO_SEAT: Messages[ToSeat] = Messages(Row, Cancel, Drop)

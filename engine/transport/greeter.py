@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.control.errors import AuthenticationError, TransportError
-from engine.control.handshake import Dialogue, Greeting, Identity, dial, listen
+from engine.control.handshake import HANDSHAKE_S, Dialogue, Greeting, Handshake, Identity, dial, listen
 from engine.transport.loop import Loop
 from engine.transport.tls import WOULD_BLOCK, TlsContexts
 
-_HANDSHAKE_S = 10.0
 _MOST_GUESTS = 1024
 Greeted = Callable[[socket.socket, Greeting], None]
 Failed = Callable[[Exception], None]
@@ -48,9 +47,7 @@ class Exchange:
         self._stands = not dials
         self._tls = tls
         self._wrapped = self._secured = tls.dials is None
-        self._dialogue = dialogue
-        self._step = next(dialogue)
-        self._received = b""
+        self._handshake = Handshake(dialogue)
 
     def advance(self) -> Greeting | None:
         """The greeting once it is complete. Raises AuthenticationError, TransportError, OSError."""
@@ -64,20 +61,13 @@ class Exchange:
         if not self._secured and not self._secure():
             return None
         self.events = selectors.EVENT_READ
-        try:
-            while True:
-                if isinstance(self._step, bytes):
-                    # At most 100 bytes into an empty buffer: the kernel takes them whole.
-                    self.socket.sendall(self._step)
-                    self._step = next(self._dialogue)
-                elif len(self._received) == self._step:
-                    received, self._received = self._received, b""
-                    self._step = self._dialogue.send(received)
-                elif not self._read_on(self._step):
-                    return None
-        except StopIteration as finished:
-            greeting: Greeting = finished.value
-            return greeting
+        while True:
+            # At most 100 bytes into an empty buffer: the kernel takes them whole.
+            self.socket.sendall(self._handshake.outgoing())
+            if self._handshake.greeting is not None:
+                return self._handshake.greeting
+            if not self._read_on():
+                return None
 
     def _secure(self) -> bool:
         assert isinstance(self.socket, ssl.SSLSocket)
@@ -94,16 +84,20 @@ class Exchange:
         self._secured = True
         return True
 
-    def _read_on(self, wanted: int) -> bool:
+    def _read_on(self) -> bool:
         try:
-            piece = self.socket.recv(wanted - len(self._received))
+            piece = self.socket.recv(self._handshake.wants)
         except WOULD_BLOCK:
             return False
         except ssl.SSLError as error:
             raise AuthenticationError(f"TLS: {error.reason or error}") from None
         if not piece:
             raise TransportError("closed during the handshake")
-        self._received += piece
+        try:
+            self._handshake.feed(piece)
+        except AuthenticationError:
+            self.socket.sendall(self._handshake.outgoing())  # it is told why it is refused
+            raise
         return True
 
 
@@ -183,7 +177,7 @@ class Greeter:
                 connected.close()
                 continue
             connected.setblocking(False)
-            deadline = time.monotonic() + _HANDSHAKE_S
+            deadline = time.monotonic() + HANDSHAKE_S
             exchange = Exchange(connected, listen(self._me), self._tls, deadline=deadline, dials=False)
             self._hold(exchange, self._greeted, self._turn_away)
 

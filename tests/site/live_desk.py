@@ -5,6 +5,7 @@ Text is tokens by byte, modulo the vocabulary; a token's text is one character.
 
 import asyncio
 import math
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,8 +14,10 @@ from typing import Any
 
 import torch
 
-from engine.control.desk_wire import DESK_RANK, DeskLost, Line, asks, open_desk
-from engine.control.handshake import Identity
+from engine.control.asyncio_driver import AsyncChannel, serve
+from engine.control.desk_wire import DESK_RANK, FROM_GATEWAY
+from engine.control.errors import ChannelLost
+from engine.control.handshake import Greeting, Identity
 from engine.prefill.bubbles import TrainingPattern
 from engine.prefill.controller import Controller
 from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused, Token, Withdraw
@@ -27,6 +30,7 @@ from tests.runtime.prefill.checkpoints import TINY, theirs
 from webapp.jobs.models import Run
 
 VOCABULARY = int(TINY["vocab_size"])  # type: ignore[call-overload]
+Gateway = AsyncChannel[Ask | Withdraw]
 CONTEXT = int(TINY["max_position_embeddings"])  # type: ignore[call-overload]
 
 
@@ -74,14 +78,15 @@ class LiveDesk:
         self.fails = ""
         self._began = monotonic()
         self._work: dict[str, asyncio.Task[None]] = {}
-        self._open: set[Line] = set()
+        self._open: set[Gateway] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.port = listening.getsockname()[1]
         self._server: Any = asyncio.run_coroutine_threadsafe(
-            open_desk("127.0.0.1", 0, me, self._serve), self._loop
+            serve(listening, me, FROM_GATEWAY, self._serve), self._loop
         ).result(10)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
@@ -107,12 +112,12 @@ class LiveDesk:
         while len(asyncio.all_tasks()) > 1:  # lines that close
             await asyncio.sleep(0.01)
 
-    async def _serve(self, line: Line) -> None:
+    async def _serve(self, line: Gateway, _: Greeting) -> None:
         self.lines += 1
         self._open.add(line)
         work = self._work
         try:
-            async for said in asks(line):
+            async for said in line.messages():
                 if isinstance(said, Withdraw):
                     self.withdrawn.append(said.request)
                     if said.request in work:
@@ -125,11 +130,11 @@ class LiveDesk:
             for task in work.values():
                 task.cancel()
 
-    async def _answer(self, line: Line, ask: Ask) -> None:
-        with suppress(DeskLost):
+    async def _answer(self, line: Gateway, ask: Ask) -> None:
+        with suppress(ChannelLost):
             await self._answered(line, ask)
 
-    async def _answered(self, line: Line, ask: Ask) -> None:
+    async def _answered(self, line: Gateway, ask: Ask) -> None:
         arrived = monotonic()
         ids = self._ids(ask)
         if len(ids) > ask.longest_prompt:
@@ -172,7 +177,7 @@ class LiveDesk:
         self._model.abort(ask.request)
         await self._tokens(line, ask, ids, done.first_token, (monotonic() - arrived) * 1e3)
 
-    async def _tokens(self, line: Line, ask: Ask, ids: list[int], first: int, ttft_ms: float) -> None:
+    async def _tokens(self, line: Gateway, ask: Ask, ids: list[int], first: int, ttft_ms: float) -> None:
         prompt, token = len(ids), first
         for number in range(ask.max_tokens):
             await line.send(

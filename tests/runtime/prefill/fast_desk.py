@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from engine.control.desk_wire import FROM_DESK
+from engine.control.messages import line_of
 from engine.inputs import Document
 from engine.job.prefill.settings import PrefillSettings
-from engine.prefill.desk import Ask, from_desk, line_of
+from engine.prefill.desk import Ask
 from engine.prefill.handover import StageCache
 from engine.serve import seat_wire as wire
 from engine.serve.desk_plan import DeskPlan, Seats
@@ -37,8 +39,8 @@ class Rank:
         self._desk, self._gpu, self._rows = desk, gpu, list[wire.Row]()
         self.pool = KvPool(SHAPE, budget_bytes=round(BUDGET_GB * 1e9), clock=lambda: desk.now_ms / 1e3)
 
-    def send(self, message: Document) -> None:
-        message = wire.to_seat(wire.line_of(message))
+    def post(self, message: Document) -> None:
+        message = wire.TO_SEAT.read(line_of(message))
         if isinstance(message, wire.Row):
             row = message
             self._rows.append(row)
@@ -113,12 +115,12 @@ class FastDesk:
         heapq.heappush(self._events, (when_ms, next(self._numbers), what))
 
     def hear(self, gpu: int, message: Document) -> None:
-        self.service.heard(gpu, wire.from_seat(wire.line_of(message)))
+        self.service.heard(gpu, wire.FROM_SEAT.read(line_of(message)))
 
     # A gateway.
 
-    def send(self, message: Document) -> None:
-        answer = from_desk(line_of(message))
+    def post(self, message: Document) -> None:
+        answer = FROM_DESK.read(line_of(message))
         if answer.kind in ("done", "refused", "failed"):
             self.ended[getattr(answer, "reason", answer.kind)] += 1
 
@@ -202,4 +204,4 @@ class _Leaving:
     """A gateway of one request, with a line of its own."""
 
     def __init__(self, desk: FastDesk) -> None:
-        self.send = desk.send
+        self.post = desk.post

@@ -7,7 +7,9 @@ from typing import Any
 
 import psutil
 
-from engine.control.desk_wire import GATEWAY_RANK, Answer, DeskLost, Line, answers, call
+from engine.control.asyncio_driver import AsyncChannel, call
+from engine.control.desk_wire import FROM_DESK, GATEWAY_RANK, Answer
+from engine.control.errors import ChannelLost
 from engine.control.handshake import Identity
 from engine.job.job import TrainJob
 from engine.job.launch import Disturbance, single_machine
@@ -84,13 +86,13 @@ class LiveRun:
         where = self.desk(dc)
         assert where is not None
         me = Identity(rank=GATEWAY_RANK, run="live", generation=1, secret=self.spec.secret.encode())
-        return Gateway(await call(where["host"], where["port"], me, where["rank"]))
+        return Gateway(await call(where["host"], where["port"], me, where["rank"], FROM_DESK))
 
 
 class Gateway:
     """Asks, and keeps the answers by request; where the refusal passes, it asks again, as clients do."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: AsyncChannel[Answer]) -> None:
         self._line = line
         self.answers: dict[str, list[Answer]] = {}
         self._asked: dict[str, Ask] = {}
@@ -123,12 +125,12 @@ class Gateway:
 
     async def _read(self) -> None:
         try:
-            async for answer in answers(self._line):
+            async for answer in self._line.messages():
                 if isinstance(answer, Refused) and answer.reason in PASSING:
                     await asyncio.sleep(0.1)
                     await self._line.send(self._asked[answer.request])
                 else:
                     self.answers.setdefault(answer.request, []).append(answer)
-        except DeskLost:
+        except ChannelLost:
             pass
         self.lost.set()

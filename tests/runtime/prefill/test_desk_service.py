@@ -40,7 +40,7 @@ class Box:
         self.started: list[tuple[str, int, int]] = []
         self.stopped: list[str] = []
 
-    def send(self, message: Document) -> None:
+    def post(self, message: Document) -> None:
         self.sent.append(message)
 
     def start(self, request: str, params: Document, token: int, *, most: int, sampling: Document) -> None:

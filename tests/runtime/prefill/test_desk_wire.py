@@ -1,16 +1,19 @@
 """The line between gateway and desk: what is sent arrives as it was, and a stranger gets nothing."""
 
 import asyncio
+import socket
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.control.desk_wire import DESK_RANK, GATEWAY_RANK, DeskLost, Line, answers, asks, call, open_desk
-from engine.control.errors import AuthenticationError
-from engine.control.handshake import Identity
-from engine.prefill.desk import Accepted, Ask, Sampling, Token, Turn, from_desk, line_of, to_desk
+from engine.control.asyncio_driver import AsyncChannel, call, serve
+from engine.control.desk_wire import DESK_RANK, FROM_DESK, FROM_GATEWAY, GATEWAY_RANK, Answer
+from engine.control.errors import AuthenticationError, ChannelLost
+from engine.control.handshake import Greeting, Identity
+from engine.control.messages import line_of
+from engine.prefill.desk import Accepted, Ask, Sampling, Token, Turn, Withdraw
 
 DESK = Identity(rank=DESK_RANK, run="run-1", generation=1, secret=b"secret")
 GATEWAY = replace(DESK, rank=GATEWAY_RANK)
@@ -23,13 +26,13 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 )
 def test_a_prompt_arrives_as_it_was(prompt: str | tuple[int, ...], sampling: Sampling) -> None:
     ask = Ask(request="r", prompt=prompt, longest_prompt=9, sampling=sampling, stop=(" \n",))
-    assert to_desk(line_of(ask)) == ask
+    assert FROM_GATEWAY.read(line_of(ask)) == ask
 
 
 @given(text)
 def test_a_piece_of_text_arrives_as_it_was(piece: str) -> None:
     token = Token(request="r", token=1, text=piece, ttft_ms=1.5)
-    assert from_desk(line_of(token)) == token
+    assert FROM_DESK.read(line_of(token)) == token
 
 
 @pytest.mark.parametrize(
@@ -41,40 +44,52 @@ def test_an_ask_that_contradicts_itself_is_refused(ask: dict[str, object]) -> No
         Ask(request="r", longest_prompt=9, max_tokens=2, **ask)
 
 
-async def _echo(line: Line) -> None:
-    async for ask in asks(line):
+async def _echo(line: AsyncChannel[Ask | Withdraw], _: Greeting) -> None:
+    async for ask in line.messages():
         await line.send(Accepted(request=ask.request, prompt_tokens=1, queue_ms=0, ttft_ms=1))
 
 
+async def _open() -> tuple[asyncio.Server, int]:
+    """A coordinator that accepts whatever it is asked, and its port."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    return await serve(listening, DESK, FROM_GATEWAY, _echo), listening.getsockname()[1]
+
+
+async def _call(port: int, me: Identity = GATEWAY) -> AsyncChannel[Answer]:
+    return await call("127.0.0.1", port, me, DESK_RANK, FROM_DESK)
+
+
 async def test_many_asks_on_one_connection() -> None:
-    async with await open_desk("127.0.0.1", 0, DESK, _echo) as desk:
-        line = await call("127.0.0.1", desk.sockets[0].getsockname()[1], GATEWAY, DESK_RANK)
+    desk, port = await _open()
+    async with desk:
+        line = await _call(port)
         for i in range(50):
             await line.send(Ask(request=f"r{i}", prompt="x" * 1_000, longest_prompt=9))
-        said = answers(line)
+        said = line.messages()
         assert [(await anext(said)).request for _ in range(50)] == [f"r{i}" for i in range(50)]
         await line.close()
 
 
 async def test_a_wrong_secret_and_another_run_are_refused() -> None:
-    async with await open_desk("127.0.0.1", 0, DESK, _echo) as desk:
-        port = desk.sockets[0].getsockname()[1]
+    desk, port = await _open()
+    async with desk:
         for me in (replace(GATEWAY, secret=b"guess"), replace(GATEWAY, run="run-2")):
             with pytest.raises(AuthenticationError):
-                await call("127.0.0.1", port, me, DESK_RANK)
+                await _call(port, me)
 
 
 async def test_what_is_no_message_ends_the_line() -> None:
-    async with await open_desk("127.0.0.1", 0, DESK, _echo) as desk:
-        line = await call("127.0.0.1", desk.sockets[0].getsockname()[1], GATEWAY, DESK_RANK)
+    desk, port = await _open()
+    async with desk:
+        line = await _call(port)
         line._writer.write(b'{"kind":"gift"}\n')
         async with asyncio.timeout(5):
-            assert [said async for said in answers(line)] == []
-        with pytest.raises(DeskLost):
+            assert [said async for said in line.messages()] == []
+        with pytest.raises(ChannelLost):
             await _send_on(line)
         await line.close()
 
 
-async def _send_on(line: Line) -> None:
+async def _send_on(line: AsyncChannel[Answer]) -> None:
     for _ in range(100):
         await line.send(Ask(request="r", prompt="x" * 100_000, longest_prompt=9))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.control.handshake import Identity, dial
+from engine.control.handshake import Handshake, Identity, dial
+from engine.control.thread_driver import greet
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.prefill.handover import KvTransferParams, transfer_params
@@ -17,7 +18,7 @@ from engine.serve import kv_wire
 from engine.serve.decode import DecodeWorker
 from engine.serve.kv_pool import Freed, KvCache
 from engine.serve.kv_server import KvServer
-from engine.serve.kv_wire import KvTransferError, greet, receive_frame, send_frame
+from engine.serve.kv_wire import KvTransferError, receive_frame, send_frame
 from engine.serve.pipeline import Prefilled, PrefillPipeline
 from tests.runtime.prefill.checkpoints import BLOCK, model, pipeline, prompt, save
 from tests.waiting import LIMIT_S, until
@@ -177,7 +178,7 @@ def test_a_decoder_that_dies_frees_what_it_fetched(
     monkeypatch.setattr(KvServer, "_let_go", soon_impatient)
     stage = service.offer(service.prefill(prompt(60))).remote_stages[0]
     connected = socket.create_connection((stage.host, stage.port), timeout=5)
-    greet(connected, dial(identity(DECODER), peer=0, index=0, count=1))
+    greet(connected, Handshake(dial(identity(DECODER), peer=0)))
     send_frame(connected, {"fetch": "r", "blocks": list(stage.block_ids)})
     assert receive_frame(connected)[0]["cache"] == "r"
     pool = service.run.stages[0].pool
@@ -194,7 +195,7 @@ def test_a_lease_that_ends_during_a_transfer_ends_the_transfer(folder: Path) -> 
         service = Service(folder, keep)
         stage = service.offer(service.prefill(prompt(60))).remote_stages[0]
         connected = keep.enter_context(socket.create_connection((stage.host, stage.port), timeout=5))
-        greet(connected, dial(identity(DECODER), peer=0, index=0, count=1))
+        greet(connected, Handshake(dial(identity(DECODER), peer=0)))
         send_frame(connected, {"fetch": "r", "blocks": list(stage.block_ids)})
         header, _ = receive_frame(connected)
         for index in range(len(stage.block_ids)):
@@ -230,7 +231,7 @@ def test_a_stranger_who_sends_rubbish_is_let_go(service: Service, worker: Decode
 def test_wrong_questions_are_no_harm(service: Service, worker: DecodeWorker, fetch: dict) -> None:
     params = service.offer(service.prefill(prompt(20)))
     with socket.create_connection((params.remote_host, params.remote_port), timeout=5) as connected:
-        greet(connected, dial(identity(DECODER), peer=0, index=0, count=1))
+        greet(connected, Handshake(dial(identity(DECODER), peer=0)))
         send_frame(connected, fetch)
         with pytest.raises(KvTransferError):
             receive_frame(connected)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.control.handshake import Identity, dial
+from engine.control.handshake import Handshake, Identity, dial
+from engine.control.thread_driver import greet
 from engine.prefill.handover import KvTransferParams, StageCache, transfer_params
 from engine.serve.kv_client import KvClient
 from engine.serve.kv_pool import Freed, KvPool, KvShape, LeaseEnded
 from engine.serve.kv_server import KvServer
-from engine.serve.kv_wire import KvTransferError, greet, send_frame
+from engine.serve.kv_wire import KvTransferError, send_frame
 from tests.runtime.test_transport_tls import authority, node
 from tests.waiting import LIMIT_S, until
 
@@ -31,7 +32,7 @@ def identity(rank: int) -> Identity:
 def die(stage: StageCache, request: str, *, late: bool) -> None:
     """A decode worker that goes away before, or after, it has said what it wants."""
     with socket.create_connection((stage.host, stage.port), timeout=LIMIT_S) as connected:
-        greet(connected, dial(identity(99), peer=0, index=0, count=1))
+        greet(connected, Handshake(dial(identity(99), peer=0)))
         if late:
             send_frame(connected, {"fetch": request, "blocks": list(stage.block_ids)})
 

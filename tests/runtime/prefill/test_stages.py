@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.control.errors import AuthenticationError
-from engine.control.handshake import Identity, dial
+from engine.control.handshake import Handshake, Identity, dial
+from engine.control.thread_driver import greet
 from engine.job.launch import single_machine
 from engine.job.prefill.neighbours import neighbours
 from engine.prefill.desk import Sampling
@@ -23,7 +24,7 @@ from engine.prefill.handover import transfer_params
 from engine.serve.decode import DecodeWorker
 from engine.serve.hand_on import Handed, HandedOn, HandOn, Hidden, address_key
 from engine.serve.in_rank import RankPrefill, prefill_of
-from engine.serve.kv_wire import greet, send_frame
+from engine.serve.kv_wire import send_frame
 from engine.serve.seat_inputs import SeatInputs
 from engine.serve.seat_wire import Cancel, ChunkLate, ChunkRan, Drop, Row
 from tests.runtime.jobs import job
@@ -267,7 +268,7 @@ def test_who_is_not_the_stage_before_is_not_heard(
         socket.create_connection(receiver.address, timeout=LIMIT_S) as connected,
         suppress(AuthenticationError, OSError),
     ):
-        greet(connected, dial(me, peer=1, index=0, count=1))
+        greet(connected, Handshake(dial(me, peer=1)))
         send_frame(connected, frame)
         send_frame(connected, {}, bytes(16 * 5))
         assert connected.recv(1) == b"", "it closed"

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 from django.db import DatabaseError
 
-from engine.control.desk_wire import DeskLost
+from engine.control.errors import ChannelLost
 from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused, Token
 from webapp.prefill.answers import ApiError
 from webapp.prefill.gateway.lines import DeskAddress, Exchange, SlowClient, line_to
@@ -78,7 +78,7 @@ class Answering:
         except SlowClient:
             self._failure = "slow_client"
             raise self.sale.refusal(503, "slow_client", FAILED["slow_client"]) from None
-        except (DeskLost, TimeoutError):
+        except (ChannelLost, TimeoutError):
             self._failure = "desk_lost"
             raise _failed(self.sale, "desk_lost") from None
 
@@ -178,7 +178,7 @@ async def _ask(sale: Sale, desk: DeskAddress) -> Taken:
     sale.dc = desk.dc
     try:
         exchange = await line_to(desk).ask(_message(sale))
-    except DeskLost:
+    except ChannelLost:
         raise _failed(sale, "desk_lost") from None
     try:
         return await _taken(sale, desk, exchange)
@@ -206,10 +206,10 @@ async def _taken(sale: Sale, desk: DeskAddress, exchange: Exchange) -> Taken:
             exchange.close()
             raise _refused(sale, said)
         if not isinstance(said, Accepted):
-            raise DeskLost("the prefill coordinator answered without accepting first")
+            raise ChannelLost("the prefill coordinator answered without accepting first")
         await _settle(sale, said.prompt_tokens)
         first = await exchange.next(within_s)
-    except (DeskLost, TimeoutError, SlowClient):
+    except (ChannelLost, TimeoutError, SlowClient):
         raise _failed(sale, "desk_lost") from None
     if isinstance(first, Failed):
         exchange.close()

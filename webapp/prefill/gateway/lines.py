@@ -12,14 +12,16 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from engine.control.desk_wire import GATEWAY_RANK, Answer, DeskLost, Line, answers, call
-from engine.control.errors import TransportError
+from engine.control.asyncio_driver import AsyncChannel, call
+from engine.control.desk_wire import FROM_DESK, GATEWAY_RANK, Answer
+from engine.control.errors import ChannelLost
 from engine.control.handshake import Identity
 from engine.prefill.desk import Ask, Withdraw
 
 log = structlog.get_logger(__name__)
 MOST_HELD = 512  # messages of a request that its client has not taken
 SEND_S = 5.0
+CONNECT_S = 5.0
 CONNECT_AGAIN_S = 0.5  # a prefill coordinator that could not be reached is not tried again sooner
 
 
@@ -73,7 +75,7 @@ class Exchange:
         self._news.set()
 
     async def next(self, within_s: float) -> Answer:
-        """What was said next. Raises DeskLost, SlowClient, TimeoutError."""
+        """What was said next. Raises ChannelLost, SlowClient, TimeoutError."""
         async with asyncio.timeout(within_s):
             while not self._held:
                 if self._end is not None:
@@ -97,7 +99,7 @@ class DeskLine:
 
     def __init__(self, address: DeskAddress) -> None:
         self.address = address
-        self._line: Line | None = None
+        self._line: AsyncChannel[Answer] | None = None
         self._reader: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._exchanges: dict[str, Exchange] = {}
@@ -109,15 +111,15 @@ class DeskLine:
         return len(self._exchanges)
 
     async def ask(self, ask: Ask) -> Exchange:
-        """Send a request. Raises DeskLost: the coordinator cannot be reached."""
+        """Send a request. Raises ChannelLost: the coordinator cannot be reached."""
         line = await self._connected()
         exchange = self._exchanges[ask.request] = Exchange(self, ask.request)
         try:
             async with asyncio.timeout(SEND_S):
                 await line.send(ask)
         except TimeoutError:
-            self._lost(line, DeskLost("the prefill coordinator does not read what is sent"))
-            raise DeskLost("the prefill coordinator does not read what is sent") from None
+            self._lost(line, ChannelLost("the prefill coordinator does not read what is sent"))
+            raise ChannelLost("the prefill coordinator does not read what is sent") from None
         except BaseException:
             self.forget(ask.request)
             raise
@@ -130,7 +132,7 @@ class DeskLine:
         try:
             async with asyncio.timeout(SEND_S):
                 await self._line.send(Withdraw(request=request))
-        except (DeskLost, TimeoutError):
+        except (ChannelLost, TimeoutError):
             pass
 
     def withdraw_later(self, request: str) -> None:
@@ -144,47 +146,47 @@ class DeskLine:
         line, reader = self._line, self._reader
         if line is None:
             return
-        self._lost(line, DeskLost("the connection was closed"))
+        self._lost(line, ChannelLost("the connection was closed"))
         if reader is not None:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
         await line.close()
 
-    async def _connected(self) -> Line:
+    async def _connected(self) -> AsyncChannel[Answer]:
         async with self._connecting:
             if self._line is None:
                 self._line = await self._connect()
                 self._reader = asyncio.create_task(self._read(self._line))
             return self._line
 
-    async def _connect(self) -> Line:
+    async def _connect(self) -> AsyncChannel[Answer]:
         to, loop = self.address, asyncio.get_running_loop()
         if loop.time() - self._failed_at < CONNECT_AGAIN_S:
-            raise DeskLost("the prefill coordinator could not be reached a moment ago")
+            raise ChannelLost("the prefill coordinator could not be reached a moment ago")
         me = Identity(rank=GATEWAY_RANK, run=to.run, generation=to.generation, secret=to.secret.encode())
         try:
-            return await call(to.host, to.port, me, to.rank)
-        except (TransportError, OSError) as error:
+            return await call(to.host, to.port, me, to.rank, FROM_DESK, seconds=CONNECT_S)
+        except OSError as error:
             self._failed_at = loop.time()
             log.warning(
                 "prefill coordinator not reached", run=to.run, dc=to.dc_name, error=str(error) or "no answer"
             )
-            raise DeskLost("the prefill coordinator could not be reached") from error
+            raise ChannelLost("the prefill coordinator could not be reached") from error
 
-    async def _read(self, line: Line) -> None:
-        why = DeskLost("the prefill coordinator closed the connection")
+    async def _read(self, line: AsyncChannel[Answer]) -> None:
+        why = ChannelLost("the prefill coordinator closed the connection")
         try:
-            async for answer in answers(line):
+            async for answer in line.messages():
                 exchange = self._exchanges.get(answer.request)
                 if exchange is not None:
                     exchange.take(answer)
-        except DeskLost as error:
+        except ChannelLost as error:
             why = error
         finally:
             self._lost(line, why)
             await line.close()
 
-    def _lost(self, line: Line, why: DeskLost) -> None:
+    def _lost(self, line: AsyncChannel[Answer], why: ChannelLost) -> None:
         """Everything on `line` ends; the next request makes a new one."""
         if self._line is not line:
             return
