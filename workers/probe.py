@@ -1,24 +1,28 @@
 """Whether other nodes can be reached, how far they are, and how their clocks stand to ours.
 
-While a probe lasts, each agent listens on the last port of its range. A caller sends the probe's secret, then
-asks: one byte each, answered with the listener's time. Who does not know the secret gets no answer.
+While a probe lasts, each agent listens on the last port of its range. A caller and the listener prove to each
+other that they know the probe's secret. Then the caller asks a few times, and each answer has the listener's
+time.
 """
 
-import contextlib
-import hmac
 import logging
 import socket
 import statistics
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from engine.control.errors import AuthenticationError, ChannelLost
+from engine.control.handshake import Handshake, Identity, dial
+from engine.control.messages import Messages
+from engine.control.thread_driver import BlockingChannel
+from engine.control.thread_server import ThreadServer
 from engine.errors import InputError
+from engine.inputs import Document, Number
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +33,24 @@ AGAIN_S = 0.1
 LONGEST_LISTEN_S = 20.0
 MOST_PEERS = 256
 SECRET_BYTES = 32
-_TIME = struct.Struct(">d")
+LISTENER, CALLER = 0, 1  # their ranks
+
+
+class Question(Document):
+    """What the time is there."""
+
+    kind: Literal["question"] = "question"
+
+
+class Time(Document):
+    """The answer: Unix time."""
+
+    kind: Literal["time"] = "time"
+    t: Number
+
+
+FROM_CALLER: Messages[Question] = Messages(Question)
+FROM_LISTENER: Messages[Time] = Messages(Time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,39 +63,34 @@ class PeerAddress:
 
 
 class Listener:
-    """Answers callers who know `secret` on (host, port) until `close`, or `seconds` have passed."""
+    """Answers callers who know the secret of a probe on (host, port) until `close`, or `seconds` have passed.
+
+    Raises OSError: it cannot listen there.
+    """
 
     def __init__(self, host: str, port: int, secret: bytes, seconds: float) -> None:
-        self._secret = secret
-        self._until = time.monotonic() + min(seconds, LONGEST_LISTEN_S)
-        self._server = socket.create_server((host, port), backlog=128)
-        self._server.settimeout(0.2)
-        self.port: int = self._server.getsockname()[1]
-        self._thread = threading.Thread(target=self._run, name="probe-listen", daemon=True)
-        self._thread.start()
+        listening = socket.create_server((host, port), backlog=128)
+        self._server = ThreadServer(listening, _identity(LISTENER, secret), _answer, name="probe-listen")
+        self.port: int = self._server.address[1]
+        self._end = threading.Timer(min(seconds, LONGEST_LISTEN_S), self._server.close)
+        self._end.daemon = True
+        self._end.start()
 
     def close(self) -> None:
-        """Stop listening; calls under way go on for at most their time-out."""
-        self._until = 0.0
-        self._thread.join(2.0)
+        """Stop listening."""
+        self._end.cancel()
+        self._server.close()
 
-    def _run(self) -> None:
-        with self._server:
-            while time.monotonic() < self._until:
-                with contextlib.suppress(TimeoutError):
-                    caller, _ = self._server.accept()
-                    threading.Thread(target=self._answer, args=(caller,), daemon=True).start()
 
-    def _answer(self, caller: socket.socket) -> None:
-        with caller, contextlib.suppress(OSError):
-            caller.settimeout(CONNECT_S)
-            caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if not hmac.compare_digest(_exactly(caller, SECRET_BYTES), self._secret):
-                return
-            for _ in range(ASKED):
-                if not caller.recv(1):
-                    return
-                caller.sendall(_TIME.pack(time.time()))
+def _identity(rank: int, secret: bytes) -> Identity:
+    return Identity(rank=rank, run="probe", generation=0, secret=secret)
+
+
+def _answer(caller: socket.socket, handshake: Handshake) -> None:
+    caller.settimeout(CONNECT_S)
+    channel = BlockingChannel(caller, handshake, FROM_CALLER)
+    for _ in zip(range(ASKED), channel.messages(), strict=False):
+        channel.send(Time(t=time.time()))
 
 
 def ask(peer: PeerAddress, secret: bytes, patience_s: float) -> Event:
@@ -100,15 +116,18 @@ def _measured(peer: PeerAddress, secret: bytes) -> Event:
     began = time.perf_counter()
     with socket.create_connection((peer.host, peer.port), timeout=CONNECT_S) as link:
         connect_s = time.perf_counter() - began
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.sendall(secret)
+        handshake = Handshake(dial(_identity(CALLER, secret), peer=LISTENER))
+        channel = BlockingChannel(link, handshake, FROM_LISTENER, seconds=CONNECT_S)
+        answers = channel.messages()
         trips: list[tuple[float, float]] = []  # round trip, offset
         for _ in range(ASKED):
             before, wall = time.perf_counter(), time.time()
-            link.sendall(b"?")
-            (theirs,) = _TIME.unpack(_exactly(link, _TIME.size))
+            channel.send(Question())
+            answer = next(answers, None)
+            if answer is None:
+                raise ChannelLost("closed by the other side")
             rtt_s = time.perf_counter() - before
-            trips.append((rtt_s, wall + rtt_s / 2 - theirs))
+            trips.append((rtt_s, wall + rtt_s / 2 - answer.t))
     rtt_s = statistics.median(rtt for rtt, _ in trips)
     return {"rtt_ms": rtt_s * 1e3, "connect_ms": connect_s * 1e3, "offset_ms": min(trips)[1] * 1e3}
 
@@ -175,19 +194,11 @@ def _checked(secret: str, peers: Iterable[Event], seconds: float) -> tuple[bytes
     return key, found, min(max(1.0, float(seconds)), LONGEST_LISTEN_S)
 
 
-def _exactly(link: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        part = link.recv(count - len(data))
-        if not part:
-            raise ConnectionResetError("closed by the other side")
-        data += part
-    return data
-
-
 def _reason(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {CONNECT_S:g} s: check the firewall and the address"
     if isinstance(error, ConnectionRefusedError):
         return "refused: no process listens there"
+    if isinstance(error, AuthenticationError):
+        return "refused: another program listens there, or the node takes part in another probe"
     return error.strerror or str(error) or type(error).__name__

@@ -36,11 +36,12 @@ def test_a_listening_node_is_measured(listener: Listener) -> None:
 
 def test_who_does_not_know_the_secret_learns_nothing(listener: Listener) -> None:
     with socket.create_connection(("127.0.0.1", listener.port), timeout=5) as stranger:
-        stranger.sendall(b"x" * 32 + b"?")
+        stranger.sendall(b"x" * 200)
         with contextlib.suppress(ConnectionResetError):  # closed with our question unread: as good
             assert stranger.recv(8) == b""
     found = ask(peer(listener.port), b"y" * 32, 0.3)
     assert not found["ok"]
+    assert "another program listens there" in found["error"]
 
 
 def test_nobody_listening_is_said_and_waited_for_only_so_long() -> None:
