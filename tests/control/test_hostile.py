@@ -16,10 +16,15 @@ from engine.control.handshake import Handshake, Identity, dial
 from engine.control.messages import line_of
 from engine.control.thread_driver import greet
 from tests.control.listeners import ALL, Target, until_closed
+from tests.waiting import LIMIT_S
+
+DRIVERS = (asyncio_driver, selector_driver, thread_server)
 
 
 @pytest.fixture(params=ALL, ids=str)
-def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
+    for driver in DRIVERS:
+        monkeypatch.setattr(driver, "HANDSHAKE_S", LIMIT_S)
     with ExitStack() as keep, ALL[request.param](keep) as made:
         yield made
 
@@ -35,7 +40,7 @@ def _closed(target: Target, *sent: bytes) -> bytes:
 def _closed_after_the_proof(target: Target, data: bytes) -> None:
     """The sender knows the secret, and is member 2."""
     with target.connected() as connected:
-        greet(connected, Handshake(dial(target.members[2], peer=target.peer)))
+        greet(connected, Handshake(dial(target.members[2], peer=target.peer)), LIMIT_S)
         with suppress(ConnectionError):
             connected.sendall(data)
         until_closed(connected)
@@ -43,7 +48,7 @@ def _closed_after_the_proof(target: Target, data: bytes) -> None:
 
 def _refused(target: Target, me: Identity, why: str, peer: int | None = None) -> None:
     with target.connected() as connected, pytest.raises(AuthenticationError, match=why):
-        greet(connected, Handshake(dial(me, peer=target.peer if peer is None else peer)))
+        greet(connected, Handshake(dial(me, peer=target.peer if peer is None else peer)), LIMIT_S)
 
 
 def no_handshake(target: Target) -> None:
@@ -124,7 +129,7 @@ def test_strangers_do_no_harm(target: Target, attack: Callable[[Target], None]) 
 def test_a_handshake_ends_in_time_however_slowly_its_bytes_come(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for driver in (asyncio_driver, selector_driver, thread_server):
+    for driver in DRIVERS:
         monkeypatch.setattr(driver, "HANDSHAKE_S", 0.5)
     hello = Handshake(dial(target.members[2], peer=target.peer)).outgoing()
     with target.connected() as silent, target.connected() as slow:
