@@ -22,6 +22,9 @@ from engine.control.asyncio_driver import AsyncChannel, call
 from engine.control.desk_wire import FROM_DESK, GATEWAY_RANK, Answer
 from engine.control.handshake import Identity
 from engine.inputs import parse
+from engine.job.events.event import Event
+from engine.job.events.prefill import Desk, DeskState, Prefill
+from engine.job.events.training import Rank, Spans
 from engine.job.job import TrainJob
 from engine.job.launch import single_machine
 from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused
@@ -41,7 +44,7 @@ class Told:
     """What the run and its desks said."""
 
     begins: list[float] = field(default_factory=list)  # Unix seconds of rank 0's iterations
-    desks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    desks: dict[str, Desk] = field(default_factory=dict)
     ranks: set[int] = field(default_factory=set)  # their processes
     prefill_ms: float = 0.0
     waited_ms: float = 0.0  # of ops for chunks, over all GPUs
@@ -50,18 +53,19 @@ class Told:
     ended: dict[str, int] = field(default_factory=dict)
     missed: int = 0
 
-    def on_event(self, event: dict[str, Any]) -> None:
+    def on_event(self, event: Event) -> None:
         """An event of the run."""
-        if event["kind"] == "spans" and event["rank"] == 0:
-            self.begins.append(event["start"])
-        elif event["kind"] == "desk" and event["state"] == "open":
-            self.desks[event["dc"]] = event
-        elif event["kind"] == "rank" and event["pid"]:
-            self.ranks.add(event["pid"])
-        elif event["kind"] == "prefill":
-            self.prefill_ms += event["prefill_ms"]
-            self.waited_ms += event["waited_ms"]
-            self.guard_ms = max(self.guard_ms, event["guard_ms"])
+        match event:
+            case Spans(rank=0):
+                self.begins.append(event.start)
+            case Desk(state=DeskState.OPEN):
+                self.desks[str(event.dc)] = event
+            case Rank(pid=int(pid)):
+                self.ranks.add(pid)
+            case Prefill():
+                self.prefill_ms += event.prefill_ms
+                self.waited_ms += event.waited_ms
+                self.guard_ms = max(self.guard_ms, event.guard_ms or 0.0)
 
 
 class Asker:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.inputs import parse
+from engine.job.events.event import Event
+from engine.job.events.training import Step
 from engine.job.job import TrainJob
 from engine.job.launch import single_machine
 from engine.job.swap.planned import planned
@@ -47,9 +49,9 @@ def train(
     """Train one job; kill its first worker after so many steps. Returns its result and its events."""
     events: list[dict[str, Any]] = []
 
-    def on_event(event: dict[str, Any]) -> None:
-        events.append(event)
-        if event["kind"] == "step" and event["iteration"] + 1 == kill_after:
+    def on_event(event: Event) -> None:
+        events.append(event.to_dict())
+        if isinstance(event, Step) and event.iteration + 1 == kill_after:
             first = next(e["pid"] for e in events if e["kind"] == "rank" and e["rank"] == 0)
             threading.Timer(IN_THE_MIDDLE_S, os.kill, (first, signal.SIGKILL)).start()
 

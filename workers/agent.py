@@ -27,6 +27,8 @@ from redis.retry import Retry
 
 from engine import __version__
 from engine.errors import InputError
+from engine.job.events.event import Event
+from engine.job.events.node import Clock, Heartbeat
 from engine.job.launch import LaunchSpec
 from engine.run.launcher import RankGroup
 from workers.app import create_app
@@ -35,7 +37,7 @@ from workers.config import AgentConfig, from_environment
 from workers.hardware import look_apart
 from workers.ledger import Ledger
 from workers.probe import Prober
-from workers.publisher import Event, Publisher
+from workers.publisher import Publisher
 from workers.ranks import Group, RankSupervisor
 from workers.rates import LinkMeter
 from workers.spool import Spool
@@ -151,21 +153,16 @@ class Agent:
             self.publisher.put_heartbeat(self._heartbeat(number))
             self._stopping.wait(HEARTBEAT_S)
 
-    def _heartbeat(self, number: int) -> Event:
+    def _heartbeat(self, number: int) -> Heartbeat:
         config, clock = self.config, self.clock.reading
-        beat = {
-            "kind": "heartbeat",
-            "t": time.time(),
-            "gpus": config.gpus,
-            "device": config.device,
-            "version": __version__,
-            "ranks": self.ranks.states(),
-            "clock": clock and {"offset_ms": clock.offset_s * 1e3, "rtt_ms": clock.rtt_s * 1e3},
-        }
-        if self._hardware is not None and (number % HARDWARE_EVERY == 0 or not self._told):
-            beat["hardware"] = self._hardware
-            self._told = True
-        return beat
+        tells = self._hardware is not None and (number % HARDWARE_EVERY == 0 or not self._told)
+        self._told |= tells
+        return Heartbeat(
+            t=time.time(), gpus=config.gpus, device=config.device, version=__version__,
+            ranks=self.ranks.states(),
+            clock=Clock(offset_ms=clock.offset_s * 1e3, rtt_ms=clock.rtt_s * 1e3) if clock else None,
+            hardware=self._hardware if tells else None,
+        )  # fmt: skip
 
     def _look(self) -> None:
         self._hardware = look_apart(self.config.device)

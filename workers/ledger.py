@@ -16,10 +16,12 @@ from typing import Any
 
 import psutil
 
+from engine.job.events.training import Rank, RankState
+
 log = logging.getLogger(__name__)
 
 KEPT_RUNS = 500
-ENDED = frozenset({"finished", "failed", "stopped"})
+ENDED = frozenset({RankState.FINISHED, RankState.FAILED, RankState.STOPPED})
 LATELY_S = 30.0  # longer than an event of an end may be late
 
 
@@ -27,7 +29,7 @@ LATELY_S = 30.0  # longer than an event of an end may be late
 class RankRecord:
     """The last known state of one rank; `started`, its process's start, tells it from a reused id."""
 
-    state: str
+    state: RankState
     pid: int | None = None
     started: float | None = None
     noted: float = field(default_factory=time.monotonic)
@@ -73,7 +75,7 @@ class Ledger:
             self._runs.pop(run, None)  # to the end: the newest are kept longest
             self._runs[run] = RunRecord(
                 generation=generation, start=start,
-                ranks={rank: RankRecord(state="starting") for rank in ranks},
+                ranks={rank: RankRecord(state=RankState.STARTING) for rank in ranks},
             )  # fmt: skip
             self._write()
             return ""
@@ -89,16 +91,16 @@ class Ledger:
                 known.closed = True
             self._write()
 
-    def note(self, event: dict[str, Any]) -> None:
+    def note(self, event: Rank) -> None:
         """Take over the state in a `rank` event of the newest generation."""
         with self._lock:
-            known = self._runs.get(event["run"])
-            if known is None or known.generation != event["generation"]:
+            known = self._runs.get(event.run or "")
+            if known is None or known.generation != event.generation:
                 return
-            before = known.ranks.get(event["rank"])
-            pid = event.get("pid") or (before.pid if before else None)
+            before = known.ranks.get(event.rank)
+            pid = event.pid or (before.pid if before else None)
             started = before.started if before and before.pid == pid else _start_time(pid)
-            known.ranks[event["rank"]] = RankRecord(state=event["state"], pid=pid, started=started)
+            known.ranks[event.rank] = RankRecord(state=event.state, pid=pid, started=started)
             self._write()
 
     def unfinished(self) -> list[dict[str, Any]]:
@@ -167,7 +169,7 @@ def _read(path: Path) -> dict[str, RunRecord]:
                 closed=record["closed"],
                 start=record.get("start", 1),
                 ranks={
-                    int(rank): RankRecord(state=state, pid=pid, started=started, noted=-math.inf)
+                    int(rank): RankRecord(state=RankState(state), pid=pid, started=started, noted=-math.inf)
                     for rank, (state, pid, started) in record["ranks"].items()
                 },
             )

@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,10 +23,11 @@ from engine.control.thread_driver import BlockingChannel
 from engine.control.thread_server import ThreadServer
 from engine.errors import InputError
 from engine.inputs import Document, Number
+from engine.job.events.base import Say
+from engine.job.events.node import PeerAnswer, Probe
 
 log = logging.getLogger(__name__)
 
-Event = dict[str, Any]
 ASKED = 9  # questions per peer
 CONNECT_S = 2.0
 AGAIN_S = 0.1
@@ -93,26 +94,22 @@ def _answer(caller: socket.socket, handshake: Handshake) -> None:
         channel.send(Time(t=time.time()))
 
 
-def ask(peer: PeerAddress, secret: bytes, patience_s: float) -> Event:
-    """Connect to `peer`, trying again while it does not listen yet, and measure.
-
-    Returns {node, ok, rtt_ms (median), connect_ms, offset_ms (our clock minus theirs), error}.
-    """
+def ask(peer: PeerAddress, secret: bytes, patience_s: float) -> PeerAnswer:
+    """Connect to `peer`, trying again while it does not listen yet, and measure."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            return {"node": peer.node, "ok": True, "error": ""} | _measured(peer, secret)
+            return _measured(peer, secret)
         except OSError as error:
             reason = _reason(error)
             # Refused: nobody listens there yet, or something else does. Anything else will not mend itself.
             if not isinstance(error, ConnectionError) or time.monotonic() + AGAIN_S > deadline:
                 where = f"{peer.host}:{peer.port}"
-                return {"node": peer.node, "ok": False, "rtt_ms": None, "connect_ms": None, "offset_ms": None,
-                        "error": f"{where}: {reason}"}  # fmt: skip
+                return PeerAnswer(node=peer.node, ok=False, error=f"{where}: {reason}")
         time.sleep(AGAIN_S)
 
 
-def _measured(peer: PeerAddress, secret: bytes) -> Event:
+def _measured(peer: PeerAddress, secret: bytes) -> PeerAnswer:
     began = time.perf_counter()
     with socket.create_connection((peer.host, peer.port), timeout=CONNECT_S) as link:
         connect_s = time.perf_counter() - began
@@ -129,20 +126,24 @@ def _measured(peer: PeerAddress, secret: bytes) -> Event:
             rtt_s = time.perf_counter() - before
             trips.append((rtt_s, wall + rtt_s / 2 - answer.t))
     rtt_s = statistics.median(rtt for rtt, _ in trips)
-    return {"rtt_ms": rtt_s * 1e3, "connect_ms": connect_s * 1e3, "offset_ms": min(trips)[1] * 1e3}
+    return PeerAnswer(
+        node=peer.node, ok=True, rtt_ms=rtt_s * 1e3, connect_ms=connect_s * 1e3, offset_ms=min(trips)[1] * 1e3
+    )
 
 
 class Prober:
     """Carries out probes for one node, in threads: the task that asks for one returns at once."""
 
-    def __init__(self, *, host: str, publish: Callable[[Event], None]) -> None:
+    def __init__(self, *, host: str, publish: Say) -> None:
         self._host = host
         self._publish = publish
         self._lock = threading.Lock()
         self._listeners: dict[int, Listener] = {}
         self._seen: deque[str] = deque(maxlen=100)
 
-    def start(self, probe: str, secret: str, port: int, peers: Iterable[Event], seconds: float) -> str:
+    def start(
+        self, probe: str, secret: str, port: int, peers: Iterable[dict[str, Any]], seconds: float
+    ) -> str:
         """Listen on `port` for `seconds` and ask `peers`; a probe that comes again does nothing.
 
         Returns what is being done, for the log. Results go out as one `probe` event.
@@ -173,15 +174,17 @@ class Prober:
         return ""
 
     def _ask_all(self, probe: str, secret: bytes, peers: list[PeerAddress], seconds: float) -> None:
-        results: list[Event] = []
+        results: list[PeerAnswer] = []
         if peers:
             # Half of the time in which all listen is for those whose task comes late.
             with ThreadPoolExecutor(min(32, len(peers)), "probe") as pool:
                 results = list(pool.map(lambda peer: ask(peer, secret, seconds / 2), peers))
-        self._publish({"kind": "probe", "probe": probe, "t": time.time(), "results": results})
+        self._publish(Probe(probe=probe, t=time.time(), results=tuple(results)))
 
 
-def _checked(secret: str, peers: Iterable[Event], seconds: float) -> tuple[bytes, list[PeerAddress], float]:
+def _checked(
+    secret: str, peers: Iterable[dict[str, Any]], seconds: float
+) -> tuple[bytes, list[PeerAddress], float]:
     key = str(secret).encode()
     if len(key) != SECRET_BYTES:
         raise InputError("secret", "…", f"must be {SECRET_BYTES} characters")

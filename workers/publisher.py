@@ -6,25 +6,21 @@ A stream that nobody reads (its length past `stream_limit`) counts as a broker t
 disk is the place for a backlog, not the broker's memory.
 """
 
-import json
 import logging
-import math
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import redis
 
+from engine.job.events.base import Report
+from engine.job.events.node import Heartbeat
 from workers.spool import Entry, Spool
 
 log = logging.getLogger(__name__)
 
-Event = dict[str, Any]
-# Never dropped.
-VITAL = frozenset({"rank", "step", "boundary", "checkpoint", "validation", "result", "desk"})
 FLUSH_S = 0.1
 BATCH = 256
 MEMORY_BYTES = 8 * 1024 * 1024
@@ -65,7 +61,7 @@ class Publisher:
         self._changed = threading.Condition()
         self._pending: deque[tuple[Entry, bool]] = deque()  # (entry, vital)
         self._pending_bytes = 0
-        self._heartbeat: Event | None = None
+        self._heartbeat: Heartbeat | None = None
         self._last_id = 0
         self._lost = 0
         self._stopping = False
@@ -80,18 +76,18 @@ class Publisher:
         """Start sending; what an earlier process left in the spool goes first."""
         self._thread.start()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Report) -> None:
         """Hand over an event of a run; returns at once and never raises for a broker that is away."""
         with self._changed:
             entry = self._encoded(event)
-            self._pending.append((entry, event.get("kind") in VITAL))
+            self._pending.append((entry, event.vital))
             self._pending_bytes += len(entry[1])
             if self._pending_bytes > self._memory_bytes:
                 self._spill()
             if len(self._pending) >= BATCH or len(self._pending) == 1:
                 self._changed.notify()
 
-    def put_heartbeat(self, event: Event) -> None:
+    def put_heartbeat(self, event: Heartbeat) -> None:
         """Hand over a heartbeat; it replaces one that was not sent yet, for an old one tells nothing."""
         with self._changed:
             self._heartbeat = event
@@ -119,15 +115,10 @@ class Publisher:
         """Events not yet sent."""
         return len(self._pending) + len(self._spool)
 
-    def _encoded(self, event: Event) -> Entry:
+    def _encoded(self, event: Report) -> Entry:
         # Ids grow over restarts of the agent too, so they start from the clock.
         self._last_id = max(self._last_id + 1, time.time_ns() // 1000)
-        whole = {**event, "node": self._node, "id": self._last_id}
-        try:
-            text = json.dumps(whole, separators=(",", ":"), allow_nan=False)
-        except ValueError:  # a loss that is not a number, which JSON cannot say
-            text = json.dumps(_finite(whole), separators=(",", ":"))
-        return self._last_id, text.encode()
+        return self._last_id, event.sent_by(self._node, self._last_id).to_json()
 
     def _run(self) -> None:
         while True:
@@ -168,7 +159,7 @@ class Publisher:
         return batch
 
     def _deliver(
-        self, batch: list[tuple[Entry, bool]], heartbeat: Event | None, *, now_or_never: bool
+        self, batch: list[tuple[Entry, bool]], heartbeat: Heartbeat | None, *, now_or_never: bool
     ) -> None:
         resting = time.monotonic() < self._next_try and not now_or_never
         if not resting and not len(self._spool) and self._send([text for (_, text), _ in batch], heartbeat):
@@ -183,9 +174,9 @@ class Publisher:
                 return  # what is new joins the end of the spool first
         # A heartbeat that came while nothing could be sent is dropped: the next one follows in 2 s.
 
-    def _send(self, texts: list[bytes], heartbeat: Event | None) -> bool:
+    def _send(self, texts: list[bytes], heartbeat: Heartbeat | None) -> bool:
         if heartbeat is not None:
-            texts = [*texts, self._encoded({**heartbeat, "lost": self.lost})[1]]
+            texts = [*texts, self._encoded(heartbeat.model_copy(update={"lost": self.lost}))[1]]
         if not texts:
             return True
         try:
@@ -266,13 +257,3 @@ class Publisher:
             else:
                 self._pending.append((entry, is_vital))
         self._pending_bytes = sum(len(entry[1]) for entry, _ in self._pending)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return value

@@ -12,16 +12,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from engine.errors import InputError
+from engine.job.events.base import Say
+from engine.job.events.event import Event
+from engine.job.events.node import NodeRank
+from engine.job.events.training import Rank, RankState
 from engine.job.launch import LaunchSpec
 from engine.run.launcher import RankGroup
 from workers.ledger import Ledger, start_time_matches
 
 log = logging.getLogger(__name__)
 
-Event = dict[str, Any]
 LONGEST_GRACE_S = 60.0
 KILLED_S = 3.0  # from the kill of ranks to the event that says so, on a machine that is busy
 KEPT_LOGS = 20
@@ -55,7 +58,7 @@ class RankSupervisor:
         node: str,
         logs: Path,
         ledger: Ledger,
-        publish: Callable[[Event], None],
+        publish: Say,
         make_group: Callable[[LaunchSpec, Callable[[Event], None]], Group] = RankGroup,
     ) -> None:
         self._node = node
@@ -78,14 +81,15 @@ class RankSupervisor:
             return "already started"
         if refused:
             reason, _, detail = refused.partition(": ")
-            self._report(spec, "stopped" if reason == "stopped" else "failed", f"refused: {detail}")
+            state = RankState.STOPPED if reason == "stopped" else RankState.FAILED
+            self._report(spec, state, f"refused: {detail}")
             return f"refused: {detail}"
         self._stop_group(spec.run, below=spec.generation, grace_s=1.0)
         try:
             self._launch(spec)
         except Exception as error:
             log.exception("run %s could not be started", spec.run)
-            self._report(spec, "failed", f"the node could not start the ranks: {error}")
+            self._report(spec, RankState.FAILED, f"the node could not start the ranks: {error}")
             return f"failed: {error}"
         return f"started ranks {', '.join(map(str, spec.local))}"
 
@@ -118,11 +122,16 @@ class RankSupervisor:
         for thread in threads:
             thread.join(grace_s + KILLED_S)
 
-    def states(self) -> list[Event]:
-        """The ranks that live or ended lately, for the heartbeat: run, generation, rank, pid, state."""
+    def states(self) -> tuple[NodeRank, ...]:
+        """The ranks that live or ended lately, for the heartbeat."""
         self._forget_ended()
-        names = ("run", "generation", "rank", "pid", "state")
-        return [{name: rank[name] for name in names} for rank in self._ledger.recent()]
+        return tuple(
+            NodeRank(
+                run=rank["run"], generation=rank["generation"], rank=rank["rank"], pid=rank["pid"],
+                state=rank["state"],
+            )
+            for rank in self._ledger.recent()
+        )  # fmt: skip
 
     def report_gone(self) -> int:
         """Report the ranks of an earlier life of the agent as failed, killing any that outlived it."""
@@ -135,10 +144,11 @@ class RankSupervisor:
                 )
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-            self._on_event(
-                _rank_event(rank, "failed", "the node's agent ended, so its ranks ended too", pid=pid)
-                | {"start": rank["start"], "gone": True}
+            detail = "the node's agent ended, so its ranks ended too"
+            event = Rank(
+                rank=rank["rank"], state=RankState.FAILED, detail=detail, pid=pid, gone=True, t=time.time()
             )
+            self._on_event(event.of(rank["run"], rank["generation"], rank["start"]))
         return len(gone)
 
     def _read(self, text: str) -> LaunchSpec:
@@ -176,41 +186,31 @@ class RankSupervisor:
                 del self._groups[run]
 
     def _on_event(self, event: Event) -> None:
-        if event.get("kind") == "rank":
+        if isinstance(event, Rank):
             self._ledger.note(event)
         self._publish(event)
 
-    def _report(self, spec: LaunchSpec, state: str, detail: str) -> None:
+    def _report(self, spec: LaunchSpec, state: RankState, detail: str) -> None:
         for rank in spec.local:
-            known = {"run": spec.run, "generation": spec.generation, "rank": rank}
-            self._on_event(_rank_event(known, state, detail, pid=None))
+            event = Rank(rank=rank, state=state, detail=detail, t=time.time())
+            self._on_event(event.of(spec.run, spec.generation, 1))
 
     def _refuse_unreadable(self, text: str, reason: str) -> None:
         """Say so to the run that a broken spec belongs to, as far as it can be told."""
         log.error("a launch spec was refused: %s", reason)
         try:
             values = json.loads(text)
-            known = [
-                {"run": values["run"], "generation": values["generation"], "rank": r} for r in values["local"]
-            ]
+            events = [
+                Rank(
+                    run=values["run"], generation=values["generation"], rank=rank, state=RankState.FAILED,
+                    detail=f"refused: {reason}", t=time.time(),
+                )
+                for rank in values["local"]
+            ]  # fmt: skip
         except (ValueError, KeyError, TypeError):
             return
-        for rank in known:
-            self._publish(_rank_event(rank, "failed", f"refused: {reason}", pid=None))
-
-
-def _rank_event(rank: Event, state: str, detail: str, *, pid: int | None) -> Event:
-    return {
-        "kind": "rank",
-        "run": rank["run"],
-        "generation": rank["generation"],
-        "rank": rank["rank"],
-        "state": state,
-        "detail": detail,
-        "exit_code": None,
-        "pid": pid,
-        "t": time.time(),
-    }
+        for event in events:
+            self._publish(event)
 
 
 def _prune(logs: Path, keep: int) -> None:

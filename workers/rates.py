@@ -4,16 +4,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.errors import InputError
-from engine.run.link_rates import emulated_link, listen, measure
+from engine.job.events.base import Say
+from engine.job.events.node import LinkRate, Rates
+from engine.run.link_rates import LinkRates, emulated_link, listen, measure
 from engine.transport import LinkShape, TransportError
 
 log = logging.getLogger(__name__)
 
-Event = dict[str, Any]
 SECRET_BYTES = 32
 MOST_COUNTS, MOST_CONNECTIONS = 8, 64
 LONGEST_S = 5.0  # of sending, for each number of connections
@@ -23,7 +24,7 @@ LONGEST_PATIENCE_S = 30.0
 class LinkMeter:
     """Takes part in one measurement at a time; the task that asks for it returns at once."""
 
-    def __init__(self, *, host: str, publish: Callable[[Event], None]) -> None:
+    def __init__(self, *, host: str, publish: Say) -> None:
         self._host = host
         self._publish = publish
         self._busy = threading.Lock()
@@ -72,17 +73,23 @@ class LinkMeter:
             self._busy.release()
 
     def _measure(self, *, trial: str, **shared: Any) -> None:
-        found: Event = {"rtt_ms": None, "rates": [], "error": ""}
+        found: LinkRates | None = None
+        error = ""
         if not self._busy.acquire(timeout=shared["patience_s"]):
-            found["error"] = "another measurement on this node takes too long"
+            error = "another measurement on this node takes too long"
         else:
             try:
-                found |= measure(self._host, trial=trial, **shared).as_dict()
-            except (TransportError, InputError, TimeoutError, OSError) as error:
-                found["error"] = str(error)
+                found = measure(self._host, trial=trial, **shared)
+            except (TransportError, InputError, TimeoutError, OSError) as failure:
+                error = str(failure)
             finally:
                 self._busy.release()
-        self._publish({"kind": "rates", "trial": trial, "t": time.time()} | found)
+        self._publish(_answer(trial, found, error))
+
+
+def _answer(trial: str, found: LinkRates | None, error: str) -> Rates:
+    rates = tuple(LinkRate(connections=r.connections, gbps=r.gbps) for r in found.rates) if found else ()
+    return Rates(trial=trial, rtt_ms=found.rtt_ms if found else None, rates=rates, error=error, t=time.time())
 
 
 def _shared(

@@ -12,6 +12,8 @@ import numpy as np
 from benchmarks.gpu.report import Cell, Check, Report, Table
 from benchmarks.train import train
 from engine.inputs import parse
+from engine.job.events.event import Event
+from engine.job.events.training import Step
 from engine.job.job import TrainJob
 from engine.job.launch import single_machine
 from engine.job.memory import stage_memory
@@ -213,9 +215,9 @@ def _run(document: dict[str, Any], kill_at: int | None) -> tuple[dict[str, Any],
     """Result and events of a run, one rank of which is killed after so many steps."""
     events: list[dict[str, Any]] = []
 
-    def on_event(event: dict[str, Any]) -> None:
-        events.append(event)
-        if event["kind"] == "step" and event["iteration"] + 1 == kill_at:
+    def on_event(event: Event) -> None:
+        events.append(event.to_dict())
+        if isinstance(event, Step) and event.iteration + 1 == kill_at:
             pids = [e["pid"] for e in events if e["kind"] == "rank" and e["rank"] == 4 and e["pid"]]
             os.kill(pids[-1], signal.SIGKILL)
 

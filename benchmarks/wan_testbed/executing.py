@@ -13,7 +13,7 @@ from torch import nn
 from benchmarks.wan_testbed.block import DTYPE, LOGITS, Block
 from benchmarks.wan_testbed.case import HIDDEN, MICROBATCHES, PIPELINES, STAGES, Case
 from benchmarks.wan_testbed.equal_split import EqualSplitWiring
-from engine.job.events import EventWriter
+from engine.job.event_writer import EventWriter
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.nn.device import EmulatedDevice
 from engine.schedule.ir import OpKind, Schedule

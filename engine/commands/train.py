@@ -1,6 +1,7 @@
 """`meridian train FILE`: run one training job on this machine, one process per GPU."""
 
 import contextlib
+import dataclasses
 import json
 import secrets
 import signal
@@ -19,6 +20,19 @@ from engine.inputs import load_document, parse
 from engine.job.adapt.told import described
 from engine.job.checkpoint.manifest import resumed
 from engine.job.checkpoint.place import open_place
+from engine.job.events.event import Event
+from engine.job.events.incidents import Adapted, Recovery
+from engine.job.events.training import (
+    Checkpoint,
+    CheckpointState,
+    Rank,
+    RankState,
+    Result,
+    Spans,
+    Step,
+    Validation,
+    Workers,
+)
 from engine.job.job import TrainJob
 from engine.job.launch import single_machine
 from engine.job.planned import pinned, schedule_of
@@ -194,77 +208,87 @@ class _Watch:
         self._ready = 0
         self._last_step: float | None = None
 
-    def on_event(self, event: dict[str, Any]) -> None:
+    def on_event(self, event: Event) -> None:
         """Take note of one event."""
-        handler = getattr(self, f"_on_{event['kind']}", None)
-        if handler:
-            handler(event)
+        match event:
+            case Rank():
+                self._on_rank(event)
+            case Workers():
+                self._on_workers(event)
+            case Step():
+                self._on_step(event)
+            case Recovery():
+                self._on_recovery(event)
+            case Adapted():
+                click.echo(described(event), err=True)
+            case Validation():
+                self._on_validation(event)
+            case Checkpoint():
+                self._on_checkpoint(event)
+            case Spans():
+                self._on_spans(event)
+            case Result():
+                self.result = event.outcome
 
-    def _on_rank(self, event: dict[str, Any]) -> None:
-        if event["state"] == "ready":
+    def _on_rank(self, event: Rank) -> None:
+        if event.state is RankState.READY:
             self._ready += 1
             if self._ready == self._job.world_size:
                 click.echo(f"{self._ready} ranks are ready", err=True)
-        if event["state"] == "failed" and self.failure is None:
-            self.failure = f"rank {event['rank']}: {event['detail']}"
-        if event["state"] == "left":
+        if event.state is RankState.FAILED and self.failure is None:
+            self.failure = f"rank {event.rank}: {event.detail}"
+        if event.state is RankState.LEFT:
             what = "is lost" if self._job.swaps else "has left the run"
-            click.echo(f"worker {event['rank']} {what}: {event['detail']}", err=True)
+            click.echo(f"worker {event.rank} {what}: {event.detail}", err=True)
 
-    def _on_workers(self, event: dict[str, Any]) -> None:
-        who = [
-            f"{name} {', '.join(map(str, event[name]))}"
-            for name in ("joined", "left", "lost")
-            if name in event
-        ]
-        now = ", ".join(map(str, event["workers"]))
-        click.echo(f"after {event['step']} steps: {'; '.join(who)}; workers are {now}", err=True)
+    def _on_workers(self, event: Workers) -> None:
+        changed = {"joined": event.joined, "left": event.left, "lost": event.lost}
+        who = [f"{name} {', '.join(map(str, ranks))}" for name, ranks in changed.items() if ranks]
+        now = ", ".join(map(str, event.workers))
+        click.echo(f"after {event.step} steps: {'; '.join(who)}; workers are {now}", err=True)
 
-    def _on_step(self, event: dict[str, Any]) -> None:
+    def _on_step(self, event: Step) -> None:
         for sink in self._sinks:
             sink.step(event)
-        took = "" if self._last_step is None else f"  {1e3 * (event['t'] - self._last_step):8.1f} ms"
-        self._last_step = event["t"]
+        took = "" if self._last_step is None else f"  {1e3 * (event.t - self._last_step):8.1f} ms"
+        self._last_step = event.t
         steps = self._job.steps
-        click.echo(f"iteration {event['iteration'] + 1}/{steps}  loss {event['loss']:.4f}{took}", err=True)
+        click.echo(f"iteration {event.iteration + 1}/{steps}  loss {_loss(event.loss)}{took}", err=True)
 
-    def _on_recovery(self, event: dict[str, Any]) -> None:
-        goes_on = f"continues with iteration {event['iteration'] + 1} from {event['from']}"
-        click.echo(f"recovered: {event['detail']}; {goes_on}, {event['lost_s']:.1f} s lost", err=True)
-        if "layout" in event:
-            click.echo(smaller_layout(event["layout"]), err=True)
+    def _on_recovery(self, event: Recovery) -> None:
+        goes_on = f"continues with iteration {event.iteration + 1} from {event.source}"
+        click.echo(f"recovered: {event.detail}; {goes_on}, {event.lost_s:.1f} s lost", err=True)
+        if event.layout is not None:
+            click.echo(smaller_layout(event.layout), err=True)
 
-    def _on_adapted(self, event: dict[str, Any]) -> None:
-        click.echo(described(event), err=True)
-
-    def _on_validation(self, event: dict[str, Any]) -> None:
+    def _on_validation(self, event: Validation) -> None:
         for sink in self._sinks:
             sink.validation(event)
-        click.echo(f"validation after step {event['step']}: loss {event['loss']:.4f}", err=True)
+        click.echo(f"validation after step {event.step}: loss {_loss(event.loss)}", err=True)
 
-    def _on_checkpoint(self, event: dict[str, Any]) -> None:
-        if event["state"] == "saved":
-            note = f"; {event['detail']}" if event["detail"] else ""
-            click.echo(f"checkpoint after step {event['step']}: {event['where']}{note}", err=True)
+    def _on_checkpoint(self, event: Checkpoint) -> None:
+        if event.state is CheckpointState.SAVED:
+            note = f"; {event.detail}" if event.detail else ""
+            click.echo(f"checkpoint after step {event.step}: {event.where}{note}", err=True)
         else:
-            click.echo(f"no checkpoint after step {event['step']}: {event['detail']}", err=True)
+            click.echo(f"no checkpoint after step {event.step}: {event.detail}", err=True)
 
-    def _on_spans(self, event: dict[str, Any]) -> None:
+    def _on_spans(self, event: Spans) -> None:
         if not self._span_file and not self._keeps:
             return
-        pipeline, stage = divmod(event["rank"], self._job.stages)
+        pipeline, stage = divmod(event.rank, self._job.stages)
         gpu = f"{self._job.datacenters[self._job.dcs_of_pipeline[pipeline][stage]].name}/p{pipeline}s{stage}"
-        for values in event["spans"]:
-            named = {**values, "run": event["run"], "iteration": event["iteration"], "gpu": gpu}
+        for plain in event.spans:
+            span = dataclasses.replace(plain, run=event.run, iteration=event.iteration, gpu=gpu)
             if self._span_file:
-                self._span_file.write(json.dumps(named) + "\n")
+                self._span_file.write(json.dumps(span.as_dict()) + "\n")
             if self._keeps:
-                self.kept.append(Span.from_dict(named))
+                self.kept.append(span)
 
-    def _on_result(self, event: dict[str, Any]) -> None:
-        self.result = {
-            name: value for name, value in event.items() if name not in ("kind", "run", "generation")
-        }
+
+def _loss(loss: float | None) -> str:
+    """A loss that is not finite is null in its event."""
+    return "not finite" if loss is None else f"{loss:.4f}"
 
 
 def _writable(path: Path, option: str) -> IO[str]:

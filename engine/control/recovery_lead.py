@@ -7,7 +7,7 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from engine.control.identity import identity_of
@@ -32,6 +32,8 @@ from engine.control.recovery_messages import (
 from engine.control.selector_driver import Connection, Listener
 from engine.control.silence import SILENT_S
 from engine.errors import Infeasible
+from engine.job.events.base import Say
+from engine.job.events.incidents import Failed, Recovery, Source
 from engine.job.launch import LaunchSpec
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import NOT_NEEDED, change, roles
@@ -53,7 +55,7 @@ class Lead(RecoveryHost):
 
     def __init__(
         self, spec: LaunchSpec, settings: RecoverySettings, ranks: Ranks, selector: selectors.BaseSelector, *,
-        history: History, say: Callable[[dict[str, Any]], None], listener: socket.socket | None,
+        history: History, say: Say, listener: socket.socket | None,
     ) -> None:  # fmt: skip
         super().__init__(spec, settings, ranks, selector, history=history, phase="gathering")
         self._say = say
@@ -106,15 +108,15 @@ class Lead(RecoveryHost):
             return
         failed, detail = self._trouble.described(self._spec)
         now, way = time.time(), self._way
-        event = {
-            "failed": failed, "detail": detail, "noticed": self._trouble.noticed,
-            "detected_s": round(self._trouble.silent_s, 3), "from": way.source, "iteration": way.step,
-            "lost_s": round(now - (self._history.since(way.step) or self._trouble.noticed), 3),
-            "life": way.number, "t": now, **self._change,
-        }  # fmt: skip
+        event = Recovery(
+            rank=self._spec.first_rank, failed=Failed(failed), detail=detail, noticed=self._trouble.noticed,
+            detected_s=round(self._trouble.silent_s, 3), source=Source(way.source), iteration=way.step,
+            lost_s=round(max(0.0, now - (self._history.since(way.step) or self._trouble.noticed)), 3),
+            life=way.number, t=now, **self._change,
+        )  # fmt: skip
         self._trouble, self._change = None, {}
         self.told.append(_without_job(event))
-        self._say({"kind": "recovery", "rank": self._spec.first_rank, **event})
+        self._say(event)
 
     def finished(self) -> None:
         """The result is there."""
@@ -276,8 +278,6 @@ def _check(ranks: tuple[int, ...], dead: Sequence[Dead]) -> None:
         raise ValueError("it tells of the end of ranks that are not its own")
 
 
-def _without_job(event: dict[str, Any]) -> dict[str, Any]:
+def _without_job(event: Recovery) -> dict[str, Any]:
     """What the result keeps of a `recovery` event: not the whole document of the smaller layout."""
-    if "layout" not in event:
-        return event
-    return {**event, "layout": {k: v for k, v in event["layout"].items() if k not in ("job", "seats")}}
+    return event.model_dump(mode="json", exclude={"kind": True, "rank": True, "layout": {"job", "seats"}})

@@ -4,8 +4,8 @@ import array
 import math
 from collections import deque
 from statistics import median
-from typing import Any
 
+from engine.job.events.training import Step
 from engine.job.job import TrainJob
 from engine.job.settings import SpikeSettings
 
@@ -15,12 +15,12 @@ def rate_of(job: TrainJob, iteration: int) -> float:
     return job.lr_schedule.rate(job.lr, iteration, job.steps)
 
 
-def step_event(job: TrainJob, iteration: int, loss: float, norm: float, t: float) -> dict[str, Any]:
+def step_event(job: TrainJob, iteration: int, loss: float, norm: float, t: float) -> Step:
     """The `step` event of an iteration that ended at Unix time `t`."""
-    return {
-        "kind": "step", "iteration": iteration, "loss": loss, "grad_norm": norm,
-        "learning_rate": rate_of(job, iteration), "tokens": job.tokens_per_step, "t": t,
-    }  # fmt: skip
+    return Step(
+        iteration=iteration, loss=loss, grad_norm=norm, learning_rate=rate_of(job, iteration),
+        tokens=job.tokens_per_step, t=t,
+    )  # fmt: skip
 
 
 class Losses:

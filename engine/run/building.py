@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch.optim import Optimizer
 
-from engine.job.events import EventWriter
+from engine.job.event_writer import EventWriter
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.nn.device import Device, device_of

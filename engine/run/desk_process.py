@@ -29,6 +29,8 @@ from engine.control.handshake import Greeting, Identity
 from engine.control.identity import identity_of
 from engine.control.listening import listen
 from engine.inputs import Document
+from engine.job.events.base import Report
+from engine.job.events.prefill import Desk, DeskState
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.prefill.config import read_config
 from engine.prefill.desk import Ask, Withdraw
@@ -131,7 +133,7 @@ class _Process:
         self._service.stop()
         await asyncio.sleep(0.05)  # what was just said goes out
         if self._open:
-            self._say_state("closed", "training stopped")
+            self._say_state(DeskState.CLOSED, "training stopped")
         os._exit(0)  # connections and the decoder end with the process
 
     async def _rank(self, rank: AsyncChannel[FromSeat], greeting: Greeting) -> None:
@@ -174,7 +176,7 @@ class _Process:
                 and self._service.attached == len(self._seats.ranks)
             ):
                 self._open = True
-                self._say_state("open", f"tokenizer: {self._service.model.tokenizer.kind}")
+                self._say_state(DeskState.OPEN, f"tokenizer: {self._service.model.tokenizer.kind}")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), left_s)
             self._woken.clear()
@@ -195,12 +197,12 @@ class _Process:
                     )
                 )
 
-    def _say_state(self, state: str, detail: str) -> None:
+    def _say_state(self, state: DeskState, detail: str) -> None:
         host, port = self._address
         self._say(state_event(self._start, state, detail, host, port))
 
-    def _say(self, event: dict[str, Any]) -> None:
-        os.write(self._events_fd, json.dumps(event, separators=(",", ":")).encode() + b"\n")
+    def _say(self, event: Report) -> None:
+        os.write(self._events_fd, event.to_json() + b"\n")
 
     def _now_ms(self) -> float:
         return (time.monotonic() - self._origin) * 1e3
@@ -257,13 +259,13 @@ class _DecoderLine:
             self._writer.write(json.dumps(message).encode() + b"\n")
 
 
-def state_event(start: DeskStart, state: str, detail: str, host: str, port: int) -> dict[str, Any]:
+def state_event(start: DeskStart, state: DeskState, detail: str, host: str, port: int) -> Desk:
     """The event of kind `desk`."""
     assert start.spec.job.prefill is not None
-    return {
-        "kind": "desk", "dc": start.first.dc_name, "model": start.spec.job.prefill.model, "host": host,
-        "port": port, "rank": DESK_RANK + start.first.dc, "state": state, "detail": detail, "t": time.time(),
-    }  # fmt: skip
+    return Desk(
+        dc=start.first.dc_name, model=start.spec.job.prefill.model, host=host, port=port,
+        rank=DESK_RANK + start.first.dc, state=state, detail=detail, t=time.time(),
+    )  # fmt: skip
 
 
 def where(error: BaseException) -> str:

@@ -6,16 +6,18 @@ say so.
 
 import contextlib
 import ctypes
-import json
 import os
 import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from engine.job.events.base import Report, Say
+from engine.job.events.event import from_json
+from engine.job.events.prefill import Desk as DeskEvent
+from engine.job.events.prefill import DeskState
 from engine.job.launch import LaunchSpec
 from engine.job.prefill.neighbours import gpus_of
 from engine.run.desk_process import DeskStart, run, state_event, where
@@ -48,7 +50,7 @@ class Desks:
     """
 
     selector: selectors.BaseSelector
-    say: Callable[[dict[str, Any]], None]
+    say: Say
     life: tuple[int, int]
     _starts: dict[int, DeskStart] = field(default_factory=dict)  # by data centre
     _desks: dict[int, _Desk] = field(default_factory=dict)  # by process
@@ -99,7 +101,7 @@ class Desks:
         self.selector.unregister(desk.read_fd)
         os.close(desk.read_fd)
         if desk.open is not None:
-            self.say(state_event(desk.start, "closed", _why(status), *desk.open))
+            self.say(state_event(desk.start, DeskState.CLOSED, _why(status), *desk.open))
         self._follow(desk)
         return True
 
@@ -154,11 +156,11 @@ class Desks:
             *lines, desk.rest = (desk.rest + data).split(b"\n")
             for line in lines:
                 with contextlib.suppress(ValueError):  # one that is killed may leave half a line
-                    self._heed(desk, json.loads(line))
+                    self._heed(desk, from_json(line))
 
-    def _heed(self, desk: _Desk, event: dict[str, Any]) -> None:
-        if event["kind"] == "desk":
-            desk.open = (event["host"], event["port"]) if event["state"] == "open" else None
+    def _heed(self, desk: _Desk, event: Report) -> None:
+        if isinstance(event, DeskEvent):
+            desk.open = (event.host, event.port) if event.state is DeskState.OPEN else None
         self.say(event)
 
 

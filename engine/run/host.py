@@ -22,6 +22,8 @@ from typing import Any
 
 from engine.control.pulse import Pulses
 from engine.errors import InputError
+from engine.job.events.event import from_json
+from engine.job.events.training import Log, Rank, RankState, Result
 from engine.job.job import TrainJob
 from engine.job.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
 from engine.job.planned import schedule_of
@@ -41,7 +43,7 @@ from engine.run.host_start import (
     listen_for_ranks,
     watch_children,
 )
-from engine.run.local_ranks import LocalRank, dead, emit, rank_event, why_ended
+from engine.run.local_ranks import LocalRank, dead, emit, emit_line, why_ended
 from engine.run.recovery import Machine
 from engine.schedule import Schedule
 from engine.serve.served import examine, warm
@@ -170,7 +172,7 @@ class Host:
     def leave(self, ranks: Sequence[int], why: str) -> None:
         """Say of ranks, which have no process, that the run goes on without them."""
         for rank in ranks:
-            self._say_ended(rank, "left", why)
+            self._say_ended(rank, RankState.LEFT, why)
 
     def cut(self, job: TrainJob) -> None:
         """Go over to the schedule of the run in another layout."""
@@ -183,20 +185,20 @@ class Host:
             self._stop(KILL_AFTER_FAILURE_S)
             return
         first, *others = sorted(set(self.spec.local) - self._said)
-        self._say_ended(first, "failed", why)
+        self._say_ended(first, RankState.FAILED, why)
         for rank in others:
-            self._say_ended(rank, "stopped", why)
+            self._say_ended(rank, RankState.STOPPED, why)
 
     def _give_result(self) -> None:
         if self.tracker is not None and self.plan is not None:
             self.tracker.close()
             if self.tracker.over and self.tracker.stats:
-                emit({"kind": "result", **result_of(self.spec.job, self.plan, self.tracker)})
+                emit(Result(**result_of(self.spec.job, self.plan, self.tracker)))
         elif self.result is not None and all(rank.code == 0 for rank in self.ranks.values()):
             assert self.schedule is not None
             recovered = {"recoveries": self.machine.told} if self.machine is not None else {}
             result = completed(self.job, self.schedule, self.result)
-            emit({"kind": "result", **result, **recovered})
+            emit(Result(**{**result, **recovered}))
 
     def _comes_later(self, me: RankAssignment) -> bool:
         """Whether a worker is to start when the tracker, which is here, says so."""
@@ -233,7 +235,7 @@ class Host:
         self.ranks[pid] = rank
         self._selector.register(out_read, selectors.EVENT_READ, _Pipe(rank, is_events=False))
         self._selector.register(events_read, selectors.EVENT_READ, _Pipe(rank, is_events=True))
-        self._say(rank, "starting")
+        self._say(rank, RankState.STARTING)
 
     def _recovers(self) -> bool:
         """Whether the run goes on where ranks are lost."""
@@ -300,16 +302,16 @@ class Host:
             text = line[:LONGEST_LINE].decode(errors="replace").rstrip()
             if text.strip():
                 rank.last_line = text
-                emit({"kind": "log", "rank": rank.me.rank, "line": text, "t": time.time()})
+                emit(Log(rank=rank.me.rank, line=text, t=time.time()))
             return
         with contextlib.suppress(ValueError):  # a rank that is killed may leave half a line
-            event = json.loads(line)
-            if event["kind"] == "result":
-                self.result = {name: value for name, value in event.items() if name != "kind"}
+            event = from_json(line)
+            if isinstance(event, Result):
+                self.result = event.outcome
             elif self.machine is not None:
                 self.machine.heard(event)
             else:
-                emit(event)
+                emit_line(line)
 
     def _reap(self) -> None:
         while True:
@@ -327,7 +329,7 @@ class Host:
                 continue
             if self._can_do_without(rank):
                 self._said.add(rank.me.rank)
-                self._say(rank, "left", why_ended(rank))
+                self._say(rank, RankState.LEFT, why_ended(rank))
             elif not self.stopping and not self._killing:
                 # The rank that is the cause may be reaped after those that noticed its end.
                 late = CAUSE_S if self.machine is None else CAUSE_OF_RECOVERY_S
@@ -355,7 +357,7 @@ class Host:
         if tracker.failure is not None and not self.stopping:
             for rank in [rank for rank in self.ranks.values() if rank.code is None][:1]:
                 self._said.add(rank.me.rank)
-                self._say(rank, "failed", tracker.failure)
+                self._say(rank, RankState.FAILED, tracker.failure)
             self._stop(KILL_AFTER_FAILURE_S)
 
     def _judge(self, *, final: bool) -> None:
@@ -374,25 +376,29 @@ class Host:
             ):
                 lost_peer = rank.code == EXIT_PEER_LOST and bool(causes)
                 self._said.add(rank.me.rank)
-                self._say(rank, "stopped" if self.stopping or lost_peer else "failed", why_ended(rank))
+                state = RankState.STOPPED if self.stopping or lost_peer else RankState.FAILED
+                self._say(rank, state, why_ended(rank))
         if final:
             for rank in ended:
                 if rank.code == 0:
-                    self._say(rank, "finished")
+                    self._say(rank, RankState.FINISHED)
             if self.stopping and self.machine is not None:
                 for lost in set(self.spec.local) - {rank.me.rank for rank in ended}:
-                    self._say_ended(lost, "stopped", "stopped before it was started again")
+                    self._say_ended(lost, RankState.STOPPED, "stopped before it was started again")
         elif not self.stopping:
             self._stop(KILL_AFTER_FAILURE_S)
 
-    def _say(self, rank: LocalRank, state: str, detail: str = "") -> None:
-        emit(rank_event(rank.me.rank, state, detail, exit_code=rank.code, pid=rank.pid))
+    def _say(self, rank: LocalRank, state: RankState, detail: str = "") -> None:
+        rank_event = Rank(
+            rank=rank.me.rank, state=state, detail=detail, exit_code=rank.code, pid=rank.pid, t=time.time()
+        )
+        emit(rank_event)
 
-    def _say_ended(self, rank: int, state: str, detail: str) -> None:
+    def _say_ended(self, rank: int, state: RankState, detail: str) -> None:
         """Of a rank that has no process here at the moment."""
         if rank not in self._said:
             self._said.add(rank)
-            emit(rank_event(rank, state, detail))
+            emit(Rank(rank=rank, state=state, detail=detail, t=time.time()))
 
     def _command(self) -> None:
         data = os.read(sys.stdin.fileno(), 65536)
@@ -446,7 +452,7 @@ def main() -> int:
         return Host(spec, schedule, plan, corpora_of(spec), began, spec.job).run()
     except InputError as error:
         for rank in spec.local:
-            emit(rank_event(rank, "failed", str(error)))
+            emit(Rank(rank=rank, state=RankState.FAILED, detail=str(error), t=time.time()))
         return 0
     except BrokenPipeError:  # the owner is gone
         return 1

@@ -15,14 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
+from engine.job.events.base import OfRun
+from engine.job.events.event import Event, from_json
+from engine.job.events.training import Rank, RankState
 from engine.job.launch import LaunchSpec
 
 log = logging.getLogger(__name__)
-
-Event = dict[str, Any]
-
 
 # A tensor of some MB is a mapping of its own, new each time: in pages of 2 MB it costs one page fault instead
 # of 512. torch reads this when it is loaded.
@@ -129,8 +128,8 @@ class RankGroup:
             if event is None:
                 continue
             self._heard = True
-            if event["kind"] == "rank" and event["state"] in ("finished", "failed", "stopped", "left"):
-                ended.add(event["rank"])
+            if isinstance(event, Rank) and event.state.is_end:
+                ended.add(event.rank)
             self._deliver(event)
         code = self._host.wait()
         if code:
@@ -141,26 +140,24 @@ class RankGroup:
 
     def _decoded(self, line: bytes) -> Event | None:
         try:
-            return {**self._origin(), **json.loads(line)}
-        except ValueError:
-            log.warning("host of run %s wrote an invalid event: %r", self.spec.run, line[:200])
-            return None
+            event = from_json(line)
+            if isinstance(event, OfRun):
+                return event.of(self.spec.run, self.spec.generation, self.spec.start)
+            why = f"a {event.kind} event is of a node, not of a run"
+        except ValueError as error:
+            why = str(error)
+        log.warning("host of run %s wrote an invalid event (%s): %r", self.spec.run, why, line[:200])
+        return None
 
     def _lost(self, rank: int, code: int) -> Event:
         """The event of a rank whose host ended without saying what became of it."""
-        state, detail = "stopped", "stopped before it started"
+        state, detail = RankState.STOPPED, "stopped before it started"
         if not self._stopped or self._heard:
-            state = "failed"
+            state = RankState.FAILED
             detail = f"the host process of the ranks ended with status {code}: {self._last_host_line()}"
-        return {
-            "kind": "rank", **self._origin(), "rank": rank, "state": state, "detail": detail,
-            "exit_code": code, "pid": None, "gone": state == "failed" and code != 0, "t": time.time(),
-        }  # fmt: skip
-
-    def _origin(self) -> dict[str, Any]:
-        spec = self.spec
-        started = {"start": spec.start} if spec.start > 1 else {}
-        return {"run": spec.run, "generation": spec.generation, **started}
+        gone = state is RankState.FAILED and code != 0
+        event = Rank(rank=rank, state=state, detail=detail, exit_code=code, gone=gone, t=time.time())
+        return event.of(self.spec.run, self.spec.generation, self.spec.start)
 
     def _last_host_line(self) -> str:
         with open(os.path.join(self.spec.log_dir, "host.log"), "rb") as host_log:
@@ -171,4 +168,4 @@ class RankGroup:
         try:
             self._on_event(event)
         except Exception:
-            log.exception("handler of a %s event of run %s failed", event.get("kind"), self.spec.run)
+            log.exception("handler of a %s event of run %s failed", event.kind, self.spec.run)

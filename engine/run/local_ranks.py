@@ -1,12 +1,11 @@
 """The ranks of one machine as their host sees them, and the events in which it tells of them."""
 
-import json
 import signal
 import sys
-import time
 from dataclasses import dataclass
 from typing import Any
 
+from engine.job.events.base import Report
 from engine.job.launch import EXIT_FINAL, EXIT_PEER_LOST, RankAssignment
 from engine.job.recovery.life import Dead
 
@@ -28,20 +27,15 @@ class LocalRank:
     silent_s: float | None = None
 
 
-def emit(event: dict[str, Any]) -> None:
+def emit(event: Report) -> None:
     """Tell the host's owner, in a line of JSON on standard output."""
-    sys.stdout.write(json.dumps(event, separators=(",", ":")) + "\n")
-    sys.stdout.flush()
+    emit_line(event.to_json())
 
 
-def rank_event(
-    rank: int, state: str, detail: str, *, exit_code: int | None = None, pid: int | None = None
-) -> dict[str, Any]:
-    """What is told of a rank's state; `exit_code` below 0: the signal that killed it."""
-    return {
-        "kind": "rank", "rank": rank, "state": state, "detail": detail, "exit_code": exit_code, "pid": pid,
-        "t": time.time(),
-    }  # fmt: skip
+def emit_line(line: bytes) -> None:
+    """As `emit`, of an event as it came from a rank or a prefill coordinator."""
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def dead(rank: LocalRank) -> Dead:

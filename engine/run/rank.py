@@ -11,6 +11,7 @@ import torch
 
 from engine.control.errors import PeerLost
 from engine.errors import InputError
+from engine.job.events.training import Rank, RankState, Result
 from engine.job.launch import EXIT_FINAL, EXIT_PEER_LOST
 from engine.job.losses import rate_of
 from engine.run.building import ground_of, prefill_on, trained_on, validation_of
@@ -111,9 +112,9 @@ class Training:
             parameters=sum(parameter.numel() for parameter in stage.parameters()),
             peers=ground.mesh.peers(), device=ground.device,
         )  # fmt: skip
-        self._say("ready")
+        self._say(RankState.READY)
         ground.mesh.barrier("ready")
-        self._say("running")
+        self._say(RankState.RUNNING)
         startup_s = time.time() - self._start.began
         if self._resumed_from:
             log.info("Training continues after iteration %s.", f"{self._resumed_from:,}")
@@ -189,18 +190,9 @@ class Training:
         self._ground.device.settle()
         return start, time.monotonic()
 
-    def _say(self, state: str) -> None:
-        self._ground.events.put(
-            {
-                "kind": "rank",
-                "rank": self._ground.me.rank,
-                "state": state,
-                "detail": "",
-                "exit_code": None,
-                "pid": os.getpid(),
-                "t": time.time(),
-            }
-        )
+    def _say(self, state: RankState) -> None:
+        event = Rank(rank=self._ground.me.rank, state=state, pid=os.getpid(), t=time.time())
+        self._ground.events.put(event)
 
     def _report(self, startup_s: float) -> None:
         """The first rank gathers what all measured and sends the result; the others wait until it has."""
@@ -214,7 +206,7 @@ class Training:
                 "checkpoints": saved,
                 "startup_s": round(startup_s, 3),
             }
-            ground.events.put({"kind": "result", **result_of(ground, self._reports.losses, own)})
+            ground.events.put(Result(**result_of(ground, self._reports.losses, own)))
         ground.mesh.barrier("end")
         leave_last(ground)
 

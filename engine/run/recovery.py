@@ -4,11 +4,13 @@ import dataclasses
 import os
 import selectors
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from engine.control.recovery_follow import Follow
 from engine.control.recovery_lead import Lead
+from engine.job.events.base import Report, Say
+from engine.job.events.training import Rank, RankState, Spans
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec
 from engine.job.losses import step_event
@@ -43,7 +45,7 @@ class Machine:
 
     def __init__(
         self, spec: LaunchSpec, processes: Processes, selector: selectors.BaseSelector, *,
-        say: Callable[[dict[str, Any]], None], listener: socket.socket | None,
+        say: Say, listener: socket.socket | None,
     ) -> None:  # fmt: skip
         settings = spec.job.recovery
         assert settings is not None
@@ -97,14 +99,17 @@ class Machine:
         """Ranks here ended before their time."""
         self._recovery.trouble(dead)
 
-    def heard(self, event: dict[str, Any]) -> None:
+    def heard(self, event: Report) -> None:
         """Pass on what a rank says, but for steps that are told already."""
         assert self._life is not None
         if not self._history.takes(event):
             return
-        self._say({**event, "life": self._life.number} if event["kind"] == "spans" else event)
-        if event["kind"] == "rank" and event["state"] == "running" and event["rank"] == self._spec.first_rank:
-            self._recovery.runs()
+        if isinstance(event, Spans):
+            event = event.model_copy(update={"life": self._life.number})
+        self._say(event)
+        match event:
+            case Rank(state=RankState.RUNNING, rank=self._spec.first_rank):
+                self._recovery.runs()
 
     def spec_now(self) -> LaunchSpec:
         """The spec of the ranks' present life."""

@@ -3,7 +3,8 @@
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+
+from engine.job.events.prefill import Prefill
 
 
 @dataclass(slots=True)
@@ -24,16 +25,16 @@ class Counts:
 
     def event(
         self, dc: str, *, waiting: int, gpus: int, guard_ms: float, slowdown: float | None, paused: bool
-    ) -> dict[str, Any]:
+    ) -> Prefill:
         """The event of kind `prefill`; counting begins anew. guard_ms : the longest of its GPUs."""
         now = time.monotonic()
-        made = {
-            "kind": "prefill", "dc": dc, "t": time.time(), "window_s": round(now - self.since, 3),
-            "accepted": self.accepted, "refused": dict(self.refused), "delivered": self.delivered,
-            "failed": dict(self.failed), "missed": self.missed, "waiting": waiting,
-            "prefill_ms": round(self.prefill_ms, 3), "waited_ms": round(self.waited_ms, 3), "gpus": gpus,
-            "guard_ms": round(guard_ms, 3), "slowdown": slowdown, "paused": paused,
-        }  # fmt: skip
+        made = Prefill(
+            dc=dc, t=time.time(), window_s=round(now - self.since, 3), accepted=self.accepted,
+            refused=dict(self.refused), delivered=self.delivered, failed=dict(self.failed),
+            missed=self.missed, waiting=waiting, prefill_ms=round(self.prefill_ms, 3),
+            waited_ms=round(self.waited_ms, 3), gpus=gpus, guard_ms=round(guard_ms, 3), slowdown=slowdown,
+            paused=paused,
+        )  # fmt: skip
         self.accepted = self.delivered = self.missed = 0
         self.prefill_ms, self.waited_ms, self.since = 0.0, 0.0, now
         self.refused.clear()

@@ -6,10 +6,11 @@ sent in N (its activations, and through them every all-reduce), so at the start 
 """
 
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from engine.control.errors import PeerLost
+from engine.job.events import training
+from engine.job.events.base import Say
 
 KEY = "stop_after"
 
@@ -38,9 +39,7 @@ class Boundary:
     say : takes the `boundary` event that the first rank sends.
     """
 
-    def __init__(
-        self, store: Store, *, rank: int, asked: Flag, leads: bool, say: Callable[[dict[str, Any]], None]
-    ) -> None:
+    def __init__(self, store: Store, *, rank: int, asked: Flag, leads: bool, say: Say) -> None:
         self._store, self._rank, self._asked, self._leads, self._say = store, rank, asked, leads, say
         self._last: int | None = None
 
@@ -60,7 +59,7 @@ class Boundary:
         if not self._asked[0]:
             return None
         self._store.set(KEY, str(iteration))
-        self._say({"kind": "boundary", "rank": self._rank, "iteration": iteration, "t": time.time()})
+        self._say(training.Boundary(rank=self._rank, iteration=iteration, t=time.time()))
         return iteration
 
     def _follow(self) -> int | None:

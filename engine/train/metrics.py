@@ -6,16 +6,19 @@
 import csv
 from typing import IO, Any, Protocol
 
-FIELDS = ("step", "t", "loss", "grad_norm", "learning_rate", "tokens", "validation_loss")
+from engine.job.events.training import Step, Validation
+
+FIELDS_OF_STEP = ("t", "loss", "grad_norm", "learning_rate", "tokens")
+FIELDS = ("step", *FIELDS_OF_STEP, "validation_loss")
 
 
 class Sink(Protocol):
     """Takes the events of a run that hold figures."""
 
-    def step(self, event: dict[str, Any]) -> None:
+    def step(self, event: Step) -> None:
         """Take a `step` event."""
 
-    def validation(self, event: dict[str, Any]) -> None:
+    def validation(self, event: Validation) -> None:
         """Take a `validation` event."""
 
     def close(self) -> None:
@@ -34,18 +37,18 @@ class Metrics:
         self._writer.writeheader()
         self._row: dict[str, Any] | None = None
 
-    def step(self, event: dict[str, Any]) -> None:
+    def step(self, event: Step) -> None:
         """Take a `step` event."""
         self._write()
-        row = {name: event[name] for name in FIELDS if name in event}
-        self._row = {"step": event["iteration"] + 1, **row}
+        row = {name: getattr(event, name) for name in FIELDS_OF_STEP}
+        self._row = {"step": event.iteration + 1, **row}
 
-    def validation(self, event: dict[str, Any]) -> None:
+    def validation(self, event: Validation) -> None:
         """Take a `validation` event."""
-        if self._row is None or self._row["step"] != event["step"]:
+        if self._row is None or self._row["step"] != event.step:
             self._write()
-            self._row = {"step": event["step"], "t": event["t"]}
-        self._row["validation_loss"] = event["loss"]
+            self._row = {"step": event.step, "t": event.t}
+        self._row["validation_loss"] = event.loss
 
     def close(self) -> None:
         """Write what is held; the file stays open."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from engine.job.events import Event, EventWriter
+from engine.job.event_writer import EventWriter
+from engine.job.events.training import Spans
 from engine.job.launch import RankAssignment
 from engine.simulate.spans import Payload, Span, SpanOp, Track
 from engine.train.exchange import Passage, Sent
@@ -234,12 +235,12 @@ class Recorder:
         if self._me.leads:  # the others of a stage do the same ops at the same time
             self._writer.offer(lambda: self._event(record))
 
-    def _event(self, record: _Iteration) -> Event:
+    def _event(self, record: _Iteration) -> Spans:
         unix = self.clock.unix
-        return {
-            "kind": "spans", "rank": self._me.rank, "iteration": record.number, "start": unix(record.begin),
-            "end": unix(record.end), "spans": [span.as_dict() for span in record.spans],
-        }  # fmt: skip
+        return Spans(
+            rank=self._me.rank, iteration=record.number, start=unix(record.begin), end=unix(record.end),
+            spans=tuple(record.spans),
+        )  # fmt: skip
 
 
 def peak_rss_mb() -> float:

@@ -4,9 +4,10 @@ Steps count those done, as in the CSV; wall times are those of the run, not of t
 """
 
 from pathlib import Path
-from typing import Any
 
 from tensorboardX import SummaryWriter
+
+from engine.job.events.training import Step, Validation
 
 # Field of a `step` event → its tag. Of one prefix TensorBoard draws the charts side by side.
 TAGS = {
@@ -30,15 +31,17 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         self._writer = SummaryWriter(str(folder), flush_secs=10)
 
-    def step(self, event: dict[str, Any]) -> None:
+    def step(self, event: Step) -> None:
         """Take a `step` event."""
         for name, tag in TAGS.items():
-            if event.get(name) is not None:
-                self._writer.add_scalar(tag, event[name], event["iteration"] + 1, walltime=event["t"])
+            value = getattr(event, name)
+            if value is not None:
+                self._writer.add_scalar(tag, value, event.iteration + 1, walltime=event.t)
 
-    def validation(self, event: dict[str, Any]) -> None:
+    def validation(self, event: Validation) -> None:
         """Take a `validation` event."""
-        self._writer.add_scalar(VALIDATION, event["loss"], event["step"], walltime=event["t"])
+        if event.loss is not None:
+            self._writer.add_scalar(VALIDATION, event.loss, event.step, walltime=event.t)
 
     def close(self) -> None:
         """Write what is held and close the file."""

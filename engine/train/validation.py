@@ -6,7 +6,7 @@ Each place takes all of its microbatches in turn, so that the stages work side b
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.control.silence import WAIT_S
+from engine.job.events import training
+from engine.job.events.base import Say
 from engine.job.job import TrainJob
 from engine.job.launch import RankAssignment
 from engine.nn.device import Device
@@ -62,7 +64,7 @@ class Validation:
 
     def __init__(
         self, job: TrainJob, me: RankAssignment, traversal: Traversal, stage: Stage, fabric: Fabric,
-        held_out: Corpus, device: Device, *, leads: bool, say: Callable[[dict[str, Any]], None],
+        held_out: Corpus, device: Device, *, leads: bool, say: Say,
         tp: OneRank = ONE_RANK,
     ) -> None:  # fmt: skip
         assert job.validation is not None
@@ -91,8 +93,7 @@ class Validation:
             loss = sum(self._heard(step)) / self._settings.sequences
             self.results.append({"step": step, "loss": loss})
             log.info("Validation after iteration %s: loss %.4f.", f"{step:,}", loss)
-            event = {"kind": "validation", "rank": self._me.rank, "step": step, "loss": loss}
-            self._say({**event, "t": time.time()})
+            self._say(training.Validation(rank=self._me.rank, step=step, loss=loss, t=time.time()))
 
     @torch.no_grad()
     def _pass(self, step: int) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from engine.job.events.event import from_dict
 from engine.job.shape import shape_of
 from tests.site import many
 from tests.site.telemetry import ADAPTED
@@ -115,7 +116,7 @@ def going(world: World) -> None:
     operator = world.users["operator"]
     running(world, "running")
     adapted = running(world, "adapted")
-    record_adapted(adapted, {**ADAPTED, "t": time.time() - 20})
+    record_adapted(adapted, from_dict({**ADAPTED, "t": time.time() - 20}))
     draining = running(world, "draining")
     stop_at_boundary(operator, draining, why="mid-1 is draining", again=True)
     record_boundary(draining, 124)

@@ -4,6 +4,8 @@ import threading
 from typing import Any
 
 from engine.inputs import parse
+from engine.job.events.event import Event
+from engine.job.events.training import Step
 from engine.job.job import TrainJob
 from engine.job.launch import Disturbance, single_machine
 from engine.run.launcher import RankGroup
@@ -37,9 +39,9 @@ class Run:
         self.group = RankGroup(spec, self._on_event)
         self.group.start()
 
-    def _on_event(self, event: dict[str, Any]) -> None:
-        self.events.append(event)
-        if event["kind"] == "step":
+    def _on_event(self, event: Event) -> None:
+        self.events.append(event.to_dict())
+        if isinstance(event, Step):
             self.training.set()
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, single_machine
 from engine.run.launcher import RankGroup
+from tests.events import as_dicts
 from tests.ports import free_port
 
 AGAIN_S = 0.2  # after which what watches over an agent starts it again
@@ -96,7 +97,7 @@ class Machines:
         local: tuple[int, ...] = self._split[machine]
         folder = str(self._folder / f"machine-{machine}")
         spec: LaunchSpec = dataclasses.replace(self.spec, local=local, log_dir=folder)
-        return RankGroup(spec, self.events.append)
+        return RankGroup(spec, as_dicts(self.events))
 
     def _start_again(self) -> None:
         while not self._over.wait(0.02):

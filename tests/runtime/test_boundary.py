@@ -13,6 +13,7 @@ from engine.errors import InputError
 from engine.job.launch import LaunchSpec, single_machine
 from engine.train.boundary import KEY, Boundary
 from engine.transport import Endpoint
+from tests.events import as_dicts
 from tests.runtime.jobs import Run, job
 
 
@@ -37,7 +38,7 @@ def test_all_ranks_end_after_the_same_iteration(ranks: int, steps: int, asked_at
     """Ranks in any order; all they rely on: nobody ends an iteration that the first has not begun."""
     store, asked, said = Store(), bytearray(1), []
     ends = [
-        Boundary(store, rank=rank, asked=asked, leads=rank == 0, say=said.append) for rank in range(ranks)
+        Boundary(store, rank=rank, asked=asked, leads=rank == 0, say=as_dicts(said)) for rank in range(ranks)
     ]
     at, done, inside = [0] * ranks, [False] * ranks, [False] * ranks
 

@@ -26,6 +26,7 @@ from engine.job.checkpoint.place import MANIFEST, PARTIAL, Place, open_place
 from engine.job.fields import CheckpointSettings
 from engine.train.checkpoint.layers import copy_of, load_into, to_bytes
 from engine.train.checkpoint.saver import Saver, Terms
+from tests.events import as_dicts
 from tests.runtime.jobs import job
 
 
@@ -67,7 +68,7 @@ class Ranks:
             settings=settings, place=place, writers=(0, 1), leader=0, manifest=self._manifest
         )  # fmt: skip
         self.savers = [
-            Saver(terms, store, rank=rank, say=self.events.append,
+            Saver(terms, store, rank=rank, say=as_dicts(self.events),
                   copies=lambda rank=rank: {rank: {"weights.w": self.weights[rank].clone()}})
             for rank in (0, 1)
         ]  # fmt: skip

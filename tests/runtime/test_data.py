@@ -18,6 +18,7 @@ from engine.job.settings import SpikeSettings
 from engine.train.corpus import Corpus, corpus_of, open_corpus
 from engine.train.metrics import Metrics
 from engine.train.text import byte_tokenizer
+from tests.events import event
 from tests.runtime.held_out import held_out_loss
 from tests.runtime.jobs import Run, job
 
@@ -166,17 +167,9 @@ def test_metrics_have_a_row_per_step() -> None:
     file = io.StringIO()
     metrics = Metrics(file)
     for i in range(3):
-        step = {
-            "iteration": i,
-            "loss": 2.0 - i,
-            "grad_norm": 0.5,
-            "learning_rate": 0.1,
-            "tokens": 64,
-            "t": 9.0,
-        }
-        metrics.step({**step, "kind": "step"})
+        metrics.step(event("step", iteration=i, loss=2.0 - i, t=9.0))
         if i == 1:
-            metrics.validation({"step": 2, "loss": 1.5, "t": 9.5})
+            metrics.validation(event("validation", step=2, loss=1.5, t=9.5))
     metrics.close()
     rows = list(csv.DictReader(io.StringIO(file.getvalue())))
     assert [row["step"] for row in rows] == ["1", "2", "3"]

@@ -18,6 +18,7 @@ from engine.errors import InputError
 from engine.job.launch import Disturbance, LaunchSpec, single_machine
 from engine.run.launcher import RankGroup
 from tests.demo.harness import wait_for
+from tests.events import as_dicts
 from tests.ports import free_port
 from tests.runtime.jobs import Run, job
 
@@ -97,7 +98,7 @@ def test_two_nodes_stopped_one_after_the_other_have_both_stopped(tmp_path: Path)
     )
     events: list[dict[str, Any]] = []
     north, south = (
-        RankGroup(dataclasses.replace(spec, local=local, log_dir=str(tmp_path / name)), events.append)
+        RankGroup(dataclasses.replace(spec, local=local, log_dir=str(tmp_path / name)), as_dicts(events))
         for name, local in (("north", (0, 1, 3, 4)), ("south", (2, 5)))
     )
     try:

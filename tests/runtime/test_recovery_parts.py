@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from engine.control.messages import line_of
 from engine.control.recovery_messages import FROM_LEADER, Start
 from engine.errors import Infeasible, InputError
+from engine.job.events.event import Event
 from engine.job.launch import LaunchSpec, single_machine
 from engine.job.prefill.neighbours import gpus_of
 from engine.job.recovery.history import History
@@ -23,6 +24,7 @@ from engine.job.recovery.plan import Saved, way_on
 from engine.job.recovery.smaller import smaller
 from engine.nn.device import CpuDevice
 from engine.train.recovery.memory import Header, Memory, held, new_memory
+from tests.events import event
 from tests.runtime.jobs import job
 from tests.runtime.prefill.live import prefill
 
@@ -235,18 +237,18 @@ def test_a_slot_that_is_half_written_is_void(monkeypatch: pytest.MonkeyPatch) ->
     os.close(fd)
 
 
-def event(iteration: int) -> dict[str, Any]:
-    return {"kind": "step", "iteration": iteration, "loss": 1.0 / (iteration + 1), "grad_norm": 2.0, "t": 9.0}
+def step(iteration: int) -> Event:
+    return event("step", iteration=iteration, loss=1.0 / (iteration + 1), grad_norm=2.0, t=9.0)
 
 
 def test_a_step_is_told_once_and_none_is_lost() -> None:
     history = History()
-    assert [history.takes(event(i)) for i in (0, 1, 1, 0, 2)] == [True, True, False, False, True]
+    assert [history.takes(step(i)) for i in (0, 1, 1, 0, 2)] == [True, True, False, False, True]
     for iteration in (1, 2, 3):
         history.board.note(iteration, 1.0 / (iteration + 1), 2.0, 9.0)
     assert [row[0] for row in history.unheard()] == [3]
     assert history.before(4) == tuple((i, 1.0 / (i + 1), 2.0) for i in range(4))
-    assert not history.takes(event(3))
+    assert not history.takes(step(3))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from engine.train.swap.messages import (
     Voted,
 )
 from engine.train.swap.tracker import Tracker
+from tests.events import as_dicts
 from tests.runtime.swap_jobs import GPU, job
 
 STEPS = 5
@@ -146,7 +147,7 @@ class World:
         listener = socket.create_server((LOCALHOST, 0))
         self.port = listener.getsockname()[1]
         self.tracker = Tracker(
-            self.spec, listener, self.selector, say=self.events.append, start=self.start, asked=b"\0"
+            self.spec, listener, self.selector, say=as_dicts(self.events), start=self.start, asked=b"\0"
         )
         self.workers: dict[int, Pretender] = {}
         for rank in range(of.pipelines):

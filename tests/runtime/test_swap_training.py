@@ -33,6 +33,7 @@ from engine.train.swap.messages import (
     Take,
 )
 from engine.train.swap.tracker import Tracker
+from tests.events import as_dicts
 from tests.ports import free_port
 from tests.runtime.jobs import Run
 from tests.runtime.swap_jobs import EMULATED, GPU, job
@@ -203,7 +204,7 @@ def test_another_machine_brings_one_worker_and_one_that_joins(tmp_path: Path) ->
     )
     events: list[dict[str, Any]] = []
     groups = [
-        RankGroup(dataclasses.replace(spec, local=local, log_dir=str(tmp_path / name)), events.append)
+        RankGroup(dataclasses.replace(spec, local=local, log_dir=str(tmp_path / name)), as_dicts(events))
         for name, local in (("north", (0, 1)), ("south", (2, 3)))
     ]
     try:

@@ -11,6 +11,7 @@ from tensorboardX.proto import event_pb2
 from engine.commands.train import _events_in
 from engine.errors import InputError
 from engine.train.tensorboard import TensorBoard
+from tests.events import event
 
 
 def crc32c(data: bytes) -> int:
@@ -44,15 +45,15 @@ def scalars(folder: Path) -> Iterator[tuple[str, int, float, float]]:
         at += 16 + length
 
 
-def step(iteration: int, **figures: Any) -> dict[str, Any]:
-    return {"kind": "step", "iteration": iteration, "t": 1e9 + iteration, "loss": 2.0 - iteration, **figures}
+def step(iteration: int, **figures: Any) -> Any:
+    return event("step", iteration=iteration, t=1e9 + iteration, loss=2.0 - iteration, **figures)
 
 
 def test_every_figure_stands_under_its_tag_at_its_step_and_time(tmp_path: Path) -> None:
     events = TensorBoard(tmp_path / "runs" / "a")
     events.step(step(0, grad_norm=0.5, learning_rate=0.25, tokens=64))
-    events.step(step(1, grad_norm=None))
-    events.validation({"kind": "validation", "step": 2, "loss": 1.5, "t": 1e9 + 1.5})
+    events.step(step(1, grad_norm=None, learning_rate=None, tokens=32))
+    events.validation(event("validation", step=2, loss=1.5, t=1e9 + 1.5))
     events.close()
     assert list(scalars(tmp_path / "runs" / "a")) == [
         ("loss/train", 1, 1e9, 2.0),
@@ -60,6 +61,7 @@ def test_every_figure_stands_under_its_tag_at_its_step_and_time(tmp_path: Path) 
         ("optimizer/learning_rate", 1, 1e9, 0.25),
         ("data/tokens", 1, 1e9, 64.0),
         ("loss/train", 2, 1e9 + 1, 1.0),
+        ("data/tokens", 2, 1e9 + 1, 32.0),
         ("loss/validation", 2, 1e9 + 1.5, 1.5),
     ]
 

@@ -6,9 +6,8 @@ from typing import Any
 from django.utils import timezone
 
 from engine.control.desk_wire import DESK_RANK
-from tests.site.telemetry import Item
+from tests.site.telemetry import Item, take_in
 from webapp.jobs.models import Run
-from webapp.live.services import take_in
 
 NOW = timezone.now()
 MODEL = "llama-3-8b"
@@ -39,4 +38,4 @@ def say(*events: dict[str, Any], node: str = "east-1", ago_s: float = 0.0) -> No
     """The broker heard of `events` from `node` so long ago."""
     entry = f"{int((time.time() - ago_s) * 1e3)}-0"
     items: list[Item] = [(node, entry, event) for event in events]
-    take_in(items, set())
+    take_in(items)

@@ -19,6 +19,8 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.utils import timezone
 
 from engine import __version__
+from engine.job.events.event import from_dict
+from tests.events import event
 from tests.site.computations import (
     PLACED_TRAINING,
     QUESTION,
@@ -100,8 +102,11 @@ def archived_plans(w: World) -> Any:
 
 def rank_event(w: World) -> Callable[[], Any]:
     run = placed(w)
-    event = {"kind": "rank", "run": run.pk, "generation": run.generation, "rank": 0, "state": "starting"}
-    return partial(jobs.record_rank_event, run, event)
+    return partial(jobs.record_rank_event, run, event("rank", state="starting"))
+
+
+def reported(record: Callable[..., Any], of: Callable[[Run], Any], run: Run) -> Callable[[], Any]:
+    return partial(record, run, "east-1", NOW, from_dict(of(run)))
 
 
 def tenant(w: World) -> Any:
@@ -209,7 +214,7 @@ def launching_placed(w: World) -> Callable[[], Any]:
 def training(w: World) -> Run:
     run = placed(w)
     for rank in range(12):
-        jobs.record_rank_event(run, {"rank": rank, "state": "running"})
+        jobs.record_rank_event(run, event("rank", rank=rank, state="running", exit_code=None))
     run.refresh_from_db()
     return run
 
@@ -354,14 +359,12 @@ CALLS: dict[str, Prepare] = {
     "jobs.forget_stopped_work": waiting_work,
 }
 
-RECOVERY = {
-    "detail": "rank 1 died", "detected_s": 0.0, "from": "memory", "iteration": 3, "lost_s": 1.0, "t": 1.79e9,
-}  # fmt: skip
+RECOVERY = event("recovery", left=None, layout=None)
 
 
 def reports_another_plan(w: World) -> Callable[[], Any]:
     run = w.launch()
-    return partial(jobs.record_adapted, run, adapted(run))
+    return partial(jobs.record_adapted, run, from_dict(adapted(run)))
 
 
 REPORTED = "notes what a node or rank reports; nobody decided anything"
@@ -426,24 +429,21 @@ NOTES: dict[str, tuple[Prepare, str]] = {
             inventory.record_heartbeat,
             w.nodes[0].name,
             timezone.now(),
-            gpus=4,
-            device="cpu",
-            version="1",
-            ranks=[],
+            event("heartbeat"),
         ),
         REPORTED,
     ),
     "inventory.record_probe": (
-        lambda w: partial(inventory.record_probe, w.nodes[0].name, {"probe": "x", "results": []}),
+        lambda w: partial(inventory.record_probe, w.nodes[0].name, event("probe")),
         REPORTED,
     ),
     "inventory.record_rates": (
-        lambda w: partial(inventory.record_rates, w.nodes[0].name, {"trial": "x", "rates": []}),
+        lambda w: partial(inventory.record_rates, w.nodes[0].name, event("rates")),
         REPORTED,
     ),
     # jobs
     "jobs.record_checkpoint": (
-        lambda w: partial(jobs.record_checkpoint, w.launch(), {"step": 2, "state": "saved", "where": "/c"}),
+        lambda w: partial(jobs.record_checkpoint, w.launch(), event("checkpoint")),
         REPORTED,
     ),
     "jobs.record_adapted": (reports_another_plan, REPORTED),
@@ -490,11 +490,11 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     "live.record_loss": (lambda w: partial(record_loss, w.nodes[0].name, 3), REPORTED),
     "live.store": (lambda w: partial(store, {}), REPORTED),
     "live.record_desk": (
-        lambda w: (lambda run: partial(record_desk, run, "east-1", NOW, desk_event(run)))(placed(w)),
+        lambda w: reported(record_desk, desk_event, placed(w)),
         REPORTED,
     ),
     "live.record_prefill": (
-        lambda w: (lambda run: partial(record_prefill, run, "east-1", NOW, prefill_event(run)))(placed(w)),
+        lambda w: reported(record_prefill, prefill_event, placed(w)),
         REPORTED,
     ),
     "live.forget_old_spans": (lambda w: partial(live.forget_old_spans, 10), HOUSE),

@@ -1,15 +1,18 @@
 """What nodes report of a run, for tests: events as agents send them, and runs that have been measured."""
 
+import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 from engine.inputs import parse
 from engine.job.adapt.measured import as_rows, planned
+from engine.job.events.event import Event, from_dict
 from engine.job.job import TrainJob
 from engine.job.planned import schedule_of
 from tests.site.world import World
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Run
-from webapp.live.services import take_in
+from webapp.live import services
 
 # A run that planned anew: its link and one of its GPUs are slower than was thought.
 ADAPTED: dict[str, Any] = {
@@ -35,6 +38,20 @@ Item = tuple[str, str, dict[str, Any]]  # node, stream entry, event
 NODES = ["east-1", "east-1", "mid-1", "mid-1", "west-1", "west-1"] * 2  # of the world's plan, by rank
 
 
+def take_in(items: Iterable[Item], changed: Iterable[int] = ()) -> list[tuple[int, dict[str, Any]]]:
+    """Take in what nodes sent, as ingest does."""
+    return services.take_in(read(items), set(changed))
+
+
+def read(items: Iterable[Item]) -> list[tuple[str, str, Event]]:
+    """What ingest reads of it: what is no event is left out."""
+    known = []
+    for node, entry, document in items:
+        with contextlib.suppress(ValueError):
+            known.append((node, entry, from_dict(document)))
+    return known
+
+
 def placed(world: World) -> Run:
     """A run whose ranks have got their GPUs."""
     world.hear()
@@ -48,7 +65,7 @@ def measure(world: World, run: Run, *, iterations: int) -> None:
     """Let `run` get its GPUs and report `iterations`."""
     world.hear()
     assert allocate(run)
-    take_in(events(run, iterations), set())
+    take_in(events(run, iterations))
 
 
 def spans_event(run: Run, rank: int, iteration: int) -> dict[str, Any]:
@@ -68,7 +85,15 @@ def spans_event(run: Run, rank: int, iteration: int) -> dict[str, Any]:
 def step_event(run: Run, iteration: int, **fields: Any) -> dict[str, Any]:
     """Loss and the like of one iteration."""
     key = {"kind": "step", "run": str(run.pk), "generation": run.generation, "iteration": iteration}
-    return {**key, "loss": 5.0 - iteration, "grad_norm": 1.0, "learning_rate": 1e-3, "tokens": 10, **fields}
+    return {
+        **key,
+        "loss": 5.0 - iteration,
+        "grad_norm": 1.0,
+        "learning_rate": 1e-3,
+        "tokens": 10,
+        "t": T0,
+        **fields,
+    }
 
 
 def log_event(run: Run, rank: int, number: int, line: str | None = None) -> dict[str, Any]:
@@ -81,7 +106,7 @@ def log_event(run: Run, rank: int, number: int, line: str | None = None) -> dict
 def rank_event(run: Run, rank: int, state: str, **fields: Any) -> dict[str, Any]:
     """A rank's state."""
     key = {"kind": "rank", "run": str(run.pk), "generation": run.generation, "rank": rank}
-    return {**key, "state": state, **fields}
+    return {**key, "state": state, "t": T0, **fields}
 
 
 def events(run: Run, iterations: int, first: int = 0) -> list[Item]:

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from tests.site.telemetry import ADAPTED, adapted
+from engine.job.events.event import from_dict
+from tests.site.telemetry import ADAPTED, adapted, take_in
 from tests.site.test_reconcile import Nodes, nodes, running  # noqa: F401  (a fixture)
 from webapp.jobs import services
 from webapp.jobs.models import MarkLevel, PastPrediction, Run, RunEvent
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services import forget_old_predictions
 from webapp.live.selectors import predicted, snapshot, spans_between
-from webapp.live.services.intake import take_in
 
 CAUSE = (
     "a message between S2 and S3 holds its link for 80.0 ms instead of 40.0, "
@@ -30,12 +30,12 @@ def send(run: Run, *events: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
     """Take in what the node of the first rank says; the messages to browsers."""
     node = run.ranks.get(rank=0).node.name
     key = {"run": str(run.pk), "generation": run.generation}
-    return take_in([(node, f"1790000000000-{i}", {**event, **key}) for i, event in enumerate(events)], set())
+    return take_in([(node, f"1790000000000-{i}", {**event, **key}) for i, event in enumerate(events)])
 
 
 def test_a_new_plan_is_a_mark_that_says_why_and_comes_once(run: Run) -> None:
-    assert services.record_adapted(run, adapted(run))
-    assert not services.record_adapted(run, adapted(run)), "at least once"
+    assert services.record_adapted(run, from_dict(adapted(run)))
+    assert not services.record_adapted(run, from_dict(adapted(run))), "at least once"
     (mark,) = RunEvent.objects.filter(run=run, text__contains="Re-planned")
     assert mark.level == MarkLevel.WARN
     assert mark.text == (
@@ -45,7 +45,7 @@ def test_a_new_plan_is_a_mark_that_says_why_and_comes_once(run: Run) -> None:
 
 
 def test_a_plan_that_stays_says_so(run: Run) -> None:
-    services.record_adapted(run, adapted(run, replanned=False, after_s=1.4837))
+    services.record_adapted(run, from_dict(adapted(run, replanned=False, after_s=1.4837)))
     (mark,) = RunEvent.objects.filter(run=run, text__contains="stays because")
     assert mark.text == (
         f"The plan stays because Varuna found no better one: {CAUSE} "
@@ -90,7 +90,8 @@ def test_ranks_that_begin_anew_have_the_schedule_of_the_launch_again(run: Run) -
     launch = run.predicted
     recovered = {
         "kind": "recovery", "rank": 0, "failed": "rank", "detail": "rank 4: killed by SIGKILL",
-        "from": "memory", "detected_s": 0.0, "iteration": 50, "lost_s": 3.25, "life": 2, "t": 1.79e9 + 30,
+        "from": "memory", "noticed": 1.79e9, "detected_s": 0.0, "iteration": 50, "lost_s": 3.25, "life": 2,
+        "t": 1.79e9 + 30,
     }  # fmt: skip
     ((_, message),) = send(run, adapted(run), adapted(run, iteration=60, t=1.79e9 + 9), recovered)
     run.refresh_from_db()
@@ -100,10 +101,10 @@ def test_ranks_that_begin_anew_have_the_schedule_of_the_launch_again(run: Run) -
 
 def test_a_recovery_without_another_plan_changes_no_prediction(run: Run) -> None:
     recovered = {
-        "detail": "rank 4: killed", "from": "memory", "detected_s": 0.0, "iteration": 5, "lost_s": 1.0,
-        "t": 1.79e9,
+        "kind": "recovery", "rank": 0, "failed": "rank", "detail": "rank 4: killed", "from": "memory",
+        "noticed": 1.79e9, "detected_s": 0.0, "iteration": 5, "lost_s": 1.0, "life": 2, "t": 1.79e9,
     }  # fmt: skip
-    services.record_recovery(run, recovered)
+    services.record_recovery(run, from_dict(recovered))
     run.refresh_from_db()
     assert (run.predicted, run.predicted_since) == (predicted_payload(run.job.document), 0)
     assert not PastPrediction.objects.filter(run=run).exists()

@@ -5,13 +5,21 @@ from typing import Any
 import pytest
 
 from engine.errors import InputError
+from engine.job.events.event import from_dict
 from tests.site.world import World, make_world
 from webapp.jobs import services
 from webapp.jobs.models import Run
 
 pytestmark = pytest.mark.django_db
 
-SAVED = {"kind": "checkpoint", "rank": 0, "step": 4, "state": "saved", "where": "/c/step-000000004-ab"}
+SAVED = {
+    "kind": "checkpoint",
+    "rank": 0,
+    "step": 4,
+    "state": "saved",
+    "where": "/c/step-000000004-ab",
+    "t": 1.79e9,
+}
 
 
 @pytest.fixture
@@ -21,22 +29,24 @@ def world() -> World:
 
 def saved_run(world: World) -> Run:
     run = world.launch()
-    assert services.record_checkpoint(run, SAVED)
+    assert services.record_checkpoint(run, from_dict(SAVED))
     return services.fail_run(run, "Broken.")
 
 
 def test_an_older_or_repeated_checkpoint_is_no_news(world: World) -> None:
     run = world.launch()
-    assert services.record_checkpoint(run, SAVED)
-    assert not services.record_checkpoint(run, SAVED)
-    assert not services.record_checkpoint(run, {**SAVED, "step": 2, "where": "/c/other"})
+    assert services.record_checkpoint(run, from_dict(SAVED))
+    assert not services.record_checkpoint(run, from_dict(SAVED))
+    assert not services.record_checkpoint(run, from_dict({**SAVED, "step": 2, "where": "/c/other"}))
     run.refresh_from_db()
     assert (run.saved_step, run.saved_where) == (4, "/c/step-000000004-ab")
 
 
 def test_one_that_failed_is_told_and_changes_nothing(world: World) -> None:
     run = world.launch()
-    services.record_checkpoint(run, {**SAVED, "state": "failed", "detail": "No space left on device"})
+    services.record_checkpoint(
+        run, from_dict({**SAVED, "state": "failed", "detail": "No space left on device"})
+    )
     run.refresh_from_db()
     assert run.saved_step is None
     assert "No space left on device" in run.events.latest("seq").text

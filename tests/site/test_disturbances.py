@@ -7,7 +7,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from engine.job.events.event import from_dict
 from tests.site.telemetry import adapted
+from tests.site.test_checkpoints import SAVED
 from tests.site.test_reconcile import Nodes, nodes, running  # noqa: F401  (a fixture)
 from webapp.jobs import services
 from webapp.jobs.models import Run
@@ -15,8 +17,9 @@ from webapp.live.disturbances import disturbances_of
 from webapp.live.selectors import snapshot
 
 RECOVERED: dict[str, Any] = {
-    "kind": "recovery", "failed": "rank", "detail": "rank 4 (east p0s4): killed by SIGKILL",
-    "detected_s": 0.0, "from": "memory", "iteration": 40, "lost_s": 3.25, "life": 2, "t": 1.79e9 + 30,
+    "kind": "recovery", "rank": 0, "failed": "rank", "detail": "rank 4 (east p0s4): killed by SIGKILL",
+    "noticed": 1.79e9, "detected_s": 0.0, "from": "memory", "iteration": 40, "lost_s": 3.25, "life": 2,
+    "t": 1.79e9 + 30,
 }  # fmt: skip
 
 
@@ -39,12 +42,12 @@ def test_a_run_that_nothing_disturbed_has_no_table(run: Run, client: Client, wor
 def test_every_failure_says_what_it_cost_and_from_where_the_run_went_on(
     run: Run, client: Client, world: Any
 ) -> None:
-    assert services.record_recovery(run, RECOVERED)
+    assert services.record_recovery(run, from_dict(RECOVERED))
     silent = {"detected_s": 4.5, "from": "checkpoint", "iteration": 30, "lost_s": 16.75, "t": 1.79e9 + 60}
     assert services.record_recovery(
-        run, {**RECOVERED, **silent, "failed": "link", "detail": "silent for 4.5 s"}
+        run, from_dict({**RECOVERED, **silent, "failed": "link", "detail": "silent for 4.5 s"})
     )
-    services.record_adapted(run, adapted(run, t=1.79e9 + 90))
+    services.record_adapted(run, from_dict(adapted(run, t=1.79e9 + 90)))
     found = disturbances_of(run)
     assert [(row.what, row.noticed, row.lost_s, row.again) for row in found.rows[1:]] == [
         ("silent for 4.5 s", "after 4.5 s of silence", 16.75, 12),
@@ -66,7 +69,7 @@ def test_every_failure_says_what_it_cost_and_from_where_the_run_went_on(
 
 
 def test_a_failure_says_what_would_be_done_again(run: Run) -> None:
-    services.record_checkpoint(run, {"step": 40, "state": "saved", "where": "/srv/c/step-40"})
+    services.record_checkpoint(run, from_dict({**SAVED, "step": 40, "where": "/srv/c/step-40"}))
     run.refresh_from_db()
     services.fail_run(run, "rank 0 said nothing")
     (row,) = disturbances_of(Run.objects.get(pk=run.pk)).rows
@@ -75,5 +78,5 @@ def test_a_failure_says_what_would_be_done_again(run: Run) -> None:
 
 
 def test_a_browser_is_told_which_marks_have_a_cost(run: Run) -> None:
-    services.record_recovery(run, RECOVERED)
+    services.record_recovery(run, from_dict(RECOVERED))
     assert {mark["costs"] for mark in snapshot(run.pk)["marks"]} == {False, True}

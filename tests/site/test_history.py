@@ -11,7 +11,9 @@ import pytest
 from django.utils import timezone
 
 from engine.job.codes import code_of, span_of
-from tests.site.telemetry import events, placed, spans_event, step_event
+from engine.job.events.event import from_dict
+from engine.simulate.spans import Span
+from tests.site.telemetry import events, placed, spans_event, step_event, take_in
 from tests.site.test_recovery import EVENT, WITHOUT_MID
 from tests.site.world import World
 from webapp.inventory.models import LinkMeasurement
@@ -20,7 +22,7 @@ from webapp.jobs.services import record_recovery
 from webapp.live.history import history
 from webapp.live.models import IterationStat, SpanBatch
 from webapp.live.selectors import run_usage, snapshot
-from webapp.live.services import compact_iterations, forget_old_spans, take_in
+from webapp.live.services import compact_iterations, forget_old_spans
 from webapp.live.shape import shape_of_run
 
 
@@ -30,7 +32,7 @@ def run(world: World) -> Run:
 
 
 def test_every_iteration_is_a_point_while_they_are_few(world: World, run: Run) -> None:
-    take_in(events(run, 5), set())
+    take_in(events(run, 5))
     found = world.client("viewer").get(f"/runs/{run.pk}/history.json").json()
     assert found["every"] == 1
     assert [point["iteration"] for point in found["iterations"]] == [0, 1, 2, 3, 4]
@@ -49,7 +51,7 @@ def test_every_iteration_is_a_point_while_they_are_few(world: World, run: Run) -
 @pytest.mark.parametrize(("count", "most"), [(7, 7), (8, 7), (20, 7), (21, 7), (50, 3)])
 def test_thinned_points_are_means_and_leave_nothing_out(run: Run, count: int, most: int) -> None:
     for iteration in range(count):
-        take_in([("west-1", "1-0", step_event(run, iteration, loss=float(iteration**2)))], set())
+        take_in([("west-1", "1-0", step_event(run, iteration, loss=float(iteration**2)))])
     run.refresh_from_db()
     found = history(run, most)
     every, points = found["every"], found["iterations"]
@@ -66,17 +68,17 @@ def test_a_run_that_has_not_begun_has_an_empty_history(run: Run) -> None:
 
 
 def test_an_iteration_that_lacks_ranks_has_no_utilization_yet(run: Run) -> None:
-    take_in(events(run, 1)[:7], set())
+    take_in(events(run, 1)[:7])
     run.refresh_from_db()
     assert history(run)["iterations"][0]["utilization"] is None
-    take_in(events(run, 1)[7:], set())
+    take_in(events(run, 1)[7:])
     assert history(run)["iterations"][0]["utilization"] == 0.5
 
 
 def test_of_fewer_gpus_an_iteration_is_whole_from_where_they_go_on(run: Run) -> None:
     """Shares are of those that are left alone; what they began before counts with all."""
     told = events(run, 5)
-    take_in([e for e in told if e[2]["iteration"] < 2], set())
+    take_in([e for e in told if e[2]["iteration"] < 2])
     here = {int(rank) for rank in WITHOUT_MID}
     before = {"pipelines": 2, "stages": 6, "microbatches": 3, "gpus": 12, "iteration_s": 1.5}
     cut = {
@@ -87,9 +89,9 @@ def test_of_fewer_gpus_an_iteration_is_whole_from_where_they_go_on(run: Run) -> 
         "why": "mid-1 is silent",
         "dcs_of_rank": WITHOUT_MID,
     }
-    assert record_recovery(run, {**EVENT, "iteration": 3, "layout": cut})
+    assert record_recovery(run, from_dict({**EVENT, "iteration": 3, "layout": cut}))
     run.refresh_from_db()
-    take_in([e for e in told if e[2]["iteration"] >= 2 and e[2].get("rank", 0) in here], set())
+    take_in([e for e in told if e[2]["iteration"] >= 2 and e[2].get("rank", 0) in here])
     found = history(run)
     assert [point["utilization"] for point in found["iterations"]] == [0.5, 0.5, None, 0.5, 0.5]
     assert [dc["utilization"][-1] for dc in found["dcs"]] == [0.5, 0.0, 0.5]
@@ -99,7 +101,7 @@ def test_of_fewer_gpus_an_iteration_is_whole_from_where_they_go_on(run: Run) -> 
 
 
 def test_old_iterations_keep_their_numbers_and_lose_their_details(run: Run) -> None:
-    take_in(events(run, 6), set())
+    take_in(events(run, 6))
     run.refresh_from_db()
     before = history(run)
     assert forget_old_spans(2) == 4 * 12
@@ -112,24 +114,24 @@ def test_old_iterations_keep_their_numbers_and_lose_their_details(run: Run) -> N
 
 
 def test_what_comes_again_after_it_was_compacted_changes_nothing(run: Run) -> None:
-    take_in(events(run, 6), set())
+    take_in(events(run, 6))
     run.refresh_from_db()
     before = history(run)
     forget_old_spans(2)
     compact_iterations(2)
-    take_in(events(run, 6), set())
+    take_in(events(run, 6))
     assert history(run) == before
     assert SpanBatch.objects.filter(run=run).count() == 2 * 12
 
 
 def test_an_iteration_that_lacks_a_rank_waits_for_it_an_hour(run: Run) -> None:
     missing = ("east-1", "1-0", spans_event(run, 0, 0))
-    take_in([item for item in events(run, 6) if item != missing], set())
+    take_in([item for item in events(run, 6) if item != missing])
     compact_iterations(2)
     assert not IterationStat.objects.get(run=run, iteration=0).is_compact
-    take_in([missing], set())
+    take_in([missing])
     assert IterationStat.objects.get(run=run, iteration=0).utilization == 0.5
-    take_in([item for item in events(run, 1, first=6) if item[2].get("rank") != 0], set())
+    take_in([item for item in events(run, 1, first=6) if item[2].get("rank") != 0])
     ended = timezone.now() - timezone.timedelta(hours=2)
     Run.objects.filter(pk=run.pk).update(status="failed", finished_at=ended, iteration=20)
     compact_iterations(2)
@@ -137,7 +139,7 @@ def test_an_iteration_that_lacks_a_rank_waits_for_it_an_hour(run: Run) -> None:
 
 
 def test_spans_looked_back_at_are_those_of_the_snapshot(world: World, run: Run) -> None:
-    take_in(events(run, 4), set())
+    take_in(events(run, 4))
     client, whole = world.client("viewer"), snapshot(run.pk)
     found = client.get(f"/runs/{run.pk}/spans.json", {"from": 1, "to": 2}).json()
     assert found["iterations"] == [it for it in whole["iterations"] if it["iteration"] in (1, 2)]
@@ -152,7 +154,7 @@ def spans_of(run: Run) -> list[dict[str, Any]]:
 
 def test_a_code_is_the_span_that_it_came_from(run: Run) -> None:
     for span in spans_of(run):
-        code = code_of(span, origin=span["start"])
+        code = code_of(Span(**span), origin=span["start"])
         again = span_of(code, pipeline=span["pipeline"], stage=span.get("stage", 0), wan=True).as_dict()
         assert again["track"] == span["track"]
         same = {"op", "microbatch", "pipeline", "stage", "from_stage", "to_stage", "payload", "bytes"} & set(
@@ -165,7 +167,7 @@ def test_a_code_is_the_span_that_it_came_from(run: Run) -> None:
 def test_the_trace_holds_every_span_of_its_range(world: World, run: Run) -> None:
     client, url = world.client("viewer"), f"/runs/{run.pk}/trace.json"
     assert client.get(url).status_code == 404
-    take_in(events(run, 4), set())
+    take_in(events(run, 4))
     response = client.get(url, {"from": 1, "to": 2})
     assert f'filename="run-{run.pk}.trace.json"' in response["Content-Disposition"]
     trace = json.loads(response.content)
@@ -188,7 +190,7 @@ def test_metrics_as_a_table_and_as_csv(world: World, run: Run) -> None:
     client = world.client("viewer")
     page = client.get(f"/runs/{run.pk}/metrics/")
     assert "No iteration has ended yet" in page.content.decode()
-    take_in(events(run, 3), set())
+    take_in(events(run, 3))
     page = client.get(f"/runs/{run.pk}/metrics/")
     first = page.context["table"].rows[0]
     assert (first.get_cell("iteration"), first.get_cell("loss"), first.get_cell("took")) == (

@@ -17,50 +17,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from redis import Redis
 
+from tests.site.telemetry import events, read, spans_event, take_in
+
 ROOT = Path(__file__).resolve().parents[2]
-T0 = 1_790_000_000.0
-
-
-def spans_event(run: Any, rank: int, iteration: int) -> dict[str, Any]:
-    start = T0 + iteration
-    pipeline, stage = divmod(rank, 6)
-    op = {"track": "gpu", "pipeline": pipeline, "stage": stage, "op": "F", "microbatch": 0}
-    spans: list[dict[str, Any]] = [{**op, "start": start, "end": start + 0.5}]
-    if stage == 1:
-        spans.append(
-            {
-                "track": "wan",
-                "pipeline": pipeline,
-                "from_stage": 1,
-                "to_stage": 2,
-                "payload": "activation",
-                "microbatch": 0,
-                "start": start + 0.5,
-                "end": start + 0.52,
-                "arrives": start + 0.53,
-                "bytes": 5_000_000,
-            }
-        )
-    return {
-        "kind": "spans",
-        "run": str(run.pk),
-        "generation": run.generation,
-        "rank": rank,
-        "iteration": iteration,
-        "start": start,
-        "end": start + 1.0,
-        "spans": spans,
-    }
-
-
-def events(run: Any, iterations: int) -> list[tuple[str, str, dict[str, Any]]]:
-    made = []
-    names = ["east-1", "east-1", "mid-1", "mid-1", "west-1", "west-1"] * 2
-    for iteration in range(iterations):
-        made += [(names[rank], "1-0", spans_event(run, rank, iteration)) for rank in range(12)]
-        step = {"kind": "step", "run": str(run.pk), "generation": run.generation, "iteration": iteration}
-        made.append(("west-1", "1-0", {**step, "loss": 5.0 - iteration, "grad_norm": 1.0, "tokens": 10}))
-    return made
 
 
 @pytest.fixture
@@ -88,15 +47,14 @@ def state(run: Any) -> Any:
 
 def test_duplicates_change_nothing(run: Any) -> None:
     from webapp.live.selectors import snapshot
-    from webapp.live.services import take_in
 
     all_events = events(run, 3)
-    take_in(all_events[:20], set())
-    take_in(all_events[10:], set())
+    take_in(all_events[:20])
+    take_in(all_events[10:])
     once = state(run)
     assert once[1] == 36
     assert [row[4] for row in once[0]] == [12, 12, 12]
-    take_in(all_events + all_events, set())
+    take_in(all_events + all_events)
     assert state(run) == once
     usage = snapshot(run.pk)["usage"]
     assert usage["run"]["utilization"] == 0.5
@@ -107,19 +65,17 @@ def test_duplicates_change_nothing(run: Any) -> None:
 
 
 def test_a_node_speaks_for_its_own_ranks_and_generation_only(run: Any) -> None:
-    from webapp.live.services import take_in
 
     foreign = [("west-1", "1-0", spans_event(run, 0, 0))]
     old = [("east-1", "1-0", {**spans_event(run, 0, 0), "generation": 7})]
     broken = [("east-1", "1-0", {**spans_event(run, 0, 0), "spans": [{"track": "gpu"}]})]
     odd = [("east-1", "1-0", {"kind": "rank", "run": [], "rank": {}}), ("east-1", "1-0", {})]
-    take_in(foreign + old + broken + odd, set())
+    take_in(foreign + old + broken + odd)
     assert state(run) == ([], 0)
 
 
 def test_messages_are_numbered_without_gaps_and_add_up_to_the_snapshot(run: Any) -> None:
     from webapp.live.selectors import snapshot
-    from webapp.live.services import take_in
 
     seen: list[dict[str, Any]] = []
     all_events = events(run, 4)
@@ -135,11 +91,10 @@ def test_messages_are_numbered_without_gaps_and_add_up_to_the_snapshot(run: Any)
 
 def test_a_message_reads_no_document_of_its_run(run: Any) -> None:
     from webapp.jobs.models import Run
-    from webapp.live.services import take_in
 
     Run.objects.filter(pk=run.pk).update(predicted={"utilization": 0.25, "spans": [[0]]})
     with CaptureQueriesContext(connection) as queries:
-        ((_, message),) = take_in(events(run, 2), set())
+        ((_, message),) = take_in(events(run, 2))
     assert message["usage"]["run"]["predicted"] == 0.25
     columns = ('"jobs_run"."predicted",', '"jobs_run"."result",', '"jobs_job"."plan_copy"')
     reads = [query["sql"] for query in queries if query["sql"].startswith("SELECT")]
@@ -170,18 +125,21 @@ def test_a_message_reads_no_document_of_its_run(run: Any) -> None:
 def test_what_the_database_refuses_is_left_out_alone(run: Any, poison: dict[str, Any]) -> None:
     from webapp.live.ingest import take_in_or_refuse
 
+    def send(items: list[Any]) -> None:
+        take_in_or_refuse(read(items), set())
+
     sound = events(run, 2)
     bad = ("east-1", "1-0", {"run": str(run.pk), "generation": run.generation, **poison})
-    take_in_or_refuse([*sound[:7], bad, *sound[7:]], set())
+    send([*sound[:7], bad, *sound[7:]])
     with_poison = state(run)
-    take_in_or_refuse(sound, set())
+    send(sound)
     assert with_poison == state(run)
 
 
 def test_retention_keeps_the_last_iterations_and_all_rollups(run: Any) -> None:
-    from webapp.live.services import forget_old_spans, take_in
+    from webapp.live.services import forget_old_spans
 
-    take_in(events(run, 6), set())
+    take_in(events(run, 6))
     forget_old_spans(2)
     stats, batches = state(run)
     assert len(stats) == 6
@@ -247,7 +205,6 @@ async def test_a_browser_gets_a_snapshot_then_events_and_a_stranger_nothing() ->
     from tests.site.world import make_world
     from webapp.live.consumers import NOT_FOUND, RunConsumer
     from webapp.live.ingest import group_of
-    from webapp.live.services import take_in
 
     world = await sync_to_async(make_world)()
     run = await sync_to_async(placed)(world)
@@ -274,7 +231,7 @@ async def test_a_browser_gets_a_snapshot_then_events_and_a_stranger_nothing() ->
     viewer = await connected("viewer")
     first = await heard(viewer)
     assert (first["type"], first["seq"], len(first["lanes"])) == ("snapshot", 0, 12)
-    for _, message in await sync_to_async(take_in)(events(run, 1), set()):
+    for _, message in await sync_to_async(take_in)(events(run, 1)):
         await get_channel_layer().group_send(group_of(run.pk), {"type": "run.events", "message": message})
     second = await heard(viewer)
     assert (second["type"], second["seq"], len(second["spans"])) == ("events", 1, 12)

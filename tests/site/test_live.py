@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from tests.site.telemetry import NODES, events, log_event, placed, rank_event, spans_event, step_event
+from tests.site.telemetry import (
+    NODES,
+    events,
+    log_event,
+    placed,
+    rank_event,
+    spans_event,
+    step_event,
+    take_in,
+)
 from tests.site.world import World, make_world
 from webapp.common import broker
 from webapp.jobs import services as jobs
@@ -24,7 +33,6 @@ from webapp.jobs.models import Run
 from webapp.live import recent
 from webapp.live.consumers import NOT_FOUND, RunConsumer
 from webapp.live.selectors import messages_since, snapshot
-from webapp.live.services import take_in
 
 Message = dict[str, Any]
 RANK_STATES = ("starting", "ready", "running", "finished", "failed", "stopped")

@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
-from tests.site.telemetry import NODES, T0, placed, spans_event, step_event
+from tests.site.telemetry import NODES, T0, placed, spans_event, step_event, take_in
 from tests.site.world import World
 from webapp.inventory.models import LinkMeasurement, LinkSource
 from webapp.jobs.models import Run
 from webapp.jobs.services import record_result
-from webapp.live.services import take_in
 from webapp.planning.models import Plan
 
 CREATE = reverse("planning:plan-create")

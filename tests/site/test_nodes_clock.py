@@ -1,26 +1,24 @@
 """Clocks of nodes: what heartbeats say of them, and spans that are moved to the common clock."""
 
+import time
 from typing import Any
 
 import pytest
-from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.events import EXAMPLES
+from tests.site.telemetry import take_in
 from tests.site.test_ingest import events
-from webapp.inventory import services
 from webapp.inventory.models import Node
 from webapp.inventory.selectors import clock_offset_s
 from webapp.jobs.allocate import allocate
 from webapp.live.models import SpanBatch
-from webapp.live.services import take_in
 
 
 def told(world: Any, clock: Any) -> Node:
-    seen = timezone.now()
-    services.record_heartbeat(
-        "east-1", seen, gpus=4, device="emulated", version="0.1.0", ranks=[], clock=clock
-    )
+    beat = {"kind": "heartbeat", **EXAMPLES["heartbeat"], "clock": clock}
+    take_in([("east-1", f"{int(time.time() * 1e3)}-0", beat)])
     return Node.objects.get(name="east-1")
 
 
@@ -56,7 +54,7 @@ def test_spans_of_a_fast_clock_are_moved_back(world: Any) -> None:
     world.hear()
     right, wrong = world.launch(), None
     assert allocate(right)
-    take_in(events(right, 2), set())
+    take_in(events(right, 2))
     spans = {(b.rank, b.iteration): (b.start, b.end, b.spans) for b in SpanBatch.objects.filter(run=right)}
     SpanBatch.objects.all().delete()
     type(right).objects.filter(pk=right.pk).update(epoch=None)
@@ -70,7 +68,7 @@ def test_spans_of_a_fast_clock_are_moved_back(world: Any) -> None:
                     if name in span:
                         span[name] += 0.04
     told(world, {"offset_ms": 40.0, "rtt_ms": 0.2})
-    take_in(wrong, set())
+    take_in(wrong)
     moved = {(b.rank, b.iteration): (b.start, b.end, b.spans) for b in SpanBatch.objects.filter(run=right)}
     assert moved.keys() == spans.keys()
     for key, (start, end, codes) in spans.items():

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
 from engine import __version__
+from tests.events import event
 from tests.site.world import make_node, make_world
 from webapp.accounts.models import AuditEntry
 from webapp.common import broker
@@ -187,7 +188,7 @@ def test_revoked_credentials_end_at_once_and_replaced_ones_too(world: Any, apart
         redis.Redis.from_url(newer["MERIDIAN_BROKER_URL"]).ping()
     assert join(token).status_code == 403, "open tokens are void too"
     seen = timezone.now()
-    services.record_heartbeat("fresh", seen, gpus=2, device="cpu", version=__version__, ranks=[])
+    services.record_heartbeat("fresh", seen, event("heartbeat", version=__version__, ranks=[]))
     apart.refresh_from_db()
     assert apart.last_seen is None, "what a revoked node left in its stream is no sign of life"
     assert not redis.Redis.from_url(settings.VALKEY_URL).exists("node:fresh:site")
@@ -208,7 +209,7 @@ def test_the_command_is_shown_once_and_the_page_follows(world: Any) -> None:
     assert token not in waiting
     assert join(token, host="10.3.3.3").status_code == 200
     assert "Joined" in client.get(f"/nodes/{node.pk}/waiting/").content.decode()
-    services.record_heartbeat("new-1", timezone.now(), gpus=2, device="cpu", version=__version__, ranks=[])
+    services.record_heartbeat("new-1", timezone.now(), event("heartbeat", version=__version__, ranks=[]))
     done = client.get(f"/nodes/{node.pk}/waiting/").content.decode()
     assert "Online" in done
     assert "hx-trigger" not in done

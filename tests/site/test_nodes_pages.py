@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 
 from engine import __version__
+from tests.events import event
 from tests.site.world import make_node
 from webapp.inventory import services
 from webapp.inventory.models import Node
@@ -108,13 +109,11 @@ def test_hardware_of_any_shape_is_shown_or_left_out(world: Any) -> None:
     node = world.nodes[0]
     strange: tuple[Any, ...] = (
         {"gpus": [{"name": "A" * 500, "memory_bytes": "many"}, 7], "cores": -1, "python": 3},
-        {"gpus": "x"}, [], "x", {"error": "<script>"}, {"x": "y" * 100_000},
+        {"gpus": "x"}, {}, {"error": "<script>"}, {"x": "y" * 100_000},
     )  # fmt: skip
     for number, hardware in enumerate(strange):
         seen = timezone.now() + timedelta(seconds=number)
-        services.record_heartbeat(
-            node.name, seen, gpus=4, device="emulated", version="0.1.0", ranks=[], hardware=hardware
-        )
+        services.record_heartbeat(node.name, seen, event("heartbeat", ranks=[], hardware=hardware))
         page = client.get(f"/nodes/{node.pk}/")
         assert page.status_code == 200, hardware
         assert b"<script>" not in page.content.split(b">Agent<")[1].split(b"Ranks")[0]

@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 
 from engine.job.codes import code_of
+from engine.simulate.spans import Span
 from tests.site.desks import desk_event, prefill_event, say
-from tests.site.telemetry import events
+from tests.site.telemetry import events, take_in
 from tests.site.tenancies import grant, use
 from tests.site.test_tenancy_pages import text, train
 from webapp.jobs.models import Job, Run
 from webapp.live.models import SpanBatch
-from webapp.live.services import take_in
 from webapp.prefill.watching import watched
 
 
 @pytest.fixture
 def run(world: Any) -> Any:
     made = train(world)
-    take_in(events(made, 3), set())
+    take_in(events(made, 3))
     say(desk_event(made), desk_event(made, dc="mid", rank=1_000_001))
     return made
 
@@ -94,9 +94,9 @@ def test_its_queries_do_not_grow_with_desks(world: Any, run: Run, django_assert_
 
 def test_a_prefill_span_is_drawn_and_is_no_training(world: Any, run: Run) -> None:
     span = {"track": "gpu", "pipeline": 0, "stage": 0, "op": "prefill", "start": 10.0, "end": 10.5}
-    assert code_of(span, origin=10.0) == ["P", None, 0.0, 500.0]
+    assert code_of(Span(**span), origin=10.0) == ["P", None, 0.0, 500.0]
     (node, entry, event) = events(run, 1, first=5)[0]
     extra = {**span, "start": event["start"] + 0.6, "end": event["start"] + 0.9}
-    take_in([(node, entry, {**event, "spans": [*event["spans"], extra]})], set())
+    take_in([(node, entry, {**event, "spans": [*event["spans"], extra]})])
     batch = SpanBatch.objects.get(run=run, iteration=5, rank=0)
     assert [code[0] for code in batch.spans] == ["F", "P"]

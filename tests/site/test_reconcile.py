@@ -7,6 +7,7 @@ import pytest
 from django.conf import settings
 from django.utils import timezone
 
+from tests.events import event
 from webapp.accounts.models import AuditEntry
 from webapp.inventory.dispatch import BrokerDown
 from webapp.jobs import services
@@ -39,7 +40,8 @@ def nodes() -> Nodes:
 
 def report(run: Run, state: str, ranks: range = range(12), **fields: Any) -> None:
     for rank in ranks:
-        services.record_rank_event(run, {"rank": rank, "state": state, **fields})
+        values = {"detail": "", "exit_code": None, "pid": None, **fields}
+        services.record_rank_event(run, event("rank", rank=rank, state=state, **values))
 
 
 def seen(run: Run) -> list[dict[str, Any]]:

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from engine.job.events.event import from_dict
 from engine.job.launch import LaunchSpec
+from tests.events import event
 from tests.site.telemetry import adapted
+from tests.site.test_checkpoints import SAVED
 from tests.site.test_reconcile import Nodes, nodes, report, running, seen  # noqa: F401  (a fixture)
 from webapp.inventory.models import Node
 from webapp.jobs import services
@@ -18,7 +21,7 @@ from webapp.live.models import IterationStat
 
 GONE = {"detail": "the node's agent ended, so its ranks ended too", "gone": True}
 EVENT = {
-    "kind": "recovery", "failed": "rank", "detail": "rank 4 (east p0s4): killed by SIGKILL",
+    "kind": "recovery", "rank": 0, "failed": "rank", "detail": "rank 4 (east p0s4): killed by SIGKILL",
     "detected_s": 0.0, "noticed": 1.79e9, "from": "memory", "iteration": 41, "lost_s": 3.25, "life": 2,
     "t": 1.79e9 + 3,
 }  # fmt: skip
@@ -39,8 +42,8 @@ def marks(run: Run) -> list[str]:
 
 
 def test_a_recovery_is_a_mark_that_says_what_it_cost_and_comes_once(run: Run) -> None:
-    assert services.record_recovery(run, EVENT)
-    assert not services.record_recovery(run, EVENT), "at least once"
+    assert services.record_recovery(run, from_dict(EVENT))
+    assert not services.record_recovery(run, from_dict(EVENT)), "at least once"
     (text,) = [text for text in marks(run) if "Recovered" in text]
     assert text == (
         "Recovered: continues with iteration 42 from the memory of its machines; 3.2 s were lost. "
@@ -69,7 +72,7 @@ def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes:
         "dcs_of_rank": WITHOUT_MID,
         **on_eight(run),
     }
-    assert services.record_recovery(run, {**EVENT, "left": [2, 3, 8, 9], "layout": layout})
+    assert services.record_recovery(run, from_dict({**EVENT, "left": [2, 3, 8, 9], "layout": layout}))
     (text,) = [text for text in marks(run) if "Recovered" in text]
     assert text.startswith(
         "It continues with 8 of 12 GPUs, as mid-1 is silent: 2 pipelines of 4 stages with 3 microbatches "
@@ -97,9 +100,9 @@ def test_of_a_smaller_layout_that_is_not_told_nothing_is_predicted(run: Run) -> 
         {"pipelines": 2, "stages": 4, "microbatches": 3, "gpus": 8, "iteration_s": 2.0},
     )
     layout = {**size, "before": size, "why": "mid-1 is silent", "dcs_of_rank": WITHOUT_MID}
-    assert services.record_recovery(run, {**EVENT, "left": [2, 3, 8, 9], "layout": layout})
-    assert services.record_adapted(run, adapted(run, iteration=50))
-    assert services.record_recovery(run, {**EVENT, "iteration": 60, "t": 1.79e9 + 60})
+    assert services.record_recovery(run, from_dict({**EVENT, "left": [2, 3, 8, 9], "layout": layout}))
+    assert services.record_adapted(run, from_dict(adapted(run, iteration=50)))
+    assert services.record_recovery(run, from_dict({**EVENT, "iteration": 60, "t": 1.79e9 + 60}))
     run.refresh_from_db()
     assert [cut["iteration"] for cut in run.cuts] == [41]
     assert (run.predicted, run.predicted_since) == (launch, 0)
@@ -159,7 +162,7 @@ def saved(run: Run) -> Run:
     job = Job.objects.get(pk=run.job_id)
     kept = {"dir": "/srv/ckpt", "every": 10}
     Job.objects.filter(pk=job.pk).update(document={**job.document, "checkpoint": kept})
-    services.record_checkpoint(run, {"step": 20, "state": "saved", "where": "/srv/ckpt/step-20"})
+    services.record_checkpoint(run, from_dict({**SAVED, "step": 20, "where": "/srv/ckpt/step-20"}))
     services.record_progress(run, iteration=29)
     return Run.objects.get(pk=run.pk)
 
@@ -172,7 +175,9 @@ def lose_first(run: Run, world: Any) -> None:
     elsewhere = run.ranks.exclude(node__in=first).order_by("rank").values_list("rank", flat=True)
     for number, rank in enumerate(elsewhere):
         state = "stopped" if number else "failed"
-        services.record_rank_event(run, {"rank": rank, "state": state, "detail": "nothing was heard"})
+        services.record_rank_event(
+            run, event("rank", rank=rank, state=state, detail="nothing was heard", exit_code=None)
+        )
 
 
 def replacement(run: Run) -> Run | None:

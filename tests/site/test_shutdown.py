@@ -101,7 +101,14 @@ async def test_an_ingest_that_is_stopped_takes_in_what_was_said_before() -> None
         pass
     ranks: list[Any] = await sync_to_async(lambda: list(run.ranks.select_related("node")))()
     for rank in ranks:
-        event = {"kind": "rank", "run": str(run.pk), "generation": 1, "rank": rank.rank, "state": "stopped"}
+        event = {
+            "kind": "rank",
+            "run": str(run.pk),
+            "generation": 1,
+            "rank": rank.rank,
+            "state": "stopped",
+            "t": 1.79e9,
+        }
         await client.xadd(stream_of(rank.node.name), {"e": json.dumps(event)})
     ingest.stop.set()
     await ingest.run()

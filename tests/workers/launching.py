@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable
 
 from engine.inputs import parse
+from engine.job.events.event import Event
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, single_machine
+from tests.events import event
 
 JOB = {
     "datacenters": [{"name": "a", "gpus": 4}],
@@ -29,7 +31,7 @@ def spec(run: str = "r1", generation: int = 1, node: str = "a", **changes: objec
 class FakeGroup:
     """Says what ranks would say; emits `spans` events every 2 ms while it runs."""
 
-    def __init__(self, given: LaunchSpec, on_event: Callable[[dict], None]) -> None:
+    def __init__(self, given: LaunchSpec, on_event: Callable[[Event], None]) -> None:
         self.spec = given
         self.on_event = on_event
         self.boundary = False
@@ -51,8 +53,8 @@ class FakeGroup:
         self._end.set()
 
     def _say(self, kind: str, rank: int, **fields: object) -> None:
-        head = {"kind": kind, "run": self.spec.run, "generation": self.spec.generation, "rank": rank}
-        self.on_event({**head, "t": time.time(), **fields})
+        said = event(kind, rank=rank, t=time.time(), **fields)
+        self.on_event(said.of(self.spec.run, self.spec.generation, self.spec.start))
 
     def _work(self) -> None:
         for state in ("starting", "ready", "running"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine.errors import InputError
+from engine.job.events.node import Probe
 from tests.ports import free_port
 from workers.probe import ASKED, Listener, PeerAddress, Prober, ask
 
@@ -28,10 +29,12 @@ def peer(port: int, host: str = "127.0.0.1") -> PeerAddress:
 
 def test_a_listening_node_is_measured(listener: Listener) -> None:
     found = ask(peer(listener.port), SECRET.encode(), 1.0)
-    assert found["ok"], found
-    assert 0 < found["rtt_ms"] < 1000
+    assert found.ok, found
+    assert found.rtt_ms is not None
+    assert found.offset_ms is not None
+    assert 0 < found.rtt_ms < 1000
     # One clock on both sides: the estimate is off by at most its round trip.
-    assert abs(found["offset_ms"]) <= found["rtt_ms"] * ASKED
+    assert abs(found.offset_ms) <= found.rtt_ms * ASKED
 
 
 def test_who_does_not_know_the_secret_learns_nothing(listener: Listener) -> None:
@@ -40,41 +43,41 @@ def test_who_does_not_know_the_secret_learns_nothing(listener: Listener) -> None
         with contextlib.suppress(ConnectionResetError):  # closed with our question unread: as good
             assert stranger.recv(8) == b""
     found = ask(peer(listener.port), b"y" * 32, 0.3)
-    assert not found["ok"]
-    assert "another program listens there" in found["error"]
+    assert not found.ok
+    assert "another program listens there" in found.error
 
 
 def test_nobody_listening_is_said_and_waited_for_only_so_long() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     found = ask(peer(port), SECRET.encode(), 0.3)
-    assert (found["ok"], found["rtt_ms"]) == (False, None)
-    assert found["error"] == f"127.0.0.1:{port}: refused: no process listens there"
-    assert not ask(peer(port, "no-such-host.invalid"), SECRET.encode(), 0.3)["ok"]
+    assert (found.ok, found.rtt_ms) == (False, None)
+    assert found.error == f"127.0.0.1:{port}: refused: no process listens there"
+    assert not ask(peer(port, "no-such-host.invalid"), SECRET.encode(), 0.3).ok
 
 
 def test_agents_that_are_asked_one_after_the_other_find_each_other() -> None:
-    events: queue.Queue[dict[str, Any]] = queue.Queue()
+    events: queue.Queue[Probe] = queue.Queue()
     ports = {"a": free_port(), "b": free_port()}
     probers = {name: Prober(host="127.0.0.1", publish=events.put) for name in ports}
     for name, other in (("a", "b"), ("b", "a")):
         peers = [{"node": other, "host": "127.0.0.1", "port": ports[other]}]
         probers[name].start("p1", SECRET, ports[name], peers, 4.0)
     found = [events.get(timeout=20) for _ in range(2)]
-    assert {event["probe"] for event in found} == {"p1"}
-    assert {event["results"][0]["node"] for event in found} == {"a", "b"}
-    assert all(event["results"][0]["ok"] for event in found), found
+    assert {event.probe for event in found} == {"p1"}
+    assert {event.results[0].node for event in found} == {"a", "b"}
+    assert all(event.results[0].ok for event in found), found
     assert probers["a"].start("p1", SECRET, ports["a"], [], 1.0) == "known already"
 
 
 def test_a_port_in_use_keeps_a_node_from_listening_not_from_asking(listener: Listener) -> None:
-    events: queue.Queue[dict[str, Any]] = queue.Queue()
+    events: queue.Queue[Probe] = queue.Queue()
     prober = Prober(host="127.0.0.1", publish=events.put)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         peers = [{"node": "b", "host": "127.0.0.1", "port": listener.port}]
         said = prober.start("p2", SECRET, taken.getsockname()[1], peers, 1.0)
     assert "cannot listen" in said
-    assert events.get(timeout=20)["results"][0]["ok"]
+    assert events.get(timeout=20).results[0].ok
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.events import event
 from webapp.servers import EmbeddedServers
 from workers.agent import connect
 from workers.publisher import Publisher
@@ -47,13 +48,13 @@ def test_events_go_out_in_order_with_node_and_growing_ids(valkey: EmbeddedServer
     sender = publisher(valkey, tmp_path)
     sender.start()
     for n in range(1000):
-        sender.put({"kind": "spans", "n": n, "loss": float("nan")})
+        sender.put(event("step", iteration=n, loss=float("nan")))
     until(lambda: sender.waiting == 0 and len(stream(valkey)) == 1000)
     sender.stop()
     events = stream(valkey)
-    assert [event["n"] for event in events] == list(range(1000))
-    assert {(event["node"], event["loss"]) for event in events} == {("a", None)}
-    ids = [event["id"] for event in events]
+    assert [said["iteration"] for said in events] == list(range(1000))
+    assert {(said["node"], said["loss"]) for said in events} == {("a", None)}
+    ids = [said["id"] for said in events]
     assert ids == sorted(set(ids))
 
 
@@ -66,7 +67,7 @@ def test_none_is_lost_while_the_broker_is_killed_twice(valkey: EmbeddedServers, 
     def flow() -> None:
         nonlocal sent
         while not done.is_set():
-            sender.put({"kind": "spans" if sent % 3 else "step", "n": sent})
+            sender.put(event("spans" if sent % 3 else "step", iteration=sent))
             sent += 1
             time.sleep(0.001)
 
@@ -87,7 +88,7 @@ def test_none_is_lost_while_the_broker_is_killed_twice(valkey: EmbeddedServers, 
         source.join()
     until(lambda: sender.waiting == 0)
     sender.stop()
-    numbers = [event["n"] for event in stream(valkey)]
+    numbers = [said["iteration"] for said in stream(valkey)]
     assert set(numbers) == set(range(sent))
     assert len(numbers) - sent <= 3 * 256  # repeated at most the batches in flight
     assert sender.lost == 0
@@ -103,24 +104,24 @@ def test_what_could_not_be_sent_before_the_end_is_sent_by_the_next_life(
     first = publisher(valkey, tmp_path)
     first.start()
     for n in range(500):
-        first.put({"kind": "rank", "n": n})
+        first.put(event("boundary", iteration=n))
     began = time.monotonic()
     first.stop()
     assert time.monotonic() - began < 3
     valkey.restart("valkey")
     second = publisher(valkey, tmp_path)
     second.start()
-    second.put({"kind": "rank", "n": 500})
+    second.put(event("boundary", iteration=500))
     until(lambda: second.waiting == 0)
     second.stop()
-    assert [event["n"] for event in stream(valkey)] == list(range(501))
+    assert [said["iteration"] for said in stream(valkey)] == list(range(501))
 
 
 def test_a_stream_that_nobody_reads_stops_growing(valkey: EmbeddedServers, tmp_path: Path) -> None:
     sender = publisher(valkey, tmp_path, stream_limit=1000)
     sender.start()
     for n in range(5000):
-        sender.put({"kind": "spans", "n": n})
+        sender.put(event("spans", iteration=n, spans=[]))
     until(lambda: len(stream(valkey)) > 1000)
     time.sleep(1.5)
     assert len(stream(valkey)) <= 1000 + 2 * 256
@@ -147,12 +148,12 @@ def test_heartbeats_do_not_pile_up(valkey: EmbeddedServers, tmp_path: Path) -> N
     sender = publisher(valkey, tmp_path)
     sender.start()
     for n in range(50):
-        sender.put_heartbeat({"kind": "heartbeat", "n": n})
+        sender.put_heartbeat(event("heartbeat", gpus=n))
         time.sleep(0.005)
     valkey.restart("valkey")
-    sender.put_heartbeat({"kind": "heartbeat", "n": 50})
+    sender.put_heartbeat(event("heartbeat", gpus=50))
     time.sleep(0.5)
-    sender.put_heartbeat({"kind": "heartbeat", "n": 51})
+    sender.put_heartbeat(event("heartbeat", gpus=51))
     until(lambda: len(stream(valkey)) >= 1)
     sender.stop()
-    assert {event["n"] for event in stream(valkey)} <= {50, 51}
+    assert {said["gpus"] for said in stream(valkey)} <= {50, 51}

@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.job.events.event import Event
 from engine.job.launch import LaunchSpec
+from tests.events import as_dicts, event
 from tests.workers.launching import BrokenGroup, FakeGroup, spec
 from workers.ledger import ENDED, LATELY_S, Ledger
 from workers.ranks import RankSupervisor
@@ -25,7 +28,7 @@ class Node:
         self.events: list[dict] = []
         self.groups: list[FakeGroup] = []
 
-        def make_group(given: LaunchSpec, on_event: Callable[[dict], None]) -> FakeGroup:
+        def make_group(given: LaunchSpec, on_event: Callable[[Event], None]) -> FakeGroup:
             self.groups.append(make(given, on_event))
             return self.groups[-1]
 
@@ -34,7 +37,7 @@ class Node:
             node="a",
             logs=folder / "ranks",
             ledger=self.ledger,
-            publish=self.events.append,
+            publish=as_dicts(self.events),
             make_group=make_group,
         )
 
@@ -69,7 +72,7 @@ def test_a_newer_generation_stops_the_older_first(node: Node) -> None:
     node.ranks.start(spec(generation=2).to_json())
     assert [group.running() for group in node.groups] == [False, True]
     assert {event["generation"] for event in node.ended("stopped")} == {1}
-    assert {rank["generation"] for rank in node.ranks.states() if rank["state"] not in ENDED} == {2}
+    assert {rank.generation for rank in node.ranks.states() if rank.state not in ENDED} == {2}
     node.ranks.stop_all(1)
 
 
@@ -95,16 +98,16 @@ def test_a_group_that_cannot_start_fails_its_ranks_with_the_reason(tmp_path: Pat
     node = Node(tmp_path, BrokenGroup)
     assert node.ranks.start(spec().to_json()) == "failed: no more processes"
     assert all("no more processes" in event["detail"] for event in node.ended("failed"))
-    assert {rank["state"] for rank in node.ranks.states()} == {"failed"}
+    assert {rank.state for rank in node.ranks.states()} == {"failed"}
 
 
 def test_a_rank_that_ended_is_named_for_a_while(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.ranks.start(spec().to_json())
     node.ranks.stop_all(1)
-    assert {rank["state"] for rank in node.ranks.states()} == {"stopped"}
+    assert {rank.state for rank in node.ranks.states()} == {"stopped"}
     later = time.monotonic() + LATELY_S
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert node.ranks.states() == []
+    assert node.ranks.states() == ()
 
 
 @pytest.mark.parametrize(
@@ -134,6 +137,10 @@ def test_logs_go_where_this_node_keeps_them(node: Node, tmp_path: Path) -> None:
     node.ranks.stop_all(1)
 
 
+def rank_event(rank: int, state: str, pid: int | None) -> Any:
+    return event("rank", run="r1", generation=4, rank=rank, state=state, pid=pid)
+
+
 def test_ranks_of_an_earlier_life_are_reported_and_killed(tmp_path: Path) -> None:
     orphan = subprocess.Popen(["sleep", "60"])
     stranger = subprocess.Popen(["sleep", "60"])
@@ -141,8 +148,8 @@ def test_ranks_of_an_earlier_life_are_reported_and_killed(tmp_path: Path) -> Non
         before = Node(tmp_path)
         before.ledger.admit("r1", 4, (0, 1, 2))
         for rank, pid in ((0, orphan.pid), (1, stranger.pid)):
-            before.ledger.note({"run": "r1", "generation": 4, "rank": rank, "state": "running", "pid": pid})
-        before.ledger.note({"run": "r1", "generation": 4, "rank": 2, "state": "finished", "pid": None})
+            before.ledger.note(rank_event(rank, "running", pid))
+        before.ledger.note(rank_event(2, "finished", None))
         # The stranger's number was the rank's before: its process started at another time.
         path = tmp_path / "runs.json"
         data = json.loads(path.read_text())
@@ -154,7 +161,7 @@ def test_ranks_of_an_earlier_life_are_reported_and_killed(tmp_path: Path) -> Non
         assert orphan.wait(5) != 0
         time.sleep(0.1)
         assert stranger.poll() is None
-        assert {rank["state"] for rank in after.ranks.states()} == {"failed"}
+        assert {rank.state for rank in after.ranks.states()} == {"failed"}
         assert after.ranks.start(spec(generation=4).to_json()) == "already started"
         assert Node(tmp_path).ranks.report_gone() == 0
     finally:

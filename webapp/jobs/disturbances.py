@@ -3,35 +3,35 @@
 from typing import Any
 
 from engine.job.adapt.told import deviating
+from engine.job.events.incidents import Adapted, Recovery, Source
 from webapp.jobs.models import Run
 
-# Where a run that goes on has its state from, by the word of a `recovery` event.
+# Where a run that goes on has its state from.
 FROM = {
-    "memory": "from the memory of its machines",
-    "peer": "with the state copied from replicas",
-    "checkpoint": "from its last checkpoint",
-    "start": "from the beginning: there was no checkpoint",
+    Source.MEMORY: "from the memory of its machines",
+    Source.PEER: "with the state copied from replicas",
+    Source.CHECKPOINT: "from its last checkpoint",
+    Source.START: "from the beginning: there was no checkpoint",
 }
 Cost = dict[str, Any]
 
 
-def recovery(event: dict[str, Any], *, done: int) -> Cost:
-    """Of a `recovery` event; `done` iterations had ended. Raises KeyError, TypeError or ValueError."""
-    iteration, layout = int(event["iteration"]), event.get("layout")
+def recovery(event: Recovery, *, done: int) -> Cost:
+    """Of a `recovery` event; `done` iterations had ended."""
+    layout = event.layout
     return {
-        "kind": "recovery", "what": str(event["detail"])[:300], "silent_s": float(event["detected_s"]),
-        "lost_s": float(event["lost_s"]), "again": max(0, done - iteration), "iteration": iteration,
-        "from": str(event["from"]),
-        **({"gpus": [int(layout["gpus"]), int(layout["before"]["gpus"])]} if layout else {}),
+        "kind": "recovery", "what": event.detail[:300], "silent_s": event.detected_s,
+        "lost_s": event.lost_s, "again": max(0, done - event.iteration), "iteration": event.iteration,
+        "from": event.source,
+        **({"gpus": [layout.gpus, layout.before.gpus]} if layout else {}),
     }  # fmt: skip
 
 
-def adaptation(event: dict[str, Any]) -> Cost:
-    """Of an `adapted` event. Raises KeyError, TypeError or ValueError."""
+def adaptation(event: Adapted) -> Cost:
+    """Of an `adapted` event."""
     return {
-        "kind": "adaptation", "what": deviating(event)[:300], "iteration": int(event["iteration"]),
-        "replanned": bool(event["replanned"]), "before_ms": float(event["before_s"]) * 1e3,
-        "after_ms": float(event["after_s"]) * 1e3,
+        "kind": "adaptation", "what": deviating(event)[:300], "iteration": event.iteration,
+        "replanned": event.replanned, "before_ms": event.before_s * 1e3, "after_ms": event.after_s * 1e3,
     }  # fmt: skip
 
 
@@ -44,5 +44,5 @@ def move(run: Run, to: Run, *, again: int) -> Cost:
     """Of a run whose job goes on in another one."""
     return {
         "kind": "move", "what": run.status_reason[:300], "again": again, "to": to.pk,
-        "from": "start" if run.saved_step is None else "checkpoint",
+        "from": Source.START if run.saved_step is None else Source.CHECKPOINT,
     }  # fmt: skip

@@ -7,6 +7,7 @@ from engine.inputs import parse
 from engine.job.adapt.measured import of_rows
 from engine.job.adapt.replan import as_taken
 from engine.job.codes import code_of
+from engine.job.events.incidents import Adapted
 from engine.job.job import TrainJob
 from engine.job.predict import Prediction, predict
 from engine.schedule.text import parse_schedule
@@ -25,23 +26,23 @@ def predicted_payload(document: dict[str, Any], *, seats: Seats | None = None) -
 
 
 def adapted_payload(
-    document: dict[str, Any], event: dict[str, Any], *, seats: Seats | None = None
+    document: dict[str, Any], event: Adapted, *, seats: Seats | None = None
 ) -> dict[str, Any]:
     """The same with the schedule and the times of an `adapted` event.
 
     Raises
     ------
-    InputError, KeyError, TypeError or ValueError
+    InputError, TypeError or ValueError
         They are none of this job.
     """
     job = parse(TrainJob, document)
-    schedule = parse_schedule(event["schedule"])
+    schedule = parse_schedule(event.schedule or "")
     size = (schedule.stages, schedule.pipelines, schedule.microbatches)
     if size != (job.stages, job.cell_pipelines, job.microbatches_of_step):
         raise ValueError(
             f"a schedule of {size} (stages, pipelines, microbatches) does not belong to this job"
         )
-    scenario = as_taken(job, schedule, of_rows(event["times"]))
+    scenario = as_taken(job, schedule, of_rows(event.times or ()))
     return _payload(job, predict(job, schedule=schedule, scenario=scenario), seats)
 
 
@@ -63,7 +64,7 @@ def _payload(job: TrainJob, prediction: Prediction, seats: Seats | None) -> dict
         stage = span.stage if span.track == "gpu" else span.from_stage
         if stage is not None:
             rank = ranks[span.pipeline, stage] if ranks else span.pipeline * job.stages + stage
-            spans.setdefault(rank, [rank]).append(code_of(span.as_dict(), origin=0.0))
+            spans.setdefault(rank, [rank]).append(code_of(span, origin=0.0))
     return {
         "iteration_ms": round(prediction.iteration_s * 1e3, 3),
         "utilization": round(prediction.utilization, 4),

@@ -7,7 +7,6 @@ run at most five times a second.
 """
 
 import asyncio
-import json
 import time
 from typing import Any
 
@@ -18,11 +17,12 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from engine.job.events.event import Event, from_json
 from webapp.common.broker import CHANGES
 from webapp.computations import liveness
 from webapp.inventory.models import Node
 from webapp.live import recent
-from webapp.live.services import Event, take_in
+from webapp.live.services import take_in
 
 log = structlog.get_logger(__name__)
 GROUP = "ingest"
@@ -158,11 +158,10 @@ class Ingest:
                     for kind in changed.keys() & fields.keys():
                         changed[kind].add(int(fields[kind]))
                     continue
-                event = _event(fields)
-                if event is None:
-                    log.warning("entry refused: no JSON object", stream=stream, entry=entry)
-                else:
-                    events.append((self._nodes[stream], entry, event))
+                try:
+                    events.append((self._nodes[stream], entry, from_json(fields.get("e", ""))))
+                except ValueError as error:
+                    log.warning("event refused", node=self._nodes[stream], entry=entry, error=str(error))
         return events, changed["run"], changed["person"]
 
     async def _acknowledge(self, entries: Entries) -> None:
@@ -209,7 +208,7 @@ def take_in_or_refuse(
         if len(events) == 1:
             node, entry, event = events[0]
             why = f"{type(error).__name__}: {error}"
-            log.warning("event refused", node=node, entry=entry, kind=event.get("kind"), error=why)
+            log.warning("event refused", node=node, entry=entry, kind=event.kind, error=why)
             return take_in([], changed) if changed else []
     half = len(events) // 2
     return take_in_or_refuse(events[:half], changed) + take_in_or_refuse(events[half:], set())
@@ -220,11 +219,3 @@ def _flat(entries: Any) -> list[tuple[str, dict[str, str]]]:
     if entries and isinstance(entries[0], list):
         entries = [entry for group in entries for entry in group]
     return [(entry, fields or {}) for entry, fields in entries or []]
-
-
-def _event(fields: dict[str, str]) -> Event | None:
-    try:
-        event = json.loads(fields["e"])
-    except (KeyError, ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) else None

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from engine.inputs import parse
-from engine.job.codes import code_of
+from engine.job.codes import code_of, in_seconds
 from engine.job.shape import lanes, shape_of
 from engine.plan.cell import simulated
 from engine.plan.request import PlanRequest
@@ -49,9 +49,9 @@ def timeline(request: dict[str, Any], option: dict[str, Any], cell: SimulationRe
     )
     spans: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}
     for span in cell.spans():
-        values = span.as_dict()
-        stage = values["stage"] if span.track == "gpu" else values["from_stage"]
-        spans[span.pipeline * shape.stages + stage].append(code_of(_seconds(values), origin=0.0))
+        stage = span.stage if span.track == "gpu" else span.from_stage
+        assert stage is not None
+        spans[span.pipeline * shape.stages + stage].append(code_of(in_seconds(span), origin=0.0))
     return {
         "dcs": [{"name": name} for name in shape.dcs],
         "lanes": lanes(shape, []),
@@ -68,14 +68,6 @@ def engine_option(option: dict[str, Any]) -> Option:
     """An option as kept, as the engine's own."""
     values = {name: option[name] for name in Option.__slots__ if name in option}
     return Option(**{**values, "partitions": tuple(Partition(**part) for part in option["partitions"])})
-
-
-def _seconds(span: dict[str, Any]) -> dict[str, Any]:
-    """A span of a scenario in milliseconds, in seconds."""
-    return {
-        **span,
-        **{name: span[name] / 1e3 for name in ("start", "end", "arrives") if span.get(name) is not None},
-    }
 
 
 def stages_table(option: dict[str, Any] | None, cell: SimulationResult | None) -> Figures:

@@ -8,7 +8,7 @@ from typing import Any
 from django.http import Http404, HttpRequest
 
 from engine.inputs import parse
-from engine.job.codes import code_of
+from engine.job.codes import code_of, in_seconds
 from engine.job.shape import lanes, shape_of
 from engine.plan.cell import scenario_of
 from engine.plan.request import PlanRequest
@@ -195,13 +195,10 @@ def drawn_timeline(computation: Computation, row: dict[str, Any]) -> dict[str, A
     )
     coded: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}
     for span in spans:
-        values = span.as_dict()
-        stage = values["stage"] if span.track == "gpu" else values["from_stage"]
-        # A slot is drawn as a millisecond; codes are made from seconds.
-        for name in ("start", "end", "arrives"):
-            if name in values:
-                values[name] /= 1e3
-        coded[span.pipeline * shape.stages + stage].append(code_of(values, origin=0.0))
+        stage = span.stage if span.track == "gpu" else span.from_stage
+        assert stage is not None
+        # A slot is drawn as a millisecond.
+        coded[span.pipeline * shape.stages + stage].append(code_of(in_seconds(span), origin=0.0))
     dcs = shape.dcs_of_pipeline[0]
     crossed = dict.fromkeys(
         (dcs[span.from_stage or 0], dcs[span.to_stage or 0]) for span in spans if span.track == "wan"

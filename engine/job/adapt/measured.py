@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from engine.inputs import parse
+from engine.job.events import incidents
 from engine.job.job import TrainJob
 from engine.schedule.ir import NO_OP, OpKind, Schedule, Sharing
 from engine.schedule.scenario import Scenario
@@ -98,9 +99,9 @@ def scenario_as_measured(job: TrainJob, sharing: Sharing, factors: Measured) -> 
     return parse(Scenario, {**values, "wan": wan or values["wan"]})
 
 
-def as_rows(times: Measured) -> list[list[Any]]:
+def as_rows(times: Measured) -> tuple[tuple[Any, ...], ...]:
     """Times by quantity as JSON has them: rows of a quantity's name and milliseconds."""
-    return [[*name, round(ms, 6)] for name, ms in times.items()]
+    return tuple((*name, round(ms, 6)) for name, ms in times.items())
 
 
 def of_rows(rows: Iterable[Any]) -> dict[Quantity, float]:
@@ -124,10 +125,10 @@ class Deviation:
     planned_ms: float
     measured_ms: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON: {what, at, planned_ms, measured_ms}; what: F, R, B, W or link; at: its stage or stages."""
+    def reported(self) -> incidents.Deviation:
+        """As an `adapted` event has it."""
         what, *at = self.quantity
-        return {
-            "what": what, "at": at, "planned_ms": round(self.planned_ms, 3),
-            "measured_ms": round(self.measured_ms, 3),
-        }  # fmt: skip
+        return incidents.Deviation(
+            what=incidents.TimedWork(what), at=tuple(at), planned_ms=round(self.planned_ms, 3),
+            measured_ms=round(self.measured_ms, 3),
+        )  # fmt: skip

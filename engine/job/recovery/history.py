@@ -9,9 +9,10 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+from engine.job.events.base import Report
+from engine.job.events.training import Checkpoint, CheckpointState, Step, Validation
 from engine.job.recovery.plan import Saved
 
-Event = dict[str, Any]
 ENTRIES = 16  # of the board; a rank goes on only once the totals of the step before last are there
 _ENTRY = struct.Struct("<qddd")  # iteration + 1, loss, norm, Unix time
 
@@ -38,21 +39,21 @@ class History:
     def __init__(self) -> None:
         self.board = Board()
         self.losses: dict[int, tuple[float, float]] = {}
-        self.validation: dict[int, Event] = {}
+        self.validation: dict[int, dict[str, Any]] = {}
         self.saved: Saved | None = None
         self.ended: dict[int, float] = {}  # Unix time at which the last iterations ended
 
-    def takes(self, event: Event) -> bool:
+    def takes(self, event: Report) -> bool:
         """Take note of an event; returns whether it is news."""
-        kind = event["kind"]
-        if kind == "step":
-            return self._takes_step(event["iteration"], event["loss"], event["grad_norm"], event["t"])
-        if kind == "validation":
-            news = event["step"] not in self.validation
-            self.validation.setdefault(event["step"], {"step": event["step"], "loss": event["loss"]})
-            return news
-        if kind == "checkpoint" and event["state"] == "saved":
-            self.saved = Saved(step=event["step"], where=event["where"])
+        match event:
+            case Step(loss=float(loss), grad_norm=float(norm)):
+                return self._takes_step(event.iteration, loss, norm, event.t)
+            case Validation(step=step):
+                news = step not in self.validation
+                self.validation.setdefault(step, {"step": step, "loss": event.loss})
+                return news
+            case Checkpoint(state=CheckpointState.SAVED):
+                self.saved = Saved(step=event.step, where=event.where)
         return True
 
     def unheard(self) -> list[tuple[int, float, float, float]]:

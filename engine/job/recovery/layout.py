@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engine.job.events.incidents import Cut, SmallerLayout
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.predict import predict
@@ -28,28 +29,22 @@ class Layout:
 
 
 def change(before: LaunchSpec, now: LaunchSpec, why: str) -> dict[str, Any]:
-    """The part of a `recovery` event about a change to a smaller layout.
-
-    left : ranks that are in it no more. iteration_s : of an iteration as predicted, with it and before.
-    job : its document. seats : pipeline and stage of each rank that is in it.
-    dcs_of_rank : by rank that is in it, the data centre of each stage of its pipeline.
-    """
+    """The fields of a `recovery` event about a change to a smaller layout: `left` and `layout`."""
     has = {a.rank for a in now.ranks}
+    layout = SmallerLayout(
+        why=why, **_cut(now), before=Cut(**_cut(before)),
+        job=now.job.model_dump(mode="json", exclude_none=True),
+        seats={str(a.rank): (a.pipeline, a.stage) for a in now.ranks},
+        dcs_of_rank={str(a.rank): tuple(now.job.dcs_of_pipeline[a.pipeline]) for a in now.ranks},
+    )  # fmt: skip
+    return {"left": tuple(a.rank for a in before.ranks if a.rank not in has), "layout": layout}
+
+
+def _cut(spec: LaunchSpec) -> dict[str, Any]:
     return {
-        "left": [a.rank for a in before.ranks if a.rank not in has],
-        "layout": {
-            "why": why, "pipelines": now.job.pipelines, "stages": now.job.stages,
-            "microbatches": now.job.microbatches_of_step, "gpus": len(now.ranks),
-            "iteration_s": predict(now.job).iteration_s,
-            "job": now.job.model_dump(mode="json", exclude_none=True),
-            "seats": {str(a.rank): [a.pipeline, a.stage] for a in now.ranks},
-            "dcs_of_rank": {str(a.rank): list(now.job.dcs_of_pipeline[a.pipeline]) for a in now.ranks},
-            "before": {
-                "pipelines": before.job.pipelines, "stages": before.job.stages,
-                "microbatches": before.job.microbatches_of_step, "gpus": len(before.ranks),
-                "iteration_s": predict(before.job).iteration_s,
-            },
-        },
+        "pipelines": spec.job.pipelines, "stages": spec.job.stages,
+        "microbatches": spec.job.microbatches_of_step, "gpus": len(spec.ranks),
+        "iteration_s": predict(spec.job).iteration_s,
     }  # fmt: skip
 
 

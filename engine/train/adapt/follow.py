@@ -18,6 +18,8 @@ from engine.errors import InputError
 from engine.job.adapt.judge import Judge, Verdict
 from engine.job.adapt.measured import as_rows, planned, slowest, summary
 from engine.job.adapt.replan import Replanned, replan
+from engine.job.events.base import Say
+from engine.job.events.incidents import Adapted
 from engine.job.job import TrainJob
 from engine.schedule import Schedule
 from engine.schedule.text import parse_schedule
@@ -94,7 +96,7 @@ class Leader(Follower):
 
     def __init__(
         self, store: Store, *, rank: int, ranks: Sequence[int], job: TrainJob, schedule: Schedule,
-        say: Callable[[dict[str, Any]], None],
+        say: Say,
     ) -> None:  # fmt: skip
         super().__init__(store, rank=rank)
         assert job.adapt is not None
@@ -179,20 +181,20 @@ class Leader(Follower):
 
     def _tell(self, iteration: int, found: Replanned) -> None:
         assert self._verdict is not None
-        event = {
-            "iteration": iteration, "replanned": found.schedule is not None, "policy": found.policy,
-            "deviations": [deviation.as_dict() for deviation in self._verdict.deviations],
-            "planned_s": round(found.planned_s, 6), "before_s": round(found.before_s, 6),
-            "after_s": round(found.after_s, 6), "t": time.time(),
-            "schedule": str(found.schedule or self._schedule), "times": as_rows(found.expected),
-        }  # fmt: skip
-        self._told.append(event)
+        event = Adapted(
+            rank=self._rank, iteration=iteration, replanned=found.schedule is not None, policy=found.policy,
+            deviations=tuple(deviation.reported() for deviation in self._verdict.deviations),
+            planned_s=round(found.planned_s, 6), before_s=round(found.before_s, 6),
+            after_s=round(found.after_s, 6), schedule=str(found.schedule or self._schedule),
+            times=as_rows(found.expected), t=time.time(),
+        )  # fmt: skip
+        self._told.append(event.model_dump(mode="json", exclude={"kind", "rank"}))
         log.info(
             "Measured times differ from the plan: %s from iteration %s, %.3f s an iteration planned.",
             f"new schedule ({found.policy})" if found.schedule else "the schedule stays", f"{iteration:,}",
             found.planned_s,
         )  # fmt: skip
-        self._say({"kind": "adapted", "rank": self._rank, **event})
+        self._say(event)
 
 
 def _report_key(iteration: int, rank: int) -> str:

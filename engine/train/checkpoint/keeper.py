@@ -1,7 +1,7 @@
 """One rank's checkpoints: the one that it resumes from, and those that it saves."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from engine.job.checkpoint.manifest import (
     resumed,
 )
 from engine.job.checkpoint.place import open_place
+from engine.job.events.base import Say
 from engine.job.fields import CheckpointSettings
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.nn.one_rank import ONE_RANK, OneRank
@@ -41,7 +42,7 @@ class Keeper:
 
     def __init__(
         self, spec: LaunchSpec, me: RankAssignment, store: Store, corpus: Corpus, *,
-        layers: Mapping[int, nn.Module], optimizer: Optimizer, say: Callable[[dict[str, Any]], None],
+        layers: Mapping[int, nn.Module], optimizer: Optimizer, say: Say,
         tp: OneRank = ONE_RANK,
     ) -> None:  # fmt: skip
         self._spec, self._me, self._job, self._store = spec, me, spec.job, store
@@ -101,9 +102,7 @@ class Keeper:
         where = json.loads(self._store.get(RESUMED))
         return find(where) if where else None
 
-    def _new_saver(
-        self, settings: CheckpointSettings, say: Callable[[dict[str, Any]], None], found: Checkpoint | None
-    ) -> Saver:
+    def _new_saver(self, settings: CheckpointSettings, say: Say, found: Checkpoint | None) -> Saver:
         path = self._job.model.tokenizer
         if path and self._leads:
             self._tokenizer = Path(path).read_bytes()

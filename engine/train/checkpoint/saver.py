@@ -20,6 +20,9 @@ from torch import Tensor
 from engine.errors import InputError
 from engine.job.checkpoint.manifest import Checkpoint, LayerFile, Manifest, name_of
 from engine.job.checkpoint.place import MANIFEST, Place
+from engine.job.events.base import Say
+from engine.job.events.training import Checkpoint as CheckpointEvent
+from engine.job.events.training import CheckpointState
 from engine.job.fields import CheckpointSettings
 from engine.train.checkpoint.layers import to_bytes
 
@@ -71,7 +74,7 @@ class Saver:
 
     def __init__(
         self, terms: Terms, store: Store, *, rank: int, copies: Callable[[], Copies],
-        say: Callable[[dict[str, Any]], None], after: float = 0.0,
+        say: Say, after: float = 0.0,
     ) -> None:  # fmt: skip
         self._terms, self._store, self._rank, self._copies, self._say = terms, store, rank, copies, say
         self._leads = rank == terms.leader
@@ -169,13 +172,13 @@ class Saver:
         except Exception as error:
             self.failed += 1
             self._discard(name)
-            self._announce(step, "failed", name, detail=_reason(error))
+            self._announce(step, CheckpointState.FAILED, name, detail=_reason(error))
             return
         self._latest, self.last_step = manifest.saved_at, step
         self.saved += 1
         self._announce(
-            step, "saved", name, bytes=manifest.total_bytes, seconds=round(time.time() - began, 6),
-            detail=self._prune(name, manifest),
+            step, CheckpointState.SAVED, name, bytes=manifest.total_bytes,
+            seconds=round(max(0.0, time.time() - began), 6), detail=self._prune(name, manifest),
         )  # fmt: skip
 
     def _heard(self, key: str) -> dict[str, Any]:
@@ -231,18 +234,20 @@ class Saver:
         try:
             self._terms.place.discard(name)
         except Exception as error:
-            self._announce(0, "failed", name, detail=f"an incomplete checkpoint remains: {_reason(error)}")
+            self._announce(
+                0,
+                CheckpointState.FAILED,
+                name,
+                detail=f"an incomplete checkpoint remains: {_reason(error)}",
+            )
 
-    def _announce(self, step: int, state: str, name: str, **more: Any) -> None:
+    def _announce(self, step: int, state: CheckpointState, name: str, **more: Any) -> None:
         where = f"{self._terms.place.where.rstrip('/')}/{name}"
         detail = f" ({more['detail']})" if more.get("detail") else ""
         log.info("Checkpoint after iteration %s %s: %s%s.", f"{step:,}", state, where, detail)
         self._say(
-            {
-                "kind": "checkpoint", "rank": self._rank, "step": step, "state": state, "where": where,
-                **more, "t": time.time(),
-            }
-        )  # fmt: skip
+            CheckpointEvent(rank=self._rank, step=step, state=state, where=where, **more, t=time.time())
+        )
 
 
 class Helper:

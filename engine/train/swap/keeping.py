@@ -4,13 +4,13 @@ Which one is the tracker's word at every step: the lowest that is there. What it
 as a pipeline's, so a run may resume from the other strategy's.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from torch.distributed import HashStore
 
 from engine.job.checkpoint.manifest import resumed
+from engine.job.events.base import Say
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.train.checkpoint.keeper import Keeper
 from engine.train.checkpoint.layers import load_into
@@ -23,7 +23,7 @@ class SwapKeeper:
 
     def __init__(
         self, spec: LaunchSpec, me: RankAssignment, corpus: Corpus, model: HostModel, *,
-        say: Callable[[dict[str, Any]], None],
+        say: Say,
     ) -> None:  # fmt: skip
         self._spec, self._me, self._corpus, self._model, self._say = spec, me, corpus, model, say
         self._saves: Keeper | None = None

@@ -13,13 +13,16 @@ import math
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.control.identity import identity_of
 from engine.control.selector_driver import Connection, Listener
+from engine.job.events.base import Say
+from engine.job.events.training import Batch, Boundary, Workers
 from engine.job.launch import LaunchSpec
+from engine.job.losses import step_event
 from engine.train.swap.ledger import Ledger
 from engine.train.swap.messages import (
     FROM_WORKER,
@@ -87,7 +90,7 @@ class Tracker:
 
     def __init__(
         self, spec: LaunchSpec, listener: socket.socket, selector: selectors.BaseSelector, *,
-        say: Callable[[dict[str, Any]], None], start: Callable[[int], None], asked: Flag,
+        say: Say, start: Callable[[int], None], asked: Flag,
     ) -> None:  # fmt: skip
         assert spec.job.swap is not None
         self._spec, self._job, self._swap = spec, spec.job, spec.job.swap
@@ -343,7 +346,7 @@ class Tracker:
         if self._last:
             if self._step < self._job.steps:
                 rank = self._spec.first_rank
-                self._say({"kind": "boundary", "rank": rank, "iteration": self._step - 1, "t": time.time()})
+                self._say(Boundary(rank=rank, iteration=self._step - 1, t=time.time()))
             self._end()
             return
         for index, joins in enumerate(self._swap.joins):
@@ -392,26 +395,18 @@ class Tracker:
     # Events.
 
     def _say_step(self, loss: float, grad_norm: float) -> None:
-        rate = self._job.lr_schedule.rate(self._job.lr, self._step, self._job.steps)
-        self._say(
-            {
-                "kind": "step", "iteration": self._step, "loss": loss, "grad_norm": grad_norm,
-                "learning_rate": rate, "tokens": self._job.tokens_per_step, "t": time.time(),
-            }
-        )  # fmt: skip
+        self._say(step_event(self._job, self._step, loss, grad_norm, time.time()))
 
     def _say_batch(self) -> None:
-        units = {str(rank): list(units) for rank, units in self._ledger.brought().items()}
-        redone = self._ledger.redone
-        self._say(
-            {"kind": "batch", "iteration": self._step, "units": units, "redone": redone, "t": time.time()}
-        )
+        units = {str(rank): tuple(units) for rank, units in self._ledger.brought().items()}
+        self._say(Batch(iteration=self._step, units=units, redone=self._ledger.redone, t=time.time()))
 
-    def _note_change(self, **who: list[int]) -> None:
-        change = {
-            "step": self._step,
-            "workers": sorted(self._members),
-            **{name: ranks for name, ranks in who.items() if ranks},
-        }
-        self.changes.append(change)
-        self._say({"kind": "workers", **change, "t": time.time()})
+    def _note_change(
+        self, *, joined: Iterable[int] = (), left: Iterable[int] = (), lost: Iterable[int] = ()
+    ) -> None:
+        event = Workers(
+            step=self._step, workers=tuple(sorted(self._members)), joined=tuple(joined) or None,
+            left=tuple(left) or None, lost=tuple(lost) or None, t=time.time(),
+        )  # fmt: skip
+        self.changes.append(event.model_dump(mode="json", exclude={"kind", "t"}))
+        self._say(event)

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.job.events import EventWriter
+from engine.job.event_writer import EventWriter
+from engine.job.events.training import Rank, RankState
 from engine.job.losses import Losses
 from engine.nn.device import CpuDevice, CudaDevice, Device, EmulatedDevice
 from engine.train.log_lines import FIRST_RANK_EVERY_S, OTHER_RANKS_EVERY_S, ProgressLog, log_start
@@ -108,7 +109,7 @@ class Training:
             self._spec, self._me, part=f"swap worker, {len(self._plan.subs)} sub-models", peers=(),
             layers=list(layers), parameters=self._model.flat.numel(), device=device,
         )  # fmt: skip
-        self._state("ready")
+        self._state(RankState.READY)
 
     def run(self) -> None:
         """Serve the tracker until it says that this worker is done."""
@@ -213,7 +214,7 @@ class Training:
             return
         if self._begun is None:
             self._startup_s = time.time() - self._start.began
-            self._state("running")
+            self._state(RankState.RUNNING)
         self._begun = self._step = step
         self._recorder.begin(step)
 
@@ -280,13 +281,8 @@ class Training:
             "startup_s": round(self._startup_s, 3),
         }
 
-    def _state(self, state: str) -> None:
-        self._events.put(
-            {
-                "kind": "rank", "rank": self._me.rank, "state": state, "detail": "", "exit_code": None,
-                "pid": os.getpid(), "t": time.time(),
-            }
-        )  # fmt: skip
+    def _state(self, state: RankState) -> None:
+        self._events.put(Rank(rank=self._me.rank, state=state, pid=os.getpid(), t=time.time()))
 
 
 def train(start: Start, die: Callable[[BaseException], NoReturn]) -> NoReturn:

@@ -15,6 +15,7 @@ from engine.job.job import TrainJob
 from engine.job.launch import Disturbance, single_machine
 from engine.prefill.desk import Ask, Done, Refused, Token, Withdraw
 from engine.run.launcher import RankGroup
+from tests.events import as_dicts
 from tests.runtime.jobs import job
 from tests.waiting import LIMIT_S
 
@@ -47,7 +48,7 @@ class LiveRun:
         of = live_job(folder, **changes)
         self.events: list[dict[str, Any]] = []
         self.spec = single_machine(of, run="live", log_dir=str(log_dir), disturbance=disturbance)
-        self.group = RankGroup(self.spec, self.events.append)
+        self.group = RankGroup(self.spec, as_dicts(self.events))
         self.group.start()
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from engine.job.launch import single_machine
 from engine.prefill.desk import Accepted, Done, Failed, Refused, Token, Turn
 from engine.run.launcher import RankGroup
 from engine.run.tiny import CONTEXT, write_tiny
+from tests.events import as_dicts
 from tests.ports import free_port
 from tests.runtime.jobs import Run, job
 from tests.runtime.prefill.live import Gateway, LiveRun, live_job, prefill
@@ -211,7 +212,7 @@ def test_two_nodes_have_a_desk_each_on_ports_of_their_ranges(folder: Path, tmp_p
     groups = {
         name: RankGroup(
             dataclasses.replace(spec, local=local, ports=ports, log_dir=str(tmp_path / name)),
-            run.events.append,
+            as_dicts(run.events),
         )
         for name, (local, ports) in shares.items()
     }

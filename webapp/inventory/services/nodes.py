@@ -8,10 +8,10 @@ from typing import Any
 from django.db import models, transaction
 from django.utils import timezone
 
+from engine.job.events.node import Heartbeat
 from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.common.reported import number
 from webapp.inventory.models import Node
 from webapp.inventory.services.broker import drop_broker_user, node_broker_url, set_broker_user
 
@@ -79,50 +79,25 @@ def revoke_node(actor: Any, node: Node) -> None:
     drop_broker_user(node)
 
 
-def record_heartbeat(
-    name: str, seen: Any, *, gpus: Any, device: Any, version: Any, ranks: Any, clock: Any = None,
-    hardware: Any = None,
-) -> None:  # fmt: skip
+def record_heartbeat(name: str, seen: Any, beat: Heartbeat) -> None:
     """Keep what the agent of node `name` says of itself; `seen` is when the broker received it.
 
     A heartbeat that is older than the last one, or of a node whose credentials were revoked, changes nothing.
     No audit row: nobody decided anything.
     """
     newer = models.Q(last_seen__isnull=True) | models.Q(last_seen__lt=seen)
-    offset_ms, rtt_ms = _clock(clock)
     values: dict[str, Any] = {
         "last_seen": seen,
-        "seen_gpus": gpus if isinstance(gpus, int) and 0 <= gpus <= 1024 else None,
-        "seen_device": str(device or "")[:10],
-        "version": str(version or "")[:40],
-        "clock_offset_ms": offset_ms,
-        "clock_rtt_ms": rtt_ms,
-        "seen_ranks": _seen_ranks(ranks),
+        "seen_gpus": beat.gpus,
+        "seen_device": beat.device[:10],
+        "version": beat.version[:40],
+        "clock_offset_ms": beat.clock.offset_ms if beat.clock else None,
+        "clock_rtt_ms": beat.clock.rtt_ms if beat.clock else None,
+        "seen_ranks": [rank.model_dump(mode="json") for rank in beat.ranks],
     }
-    if checked := checked_hardware(hardware):
+    if checked := checked_hardware(beat.hardware):
         values["seen_hardware"] = checked
     Node.objects.filter(newer, name=name).exclude(acl_sha256="").update(**values)
-
-
-def _seen_ranks(ranks: Any) -> list[dict[str, Any]]:
-    """The ranks that an agent reports, as far as they have the shape: run, generation, rank, state, pid."""
-    return [
-        rank
-        for rank in (ranks if isinstance(ranks, list) else [])
-        if isinstance(rank, dict)
-        and isinstance(rank.get("run"), str | int)
-        and all(isinstance(rank.get(name), int) for name in ("generation", "rank"))
-    ][:1024]
-
-
-def _clock(clock: Any) -> tuple[float | None, float | None]:
-    """Offset and round trip in ms, where both are numbers that can be true."""
-    if not isinstance(clock, dict):
-        return None, None
-    offset_ms, rtt_ms = (number(clock.get(name)) for name in ("offset_ms", "rtt_ms"))
-    if offset_ms is None or rtt_ms is None or not 0 <= rtt_ms < 1e6:
-        return None, None
-    return offset_ms, rtt_ms
 
 
 def checked_hardware(found: Any) -> dict[str, Any]:

@@ -3,16 +3,16 @@
 import secrets
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import models, transaction
 from django.utils import timezone
 
 from engine.errors import InputError
+from engine.job.events.node import PeerAnswer, Probe
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.common.reported import number
 from webapp.inventory.dispatch import BrokerDown, Send, send_task
 from webapp.inventory.models import DataCenter, Node, NodeProbe, WanLink
 from webapp.inventory.models.node import NodeState
@@ -80,20 +80,17 @@ def _ask(probe: str, pairs: list[tuple[Node, Node]], nodes: dict[int, Node], sen
 
 
 @transaction.atomic
-def record_probe(name: str, event: Mapping[str, Any]) -> int:
+def record_probe(name: str, event: Probe) -> int:
     """Keep what the agent of node `name` found out; returns how many rows it answers.
 
     Only what was asked of that node, and not answered yet, is taken. The round trip between data centres goes
     into the history of their link, as one way's half. No audit row: nobody decided anything.
     """
     asked = NodeProbe.objects.select_for_update(of=("self",)).select_related("source__dc", "target__dc")
-    waiting = {
-        row.target.name: row for row in asked.filter(probe=event.get("probe"), source__name=name, ok=None)
-    }
+    waiting = {row.target.name: row for row in asked.filter(probe=event.probe, source__name=name, ok=None)}
     answered = []
-    results = event.get("results")
-    for result in results if isinstance(results, list) else ():
-        row = waiting.pop(str(result.get("node")), None) if isinstance(result, dict) else None
+    for result in event.results:
+        row = waiting.pop(result.node, None)
         if row is not None:
             _take(row, result)
             answered.append(row)
@@ -103,12 +100,11 @@ def record_probe(name: str, event: Mapping[str, Any]) -> int:
     return len(answered)
 
 
-def _take(row: NodeProbe, result: Mapping[str, Any]) -> None:
-    rtt_ms, offset_ms = number(result.get("rtt_ms")), number(result.get("offset_ms"))
+def _take(row: NodeProbe, result: PeerAnswer) -> None:
     row.at = timezone.now()
-    row.ok = result.get("ok") is True and rtt_ms is not None and rtt_ms >= 0
-    row.rtt_ms, row.offset_ms = (rtt_ms, offset_ms) if row.ok else (None, None)
-    row.error = "" if row.ok else str(result.get("error") or "The node gave no reason.")[:200]
+    row.ok = result.ok and result.rtt_ms is not None
+    row.rtt_ms, row.offset_ms = (result.rtt_ms, result.offset_ms) if row.ok else (None, None)
+    row.error = "" if row.ok else (result.error or "The node gave no reason.")[:200]
 
 
 def _measure_links(rows: list[NodeProbe]) -> None:

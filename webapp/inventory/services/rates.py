@@ -1,7 +1,7 @@
 """The rate of a link: measured by one node of each end when somebody asks, kept in the link's history."""
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import transaction
@@ -9,9 +9,9 @@ from django.utils import timezone
 
 from engine.cluster import tcp
 from engine.errors import InputError
+from engine.job.events.node import LinkRate, Rates
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.common.reported import number
 from webapp.inventory.dispatch import BrokerDown, Send, send_task
 from webapp.inventory.models import Device, LinkTrial, Node, WanLink
 from webapp.inventory.services.links import record_measurement
@@ -21,6 +21,7 @@ COUNTS = (1, 2, 4, 8, 16, 32)  # TCP connections; it ends where more give no mor
 SECONDS = 1.0  # of sending, with each
 PATIENCE_S = 10.0
 KEPT = 20  # trials per link
+LEAST_GBPS = 0.001
 
 
 @transaction.atomic
@@ -96,23 +97,22 @@ def _ask(trial: LinkTrial, send: Send | None) -> None:
 
 
 @transaction.atomic
-def record_rates(name: str, event: Mapping[str, Any]) -> bool:
+def record_rates(name: str, event: Rates) -> bool:
     """Keep what node `name` measured; returns whether it was asked and had not answered yet.
 
     Each rate becomes a row of the link's history, the best one with the latency (half the round trip). No
     audit row: nobody decided anything.
     """
     asked = LinkTrial.objects.select_for_update(of=("self",)).select_related("link__a__team")
-    trial = asked.filter(trial=event.get("trial"), source__name=name, at=None).first()
+    trial = asked.filter(trial=event.trial, source__name=name, at=None).first()
     if trial is None:
         return False
-    rates = _rates(event.get("rates"))
-    rtt_ms = number(event.get("rtt_ms"))
+    rates = _rates(event.rates)
     trial.at = timezone.now()
-    if event.get("error") or not rates or rtt_ms is None or rtt_ms < 0:
-        trial.error = str(event.get("error") or "The node gave no reason.")[:300]
+    if event.error or not rates or event.rtt_ms is None:
+        trial.error = (event.error or "The node gave no reason.")[:300]
     else:
-        trial.rates, trial.rtt_ms = rates, rtt_ms
+        trial.rates, trial.rtt_ms = rates, event.rtt_ms
         _into_history(trial)
     trial.save()
     kept = trial.link.trials.values_list("pk", flat=True)[:KEPT]
@@ -129,14 +129,8 @@ def _into_history(trial: LinkTrial) -> None:
         )  # fmt: skip
 
 
-def _rates(found: Any) -> list[dict[str, Any]]:
-    """The rates in an event, as far as they can be true; none where one cannot."""
-    rows = found if isinstance(found, Iterable) and not isinstance(found, str | Mapping) else ()
-    rates = []
-    for row in rows:
-        gbps = number(row.get("gbps")) if isinstance(row, dict) else None
-        connections = row.get("connections") if isinstance(row, dict) else None
-        if gbps is None or not 0.001 <= gbps <= 1e5 or connections not in COUNTS:
-            return []
-        rates.append({"connections": connections, "gbps": gbps})
-    return rates
+def _rates(found: Iterable[LinkRate]) -> list[dict[str, Any]]:
+    """The rates in an event; none where one cannot be true."""
+    rates = [rate.model_dump() for rate in found]
+    sound = all(rate["gbps"] >= LEAST_GBPS and rate["connections"] in COUNTS for rate in rates)
+    return rates if sound else []

@@ -1,11 +1,11 @@
 """Runs that re-plan while they run: the reports of their first rank."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from django.db import transaction
 
 from engine.job.adapt.told import described
+from engine.job.events.incidents import Adapted
 from webapp.jobs import disturbances, notify
 from webapp.jobs.models import MarkLevel, Run, RunEvent
 from webapp.jobs.prediction import adapted_payload, present_job
@@ -14,16 +14,16 @@ from webapp.jobs.services.status import add_mark
 
 
 @transaction.atomic
-def record_adapted(run: Run, event: dict[str, Any]) -> bool:
+def record_adapted(run: Run, event: Adapted) -> bool:
     """Take in an `adapted` event of `run`: a mark, and another prediction; whether it was news."""
-    at = datetime.fromtimestamp(float(event["t"]), UTC)
+    at = datetime.fromtimestamp(event.t, UTC)
     text = described(event)[:600]
     if RunEvent.objects.filter(run=run, at=at, text=text).exists():
         return False
     at_present = present_job(run)
-    if at_present is not None and "schedule" in event:  # which an agent of before 2026-11-25 does not say
+    if at_present is not None and event.schedule is not None and event.times is not None:
         document, seats = at_present
-        record_prediction(run, int(event["iteration"]), adapted_payload(document, event, seats=seats))
+        record_prediction(run, event.iteration, adapted_payload(document, event, seats=seats))
     add_mark(run, MarkLevel.WARN, text, at, cost=disturbances.adaptation(event))
     notify.run_changed(run.pk)
     return True

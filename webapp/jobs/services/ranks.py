@@ -6,6 +6,8 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from engine.job.events.training import Rank
+from engine.job.events.training import RankState as Reported
 from engine.job.launch import EXIT_PEER_LOST
 from webapp.inventory.models import Node
 from webapp.jobs import notify
@@ -27,29 +29,28 @@ from webapp.jobs.services.status import add_mark, finish_stopped, lock, set_stat
 
 
 @transaction.atomic
-def record_rank_event(run: Run, event: dict[str, Any]) -> bool:
+def record_rank_event(run: Run, event: Rank) -> bool:
     """Take in one `rank` event of `run`; returns whether it was news.
 
     A repeated event, one of a rank that is over and one that would go back in time change nothing. A rank
     that is gone with its host or agent is started again where its job recovers.
     """
-    rank = RankState.objects.select_for_update().filter(run=run, rank=event["rank"]).first()
-    new = event.get("state")
+    rank = RankState.objects.select_for_update().filter(run=run, rank=event.rank).first()
     if (
         rank is None
-        or new not in RANK_ORDER
+        or event.state is Reported.LEFT
         or rank.state in RANK_OVER
-        or int(event.get("start") or 1) < rank.start
-        or RANK_ORDER[RankStatus(new)] <= RANK_ORDER[RankStatus(rank.state)]
+        or (event.start or 1) < rank.start
+        or RANK_ORDER[RankStatus(event.state)] <= RANK_ORDER[RankStatus(rank.state)]
     ):
         return False
-    if event.get("gone") and bring_back(run, rank, str(event.get("detail") or "without a reason")):
+    if event.gone and bring_back(run, rank, event.detail or "without a reason"):
         return True
-    rank.state = new
+    rank.state = RankStatus(event.state)
     rank.state_since = timezone.now()
-    rank.detail = str(event.get("detail") or "")[:500]
-    rank.exit_code = event["exit_code"] if isinstance(event.get("exit_code"), int) else None
-    rank.pid = event["pid"] if isinstance(event.get("pid"), int) else rank.pid
+    rank.detail = event.detail[:500]
+    rank.exit_code = event.exit_code
+    rank.pid = rank.pid if event.pid is None else event.pid
     rank.save(update_fields=["state", "state_since", "detail", "exit_code", "pid"])
     _follow(run, rank)
     return True

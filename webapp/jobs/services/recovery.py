@@ -7,6 +7,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from engine.job.events.incidents import Recovery, SmallerLayout
 from engine.job.recovery.told import smaller_layout
 from webapp.inventory.models import silence
 from webapp.jobs import disturbances, notify
@@ -18,40 +19,40 @@ from webapp.jobs.services.status import add_mark, lock
 
 
 @transaction.atomic
-def record_recovery(run: Run, event: dict[str, Any]) -> bool:
+def record_recovery(run: Run, event: Recovery) -> bool:
     """Take in a `recovery` event of `run` as a mark: what failed and what it cost; whether it was news."""
-    at = datetime.fromtimestamp(float(event["t"]), UTC)
-    iteration, noticed = int(event["iteration"]), float(event["detected_s"])
+    at = datetime.fromtimestamp(event.t, UTC)
+    iteration, noticed = event.iteration, event.detected_s
     silence = f" after {noticed:.1f} s of silence" if noticed else ""
     text = (
-        f"Recovered: continues with iteration {iteration + 1:,} {disturbances.FROM[event['from']]}; "
-        f"{float(event['lost_s']):.1f} s were lost. Cause{silence}: {event['detail']}"
+        f"Recovered: continues with iteration {iteration + 1:,} {disturbances.FROM[event.source]}; "
+        f"{event.lost_s:.1f} s were lost. Cause{silence}: {event.detail}"
     )
-    if "layout" in event:
-        text = f"{smaller_layout(event['layout'])} {text}"
+    if event.layout is not None:
+        text = f"{smaller_layout(event.layout)} {text}"
     text = text[:600]
     if RunEvent.objects.filter(run=run, at=at, text=text).exists():
         return False
     add_mark(run, MarkLevel.WARN, text, at, cost=disturbances.recovery(event, done=run.done))
-    if "layout" in event:
-        _cut(run, iteration, event["layout"])
+    if event.layout is not None:
+        _cut(run, iteration, event.layout)
     else:
         predict_as_begun(run, iteration)
     # Out of the run for good: nobody waits for them or starts them again, and their GPUs are free.
-    left = RankState.objects.filter(run=run, rank__in=event.get("left", ())).exclude(state__in=RANK_OVER)
+    left = RankState.objects.filter(run=run, rank__in=event.left or ()).exclude(state__in=RANK_OVER)
     left.update(state=RankStatus.FINISHED, state_since=timezone.now(), detail="The run continued without it.")
     notify.run_changed(run.pk)
     return True
 
 
-def _cut(run: Run, iteration: int, layout: dict[str, Any]) -> None:
+def _cut(run: Run, iteration: int, layout: SmallerLayout) -> None:
     """From `iteration` on `run` goes on in a smaller layout."""
-    ways = {str(int(rank)): [int(dc) for dc in dcs] for rank, dcs in layout["dcs_of_rank"].items()}
+    ways = {rank: list(dcs) for rank, dcs in layout.dcs_of_rank.items()}
     cut: dict[str, Any] = {"iteration": iteration, "dcs_of_rank": ways}
-    if "job" in layout:
-        seats = {str(int(rank)): [int(at) for at in seat] for rank, seat in layout["seats"].items()}
-        record_prediction(run, iteration, predicted_payload(layout["job"], seats=seats))
-        cut |= {"job": layout["job"], "seats": seats}
+    if layout.job is not None and layout.seats is not None:
+        seats = {rank: list(seat) for rank, seat in layout.seats.items()}
+        record_prediction(run, iteration, predicted_payload(layout.job, seats=seats))
+        cut |= {"job": layout.job, "seats": seats}
     run.cuts = [*run.cuts, cut]
     run.save(update_fields=["cuts"])
 

@@ -1,8 +1,8 @@
 """Every change of telemetry: what nodes report is taken in, what is old is forgotten."""
 
 from webapp.live.services.desks import add_up_prefill
-from webapp.live.services.intake import Event, take_in
+from webapp.live.services.intake import take_in
 from webapp.live.services.logs import forget_old_lines
 from webapp.live.services.retention import compact_iterations, forget_old_spans
 
-__all__ = ["Event", "add_up_prefill", "compact_iterations", "forget_old_lines", "forget_old_spans", "take_in"]
+__all__ = ["add_up_prefill", "compact_iterations", "forget_old_lines", "forget_old_spans", "take_in"]

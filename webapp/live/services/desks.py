@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
-from math import isfinite
-from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
 
+from engine.job.events import prefill as events
 from webapp.inventory.models import Node
 from webapp.inventory.selectors import datacenter_name
 from webapp.jobs.models import RankState, Run
@@ -16,13 +15,15 @@ from webapp.live.models import Desk, DeskState, PrefillMinute, PrefillSecond
 from webapp.live.shape import shape_of_run
 
 ANY_HOST = ("", "0.0.0.0", "::")
-MOST_COUNT = 2**31 - 1
-MOST_REASONS = 20
 MINUTE_S = 60
+_REPORTED = (
+    "t", "window_s", "accepted", "refused", "delivered", "failed", "missed", "waiting", "prefill_ms",
+    "waited_ms", "gpus", "guard_ms", "slowdown", "paused",
+)  # fmt: skip
 MOST_AT_ONCE = 20_000  # seconds that one call adds up
 
 
-def record_desk(run: Run, node: str, at: datetime, event: dict[str, Any]) -> Desk | None:
+def record_desk(run: Run, node: str, at: datetime, event: events.Desk) -> Desk | None:
     """Note that a prefill coordinator of `run` was opened or closed; what is older than the last changes
     nothing.
 
@@ -33,27 +34,24 @@ def record_desk(run: Run, node: str, at: datetime, event: dict[str, Any]) -> Des
 
     Raises
     ------
-    KeyError, TypeError, ValueError
-        The event lacks a field, has one of a wrong kind, or speaks for another.
+    ValueError
+        The event speaks for another.
     """
-    dc = _dc_of(run, node, event["dc"])
-    said_at = _number(event["t"])
+    dc = _dc_of(run, node, event.dc)
     values = {
-        "model": _text(event["model"], 128),
-        "host": _host(node, event["host"]),
-        "port": _count(event["port"], 65_535),
-        "rank": _count(event["rank"]),
-        "state": DeskState(event["state"]),
-        "detail": str(event.get("detail") or "")[:300],
-        "said_at": said_at,
+        "model": event.model,
+        "host": _host(node, event.host),
+        "port": event.port,
+        "rank": event.rank,
+        "state": DeskState(event.state),
+        "detail": event.detail[:300],
+        "said_at": event.t,
         "heard_at": at,
     }
-    if not values["model"] or not values["port"]:
-        raise ValueError("a prefill coordinator has a model and a port")
     known = Desk.objects.select_for_update().filter(run=run, dc=dc).first()
     if known is None:
         return Desk.objects.create(run=run, dc_id=dc, **values)
-    if known.said_at > said_at:
+    if known.said_at > event.t:
         return None
     for name, value in values.items():
         setattr(known, name, value)
@@ -61,27 +59,14 @@ def record_desk(run: Run, node: str, at: datetime, event: dict[str, Any]) -> Des
     return known
 
 
-def record_prefill(run: Run, node: str, at: datetime, event: dict[str, Any]) -> PrefillSecond | None:
+def record_prefill(run: Run, node: str, at: datetime, event: events.Prefill) -> PrefillSecond | None:
     """Keep what a prefill coordinator did in the last second; a report again, or one added up already,
     changes nothing.
 
     Raises as `record_desk` does.
     """
-    dc = _dc_of(run, node, event["dc"])
-    slowdown, guard_ms = event.get("slowdown"), event.get("guard_ms")
-    row = PrefillSecond(
-        run=run,
-        dc_id=dc,
-        t=_number(event["t"]),
-        window_s=_number(event["window_s"]),
-        **{name: _count(event[name]) for name in ("accepted", "delivered", "missed", "waiting", "gpus")},
-        **{name: _reasons(event[name]) for name in ("refused", "failed")},
-        prefill_ms=_number(event["prefill_ms"]),
-        waited_ms=_number(event.get("waited_ms", 0.0)),
-        guard_ms=None if guard_ms is None else _number(guard_ms),
-        slowdown=None if slowdown is None else _number(slowdown, least=-1e3),
-        paused=bool(event["paused"]),
-    )
+    dc = _dc_of(run, node, event.dc)
+    row = PrefillSecond(run=run, dc_id=dc, **{name: getattr(event, name) for name in _REPORTED})
     Desk.objects.filter(run=run, dc=dc, heard_at__lt=at).update(heard_at=at)
     if PrefillMinute.objects.filter(run=run, dc=dc, minute=_minute(row.t)).exists():
         return None
@@ -136,12 +121,13 @@ def merged(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return dict(sum(map(Counter, counts), Counter()))
 
 
-def _dc_of(run: Run, node: str, name: Any) -> int:
+def _dc_of(run: Run, node: str, name: str | int) -> int:
     """The id of the data centre that `node`, which has ranks of `run` there, calls `name` (or its index)."""
     if isinstance(name, int):
-        name = shape_of_run(run.pk).dcs[name]
-    if not isinstance(name, str):
-        raise TypeError("dc must be a name or an index")
+        dcs = shape_of_run(run.pk).dcs
+        if name >= len(dcs):
+            raise ValueError(f"the run has no data centre {name}")
+        name = dcs[name]
     own = RankState.objects.filter(run=run, node__name=node, dc__name=datacenter_name(name))
     dc = own.values_list("dc", flat=True).first()
     if dc is None:
@@ -149,7 +135,7 @@ def _dc_of(run: Run, node: str, name: Any) -> int:
     return dc
 
 
-def _host(node: str, host: Any) -> str:
+def _host(node: str, host: str) -> str:
     own = Node.objects.values_list("host", flat=True).get(name=node)
     if host not in (own, *ANY_HOST):
         raise ValueError("a node speaks for its own host")
@@ -158,31 +144,3 @@ def _host(node: str, host: Any) -> str:
 
 def _minute(t: float) -> int:
     return int(t // MINUTE_S)
-
-
-def _number(value: Any, *, least: float = 0.0) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise TypeError("must be a number")
-    if not least <= value < 1e11:
-        raise ValueError("number out of range")
-    return float(value)
-
-
-def _count(value: Any, most: int = MOST_COUNT) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("must be a whole number")
-    if not 0 <= value <= most:
-        raise ValueError("number out of range")
-    return value
-
-
-def _text(value: Any, most: int) -> str:
-    if not isinstance(value, str) or len(value) > most:
-        raise ValueError(f"must be text of at most {most} characters")
-    return value
-
-
-def _reasons(value: Any) -> dict[str, int]:
-    if not isinstance(value, dict) or len(value) > MOST_REASONS:
-        raise ValueError("must be {reason: requests}")
-    return {_text(reason, 40): _count(count) for reason, count in value.items()}

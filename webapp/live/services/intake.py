@@ -11,6 +11,21 @@ from django.db import transaction
 from django.db.models import F
 
 from engine.job.codes import code_of
+from engine.job.events.base import OfRank, OfRun, Report
+from engine.job.events.event import Event
+from engine.job.events.incidents import Adapted, Recovery
+from engine.job.events.node import Heartbeat, Probe, Rates
+from engine.job.events.prefill import Desk, Prefill
+from engine.job.events.training import (
+    Boundary,
+    Checkpoint,
+    Log,
+    Rank,
+    Result,
+    Spans,
+    Step,
+    Validation,
+)
 from engine.job.shape import Shape
 from webapp.inventory.selectors import clock_offsets_s
 from webapp.inventory.services import record_heartbeat, record_probe, record_rates
@@ -23,7 +38,6 @@ from webapp.live.services import desks, logs
 from webapp.live.shape import shape_of_run, training
 
 log = structlog.get_logger(__name__)
-Event = dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,37 +94,37 @@ def _load_runs(intake: Intake, events: list[tuple[str, str, Event]], changed: se
     intake.nodes = {(run, rank): node for run, rank, node in ranks}
 
 
-def _run_id(event: Event) -> int | None:
-    try:
-        run = int(event["run"])
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
-    return run if 0 < run < 2**62 else None
+def _run_id(event: Report) -> int | None:
+    digits = (event.run or "") if isinstance(event, OfRun) else ""
+    return int(digits) if digits.isdecimal() and len(digits) < 19 else None
 
 
-def _run_of(intake: Intake, node: str, event: Event) -> Run | None:
+def _run_of(intake: Intake, node: str, event: OfRun) -> Run | None:
     """The run that `event` speaks of, if `node` may speak for that rank in that generation."""
-    run = intake.runs.get(_run_id(event) or 0)
-    if run is None or event.get("generation") != run.generation:
+    run = _of_generation(intake, event)
+    if run is None:
         return None
-    rank = event.get("rank")
-    if rank is None:
-        return run if node in {name for (pk, _), name in intake.nodes.items() if pk == run.pk} else None
-    return run if isinstance(rank, int) and intake.nodes.get((run.pk, rank)) == node else None
+    if isinstance(event, OfRank):
+        return run if intake.nodes.get((run.pk, event.rank)) == node else None
+    return run if node in {name for (pk, _), name in intake.nodes.items() if pk == run.pk} else None
+
+
+def _of_generation(intake: Intake, event: OfRun) -> Run | None:
+    run = intake.runs.get(_run_id(event) or 0)
+    return run if run is not None and event.generation == run.generation else None
 
 
 def _take_spans(intake: Intake, events: list[tuple[str, str, Event]]) -> None:
     """Spans of all ranks at once: what is known already is looked up in one query."""
-    found: dict[tuple[int, int, int], Event] = {}
+    found: dict[tuple[int, int, int], Spans] = {}
     for node, _, event in events:
-        if event.get("kind") != "spans":
+        if not isinstance(event, Spans):
             continue
         run = _run_of(intake, node, event)
-        iteration, rank = event.get("iteration"), event.get("rank")
-        if run is None or not isinstance(rank, int) or not isinstance(iteration, int) or iteration < 0:
+        if run is None:
             intake.refused += 1
             continue
-        found.setdefault((run.pk, event["iteration"], event["rank"]), event)
+        found.setdefault((run.pk, event.iteration, event.rank), event)
     known = SpanBatch.objects.filter(
         run__in={key[0] for key in found}, iteration__in={key[1] for key in found}
     ).values_list("run_id", "iteration", "rank")
@@ -118,22 +132,22 @@ def _take_spans(intake: Intake, events: list[tuple[str, str, Event]]) -> None:
         _take_batch(intake, intake.runs[key[0]], found[key])
 
 
-def _take_batch(intake: Intake, run: Run, event: Event) -> None:
+def _take_batch(intake: Intake, run: Run, event: Spans) -> None:
     try:
-        ahead = _clock_ahead_s(intake, run, event["rank"])
-        start, end = float(event["start"]) - ahead, float(event["end"]) - ahead
+        ahead = _clock_ahead_s(intake, run, event.rank)
+        start, end = event.start - ahead, event.end - ahead
         if not 0 < start <= end < 1e11:
             raise ValueError(f"start {start}, end {end}")
         epoch = run.epoch if run.epoch is not None else start
-        codes = [code_of(span, origin=epoch + ahead) for span in event["spans"]]
+        codes = [code_of(span, origin=epoch + ahead) for span in event.spans]
         shape = shape_of_run(run.pk)
-        here = training(shape, run, event["iteration"])
-        busy, sync, traffic = usage.of_batch(codes, here[event["rank"]])
+        here = training(shape, run, event.iteration)
+        busy, sync, traffic = usage.of_batch(codes, here[event.rank])
     except (KeyError, TypeError, ValueError, IndexError) as error:
         intake.refused += 1
-        log.warning("spans refused", run=run.pk, rank=event.get("rank"), error=str(error))
+        log.warning("spans refused", run=run.pk, rank=event.rank, error=str(error))
         return
-    stat = _stat(intake, run, event["iteration"])
+    stat = _stat(intake, run, event.iteration)
     if stat.is_compact:
         return  # taken in long ago, and its details forgotten
     if run.epoch is None:
@@ -143,14 +157,14 @@ def _take_batch(intake: Intake, run: Run, event: Event) -> None:
         SpanBatch(
             run=run,
             generation=run.generation,
-            rank=event["rank"],
-            iteration=event["iteration"],
+            rank=event.rank,
+            iteration=event.iteration,
             start=start,
             end=end,
             spans=codes,
         )
     )
-    _roll_up(stat, event["rank"], start, end, busy, sync, traffic)
+    _roll_up(stat, event.rank, start, end, busy, sync, traffic)
     if here.keys() <= {int(rank) for rank in stat.busy_s}:
         _close(stat, shape, here)
     intake.touched.add(run.pk)
@@ -201,131 +215,108 @@ def _stat(intake: Intake, run: Run, iteration: int) -> IterationStat:
     return intake.stats[key]
 
 
-def _take_other(intake: Intake, node: str, entry: str, event: Event) -> None:
-    kind = event.get("kind")
-    if kind == "spans":
-        return
-    if kind == "heartbeat":
-        logs.record_loss(node, event.get("lost"))
-        record_heartbeat(
-            node,
-            _entry_time(entry),
-            gpus=event.get("gpus"),
-            device=event.get("device"),
-            version=event.get("version"),
-            ranks=event.get("ranks"),
-            clock=event.get("clock"),
-            hardware=event.get("hardware"),
-        )
-        return
-    if kind == "probe":
-        record_probe(node, event)
-        return
-    if kind == "rates":
-        record_rates(node, event)
-        return
-    if kind in _DESKS:
-        _take_desk(intake, node, entry, event)
-        return
-    run = _run_of(intake, node, event)
-    taker = _TAKERS.get(str(kind))
-    if run is None or taker is None:
-        intake.refused += 1
-        return
-    try:
-        taker(intake, run, event)
-    except (KeyError, TypeError, ValueError) as error:
-        intake.refused += 1
-        log.warning("event refused", kind=kind, run=run.pk, error=str(error))
+def _take_other(intake: Intake, node: str, entry: str, event: Report) -> None:
+    match event:
+        case Spans():
+            return
+        case Heartbeat():
+            logs.record_loss(node, event.lost)
+            record_heartbeat(node, _entry_time(entry), event)
+        case Probe():
+            record_probe(node, event)
+        case Rates():
+            record_rates(node, event)
+        case Desk() | Prefill():
+            _take_desk(intake, node, entry, event)
+        case OfRun():
+            _take_of_run(intake, node, event)
 
 
-_DESKS = {"desk": desks.record_desk, "prefill": desks.record_prefill}
-
-
-def _take_desk(intake: Intake, node: str, entry: str, event: Event) -> None:
+def _take_desk(intake: Intake, node: str, entry: str, event: Desk | Prefill) -> None:
     """What a prefill coordinator reports.
 
     A process next to the ranks, with its own rank number beyond theirs.
     """
-    run = intake.runs.get(_run_id(event) or 0)
-    if run is None or event.get("generation") != run.generation:
+    run = _of_generation(intake, event)
+    if run is None:
         intake.refused += 1
         return
     try:
-        _DESKS[event["kind"]](run, node, _entry_time(entry), event)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        if isinstance(event, Desk):
+            desks.record_desk(run, node, _entry_time(entry), event)
+        else:
+            desks.record_prefill(run, node, _entry_time(entry), event)
+    except ValueError as error:
+        _refuse(intake, run, event, error)
+
+
+def _take_of_run(intake: Intake, node: str, event: OfRun) -> None:
+    run = _run_of(intake, node, event)
+    if run is None:
         intake.refused += 1
-        log.warning("event refused", kind=event["kind"], run=run.pk, error=str(error))
+        return
+    try:
+        if _taken(intake, run, event):
+            intake.touched.add(run.pk)
+    except ValueError as error:
+        _refuse(intake, run, event, error)
 
 
-def _take_rank(intake: Intake, run: Run, event: Event) -> None:
-    if jobs.record_rank_event(run, event):
-        intake.touched.add(run.pk)
+def _refuse(intake: Intake, run: Run, event: OfRun, error: Exception) -> None:
+    intake.refused += 1
+    log.warning("event refused", event_class=type(event).__name__, run=run.pk, error=str(error))
 
 
-def _take_step(intake: Intake, run: Run, event: Event) -> None:
-    iteration = int(event["iteration"])
-    stat = _stat(intake, run, iteration)
-    for name in ("loss", "grad_norm", "learning_rate"):
-        setattr(stat, name, _finite(event.get(name)))
-    stat.tokens = event.get("tokens") if isinstance(event.get("tokens"), int) else None
-    jobs.record_progress(run, iteration=iteration)
-    intake.touched.add(run.pk)
+def _taken(intake: Intake, run: Run, event: OfRun) -> bool:
+    """Take in one event of a run; returns whether its browsers are to hear of it.
+
+    Raises
+    ------
+    ValueError
+        It cannot be true of this run.
+    """
+    match event:
+        case Rank():
+            return jobs.record_rank_event(run, event)
+        case Step():
+            _take_step(intake, run, event)
+        case Boundary():
+            jobs.record_boundary(run, event.iteration)
+        case Checkpoint():
+            return jobs.record_checkpoint(run, event)
+        case Recovery():
+            return _replanned(intake, run, news=jobs.record_recovery(run, event))
+        case Adapted():
+            return _replanned(intake, run, news=jobs.record_adapted(run, event))
+        case Validation():  # of held-out text, after so many steps: it belongs to the last of them
+            _stat(intake, run, event.step - 1).validation_loss = event.loss
+        case Log():
+            line = logs.line_of(run, event)
+            intake.lines.setdefault((run.pk, line.rank), []).append(line)
+            return False
+        case Result():
+            outcome = event.outcome
+            jobs.record_result(run, {k: v for k, v in outcome.items() if k not in ("losses", "grad_norms")})
+            return False
+        case _:  # of strategy swap: the site shows none
+            intake.refused += 1
+            return False
+    return True
 
 
-def _take_log(intake: Intake, run: Run, event: Event) -> None:
-    line = logs.line_of(run, event)
-    intake.lines.setdefault((run.pk, line.rank), []).append(line)
-
-
-def _take_result(intake: Intake, run: Run, event: Event) -> None:
-    jobs.record_result(
-        run, {key: value for key, value in event.items() if key not in ("losses", "grad_norms")}
-    )
-
-
-def _take_boundary(intake: Intake, run: Run, event: Event) -> None:
-    jobs.record_boundary(run, int(event["iteration"]))
-    intake.touched.add(run.pk)
-
-
-def _take_checkpoint(intake: Intake, run: Run, event: Event) -> None:
-    if jobs.record_checkpoint(run, event):
-        intake.touched.add(run.pk)
-
-
-def _take_adapted(intake: Intake, run: Run, event: Event) -> None:
-    if jobs.record_adapted(run, event):
-        intake.touched.add(run.pk)
+def _replanned(intake: Intake, run: Run, *, news: bool) -> bool:
+    if news:
         intake.replanned.add(run.pk)
+    return news
 
 
-def _take_recovery(intake: Intake, run: Run, event: Event) -> None:
-    if jobs.record_recovery(run, event):
-        intake.touched.add(run.pk)
-        intake.replanned.add(run.pk)
+def _take_step(intake: Intake, run: Run, event: Step) -> None:
+    stat = _stat(intake, run, event.iteration)
+    for name in ("loss", "grad_norm", "learning_rate", "tokens"):
+        setattr(stat, name, getattr(event, name))
+    jobs.record_progress(run, iteration=event.iteration)
 
 
-def _take_validation(intake: Intake, run: Run, event: Event) -> None:
-    """The loss of held-out text, after so many steps, belongs to the last of them."""
-    loss, step = _finite(event["loss"]), int(event["step"])
-    if loss is None or step < 1:
-        raise ValueError(f"loss {event['loss']} after {step} steps")
-    _stat(intake, run, step - 1).validation_loss = loss
-    intake.touched.add(run.pk)
-
-
-_TAKERS = {
-    "rank": _take_rank,
-    "step": _take_step,
-    "boundary": _take_boundary,
-    "checkpoint": _take_checkpoint,
-    "recovery": _take_recovery,
-    "adapted": _take_adapted,
-    "validation": _take_validation,
-    "log": _take_log,
-    "result": _take_result,
-}
 ROLLED_UP = [
     "start",
     "end",
@@ -394,7 +385,3 @@ def _message(intake: Intake, before: Run) -> dict[str, Any]:
 def _entry_time(entry: str) -> datetime:
     """When the broker received a stream entry: the one clock by which all nodes are judged."""
     return datetime.fromtimestamp(int(entry.partition("-")[0]) / 1e3, UTC)
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else None

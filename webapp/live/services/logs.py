@@ -1,14 +1,13 @@
 """Log lines of ranks as rows: written in bulk, floods thinned, the last lines of each rank kept."""
 
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Count
 
+from engine.job.events.training import Log
 from webapp.inventory.models import Node
 from webapp.jobs import notify
 from webapp.jobs.models import MarkLevel, Run
@@ -19,21 +18,18 @@ MOST_IN_A_BATCH = 400  # lines of one rank in one batch (200 ms); of more, the f
 LONGEST_LINE = 4_000
 
 
-def line_of(run: Run, event: Mapping[str, Any]) -> LogLine:
+def line_of(run: Run, event: Log) -> LogLine:
     """The row of one `log` event.
 
     Raises
     ------
-    KeyError, TypeError, ValueError
-        The event lacks a field or has one of a wrong kind.
+    ValueError
+        No agent sent it: it has no `id`, by which lines are kept in order and once.
     """
-    seq, at = event["id"], float(event.get("t") or time.time())
-    if not isinstance(seq, int) or not 0 < seq < 2**62 or not 0 < at < 1e11:
-        raise ValueError(f"id {seq!r}, t {at!r}")
-    # PostgreSQL takes neither NUL nor half a surrogate pair.
-    text = str(event["line"]).rstrip("\r\n").replace("\x00", "\ufffd").encode(errors="replace").decode()
-    when = datetime.fromtimestamp(at, UTC)
-    return LogLine(run=run, rank=int(event["rank"]), seq=seq, at=when, text=text[:LONGEST_LINE])
+    if event.id is None:
+        raise ValueError("id is missing")
+    text, when = event.line.rstrip("\r\n")[:LONGEST_LINE], datetime.fromtimestamp(event.t, UTC)
+    return LogLine(run=run, rank=event.rank, seq=event.id, at=when, text=text)
 
 
 def thinned(lines: Sequence[LogLine], most: int = MOST_IN_A_BATCH) -> list[LogLine]:
@@ -69,13 +65,11 @@ def _in_order(lines: Sequence[LogLine]) -> list[LogLine]:
 
 
 @transaction.atomic
-def record_loss(node_name: str, lost: Any) -> None:
+def record_loss(node_name: str, lost: int) -> None:
     """Tell the runs on a node how many spans and log lines its agent has dropped since it last said so.
 
     `lost` counts from the agent's start, so a smaller number than before is that of a new agent.
     """
-    if not isinstance(lost, int) or not 0 <= lost < 2**62:
-        return
     known = AgentLoss.objects.filter(node__name=node_name).first()
     before = known.lost if known else 0
     if lost == before:

@@ -1,14 +1,14 @@
 """The path of a rank's events to its host: JSON lines on a pipe, written by a separate thread."""
 
-import json
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-Event = dict[str, Any]
+from engine.job.events.base import Report
+
+Made = Report | Callable[[], Report]
 MOST_WAITING = 4096  # events held while the reader is slow; beyond it spans are dropped, and counted
 FLUSH_S = 0.05
 FLUSH_BYTES = 256 * 1024
@@ -22,16 +22,16 @@ class EventWriter:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._queue: queue.Queue[Event | Callable[[], Event] | None] = queue.Queue(MOST_WAITING)
+        self._queue: queue.Queue[Made | None] = queue.Queue(MOST_WAITING)
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._thread.start()
         self.dropped = 0
 
-    def put(self, event: Event | Callable[[], Event]) -> None:
+    def put(self, event: Made) -> None:
         """Queue an event that must arrive; waits where the reader is far behind."""
         self._queue.put(event)
 
-    def offer(self, event: Event | Callable[[], Event]) -> None:
+    def offer(self, event: Made) -> None:
         """Queue an event that may be dropped where the reader is far behind."""
         try:
             self._queue.put_nowait(event)
@@ -61,8 +61,7 @@ class EventWriter:
                 break
             if event is None:
                 return lines, False
-            made = event() if callable(event) else event
-            lines.append(json.dumps(made, separators=(",", ":")).encode() + b"\n")
+            lines.append((event() if callable(event) else event).to_json() + b"\n")
             size += len(lines[-1])
             deadline = min(deadline, time.monotonic() + FLUSH_S)
         return lines, True

@@ -1,0 +1,1 @@
+"""Typed events: what ranks, hosts, prefill coordinators and node agents report."""

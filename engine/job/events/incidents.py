@@ -1,0 +1,148 @@
+"""What a run reports that continued after a failure, or that planned again."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from engine.job.events.base import (
+    Amount,
+    LeftOut,
+    OfRank,
+    Ordinal,
+    Part,
+    Text,
+    Unix,
+    Yes,
+)
+
+# A rank as a key of an object.
+RankKey = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
+
+
+class Source(StrEnum):
+    """Where a run that recovers has its state from."""
+
+    MEMORY = "memory"
+    PEER = "peer"
+    CHECKPOINT = "checkpoint"
+    START = "start"
+
+
+class Failed(StrEnum):
+    """What was lost when a run recovers."""
+
+    RANK = "rank"
+    NODE = "node"
+    LINK = "link"
+    DATACENTER = "datacenter"
+
+
+class TimedWork(StrEnum):
+    """What a plan gives a duration: a kind of op, or a transfer over a link."""
+
+    FORWARD = "F"
+    RECOMPUTE = "R"
+    BACKWARD = "B"
+    WEIGHT = "W"
+    LINK = "link"
+
+
+class Cut(Part):
+    """How a run is cut into pipelines and stages, and what an iteration should take."""
+
+    pipelines: Ordinal
+    stages: Ordinal
+    microbatches: Ordinal
+    """Of one pipeline."""
+    gpus: Ordinal
+    iteration_s: Amount
+    """Predicted, seconds."""
+
+
+class SmallerLayout(Cut):
+    """With what a run continues on fewer nodes."""
+
+    why: Text
+    before: Cut
+    job: LeftOut[dict[str, Any]] = None
+    """Document of the smaller job."""
+    seats: LeftOut[dict[RankKey, tuple[Ordinal, Ordinal]]] = None
+    """Pipeline and stage by rank."""
+    dcs_of_rank: dict[RankKey, tuple[Ordinal, ...]]
+    """By rank, the data centre of each stage of its pipeline."""
+
+
+class Recovery(OfRank):
+    """All ranks run again after a failure."""
+
+    key = ("run", "generation", "life", "t")
+    kind: Literal["recovery"] = "recovery"
+    failed: Failed
+    """What was lost: rank, node, link or datacenter."""
+    detail: Text
+    """How it was noticed, in words."""
+    noticed: Unix
+    """When, Unix seconds."""
+    detected_s: Amount
+    """Silence before, seconds."""
+    source: Source = Field(validation_alias="from", serialization_alias="from")
+    """Where the state is from: memory, peer, checkpoint or start."""
+    iteration: Ordinal
+    """The first to be done again."""
+    lost_s: Amount
+    """From the end of the last iteration that counts until all ranks run again, seconds."""
+    life: Ordinal
+    """Number of the attempt that begins, from 1."""
+    left: LeftOut[tuple[Ordinal, ...]] = None
+    """On fewer nodes: ranks that are out of the run."""
+    layout: LeftOut[SmallerLayout] = None
+    """On fewer nodes: the smaller layout ([recovery](recovery.md#what-is-reported))."""
+    t: Unix
+    """When all ranks run again."""
+
+
+class Deviation(Part):
+    """An op or a transfer that takes longer or shorter than was planned."""
+
+    what: TimedWork
+    at: tuple[Ordinal, ...]
+    """Its stage, or the two stages of a link."""
+    planned_ms: Amount
+    measured_ms: Amount
+
+    @model_validator(mode="after")
+    def _has_its_stages(self) -> Self:
+        if len(self.at) != (2 if self.what is TimedWork.LINK else 1):
+            raise ValueError("at must be one stage, or the two of a link")
+        return self
+
+
+class Adapted(OfRank):
+    """A run compared its plan with what it measured, and planned again."""
+
+    key = ("run", "generation", "t")
+    kind: Literal["adapted"] = "adapted"
+    iteration: Ordinal
+    """The first of the new plan."""
+    replanned: Yes
+    """Whether there is a new schedule."""
+    policy: Text
+    """Policy of the schedule from there on."""
+    deviations: Annotated[tuple[Deviation, ...], Field(min_length=1)]
+    """What deviated: `what` (F, R, B, W or link), `at` (its stage or stages), `planned_ms`, `measured_ms`."""
+    planned_s: Amount
+    """An iteration as it was planned, seconds."""
+    before_s: Amount
+    """With the old schedule and the measured times, seconds."""
+    after_s: Amount
+    """With the schedule from there on and the measured times, seconds."""
+    schedule: LeftOut[str] = None
+    """That schedule as text."""
+    times: LeftOut[tuple[tuple[str | int | float, ...], ...]] = None
+    """The measured times: rows of F, R, B, W or link, its stage or stages, milliseconds."""
+    t: Unix
+    """When."""
+
+
+IncidentEvent = Recovery | Adapted

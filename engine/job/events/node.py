@@ -1,0 +1,103 @@
+"""What the agent of a node reports: of itself, and what single tasks of the site asked it."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from engine.job.events.base import LeftOut, Number, Ordinal, Part, Report, Text, Unix, Yes
+from engine.job.events.training import RankState
+
+
+class NodeRank(Part):
+    """A rank as the agent of its node knows it."""
+
+    run: Text
+    generation: Ordinal
+    rank: Ordinal
+    pid: Ordinal | None = None
+    state: RankState
+
+
+class Clock(Part):
+    """The clock of a node against the broker's."""
+
+    offset_ms: Number
+    """By how much it is ahead, ms."""
+    rtt_ms: Annotated[float, Field(strict=True, ge=0, lt=1e6)]
+    """Round trip to the broker, ms."""
+
+
+class Heartbeat(Report):
+    """The agent of a node lives; every 2 s."""
+
+    key = ("node",)
+    kind: Literal["heartbeat"] = "heartbeat"
+    t: Unix
+    """When."""
+    gpus: Annotated[int, Field(strict=True, ge=0, le=1024)]
+    """GPUs that the agent may use."""
+    device: Text
+    """cpu, emulated or cuda."""
+    version: Text
+    """Version of the agent."""
+    ranks: Annotated[tuple[NodeRank, ...], Field(max_length=1024)]
+    """Ranks that live or ended lately: {run, generation, rank, pid, state}."""
+    clock: Clock | None = None
+    """Its clock: `offset_ms` by which it is ahead of the broker's, `rtt_ms` to there; null if unknown."""
+    hardware: LeftOut[dict[str, Any]] = None
+    """At times: what the machine has (workers/hardware.py)."""
+    lost: Annotated[int, Field(strict=True, ge=0, lt=2**62)] = 0
+    """Spans and log lines that this agent dropped since its start."""
+
+
+class PeerAnswer(Part):
+    """Whether a node reached another one."""
+
+    node: Text
+    ok: Yes
+    rtt_ms: Annotated[Number, Field(ge=0)] | None = None
+    """Median round trip."""
+    connect_ms: Annotated[Number, Field(ge=0)] | None = None
+    offset_ms: Number | None = None
+    """Clock of the node that asks minus that of the other."""
+    error: Text = ""
+
+
+class Probe(Report):
+    """Answer to `workers.probe_peers`: which nodes this one reaches."""
+
+    key = ("probe", "node")
+    kind: Literal["probe"] = "probe"
+    probe: Text
+    """Id of the question."""
+    results: Annotated[tuple[PeerAnswer, ...], Field(max_length=256)]
+    """For each node: {node, ok, rtt_ms, connect_ms, offset_ms, error}."""
+    t: Unix
+    """When."""
+
+
+class LinkRate(Part):
+    """What a number of TCP connections carry together in one direction."""
+
+    connections: Ordinal
+    gbps: Annotated[float, Field(strict=True, ge=0, le=1e5)]
+
+
+class Rates(Report):
+    """Answer to `workers.measure_link`: how wide a link is."""
+
+    key = ("trial",)
+    kind: Literal["rates"] = "rates"
+    trial: Text
+    """Id of the measurement."""
+    rtt_ms: Annotated[Number, Field(ge=0)] | None
+    """Median round trip; null if it failed."""
+    rates: tuple[LinkRate, ...]
+    """By number of TCP connections: {connections, gbps}."""
+    error: Text = ""
+    """Why it failed."""
+    t: Unix
+    """When."""
+
+
+NodeEvent = Heartbeat | Probe | Rates
