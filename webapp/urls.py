@@ -19,6 +19,7 @@ RUNS = [*jobs.urlpatterns, *live.urlpatterns]
 
 urlpatterns = [
     path("", views.overview, name="overview"),
+    path("search", views.search, name="search"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
     path("login/", LoginView.as_view(), name="login"),

@@ -1,11 +1,13 @@
-"""Pages that belong to no single app: the overview."""
+"""Pages that belong to no single app: the overview and the search."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET
 
 from webapp.accounts.middleware import for_everyone
 from webapp.accounts.models import READERS, Role
 from webapp.accounts.permissions import may_somewhere
+from webapp.common import search as finding
 from webapp.overview import context
 
 
@@ -16,3 +18,14 @@ def overview(request: HttpRequest) -> HttpResponse:
         tenant = may_somewhere(request.user, (Role.TENANT,))
         return redirect("prefill:home" if tenant else "accounts:me")
     return render(request, "overview.html", context(request.user))
+
+
+@for_everyone
+@require_GET
+def search(request: HttpRequest) -> HttpResponse:
+    """What of all apps fits `q`: a page, or with `part` the list under the field that asks."""
+    asked = finding.Asked.of(request.GET.get("q", ""))
+    part = "part" in request.GET
+    groups = finding.search(request.user, asked, finding.SHOWN if part else finding.SHOWN_ON_PAGE)
+    template = "components/found.html" if part else "search.html"
+    return render(request, template, {"asked": asked, "groups": groups, "part": part})

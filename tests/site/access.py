@@ -189,6 +189,7 @@ ACCESS: dict[str, Access] = {
     "overview": Access(
         get=READERS | {"tenant": "ok"}, post=READERS | {"tenant": "ok"}
     ),  # a tenant goes on to the account
+    "search": Access(get=ACCOUNT),  # each finds what they may see
     "accounts:me": Access(get=ACCOUNT, post=ACCOUNT),
     "accounts:me-edit": Access(get=ACCOUNT, post=ACCOUNT),
     "accounts:me-password": Access(get=ACCOUNT, post=ACCOUNT),

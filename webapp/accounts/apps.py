@@ -1,5 +1,6 @@
 from django.apps import AppConfig
 
+from webapp.common import search
 from webapp.common.navigation import Entry, register
 
 
@@ -9,6 +10,7 @@ class AccountsConfig(AppConfig):
     def ready(self) -> None:
         from webapp import checks  # noqa: F401  # registers them
         from webapp.accounts.models import READERS, Role
+        from webapp.accounts.search import KINDS
 
         register(
             Entry(order=10, name="overview", label="Overview", address="overview", roles=READERS),
@@ -17,3 +19,4 @@ class AccountsConfig(AppConfig):
             ),
             Entry(order=180, name="audit", label="Audit", address="accounts:audit-list", roles=[Role.ADMIN]),
         )
+        search.register(*KINDS)

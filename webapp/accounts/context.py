@@ -59,10 +59,16 @@ def _site(request: HttpRequest) -> dict[str, Any]:
     }
 
 
+def entries_of(roles: Sequence[str]) -> list[Entry]:
+    """The lines of the side bar for somebody with `roles`, in order."""
+    reads = [role for role in roles if role in READERS]
+    return entries_for(reads) if reads else [*entries_for([r for r in roles if r == Role.TENANT]), ACCOUNT]
+
+
 def _navigation(request: HttpRequest, user: Any, roles: Sequence[str]) -> list[dict[str, Any]]:
     """The pages that `user` may open, with how many rows they have."""
-    reads = [role for role in roles if role in READERS]
-    entries = entries_for(reads) if reads else [*entries_for([r for r in roles if r == Role.TENANT]), ACCOUNT]
+    reads = any(role in READERS for role in roles)
+    entries = entries_of(roles)
     querysets = [entry.rows(user) if entry.rows and reads else None for entry in entries]
     counted = [queryset for queryset in querysets if queryset is not None]
     counts = iter(counts_of(counted) if counted else ())

@@ -6,12 +6,14 @@ from typing import Any, ClassVar
 
 from django.contrib.auth.models import AbstractUser, UserManager
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models, transaction
 from django.db.models import Func, Q, Value
 from django.db.models.functions import Cast
 from django.utils import timezone
 
 from webapp.common.logs import request_id
+from webapp.common.search import Words
 
 
 class Role(models.TextChoices):
@@ -50,7 +52,9 @@ class User(AbstractUser):
     objects: ClassVar[PeopleManager] = PeopleManager()
 
     class Meta(AbstractUser.Meta):
-        pass
+        indexes: ClassVar[list[Any]] = [
+            GinIndex(Words("username", "first_name", "last_name", "email"), name="user_words"),
+        ]
 
 
 class TeamQuerySet(models.QuerySet["Team"]):
@@ -83,6 +87,7 @@ class Team(models.Model):
 
     class Meta:
         ordering = ["name"]
+        indexes = [GinIndex(Words("name"), name="team_words")]
 
     def __str__(self) -> str:
         return self.name

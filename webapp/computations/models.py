@@ -6,11 +6,13 @@ import uuid
 from typing import Any
 
 from django.conf import settings
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 
 from webapp.accounts.models import Team
 from webapp.common.archived import Archivable, ArchivableQuerySet
 from webapp.common.asked_once import asked_once
+from webapp.common.search import Words
 
 
 class ComputationState(models.TextChoices):
@@ -91,6 +93,7 @@ class Computation(Archivable):
             asked_once("computation"),
         ]
         indexes = [
+            GinIndex(Words("name"), name="computation_words"),
             models.Index(fields=["team", "-created_at"], name="computation_of_team"),
             models.Index(
                 fields=["state", "heard_at"], name="computation_open", condition=models.Q(state__in=OPEN)

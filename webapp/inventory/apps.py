@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from webapp.common import dependants
+from webapp.common import dependants, search
 from webapp.common.navigation import Entry, register
 
 
@@ -10,6 +10,7 @@ class InventoryConfig(AppConfig):
     def ready(self) -> None:
         from webapp.accounts.models import READERS
         from webapp.inventory.models import DataCenter, Node, WanLink
+        from webapp.inventory.search import KINDS
         from webapp.inventory.selectors.datacenters import links_of, nodes_in
 
         dependants.register(
@@ -35,3 +36,4 @@ class InventoryConfig(AppConfig):
                 roles=READERS,
             ),
         )  # fmt: skip
+        search.register(*KINDS)

@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from webapp.common import additions, dependants, parts, sources, work
+from webapp.common import additions, dependants, parts, search, sources, work
 from webapp.common.navigation import Entry, register
 
 
@@ -15,6 +15,7 @@ class JobsConfig(AppConfig):
         from webapp.jobs.additions import ADDITIONS, end_runs_on, offered_to_comparison, runs_of
         from webapp.jobs.archive import PARTS
         from webapp.jobs.models import Run
+        from webapp.jobs.search import KINDS
         from webapp.jobs.selectors import held, runs_on
         from webapp.jobs.work import find_schedule
 
@@ -30,3 +31,4 @@ class JobsConfig(AppConfig):
                 rows=lambda user: Run.objects.visible_to(user).open(),
             )
         )  # fmt: skip
+        search.register(*KINDS)

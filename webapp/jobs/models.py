@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import Q
 
@@ -13,6 +14,7 @@ from engine.job.checkpoint.manifest import newest_of_run
 from engine.job.settings import RecoverySettings
 from webapp.accounts.models import Team
 from webapp.common.archived import Archivable, ArchivableQuerySet
+from webapp.common.search import Words
 from webapp.computations.models import Computation
 from webapp.inventory.models import DataCenter, Node
 from webapp.planning.models import Plan
@@ -83,6 +85,7 @@ class Job(models.Model):
 
     class Meta:
         ordering = ["-created_at", "-id"]
+        indexes = [GinIndex(Words("name"), name="job_words")]
 
     def __str__(self) -> str:
         return self.name

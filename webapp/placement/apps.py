@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from webapp.common import additions
+from webapp.common import additions, search
 from webapp.common.navigation import Entry, register
 
 
@@ -12,6 +12,7 @@ class PlacementConfig(AppConfig):
         from webapp.computations import kinds
         from webapp.computations.models import ComputationKind
         from webapp.placement.additions import ADDITIONS
+        from webapp.placement.search import KINDS
         from webapp.placement.work import place_devices
 
         register(
@@ -22,3 +23,4 @@ class PlacementConfig(AppConfig):
         )  # fmt: skip
         additions.register(*ADDITIONS)
         kinds.register(kinds.Kind(name=ComputationKind.PLACEMENT, work=place_devices))
+        search.register(*KINDS)

@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from webapp.common import parts
+from webapp.common import parts, search
 from webapp.common.navigation import Entry, register
 
 
@@ -14,6 +14,7 @@ class PlanningConfig(AppConfig):
         from webapp.planning.archive import PARTS
         from webapp.planning.models import Plan
         from webapp.planning.refinement import refine_plan
+        from webapp.planning.search import KINDS
         from webapp.planning.work import compute_plan
 
         kinds.register(
@@ -27,3 +28,4 @@ class PlanningConfig(AppConfig):
                 rows=lambda user: Plan.objects.visible_to(user).current(),
             ),
         )  # fmt: skip
+        search.register(*KINDS)

@@ -6,11 +6,13 @@ import itertools
 from typing import Any
 
 from django.conf import settings
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 
 from webapp.accounts.models import Team
 from webapp.common.archived import Archivable, ArchivableQuerySet
 from webapp.common.asked_once import asked_once
+from webapp.common.search import Words
 from webapp.computations.models import Computation
 
 
@@ -45,6 +47,7 @@ class Plan(Archivable):
 
     class Meta:
         ordering = ["-created_at", "-id"]
+        indexes = [GinIndex(Words("name"), name="plan_words")]
         constraints = [
             models.UniqueConstraint(
                 fields=["team", "name"],

@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from webapp.common import additions, dependants
+from webapp.common import additions, dependants, search
 from webapp.common.navigation import Entry, register
 
 
@@ -10,6 +10,7 @@ class PrefillConfig(AppConfig):
     def ready(self) -> None:
         from webapp.accounts.models import OPERATORS, READERS, Role
         from webapp.prefill.models import Tenancy
+        from webapp.prefill.search import KINDS
         from webapp.prefill.selectors import tenancies_in
 
         additions.register(
@@ -31,3 +32,4 @@ class PrefillConfig(AppConfig):
             Entry(order=100, name="keys", label="Keys", address="prefill:key-list", roles=everybody),
             Entry(order=110, name="usage", label="Usage", address="prefill:usage-list", roles=everybody),
         )  # fmt: skip
+        search.register(*KINDS)

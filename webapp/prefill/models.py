@@ -10,12 +10,14 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
+from django.contrib.postgres.indexes import GinIndex
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
 from webapp.accounts.models import Role, Team, User
+from webapp.common.search import Words
 from webapp.inventory.models import DataCenter
 
 MOST_TOKENS_PER_MIN = 1_000_000_000
@@ -110,6 +112,7 @@ class Tenancy(models.Model):
         indexes = [
             models.Index(fields=["team", "status"]),
             models.Index(fields=["-created_at", "-id"], name="tenancy_newest_first"),
+            GinIndex(Words("name", "model", "purpose"), name="tenancy_words"),
         ]
         constraints = [
             models.CheckConstraint(condition=Q(status__in=TenancyStatus.values), name="tenancy_status_known"),

@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from webapp.common import additions
+from webapp.common import additions, search
 from webapp.common.navigation import Entry, register
 
 
@@ -11,6 +11,7 @@ class SchedulesConfig(AppConfig):
         from webapp.accounts.models import READERS
         from webapp.computations import kinds
         from webapp.computations.models import ComputationKind
+        from webapp.schedules.search import KINDS
         from webapp.schedules.work import compare_schedules, sweep_parameter
 
         register(
@@ -28,3 +29,4 @@ class SchedulesConfig(AppConfig):
             kinds.Kind(name=ComputationKind.SCHEDULES, work=compare_schedules),
             kinds.Kind(name=ComputationKind.SWEEP, work=sweep_parameter),
         )
+        search.register(*KINDS)

@@ -1,23 +1,16 @@
-// Find or go to: the pages, and the links on the page, whose name contains what was typed.
+// Find or go to: the site's search as a list under the field. Without a script the form opens the page of results.
 import { $, $$, el } from "./dom.js";
 
-const MOST = 12;
-
-function candidates() {
-  const found = new Map();
-  for (const link of $$("[data-go]")) found.set(link.href, [link.firstChild.textContent.trim(), "page"]);
-  for (const link of $$("main a[href]")) {
-    const text = link.textContent.trim();
-    if (text && !link.closest("thead, .pages, svg") && !found.has(link.href)) found.set(link.href, [text, "on this page"]);
-  }
-  return found;
-}
+const PAUSE_MS = 120; // after the last key
+const GAP = 6; // between the field and its list, in pixels
 
 export function initFind() {
-  const root = $("[data-find]");
-  if (!root) return;
-  const input = $("input", root), list = $(".find-results", root);
-  let chosen = 0;
+  const form = $("[data-find]");
+  if (!form) return;
+  const input = $("input", form), list = $(".find-results", form);
+  let chosen = 0, shown = null, asking = null, pause = 0, goes = false;
+
+  const options = () => $$("a", list);
 
   function close() {
     list.hidden = true;
@@ -25,33 +18,82 @@ export function initFind() {
     input.removeAttribute("aria-activedescendant");
   }
 
-  function mark(index) {
-    const options = $$("a", list);
-    chosen = options.length ? (index + options.length) % options.length : 0;
-    options.forEach((option, i) => option.setAttribute("aria-selected", String(i === chosen)));
-    if (options.length) input.setAttribute("aria-activedescendant", options[chosen].id);
-  }
-
-  function show() {
-    const wanted = input.value.trim().toLowerCase();
-    const hits = [...candidates()].filter(([, [text]]) => text.toLowerCase().includes(wanted)).slice(0, MOST);
-    list.replaceChildren(...hits.map(([href, [text, kind]], i) =>
-      el("a", { href, id: `find-${i}`, role: "option", tabIndex: -1 }, text, el("span", {}, kind))));
-    if (!hits.length) list.append(el("p", {}, `No page named “${input.value.trim()}”.`));
+  function open() {
+    // Fixed, under the field: the side bar scrolls and would cut it off.
+    const field = input.getBoundingClientRect();
+    list.style.left = `${field.left}px`;
+    list.style.top = `${field.bottom + GAP}px`;
+    list.style.maxHeight = `${Math.max(120, innerHeight - field.bottom - 2 * GAP)}px`;
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
+  }
+
+  function mark(index) {
+    const all = options();
+    if (!all.length) return;
+    chosen = (index + all.length) % all.length;
+    all.forEach((option, i) => option.setAttribute("aria-selected", String(i === chosen)));
+    input.setAttribute("aria-activedescendant", all[chosen].id);
+    all[chosen].scrollIntoView({ block: "nearest" });
+  }
+
+  function fill(...nodes) {
+    list.replaceChildren(...nodes);
+    options().forEach((option, i) => { option.id = `find-${i}`; });
+    open();
     mark(0);
   }
 
-  input.addEventListener("input", show);
-  input.addEventListener("focus", show);
-  input.addEventListener("blur", () => setTimeout(close, 150));
+  async function ask() {
+    const q = input.value.trim();
+    asking?.abort();
+    const asked = asking = new AbortController();
+    try {
+      const answer = await fetch(`${form.action}?${new URLSearchParams({ q, part: 1 })}`, { signal: asked.signal });
+      if (answer.redirected) { location.reload(); return; } // logged out meanwhile
+      if (!answer.ok) throw new Error(String(answer.status));
+      const found = new DOMParser().parseFromString(await answer.text(), "text/html").body.childNodes;
+      if (asked.signal.aborted) return;
+      shown = q;
+      fill(...found);
+    } catch {
+      if (asked.signal.aborted) return;
+      shown = null;
+      fill(el("p", {}, "The search does not answer. Press Enter to try again."));
+    }
+    if (goes) go();
+  }
+
+  function go() {
+    goes = false;
+    const option = options()[chosen];
+    if (option) option.click();
+  }
+
+  function later() {
+    goes = false;
+    clearTimeout(pause);
+    pause = setTimeout(ask, PAUSE_MS);
+  }
+
+  function enter() {
+    clearTimeout(pause);
+    // What is listed may be of an earlier text: wait for what was typed.
+    if (shown === input.value.trim() && !list.hidden) go();
+    else if (input.value.trim()) { goes = true; ask(); }
+  }
+
+  input.addEventListener("input", later);
+  input.addEventListener("focus", () => { if (shown !== null && shown === input.value.trim()) open(); else ask(); });
+  input.addEventListener("blur", () => { clearTimeout(pause); goes = false; setTimeout(close, 150); });
+  form.addEventListener("submit", (event) => { event.preventDefault(); enter(); });
   input.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") { input.value = ""; input.blur(); }
-    else if (event.key === "ArrowDown") mark(chosen + 1);
+    if (event.key === "Escape") {
+      if (input.value) { input.value = ""; later(); } else input.blur();
+    } else if (event.key === "ArrowDown") mark(chosen + 1);
     else if (event.key === "ArrowUp") mark(chosen - 1);
-    else if (event.key === "Enter") $$("a", list)[chosen]?.click();
     else return;
     event.preventDefault();
   });
+  addEventListener("resize", () => { if (!list.hidden) open(); });
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib.postgres.indexes import GinIndex
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 
 from webapp.accounts.models import Team
+from webapp.common.search import Words
 from webapp.inventory.models.limits import FINITE, NAME, known_country, known_time_zone
 
 
@@ -41,6 +43,7 @@ class DataCenter(models.Model):
     class Meta:
         ordering = ["name"]
         verbose_name = "data centre"
+        indexes = [GinIndex(Words("name", "place"), name="datacenter_words")]
         constraints = [
             models.UniqueConstraint(
                 fields=["team", "name"],

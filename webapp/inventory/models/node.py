@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
+from django.contrib.postgres.indexes import GinIndex
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
@@ -14,6 +15,7 @@ from django.utils import timezone
 
 from engine.versions import series
 from webapp.accounts.models import Team
+from webapp.common.search import Words
 from webapp.inventory.models.datacenter import DataCenter
 from webapp.inventory.models.limits import NAME
 from webapp.inventory.models.pool import GpuPool
@@ -97,6 +99,7 @@ class Node(models.Model):
 
     class Meta:
         ordering = ["name"]
+        indexes = [GinIndex(Words("name", "host"), name="node_words")]
         constraints = [
             models.CheckConstraint(condition=Q(gpus__gte=1) & Q(gpus__lte=1024), name="node_gpus_range"),
             models.CheckConstraint(condition=Q(device__in=Device.values), name="node_device_known"),

@@ -1,0 +1,21 @@
+import django.contrib.postgres.indexes
+import webapp.common.search
+from django.conf import settings
+from django.db import migrations
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('accounts', '0002_search'),
+        ('jobs', '0002_archive'),
+        ('planning', '0003_search'),
+        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+    ]
+
+    operations = [
+        migrations.AddIndex(
+            model_name='job',
+            index=django.contrib.postgres.indexes.GinIndex(webapp.common.search.Words('name'), name='job_words'),
+        ),
+    ]

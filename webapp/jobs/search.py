@@ -1,0 +1,34 @@
+"""How runs are found: by the name of their job, and by the number of the attempt."""
+
+from typing import Any
+
+from django.db.models import Q
+from django.urls import reverse
+
+from webapp.common.queries import whole
+from webapp.common.search import Rows, of_which
+from webapp.jobs.models import Job, Run
+
+MOST_ATTEMPTS = 2**31 - 1  # that the column can hold
+
+
+def _runs(user: Any) -> Any:
+    return Run.objects.visible_to(user).for_lists()
+
+
+def _runs_with(word: str) -> Q:
+    named = of_which("job", word, Job, "name")
+    attempt = whole(word, MOST_ATTEMPTS)
+    return named if attempt is None else named | Q(generation=attempt)
+
+
+def _run(run: Run) -> tuple[str, str, str]:
+    said = f"{run.status_label}, launched {run.created_at:%Y-%m-%d}"
+    return str(run), reverse("jobs:run-detail", args=[run.pk]), said
+
+
+KINDS = (
+    Rows(
+        order=40, name="run", label="Runs", rows=_runs, matches=_runs_with, named="job__name", hit=_run,
+    ),
+)  # fmt: skip

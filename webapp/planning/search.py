@@ -1,0 +1,25 @@
+"""How plans are found."""
+
+from typing import Any
+
+from django.db.models import Q
+from django.urls import reverse
+
+from webapp.common.search import Begin, Rows
+from webapp.planning.models import Plan
+
+
+def _plans(user: Any) -> Any:
+    return Plan.objects.visible_to(user).only("name", "created_at")
+
+
+def _plan(plan: Plan) -> tuple[str, str, str]:
+    return plan.name, reverse("planning:plan-detail", args=[plan.pk]), f"{plan.created_at:%Y-%m-%d}"
+
+
+KINDS = (
+    Rows(
+        order=30, name="plan", label="Plans", rows=_plans, named="name", hit=_plan,
+        matches=lambda word: Q(Begin(word, "name")),
+    ),
+)  # fmt: skip

@@ -1,0 +1,20 @@
+import django.contrib.postgres.indexes
+import webapp.common.search
+from django.conf import settings
+from django.db import migrations
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('accounts', '0002_search'),
+        ('prefill', '0001_initial'),
+        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+    ]
+
+    operations = [
+        migrations.AddIndex(
+            model_name='tenancy',
+            index=django.contrib.postgres.indexes.GinIndex(webapp.common.search.Words('name', 'model', 'purpose'), name='tenancy_words'),
+        ),
+    ]

@@ -1,0 +1,26 @@
+"""How comparisons of schedules are found."""
+
+from typing import Any
+
+from django.db.models import Q
+from django.urls import reverse
+
+from webapp.common.search import Begin, Rows
+from webapp.computations.models import Computation, ComputationKind
+
+
+def _comparisons(user: Any) -> Any:
+    kept = Computation.objects.of(ComputationKind.SCHEDULES, ComputationKind.SWEEP)
+    return kept.visible_to(user).only("name", "created_at")
+
+
+def _comparison(row: Computation) -> tuple[str, str, str]:
+    return row.name, reverse("schedules:schedule-detail", args=[row.pk]), f"{row.created_at:%Y-%m-%d}"
+
+
+KINDS = (
+    Rows(
+        order=55, name="comparison", label="Comparisons of schedules", rows=_comparisons, named="name",
+        hit=_comparison, matches=lambda word: Q(Begin(word, "name")),
+    ),
+)  # fmt: skip
