@@ -11,7 +11,7 @@ from django.utils import timezone
 from webapp import health
 from webapp.accounts.models import Team
 from webapp.common.markup import ago
-from webapp.inventory.models import Node, silence
+from webapp.inventory.models import Node, NodeState
 from webapp.inventory.selectors.use import Use
 from webapp.jobs.models import Run, Status
 from webapp.prefill.models import Tenancy
@@ -78,7 +78,7 @@ def _disk() -> Iterator[Entry]:
 
 
 def _silent(user: Any, whole: Use) -> Iterator[Entry]:
-    quiet = Node.objects.visible_to(user).filter(last_seen__lt=timezone.now() - silence())
+    quiet = Node.objects.visible_to(user).in_state(NodeState.SILENT)
     rows = quiet.select_related("dc").defer("seen_ranks", "seen_hardware").order_by("name")
     found = list(rows[: MOST_NODES + 1])
     if len(found) > MOST_NODES:
@@ -109,7 +109,7 @@ def _stuck(runs: Iterable[Run]) -> Iterator[Entry]:
         yield {
             "level": "error" if late else "warn",
             "title": f"{run.job.name} waits{f' for {minutes:,.0f} min' if late else ''}",
-            "text": f"{run.waits_for}.{' It needs your action.' if late else ''}",
+            "text": f"{run.reason}.{' It needs your action.' if late else ''}",
             "url": reverse("jobs:run-detail", args=[run.pk]),
             "action": "Open run",
         }
@@ -121,7 +121,7 @@ def _failed(runs: Iterable[Run]) -> Iterator[Entry]:
             yield {
                 "level": "error",
                 "title": f"{run} failed",
-                "text": run.status_reason,
+                "text": run.reason,
                 "url": reverse("jobs:run-detail", args=[run.pk]),
                 "action": "Open run",
             }

@@ -4,8 +4,6 @@ What it costs does not grow with the number of data centres, nodes or runs: the 
 shown is the part with most going on.
 """
 
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 from django.contrib.postgres.expressions import ArraySubquery
@@ -19,7 +17,7 @@ from webapp.attention import attention
 from webapp.inventory.models import DataCenter, WanLink
 from webapp.inventory.selectors.use import Use, gpu_use, together
 from webapp.inventory.selectors.worldmap import WorldMap, drawing
-from webapp.jobs.models import Run
+from webapp.jobs.models import Run, RunState
 from webapp.live.flows import MOST_RUNS, Ends, flows
 from webapp.live.models import IterationStat
 from webapp.live.selectors import usages
@@ -46,7 +44,7 @@ def context(user: Any) -> dict[str, Any]:
         "map": _map(largest[:MOST_DRAWN], uses, carried, len(names)),
         "runs": [_run(run, found.get(run.pk)) for run in runs],
         "totals": _totals(user, whole, carried, found),
-        **_states(runs),
+        **_states(user),
         **attention(user, whole, runs),
         "now": timezone.now(),
     }
@@ -84,6 +82,7 @@ def _datacenter(dc: DataCenter, uses: dict[int, Use]) -> dict[str, Any]:
         "gpus": use.gpus,
         "busy": use.busy,
         "silent": use.silent,
+        "never": use.never,
         "idle": use.idle,
         "nodes": use.nodes,
         # Of a GPU hour, on average where its pools differ.
@@ -105,9 +104,8 @@ def _run(run: Any, usage: dict[str, Any] | None) -> dict[str, Any]:
         "id": run.pk,
         "name": str(run.job.name),
         "url": reverse("jobs:run-detail", args=[run.pk]),
-        "status": run.status,
-        "status_label": run.status_label,
-        "reason": run.waits_for or run.status_reason,
+        "state": run.state,
+        "reason": run.reason,
         "where": ", ".join(gpus_needed(run.job.document)),
         "gpus": shape_of(run.job.document).ranks,
         "iteration": run.iteration,
@@ -122,9 +120,16 @@ def _run(run: Any, usage: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _states(runs: Iterable[Run]) -> dict[str, int]:
-    states = Counter(run.status for run in runs)
-    return {"running": states["running"], "waiting": states["queued"] + states["starting"]}
+def _states(user: Any) -> dict[str, Any]:
+    """How many open runs stand in each state, in order: all of them, not those alone that the page lists."""
+    rows = Run.objects.visible_to(user).open().with_state().order_by()
+    counts = dict(rows.values_list("shown_state").annotate(Count("pk")))
+    states = [(state, counts[state]) for state in RunState if state in counts]
+    return {
+        "states": states,
+        "running": counts.get(RunState.RUNNING, 0),
+        "waiting": counts.get(RunState.WAITING, 0),
+    }
 
 
 def _totals(
@@ -136,9 +141,9 @@ def _totals(
     )
     return {
         "gpus": whole.gpus,
-        "gpus_online": whole.gpus - whole.silent,
+        "gpus_online": whole.gpus - whole.away,
         "busy": whole.busy,
-        "idle": max(0, whole.gpus - whole.silent - whole.busy),
+        "idle": whole.idle,
         "nodes": whole.nodes,
         "nodes_silent": whole.nodes_silent,
         "nodes_never": whole.nodes_never,

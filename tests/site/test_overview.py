@@ -25,7 +25,8 @@ def counted_one_by_one(dc: DataCenter) -> dict[str, Any]:
     return {
         "gpus": gpus,
         "busy": min(gpus, len(held)),
-        "silent": sum(node.gpus for node in nodes if node.state != NodeState.ONLINE),
+        "silent": sum(node.gpus for node in nodes if node.state == NodeState.SILENT),
+        "never": sum(node.gpus for node in nodes if node.state == NodeState.NEVER),
         "nodes": len(nodes),
         "nodes_silent": states[NodeState.SILENT],
         "nodes_never": states[NodeState.NEVER],

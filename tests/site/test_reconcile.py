@@ -65,7 +65,7 @@ def test_a_run_waits_for_gpus_and_says_for_how_many(world: Any, nodes: Nodes) ->
     run = world.launch()
     reconcile(nodes)
     run.refresh_from_db()
-    assert (run.status, run.status_label) == (Status.QUEUED, "Waiting")
+    assert (run.status, run.state.label) == (Status.QUEUED, "Waiting")
     assert run.waits_for == "Waits for 4 GPUs in west, 0 are idle: 4 do not answer"
     assert run.needs_action
     assert nodes.take() == []
@@ -225,7 +225,7 @@ def test_cancel_is_shown_at_once_and_done_when_all_ranks_are_gone(world: Any, no
     assert nodes.take() == [(f"{name}-1", "stop_ranks") for name in ("east", "mid", "west")]
     report(run, "stopped", range(0, 12))
     run.refresh_from_db()
-    assert (run.status, run.status_label) == (Status.CANCELLED, "Stopped")
+    assert (run.status, run.state.label) == (Status.CANCELLED, "Stopped")
     report(run, "running")
     run.refresh_from_db()
     assert run.status == Status.CANCELLED

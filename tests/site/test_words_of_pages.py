@@ -11,7 +11,7 @@ from webapp.common.markup import lane
 from webapp.inventory.models import DataCenter, WanLink
 from webapp.inventory.selectors.matrix import most_linked
 from webapp.jobs.models import Run, Status
-from webapp.live.payload import ending, run_entry
+from webapp.live.payload import run_entry
 
 
 @given(st.integers(0, 5000), st.integers(1, 100))
@@ -35,7 +35,7 @@ def test_a_lane_names_exactly_one_rank(rank: int, stages: int) -> None:
     ],
 )
 def test_a_run_says_why_it_is_about_to_end(fields: dict[str, Any], says: str) -> None:
-    assert ending(Run(**{"status": Status.RUNNING, **fields})) == says
+    assert Run(**{"status": Status.RUNNING, **fields}).ending == says
 
 
 @pytest.mark.django_db

@@ -163,6 +163,16 @@ def thousands(value: float | None) -> str:
 
 
 @register.filter
+def signed(value: float | None, decimals: int) -> str:
+    """A difference with its sign: +1.20, −3.41, 0.00."""
+    if value is None:
+        return DASH
+    text = f"{abs(value):,.{decimals}f}"
+    zero = not float(text.replace(",", ""))
+    return text if zero else f"{'+' if value > 0 else '−'}{text}"
+
+
+@register.filter
 def percent(share: float | None) -> str:
     """A share of 1 in %, with one decimal."""
     return DASH if share is None else f"{100 * share:.1f}"

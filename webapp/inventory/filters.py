@@ -9,8 +9,8 @@ from django.db.models import Q, QuerySet
 from engine.cluster.gpus import catalogue
 from engine.cluster.regions import regions
 from webapp.inventory.catalogue import RegionRow, known_countries
-from webapp.inventory.models import DataCenter, LinkSource, Node, WanLink
-from webapp.inventory.selectors.datacenters import with_silent_nodes
+from webapp.inventory.models import DataCenter, LinkSource, Node, NodeState, WanLink
+from webapp.inventory.selectors.datacenters import with_nodes
 
 
 def _visible_dcs(request: Any) -> QuerySet[DataCenter]:
@@ -26,7 +26,10 @@ class DataCenterFilterSet(filters.FilterSet):
 
     country = filters.ChoiceFilter(label="Country")
     state = filters.ChoiceFilter(
-        choices=[("silent", "With silent nodes"), ("answering", "All nodes answer"), ("empty", "No nodes")],
+        choices=[
+            ("silent", "With silent nodes"), ("never", "With nodes never seen"),
+            ("answering", "All nodes answer"), ("empty", "No nodes"),
+        ],
         method="in_state", label="State",
     )  # fmt: skip
 
@@ -40,12 +43,13 @@ class DataCenterFilterSet(filters.FilterSet):
         self.filters["country"].extra["choices"] = known_countries(codes)
 
     def in_state(self, queryset: Any, name: str, value: str) -> Any:
-        silent = with_silent_nodes().values("pk")
-        if value == "silent":
-            return queryset.filter(pk__in=silent)
+        if value in (NodeState.SILENT, NodeState.NEVER):
+            return queryset.filter(pk__in=with_nodes(NodeState(value)).values("pk"))
         if value == "empty":
             return queryset.filter(nodes__isnull=True)
-        return queryset.filter(pk__in=Node.objects.values("dc")).exclude(pk__in=silent)
+        return queryset.filter(pk__in=Node.objects.values("dc")).exclude(
+            pk__in=with_nodes(NodeState.SILENT, NodeState.NEVER).values("pk")
+        )
 
     def find(self, queryset: Any, name: str, value: str) -> Any:
         return queryset.filter(Q(name__icontains=value) | Q(place__icontains=value))

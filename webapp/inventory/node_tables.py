@@ -5,12 +5,11 @@ from typing import Any
 import django_filters as filters
 import django_tables2 as tables
 from django.db.models import Q, QuerySet
-from django.utils import timezone
 from django.utils.html import format_html
 
 from engine.versions import series
 from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
-from webapp.inventory.models import DataCenter, Device, Node, NodeState, silence
+from webapp.inventory.models import DataCenter, Device, Node, NodeState
 
 FURTHER_STATES = (("draining", "Draining"), ("version", "Another version"), ("apart", "Not joined"))
 
@@ -100,7 +99,4 @@ class NodeFilterSet(filters.FilterSet):
             return queryset.exclude(same)
         if value == "apart":
             return queryset.filter(acl_sha256="")
-        if value == NodeState.NEVER:
-            return queryset.filter(last_seen__isnull=True)
-        edge = timezone.now() - silence()
-        return queryset.filter(**{"last_seen__gte" if value == NodeState.ONLINE else "last_seen__lt": edge})
+        return queryset.in_state(value)

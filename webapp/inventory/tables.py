@@ -8,12 +8,12 @@ from django.utils.html import format_html
 
 from engine.cluster.regions import countries
 from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn, state
-from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, WanLink
+from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, NodeState, WanLink
 
 
 class DataCenterTable(Table):
     name = tables.LinkColumn("inventory:datacenter-detail", args=[tables.A("pk")])
-    state = StateColumn(accessor="node_count", order_by=("online_count",))
+    state = StateColumn(accessor="node_count", order_by=("-silent_count", "-never_count"))
     country = tables.Column(visible=True)
     pools = tables.Column("GPU types", accessor="pools", orderable=False)
     node_count = NumberColumn("Nodes")
@@ -57,10 +57,14 @@ def datacenter_state(dc: Any) -> tuple[str, str]:
         return "stopping", "Draining"
     if not dc.node_count:
         return "never", "No nodes"
-    away = dc.node_count - dc.online_count
-    if not away:
+    if not dc.silent_count + dc.never_count:
         return "online", "Online"
-    return ("silent" if away == dc.node_count else "warn"), f"{away} of {dc.node_count} nodes silent"
+    counts = ((dc.silent_count, "silent"), (dc.never_count, NodeState.NEVER.label.lower()))
+    words = ", ".join(f"{n} {word}" for n, word in counts if n)
+    all_alike = {dc.silent_count: "silent", dc.never_count: "never"}
+    return all_alike.get(
+        dc.node_count, "warn"
+    ), f"{words} of {dc.node_count} node{'' if dc.node_count == 1 else 's'}"
 
 
 class PoolTable(Table):

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from webapp.accounts.models import User
 from webapp.common.archived import ArchivedFilterSet
 from webapp.inventory.models import DataCenter
-from webapp.jobs.models import Run, Status
+from webapp.jobs.models import Run, RunState
 from webapp.planning.models import Plan
 
 
@@ -35,7 +35,7 @@ def _datacenters(request: HttpRequest | None) -> QuerySet[DataCenter]:
 class RunFilterSet(ArchivedFilterSet):
     q = filters.CharFilter(method="find", label="Find")
     status = filters.MultipleChoiceFilter(
-        choices=Status.choices, label="State", widget=CheckboxSelectMultiple
+        choices=RunState.choices, label="State", method="in_states", widget=CheckboxSelectMultiple
     )
     plan = filters.ModelChoiceFilter(field_name="job__plan", queryset=_plans, label="Plan")
     dc = filters.ModelChoiceFilter(
@@ -46,6 +46,10 @@ class RunFilterSet(ArchivedFilterSet):
     class Meta:
         model = Run
         fields = ["q", "status", "plan", "dc", "who"]
+
+    def in_states(self, rows: Any, name: str, states: list[str]) -> QuerySet[Run]:
+        """Runs that stand in one of `states`, as rows say it."""
+        return rows.with_state().filter(shown_state__in=states) if states else rows
 
     def find(self, rows: QuerySet[Run], name: str, text: str) -> QuerySet[Run]:
         """Runs with `text` in the name, or in the reason of their state."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.conf import settings
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
-from django.db.models import Q
+from django.db.models import Case, F, Q, Value, When
 
 from engine.inputs import parse
 from engine.job.checkpoint.manifest import newest_of_run
@@ -21,7 +22,7 @@ from webapp.planning.models import Plan
 
 
 class Status(models.TextChoices):
-    """Where a run stands; the words are those that people see."""
+    """Where a run stands, as the reconciler moves it on; people see RunState."""
 
     QUEUED = "queued", "Queued"
     STARTING = "starting", "Starting"
@@ -35,6 +36,19 @@ class Status(models.TextChoices):
 TERMINAL = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
 # Statuses in which a run holds GPUs.
 HOLDING = (Status.STARTING, Status.RUNNING, Status.STOPPING)
+
+
+class RunState(models.TextChoices):
+    """Where a run stands, as people see it everywhere: a queued run that lacks something is waiting."""
+
+    QUEUED = "queued", "Queued"
+    WAITING = "waiting", "Waiting"
+    STARTING = "starting", "Starting"
+    RUNNING = "running", "Running"
+    STOPPING = "stopping", "Stopping"
+    SUCCEEDED = "succeeded", "Finished"
+    FAILED = "failed", "Failed"
+    CANCELLED = "cancelled", "Stopped"
 
 
 class Desired(models.TextChoices):
@@ -104,6 +118,11 @@ class RunQuerySet(ArchivableQuerySet):
     def open(self) -> RunQuerySet:
         """Runs that have not ended."""
         return self.exclude(status__in=TERMINAL)
+
+    def with_state(self) -> RunQuerySet:
+        """Adds `shown_state`, what `Run.state` says of each."""
+        waits = When(~Q(waits_for=""), status=Status.QUEUED, then=Value(RunState.WAITING))
+        return self.annotate(shown_state=Case(waits, default=F("status"), output_field=models.CharField()))
 
     def for_lists(self) -> RunQuerySet:
         """Without the large columns."""
@@ -206,7 +225,7 @@ class Run(Archivable):
     def busy(self) -> str:
         """It has not ended, or its job is about to go on in another run."""
         if not self.is_over:
-            return f"{self} is {self.status_label.lower()}. Stop it first."
+            return f"{self} is {self.state.label.lower()}. Stop it first."
         return (
             f"{self} is about to continue on other GPUs. Wait until that run is there." if self.moves else ""
         )
@@ -216,9 +235,26 @@ class Run(Archivable):
         return self.status in TERMINAL
 
     @property
-    def status_label(self) -> str:
-        """The word that people see: a queued run that lacks something is waiting."""
-        return "Waiting" if self.status == Status.QUEUED and self.waits_for else Status(self.status).label
+    def state(self) -> RunState:
+        """Where it stands, as people see it."""
+        waits = self.status == Status.QUEUED and self.waits_for
+        return RunState.WAITING if waits else RunState(self.status)
+
+    @property
+    def reason(self) -> str:
+        """Why it is in its state, as every page says it: what it waits for, how it will end, what it did."""
+        said = self.waits_for or self.ending or self.status_reason
+        # A sentence, unless it begins with a name, which stays as it is.
+        return said[:1].upper() + said[1:] if re.match(r"[a-z]+[ :]", said) else said
+
+    @property
+    def ending(self) -> str:
+        """Why and after which iteration it is about to end; empty where it is not."""
+        if self.is_over or not self.boundary_why:
+            return ""
+        when = f"iteration {self.stop_ordinal:,}" if self.stop_ordinal else "a complete iteration"
+        again = "; the job then starts again elsewhere, from its last checkpoint if there is one"
+        return f"{self.boundary_why}: it ends after {when}{again if self.again else ''}."
 
     @property
     def done(self) -> int:

@@ -23,7 +23,7 @@ def _runs_with(word: str) -> Q:
 
 
 def _run(run: Run) -> tuple[str, str, str]:
-    said = f"{run.status_label}, launched {run.created_at:%Y-%m-%d}"
+    said = f"{run.state.label}, launched {run.created_at:%Y-%m-%d}{', archived' if run.archived_at else ''}"
     return str(run), reverse("jobs:run-detail", args=[run.pk]), said
 
 

@@ -10,8 +10,8 @@ class RunTable(Table):
     name = tables.LinkColumn(
         "jobs:run-detail", args=[tables.A("pk")], accessor="job__name", verbose_name="Run"
     )
-    status = StateColumn("State")
-    status_reason = tables.Column("Reason", orderable=False, attrs={"td": {"class": "wrap"}})
+    state = StateColumn("State", order_by=("status",))
+    reason = tables.Column("Reason", orderable=False, attrs={"td": {"class": "wrap"}})
     generation = NumberColumn("Attempt")
     iteration = NumberColumn("Iteration")
     steps = NumberColumn("of")
@@ -19,14 +19,14 @@ class RunTable(Table):
     created_at = TimeColumn(verbose_name="Launched")
     finished_at = TimeColumn(verbose_name="Ended")
 
-    narrow = ("name", "status", "iteration")
+    narrow = ("name", "state", "iteration")
 
     class Meta(Table.Meta):
         model = Run
         fields = (
             "name",
-            "status",
-            "status_reason",
+            "state",
+            "reason",
             "generation",
             "iteration",
             "steps",
@@ -35,13 +35,6 @@ class RunTable(Table):
             "finished_at",
         )
         order_by = "-created_at"
-
-    def render_status(self, record: Run) -> str:
-        code = "waiting" if record.status_label == "Waiting" else record.status
-        return StateColumn().render((code, record.status_label))
-
-    def render_status_reason(self, record: Run) -> str:
-        return record.waits_for or record.status_reason
 
     def render_iteration(self, value: int) -> str:
         return f"{value + 1:,}"  # people count from 1: the number of iterations done

@@ -18,17 +18,6 @@ def now_ms(run: Run, seconds: float) -> float:
     return 0.0 if run.epoch is None else round((seconds - run.epoch) * 1e3, 3)
 
 
-def ending(run: Run) -> str:
-    """Why and after which iteration a run is about to end; empty where it is not."""
-    if run.is_over or not run.boundary_why:
-        return ""
-    when = f"iteration {run.stop_ordinal:,}" if run.stop_ordinal else "a complete iteration"
-    again = (
-        "; the job then starts again elsewhere, from its last checkpoint if there is one" if run.again else ""
-    )
-    return f"{run.boundary_why}: it ends after {when}{again}."
-
-
 def run_entry(run: Run) -> dict[str, Any]:
     """The `run` object."""
     stopping = run.desired_state == Desired.CANCELLED
@@ -36,10 +25,11 @@ def run_entry(run: Run) -> dict[str, Any]:
         "id": run.pk,
         "name": run.job.name,
         "status": run.status,
-        "status_label": run.status_label,
-        "reason": run.waits_for or run.status_reason,
+        "state": run.state,
+        "status_label": run.state.label,
+        "reason": run.reason,
         "waits_for": run.waits_for,
-        "ending": ending(run),
+        "ending": run.ending,
         "since": unix(run.status_since),
         "generation": run.generation,
         "iteration": run.iteration,

@@ -66,6 +66,7 @@ def _snapshot(run: Run) -> dict[str, Any]:
         "links": list(shape.links),
         **predicted(run, [entry["iteration"] for entry in spans]),
         "iterations": [payload.iteration_entry(run, stat) for stat in stats],
+        "first_loss": _first_loss(run),
         "spans": spans,
         "shown": {"spans": sum(len(entry["spans"]) for entry in spans), "of": of},
         "marks": [payload.mark_entry(mark) for mark in marks],
@@ -140,6 +141,12 @@ def _usage(
 def _last_iterations(run: Run) -> list[IterationStat]:
     stats = IterationStat.objects.filter(run=run).defer("busy_s", "sync_s", "traffic")
     return list(stats.order_by("-iteration")[:MOST_ITERATIONS])[::-1]
+
+
+def _first_loss(run: Run) -> dict[str, Any] | None:
+    """The first loss of the run, which later ones are compared with; None before there is one."""
+    stats = IterationStat.objects.filter(run=run, loss__isnull=False).order_by("iteration")
+    return stats.values("iteration", "loss").first()
 
 
 def _last_spans(run: Run) -> tuple[list[dict[str, Any]], int]:

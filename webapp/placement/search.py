@@ -11,11 +11,15 @@ from webapp.placement.selectors import placements
 
 
 def _placements(user: Any) -> Any:
-    return placements().visible_to(user).only("name", "created_at")
+    return placements().visible_to(user).only("name", "created_at", "archived_at")
 
 
 def _placement(row: Computation) -> tuple[str, str, str]:
-    return row.name, reverse("placement:placement-detail", args=[row.pk]), f"{row.created_at:%Y-%m-%d}"
+    return (
+        row.name,
+        reverse("placement:placement-detail", args=[row.pk]),
+        f"{row.created_at:%Y-%m-%d}{', archived' if row.archived_at else ''}",
+    )
 
 
 KINDS = (

@@ -10,11 +10,15 @@ from webapp.planning.models import Plan
 
 
 def _plans(user: Any) -> Any:
-    return Plan.objects.visible_to(user).only("name", "created_at")
+    return Plan.objects.visible_to(user).only("name", "created_at", "archived_at")
 
 
 def _plan(plan: Plan) -> tuple[str, str, str]:
-    return plan.name, reverse("planning:plan-detail", args=[plan.pk]), f"{plan.created_at:%Y-%m-%d}"
+    return (
+        plan.name,
+        reverse("planning:plan-detail", args=[plan.pk]),
+        f"{plan.created_at:%Y-%m-%d}{', archived' if plan.archived_at else ''}",
+    )
 
 
 KINDS = (

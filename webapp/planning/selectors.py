@@ -61,7 +61,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
         "options": options,
         "dcs": dcs,
         "several_layouts": several_layouts,
-        "columns_before_dcs": (columns := 6 + bool(what.document.get("iterations")) + several_layouts),
+        "columns_before_dcs": (columns := 7 + bool(what.document.get("iterations")) + several_layouts),
         "columns_after_d": columns + len(dcs),
         "selected": selected,
         "stages": stages_table(selected, cell) if selected and selected["feasible"] else None,

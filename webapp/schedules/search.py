@@ -11,11 +11,15 @@ from webapp.computations.models import Computation, ComputationKind
 
 def _comparisons(user: Any) -> Any:
     kept = Computation.objects.of(ComputationKind.SCHEDULES, ComputationKind.SWEEP)
-    return kept.visible_to(user).only("name", "created_at")
+    return kept.visible_to(user).only("name", "created_at", "archived_at")
 
 
 def _comparison(row: Computation) -> tuple[str, str, str]:
-    return row.name, reverse("schedules:schedule-detail", args=[row.pk]), f"{row.created_at:%Y-%m-%d}"
+    return (
+        row.name,
+        reverse("schedules:schedule-detail", args=[row.pk]),
+        f"{row.created_at:%Y-%m-%d}{', archived' if row.archived_at else ''}",
+    )
 
 
 KINDS = (

@@ -65,7 +65,7 @@ export function showFigures(model, run) {
     shares ? [[shares[0], "op-f"], [shares[1], "op-r"], [shares[2], "op-b"], [shares[3], "op-w"]] : [[whole?.utilization, "main"]]);
   bar(put("bubbles", whole ? fixed(whole.bubbles * 100, 1) : "–", "%", whole ? `all-reduce + opt. ${percent(whole.sync)}` : "no complete iteration yet"), [[whole?.bubbles, "main"], [whole?.sync, "op-a"]]);
   showWan(usage);
-  const losses = done.filter((it) => it.loss != null), last = losses.at(-1)?.loss ?? null, first = losses[0];
+  const losses = done.filter((it) => it.loss != null), last = losses.at(-1)?.loss ?? null, first = model.firstLoss;
   spark(put("loss", fixed(last, 3), "", first && losses.length > 1 ? `${fixed(first.loss, 3)} at ${count(first.iteration + 1)}, ${difference(last, first.loss)}` : "no value yet"), losses.map((it) => it.loss));
   const made = run.iteration == null ? 0 : Math.max(0, run.iteration + 1);
   bar(put("progress", run.steps ? fixed((100 * made) / run.steps, 1) : "–", "%", `iteration ${count(made)} of ${count(run.steps)}`), [[made / (run.steps || 1), "main"]]);

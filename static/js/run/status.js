@@ -9,15 +9,13 @@ export const isOver = ({ status }) => ["succeeded", "failed", "cancelled"].inclu
 
 export function showRun(run, model) {
   const state = $("[data-run-state]");
-  state.dataset.state = run.status_label === "Waiting" ? "waiting" : run.status;
+  state.dataset.state = run.state;
   setText(state, run.status_label);
   const made = Math.max(0, (run.iteration ?? -1) + 1), left = (run.steps - made) * (model.usage?.iteration_ms ?? model.typicalMs);
   setText($("[data-run-iteration]"), run.steps ? `Iteration ${count(made)} of ${count(run.steps)}` : "");
   setText($("[data-run-left]"), run.status === "running" && made > 2 ? `${span(left / 1000)} left` : "");
   document.title = `${run.status_label} · ${run.name} · Meridian`;
-  // A run that has begun waits for nothing, whatever was said last.
-  const waits = ["queued", "starting"].includes(run.status), over = isOver(run);
-  const given = waits ? run.waits_for || run.reason || "" : run.ending || (run.reason === run.waits_for ? "" : run.reason || ""), reason = sentence(given);
+  const over = isOver(run), reason = run.reason;
   const line = $("[data-run-reason]");
   line.hidden = !reason;
   line.querySelector(".mark").dataset.level = run.status === "failed" ? "error" : over || (run.status === "running" && !run.ending) ? "info" : "warn";
@@ -40,9 +38,6 @@ function showSaved(step) {
   for (const node of $$("[data-if-saved]")) node.hidden = step === null;
   for (const node of $$("[data-unless-saved]")) node.hidden = step !== null;
 }
-
-/** With a capital, unless it begins with a name: those stay as they are. */
-const sentence = (text) => (/^[a-z]+(?=[ :])/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text);
 
 /** When an ended run ended; how long another has been as it is. */
 function sinceWhen(run, over) {

@@ -14,7 +14,7 @@ export class TimelineModel {
   }
 
   /** Takes lanes, dcs, links and the predictions of a snapshot, and forgets all spans. */
-  reset({ lanes = [], dcs = [], links = [], predicted = null, predicted_before: before = [], usage = null }) {
+  reset({ lanes = [], dcs = [], links = [], predicted = null, predicted_before: before = [], usage = null, first_loss: firstLoss = null }) {
     this.lanes = lanes;
     this.dcs = dcs;
     this.links = links;
@@ -32,6 +32,8 @@ export class TimelineModel {
     this.epoch = null;
     /** Iterations [first, last] that are looked at and stay, however old. */
     this.held = null;
+    /** The first loss of the run, {iteration, loss}: the page may hold only later iterations. */
+    this.firstLoss = firstLoss;
     this.predictions = [];
     this.setPredicted(predicted, before);
     this.version++;
@@ -106,6 +108,7 @@ export class TimelineModel {
 
   addIterations(entries) {
     for (const entry of entries ?? []) {
+      if (entry.loss != null && !(this.firstLoss?.iteration <= entry.iteration)) this.firstLoss = { iteration: entry.iteration, loss: entry.loss };
       const known = this.iterationOf.get(entry.iteration);
       if (known) Object.assign(known, entry);
       else {

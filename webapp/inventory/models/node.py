@@ -57,6 +57,13 @@ class NodeQuerySet(models.QuerySet["Node"]):
         """Nodes whose last heartbeat is recent."""
         return self.filter(last_seen__gte=timezone.now() - silence())
 
+    def in_state(self, state: str) -> NodeQuerySet:
+        """Nodes of which `Node.state` is `state`."""
+        if state == NodeState.NEVER:
+            return self.filter(last_seen=None)
+        edge = timezone.now() - silence()
+        return self.filter(last_seen__lt=edge) if state == NodeState.SILENT else self.online()
+
     def placeable(self) -> NodeQuerySet:
         """Nodes that may be given work: enrolled, online, of our version, not draining, nor their site."""
         ours = Q(version="") | Q(version=series()) | Q(version__startswith=f"{series()}.")

@@ -1,33 +1,37 @@
 """Data centres with what lists show of them, counted by the database."""
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from django.db.models import Aggregate, Count, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
-from webapp.inventory.models import DataCenter, GpuPool, Node, Thing, WanLink
+from webapp.inventory.models import DataCenter, GpuPool, Node, NodeState, Thing, WanLink
 
 
 def datacenters_for_lists() -> QuerySet[DataCenter]:
-    """With `node_count`, `online_count` (nodes that answer), `gpu_count`, `least_price` (of a GPU hour).
+    """With `node_count`, `silent_count` and `never_count` of nodes, `gpu_count`, `least_price` of a GPU hour.
 
     Each counts by itself: a filter may join other tables.
     """
     here = Node.objects.filter(dc=OuterRef("pk")).order_by().values("dc")
-    online = Node.objects.online().filter(dc=OuterRef("pk")).order_by().values("dc")
+    silent = Node.objects.in_state(NodeState.SILENT).filter(dc=OuterRef("pk")).order_by().values("dc")
+    never = Node.objects.in_state(NodeState.NEVER).filter(dc=OuterRef("pk")).order_by().values("dc")
     prices = GpuPool.objects.filter(dc=OuterRef("pk")).order_by("price_per_gpu_hour")
     return DataCenter.objects.annotate(
         node_count=_counted(here, Count("pk")),
-        online_count=_counted(online, Count("pk")),
+        silent_count=_counted(silent, Count("pk")),
+        never_count=_counted(never, Count("pk")),
         gpu_count=_counted(here, Sum("gpus")),
         least_price=Subquery(prices.values("price_per_gpu_hour")[:1]),
     )
 
 
-def with_silent_nodes() -> QuerySet[DataCenter]:
-    """Those of which a node does not answer."""
-    quiet = Node.objects.exclude(pk__in=Node.objects.online().values("pk"))
-    return DataCenter.objects.filter(Exists(quiet.filter(dc=OuterRef("pk"))))
+def with_nodes(*states: NodeState) -> QuerySet[DataCenter]:
+    """Those with a node in one of `states`."""
+    found = (Exists(Node.objects.in_state(state).filter(dc=OuterRef("pk"))) for state in states)
+    return DataCenter.objects.filter(reduce(or_, map(Q, found)))
 
 
 def _counted(rows: QuerySet[Any], what: Aggregate) -> Coalesce:

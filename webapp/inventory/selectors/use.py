@@ -8,7 +8,7 @@ from django.db.models import Count, F, Q, QuerySet, Sum
 from django.utils import timezone
 
 from webapp.common.work import work
-from webapp.inventory.models import Node, silence
+from webapp.inventory.models import Node, NodeState, silence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +17,15 @@ class Use:
 
     Attributes
     ----------
-    silent : GPUs of nodes that do not answer, or never did.
+    silent : GPUs of nodes that answered before and are silent.
+    never : GPUs of nodes that were never heard of.
     cost_per_hour : of the busy GPUs, in $; `whole_cost_per_hour` if all were busy.
     """
 
     gpus: int = 0
     busy: int = 0
     silent: int = 0
+    never: int = 0
     nodes: int = 0
     nodes_silent: int = 0
     nodes_never: int = 0
@@ -33,20 +35,27 @@ class Use:
     @property
     def idle(self) -> int:
         """GPUs that answer and train nothing."""
-        return max(0, self.gpus - self.busy - self.silent)
+        return max(0, self.gpus - self.busy - self.away)
+
+    @property
+    def away(self) -> int:
+        """GPUs of nodes that do not answer now."""
+        return self.silent + self.never
 
     @property
     def said(self) -> str:
         """In words."""
         if not self.gpus:
             return "no GPUs yet"
-        silent = f", {self.silent:,} silent" if self.silent else ""
-        return f"{self.busy:,} of {self.gpus:,} busy{silent}"
+        away = ((self.silent, "silent"), (self.never, NodeState.NEVER.label.lower()))
+        return ", ".join(
+            [f"{self.busy:,} of {self.gpus:,} busy", *(f"{n:,} {word}" for n, word in away if n)]
+        )
 
 
 def gpu_use(dcs: Iterable[int] | QuerySet[Any, Any]) -> dict[int, Use]:
     """The use of each data centre of `dcs` (ids, or their query) that has nodes."""
-    answers = Q(last_seen__gte=timezone.now() - silence())
+    silent, never = Q(last_seen__lt=timezone.now() - silence()), Q(last_seen=None)
     held = work().held().filter(dc__in=dcs).order_by()
     busy: dict[int, tuple[int, Any]] = {
         pk: (count, cost)
@@ -60,20 +69,21 @@ def gpu_use(dcs: Iterable[int] | QuerySet[Any, Any]) -> dict[int, Use]:
         .values("dc")
         .annotate(
             all_gpus=Sum("gpus"),
-            answering=Sum("gpus", filter=answers, default=0),
+            silent=Sum("gpus", filter=silent, default=0),
+            never_gpus=Sum("gpus", filter=never, default=0),
             count=Count("pk"),
-            online=Count("pk", filter=answers),
-            never=Count("pk", filter=Q(last_seen=None)),
+            silent_nodes=Count("pk", filter=silent),
+            never=Count("pk", filter=never),
             whole=Sum(F("gpus") * F("pool__price_per_gpu_hour")),
         )
-        .values_list("dc", "all_gpus", "answering", "count", "online", "never", "whole")
+        .values_list("dc", "all_gpus", "silent", "never_gpus", "count", "silent_nodes", "never", "whole")
     )
     made = {}
-    for pk, gpus, answering, count, online, never, whole in counted:
+    for pk, gpus, silent_gpus, never_gpus, count, silent_nodes, never_nodes, whole in counted:
         held_gpus, cost = busy.get(pk, (0, 0))
         made[pk] = Use(
-            gpus=gpus, busy=min(held_gpus, gpus), silent=gpus - answering, nodes=count,
-            nodes_silent=count - online - never, nodes_never=never, cost_per_hour=float(cost),
+            gpus=gpus, busy=min(held_gpus, gpus), silent=silent_gpus, never=never_gpus, nodes=count,
+            nodes_silent=silent_nodes, nodes_never=never_nodes, cost_per_hour=float(cost),
             whole_cost_per_hour=float(whole),
         )  # fmt: skip
     return made

@@ -42,7 +42,7 @@ class Square:
 
     x: int
     y: int
-    state: str  # busy, idle, silent
+    state: str  # busy, idle, silent, never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +176,9 @@ def _plate(dc: DataCenter, box: Box, use: Use, true: tuple[float, float] | None,
 
 def _squares(use: Use, gpus_a_square: int) -> list[Square]:
     count = math.ceil(use.gpus / gpus_a_square)
-    busy, silent = round(use.busy / gpus_a_square), round(use.silent / gpus_a_square)
-    states = ["busy"] * busy + ["idle"] * max(0, count - busy - silent) + ["silent"] * silent
+    busy, silent, never = (round(n / gpus_a_square) for n in (use.busy, use.silent, use.never))
+    idle = max(0, count - busy - silent - never)
+    states = ["busy"] * busy + ["idle"] * idle + ["silent"] * silent + ["never"] * never
     return [
         Square(x=i % ACROSS * PITCH, y=i // ACROSS * PITCH, state=state)
         for i, state in enumerate(states[:count])

@@ -185,7 +185,7 @@ def _retry(actor: Any, run: Run, key: str, *, resume: bool) -> Run:
     Job.objects.select_for_update().get(pk=run.job_id)
     unfinished = run.job.runs.open().order_by("-generation").first()
     if unfinished:
-        raise InputError("run", str(unfinished), f"is {unfinished.status_label.lower()}: stop it first")
+        raise InputError("run", str(unfinished), f"is {unfinished.state.label.lower()}: stop it first")
     if resume and run.saved_step is None:
         raise InputError("resume", str(run), "has saved no checkpoint: use Retry to start from the beginning")
     return _queue(actor, run.job, key, f"Attempt after {run}.", after=run if resume else None)

@@ -18,4 +18,4 @@ class Command(BaseCommand):
         if settings.PRODUCTION:
             raise CommandError("the demo's passwords are known to everyone: not in production")
         run = seed(settings.VAR, sells=not options["no_sell"])
-        self.stdout.write(f"demo: {run} {run.status_label.lower()}")
+        self.stdout.write(f"demo: {run} {run.state.label.lower()}")
