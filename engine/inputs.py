@@ -14,6 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from engine.errors import InputError
 
+MOST_WHOLE = 2**63 - 1
+
 
 def _not_a_bool(value: Any) -> Any:
     if isinstance(value, bool):
@@ -21,14 +23,30 @@ def _not_a_bool(value: Any) -> Any:
     return value
 
 
+def whole(value: Any) -> Any:
+    """`value` as an int where it is a whole number written with a point: JSON has one kind of number, and
+    1.0 is 1. Anything else, true and false included, as it is.
+    """
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _whole_number(value: Any) -> Any:
+    """Whole numbers fit into 64 bits: what counts with them, in C or in a database, takes no more."""
+    value = whole(_not_a_bool(value))
+    if isinstance(value, int) and abs(value) > MOST_WHOLE:
+        raise ValueError(f"must be at most {MOST_WHOLE}, or as far below 0")
+    return value
+
+
 # Numbers as docs/dev/contracts.md means them: finite, and never a bool or a numeric string.
 Number = Annotated[float, BeforeValidator(_not_a_bool), Field(strict=True, allow_inf_nan=False)]
 NonNegative = Annotated[Number, Field(ge=0, le=1e15)]
 Positive = Annotated[Number, Field(gt=0, le=1e15)]
-Count = Annotated[int, BeforeValidator(_not_a_bool), Field(strict=True, ge=1)]
+Whole = Annotated[int, BeforeValidator(_whole_number), Field(strict=True)]
+Count = Annotated[Whole, Field(ge=1)]
 Flag = Annotated[bool, Field(strict=True)]
 Limit = Annotated[Count, Field(le=1_000_000_000)]
-Index = Annotated[int, BeforeValidator(_not_a_bool), Field(strict=True, ge=0)]
+Index = Annotated[Whole, Field(ge=0)]
 # One of many: true and false are refused as well, with pydantic's own words and without a call for each.
 Id = Annotated[int, Field(strict=True, ge=0)]
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from engine.errors import InputError
-from engine.inputs import Count, Document, Id, Index, NonNegative, Number, Positive
+from engine.inputs import Count, Document, Flag, Id, Index, NonNegative, Number, Positive, Whole
 from engine.prefill.handover import KvTransferParams
 from engine.prefill.placement import Reason
 
@@ -33,11 +33,16 @@ class Turn(Verbatim):
 
 
 class Sampling(Document):
-    """How tokens are drawn; temperature 0 takes the likeliest."""
+    """How tokens are drawn; temperature 0 takes the likeliest.
+
+    ignore_eos : the model does not end the answer: it goes on past its end of text, up to max_tokens or a
+        stop text.
+    """
 
     temperature: Annotated[Number, Field(ge=0, le=2)] = 0.0
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
-    seed: Index | None = None
+    seed: Whole | None = None
+    ignore_eos: Flag = False
 
 
 class Ask(Verbatim):
@@ -139,3 +144,11 @@ class Failed(Document):
     request: RequestId
     reason: Literal["training", "cancelled", "decode", "stopped"]
     message: str = ""
+
+
+def context_exceeded(context: int, prompt: int, most: int) -> str:
+    """The sentence that OpenAI's clients know for a request beyond the model's context; counts in tokens."""
+    return (
+        f"This model's maximum context length is {context} tokens. However, you requested {prompt + most} "
+        f"tokens ({prompt} in the prompt, {most} for the completion)."
+    )

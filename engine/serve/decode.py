@@ -83,7 +83,8 @@ class DecodeWorker:
     ) -> Generator[int, None, Literal["stop", "length"]]:
         """As `decode`, token by token as they are asked for; `most` at most. Returns why they ended.
 
-        Tokens are drawn as `sampling` says; `last_token` was the answer's first.
+        Tokens are drawn as `sampling` says, past the model's end of text where it says so; `last_token` was
+        the answer's first.
         """
         theirs, ends = self._theirs(cache), self._ends()
         for at in range(1, most + 1):
@@ -91,7 +92,7 @@ class DecodeWorker:
                 ids = torch.tensor([[last_token]], device=self.model.device)
                 made = self.model(ids, past_key_values=theirs, use_cache=True)
                 last_token = draw(made.logits[0, -1].cpu(), sampling, at=at)
-            if last_token in ends:
+            if last_token in ends and not sampling.ignore_eos:
                 return "stop"
             yield last_token
         return "length"

@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.errors import InputError
 from engine.inputs import Document
-from engine.prefill.desk import Accepted, Ask, Done, Failed, Finish, Refused, Token
+from engine.prefill.desk import Accepted, Ask, Done, Failed, Finish, Refused, Token, context_exceeded
 from engine.prefill.handover import transfer_params
 from engine.prefill.kernels.place import BEGIN, END, TOKENS
 from engine.prefill.placement import Moved, Placement, Refusal, Request
@@ -235,12 +235,12 @@ class DeskService:
         count = len(ids)
         if ask.max_tokens > 1 and self._decoder is None:
             self._refuse(guest, ask, "invalid_prompt", prompt_tokens=count, message=f"max_tokens: {MISSING}")
+        elif count + ask.max_tokens > self.model.context:
+            message = context_exceeded(self.model.context, count, ask.max_tokens)
+            self._refuse(guest, ask, "context_length_exceeded", prompt_tokens=count, message=message)
         elif count > ask.longest_prompt:
             message = f"{ask.longest_prompt:,} are allowed"
             self._refuse(guest, ask, "prompt_too_long", prompt_tokens=count, message=message)
-        elif count + ask.max_tokens > self.model.context:
-            message = f"with max_tokens = {ask.max_tokens:,} more than the model's {self.model.context:,}"
-            self._refuse(guest, ask, "context_length_exceeded", prompt_tokens=count, message=message)
         else:
             return ids
         return None
@@ -383,7 +383,7 @@ class DeskService:
         if ask.hand_over:
             self._token(live, token, first=True)
             self._finish(live, "length", params)
-        elif token in self.model.ends:
+        elif token in self.model.ends and not ask.sampling.ignore_eos:
             self._drop(live)
             self._finish(live, "stop")
         elif self._token(live, token, first=True):

@@ -115,6 +115,11 @@ def test_the_field_and_the_rule_are_named(change: dict[str, Any], field: str, al
     assert allowed in refused.allowed
 
 
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    assert parse(Scenario, {**FIG6, "stages": 6.0, "microbatches": 4.0}) == parse(Scenario, FIG6)
+    assert "integer" in _refusal({**FIG6, "stages": 6.5}).allowed
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

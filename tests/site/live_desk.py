@@ -20,7 +20,7 @@ from engine.control.errors import ChannelLost
 from engine.control.handshake import Greeting, Identity
 from engine.prefill.bubbles import TrainingPattern
 from engine.prefill.controller import Controller
-from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused, Token, Withdraw
+from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused, Token, Withdraw, context_exceeded
 from engine.prefill.handover import StageCache, transfer_params
 from engine.prefill.index import Fleet
 from engine.prefill.latency import LatencyModel
@@ -141,8 +141,9 @@ class LiveDesk:
             await line.send(Refused(request=ask.request, reason="prompt_too_long", prompt_tokens=len(ids)))
             return
         if len(ids) + ask.max_tokens > CONTEXT and not self.endless:
-            reason = "context_length_exceeded"
-            await line.send(Refused(request=ask.request, reason=reason, prompt_tokens=len(ids)))
+            reason, said = "context_length_exceeded", context_exceeded(CONTEXT, len(ids), ask.max_tokens)
+            told = Refused(request=ask.request, reason=reason, prompt_tokens=len(ids), message=said)
+            await line.send(told)
             return
         now_ms = (arrived - self._began) * 1e3
         asked = Request(

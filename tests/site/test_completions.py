@@ -21,7 +21,7 @@ from engine.control.desk_wire import DESK_RANK
 from engine.serve.pipeline import PrefillPipeline
 from tests.runtime.prefill.checkpoints import pipeline, save
 from tests.site.desks import desk_event, say
-from tests.site.live_desk import LiveDesk, expected, live_desk
+from tests.site.live_desk import CONTEXT, LiveDesk, expected, live_desk
 from tests.site.live_site import live_site
 from tests.site.tenancies import give_key, grant
 from tests.site.test_tenancy_pages import train
@@ -210,7 +210,7 @@ def test_what_is_wrong_has_its_status_and_costs_nothing(shop: Shop, caplog: Any)
     chat = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}]}
     refused({**chat, "tools": [{"type": "function"}]}, 400, "unsupported_field", "/v1/chat/completions")
     calls = {"role": "assistant", "content": "x", "tool_calls": [{"id": "1", "type": "function"}]}
-    refused({**chat, "messages": [calls]}, 400, "invalid_value", "/v1/chat/completions")
+    refused({**chat, "messages": [calls]}, 400, "unsupported_field", "/v1/chat/completions")
     hint = refused({**ask, "stops": "x"}, 400, "unknown_field").json()["error"]["message"]
     assert hint == "Unknown field 'stops': did you mean 'stop'?"
     refused({**ask, "prompt": [PROMPT, PROMPT]}, 400, "invalid_value")
@@ -219,7 +219,13 @@ def test_what_is_wrong_has_its_status_and_costs_nothing(shop: Shop, caplog: Any)
     assert not UsageEvent.objects.exists()
     refused({**ask, "prompt": PROMPT * 5}, 413, "prompt_too_long")  # the desk has counted
     assert shop.usage()[0].reason == "prompt_too_long"
-    refused({**ask, "prompt": "y" * 190, "max_tokens": 100}, 413, "context_length_exceeded")
+    long = refused({**ask, "prompt": "y" * 190, "max_tokens": 100}, 400, "context_length_exceeded")
+    said = f"This model's maximum context length is {CONTEXT} tokens. However, you requested 290 tokens"
+    assert long.json()["error"]["message"].startswith(said)
+    assert (long.json()["error"]["type"], long.json()["error"]["param"]) == ("invalid_request_error", "prompt")
+    with pytest.raises(openai.BadRequestError, match="maximum context length") as caught:
+        shop.client.completions.create(**{**ask, "prompt": "y" * 190, "max_tokens": 100})
+    assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.AuthenticationError):
         shop.client.with_options(api_key="mrd-other").completions.create(**ask)
     with pytest.raises(openai.NotFoundError):

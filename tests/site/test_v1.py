@@ -197,7 +197,7 @@ def test_what_cannot_be_in_time_is_refused_as_503_ttft(world: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "status", "why"), [(8_193, 413, "context_length_exceeded"), (4_097, 413, "prompt_too_long")]
+    ("tokens", "status", "why"), [(8_193, 400, "context_length_exceeded"), (4_097, 413, "prompt_too_long")]
 )
 def test_prompts_that_are_too_long(world: Any, tokens: int, status: int, why: str) -> None:
     _, secret = give_key(world)

@@ -8,6 +8,8 @@ from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
+from engine.inputs import whole
+from engine.prefill.desk import context_exceeded
 from engine.prefill.placement import Refusal
 from webapp.inventory.models import DataCenter
 from webapp.prefill import quota
@@ -149,7 +151,7 @@ def _tokens(asked: dict[str, Any]) -> tuple[int, str]:
     if ("prompt" in asked) == ("prompt_tokens" in asked):
         raise ApiError(400, "invalid_value", "Send either prompt or prompt_tokens.", param="prompt_tokens")
     if "prompt_tokens" in asked:
-        tokens, counted = asked["prompt_tokens"], "given"
+        tokens, counted = whole(asked["prompt_tokens"]), "given"
         if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MOST_TOKENS:
             text = f"prompt_tokens must be a whole number from 1 to {MOST_TOKENS:,}."
             raise ApiError(400, "invalid_value", text, param="prompt_tokens")
@@ -157,10 +159,14 @@ def _tokens(asked: dict[str, Any]) -> tuple[int, str]:
     prompt = asked["prompt"]
     if isinstance(prompt, str) and prompt:
         return len(prompt.encode(errors="surrogatepass")), "bytes"
-    if isinstance(prompt, list) and prompt and all(type(token) is int and token >= 0 for token in prompt):
+    if isinstance(prompt, list) and prompt and all(_is_id(token) for token in prompt):
         return len(prompt), "ids"
     text = "prompt must be text, or a list of token ids, and not empty."
     raise ApiError(400, "invalid_value", text, param="prompt")
+
+
+def _is_id(token: Any) -> bool:
+    return type(whole(token)) is int and token >= 0
 
 
 def _require_short(tenancy: Tenancy, tokens: int, counted: str) -> None:
@@ -169,8 +175,8 @@ def _require_short(tenancy: Tenancy, tokens: int, counted: str) -> None:
         text = f"{tokens:,} bytes may be more than {longest:,} tokens. Send prompt_tokens or token ids."
         raise ApiError(400, "tokens_unknown", text, param="prompt")
     if tokens > context:
-        text = f"{tokens:,} tokens, but {tenancy.model} takes at most {context:,}."
-        raise ApiError(413, "context_length_exceeded", text, param="prompt")
+        text = context_exceeded(context, tokens, 0)
+        raise ApiError(400, "context_length_exceeded", text, param="prompt")
     if tokens > longest:
         text = f"{tokens:,} tokens, but the tenancy allows at most {longest:,}."
         raise ApiError(413, "prompt_too_long", text, param="prompt")

@@ -137,6 +137,25 @@ def test_a_prompt_is_accepted_sent_and_answered(desk: Desk) -> None:
     assert desk.service.turn() is None, "nothing is under way"
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_an_end_of_text_ends_the_answer_unless_it_is_ignored(desk: Desk, ignored: bool) -> None:
+    desk.ask(max_tokens=5, sampling={"ignore_eos": ignored})
+    (row,) = desk.turn(451.0)
+    desk.ran(row, token=0, cache=CACHE)  # 0 ends an answer of this model
+    assert desk.gateway.kinds() == (["accepted", "token"] if ignored else ["accepted", "done"])
+    assert [most for _, _, most in desk.decoder.started] == ([4] if ignored else [])
+
+
+def test_a_prompt_beyond_the_context_is_told_so_before_what_its_tenancy_allows(desk: Desk) -> None:
+    desk.ask(tokens=2040, max_tokens=9, longest_prompt=100)
+    refused = desk.gateway.last()
+    assert (refused.reason, refused.prompt_tokens) == ("context_length_exceeded", 2040)
+    assert refused.message == (
+        "This model's maximum context length is 2048 tokens. However, you requested 2049 tokens "
+        "(2040 in the prompt, 9 for the completion)."
+    )
+
+
 def test_a_long_prompt_goes_in_chunks_through_bubbles_shortly_before_each(desk: Desk) -> None:
     desk.ask(tokens=150)
     (first,) = desk.turn(451.0)

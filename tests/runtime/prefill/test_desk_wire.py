@@ -22,7 +22,12 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 @given(
     prompt=st.one_of(text, st.lists(st.integers(0, 200_000), max_size=20).map(tuple)),
-    sampling=st.builds(Sampling, temperature=st.floats(0, 2), seed=st.none() | st.integers(0, 2**63)),
+    sampling=st.builds(
+        Sampling,
+        temperature=st.floats(0, 2),
+        seed=st.none() | st.integers(1 - 2**63, 2**63 - 1),
+        ignore_eos=st.booleans(),
+    ),
 )
 def test_a_prompt_arrives_as_it_was(prompt: str | tuple[int, ...], sampling: Sampling) -> None:
     ask = Ask(request="r", prompt=prompt, longest_prompt=9, sampling=sampling, stop=(" \n",))

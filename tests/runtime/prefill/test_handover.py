@@ -13,6 +13,7 @@ from engine.control.handshake import Handshake, Identity, dial
 from engine.control.thread_driver import greet
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.prefill.desk import Sampling
 from engine.prefill.handover import KvTransferParams, transfer_params
 from engine.serve import kv_wire
 from engine.serve.decode import DecodeWorker
@@ -207,6 +208,22 @@ def test_a_lease_that_ends_during_a_transfer_ends_the_transfer(folder: Path) -> 
         with pytest.raises(KvTransferError, match="lease ended during"):
             receive_frame(connected)
         assert header["tokens"] == 60
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_an_answer_goes_on_past_its_end_of_text_where_that_is_ignored(
+    service: Service, worker: DecodeWorker, ignored: bool
+) -> None:
+    done = service.prefill(prompt(20))
+    sampling = Sampling(ignore_eos=ignored)
+    cache = worker.fetch(service.offer(done))
+    likeliest = list(worker.stream(cache, done.first_token, most=4, sampling=Sampling(ignore_eos=True)))
+    worker.model.generation_config.eos_token_id = likeliest[1]
+    try:
+        made = list(worker.stream(cache, done.first_token, most=4, sampling=sampling))
+    finally:
+        worker.model.generation_config.eos_token_id = None
+    assert made == (likeliest if ignored else likeliest[: likeliest.index(likeliest[1])])
 
 
 def test_who_does_not_know_the_secret_gets_nothing(service: Service, folder: Path) -> None:

@@ -29,7 +29,7 @@ BATCH_FIRST_S = 600.0  # for the first token of a request without an objective
 NEXT_S = 60.0  # between tokens
 WRITE_AGAIN_S = (0.2, 1.0, 5.0)
 BATCH_PRIORITY = -1
-OF_THE_REQUEST = {"prompt_too_long": 413, "context_length_exceeded": 413, "invalid_prompt": 400}
+OF_THE_REQUEST = {"prompt_too_long": 413, "context_length_exceeded": 400, "invalid_prompt": 400}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +230,7 @@ def _refused(sale: Sale, said: Refused) -> ApiError:
         text = f"{counted}: {said.message}." if said.message else f"{text} {counted}."
     return sale.refusal(
         status, said.reason, text, retry_after_s=wait_s if status == 503 else None,
-        param="prompt" if status != 503 else None,
+        param=sale.asked.field if status != 503 else None,
     )  # fmt: skip
 
 

@@ -8,10 +8,10 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from engine.errors import InputError
-from engine.inputs import Count, Document, Flag, Index, Number, parse
+from engine.inputs import Count, Document, Flag, Index, Number, Whole, parse
 from engine.prefill.desk import Sampling, Turn, Verbatim
 from webapp.prefill.answers import ApiError, unknown_field
 
@@ -20,13 +20,15 @@ MOST_COMPLETION = 4_096
 CHAT_TOKENS = 256  # where a chat does not say how many
 # that a chat's template may add to each message, in the estimate before the coordinator counts
 TURN_TOKENS = 16
-# Fields of OpenAI that a prefill coordinator cannot do: allowed only as what they are anyway.
+# Fields of OpenAI, and of servers that load generators know, that a prefill coordinator cannot do: allowed
+# only as what they are anyway. Numbers are compared by value: 1.0 is 1.
 REFUSED: dict[str, tuple[Any, ...]] = {
     "n": (1,), "best_of": (1,), "logprobs": (False,), "top_logprobs": (0,), "echo": (False,), "suffix": ("",),
-    "presence_penalty": (0,), "frequency_penalty": (0,), "logit_bias": ({},), "tools": ([],),
-    "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},), "modalities": (["text"],), "audio": (), "prediction": (),
-    "reasoning_effort": (), "verbosity": (), "web_search_options": (), "store": (False,), "moderation": (),
+    "presence_penalty": (0,), "frequency_penalty": (0,), "repetition_penalty": (1,), "top_k": (0, -1),
+    "min_p": (0,), "logit_bias": ({},), "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],),
+    "function_call": ("none", "auto"), "response_format": ({"type": "text"},), "modalities": (["text"],),
+    "audio": (), "prediction": (), "reasoning_effort": (), "verbosity": (), "web_search_options": (),
+    "store": (False,), "moderation": (),
 }  # fmt: skip
 # Fields that change no answer here.
 IGNORED = frozenset(
@@ -43,18 +45,27 @@ SAID = {
 Text = Annotated[str, Field(min_length=1)]
 Ids = Annotated[tuple[Index, ...], Field(min_length=1)]
 Nothing = tuple[()] | None
+TOOL_ROLES = ("tool", "function")
+
+
+def _switch(value: Any) -> Any:
+    """0 and 1 as false and true: clients of other languages write switches so."""
+    return bool(value) if isinstance(value, int | float) and value in (0, 1) else value
+
+
+Switch = Annotated[Flag, BeforeValidator(_switch)]
 
 
 class StreamOptions(Document):
-    include_usage: Flag = False
-    include_obfuscation: Flag = False
+    include_usage: Switch = False
+    include_obfuscation: Switch = False
 
 
 class RemoteDecode(Document):
     """The client decodes by itself: it wants to know where the KV cache lies."""
 
-    do_remote_decode: Literal[True]
-    do_remote_prefill: Literal[False] = False
+    do_remote_decode: Annotated[Literal[True], BeforeValidator(_switch)]
+    do_remote_prefill: Annotated[Literal[False], BeforeValidator(_switch)] = False
     remote_engine_id: None = None
     remote_block_ids: None = None
     remote_host: None = None
@@ -64,11 +75,13 @@ class RemoteDecode(Document):
 class _Body(Verbatim):
     model: Annotated[str, Field(min_length=1, max_length=200)]
     max_tokens: Annotated[Count, Field(le=MOST_COMPLETION)] | None = None
+    max_completion_tokens: Annotated[Count, Field(le=MOST_COMPLETION)] | None = None
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
-    seed: Index | None = None
+    seed: Whole | None = None
+    ignore_eos: Switch | None = None
     stop: str | Annotated[tuple[str, ...], Field(max_length=4)] | None = None
-    stream: Flag | None = None
+    stream: Switch | None = None
     stream_options: StreamOptions | None = None
     kv_transfer_params: RemoteDecode | None = None
 
@@ -84,11 +97,11 @@ class TextPart(Verbatim):
 
 class Message(Verbatim):
     """Fields that clients send back from an answer, apart from its text, are accepted if they have no
-    effect.
+    effect. An answer without text has `content` null, or none.
     """
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | tuple[TextPart, ...]
+    content: str | tuple[TextPart, ...] | None = None
     name: str | None = None
     refusal: None = None
     audio: None = None
@@ -96,16 +109,21 @@ class Message(Verbatim):
     tool_calls: Nothing = None
     annotations: Nothing = None
 
+    @model_validator(mode="after")
+    def _has_text(self) -> "Message":
+        if self.content is None and self.role != "assistant":
+            raise InputError("content", None, "required, but missing")
+        return self
+
     @property
     def turn(self) -> Turn:
-        content = self.content
+        content = self.content or ""
         text = content if isinstance(content, str) else "".join(part.text for part in content)
         return Turn(role="system" if self.role == "developer" else self.role, content=text)
 
 
 class ChatBody(_Body):
     messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=4_096)]
-    max_completion_tokens: Annotated[Count, Field(le=MOST_COMPLETION)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +136,11 @@ class Asked:
     most_tokens: int
     stream: bool
     include_usage: bool
+
+    @property
+    def field(self) -> str:
+        """The field that holds its prompt."""
+        return "messages" if self.kind == "chat" else "prompt"
 
 
 def document(body: bytes) -> dict[str, Any]:
@@ -134,14 +157,17 @@ def document(body: bytes) -> dict[str, Any]:
 def read(kind: Kind, asked: dict[str, Any]) -> Asked:
     """What the body of a completion or of a chat asks for. Raises ApiError."""
     model: type[_Body] = CompletionBody if kind == "completion" else ChatBody
+    _require_characters(asked)
     fields = _supported(asked, model)
+    _refuse_tools(fields.get("messages"))
     try:
         body: Any = parse(model, fields)
         what = _prompt(body) | _limits(body)
     except InputError as error:
         name = error.field.partition("[")[0]
         said = SAID.get(name, f"{error.field}: {error.allowed}.")
-        raise ApiError(400, "invalid_value", said, param=error.field or None) from None
+        param = name if name in SAID else error.field
+        raise ApiError(400, "invalid_value", said, param=param or None) from None
     return Asked(
         kind=kind,
         model=body.model,
@@ -159,14 +185,65 @@ def _supported(asked: dict[str, Any], model: type[_Body]) -> dict[str, Any]:
         if name in model.model_fields:
             known[name] = value
         elif name in REFUSED:
-            if value is not None and not any(
-                value == one and type(value) is type(one) for one in REFUSED[name]
-            ):
+            if value is not None and not any(_equal(value, one) for one in REFUSED[name]):
                 text = f"{name} is not supported here{_only(REFUSED[name])}."
                 raise ApiError(400, "unsupported_field", text, param=name)
         elif name not in IGNORED:
             raise unknown_field(name, model.model_fields)
     return known
+
+
+def _equal(value: Any, allowed: Any) -> bool:
+    """Whether both are one value: as a number, whatever its type, or as a switch, which 0 and 1 may be.
+
+    A number of log-probabilities is no switch: 0 asks for those of the tokens themselves, and is not allowed
+    by false. True is no number.
+    """
+    if isinstance(allowed, bool):
+        return isinstance(value, bool) and value == allowed
+    return not isinstance(value, bool) and bool(value == allowed)
+
+
+def _require_characters(asked: dict[str, Any]) -> None:
+    """Refuse half a surrogate pair, which JSON can write (\\ud83d) and no text has. Raises ApiError."""
+    found = _half(asked, "")
+    if found is not None:
+        path, code = found
+        text = (
+            f"{path}: holds half of a surrogate pair, U+{code:04X}, which is no character; send both halves."
+        )
+        raise ApiError(400, "invalid_value", text, param=path.partition(".")[0].partition("[")[0] or None)
+
+
+def _half(value: Any, path: str) -> tuple[str, int] | None:
+    """(where, which) the first half of a surrogate pair in `value` is; a name that has one is not quoted."""
+    if isinstance(value, str):
+        return next(((path, ord(one)) for one in value if "\ud800" <= one <= "\udfff"), None)
+    if isinstance(value, list):
+        return next((half for i, one in enumerate(value) if (half := _half(one, f"{path}[{i}]"))), None)
+    if isinstance(value, dict):
+        for name, one in value.items():
+            if half := _half(name, f"the name of a field{f' of {path}' if path else ''}"):
+                return half
+            if half := _half(one, f"{path}.{name}" if path else name):
+                return half
+    return None
+
+
+def _refuse_tools(messages: Any) -> None:
+    """Say of calls of tools, and of their results, that they are not supported. Raises ApiError."""
+    said = [one if isinstance(one, dict) else {} for one in (messages if isinstance(messages, list) else ())]
+    roles = [(i, "role") for i, one in enumerate(said) if one.get("role") in TOOL_ROLES]
+    calls = [
+        (i, name) for i, one in enumerate(said) for name in ("tool_calls", "function_call") if one.get(name)
+    ]
+    for i, name in (*roles, *calls):
+        what = f"the role {said[i][name]!r} is" if name == "role" else "tools are"
+        text = (
+            f"messages[{i}].{name}: {what} not supported here. Send messages with text of the roles system, "
+            "developer, user and assistant."
+        )
+        raise ApiError(400, "unsupported_field", text, param=f"messages[{i}].{name}")
 
 
 def _only(values: tuple[Any, ...]) -> str:
@@ -183,7 +260,7 @@ def _prompt(body: Any) -> dict[str, Any]:
 
 
 def _limits(body: Any) -> dict[str, Any]:
-    most = getattr(body, "max_completion_tokens", None) or body.max_tokens
+    most = body.max_completion_tokens or body.max_tokens
     hand_over = body.kv_transfer_params is not None
     default = CHAT_TOKENS if isinstance(body, ChatBody) else 16
     if hand_over and (most not in (None, 1) or body.stream):
@@ -196,6 +273,7 @@ def _limits(body: Any) -> dict[str, Any]:
             temperature=1.0 if body.temperature is None else body.temperature,
             top_p=1.0 if body.top_p is None else body.top_p,
             seed=body.seed,
+            ignore_eos=bool(body.ignore_eos),
         ),
         "hand_over": hand_over,
     }

@@ -12,9 +12,11 @@ import structlog
 from django.db import connection
 from django.utils import timezone
 
+from engine.prefill.desk import context_exceeded
 from webapp.live.models import Desk
 from webapp.prefill import quota
 from webapp.prefill.answers import ApiError
+from webapp.prefill.catalogue import context_tokens
 from webapp.prefill.gateway.asked import Asked
 from webapp.prefill.gateway.lines import DeskAddress
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
@@ -95,6 +97,10 @@ def admit(key: ApiKey, asked: Asked, *, in_batch: bool = False) -> Sale:
     tenancy = key.tenancy
     places = {dc.pk: dc.name for dc in places_of(tenancy, asked.model)}
     if isinstance(asked.what.get("prompt"), tuple) and asked.most_tokens > (tenancy.longest_prompt or 0):
+        context, most = context_tokens(tenancy.model), asked.what["max_tokens"]
+        if asked.most_tokens + most > context:
+            text = context_exceeded(context, asked.most_tokens, most)
+            raise ApiError(400, "context_length_exceeded", text, param="prompt")
         text = f"{asked.most_tokens:,} tokens, but the tenancy allows at most {tenancy.longest_prompt:,}."
         raise ApiError(413, "prompt_too_long", text, param="prompt")
     tokens = min(asked.most_tokens, tenancy.longest_prompt or 0)  # the coordinator refuses what is longer
