@@ -4,6 +4,7 @@ import difflib
 import errno
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -179,9 +180,13 @@ def parse(model: type[D], data: Any, *, at: str = "") -> D:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean x?`` for the nearest of `known`, or the list of them."""
-    known = list(known)
-    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
+    """Return ``did you mean x?`` for the nearest of `known`, or the list of them.
+
+    A name that `word` only adds to, such as h100 in h100-80g, is nearer than one that looks like it.
+    """
+    known, word = list(known), str(word)
+    within = [name for name in known if re.match(rf"{re.escape(name)}[^A-Za-z0-9]", word)]
+    close = sorted(within, key=len)[-1:] or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else "allowed: " + ", ".join(known)
 
 

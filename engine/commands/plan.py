@@ -85,6 +85,8 @@ def lines(request: PlanRequest, result: PlanResult) -> Iterator[str]:
     yield _verdict(result)
     if result.search:
         yield f"search: {_COMPLETE[result.search.stopped_by]}"
+    for a, b in result.symmetrised:
+        yield f"link {a} – {b}: its two directions differ; their mean counts in both"
     for dc in result.excluded:
         yield f"not used: {dc.dc}: {dc.reason}"
 

@@ -1,6 +1,7 @@
 """The answer to a plan request, by the method that it asks for."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine.plan.dc_selection import algorithm1
 from engine.plan.request import PlanRequest
@@ -33,5 +34,7 @@ def plan(
         The job does not fit its model (more partitions than layers), or a cell is too large to simulate.
     """
     if request.method == "search":
-        return plan_search(request, budget_s=budget_s, cancelled=cancelled, report=report)
-    return algorithm1(request, cancelled=cancelled, report=report)
+        found = plan_search(request, budget_s=budget_s, cancelled=cancelled, report=report)
+    else:
+        found = algorithm1(request, cancelled=cancelled, report=report)
+    return replace(found, symmetrised=tuple(map(tuple, request.symmetrised)))

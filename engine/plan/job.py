@@ -2,14 +2,15 @@
 
 import math
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from engine.cluster.cluster import Cluster, DataCenter, WanLink
-from engine.cluster.gpus import Gpu, gpu
+from engine.cluster.gpus import Gpu
 from engine.errors import InputError
 from engine.model.presets import preset
 from engine.model.profile import StageProfile
 from engine.model.transformer import Transformer
-from engine.plan.request import DEFAULT_INTRA_GBPS, JobInput, Layout, ModelInput, PlanRequest
+from engine.plan.request import DEFAULT_INTRA_GBPS, JobInput, Layout, LinkInput, ModelInput, PlanRequest
 from engine.plan.stages import Stages, stages_of
 
 
@@ -74,7 +75,7 @@ def cluster_of(request: PlanRequest) -> Cluster:
         DataCenter(
             name=dc.name,
             gpus=dc.gpus,
-            gpu=gpu(dc.gpu_type),
+            gpu=dc.gpu(),
             price_per_gpu_hour=dc.price_per_gpu_hour,
             intra_bytes_per_s=(DEFAULT_INTRA_GBPS if dc.intra_gbps is None else dc.intra_gbps) * 1e9 / 8,
             latitude=dc.latitude,
@@ -82,17 +83,19 @@ def cluster_of(request: PlanRequest) -> Cluster:
         )
         for dc in request.datacenters
     )
-    links = (
-        WanLink(
-            ends=frozenset(link.between),
-            latency_s=link.latency_ms / 1e3,
-            cap_bytes_per_s=link.bandwidth_gbps * 1e9 / 8,
-            connections=link.connections,
-            egress_price_per_gb=link.egress_price_per_gb,
-        )
-        for link in request.links
-    )
+    links = map(_link, request.both_ways)
     return Cluster(datacenters=datacenters, links={link.ends: link for link in links})
+
+
+def _link(ways: tuple[LinkInput, ...]) -> WanLink:
+    """A link at the mean of its directions, as DT-FM (§2) takes those of its devices."""
+    return WanLink(
+        ends=frozenset(ways[0].between),
+        latency_s=fmean(way.latency_ms for way in ways) / 1e3,
+        cap_bytes_per_s=fmean(way.bandwidth_gbps for way in ways) * 1e9 / 8,
+        connections=ways[0].connections,
+        egress_price_per_gb=fmean(way.egress_price_per_gb for way in ways),
+    )
 
 
 def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None) -> Job:

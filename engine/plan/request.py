@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from engine.cluster.gpus import catalogue
+from engine.cluster.gpus import Gpu, catalogue, gpu
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Limit, NonNegative, Number, Positive, nearest
 from engine.model.presets import PRESETS
 from engine.model.serving import PrefillBudget
 from engine.model.stages import MeasuredProfile
+from engine.plan.own_gpu import LEAST_RATE, GpuInput
 from engine.schedule.scenario import MOST_OPS, MOST_STAGES, Contention, RecomputeRule, Scenario
 
 Objective = Literal["throughput", "cost", "cost_per_token"]
@@ -32,12 +33,22 @@ ROOFLINE_BYTES = 2  # of a number, wherever times are not from `mfu`
 KINDS = 3  # forward, recompute, backward
 
 
+GpuOrName = Annotated[
+    Annotated[str, Tag("str")] | Annotated[GpuInput, Tag("GpuInput")],
+    Discriminator(lambda value: "str" if isinstance(value, str) else "GpuInput"),
+]
+
+
 class DataCenterInput(Document):
-    """A data centre: its GPUs of one type, what one costs an hour, and the bandwidth between its nodes."""
+    """A data centre: its GPUs of one type, what one costs an hour, and the bandwidth between its nodes.
+
+    link_gb_s : GPU to GPU in a node, per direction, of a GPU with own figures; the catalogue knows its own.
+    """
 
     name: str = Field(min_length=1, max_length=200)
     gpus: Index = Field(le=MOST_GPUS)
-    gpu_type: str
+    gpu_type: GpuOrName
+    link_gb_s: Positive | None = Field(default=None, ge=LEAST_RATE)
     price_per_gpu_hour: NonNegative
     intra_gbps: Positive | None = Field(default=None, ge=LEAST_GBPS)
     latitude: Number | None = Field(default=None, ge=-90, le=90)
@@ -45,14 +56,34 @@ class DataCenterInput(Document):
 
     @field_validator("gpu_type")
     @classmethod
-    def _known_gpu(cls, gpu_type: str) -> str:
-        if gpu_type not in catalogue():
+    def _known_gpu(cls, gpu_type: str | GpuInput) -> str | GpuInput:
+        if isinstance(gpu_type, str) and gpu_type not in catalogue():
             raise ValueError("unknown GPU type, " + nearest(gpu_type, catalogue()))
         return gpu_type
 
+    @model_validator(mode="after")
+    def _one_rate(self) -> "DataCenterInput":
+        if self.link_gb_s is not None and isinstance(self.gpu_type, str):
+            raise InputError("link_gb_s", self.link_gb_s, "leave it out for a GPU type of the catalogue")
+        return self
+
+    def gpu(self) -> Gpu:
+        """Its type of GPU; one with own figures has them for a name, as answers tell types apart by name."""
+        own = self.gpu_type
+        if isinstance(own, str):
+            return gpu(own)
+        name = f"GPU of {own.peak_tflops:g} TFLOP/s, {own.memory_gb:g} GB at {own.hbm_gb_s:g} GB/s"
+        if self.link_gb_s is not None:
+            name += f", links of {self.link_gb_s:g} GB/s"
+        return own.gpu(name=name, link_gb_s=self.link_gb_s)
+
 
 class LinkInput(Document):
-    """The WAN between two data centres, per node pair and direction."""
+    """The WAN between two data centres, per node pair and direction.
+
+    One link is both directions. Two, the second with `between` the other way round, are one direction each,
+    from the first data centre to the second.
+    """
 
     between: list[str] = Field(min_length=2, max_length=2)
     latency_ms: NonNegative
@@ -273,13 +304,35 @@ class PlanRequest(Document):
                 yield InputError(f"datacenters[{i}].name", name, allowed)
 
     def _links(self) -> Iterator[InputError]:
-        first: dict[frozenset[str], int] = {}
+        first: dict[tuple[str, ...], int] = {}
         for i, link in enumerate(self.links):
             field = f"links[{i}].between"
             yield from self._known(field, link.between, twice="must name two different data centres")
-            joined = first.setdefault(frozenset(link.between), i)
+            joined = first.setdefault(tuple(link.between), i)
             if joined != i:
                 yield InputError(field, link.between, f"already joined by links[{joined}]")
+            back = first.get(tuple(reversed(link.between)))
+            if back is not None and self.links[back].connections != link.connections:
+                allowed = f"must be as in links[{back}], the other direction"
+                yield InputError(f"links[{i}].connections", link.connections, allowed)
+
+    @cached_property
+    def both_ways(self) -> tuple[tuple[LinkInput, ...], ...]:
+        """The links by the pair of data centres that they join: one for both directions, or one for each."""
+        pairs: dict[frozenset[str], list[LinkInput]] = {}
+        for link in self.links:
+            pairs.setdefault(frozenset(link.between), []).append(link)
+        return tuple(map(tuple, pairs.values()))
+
+    @property
+    def symmetrised(self) -> list[list[str]]:
+        """Pairs whose directions differ: their mean counts, in both."""
+        differ = ("latency_ms", "bandwidth_gbps", "egress_price_per_gb")
+        return [
+            pair[0].between
+            for pair in self.both_ways
+            if any(getattr(link, name) != getattr(pair[0], name) for link in pair for name in differ)
+        ]
 
     def _order(self) -> Iterator[InputError]:
         if isinstance(self.order, str):

@@ -122,6 +122,8 @@ class PlanResult:
     comm_to_compute, forward_ms … : the job's figures as used, given or computed; of several layouts, those of
         the best option's.
     left_out : layouts that do not fit anywhere.
+    symmetrised : pairs of data centres whose link differs by direction: its mean counts. The JSON has it
+        where there are any.
     search : what `method: search` did; None of Algorithm 1, which looks at everything that it is to look at.
     """
 
@@ -144,6 +146,7 @@ class PlanResult:
     reason: str | None = None
     left_out: tuple[LeftOut, ...] = ()
     search: Effort | None = None
+    symmetrised: tuple[tuple[str, ...], ...] = ()
 
     @property
     def feasible(self) -> bool:
@@ -159,4 +162,7 @@ class PlanResult:
         values["excluded"] = [asdict(dc) for dc in self.excluded]
         values["left_out"] = [asdict(layout) for layout in self.left_out]
         values["search"] = asdict(self.search) if self.search else None
+        values["symmetrised"] = [list(pair) for pair in self.symmetrised]
+        if not self.symmetrised:
+            del values["symmetrised"]
         return values

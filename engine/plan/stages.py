@@ -4,6 +4,7 @@ Times are as given, at an MFU, as measured, or by rooflines. A block that was me
 stands in for its roofline.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -108,8 +109,9 @@ def stages_of(given: JobInput, layout: Layout, model: Transformer | None) -> Sta
     if model is None:
         return _as_given(given, layout.partitions)
     blocks = layers_per_stage(model, layout.partitions)
-    if model.heads % layout.tp:
-        raise InputError("tp", layout.tp, f"must divide the {model.heads} heads of the model")
+    for name, count in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
+        if count % layout.tp:  # which training refuses
+            raise InputError("tp", layout.tp, f"must divide the model's {name} = {count}")
     how = How(
         recompute="full" if given.recompute else "none",
         sequence_parallel=layout.tp > 1,
@@ -173,6 +175,9 @@ def _by_roofline(
         return replace(how, measured=block)
 
     def profiles(gpu: Gpu) -> tuple[StageProfile, ...]:
+        if layout.tp > 1 and not gpu.link_bytes_per_s:
+            allowed = f"must be 1 on the {gpu.name}, unless its data centre gives link_gb_s, or the job mfu"
+            raise InputError("tp", layout.tp, allowed)
         machines = (_machine(gpu),) * layout.partitions
         found = roofline_profiles(model, on(gpu), machines, tp=layout.tp, micro_batch=layout.micro_batch)
         if given.measured is None:
@@ -188,7 +193,8 @@ def _by_roofline(
 def _machine(gpu: Gpu) -> Machine:
     """`gpu` at the rates that are reached; a stage's GPUs are in one node, and so are its collectives."""
     reached = shipped()
-    inside = gpu.link_bytes_per_s * reached.hb
+    # Of a GPU with own figures it may be unknown: then nothing is summed inside a stage, which has one GPU.
+    inside = gpu.link_bytes_per_s * reached.hb or math.inf
     return Machine(
         device=Device.of(gpu, reached),
         hb_domain=None,

@@ -1,7 +1,8 @@
 """Request traces: when prompts of how many tokens arrive.
 
-Azure's LLM inference traces (CSV: TIMESTAMP, ContextTokens, GeneratedTokens) and Mooncake's (JSON lines:
-timestamp in ms, input_length, output_length, hash_ids).
+Azure's LLM inference traces (CSV: TIMESTAMP, ContextTokens, GeneratedTokens), BurstGPT's (CSV: Timestamp in
+seconds, Model, Request tokens, Response tokens, Total tokens, Log Type) and Mooncake's (JSON lines: timestamp
+in ms, input_length, output_length, hash_ids).
 """
 
 import csv
@@ -20,7 +21,8 @@ from engine.errors import InputError
 
 # Excerpts that the product ships.
 SHIPPED = {"azure-code": "azure_code_2023.csv", "mooncake-conversation": "mooncake_conversation.jsonl"}
-COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+# Columns of the time and of the prompt's tokens, of Azure's files and of BurstGPT's.
+COLUMNS = (("TIMESTAMP", "ContextTokens"), ("Timestamp", "Request tokens"))
 MOST_TOKENS = 10_000_000
 
 
@@ -58,7 +60,7 @@ def read_trace(source: str) -> Trace:
     lines = _lines(source)
     if not lines:
         raise InputError("trace", source, "is empty: at least one request is needed")
-    read = _mooncake if lines[0].lstrip().startswith("{") else _azure
+    read = _mooncake if lines[0].lstrip().startswith("{") else _table
     rows = list(read(lines))
     if not rows:
         raise InputError("trace", source, "has no request: at least one is needed")
@@ -80,18 +82,17 @@ def _lines(source: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _azure(lines: list[str]) -> Iterator[tuple[float, int]]:
+def _table(lines: list[str]) -> Iterator[tuple[float, int]]:
     rows = csv.DictReader(lines)
-    missing = [name for name in COLUMNS[:2] if name not in (rows.fieldnames or ())]
-    if missing:
-        head = "JSON lines (timestamp, input_length), or CSV with the columns " + ", ".join(COLUMNS)
+    named = next((names for names in COLUMNS if {*names} <= {*(rows.fieldnames or ())}), None)
+    if named is None:
+        either = ", or ".join(f"{time} and {tokens}" for time, tokens in COLUMNS)
+        head = f"JSON lines (timestamp, input_length), or CSV with the columns {either}"
         raise InputError("trace", lines[0], head)
+    time, tokens = named
     for i, row in enumerate(rows):
         at = f"trace[{i}]"
-        yield (
-            _time_ms(row["TIMESTAMP"], f"{at}.TIMESTAMP"),
-            _tokens(row["ContextTokens"], f"{at}.ContextTokens"),
-        )
+        yield _time_ms(row[time], f"{at}.{time}"), _tokens(row[tokens], f"{at}.{tokens}")
 
 
 def _mooncake(lines: list[str]) -> Iterator[tuple[float, int]]:

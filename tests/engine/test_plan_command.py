@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from engine.cli import main
+from engine.errors import InputError
+from engine.inputs import parse
+from engine.plan.answer import plan
+from engine.plan.request import PlanRequest
 
 GOOD: dict[str, Any] = {
     "datacenters": [
@@ -49,6 +53,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return document
 
 
+BACK = {"between": ["west", "east"], "latency_ms": 40, "bandwidth_gbps": 15}
+
 BAD = [
     ("method", "magic", "method", "algorithm1"),
     ("datacenters", [], "datacenters", "at least 1"),
@@ -57,6 +63,10 @@ BAD = [
     ("datacenters.0.gpus", 1.5, "datacenters[0].gpus", "integer"),
     ("datacenters.0.gpus", True, "datacenters[0].gpus", "not true or false"),
     ("datacenters.0.gpu_type", "a100-80gb", "datacenters[0].gpu_type", "did you mean 'a100-80g'?"),
+    ("datacenters.0.gpu_type", "h100-80g", "datacenters[0].gpu_type", "did you mean 'h100'?"),
+    ("datacenters.0.gpu_type", 3, "datacenters[0].gpu_type", "object"),
+    ("datacenters.0.gpu_type", {"peak_tflops": 9, "memory_gb": 8}, "datacenters[0].gpu_type.hbm_gb_s", "req"),
+    ("datacenters.0.link_gb_s", 9, "datacenters[0].link_gb_s", "GPU type of the catalogue"),
     ("datacenters.0.price_per_gpu_hour", -2, "datacenters[0].price_per_gpu_hour", "or equal to 0"),
     ("datacenters.0.price_per_gpu_hour", ..., "datacenters[0].price_per_gpu_hour", "required"),
     ("datacenters.0.latitude", 91, "datacenters[0].latitude", "less than or equal to 90"),
@@ -67,6 +77,8 @@ BAD = [
     ("links.0.between", ["east", "east"], "links[0].between[1]", "two different"),
     ("links.0.between", ["east"], "links[0].between", "at least 2"),
     ("links", [GOOD["links"][0]] * 2, "links[1].between", "already joined by links[0]"),
+    ("links", [GOOD["links"][0], BACK, BACK], "links[2].between", "already joined by links[1]"),
+    ("links", [GOOD["links"][0], {**BACK, "connections": 3}], "links[1].connections", "as in links[0]"),
     ("links.0.latency_ms", "20", "links[0].latency_ms", "number"),
     ("links.0.bandwidth_gbps", 0, "links[0].bandwidth_gbps", "greater than"),
     ("links.0.connections", 0, "links[0].connections", "greater than or equal to 1"),
@@ -175,3 +187,60 @@ def test_the_table_marks_the_best_and_says_why_a_data_centre_is_out(
     assert status == 0
     assert sum(line.rstrip().endswith(("best", "best, Pareto")) for line in out.splitlines()) == 1
     assert "not used: west: has 1 GPUs; one stage of one DP-cell needs 2" in out
+
+
+OWN = {"peak_tflops": 312, "memory_gb": 80 * 2**30 / 1e9, "hbm_gb_s": 2039}
+
+
+def planned(document: dict[str, Any]) -> dict[str, Any]:
+    return plan(parse(PlanRequest, document)).as_dict()
+
+
+def modelled(gpu_type: Any, **job: Any) -> dict[str, Any]:
+    place = {"name": "a", "gpus": 8, "gpu_type": gpu_type, "price_per_gpu_hour": 2}
+    job = {"model": "llama-3-8b", "partitions": 2, "microbatches": 4, **job}
+    return {"datacenters": [place], "job": job, "method": "algorithm1", "policy": "1f1b", "max_dp_cells": 1}
+
+
+@pytest.mark.parametrize("job", [{"mfu": 0.4, "partitions": 4}, {"mfu": 0.4, "tp": 2}, {"partitions": 8}])
+def test_own_figures_of_a_gpu_count_as_those_of_the_catalogue(job: dict[str, Any]) -> None:
+    own, known = (planned(modelled(gpu, **job)) for gpu in (OWN, "a100-80g"))
+    assert own["options"] == known["options"]
+
+
+def test_gpus_of_own_figures_are_told_apart() -> None:
+    document = modelled(OWN, mfu=0.4, partitions=2)
+    document["datacenters"].append(
+        {**document["datacenters"][0], "name": "b", "gpu_type": {**OWN, "peak_tflops": 31.2}}
+    )
+    slow, fast = (planned({**document, "allowed": [name]}) for name in ("b", "a"))
+    assert slow["forward_ms"] == pytest.approx(10 * fast["forward_ms"])
+
+
+def test_tensor_parallelism_on_own_figures_needs_the_rate_of_links() -> None:
+    with pytest.raises(InputError, match="link_gb_s"):
+        planned(modelled(OWN, tp=2))
+    document = modelled(OWN, tp=2)
+    document["datacenters"][0]["link_gb_s"] = 300
+    assert planned(document)["options"][0]["iteration_ms"] > 0
+
+
+@pytest.mark.parametrize(("tp", "name"), [(16, "kv_heads = 8"), (3, "heads = 32")])
+def test_tensor_parallelism_that_training_refuses_is_not_planned(tp: int, name: str) -> None:
+    with pytest.raises(InputError, match=f"job.tp: {tp}: must divide the model's {name}"):
+        planned(modelled("a100-80g", tp=tp))
+
+
+def test_directions_that_differ_count_by_their_mean_and_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = planned(changed("links", [GOOD["links"][0], BACK]))
+    mean = planned(changed("links", [{**GOOD["links"][0], "latency_ms": 30, "bandwidth_gbps": 10}]))
+    assert both.pop("symmetrised") == [["east", "west"]]
+    assert both == mean
+    same = planned(changed("links", [GOOD["links"][0], {**GOOD["links"][0], "between": ["west", "east"]}]))
+    assert same == planned(GOOD)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(changed("links", [GOOD["links"][0], BACK])))
+    _, said, _ = run(monkeypatch, capsys, "plan", str(file))
+    assert "link east – west: its two directions differ; their mean counts in both" in said

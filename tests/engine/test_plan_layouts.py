@@ -252,7 +252,7 @@ def test_times_come_from_rooflines_unless_mfu_or_measured_times_are_given() -> N
         ({"partitions": [4, 0]}, "job.partitions[1]", "greater than or equal to 1"),
         ({"partitions": []}, "job.partitions", "at least 1 entry"),
         ({"partitions": 4, "tp": [1, 1.5]}, "job.tp[1]", "integer"),
-        ({"partitions": 4, "tp": 3}, "job.tp", "must divide the 32 heads"),
+        ({"partitions": 4, "tp": 3}, "job.tp", "must divide the model's heads = 32"),
         ({"partitions": [4, 99]}, "job.partitions", "the model has 32"),
         ({"partitions": list(range(1, 33)), "tp": [1, 2, 4]}, "job.partitions", "at most 64"),
         ({"partitions": 4, "dtype_bytes": 4}, "job.dtype_bytes", "needs mfu"),

@@ -14,6 +14,7 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.prefill.replay import ReplayResult, replay
 from engine.prefill.request import ReplayRequest
+from engine.prefill.trace import read_trace
 from engine.schedule.scenario import Scenario
 from engine.simulate import simulate
 from tests.engine.prefill_checker import faults
@@ -186,8 +187,6 @@ def test_half_the_supply_is_accepted(tmp_path: Path) -> None:
 
 
 def _trace_lines(count: int) -> list[dict[str, int]]:
-    from engine.prefill.trace import read_trace
-
     return [{"tokens": int(tokens)} for tokens in read_trace("azure-code").tokens[:count]]
 
 
@@ -285,6 +284,8 @@ def test_bad_input_names_the_field(changes: dict[str, Any], field: str) -> None:
         ("TIMESTAMP,ContextTokens\n1,5\n2,many\n", "trace[1].ContextTokens"),
         ("TIMESTAMP,ContextTokens\n1,0\n", "trace[0].ContextTokens"),
         ("TIMESTAMP,ContextTokens\n1\n", "trace[0].ContextTokens"),
+        ("Timestamp,Request tokens\nnever,5\n", "trace[0].Timestamp"),
+        ("Timestamp,Model,Request tokens\n1,m,0\n", "trace[0].Request tokens"),
         ('{"timestamp": 0, "input_length": 5}\n{"timestamp": 1\n', "trace[1]"),
         ('{"timestamp": NaN, "input_length": 5}\n', "trace[0].timestamp"),
         ('{"timestamp": 0}\n', "trace[0].input_length"),
@@ -296,6 +297,18 @@ def test_bad_traces_name_the_row(text: str, field: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         run(document(trace=str(path)))
     assert error.value.field == field
+
+
+def test_burstgpt_traces_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "burst.csv"
+    path.write_text(
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,230,1317,Conversation log\n"
+        "118.5,GPT-4,417,276,693,API log\n"
+    )
+    trace = read_trace(str(path))
+    assert trace.arrival_ms.tolist() == [0, 40_000, 113_500]
+    assert trace.tokens.tolist() == [472, 1087, 417]
 
 
 def test_placements_that_cannot_be_written() -> None:

@@ -16,6 +16,7 @@ from engine.model.flops import Recompute
 from engine.model.kernels import How, Pass
 from engine.model.presets import PER_STAGE, PRESETS, preset
 from engine.model.transformer import Experts, Transformer
+from engine.plan.own_gpu import LEAST_RATE, GpuInput
 from engine.plan.request import ModelInput
 
 MOST_GPUS = 10_000_000
@@ -29,30 +30,9 @@ MOST = {
     "vocab": 10**8,
     "seq": 10**8,
 }
-LEAST_RATE = 1e-6  # GB/s
 Share = Annotated[Positive, Field(le=1)]
 # A domain of 256 is built of modules of 8 (DGX GH200); optical switches replace whole modules.
 DEFAULT_MODULE = 8
-
-
-class GpuInput(Document):
-    """A GPU that is not in the catalogue: what it does with two-byte numbers."""
-
-    peak_tflops: Positive = Field(ge=1e-6)
-    memory_gb: Positive
-    hbm_gb_s: Positive = Field(ge=LEAST_RATE)
-
-    def gpu(self) -> Gpu:
-        """It as the catalogue's type; rates of links are not known."""
-        return Gpu(
-            name="given",
-            label="as given",
-            peak_flops={"bf16": self.peak_tflops * 1e12},
-            memory_bytes=self.memory_gb * 1e9,
-            hbm_bytes_per_s=self.hbm_gb_s * 1e9,
-            host_bytes_per_s=0.0,
-            link_bytes_per_s=0.0,
-        )
 
 
 class ExpertsInput(Document):
