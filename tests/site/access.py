@@ -230,7 +230,7 @@ ACCESS: dict[str, Access] = {
     "inventory:node-edit": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=node),
     "inventory:node-delete": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=node),
     "inventory:node-reach": Access(get=READERS),
-    "inventory:node-join-command": Access(post=TEAM_ADMINS, args=node),  # of one that has joined
+    "inventory:node-join-command": Access(get=TEAM, post=TEAM_ADMINS, args=node),  # of one that has joined
     "inventory:node-waiting": Access(get=TEAM, args=node),
     "inventory:node-enrol": Access(post=TEAM_ADMINS, args=node),
     "inventory:node-revoke": Access(post=TEAM_ADMINS, args=node),

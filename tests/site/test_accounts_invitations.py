@@ -18,7 +18,7 @@ NEW = {"username": "ada", "first_name": "Ada", "last_name": "L", "password1": PA
 def invite(house: Any, role: str = "operator", **more: str) -> str:
     """Invite over the page; returns the path of the link that it shows."""
     form = {"email": "ada@example.org", "team": house.team.pk, "role": role, **more}
-    page = house.client("admin").post("/invitations/new/", form)
+    page = house.client("admin").post("/invitations/new/", form, follow=True)
     assert page.status_code == 200, page.context["form"].errors
     assert page["Cache-Control"] == "no-store"
     return page.context["url"].removeprefix("http://testserver")

@@ -132,7 +132,7 @@ def test_a_superuser_is_no_admins_to_manage(house: Any) -> None:
 
 def test_a_link_for_a_new_password_works_once(house: Any) -> None:
     User.objects.filter(username="viewer").update(password=make_password("the old passphrase"))
-    page = house.client("admin").post(f"/people/{house.users['viewer'].pk}/password/")
+    page = house.client("admin").post(f"/people/{house.users['viewer'].pk}/password/", follow=True)
     assert page["Cache-Control"] == "no-store"
     path = page.context["url"].removeprefix("http://testserver")
     assert path not in str(AuditEntry.objects.values_list("message", "after"))

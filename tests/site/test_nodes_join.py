@@ -164,7 +164,7 @@ def test_ports_that_another_node_of_the_host_has_are_refused(world: Any, apart: 
 
 def test_only_an_admin_may_replace_or_revoke_credentials(world: Any, apart: Node) -> None:
     operator = world.client("operator")
-    assert operator.post(f"/nodes/{apart.pk}/join-command/").status_code == 200
+    assert operator.post(f"/nodes/{apart.pk}/join-command/").status_code == 302
     joined = world.nodes[0].pk
     for path in ("join-command", "enrol", "revoke"):
         assert operator.post(f"/nodes/{joined}/{path}/").status_code == 403, path
@@ -197,7 +197,7 @@ def test_revoked_credentials_end_at_once_and_replaced_ones_too(world: Any, apart
 def test_the_command_is_shown_once_and_the_page_follows(world: Any) -> None:
     client = world.client("operator")
     form = {"name": "new-1", "pool": world.nodes[0].pool_id, "gpus": 2, "device": "cpu", "host": "10.3.3.3"}
-    page = client.post("/nodes/new/", form)
+    page = client.post("/nodes/new/", form, follow=True)
     assert page.status_code == 200, page.context["form"].errors
     assert page["Cache-Control"] == "no-store"
     command = page.context["command"]

@@ -122,7 +122,7 @@ def test_hardware_of_any_shape_is_shown_or_left_out(world: Any) -> None:
 def test_the_form_chooses_ports_and_refuses_those_that_are_taken(world: Any) -> None:
     client = world.client("operator")
     form = {"name": "x-1", "pool": world.nodes[0].pool_id, "gpus": 2, "device": "cpu", "host": "10.4.4.4"}
-    assert client.post("/nodes/new/", form).status_code == 200
+    assert client.post("/nodes/new/", form, follow=True).status_code == 200
     first = Node.objects.get(name="x-1")
     client.post("/nodes/new/", form | {"name": "x-2"})
     second = Node.objects.get(name="x-2")

@@ -242,14 +242,14 @@ def test_nobody_reviews_their_own(world: Any) -> None:
 def test_a_key_is_shown_once(world: Any) -> None:
     tenancy = grant(world)
     client = world.client("tenant")
-    shown = client.post("/keys/new/", {"tenancy": tenancy.pk, "name": "search"})
+    shown = client.post("/keys/new/", {"tenancy": tenancy.pk, "name": "search"}, follow=True)
     secret = shown.context["text"]
     assert secret in text(shown)
     assert "no-store" in shown.headers["Cache-Control"]
     for path in ("/keys/", f"/tenancies/{tenancy.pk}/", "/prefill/"):
         assert secret not in text(client.get(path))
     key = ApiKey.objects.get()
-    replaced = client.post(f"/keys/{key.pk}/replace/", {"overlap_h": "1"})
+    replaced = client.post(f"/keys/{key.pk}/replace/", {"overlap_h": "1"}, follow=True)
     assert replaced.context["text"] != secret
     assert client.post(f"/keys/{key.pk}/revoke/").status_code == 302
     assert ApiKey.objects.live().count() == 1

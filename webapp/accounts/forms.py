@@ -13,6 +13,7 @@ from django.contrib.auth.forms import (
 
 from webapp.accounts import selectors, services
 from webapp.accounts.models import OPERATORS, Role, Team, User
+from webapp.common.editing import EditForm
 from webapp.common.formkit import Sectioned
 
 ROLE_HELP = (
@@ -23,7 +24,7 @@ ROLE_HELP = (
 PASSWORD_HELP = "At least 8 characters. Not a common password, not only digits, not similar to your name."
 
 
-class ProfileForm(Sectioned, forms.ModelForm):
+class ProfileForm(Sectioned, EditForm):
     """What a person says of themselves."""
 
     time_zone = forms.ChoiceField(
@@ -41,7 +42,7 @@ class ProfileForm(Sectioned, forms.ModelForm):
         labels = {"email": "E-mail"}
 
 
-class TeamForm(Sectioned, forms.ModelForm):
+class TeamForm(Sectioned, EditForm):
     class Meta:
         model = Team
         fields = ["name"]

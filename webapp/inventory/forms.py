@@ -9,6 +9,7 @@ from engine.cluster.gpus import catalogue
 from engine.cluster.regions import countries
 from webapp.accounts.forms import team_field
 from webapp.accounts.models import OPERATORS, Team
+from webapp.common.editing import EditForm
 from webapp.common.formkit import Sectioned, limit
 from webapp.inventory import services
 from webapp.inventory.catalogue import region_notes, region_values
@@ -25,7 +26,7 @@ def gpu_types() -> list[tuple[str, str]]:
     return [(name, f"{name} · {gpu.label}") for name, gpu in sorted(catalogue().items())]
 
 
-class InventoryForm(Sectioned, forms.ModelForm):
+class InventoryForm(Sectioned, EditForm):
     """Base of the inventory's forms."""
 
     @classmethod

@@ -20,6 +20,7 @@ from webapp.accounts.permissions import require, require_somewhere, visible_or_4
 from webapp.common import broker
 from webapp.common.additions import extended
 from webapp.common.queries import whole
+from webapp.common.shown_once import page_shown_once, show_once, to_be_shown
 from webapp.common.work import work
 from webapp.inventory import services
 from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
@@ -53,13 +54,11 @@ def _node(request: HttpRequest, pk: int) -> Node:
 
 
 def node_detail(request: HttpRequest, pk: int) -> HttpResponse:
-    """One node."""
-    return _node_page(request, _node(request, pk))
-
-
-def _node_page(request: HttpRequest, node: Node, credentials: dict[str, str] | None = None) -> HttpResponse:
-    context = node_page(request.user, node) | {"credentials": credentials}
-    return render(request, "inventory/node_detail.html", extended("node", request, context))
+    """One node; with its new credentials, once, where they were just made."""
+    node, credentials = _node(request, pk), to_be_shown(request)
+    context = extended("node", request, node_page(request.user, node) | {"credentials": credentials})
+    show = render if credentials is None else page_shown_once
+    return show(request, "inventory/node_detail.html", context)
 
 
 def node_create(request: HttpRequest) -> HttpResponse:
@@ -69,7 +68,7 @@ def node_create(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             node = form.save_as(request.user)
-            return _command_page(request, node)
+            return _command(request, node)
         except ValidationError as error:
             form.take_errors(error)
     page = {
@@ -79,22 +78,25 @@ def node_create(request: HttpRequest) -> HttpResponse:
     return render(request, "components/form.html", page, status=422 if form.errors else 200)
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 def node_join_command(request: HttpRequest, pk: int) -> HttpResponse:
-    """Make a token for the node and show the command that uses it, once."""
-    return _command_page(request, _node(request, pk))
+    """Make a token for the node, and show the command that uses it, once."""
+    node = _node(request, pk)
+    if request.method == "POST":
+        return _command(request, node)
+    made = to_be_shown(request)
+    if made is None:
+        return redirect(_page_of(node))
+    crumbs = [("Nodes", reverse("inventory:node-list")), (str(node), _page_of(node))]
+    context = _waiting(node) | made | {"crumbs": crumbs}
+    return page_shown_once(request, "inventory/node_join.html", context)
 
 
-def _command_page(request: HttpRequest, node: Node) -> HttpResponse:
+def _command(request: HttpRequest, node: Node) -> HttpResponse:
     token = services.offer_join(request.user, node)
     site = request.build_absolute_uri("/").rstrip("/")
-    context = _waiting(node) | {
-        "command": f"meridian agent join {site} --token {token} --run",
-        "crumbs": [("Nodes", reverse("inventory:node-list")), (str(node), _page_of(node))],
-    }
-    response = render(request, "inventory/node_join.html", context)
-    response["Cache-Control"] = "no-store"
-    return response
+    command = f"meridian agent join {site} --token {token} --run"
+    return show_once(request, reverse("inventory:node-join-command", args=[node.pk]), {"command": command})
 
 
 @require_GET
@@ -161,9 +163,7 @@ def node_enrol(request: HttpRequest, pk: int) -> HttpResponse:
     except (redis.RedisError, OSError):
         messages.error(request, f"{node} still has its old credentials: {BROKER_AWAY}")
         return redirect("inventory:node-detail", pk=pk)
-    response = _node_page(request, node, credentials)
-    response["Cache-Control"] = "no-store"
-    return response
+    return show_once(request, _page_of(node), credentials)
 
 
 @require_POST

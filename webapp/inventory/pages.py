@@ -7,6 +7,7 @@ from typing import Any
 import redis
 from django.contrib import messages
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -77,6 +78,7 @@ class Pages:
         crumbs = [("Data centres", reverse("inventory:datacenter-list")), (str(place), back)]
         return self._form_page(request, form, f"Add {self.one} to {place}", back, crumbs=crumbs)
 
+    @transaction.atomic
     def edit(self, request: HttpRequest, pk: int) -> HttpResponse:
         thing = visible_or_404(self.whole(), request.user, pk=pk)
         require(request.user, services.team_of(thing))

@@ -20,6 +20,7 @@ from webapp.accounts.models import Team
 from webapp.accounts.permissions import may, require, require_somewhere, visible_or_404
 from webapp.common.additions import extended
 from webapp.common.asked_once import fresh_key
+from webapp.common.editing import BEGAN, overtaken
 from webapp.common.figures import download
 from webapp.common.lists import list_page
 from webapp.common.queries import whole
@@ -252,8 +253,12 @@ def plan_save(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 def plan_rename(request: HttpRequest, pk: int) -> HttpResponse:
     plan = _visible(request, pk)
+    name = _name(request)
+    if why := overtaken(request.POST.get(BEGAN, ""), plan.name, plan.name, name):
+        messages.error(request, f"Not renamed. {why}")
+        return redirect("planning:plan-detail", pk=pk)
     try:
-        services.rename_plan(request.user, plan, _name(request))
+        services.rename_plan(request.user, plan, name)
     except ValidationError as error:
         messages.error(request, f"Not renamed: {' '.join(error.messages)}")
     return redirect("planning:plan-detail", pk=pk)

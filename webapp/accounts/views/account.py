@@ -3,6 +3,7 @@
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -43,6 +44,7 @@ def me(request: HttpRequest) -> HttpResponse:
 
 
 @for_everyone
+@transaction.atomic
 def edit(request: HttpRequest) -> HttpResponse:
     """Change one's names, e-mail and time zone."""
     form = ProfileForm(request.POST or None, instance=User.objects.get(pk=_user(request).pk))

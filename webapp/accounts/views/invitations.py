@@ -20,6 +20,7 @@ from webapp.accounts.permissions import require_somewhere, visible_or_404
 from webapp.accounts.tables import InvitationTable
 from webapp.accounts.views.login import began
 from webapp.common.lists import list_page
+from webapp.common.shown_once import page_shown_once, show_once, to_be_shown
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
@@ -41,6 +42,9 @@ def invitation_list(request: HttpRequest) -> HttpResponse:
 def invitation_create(request: HttpRequest) -> HttpResponse:
     """Invite somebody; the link is shown once."""
     require_somewhere(request.user, ADMINS)
+    if (made := to_be_shown(request)) is not None:
+        crumbs = {"crumbs": _crumbs(), "back_url": reverse("accounts:invitation-list")}
+        return page_shown_once(request, "accounts/link.html", made | crumbs)
     form = InvitationForm(request.POST or None, user=request.user)
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
@@ -48,7 +52,7 @@ def invitation_create(request: HttpRequest) -> HttpResponse:
             made = services.invite(
                 request.user, values["team"], email=values["email"], role=Role(values["role"])
             )
-            return _shown_once(request, *made)
+            return _made(request, *made)
         except ValidationError as error:
             form.take_errors(error)
     context = {
@@ -61,7 +65,7 @@ def invitation_create(request: HttpRequest) -> HttpResponse:
     return render(request, "components/form.html", context, status=422 if form.errors else 200)
 
 
-def _shown_once(request: HttpRequest, invitation: Invitation, token: str) -> HttpResponse:
+def _made(request: HttpRequest, invitation: Invitation, token: str) -> HttpResponse:
     url = request.build_absolute_uri(reverse("accounts:invitation-accept", args=[token]))
     sent = mail.send_invitation(invitation, url)
     how = (
@@ -69,17 +73,13 @@ def _shown_once(request: HttpRequest, invitation: Invitation, token: str) -> Htt
         if sent
         else f"Send it to {invitation.email} yourself: no mail was sent."
     )
-    context = {
+    page = {
         "title": f"Invitation for {invitation.email}",
-        "crumbs": _crumbs(),
         "url": url,
         "text": f"Anyone who opens this link within seven days joins {invitation.team} as "
         f"{invitation.get_role_display().lower()}. It works once. {how}",
-        "back_url": reverse("accounts:invitation-list"),
     }
-    response = render(request, "accounts/link.html", context)
-    response["Cache-Control"] = "no-store"
-    return response
+    return show_once(request, request.path, page)
 
 
 def invitation_revoke(request: HttpRequest, pk: int) -> HttpResponse:

@@ -16,7 +16,9 @@ from webapp.accounts.forms import RoleForm
 from webapp.accounts.models import ADMINS, Membership, Role, User
 from webapp.accounts.permissions import may_manage, require_manager, require_somewhere, visible_or_404
 from webapp.accounts.tables import MemberTable
+from webapp.common.editing import BEGAN, overtaken
 from webapp.common.lists import list_page
+from webapp.common.shown_once import page_shown_once, show_once, to_be_shown
 
 Service = Callable[[Any, User], Any]
 
@@ -63,8 +65,11 @@ def member_role(request: HttpRequest, pk: int) -> HttpResponse:
     if not form.is_valid():
         messages.error(request, f"Not changed: {form.errors['role'][0]}")
         return redirect("accounts:person-detail", pk=membership.user_id)
+    now, role = Role(membership.role), Role(form.cleaned_data["role"])
+    if why := overtaken(request.POST.get(BEGAN, ""), now, now.label.lower(), role.label.lower()):
+        messages.error(request, f"Not changed. {why}")
+        return redirect("accounts:person-detail", pk=membership.user_id)
     try:
-        role = Role(form.cleaned_data["role"])
         services.set_role(membership.user, membership.team, role, actor=request.user)
         messages.success(request, f"{membership.user} is {role.label.lower()} of {membership.team} now.")
     except ValidationError as error:
@@ -120,21 +125,20 @@ def reset_link(request: HttpRequest, pk: int) -> HttpResponse:
     """Ask, then show a one-time link with which the person sets a new password."""
     person = _person(request, pk)
     require_manager(request.user, person)
+    if (made := to_be_shown(request)) is not None:
+        return page_shown_once(request, "accounts/link.html", made | {"crumbs": _crumbs(person)})
     if request.method != "POST":
         text = f"Anyone who opens it within a day can set {person}'s password. Send it only to {person}."
         return _confirm(request, person, f"Link for a new password of {person}?", text, "Create link")
     uid, token = services.make_reset_link(request.user, person)
     url = request.build_absolute_uri(reverse("accounts:password-set", args=[uid, token]))
-    context = {
+    page = {
         "title": f"New password for {person}",
-        "crumbs": _crumbs(person),
         "url": url,
         "text": f"With this link {person} can set a new password, once, within a day.",
         "back_url": reverse("accounts:person-detail", args=[pk]),
     }
-    response = render(request, "accounts/link.html", context)
-    response["Cache-Control"] = "no-store"
-    return response
+    return show_once(request, request.path, page)
 
 
 def _person(request: HttpRequest, pk: int) -> User:

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -45,6 +46,7 @@ def team_create(request: HttpRequest) -> HttpResponse:
     return _form(request, form, "Add team", "Add team")
 
 
+@transaction.atomic
 def team_edit(request: HttpRequest, pk: int) -> HttpResponse:
     """Rename a team."""
     team = get_object_or_404(Team.objects.administered_by(request.user), pk=pk)

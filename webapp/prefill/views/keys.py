@@ -5,7 +5,7 @@ from typing import Any
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST
 from webapp.accounts.middleware import for_everyone
 from webapp.accounts.permissions import visible_or_404
 from webapp.common.lists import list_page
+from webapp.common.shown_once import page_shown_once, show_once, to_be_shown
 from webapp.prefill import selectors, services
 from webapp.prefill.filters import KeyFilterSet
 from webapp.prefill.forms import KeyForm, RotateForm
@@ -40,13 +41,15 @@ def key_list(request: HttpRequest) -> HttpResponse:
 @for_everyone
 @never_cache
 def key_create(request: HttpRequest) -> HttpResponse:
-    """Make a key; the answer shows it once."""
+    """Make a key, and show it once."""
+    if (made := to_be_shown(request)) is not None:
+        return _show(request, made)
     form = KeyForm(request.POST or None, initial=request.GET.dict(), user=request.user)
     if request.method == "POST" and form.is_valid():
         given = form.cleaned_data
         try:
             key, text = services.make_key(request.user, given["tenancy"], given["name"])
-            return _show(request, key, text)
+            return _made(request, key, text)
         except ValidationError as error:
             form.take_errors(error)
     return form_page(request, form, "Make key", "Make key", reverse("prefill:key-list"))
@@ -55,13 +58,15 @@ def key_create(request: HttpRequest) -> HttpResponse:
 @for_everyone
 @never_cache
 def key_rotate(request: HttpRequest, pk: int) -> HttpResponse:
-    """Replace a key; the answer shows the new one once."""
+    """Replace a key, and show the new one once."""
+    if (made := to_be_shown(request)) is not None:
+        return _show(request, made)
     key = _one(request, pk)
     form = RotateForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
             new, text = services.rotate_key(request.user, key, form.cleaned_data["overlap_h"])
-            return _show(request, new, text)
+            return _made(request, new, text)
         except ValidationError as error:
             form.take_errors(error)
     return form_page(request, form, f"Replace {key}", "Replace key", reverse("prefill:key-list"))
@@ -80,12 +85,15 @@ def _one(request: HttpRequest, pk: int) -> ApiKey:
     return visible_or_404(ApiKey.objects.select_related("tenancy__team"), request.user, pk=pk)
 
 
-def _show(request: HttpRequest, key: ApiKey, text: str) -> HttpResponse:
+def _made(request: HttpRequest, key: ApiKey, text: str) -> HttpResponse:
+    return show_once(request, request.path, {"of": f"{key.name}, of {key.tenancy}", "text": text})
+
+
+def _show(request: HttpRequest, made: dict[str, str]) -> HttpResponse:
     context = {
         "title": "Your new key",
-        "key": key,
-        "text": text,
+        **made,
         "crumbs": [("Keys", reverse("prefill:key-list"))],
         "back_url": reverse("prefill:key-list"),
     }
-    return render(request, "prefill/key_shown.html", context)
+    return page_shown_once(request, "prefill/key_shown.html", context)
