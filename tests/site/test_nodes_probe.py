@@ -161,3 +161,29 @@ def test_from_the_pages(world: Any) -> None:
     assert NodeProbe.objects.count() == 6
     client.post(f"/datacenters/{world.dcs[0].pk}/probe/")
     assert NodeProbe.objects.count() == 12
+
+
+def test_the_result_stands_where_it_was_asked_for(
+    world: Any, django_capture_on_commit_callbacks: Any
+) -> None:
+    """The page of a link, of a node and the matrix follow a test until its last answer is there."""
+    client, link = world.client("operator"), world.link
+    world.hear()
+    pages = {
+        f"/links/{link.pk}/probe/": f"/links/{link.pk}/#reach",
+        f"/nodes/{world.nodes[0].pk}/probe/": f"/nodes/{world.nodes[0].pk}/#reach",
+        f"/datacenters/{world.dcs[0].pk}/probe/": "/nodes/reach/",
+    }
+    for asked, there in pages.items():
+        NodeProbe.objects.all().delete()
+        assert client.post(asked)["Location"] == there
+        follows = f'hx-get="{there.partition("#")[0]}" hx-trigger="every 1s"'
+        assert follows in client.get(there).content.decode()
+        NodeProbe.objects.update(ok=True, rtt_ms=20.5, at=timezone.now())
+        page = client.get(there).content.decode()
+        assert follows not in page
+        assert "20.50" in page
+    NodeProbe.objects.filter(source=world.nodes[0]).update(ok=False, rtt_ms=None, error="no route to host")
+    page = client.get(f"/links/{link.pk}/").content.decode()
+    assert "no route to host" in page
+    assert "1 of 2 tests reached the other node; round trip 20.50 ms (median)" in page

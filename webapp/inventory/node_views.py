@@ -242,9 +242,11 @@ def node_reach(request: HttpRequest) -> HttpResponse:
     found = Node.objects.visible_to(request.user).select_related("dc").defer("seen_ranks", "seen_hardware")
     found = found.filter(dc=chosen) if chosen else found
     shown = list(found.order_by("dc__name", "name")[:MOST_SHOWN])
+    matrix = reach_matrix(request.user, shown)
     context = {
         "title": "Reachability", "dcs": dcs, "chosen": chosen, "nodes": shown, "total": found.count(),
-        "matrix": reach_matrix(request.user, shown),
+        "matrix": matrix,
+        "probing": any(cell is not None and cell.is_waiting for row in matrix for cell in row["cells"]),
         "online": [node for node in shown if node.state == NodeState.ONLINE],
     }  # fmt: skip
     return render(request, "inventory/node_reach.html", context)
@@ -277,7 +279,7 @@ def link_probe(request: HttpRequest, pk: int) -> HttpResponse:
     half = MOST_SHOWN // 2
     ends = [list(_online(dc=dc)[:half]) for dc in (link.a, link.b)]
     pairs = [pair for a in ends[0] for b in ends[1] for pair in ((a, b), (b, a))]
-    return _probe(request, link.a, pairs, reverse("inventory:link-detail", args=[pk]))
+    return _probe(request, link.a, pairs, reverse("inventory:link-detail", args=[pk]) + "#reach")
 
 
 @require_POST
@@ -308,7 +310,7 @@ def _probe(request: HttpRequest, thing: Any, pairs: list[tuple[Node, Node]], bac
     try:
         rows = services.probe_nodes(request.user, thing, pairs)
         tries = "1 test was" if len(rows) == 1 else f"{len(rows)} tests were"
-        messages.success(request, f"{tries} started. Results appear within seconds.")
+        messages.success(request, f"{tries} started. The results appear below within seconds.")
     except InputError as error:
         messages.error(request, f"No test was started: {error.allowed}.")
     return redirect(back)

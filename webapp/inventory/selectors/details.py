@@ -16,10 +16,12 @@ from webapp.inventory.catalogue import position, position_text
 from webapp.inventory.models import DataCenter, GpuPool, LinkTrial, WanLink
 from webapp.inventory.node_tables import NodeTable
 from webapp.inventory.selectors.history import link_charts, values_in_use
-from webapp.inventory.selectors.nodes import nodes_for_lists
+from webapp.inventory.selectors.nodes import nodes_for_lists, probes_over, told_probes
 from webapp.inventory.selectors.use import Use, gpu_use
 from webapp.inventory.services import team_of
 from webapp.inventory.tables import LinkTable, MeasurementTable, PoolTable
+
+MOST_PROBES = 12  # pairs of nodes on the page of a link
 
 
 def detail_context(request: HttpRequest, thing: DataCenter | WanLink) -> dict[str, Any]:
@@ -52,11 +54,16 @@ def _link(request: HttpRequest, link: WanLink) -> dict[str, Any]:
     here, there = position(link.a), position(link.b)
     least_ms = least_latency_ms(here, there) if here and there else None
     history = link.measurements.select_related("actor")
+    probes = probes_over(request.user, link)
     return {
         "link": link,
         "tcp": tcp_figures(link),
         "in_use": values_in_use(link),
         "trial": last_trial(link),
+        "probes": probes[:MOST_PROBES],
+        "unshown_probes": max(0, len(probes) - MOST_PROBES),
+        "probing": any(row.is_waiting for row in probes),
+        "reached": told_probes(probes),
         "least_ms": least_ms,
         "too_fast": least_ms is not None and link.latency_ms < least_ms,
         "distance_km": distance_km(here, there) if here and there else None,

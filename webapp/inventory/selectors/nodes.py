@@ -1,5 +1,6 @@
 """What is known of nodes: how far their clocks are off, what runs on them, what they reached."""
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +14,7 @@ from engine.versions import remedy
 from webapp.accounts.models import ADMINS
 from webapp.accounts.permissions import may
 from webapp.common.work import work
-from webapp.inventory.models import Device, Node, NodeProbe, silence
+from webapp.inventory.models import Device, Node, NodeProbe, WanLink, silence
 
 
 def clock_offset_s(node: Node) -> float:
@@ -62,7 +63,8 @@ def node_page(user: Any, node: Node) -> dict[str, Any]:
         "token": token if token and not token.used_at and token.expires_at > timezone.now() else None,
         "site_version": __version__,
         "remedy": remedy(site=__version__, agent=node.version) if node.is_skewed else "",
-        "probes": latest_probes(user, node),
+        "probes": (probes := latest_probes(user, node)),
+        "probing": any(row.is_waiting for row in probes),
         "silent_after_s": f"{silence().total_seconds():.0f}",
     }
 
@@ -86,6 +88,23 @@ def mismatch(node: Node) -> str:
         why = f": {found['error']}" if found.get("error") else ""
         return f"{node.gpus} CUDA GPUs are declared, but torch sees {len(found.get('gpus', ()))} there{why}."
     return ""
+
+
+def probes_over(user: Any, link: WanLink) -> list[NodeProbe]:
+    """The last try between every two nodes of the ends of `link`: first what waits, then what failed."""
+    rows = NodeProbe.objects.visible_to(user).latest().select_related("source__dc", "target__dc")
+    there = Q(source__dc=link.a_id, target__dc=link.b_id)
+    found = rows.filter(there | Q(source__dc=link.b_id, target__dc=link.a_id))
+    return sorted(found, key=lambda row: (not row.is_waiting, bool(row.ok), row.source.name, row.target.name))
+
+
+def told_probes(probes: list[NodeProbe]) -> str:
+    """How many of the pairs that were tried are reached, and how far apart they are; empty where none was."""
+    trips = [row.rtt_ms for row in probes if row.ok and row.rtt_ms is not None]
+    if not probes:
+        return ""
+    told = f"{sum(bool(row.ok) for row in probes):,} of {len(probes):,} tests reached the other node"
+    return f"{told}; round trip {statistics.median(trips):,.2f} ms (median)" if trips else told
 
 
 def latest_probes(user: Any, node: Node) -> list[NodeProbe]:
