@@ -55,7 +55,8 @@ def _runs(user: Any) -> list[Run]:
     stats = IterationStat.objects.filter(run=OuterRef("pk")).order_by("-iteration")
     busy = stats.filter(utilization__isnull=False).values("utilization")[:HISTORY]
     loss = stats.filter(loss__isnull=False).values("loss")[:1]
-    visible = Run.objects.visible_to(user).select_related("job").defer("result", "job__plan_copy")
+    rows = Run.objects.visible_to(user).current().select_related("job")
+    visible = rows.defer("result", "job__plan_copy")
     visible = visible.annotate(history=ArraySubquery(busy), loss=Subquery(loss))
     opened = list(visible.open()[:MOST_RUNS])
     over = visible.exclude(pk__in=[run.pk for run in opened]).order_by("-finished_at")

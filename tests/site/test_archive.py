@@ -214,3 +214,15 @@ def test_a_plan_protects_nothing_and_says_what_is_gone(world: Any) -> None:
     assert not page.context["launch"]["ok"]
     for address in ("planning:plan-refining", "planning:plan-document"):
         assert client.get(reverse(address, args=[world.plan.pk])).status_code == 200
+
+
+def test_an_archived_run_is_no_longer_on_other_pages(world: Any) -> None:
+    """A failure that somebody has put away needs nobody's attention; the plan's own list has it no more."""
+    client, run = world.client("operator"), two_runs(world)[0]
+    plan = reverse("planning:plan-detail", args=[world.plan.pk])
+    assert run.pk in {entry["id"] for entry in client.get("/").context["runs"]}
+    send(client, KINDS["run"], "archive", *Run.objects.all(), query="")
+    overview = client.get("/")
+    assert overview.context["runs"] == []
+    assert f"{run} failed" not in overview.content.decode()
+    assert not client.get(plan).context["runs"].rows
