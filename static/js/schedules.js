@@ -1,6 +1,6 @@
 // The page of a comparison: a timeline per policy on one axis, and the chart of a sweep.
 import { $, el, jsonScript, svg } from "./lib/dom.js";
-import { fixed } from "./lib/format.js";
+import { durationText, fixed } from "./lib/format.js";
 import { bindControls } from "./timeline/controls.js";
 import { tickStep } from "./timeline/head.js";
 import { paintLegend } from "./timeline/legend.js";
@@ -42,7 +42,7 @@ class Together {
   #add(policy, name, section, drawn) {
     $("[data-timeline-app]", section).setAttribute("aria-label", `${name}: timeline of one iteration. Arrow keys move from op to op, question mark lists all keys.`);
     const timeline = new Timeline($("[data-timeline]", section), { still: true, minimap: false, mode: "predicted" });
-    $(".section-head .meta", section).textContent = `${fixed(drawn.predicted.iteration_ms, 1)}, ${fixed(100 * drawn.predicted.utilization, 1)} % busy`;
+    $(".section-head .meta", section).textContent = `${durationText(drawn.predicted.iteration_ms, drawn.unit)}, ${fixed(100 * drawn.predicted.utilization, 1)} % busy`;
     this.timelines.set(policy, timeline);
     bindControls(timeline, section);
     new Totals(timeline, section);

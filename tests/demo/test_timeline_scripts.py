@@ -376,3 +376,59 @@ def test_every_message_is_applied_once_and_in_order(page: Page, known: int, step
         messages.append(seq)
     applied = js(page, SERVER, {"known": known, "messages": messages})
     assert applied == list(range(known + 1, seq + 1)), json.dumps(messages)
+
+
+SPACE = """
+const { listenForKeys } = await load('timeline/keys.js'), root = document.querySelector('#timeline');
+window.frozen = 0;
+listenForKeys({ options: { still: v }, toggleFreeze() { window.frozen++; } }, root, root.firstElementChild);
+"""
+SPACED = """<main id="content" tabindex="-1"><a id="link" href="#x">x</a><button id="button">x</button>
+<input id="field"><details><summary id="summary">x</summary></details>
+<div id="timeline"><div id="application" tabindex="0">x</div></div></main><p style="height: 5000px"></p>"""
+
+
+def test_space_freezes_wherever_it_would_only_scroll(page: Page, elsewhere: Page) -> None:
+    """Without the pointer over the timeline too; what presses, opens or types keeps its Space."""
+    write(elsewhere, page, SPACED)
+    js(elsewhere, SPACE, False)
+    for focused, freezes in {
+        "content": 1, "link": 1, "application": 1, "button": 0, "field": 0, "summary": 0,
+    }.items():  # fmt: skip
+        elsewhere.focus(f"#{focused}")
+        before = elsewhere.evaluate("frozen")
+        elsewhere.keyboard.press("Space")
+        assert elsewhere.evaluate("frozen") - before == freezes, focused
+        assert elsewhere.evaluate("scrollY") == 0, focused
+    elsewhere.evaluate("document.activeElement.blur()")
+    elsewhere.keyboard.down("Space")
+    elsewhere.keyboard.down("Space")  # held, it comes again
+    assert elsewhere.evaluate("frozen") == 4
+    elsewhere.keyboard.up("Space")
+    elsewhere.evaluate("document.querySelector('#timeline').hidden = true")
+    elsewhere.keyboard.press("Space")
+    assert elsewhere.evaluate("frozen") == 4, "on another tab of the page Space scrolls"
+
+
+def test_times_in_slots_are_said_in_slots(page: Page) -> None:
+    body = """
+        const { duration, instant } = await load('lib/format.js');
+        return v.map(x => [duration(x, 'slots').join(' '), instant(x, 'slots'), instant(x)]);"""
+    assert js(page, body, [38, 12_000.5]) == [
+        ["38 slots", "38 slots", "38.0 ms"],
+        ["12,000.5 slots", "12,000.5 slots", "12.001 s"],
+    ]
+
+
+def test_a_timeline_says_the_unit_that_it_was_given(page: Page) -> None:
+    """Every word with a unit takes that of the model: none is written out in a file of the timeline."""
+    body = "const { TimelineModel } = await load('timeline/model.js'), m = new TimelineModel();"
+    assert js(page, f"{body} const ms = m.unit; m.reset({{ unit: v }}); return [ms, m.unit];", "slots") == [
+        "ms",
+        "slots",
+    ]
+    for file in (ROOT / "static/js/timeline").glob("*.js"):
+        for call in re.findall(
+            r"(?:instant|durationText|duration)\(([^()]*(?:\([^()]*\)[^()]*)*)\)", file.read_text()
+        ):
+            assert "unit" in call, f"{file.name}: {call} does not say its unit"

@@ -78,17 +78,22 @@ def compared(name: str, scenario: Scenario) -> dict[str, Any]:
     }
 
 
+def unit_of(computation: Computation) -> str:
+    """The unit of its times, as pages write it."""
+    unit = str(computation.request.get("unit", "slot"))
+    return "slots" if unit == "slot" else unit
+
+
 def result_context(computation: Computation) -> dict[str, Any]:
     """rows, what of them the charts need, and how far the computation is."""
     answer = computation.answer or {}
     sweeps = computation.kind == ComputationKind.SWEEP
     rows = answer.get("rows" if sweeps else "results", [])
-    unit = computation.request.get("unit", "slot")
     best = min((row["makespan"] for row in rows if row.get("makespan")), default=None)
     return {
         "rows": rows,
         "sweeps": sweeps,
-        "unit": "slots" if unit == "slot" else unit,
+        "unit": unit_of(computation),
         "best": best,
         "figures": _sweep_figures(rows) if sweeps else [_figures(row, best) for row in rows],
         "sweep_points": _points(rows) if sweeps else None,
@@ -197,13 +202,14 @@ def drawn_timeline(computation: Computation, row: dict[str, Any]) -> dict[str, A
     for span in spans:
         stage = span.stage if span.track == "gpu" else span.from_stage
         assert stage is not None
-        # A slot is drawn as a millisecond.
+        # A slot has the length of a millisecond in the codes, which are made from seconds.
         coded[span.pipeline * shape.stages + stage].append(code_of(in_seconds(span), origin=0.0))
     dcs = shape.dcs_of_pipeline[0]
     crossed = dict.fromkeys(
         (dcs[span.from_stage or 0], dcs[span.to_stage or 0]) for span in spans if span.track == "wan"
     )
     return {
+        "unit": unit_of(computation),
         "dcs": [{"name": name} for name in shape.dcs],
         "lanes": lanes(shape, []),
         # A loop also crosses from the last data centre to the first.

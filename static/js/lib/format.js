@@ -14,18 +14,23 @@ export function fixed(x, decimals) {
 
 export const count = (x) => (absent(x) ? ABSENT : grouped.format(x));
 
-/** A duration given in ms: [number, unit], in ms below 10 s, then s. */
-export function duration(ms) {
-  if (absent(ms)) return [ABSENT, "ms"];
+/** A number of slots, the unit of abstract scenarios: at most one decimal. */
+const slots = (x) => fixed(x, Number.isInteger(x) ? 0 : 1);
+
+/** A duration given in ms: [number, unit], in ms below 10 s, then s. Of another `unit`: in that. */
+export function duration(ms, unit = "ms") {
+  if (absent(ms)) return [ABSENT, unit];
+  if (unit !== "ms") return [slots(ms), unit];
   if (Math.abs(ms) < 10_000) return [fixed(ms, Math.abs(ms) < 100 ? 1 : 0), "ms"];
   return [fixed(ms / 1000, Math.abs(ms) < 100_000 ? 2 : 1), "s"];
 }
 
-export const durationText = (ms) => duration(ms).join(" ");
+export const durationText = (ms, unit) => duration(ms, unit).join(" ");
 
 /** A time on the axis or in a tooltip, one decimal in ms. */
-export function instant(ms) {
+export function instant(ms, unit = "ms") {
   if (absent(ms)) return ABSENT;
+  if (unit !== "ms") return `${slots(ms)} ${unit}`;
   return Math.abs(ms) < 10_000 ? `${fixed(ms, 1)} ms` : `${fixed(ms / 1000, 3)} s`;
 }
 

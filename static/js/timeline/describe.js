@@ -17,19 +17,19 @@ export function titleOf(scene, item) {
   return "AOCP".includes(item.kind) ? name : `${name}, microbatch ${item.microbatch + 1}`;
 }
 
-const length = (ms) => (ms < 10_000 ? instant(ms) : duration(ms).join(" "));
+const length = (ms, unit) => (ms < 10_000 ? instant(ms, unit) : duration(ms, unit).join(" "));
 
 /** @returns {Array<[string, string]>} label and value, in reading order */
 export function factsOf(scene, item) {
-  const { model } = scene, since = (time) => instant(time - scene.zero);
+  const { model } = scene, { unit } = model, since = (time) => instant(time - scene.zero, unit);
   if (item.type === "heat") return [["Enter", item.row.isOpen ? "closes the row" : "opens the row"]];
   if (item.type === "mark") return markFacts(item, since);
   if (item.type === "lane") return laneFacts(scene, item.lane);
   const facts = [[placeOf(model, item), item.type === "transfer" ? `pipeline ${item.pipeline + 1}` : gpuOf(model, model.lanes[item.lane])]];
-  facts.push(["start", since(item.start)], ["took", length(item.end - item.start)]);
+  facts.push(["start", since(item.start)], ["took", length(item.end - item.start, unit)]);
   if (item.predicted) {
     const predicted = item.predicted.end - item.predicted.start;
-    facts.push(["predicted", `${length(predicted)}, ${difference(item.end - item.start, predicted)}`]);
+    facts.push(["predicted", `${length(predicted, unit)}, ${difference(item.end - item.start, predicted)}`]);
   }
   if (item.type === "bubble") return facts;
   const need = waitedFor(scene, item);
@@ -56,7 +56,7 @@ function laneFacts(scene, lane) {
   const { model, view } = scene, it = model.lanes[lane], idle = bubblesIn(scene, lane, view.from, view.to);
   return [
     [model.dcs[it.dc]?.name ?? "", gpuOf(model, it)], ["utilization", percent(scene.usage.lanes[lane] ?? null)],
-    ["bubbles shown", count(idle.count)], ["idle in all", length(idle.ms)], ["longest", length(idle.longest)],
+    ["bubbles shown", count(idle.count)], ["idle in all", length(idle.ms, model.unit)], ["longest", length(idle.longest, model.unit)],
   ];
 }
 

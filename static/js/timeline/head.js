@@ -42,7 +42,7 @@ export function paintMinimap(context, scene) {
 /** Ticks count from the start of the shown iteration. */
 export function paintAxis(context, scene, top) {
   const { style, view, left, right } = scene, foot = top + AXIS;
-  const step = tickStep(view.span / (right - left), scene.narrow ? 44 : 56), inSeconds = step >= 1000 || scene.longest >= 10_000;
+  const step = tickStep(view.span / (right - left), scene.narrow ? 44 : 56), { unit } = scene.model, inSeconds = unit === "ms" && (step >= 1000 || scene.longest >= 10_000);
   const decimals = inSeconds ? Math.max(0, -Math.floor(Math.log10(step / 1000) + 1e-9)) : Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
   context.font = style.font(11);
   context.textAlign = "center";
@@ -51,7 +51,7 @@ export function paintAxis(context, scene, top) {
     if (x > right) break;
     if (x < left) continue;
     scene.ticks.push(x);
-    const text = fixed(inSeconds ? (n * step) / 1000 : n * step, decimals) + (n === 0 ? (inSeconds ? " s" : " ms") : "");
+    const text = fixed(inSeconds ? (n * step) / 1000 : n * step, decimals) + (n === 0 ? ` ${inSeconds ? "s" : unit}` : "");
     const half = context.measureText(text).width / 2;
     if (x + half > right || nearNow(scene, x, half)) continue;
     context.fillStyle = style.t.ink3;

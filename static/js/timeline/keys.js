@@ -11,6 +11,12 @@ const ACTIONS = {
 };
 // Arrows, Enter and Esc belong to whatever has focus; they act on the timeline only while it has it.
 const FOCUS_ONLY = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Enter"]);
+// Space freezes wherever it would only scroll the page: not where it presses, opens or types.
+const TAKES_SPACE = "button, summary, input, select, textarea, [contenteditable], [role=option], [role=menuitem]";
+
+function freezes(timeline, root, event) {
+  return event.key === " " && !event.shiftKey && !timeline.options.still && root.checkVisibility() && !event.target.closest?.(TAKES_SPACE);
+}
 
 export function listenForKeys(timeline, root, application) {
   let over = false;
@@ -21,9 +27,10 @@ export function listenForKeys(timeline, root, application) {
     if (document.querySelector("dialog[open]")) return;
     const focused = application.contains(document.activeElement), action = ACTIONS[event.key];
     const free = over && (document.activeElement === document.body || document.activeElement?.id === "content");
-    if (!action || !(focused || (free && !FOCUS_ONLY.has(event.key)))) return;
+    if (!action || !(focused || freezes(timeline, root, event) || (free && !FOCUS_ONLY.has(event.key)))) return;
     if (!singleKeysOn() && event.key.length === 1 && !focused) return;
     event.preventDefault();
+    if (event.key === " " && event.repeat) return; // held down, it freezes once
     action(timeline);
   });
 }

@@ -13,8 +13,11 @@ export class TimelineModel {
     this.reset({});
   }
 
-  /** Takes lanes, dcs, links and the predictions of a snapshot, and forgets all spans. */
-  reset({ lanes = [], dcs = [], links = [], predicted = null, predicted_before: before = [], usage = null, first_loss: firstLoss = null }) {
+  /** Takes lanes, dcs, links and the predictions of a snapshot, and forgets all spans. `unit`: of what is drawn where that is not ms. */
+  reset({
+    lanes = [], dcs = [], links = [], predicted = null, predicted_before: before = [], usage = null, first_loss: firstLoss = null, unit = "ms",
+  }) {
+    this.unit = unit;
     this.lanes = lanes;
     this.dcs = dcs;
     this.links = links;

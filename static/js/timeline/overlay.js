@@ -12,7 +12,7 @@ export function paintOverlay(context, scene, { cursorX, item, need }) {
 }
 
 function cursor(context, scene, x) {
-  const { style, head, height } = scene, text = instant(scene.time(x) - scene.zero);
+  const { style, head, height } = scene, text = instant(scene.time(x) - scene.zero, scene.model.unit);
   context.fillStyle = style.t.ink;
   context.fillRect(Math.round(x), head - 2, 1, height - head + 2);
   context.font = style.font(11, 550);

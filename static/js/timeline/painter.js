@@ -183,6 +183,6 @@ function endLine(context, scene) {
   context.fillStyle = scene.style.t.ink;
   context.fillRect(x, scene.head - 8, 1, scene.height - scene.head + 8);
   context.textAlign = "right";
-  label(context, scene.style, duration(scene.model.predictedMs).join(" "), x + 4, scene.head - AXIS + 15, scene.style.t.ink, 11, 620);
+  label(context, scene.style, duration(scene.model.predictedMs, scene.model.unit).join(" "), x + 4, scene.head - AXIS + 15, scene.style.t.ink, 11, 620);
   context.textAlign = "left";
 }

@@ -33,8 +33,8 @@ function transfersOf(scene, row) {
 }
 
 export function fillTable(root, scene) {
-  const items = itemsIn(scene);
-  const head = ["What", "Where", ["Iteration", ""], ["Start", "ms"], ["Took", "ms"], ["Predicted", "ms"], ["Arrived", "ms"]];
+  const items = itemsIn(scene), { unit } = scene.model;
+  const head = ["What", "Where", ["Iteration", ""], ["Start", unit], ["Took", unit], ["Predicted", unit], ["Arrived", unit]];
   const row = (item) => el("tr", {},
     el("td", {}, titleOf(scene, item)), el("td", {}, whereOf(scene, item)), number(item.iteration + 1, 0), number(item.start - scene.zero, 1),
     number(item.end - item.start, 1), number(item.predicted ? item.predicted.end - item.predicted.start : null, 1),

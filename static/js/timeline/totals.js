@@ -32,14 +32,14 @@ function add(sum, own) {
 }
 
 function sentence(scene, { from, to, run }) {
-  const gpus = scene.model.lanes.length, what = scene.mode === "predicted" ? "Predicted bubbles" : "Bubbles";
+  const { unit } = scene.model, gpus = scene.model.lanes.length, what = scene.mode === "predicted" ? "Predicted bubbles" : "Bubbles";
   const of = scene.shown === null || scene.end !== null ? "" : ` of iteration ${count(scene.shown + 1)}`;
-  return `${what} from ${instant(from - scene.zero)} to ${instant(to - scene.zero)}${of}: ${count(run.count)} on ${count(gpus)} GPU${gpus === 1 ? "" : "s"}, ${
-    amount(run.ms)} idle in all, ${percent(share(run))} of GPU time, the longest ${instant(run.longest)}.`;
+  return `${what} from ${instant(from - scene.zero, unit)} to ${instant(to - scene.zero, unit)}${of}: ${count(run.count)} on ${count(gpus)} GPU${gpus === 1 ? "" : "s"}, ${
+    amount(run.ms, unit)} idle in all, ${percent(share(run))} of GPU time, the longest ${instant(run.longest, unit)}.`;
 }
 
 // GPU time adds up to hours on many GPUs.
-const amount = (ms) => (ms < 60_000 ? durationText(ms) : span(ms / 1_000));
+const amount = (ms, unit) => (ms < 60_000 || unit !== "ms" ? durationText(ms, unit) : span(ms / 1_000));
 const share = (entry) => (entry.known > 0 ? entry.ms / entry.known : null);
 
 /** Keeps the line of totals and its table true to what the timeline shows. */
@@ -75,7 +75,7 @@ export class Totals {
       rows.push([dc.name, "", totals.dcs[i], "total"]);
       model.lanes.forEach((lane, l) => { if (lane.dc === i && kept.has(l)) rows.push([laneName(lane), lane.node ? `${lane.node} gpu-${lane.gpu}` : "", totals.lanes[l], ""]); });
     });
-    const head = ["Where", "GPU", ["Bubbles", ""], ["In all", "ms"], ["Share", "%"], ["Longest", "ms"]];
+    const head = ["Where", "GPU", ["Bubbles", ""], ["In all", model.unit], ["Share", "%"], ["Longest", model.unit]];
     const body = rows.map(([name, gpu, own, kind]) => el("tr", { className: kind },
       el("th", { scope: "row" }, name), el("td", {}, gpu), number(own.count, 0), number(own.ms, 1), number(share(own) === null ? null : share(own) * 100, 1), number(own.longest, 1)));
     const note = model.lanes.length > MOST_GPUS ? [el("p", { className: "meta" }, `Showing the ${MOST_GPUS} GPUs of ${count(model.lanes.length)} that were idle longest.`)] : [];
