@@ -30,7 +30,7 @@ pages = ArchivePages(
     ),
 )  # fmt: skip
 PARTS = (
-    part(10, "GPU", "GPUs of its history", RankState),
+    part(10, "record of a GPU", "records of GPUs", RankState),
     part(20, "event", "events", RunEvent),
     part(30, "earlier prediction", "earlier predictions", PastPrediction),
 )
