@@ -73,7 +73,7 @@ class Target:
         return socket.create_connection((LOCALHOST, self.port), timeout=LIMIT_S)
 
 
-class _Loop:
+class Loop:
     """A host's loop: its selector, and the tick of what lives in it."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class _Loop:
             self.failure = error
 
 
-class _NoRanks(Ranks):
+class NoRanks(Ranks):
     """The leading host's machine: nothing runs there yet."""
 
     def begin(self, life: Life, store: socket.socket | None) -> None: ...
@@ -149,10 +149,10 @@ def recovery(keep: ExitStack) -> Iterator[Target]:
     of = job(recovery={})
     spec = single_machine(of, run="run", log_dir="")
     assert of.recovery is not None
-    loop, listening = _Loop(), socket.create_server((LOCALHOST, 0))
+    loop, listening = Loop(), socket.create_server((LOCALHOST, 0))
     here = replace(spec, local=(0,))
     lead = Lead(
-        here, of.recovery, _NoRanks(), loop.selector, history=History(), say=lambda _: None,
+        here, of.recovery, NoRanks(), loop.selector, history=History(), say=lambda _: None,
         listener=listening,
     )  # fmt: skip
     port = listening.getsockname()[1]
@@ -183,7 +183,7 @@ def swap(keep: ExitStack) -> Iterator[Target]:
     keep.enter_context(patch.object(selector_driver, "BEAT_S", 0.05))
     keep.enter_context(patch.object(tracker_module, "SILENT_S", LIMIT_S))
     spec = single_machine(swap_job(pipelines=4), run="run", log_dir="")
-    loop, listening = _Loop(), socket.create_server((LOCALHOST, 0))
+    loop, listening = Loop(), socket.create_server((LOCALHOST, 0))
     tracker = Tracker(spec, listening, loop.selector, say=lambda _: None, start=lambda _: None, asked=b"\0")
     port = listening.getsockname()[1]
     loop.start(tracker.tick)
