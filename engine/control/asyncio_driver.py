@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic
 
@@ -121,7 +122,9 @@ async def serve(
         except OSError:
             pass  # it knows no secret, is gone, or says what is no message: there is nobody to tell
         except ValueError as error:
-            log.warning("a message was refused: %s", type(error).__name__)  # its text may quote a prompt
+            # Its text may quote a prompt: where it was raised says enough.
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            log.warning("a message was refused: %s at %s:%s", type(error).__name__, place.name, place.lineno)
         finally:
             unproven.remove(channel)
             await channel.close()

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.control.asyncio_driver import AsyncChannel, call, serve
 from engine.control.channel import LONGEST_LINE, MOST_UNPROVEN, MOST_UNREAD_BYTES, Channel, Unproven
 from engine.control.errors import AuthenticationError, ChannelLost
-from engine.control.handshake import Handshake, Identity, dial, listen
+from engine.control.handshake import Greeting, Handshake, Identity, dial, listen
 from engine.control.messages import Beat, Messages, line_of
 from engine.control.selector_driver import Connection, Listener
 from engine.inputs import Document, Index
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 
 class Note(Document):
@@ -217,3 +218,22 @@ def test_a_message_that_makes_no_sense_ends_its_connection_alone(caplog: pytest.
     assert host.told.gone == ["not now"]
     assert "a message of rank 1 was refused: not now" in caplog.text
     host.close()
+
+
+async def test_a_coordinator_closes_a_connection_whose_message_makes_no_sense_and_quotes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def attend(channel: AsyncChannel[Note | Other], _: Greeting) -> None:
+        async for message in channel.messages():
+            if isinstance(message, Note):
+                raise ValueError(message.text)
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    async with await serve(listening, HERE, NOTES, attend):
+        channel = await call(*listening.getsockname()[:2], THERE, 0, NOTES, seconds=LIMIT_S)
+        await channel.send(Other())
+        await channel.send(Note(number=1, text="a prompt"))
+        assert [message async for message in channel.messages()] == []
+        await channel.close()
+    assert "a message was refused: ValueError at attend" in caplog.text
+    assert "a prompt" not in caplog.text
