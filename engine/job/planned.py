@@ -99,7 +99,7 @@ def _given(job: TrainJob, text: str) -> Schedule:
 
 
 def _check(job: TrainJob, schedule: Schedule) -> None:
-    places = len(schedule.traversal.places)
+    places = len(schedule.traversal.positions)
     if job.model.layers < places:
         allowed = f"at least one layer per stage and chunk: {job.stages} stages × {schedule.chunks} chunks"
         raise InputError("model.layers", job.model.layers, allowed)

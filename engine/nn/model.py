@@ -77,8 +77,8 @@ class Stage(nn.Module):
     def __init__(self, job: TrainJob, stage: int, traversal: Traversal | None = None) -> None:
         super().__init__()
         traversal = traversal or straight(job.stages)
-        numbers = layers_of_places(job.model.layers, len(traversal.places))
-        places = [int(traversal.place_of[stage, chunk]) for chunk in range(traversal.chunks)]
+        numbers = layers_of_places(job.model.layers, len(traversal.positions))
+        places = [int(traversal.position_of[stage, chunk]) for chunk in range(traversal.chunks)]
         self.chunks = nn.ModuleList(Chunk(job, numbers[place]) for place in places)
 
     def keep_cast(self) -> None:

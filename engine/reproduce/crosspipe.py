@@ -23,9 +23,9 @@ BF16 = 2
 LATENCIES_S = (0.001, 0.01, 0.1)
 SHOWN_LATENCY_S = 0.01
 
-# 3.05 × at 4 GB/s does not go with the other four: the traffic of both is what decides there, and PP moves
-# two thirds of DP's. Gradients of 4 bytes would give 2.87 there, but 2.87, 2.59 and 1.42 in the next three
-# rows; a step of 8 M tokens 2.74, but 2.61, 2.29 and 1.43.
+# 3.05 × at 4 GB/s does not agree with the other four: traffic decides there, and PP's is two thirds of DP's.
+# Gradients of 4 bytes would give 2.87 there, but 2.87, 2.59 and 1.42 in the next three rows; a step of 8 M
+# tokens 2.74, but 2.61, 2.29 and 1.43.
 OUT_OF_REACH = (4.0,)
 FIRST_ROW = (
     "; 4-byte gradients (2.9 ×) or 8 M tokens a step (2.7 ×) would come near, "
@@ -46,11 +46,15 @@ READINGS = (
 def _job(dcs: int = 2, memory: float = 1.0) -> CrossDcJob:
     model = PRESETS["llama-3-405b"]
     return CrossDcJob(
-        stages=STAGES, replicas=REPLICAS, dcs=dcs, forward_s=FORWARD_S,
+        stages=STAGES,
+        replicas=REPLICAS,
+        dcs=dcs,
+        forward_s=FORWARD_S,
         microbatches=TOKENS_PER_STEP // model.seq // REPLICAS,
-        gradient_bytes=model.parameters * BF16, activation_bytes=model.activation_bytes(1, BF16),
+        gradient_bytes=model.parameters * BF16,
+        activation_bytes=model.activation_bytes(1, BF16),
         memory=round(memory * STAGES),
-    )  # fmt: skip
+    )
 
 
 def _speedup(job: CrossDcJob, wan: Boundary) -> tuple[float, str]:
@@ -71,17 +75,20 @@ def dp_against_pp() -> Outcome:
         ours, traversal = _speedup(_job(), wan)
         rows.append(
             Row(
-                name=f"PP over DP at {bandwidth:g} GB/s", paper=float(row["speedup"]), ours=ours, unit="×",
+                name=f"PP over DP at {bandwidth:g} GB/s",
+                paper=float(row["speedup"]),
+                ours=ours,
+                unit="×",
                 tolerance=None if bandwidth in OUT_OF_REACH else 0.1,
                 note=f"ours {traversal}, the slides' {row['traversal']}; {_bound_by(bandwidth)}"
                 + (FIRST_ROW if bandwidth in OUT_OF_REACH else ""),
             )
-        )  # fmt: skip
+        )
     return Outcome(rows=tuple(rows), plots=(_plot(2), _plot(4)))
 
 
 def _bound_by(bandwidth_gb_s: float) -> str:
-    """What the traffic alone allows, where it decides: the slides do not state their global batch."""
+    """The bound from traffic alone; the slides do not state their global batch."""
     job = _job()
     gradients_s = job.gradient_bytes / (bandwidth_gb_s * 1e9)
     activations_s = job.microbatches * job.replicas * job.activation_bytes / (bandwidth_gb_s * 1e9)
@@ -91,11 +98,14 @@ def _bound_by(bandwidth_gb_s: float) -> str:
 def _plot(dcs: int) -> Plot:
     bandwidths = (4.0, 16.0, 64.0, 256.0, 1024.0)
     return Plot(
-        name=f"crosspipe-{dcs}-dcs", title=f"Cross-DC PP over DP, {dcs} data centres, Llama-3 405B",
-        x_label="bandwidth between data centres, GB/s", y_label="speed-up",
+        name=f"crosspipe-{dcs}-dcs",
+        title=f"Cross-DC PP over DP, {dcs} data centres, Llama-3 405B",
+        x_label="bandwidth between data centres, GB/s",
+        y_label="speed-up",
         series=tuple(
             Series(
-                label=f"{latency * 1e3:g} ms", x=bandwidths,
+                label=f"{latency * 1e3:g} ms",
+                x=bandwidths,
                 y=tuple(
                     _speedup(_job(dcs), Boundary(bytes_per_s=b * 1e9, latency_s=latency))[0]
                     for b in bandwidths
@@ -103,7 +113,7 @@ def _plot(dcs: int) -> Plot:
             )
             for latency in LATENCIES_S
         ),
-    )  # fmt: skip
+    )
 
 
 def tables() -> Outcome:
@@ -123,10 +133,11 @@ def tables() -> Outcome:
                 Row(
                     name=f"{printed['model']} lat {latency:g} bw {bandwidth:g} {policy}",
                     paper=float(printed[policy]) / float(printed["1f1b"]),
-                    ours=ours[policy] / ours["1f1b"], unit="of 1F1B",
+                    ours=ours[policy] / ours["1f1b"],
+                    unit="of 1F1B",
                     tolerance=0.1 if policy in STATIC else None,
                 )
-            )  # fmt: skip
+            )
     return Outcome(rows=(*_mean_errors(rows), *rows))
 
 
@@ -139,16 +150,23 @@ def _mean_errors(rows: list[Row]) -> list[Row]:
     dynamic, worst_dynamic = mean(DYNAMIC)
     return [
         Row(
-            name="static policies, mean error", paper=0, ours=static, unit="of the ratio", tolerance=0.1,
+            name="static policies, mean error",
+            paper=0,
+            ours=static,
+            unit="of the ratio",
+            tolerance=0.1,
             note=f"worst {100 * worst:.1f} %; read as an engine whose send over the boundary holds the "
             f"sender's GPU for latency + transfer (inferred, the slides do not say so); {READINGS}",
         ),
         Row(
-            name="dynamic policies, mean error", paper=0, ours=dynamic, unit="of the ratio",
+            name="dynamic policies, mean error",
+            paper=0,
+            ours=dynamic,
+            unit="of the ratio",
             note=f"worst {100 * worst_dynamic:.0f} %; receives are posted ahead of sends: no GPU "
             "is held, latency overlaps",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def table_times(model: str) -> Times:
@@ -167,9 +185,9 @@ def table_times(model: str) -> Times:
 
 
 def blocking_span(policy: str, times: Times, delay: float) -> float:
-    """Makespan of a static order where whoever sends over the boundary waits until it has arrived.
+    """Makespan of a static order in which a sender over the boundary waits until its message has arrived.
 
-    Sending is then the end of the op that makes what is sent: longer by `delay`, and the link takes no time.
+    Sending is then the end of the producing op: it is longer by `delay`, and the link takes no time.
     """
     scenario = _table_scenario(policy, times, _halves(2), Link(), None)
     built = build(scenario)
@@ -179,11 +197,11 @@ def blocking_span(policy: str, times: Times, delay: float) -> float:
     over_wan = np.append(scenario.hop_is_wan[traversal.hop_of] & (traversal.hop_of != WITHIN_STAGE), False)
     stage = np.arange(scenario.stages)[:, None]
     kind, chunk = schedule.ops[0] & 3, (schedule.ops[0] >> 2) // scenario.microbatches
-    place = traversal.place_of[stage, np.maximum(chunk, 0)]
-    sends = (kind == OpKind.F) & over_wan[place] | (kind == OpKind.B) & np.roll(over_wan, 1)[place]
+    position = traversal.position_of[stage, np.maximum(chunk, 0)]
+    sends = (kind == OpKind.F) & over_wan[position] | (kind == OpKind.B) & np.roll(over_wan, 1)[position]
     factor = np.where(sends & (schedule.ops[0] != NO_OP), 1 + delay / lengths[kind, stage], 1.0)
-    crossings = np.ones((2, len(traversal.hop_of), 1, scenario.microbatches))
-    return time_ops(scenario, schedule, Jitter(ops=factor[None], transfers=crossings)).makespan
+    transfers = np.ones((2, len(traversal.hop_of), 1, scenario.microbatches))
+    return time_ops(scenario, schedule, Jitter(ops=factor[None], transfers=transfers)).makespan
 
 
 def memory_and_dcs() -> Outcome:
@@ -200,9 +218,12 @@ def memory_and_dcs() -> Outcome:
                 rows.append(
                     Row(
                         name=f"{dcs} DCs, lat {latency:g} bw {bandwidth:g}, memory {memory / 8:g} ×",
-                        paper=None, ours=spans[best] / base, unit="of 1F1B", note=best,
+                        paper=None,
+                        ours=spans[best] / base,
+                        unit="of 1F1B",
+                        note=best,
                     )
-                )  # fmt: skip
+                )
     return Outcome(rows=tuple(rows))
 
 
@@ -215,18 +236,27 @@ def pp_against_dp_degree() -> Outcome:
         # Half the microbatches a pipeline, and two pipelines on the boundary: each has half of it.
         shallow = simulate(
             Scenario(
-                stages=4, dc_of_stage=[0, 0, 1, 1], pipelines=2, microbatches=12, spans=False,
-                times=Times(**{kind: 2 * t for kind, t in times.model_dump().items()}), policy="crosspipe-ud",
-                wan=Link(latency=latency, transfer=2 * bandwidth), memory_limit=4,
+                stages=4,
+                dc_of_stage=[0, 0, 1, 1],
+                pipelines=2,
+                microbatches=12,
+                spans=False,
+                times=Times(**{kind: 2 * t for kind, t in times.model_dump().items()}),
+                policy="crosspipe-ud",
+                wan=Link(latency=latency, transfer=2 * bandwidth),
+                memory_limit=4,
             )
-        ).makespan  # fmt: skip
+        ).makespan
         assert shallow is not None
         rows.append(
             Row(
-                name=f"PP 4 × DP 2 over PP 8, lat {latency:g} bw {bandwidth:g}", paper=None,
-                ours=shallow / deep, unit="×", note="gradients of replicas stay in a DC: not counted",
+                name=f"PP 4 × DP 2 over PP 8, lat {latency:g} bw {bandwidth:g}",
+                paper=None,
+                ours=shallow / deep,
+                unit="×",
+                note="gradients of replicas stay in a DC: not counted",
             )
-        )  # fmt: skip
+        )
     return Outcome(rows=tuple(rows))
 
 
@@ -239,9 +269,15 @@ def _table_scenario(
     policy: str, times: Times, dc_of_stage: list[int], link: Link, memory: int | None
 ) -> Scenario:
     return Scenario(
-        stages=TABLE_STAGES, dc_of_stage=dc_of_stage, microbatches=TABLE_MICROBATCHES, wan=link, times=times,
-        policy=policy, memory_limit=memory, spans=False,
-    )  # fmt: skip
+        stages=TABLE_STAGES,
+        dc_of_stage=dc_of_stage,
+        microbatches=TABLE_MICROBATCHES,
+        wan=link,
+        times=times,
+        policy=policy,
+        memory_limit=memory,
+        spans=False,
+    )
 
 
 def _span(policy: str, times: Times, dc_of_stage: list[int], link: Link, memory: int | None) -> float:

@@ -1,7 +1,7 @@
-"""In which order? The schedule IR, and one module per policy.
+"""The order of work: the schedule, and one module per policy.
 
 A policy is a pure function from a scenario to a Schedule: one file that ends in ``policy = …`` and one line
-in `POLICIES`. A greedy one is a set of rules for the event loop in `greedy`.
+in `registry.ROWS`. A greedy policy is a set of rules for the event loop in `greedy`.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from engine.schedule.traversal import Traversal
 
 
 def policy_of(name: str) -> Policy:
-    """The policy called `name`. Loads its module, and with it what it needs (a solver, compiled code)."""
+    """The policy called `name`. Loads its module and that module's imports (a solver, compiled code)."""
     return importlib.import_module(f"engine.schedule.{MODULES[name]}").policy
 
 

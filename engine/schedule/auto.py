@@ -19,9 +19,9 @@ from engine.errors import Infeasible
 from engine.schedule.ir import Sharing
 from engine.schedule.scenario import Scenario
 from engine.schedule.search import Built, Frame, Search
+from engine.schedule.searching.improve import EFFORT, hold_back, improve
 from engine.schedule.searching.incumbent import Incumbent
 from engine.schedule.searching.portfolio import Portfolio, fits, policies
-from engine.schedule.searching.rounds import EFFORT, hold_back, improve
 from engine.schedule.traversal import Traversal, TraversalName, straight
 
 
@@ -36,7 +36,7 @@ class Auto:
 
     def frames(self, scenario: Scenario) -> tuple[Frame, ...]:
         """Every fitting frame of every policy, and the straight traversal with either sharing."""
-        own = [frame for asked, policy in policies(scenario) for frame in policy.frames(asked)]
+        own = [frame for variant, policy in policies(scenario) for frame in policy.frames(variant)]
         own += search_frames(scenario)
         fitting = [frame for frame in own if fits(scenario, frame)]
         return tuple(dict.fromkeys(fitting))
@@ -59,8 +59,8 @@ class Auto:
 
 
 def _nothing_fits(scenario: Scenario) -> str:
-    asked = f"traversal {scenario.traversal or 'any'}, chunks {scenario.chunks or 'any'}"
-    return f"no policy with recompute_rule {scenario.recompute_rule} fits {asked}"
+    open_rules = f"traversal {scenario.traversal or 'any'}, chunks {scenario.chunks or 'any'}"
+    return f"no policy with recompute_rule {scenario.recompute_rule} fits {open_rules}"
 
 
 def search_frames(scenario: Scenario) -> tuple[Frame, ...]:
@@ -71,9 +71,11 @@ def search_frames(scenario: Scenario) -> tuple[Frame, ...]:
     names: tuple[TraversalName, ...] = ("straight", "wave", "loop")
     if scenario.stages == 1:
         names = (scenario.traversal or "straight",)
-    ways = [Traversal(name=name, stages=scenario.stages, chunks=scenario.chunks or 2) for name in names]
+    traversals = [Traversal(name=name, stages=scenario.stages, chunks=scenario.chunks or 2) for name in names]
     frames = [
-        Frame(traversal=way, sharing=each) for way in (straight(scenario.stages), *ways) for each in sharings
+        Frame(traversal=traversal, sharing=each)
+        for traversal in (straight(scenario.stages), *traversals)
+        for each in sharings
     ]
     return tuple(dict.fromkeys(frame for frame in frames if fits(scenario, frame)))
 

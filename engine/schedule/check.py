@@ -1,4 +1,4 @@
-"""Is a schedule that somebody wrote one at all? Every op once, in an order that can be, within the limits."""
+"""Checks a schedule that a person wrote: every op once, in a possible order, within the limits."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from engine.schedule.traversal import WITHIN_STAGE
 
 
 def fault_of(scenario: Scenario, schedule: Schedule) -> str | None:
-    """What is wrong with `schedule`, its first line the fault, then a grid with the spot in brackets.
+    """The first fault of `schedule` in one line, then a grid with the op in brackets; None if it has none.
 
-    None where it has every op and transfer exactly once, in an order that each GPU can keep and within both
-    limits. Whether GPUs wait for each other in a circle is found by timing it.
+    A schedule without fault has every op and transfer exactly once, in an order that each GPU can follow and
+    within both limits. Timing it shows whether GPUs wait for each other.
     """
     return (
         _shape_fault(scenario, schedule)
@@ -31,11 +31,11 @@ def fits(scenario: Scenario, schedule: Schedule) -> bool:
 
 
 def _shape_fault(scenario: Scenario, schedule: Schedule) -> str | None:
-    asked = (scenario.pipelines, scenario.stages, scenario.microbatches)
-    given = (schedule.pipelines, schedule.stages, schedule.microbatches)
-    if asked == given:
+    expected = (scenario.pipelines, scenario.stages, scenario.microbatches)
+    actual = (schedule.pipelines, schedule.stages, schedule.microbatches)
+    if expected == actual:
         return None
-    return f"schedule: pipelines, stages, microbatches are {given}; the scenario has {asked}"
+    return f"schedule: pipelines, stages, microbatches are {actual}; the scenario has {expected}"
 
 
 def _op_fault(scenario: Scenario, schedule: Schedule) -> str | None:
@@ -55,27 +55,27 @@ def _op_fault(scenario: Scenario, schedule: Schedule) -> str | None:
 def _faults(
     order: tuple[Op, ...], schedule: Schedule, split: bool, recomputes: bool
 ) -> Iterator[tuple[int, str]]:
-    """Positions and what is wrong there: an op twice, too early, without need, or missing."""
-    place: dict[Op, int] = {}
+    """Indexes of ops and their faults: an op twice, too early, not needed, or missing."""
+    index: dict[Op, int] = {}
     for at, op in enumerate(order):
-        if op in place:
+        if op in index:
             yield at, f"{op} appears twice"
         if op.kind == OpKind.R and not recomputes:
             yield at, f"{op}, but this stage has no recompute time"
         missing = _needs(op, order[at - 1] if at else None, recomputes)
-        if missing is not None and missing not in place:
+        if missing is not None and missing not in index:
             yield at, f"{op} before {missing}"
-        place[op] = at
+        index[op] = at
     last = OpKind.W if split else OpKind.B
     for kind in (OpKind.F, OpKind.B, last):
         for chunk in range(schedule.chunks):
             for microbatch in range(schedule.microbatches):
-                if Op(kind, microbatch, chunk) not in place:
+                if Op(kind, microbatch, chunk) not in index:
                     yield len(order) - 1, f"{Op(kind, microbatch, chunk)} is missing"
 
 
 def _needs(op: Op, before: Op | None, recomputes: bool) -> Op | None:
-    """The op that must stand before `op` on its GPU."""
+    """The op that must come before `op` on its GPU."""
     forward = Op(OpKind.F, op.microbatch, op.chunk)
     if op.kind == OpKind.B and recomputes and before != forward:
         return Op(OpKind.R, op.microbatch, op.chunk)
@@ -110,7 +110,7 @@ def _link_fault(schedule: Schedule) -> str | None:
         hop, direction = min(sender, receiver), int(sender > receiver)
         if abs(sender - receiver) != 1 or hop >= schedule.stages or not np.any(traversal.hop_of == hop):
             return f"{name}: the schedule's traversal has no such hop"
-        producing = [c for c, way in enumerate(traversal.crossings[direction, hop].tolist()) if way >= 0]
+        producing = [c for c, x in enumerate(traversal.transfer_of[direction, hop].tolist()) if x >= 0]
         wanted = {
             p * per_pipeline + c * schedule.microbatches + m
             for p in range(schedule.pipelines)
@@ -150,7 +150,7 @@ def _transfer(schedule: Schedule, code: int) -> Transfer:
 
 
 def _marked(schedule: Schedule, pipeline: int, stage: int, at: int, fault: str) -> str:
-    """The fault, and the row of its GPU with the op in brackets; the others are shown as they are."""
-    places = np.full((schedule.pipelines, schedule.stages), np.iinfo(np.int64).max)
-    places[pipeline, stage] = at
-    return f"schedule: P{pipeline} S{stage}: {fault}\n{order_grid(schedule, places)}"
+    """The fault, and the row of its GPU with the op in brackets; other rows are shown unmarked."""
+    marks = np.full((schedule.pipelines, schedule.stages), np.iinfo(np.int64).max)
+    marks[pipeline, stage] = at
+    return f"schedule: P{pipeline} S{stage}: {fault}\n{order_grid(schedule, marks)}"

@@ -1,16 +1,16 @@
 """CrossPipe's greedy: list scheduling that knows latency, transfer times and both limits.
 
 Source: Chen et al., "CrossPipe" (ATC 2025), greedy schedules for the traversals UD, UDSub, Loop and Wave. The
-text leaves the rules open; here every op has a key, and a GPU that is free starts the op with the smallest
-key among those that can run, a link sends the message whose receiver has the smallest (`places_kernel`). The
-key of an op of microbatch m is the time at which it would run if microbatches followed each other at an even
-tempo and none ever waited: a short tempo prefers what comes early on the way, a long one old microbatches
-(backward first). How fast microbatches may enter, and other settings, are in `crosspipe_ideas`.
+paper leaves the rules open; here every op has a key. A free GPU starts the op with the smallest key among
+those that can run; a link sends the message whose receiver has the smallest (`position_kernel`). The key of
+an op of microbatch m is its start time if microbatches followed each other at an even tempo and none ever
+waited. A short tempo prefers ops early on the path, a long one old microbatches (backward first).
+`crosspipe_ideas` sets how fast microbatches may enter, and other settings.
 
 Each run is then justified, as in project scheduling with limited resources (Valls, Ballestín and Quintanilla,
-EJOR 2005): the latest start of each op that would not delay the end becomes its key, and the loop runs again,
-as long as that gains something. So are the static orders of the same traversal. From the best settings on,
-one setting is changed at a time; then microbatches get times of their own (`crosspipe_uneven`). Work is
+EJOR 2005). The latest start of each op that would not delay the end becomes its key, and the loop runs again,
+until that gains nothing. The static orders of the same traversal are justified too. From the best settings
+on, one setting is changed at a time; then microbatches get times of their own (`crosspipe_uneven`). Work is
 counted in ops, not in seconds: same input, same answer.
 """
 
@@ -20,27 +20,27 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from engine.errors import Infeasible, InputError
-from engine.schedule import interleaved, one_f_one_b, places_kernel, zb_h1, zb_v
+from engine.schedule import interleaved, one_f_one_b, position_kernel, zb_h1, zb_v
 from engine.schedule.crosspipe_ideas import Idea, neighbours, starts
 from engine.schedule.crosspipe_uneven import Uneven
 from engine.schedule.ir import NO_OP, OpKind
 from engine.schedule.latest_kernel import latest
-from engine.schedule.places import Loop
-from engine.schedule.places_state import Cell, State
+from engine.schedule.position_loop import PositionLoop
+from engine.schedule.position_state import Cell, State
 from engine.schedule.scenario import MOST_CHUNKS, RecomputeRule, Scenario
 from engine.schedule.search import Built, Chosen, Frame, Progress, Search
 from engine.schedule.static import Codes, in_sub_blocks, with_recompute
 from engine.schedule.traversal import Traversal, TraversalName, straight
 
 Orders = Callable[[Scenario, Traversal], Codes | Infeasible]
-# Ops started in all runs together, beyond which no further run is made (about a second and a half).
+# No further run starts once all runs together have started this many ops (about 1.5 s).
 MOST_STARTED = 4_000_000
-MOST_ROUNDS = 12
-FOLLOWED = 2  # of the first settings, how many are followed to their neighbours
-WALKS = 8  # of random changes, each from another idea
-MOST_VAIN = 4  # walks in a row that gain nothing
+MOST_PASSES = 12
+FOLLOWED = 2  # of the first settings, the number whose neighbours are tried
+PERTURBED = 8  # ideas that are perturbed
+MOST_VAIN = 4  # perturbed ideas in a row that gain nothing
 MOST_IDLE = 60  # changes in a row that gain nothing
-SLACK = 0.01  # by which a change may make it worse
+SLACK = 0.01  # most by which a change may worsen the makespan
 SAME = 1e-9
 
 
@@ -58,7 +58,7 @@ class CrossPipe:
     static: tuple[Orders, ...] = ()
 
     def frames(self, scenario: Scenario) -> tuple[Frame, ...]:
-        """One traversal, one way of sharing. Raises InputError where the scenario asks for others."""
+        """One traversal and one sharing. Raises InputError if the scenario asks for another traversal."""
         if scenario.traversal not in (None, self.traversal):
             raise InputError("traversal", scenario.traversal, f"{scenario.policy} goes {self.traversal}")
         chunks = self.chunks if scenario.chunks is None else scenario.chunks
@@ -69,22 +69,26 @@ class CrossPipe:
         return (Frame(traversal=traversal, sharing=scenario.sharing or "spatial"),)
 
     def build(self, scenario: Scenario, search: Search) -> Built:
-        """The best schedule found. There always is one: the limits hold at least one microbatch."""
+        """The best schedule. There always is one: the limits hold at least one microbatch."""
         (frame,) = self.frames(scenario)
         attempts = _Attempts(scenario=scenario, frame=frame, search=search)
-        attempts.make(self.static)
+        attempts.explore(self.static)
         best = attempts.best
         chosen = Chosen(
-            policy=scenario.policy, traversal=self.traversal, sharing=frame.sharing,
-            chunks=frame.traversal.chunks, recompute_rule=best.loop.rule, idea=best.idea,
-        )  # fmt: skip
+            policy=scenario.policy,
+            traversal=self.traversal,
+            sharing=frame.sharing,
+            chunks=frame.traversal.chunks,
+            recompute_rule=best.loop.rule,
+            idea=best.idea,
+        )
         return Built(schedule=best.loop.schedule(best.state), chosen=chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Best:
     makespan: float
-    loop: Loop
+    loop: PositionLoop
     state: State
     idea: str
 
@@ -97,26 +101,26 @@ class _Attempts:
     frame: Frame
     search: Search
     started: int = 0
-    found: _Best | None = None
-    loops: dict[RecomputeRule, Loop] = field(default_factory=dict)
+    incumbent: _Best | None = None
+    loops: dict[RecomputeRule, PositionLoop] = field(default_factory=dict)
     tried: dict[Idea, float] = field(default_factory=dict)
 
     @property
     def best(self) -> _Best:
-        assert self.found is not None
-        return self.found
+        assert self.incumbent is not None
+        return self.incumbent
 
     @property
     def ended(self) -> bool:
         """Whether the search must end: proven best, out of time, or cancelled."""
-        if self.found is None:
+        if self.incumbent is None:
             return False
         reached = self.best.makespan <= self.search.bound * (1 + SAME)
         return reached or self.search.stopped_by() is not None
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to be tried: ended, or enough work done."""
+        """Whether to try nothing more: ended, or enough work done."""
         return self.ended or self.started > MOST_STARTED
 
     @property
@@ -126,8 +130,8 @@ class _Attempts:
             return (self.scenario.recompute_rule,)
         return ("idle", "late") if self.scenario.per_stage("recompute").any() else ("idle",)
 
-    def make(self, static: tuple[Orders, ...]) -> None:
-        """One setting; static orders, however large the cell; far settings; neighbours of the best."""
+    def explore(self, static: tuple[Orders, ...]) -> None:
+        """One setting; static orders, however large the cell; other settings; neighbours of the best."""
         first, *further = starts(self.loop(self.rules[0]).cell, self.rules)
         self.attempt(first)
         for orders in static:
@@ -139,11 +143,11 @@ class _Attempts:
         for idea in sorted(self.tried, key=self.tried.__getitem__)[:FOLLOWED]:
             self.follow(idea)
         if self.frame.traversal.name != "straight":
-            # Straight through, even settings are within 3 % of the bound.
-            self.wander()
+            # On straight traversals, even settings are within 3 % of the bound.
+            self.local_search()
 
     def follow(self, idea: Idea) -> None:
-        """Changes one setting at a time, as long as that gains something."""
+        """Changes one setting at a time until that gains nothing."""
         cell = self.loop(idea.rule).cell
         least = self.tried[idea]
         gained = True
@@ -155,23 +159,23 @@ class _Attempts:
                 if other not in self.tried and self.attempt(other) < least * (1 - SAME):
                     idea, least, gained = other, self.tried[other], True
 
-    def wander(self) -> None:
-        """Walks from unlike ideas, until some in a row find nothing better."""
+    def local_search(self) -> None:
+        """Perturbs unlike ideas until several in a row gain nothing."""
         vain = 0
-        for idea in self.unlike(WALKS):
+        for idea in self.most_unlike(PERTURBED):
             before = self.best.makespan
-            self.unsettle(idea)
+            self.perturb(idea)
             vain = 0 if self.best.makespan < before * (1 - SAME) else vain + 1
             if vain == MOST_VAIN:
                 break
 
-    def unlike(self, count: int) -> list[Idea]:
-        """The best ideas, of those as good as each other one."""
+    def most_unlike(self, count: int) -> list[Idea]:
+        """The best ideas, one of each makespan."""
         by_makespan = {makespan: idea for idea, makespan in reversed(self.tried.items())}
         return [by_makespan[makespan] for makespan in sorted(by_makespan)[:count]]
 
-    def unsettle(self, idea: Idea) -> None:
-        """Random small changes of an idea, kept unless much worse, until many in a row gain nothing."""
+    def perturb(self, idea: Idea) -> None:
+        """Random small changes of an idea, undone if much worse, until many in a row gain nothing."""
         random = np.random.default_rng(self.search.seed)
         loop = self.loop(idea.rule)
         here = Uneven.of(idea, loop.cell.microbatches)
@@ -183,20 +187,23 @@ class _Attempts:
             if makespan <= least * (1 + SLACK):
                 here, least = there, makespan
 
-    def attempt_uneven(self, loop: Loop, uneven: Uneven) -> float:
-        """One run, then justification without regard to when microbatches may enter."""
+    def attempt_uneven(self, loop: PositionLoop, uneven: Uneven) -> float:
+        """One run, then justification without the times at which microbatches may enter."""
         cell = uneven.applied(loop.cell)
         state = self.run(loop, cell, str(uneven))
         free = cell._replace(release=np.zeros(cell.microbatches))
         return self.justify(loop, free, state, str(uneven))
 
-    def loop(self, rule: RecomputeRule) -> Loop:
+    def loop(self, rule: RecomputeRule) -> PositionLoop:
         """The event loop under one recompute rule."""
         if rule not in self.loops:
-            self.loops[rule] = Loop.of(
-                self.scenario, self.frame, split=bool(np.any(self.scenario.per_stage("weight") > 0)),
-                rule=rule, contention=self.scenario.contention or "rank",
-            )  # fmt: skip
+            self.loops[rule] = PositionLoop.of(
+                self.scenario,
+                self.frame,
+                split=bool(np.any(self.scenario.per_stage("weight") > 0)),
+                rule=rule,
+                contention=self.scenario.contention or "rank",
+            )
         return self.loops[rule]
 
     def attempt(self, idea: Idea) -> float:
@@ -213,32 +220,34 @@ class _Attempts:
         self.tried[idea] = makespan
         return makespan
 
-    def run(self, loop: Loop, cell: Cell, idea: str, given: Codes | None = None) -> State:
-        """One run of the event loop; remembered if it is the best so far."""
+    def run(self, loop: PositionLoop, cell: Cell, idea: str, given: Codes | None = None) -> State:
+        """One run of the event loop; the best so far is stored."""
         state = loop.state(given, log=True)
-        places_kernel.run(cell, state)
+        position_kernel.run(cell, state)
         self.started += int(state.length.sum())
         makespan = float(state.free.max())
-        if self.found is None or makespan < self.found.makespan * (1 - SAME):
-            self.found = _Best(makespan=makespan, loop=loop, state=state, idea=idea)
+        if self.incumbent is None or makespan < self.incumbent.makespan * (1 - SAME):
+            self.incumbent = _Best(makespan=makespan, loop=loop, state=state, idea=idea)
             self.report()
         return state
 
     def report(self) -> None:
-        """Says how good the best is."""
+        """Reports the best makespan so far."""
         self.search.report(
             Progress(
-                elapsed_s=self.search.elapsed_s, makespan=self.best.makespan,
-                lower_bound=self.search.bound, idea=self.best.idea,
+                elapsed_s=self.search.elapsed_s,
+                makespan=self.best.makespan,
+                lower_bound=self.search.bound,
+                idea=self.best.idea,
             )
-        )  # fmt: skip
+        )
 
-    def justify(self, loop: Loop, cell: Cell, state: State, idea: str) -> float:
-        """Runs again with the latest starts of the run before as keys, as long as that helps."""
-        after = np.empty((cell.pipelines, 3 * len(cell.place_of) + len(cell.link_of) * cell.microbatches))
+    def justify(self, loop: PositionLoop, cell: Cell, state: State, idea: str) -> float:
+        """Runs again with the latest starts of the last run as keys, until that gains nothing."""
+        after = np.empty((cell.pipelines, 3 * len(cell.position_of) + len(cell.link_of) * cell.microbatches))
         keys = np.zeros((3, cell.pipelines, len(cell.stage_of), cell.microbatches))
         makespan = float(state.free.max())
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MOST_PASSES):
             if self.over:
                 break
             latest(cell, state, keys, after)
@@ -249,10 +258,10 @@ class _Attempts:
         return makespan
 
     def whole_stages(self, scenario: Scenario, traversal: Traversal) -> Codes:
-        """The greedy's order of whole stages, each op cut into its sub-blocks: as fast, no more held."""
+        """The greedy's order of whole stages, each op cut into sub-blocks: as fast, and no more is held."""
         frame = Frame(traversal=straight(traversal.stages), sharing=self.frame.sharing)
         whole = _Attempts(scenario=scenario, frame=frame, search=self.search)
-        whole.make(UD.static)
+        whole.explore(UD.static)
         self.started += whole.started
         return in_sub_blocks(whole.best.state.order[0], traversal.chunks, scenario.microbatches)
 

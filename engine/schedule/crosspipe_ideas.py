@@ -1,4 +1,4 @@
-"""What CrossPipe's greedy tries: settings of its keys and limits, and which others lie next to a setting."""
+"""Settings that CrossPipe's greedy tries for its keys and limits, and the neighbours of a setting."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.schedule import places_kernel as kernel
-from engine.schedule.places_state import Cell
+from engine.schedule import position_kernel as kernel
+from engine.schedule.position_state import Cell
 from engine.schedule.scenario import RecomputeRule
 
 Floats = NDArray[np.float64]
@@ -23,10 +23,10 @@ FINER = (0.9, 0.95, 1.05, 1.1)
 class Idea:
     """One setting of the greedy. Times are in units of the longest work of a stage per microbatch.
 
-    tempo : at which microbatches follow each other on the ideal way that sets the keys.
-    pace : at most one microbatch enters the cell per `pace`.
-    window : most microbatches between F and the end at the first place; None: as many as the limits allow.
-    put_off : of W behind its B; None: W runs when nothing else can, or when a limit asks for it.
+    tempo : interval of microbatches on the ideal path that sets the keys.
+    pace : least interval at which microbatches enter the cell.
+    window : most microbatches between F and the end at the first position; None: as many as the limits allow.
+    put_off : delay of W behind its B; None: W runs when nothing else can, or when a limit asks for it.
     patience : share of an op for which its GPU waits for a more urgent one that is known to come.
     """
 
@@ -50,12 +50,13 @@ class Idea:
         return self.with_turns(cell, turn=even * self.tempo, enter=even * self.pace)
 
     def with_turns(self, cell: Cell, *, turn: Floats, enter: Floats, behind: float = 0.0) -> Cell:
-        """The cell with keys at the `turn` of each microbatch in place of a tempo, those of B `behind` more.
+        """The cell with keys at the `turn` of each microbatch instead of a tempo.
 
-        enter : when each may enter in place of a pace. All in units of the longest work of a stage.
+        enter : earliest start of each microbatch, instead of a pace.  behind : added to the keys of B. All
+            are in units of the longest work of a stage.
         """
         period = cell.chunks * float(cell.durations.sum(axis=0).max())
-        forward, backward = way(cell)
+        forward, backward = path_times(cell)
         keys = np.empty((3, cell.pipelines, len(cell.stage_of), cell.microbatches))
         keys[0] = forward[:, None] + turn * period
         keys[1] = backward[:, None] + (turn + behind) * period
@@ -68,10 +69,10 @@ class Idea:
         )
 
 
-def way(cell: Cell) -> tuple[Floats, Floats]:
-    """When F and B of one microbatch would start at each place if it never waited, shapes (places,)."""
+def path_times(cell: Cell) -> tuple[Floats, Floats]:
+    """When F and B of one microbatch would start at each position without waiting, shapes (positions,)."""
     link = cell.link_of[: len(cell.stage_of) - 1]
-    cross = np.where(link < 0, 0.0, (cell.transfer + cell.latency)[link % len(cell.transfer)])
+    cross = np.where(link < 0, 0.0, (cell.transfer_time + cell.latency)[link % len(cell.transfer_time)])
     f = cell.durations[kernel.F, cell.stage_of]
     b = cell.durations[kernel.B, cell.stage_of]
     forward = np.concatenate([[0.0], np.cumsum(f[:-1] + cross)])
@@ -85,20 +86,20 @@ def starts(cell: Cell, rules: tuple[RecomputeRule, ...]) -> Iterator[Idea]:
         for tempo in (0.5, 1.0, 4.0):
             for rule in rules:
                 yield Idea(tempo=tempo, pace=pace, rule=rule)
-    rounds = int(cell.cap[0]) // cell.chunks
-    if cell.chunks > 1 and rounds < cell.microbatches:
-        # As many microbatches at once as can be held in all their chunks: none then waits for room.
+    at_once = int(cell.cap[0]) // cell.chunks
+    if cell.chunks > 1 and at_once < cell.microbatches:
+        # As many microbatches at once as fit with all their chunks: none then waits for room.
         for tempo in (0.5, 1.0, 4.0):
             for rule in rules:
-                yield Idea(tempo=tempo, window=rounds, rule=rule)
+                yield Idea(tempo=tempo, window=at_once, rule=rule)
 
 
 def neighbours(idea: Idea, cell: Cell, rules: tuple[RecomputeRule, ...]) -> Iterator[Idea]:
-    """Settings that differ from `idea` in one thing."""
+    """Settings that differ from `idea` in one value."""
     yield from (replace(idea, pace=pace) for pace in PACES)
     yield from (replace(idea, pace=idea.pace * finer) for finer in FINER if idea.pace)
     most = min(int(cell.cap[0]) - cell.chunks + 1, cell.microbatches)
-    windows = {most - 1, most - 2, most - 3, most // 2 + 1, most // 2, most * 3 // 4, len(cell.place_of)}
+    windows = {most - 1, most - 2, most - 3, most // 2 + 1, most // 2, most * 3 // 4, len(cell.position_of)}
     yield from (replace(idea, window=window) for window in sorted(windows) if 0 < window < most)
     yield replace(idea, window=None)
     yield from (replace(idea, tempo=tempo) for tempo in TEMPOS)

@@ -1,8 +1,8 @@
-"""What CrossPipe's greedy tries beyond even tempos: each microbatch enters at a time of its own.
+"""Uneven tempos of CrossPipe's greedy: each microbatch enters at a time of its own.
 
-Where a memory limit and a long way leave a stage waiting, the best schedules are uneven: a burst of as many
-microbatches as the memory allows, then one for each that has ended, the next burst, and so on. They are
-looked for by small random changes of a good even setting.
+If a memory limit and a long path leave a stage waiting, the best schedules are uneven: a burst of as many
+microbatches as the memory allows, then one for each that has ended, then the next burst. Small random changes
+of a good even setting find them.
 """
 
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine.schedule.crosspipe_ideas import Floats, Idea
-from engine.schedule.places_state import Cell
+from engine.schedule.position_state import Cell
 
 # Sizes of a change, in units of the longest work of a stage per microbatch.
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
@@ -22,7 +22,7 @@ PUT_OFFS = (None, 0.25, 0.5, 1.0, 2.0, 4.0)
 class Uneven:
     """An idea with its tempo and pace replaced by one number per microbatch, shape (microbatches,).
 
-    turn : of its keys.  enter : its earliest start, ascending.  behind : how much later its B is wanted.
+    turn : of its keys.  enter : its earliest start, ascending.  behind : added to the keys of its B.
     """
 
     idea: Idea

@@ -1,4 +1,4 @@
-"""CrossPipe-Wave: the greedy of `crosspipe`, out and back through the stages, one model chunk each way."""
+"""CrossPipe-Wave: the greedy of `crosspipe`, out and back through the stages, with two model chunks."""
 
 from engine.schedule.crosspipe import WAVE
 

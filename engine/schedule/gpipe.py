@@ -15,7 +15,7 @@ from engine.schedule.traversal import Traversal
 
 
 def orders(scenario: Scenario, traversal: Traversal) -> Codes | Infeasible:
-    """GPipe's order of each stage; a `memory_limit` below the number of microbatches makes it infeasible."""
+    """GPipe's order of each stage; a `memory_limit` below the number of microbatches is infeasible."""
     held, most = scenario.microbatches, scenario.memory_limit
     if most is not None and most < held:
         return Infeasible(

@@ -19,14 +19,14 @@ GATES: dict[RecomputeRule, RecomputeGate] = {"jit": "jit", "blocking": "jit", "l
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """A policy that is a set of rules for the event loop, one op at a time; it never looks ahead."""
+    """A policy given by rules for the event loop, one op at a time; it never looks ahead."""
 
     rules: Callable[[Scenario], Rules]
 
     def frames(self, scenario: Scenario) -> tuple[Frame, ...]:
-        """Straight, and one way of sharing.
+        """The straight traversal and one sharing.
 
-        Raises InputError where the scenario asks for chunks or another traversal.
+        Raises InputError if the scenario asks for chunks or another traversal.
         """
         if scenario.chunks not in (None, 1):
             raise InputError("chunks", scenario.chunks, f"{scenario.policy} runs every stage whole: 1")
@@ -35,18 +35,21 @@ class Greedy:
         return (Frame(traversal=straight(scenario.stages), sharing=self.rules(scenario).sharing),)
 
     def build(self, scenario: Scenario, search: Search) -> Built:
-        """The schedule that the rules lead to."""
+        """The schedule that the rules give."""
         rules = self.rules(scenario)
         schedule = list_schedule(scenario, rules)
         chosen = Chosen(
-            policy=scenario.policy, traversal="straight", sharing=rules.sharing,
-            contention=rules.contention, recompute_rule=rules.recompute,
-        )  # fmt: skip
+            policy=scenario.policy,
+            traversal="straight",
+            sharing=rules.sharing,
+            contention=rules.contention,
+            recompute_rule=rules.recompute,
+        )
         return Built(schedule=schedule, chosen=chosen)
 
 
 def list_schedule(scenario: Scenario, rules: Rules) -> Schedule:
-    """Return the order of ops and transfers that `rules` lead to on `scenario`."""
+    """Return the order of ops and transfers that `rules` give for `scenario`."""
     cell = _cell(scenario, rules)
     state = _state(cell)
     kernel.run(cell, state)
@@ -65,7 +68,7 @@ def _cell(scenario: Scenario, rules: Rules) -> kernel.Cell:
         forward=forward,
         recompute=recompute,
         backward=backward,
-        transfer=scenario.hop_times(rules.sharing)[:-1],
+        transfer_time=scenario.hop_times(rules.sharing)[:-1],
         latency=scenario.hop_latency[:-1],
         shared=shared,
         held=wan & rules.hold_for_link,

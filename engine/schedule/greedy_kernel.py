@@ -1,12 +1,18 @@
-"""The event loop of the greedy policies, compiled.
+"""The event loop of the greedy policies (Varuna, Atlas), compiled.
 
-One idea: the loop holds, for each stage, the next time at which one of its GPUs may have something to
-decide. The stage with the earliest such time decides for all its idle GPUs; what it starts makes
-arrivals known at its neighbours, which are woken at those times. Ties in time go to the later stage (its
-backward opens recompute gates upstream), then to pipelines by the contention rule.
+One idea: the loop holds, for each stage, the time of the next decision of one of its GPUs. The stage with the
+earliest such time decides for all its idle GPUs. The arrivals of what it starts are known at once, and wake
+the adjacent stages. Ties in time go to the later stage (its backward opens recompute gates upstream), then to
+pipelines by the contention rule.
 
-All ops that feed one link in one direction belong to one stage and have one duration, so links can be
-booked in the order in which ops start.
+All ops that feed one link in one direction belong to one stage and have one duration, so links can be booked
+in the order in which ops start.
+
+Why not `position_kernel`, the event loop for any traversal? There a link picks among messages that wait, so
+contention is decided after an op has run. Atlas decides it before: an op starts only when its link is free
+right after it, and the contention rule orders GPUs (`_hold`, `_turn`). Both loops' rules would have to be in
+one kernel, with a branch for each at every decision. Their priorities differ, too. Here B goes before R and R
+before F by rule; there each op has a key, and an R whose gradient is missing runs only if nothing else can.
 """
 
 from typing import NamedTuple
@@ -21,7 +27,7 @@ F, R, B = 0, 1, 2
 JIT, IDLE, LATE, BLOCKING = 0, 1, 2, 3
 RANK, ROUND_ROBIN, FIFO = 0, 1, 2
 # Two events closer than this share of the longest op are one instant: sums of the same durations
-# in another order differ in their last bits, and must not decide who goes first.
+# in another order differ in their last bits, which must not decide the order.
 SAME_INSTANT = 1e-9
 
 Floats = NDArray[np.float64]
@@ -29,14 +35,14 @@ Ints = NDArray[np.int64]
 
 
 class Cell(NamedTuple):
-    """What does not change. `pipelines` is 1 where pipelines do not interact: all do the same then."""
+    """The constant input. `pipelines` is 1 if pipelines share no link: all of them then do the same."""
 
     pipelines: int
     microbatches: int
     forward: Floats  # (stages,)
     recompute: Floats
     backward: Floats
-    transfer: Floats  # (stages - 1,), the time for which one transfer holds its link
+    transfer_time: Floats  # (stages - 1,), time that one transfer holds its link
     latency: Floats
     shared: NDArray[np.bool_]  # (stages - 1,), one link for all pipelines of the cell
     held: NDArray[np.bool_]  # (stages - 1,), an op waits until its transfer can follow at once
@@ -47,7 +53,7 @@ class Cell(NamedTuple):
 
 
 class State(NamedTuple):
-    """What has happened so far, per GPU [pipeline, stage] and per link [direction, pipeline, hop]."""
+    """The progress so far, per GPU [pipeline, stage] and per link [direction, pipeline, hop]."""
 
     started: Ints  # (3, pipelines, stages), ops of each kind: the next microbatch of that kind
     last: Ints  # (pipelines, stages), kind of the last op
@@ -55,7 +61,7 @@ class State(NamedTuple):
     activation: Floats  # (pipelines, stages, microbatches), arrival; inf while unknown
     gradient: Floats
     link_free: Floats  # (2, pipelines, stages - 1); shared links use pipeline 0
-    link_last: Ints  # (2, stages - 1), who used a shared link last
+    link_last: Ints  # (2, stages - 1), the last sender on a shared link
     wake: Floats  # a tree of stages, see `wake_tree`
     order: NDArray[np.int32]  # (pipelines, stages, longest), op codes
     length: Ints  # (pipelines, stages)
@@ -65,7 +71,7 @@ class State(NamedTuple):
 
 @inlined
 def _hold(cell, state, direction, k, hop, duration):
-    """Earliest start of an op of `duration` whose transfer over `hop` is to follow at once."""
+    """Earliest start of an op of `duration` whose transfer over `hop` follows at once."""
     if not cell.held[hop]:
         return 0.0
     owner = 0 if cell.shared[hop] else k
@@ -115,7 +121,7 @@ def _earliest_forward(cell, state, k, s):
 
 @inlined
 def _choose(cell, state, k, s, now):
-    """The op that the idle GPU (k, s) starts now, or (-1, the time at which to ask again)."""
+    """The op that the idle GPU (k, s) starts now, or (-1, time of its next decision)."""
     backward = _earliest_backward(cell, state, k, s)
     if backward <= now:
         return B, backward
@@ -136,13 +142,13 @@ def _send(cell, state, direction, k, hop, m, end):
     """Books the transfer on its link; returns its arrival."""
     owner = 0 if cell.shared[hop] else k
     start = max(end, state.link_free[direction, owner, hop])
-    state.link_free[direction, owner, hop] = start + cell.transfer[hop]
+    state.link_free[direction, owner, hop] = start + cell.transfer_time[hop]
     if cell.shared[hop]:
         at = state.sent_length[direction, hop]
         state.sent[direction, hop, at] = k * cell.microbatches + m
         state.sent_length[direction, hop] = at + 1
         state.link_last[direction, hop] = k
-    return start + cell.transfer[hop] + cell.latency[hop]
+    return start + cell.transfer_time[hop] + cell.latency[hop]
 
 
 @inlined
@@ -177,20 +183,20 @@ def _start(cell, state, kind, k, s, now):
 
 @inlined
 def _turn(cell, state, kind, k, s):
-    """The smaller, the sooner pipeline k may start its op."""
+    """Priority of pipeline k for its op; the smallest starts first."""
     if cell.tie == FIFO and kind != R:
-        # Since when its input is there and its GPU free: how long the link has kept it waiting.
+        # When its input was there and its GPU free: since then it has waited for the link.
         inputs = state.activation if kind == F else state.gradient
         return max(inputs[k, s, state.started[kind, k, s]], state.free[k, s])
     hop, direction = (s, 0) if kind == F else (s - 1, 1)
-    if cell.tie == RANK or kind == R or hop < 0 or hop >= len(cell.transfer):
+    if cell.tie == RANK or kind == R or hop < 0 or hop >= len(cell.transfer_time):
         return float(k)
     return float((k - state.link_last[direction, hop] - 1) % cell.pipelines)
 
 
 @inlined
 def _by_rank(cell, state, s, now, horizon):
-    """Lets the idle GPUs of stage s start in order of rank: one pass, as no start helps another's."""
+    """Starts the idle GPUs of stage s in order of rank: one pass, as no start helps another's."""
     wake = np.inf
     for k in range(cell.pipelines):
         if state.free[k, s] <= horizon:
@@ -205,7 +211,7 @@ def _by_rank(cell, state, s, now, horizon):
 
 @inlined
 def _decide(cell, state, s, now):
-    """Starts what the idle GPUs of stage s can start now, and sets when to come back."""
+    """Starts all ops that idle GPUs of stage s can start now, and sets the stage's next decision."""
     horizon = now + cell.instant
     if cell.pipelines == 1 or cell.tie == RANK:
         set_wake(state.wake, s, _by_rank(cell, state, s, now, horizon))
@@ -232,7 +238,7 @@ def _decide(cell, state, s, now):
 
 @compiled
 def run(cell, state):
-    """Fills `state` until nothing is left to decide."""
+    """Fills `state` until no decision is left."""
     while state.wake[1] < np.inf:
         s = latest_up_to(state.wake, state.wake[1] + cell.instant)
         _decide(cell, state, s, wakes_at(state.wake, s))

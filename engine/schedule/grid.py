@@ -10,7 +10,7 @@ OPS_BEFORE, OPS_AFTER = 6, 4
 
 
 def order_grid(schedule: Schedule, at: NDArray[np.int64]) -> str:
-    """One row per GPU with the ops around position `at`, that op in brackets."""
+    """One row per GPU with the ops around index `at`, that op in brackets."""
     rows = []
     for pipeline, stage in np.ndindex(*at.shape):
         order = schedule.order(pipeline, stage)

@@ -5,10 +5,10 @@ groups of microbatches go through chunk 0, then chunk 1, and so on; backwards th
 Stage s runs (C − 1) g + 2 (P − 1 − s) forwards before its first turn, g being the size of a group. Recomputes
 when the gradient has arrived (``late``).
 
-Megatron wants M to be a multiple of P and g = P. Here any M goes: ⌊M / P⌋ groups (at least one) whose sizes
-differ by at most one, the larger first; for M = r · ⌊M / P⌋ that is what PyTorch runs. Nor does Megatron know
-a `memory_limit` below its warm-up. Here smaller groups are tried, each with the warm-up falling evenly from
-what is allowed on stage 0; the fastest is taken.
+Megatron needs M to be a multiple of P, and g = P. Here any M is allowed. There are ⌊M / P⌋ groups (at least
+one) whose sizes differ by at most one, the larger first; for M = r · ⌊M / P⌋ PyTorch runs the same. Megatron
+has no `memory_limit` below its warm-up. Here smaller groups are tried, each with a warm-up that falls evenly
+from the limit on stage 0; the fastest is taken.
 """
 
 import numpy as np
@@ -64,9 +64,13 @@ def _makespan(scenario: Scenario, traversal: Traversal, orders: Codes) -> float:
     """Of one pipeline by itself, without recomputation; infinite where groups smaller than P deadlock."""
     alone = scenario.model_copy(update={"pipelines": 1})
     schedule = Schedule(
-        microbatches=scenario.microbatches, traversal=traversal, ops=orders[None], sharing="spatial",
-        link_order={}, recompute_gate="none",
-    )  # fmt: skip
+        microbatches=scenario.microbatches,
+        traversal=traversal,
+        ops=orders[None],
+        sharing="spatial",
+        link_order={},
+        recompute_gate="none",
+    )
     try:
         return time_ops(alone, schedule).makespan
     except DeadlockError:

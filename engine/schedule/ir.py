@@ -1,8 +1,8 @@
 """The schedule: for each GPU the ordered list of its ops, for each shared WAN hop the order of transfers.
 
-The one intermediate representation of Meridian. A policy makes it, the simulator times it, the executor
-runs it, the timeline draws it. It holds order only, never times: whoever runs it starts each op as soon
-as its GPU is free, its inputs are there and its gate allows.
+It is the only intermediate representation of Meridian. A policy builds it, the simulator times it, the
+executor runs it, the timeline draws it. It holds order only, never times. Each op starts as soon as its GPU
+is free, its inputs have arrived and its gate allows.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from engine.schedule.traversal import Traversal
 
-# When an R may start, beyond its place in the order.
+# When an R may start, beyond its index in the order.
 # none: at once; jit: once B of its microbatch has started on the next stage; late: once its gradient is
 # there.
 RecomputeGate = Literal["none", "jit", "late"]
@@ -27,7 +27,7 @@ class OpKind(IntEnum):
 
     F = 0  # forward
     R = 1  # recompute
-    B = 2  # backward (whole, or its input part where W follows)
+    B = 2  # backward (whole, or its input part if W follows)
     W = 3  # weight gradient
 
 
@@ -45,7 +45,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One crossing of a hop: the output of `kind` of (pipeline, microbatch, chunk)."""
+    """One transfer over a hop: the output of one op of (pipeline, microbatch, chunk)."""
 
     pipeline: int
     microbatch: int
@@ -63,12 +63,11 @@ class Schedule:
     """Order of ops on every GPU, and of transfers on links.
 
     ops : int32, shape (pipelines, stages, longest); ``(chunk · M + microbatch) · 4 + kind``, padded with −1.
-    sharing : of WAN hops: ``temporal`` lets the pipelines of the cell take turns on one link that is n times
-        as fast.
+    sharing : of WAN hops. ``temporal``: the pipelines of the cell take turns on one link of n times the rate.
     link_order : for a link (from_stage, to_stage), int32 codes ``pipeline · (chunks · M) + chunk · M +
-        microbatch`` of what it sends (chunk of the producing op), in sending order. Every shared link (WAN
-        hops under temporal sharing with several pipelines) is listed. Where a listed link is not shared, each
-        pipeline's own link sends its own part of the list in that order. A link that is not listed sends in
+        microbatch`` of its transfers (chunk of the producing op), in sending order. Every shared link (WAN
+        hops under temporal sharing with several pipelines) is listed. If a listed link is not shared, each
+        pipeline's own link sends its part of the list in that order. A link that is not listed sends in
         the order of its producing ops. The hop of a loop from the last stage to the first is written
         (P − 1, P), its other direction (P, P − 1).
     """
@@ -106,7 +105,7 @@ class Schedule:
         return tuple(self.decode(int(code)) for code in codes if code != NO_OP)
 
     def transfers(self, from_stage: int, to_stage: int) -> tuple[Transfer, ...]:
-        """The order on one link; empty where it is not listed."""
+        """The order on one link; empty if it is not listed."""
         return tuple(self._transfers(from_stage, to_stage))
 
     def decode(self, code: int) -> Op:
@@ -125,7 +124,7 @@ class Schedule:
             f"microbatches {self.microbatches}, chunks {self.chunks}, traversal {self.traversal.name}, "
             f"sharing {self.sharing}, gate {self.recompute_gate}"
         ]
-        # all GPUs run the same ops, in orders of their own: each is written once
+        # All GPUs run the same ops in different orders, so the text of each op is made once.
         words = {int(code): str(self.decode(int(code))) for code in np.unique(self.ops) if code != NO_OP}
         for pipeline, stage in np.ndindex(self.pipelines, self.stages):
             codes = self.ops[pipeline, stage].tolist()

@@ -5,8 +5,8 @@ stage s runs P − s − 1 forwards before its first turn, so it holds at most P
 order stays: a stage waits for the next op of its list though a later one could run. Recomputes when the
 gradient has arrived (``late``), as Megatron does within its backward.
 
-Megatron has no `memory_limit` below P. Here a lower L lets stage s hold ⌈(P − s) L / P⌉: spread as evenly as
-can be, since stages that hold the same number wait for each other in every turn.
+Megatron has no `memory_limit` below P. Here a lower L lets stage s hold ⌈(P − s) L / P⌉, as evenly as
+possible: stages that hold the same number wait for each other in every turn.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
-"""The best order of ops and messages, proven: a constraint solver (OR-tools CP-SAT).
+"""The best order of ops and messages, proven by a constraint solver (OR-tools CP-SAT).
 
-One traversal and one sharing, both limits, each kind of op in microbatch order at its place. It starts
-from the best schedule that any other policy makes in the frame. What it proves holds for all schedules of
-the frame (with recomputation: for those that keep the microbatch order).
+One traversal and one sharing, both limits, each kind of op in microbatch order at its position. The solver
+starts from the best schedule of any other policy in the frame. Its proof holds for all schedules of the frame
+(with recomputation: for those in microbatch order).
 
 Source of the idea: CrossPipe (Chen et al., ATC 2025), whose optimal schedules come from the same solver.
 """
@@ -27,12 +27,12 @@ SOLVER = "solver"
 
 
 class Optimal:
-    """Proves the best schedule of one frame, or says how far from it the best that it found may be."""
+    """Proves the best schedule of one frame, or bounds how far from it the best known one may be."""
 
     def frames(self, scenario: Scenario) -> tuple[Frame, ...]:
-        """The traversal and sharing that the scenario asks for: straight and spatial by default.
+        """The traversal and sharing of the scenario; straight and spatial by default.
 
-        Loop and wave have two chunks unless the scenario says how many, straight has one.
+        Loop and wave have two chunks unless the scenario sets `chunks`; straight has one.
         """
         name = scenario.traversal or "straight"
         chunks = scenario.chunks or (1 if name == "straight" else 2)
@@ -40,10 +40,10 @@ class Optimal:
         return (Frame(traversal=traversal, sharing=scenario.sharing or "spatial"),)
 
     def build(self, scenario: Scenario, search: Search) -> Built:
-        """The best schedule within the search's limits, and what is proven of it.
+        """The best schedule within the search's limits, and the proof about it.
 
-        It is never infeasible: one microbatch at a time fits any limit. Where the model would be too large
-        to build, the best start is returned with the bound that is known.
+        It is never infeasible: one microbatch at a time fits any limit. If the model would be too large to
+        build, the best start is returned with the bound that is known.
         """
         (frame,) = self.frames(scenario)
         problem = Problem.of(scenario, frame)
@@ -65,7 +65,7 @@ class Optimal:
 
 
 def _solve(scenario: Scenario, frame: Frame, problem: Problem, best: Known, search: Search) -> Built:
-    """First with workers in step, so that what is soon proven is the same each time; then all they can."""
+    """Runs the solver with workers in step, so that quick proofs are repeatable; then without."""
     bound = search.bound
     stopped: StoppedBy = "time"
     for in_step in (True, False):
@@ -75,7 +75,7 @@ def _solve(scenario: Scenario, frame: Frame, problem: Problem, best: Known, sear
             return _built(frame, best, bound, search.stopped_by() or stopped)
         stopped = solving.run(problem, search)
         bound = max(bound, solving.bound * problem.unit)
-        if solving.found:
+        if solving.has_answer:
             best = _better(scenario, schedule_of(problem, scenario, solving.times()), best)
         elif solving.proven:
             # Nothing that keeps the microbatch order is as good as what another policy made.
@@ -106,9 +106,12 @@ def _model(scenario: Scenario, problem: Problem, best: Known, search: Search) ->
 
 def _built(frame: Frame, best: Known, bound: float, stopped: StoppedBy) -> Built:
     chosen = Chosen(
-        policy="optimal", traversal=frame.traversal.name, sharing=frame.sharing,
-        chunks=frame.traversal.chunks, idea=best.idea,
-    )  # fmt: skip
+        policy="optimal",
+        traversal=frame.traversal.name,
+        sharing=frame.sharing,
+        chunks=frame.traversal.chunks,
+        idea=best.idea,
+    )
     return Built(
         schedule=best.schedule, chosen=chosen, lower_bound=min(bound, best.makespan), stopped_by=stopped
     )

@@ -24,23 +24,23 @@ class Times:
 
 
 def times_of(problem: Problem, scenario: Scenario, schedule: Schedule) -> Times:
-    """When everything in `schedule` starts, rounded down to units (which keeps every wait).
+    """Start of every op and transfer of `schedule`, rounded down to units (which keeps every wait).
 
-    Microbatches of each kind and place are renumbered in the order in which they start, pipelines in the
-    order in which the model numbers them. Where the schedule does not split B and the problem does, W follows
-    its B at once.
+    Microbatches of each kind and position are renumbered in the order in which they start, pipelines in the
+    order in which the model numbers them. If the problem splits B and the schedule does not, W follows its B
+    at once.
     """
     timing = time_ops(scenario, schedule)
     pipelines = _numbered(problem, timing.transfer_end)
     start: dict[OpKey, int] = {}
     for k, s, i in np.argwhere(schedule.ops[pipelines] != NO_OP).tolist():
         op = schedule.decode(int(schedule.ops[pipelines[k], s, i]))
-        place = int(problem.traversal.place_of[s, op.chunk])
-        start[op.kind, k, place, op.microbatch] = _units(problem, timing.op_start[pipelines[k], s, i])
+        position = int(problem.traversal.position_of[s, op.chunk])
+        start[op.kind, k, position, op.microbatch] = _units(problem, timing.op_start[pipelines[k], s, i])
     if problem.split and not schedule.has(OpKind.W):
-        for (kind, k, place, m), begin in list(start.items()):
+        for (kind, k, position, m), begin in list(start.items()):
             if kind == OpKind.B:
-                start[OpKind.W, k, place, m] = begin + problem.length(OpKind.B, place)
+                start[OpKind.W, k, position, m] = begin + problem.length(OpKind.B, position)
     sent: dict[TransferKey, int] = {}
     for payload, edge, k, m in np.argwhere(~np.isnan(timing.transfer_start[:, :, pipelines])).tolist():
         sent[payload, edge, k, m] = _units(problem, timing.transfer_start[payload, edge, pipelines[k], m])
@@ -52,8 +52,8 @@ def _units(problem: Problem, time: float) -> int:
 
 
 def _numbered(problem: Problem, transfer_end: NDArray[np.float64]) -> list[int]:
-    """Pipelines in the order in which their first activations cross the first shared hop."""
-    for edge in range(problem.places - 1):
+    """Pipelines in the order of their first activations on the first shared hop."""
+    for edge in range(problem.positions - 1):
         if problem.crosses(edge) and problem.shared[problem.traversal.hop_of[edge]]:
             return [int(k) for k in np.argsort(transfer_end[0, edge, :, :].min(axis=1), kind="stable")]
     return [0]
@@ -95,11 +95,11 @@ def _ops(problem: Problem, start: dict[OpKey, int]) -> NDArray[np.int32]:
     rows: list[list[list[tuple[int, int, int, int, int]]]] = [
         [[] for _ in range(problem.traversal.stages)] for _ in range(problem.pipelines)
     ]
-    for (kind, k, place, m), begin in start.items():
-        stage, chunk = problem.traversal.places[place]
+    for (kind, k, position, m), begin in start.items():
+        stage, chunk = problem.traversal.positions[position]
         code = (chunk * problem.microbatches + m) * 4 + kind
-        # Ops without length come before what starts with them: they only give way.
-        rows[k][stage].append((begin, begin + problem.length(kind, place), m, kind, code))
+        # Ops of no duration come before ops that start with them, so they delay nothing.
+        rows[k][stage].append((begin, begin + problem.length(kind, position), m, kind, code))
     longest = max(len(row) for stages in rows for row in stages)
     ops = np.full((problem.pipelines, problem.traversal.stages, longest), NO_OP, dtype=np.int32)
     for k, stages in enumerate(rows):
@@ -109,30 +109,30 @@ def _ops(problem: Problem, start: dict[OpKey, int]) -> NDArray[np.int32]:
 
 
 def one_by_one(problem: Problem) -> Times:
-    """One microbatch at a time through all places and back: within any limit, and slow."""
+    """One microbatch at a time through all positions and back: within any limit, and slow."""
     start: dict[OpKey, int] = {}
     pause = int(problem.durations.max()) + 1
     for m in range(problem.microbatches):
-        now = m * 4 * problem.places * pause
+        now = m * 4 * problem.positions * pause
         for k in range(problem.pipelines):
-            for place in range(problem.places):
-                start[OpKind.F, k, place, m] = now + place * pause
-            for place in range(problem.places):
-                back = now + (4 * problem.places - 3 * (place + 1)) * pause
-                highest = place == problem.places_on(problem.stage(place))[-1]
-                if problem.recomputes(place) and not highest:
-                    start[OpKind.R, k, place, m] = back
-                start[OpKind.B, k, place, m] = back + pause
+            for position in range(problem.positions):
+                start[OpKind.F, k, position, m] = now + position * pause
+            for position in range(problem.positions):
+                back = now + (4 * problem.positions - 3 * (position + 1)) * pause
+                highest = position == problem.positions_on(problem.stage(position))[-1]
+                if problem.recomputes(position) and not highest:
+                    start[OpKind.R, k, position, m] = back
+                start[OpKind.B, k, position, m] = back + pause
                 if problem.split:
-                    start[OpKind.W, k, place, m] = back + 2 * pause
+                    start[OpKind.W, k, position, m] = back + 2 * pause
     return Times(start=start, sent={})
 
 
 def _link_order(problem: Problem, times: Times) -> dict[tuple[int, int], NDArray[np.int32]]:
     """The order on every link that a Schedule lists: shared ones, or every pipeline's own."""
     traversal = problem.traversal
-    found: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
-    for edge in range(problem.places - 1):
+    orders: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
+    for edge in range(problem.positions - 1):
         hop = int(traversal.hop_of[edge])
         if hop == WITHIN_STAGE or problem.ordered_by_ops(hop):
             continue
@@ -142,11 +142,11 @@ def _link_order(problem: Problem, times: Times) -> dict[tuple[int, int], NDArray
             for k in range(problem.pipelines):
                 for m in range(problem.microbatches):
                     key = (payload, edge, k, m)
-                    kind, _, place, _ = maker = problem.maker(key)
-                    made = times.start[maker] + problem.length(kind, place)
-                    chunk = int(traversal.chunk_of[place])
+                    kind, _, position, _ = producer = problem.producer(key)
+                    ended = times.start[producer] + problem.length(kind, position)
+                    chunk = int(traversal.chunk_of[position])
                     code = (k * traversal.chunks + chunk) * problem.microbatches + m
-                    found.setdefault(link, []).append((times.sent.get(key, made), made, k, code))
+                    orders.setdefault(link, []).append((times.sent.get(key, ended), ended, k, code))
     return {
-        link: np.array([code for *_, code in sorted(sends)], dtype=np.int32) for link, sends in found.items()
+        link: np.array([code for *_, code in sorted(sends)], dtype=np.int32) for link, sends in orders.items()
     }

@@ -1,8 +1,8 @@
-"""The constraint model of `optimal`: start times of ops and transfers, and who goes first where it is open.
+"""The constraint model of `optimal`: start times of ops and transfers, and literals for open orders.
 
-One idea: the order of most pairs of ops on a GPU is known beforehand (`Problem.precedes`); each other pair
-has one literal, from which the times follow and, for ops of one chain, the literals of neighbouring pairs.
-The intervals of a GPU stand in a no-overlap constraint besides, for its energetic reasoning.
+One idea: the order of most pairs of ops on a GPU is known beforehand (`Problem.precedes`). Each other pair
+has one literal, which implies the times and, for ops of one chain, the literals of adjacent pairs. The
+intervals of a GPU are in a no-overlap constraint as well, for its energetic reasoning.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ F, R, B, W = OpKind.F, OpKind.R, OpKind.B, OpKind.W
 Literal = cp_model.LiteralT
 
 
-# Some milliseconds of building.
+# Building this many takes some milliseconds.
 PAIRS_BETWEEN_ASKING = 2_000
 
 
@@ -28,7 +28,7 @@ class NotBuiltError(Exception):
 class OptimalModel:
     """The model and its variables.
 
-    start : of each op.  sent : start of each transfer that can have to wait for its link.  elided : whether
+    start : of each op.  sent : start of each transfer that may have to wait for its link.  elided : whether
     an R is left out, as B is the very next op after F.  first, turn : the literal "one before the other" of
     each pair of ops, and of transfers, whose order is open.
     """
@@ -38,7 +38,7 @@ class OptimalModel:
     ) -> None:
         """Builds the model for makespans from `least` to `most` units.
 
-        Raises NotBuiltError as soon as `stopped`, asked now and then, says anything.
+        Raises NotBuiltError as soon as `stopped`, called now and then, returns a reason.
         """
         self.problem, self.most = problem, most
         self._stopped, self._pairs = stopped, 0
@@ -53,7 +53,7 @@ class OptimalModel:
         for pipeline in range(problem.pipelines):
             for stage in range(problem.traversal.stages):
                 self._add_gpu(pipeline, stage)
-        for edge in range(problem.places - 1):
+        for edge in range(problem.positions - 1):
             self._add_edge(edge)
         for direction in range(2):
             for hop in range(problem.traversal.stages):
@@ -62,11 +62,11 @@ class OptimalModel:
         self.model.minimize(self.makespan)
 
     def hint(self, start: dict[OpKey, int], sent: dict[TransferKey, int]) -> None:
-        """Tells the solver a schedule to start from. An R that `start` lacks is elided."""
+        """Gives the solver a schedule to start from. An R that `start` lacks is elided."""
         for key, begin in self.start.items():
             self.model.add_hint(begin, start.get(key, start[F, *key[1:]]))
-        for crossing, sending in self.sent.items():
-            self.model.add_hint(sending, sent[crossing])
+        for transfer, sending in self.sent.items():
+            self.model.add_hint(sending, sent[transfer])
         for key, literal in self.elided.items():
             self.model.add_hint(literal, key not in start)
         for (one, other), literal in self.first.items():
@@ -78,23 +78,23 @@ class OptimalModel:
     def _add_ops(self) -> None:
         problem = self.problem
         for pipeline in range(problem.pipelines):
-            for place in range(problem.places):
-                self._add_place(pipeline, place)
+            for position in range(problem.positions):
+                self._add_position(pipeline, position)
 
-    def _add_place(self, pipeline: int, place: int) -> None:
-        """Variables of one place, its chains, and what a microbatch does there in sequence."""
+    def _add_position(self, pipeline: int, position: int) -> None:
+        """Variables of one position, its chains, and the sequence of a microbatch's ops there."""
         problem, add = self.problem, self.model.add
-        kinds = (*problem.kinds, R) if problem.recomputes(place) else problem.kinds
+        kinds = (*problem.kinds, R) if problem.recomputes(position) else problem.kinds
         for kind in kinds:
-            length = problem.length(kind, place)
+            length = problem.length(kind, position)
             for m in range(problem.microbatches):
-                key = (kind, pipeline, place, m)
+                key = (kind, pipeline, position, m)
                 self.start[key] = self.model.new_int_var(0, self.most, "")
                 add(self.start[key] + length <= self.makespan)
                 if m > 0 and kind != R:
-                    add(self.start[key] >= self.end((kind, pipeline, place, m - 1)))
+                    add(self.start[key] >= self.end((kind, pipeline, position, m - 1)))
         for m in range(problem.microbatches):
-            forward, again, backward, weight = ((kind, pipeline, place, m) for kind in OpKind)
+            forward, again, backward, weight = ((kind, pipeline, position, m) for kind in OpKind)
             add(self.start[backward] >= self.end(forward))
             if problem.split:
                 add(self.start[weight] >= self.end(backward))
@@ -102,25 +102,25 @@ class OptimalModel:
                 self.elided[again] = self.model.new_bool_var("")
                 add(self.start[again] >= self.end(forward))
                 add(self.end(again) <= self.start[backward]).only_enforce_if(~self.elided[again])
-            self._limit_place(pipeline, place, m)
+            self._limit_position(pipeline, position, m)
 
     def end(self, key: OpKey) -> cp_model.LinearExpr:
-        kind, _, place, _ = key
-        return self.start[key] + self.problem.length(kind, place)
+        kind, _, position, _ = key
+        return self.start[key] + self.problem.length(kind, position)
 
-    def _limit_place(self, pipeline: int, place: int, m: int) -> None:
-        """F(m) waits for the end of m − held, and full sets likewise: what a place alone must keep."""
+    def _limit_position(self, pipeline: int, position: int, m: int) -> None:
+        """F(m) waits for the end of m − held, and full sets likewise: the limits of one position."""
         problem = self.problem
         if problem.held is not None and m >= problem.held:
-            gone = (problem.closing, pipeline, place, m - problem.held)
-            self.model.add(self.start[F, pipeline, place, m] >= self.end(gone))
-        if problem.full is None or m < problem.full or not problem.recomputes(place):
+            gone = (problem.closing, pipeline, position, m - problem.held)
+            self.model.add(self.start[F, pipeline, position, m] >= self.end(gone))
+        if problem.full is None or m < problem.full or not problem.recomputes(position):
             return
-        gone = (problem.closing, pipeline, place, m - problem.full)
-        again = (R, pipeline, place, m)
+        gone = (problem.closing, pipeline, position, m - problem.full)
+        again = (R, pipeline, position, m)
         elided = self.elided[again]
         self.model.add(self.start[again] >= self.end(gone)).only_enforce_if(~elided)
-        self.model.add(self.start[F, pipeline, place, m] >= self.end(gone)).only_enforce_if(elided)
+        self.model.add(self.start[F, pipeline, position, m] >= self.end(gone)).only_enforce_if(elided)
 
     def _add_gpu(self, pipeline: int, stage: int) -> None:
         """One op at a time on a GPU; limits over all chunks of its stage."""
@@ -145,15 +145,15 @@ class OptimalModel:
 
     def _keys_on(self, pipeline: int, stage: int) -> list[OpKey]:
         return [
-            (kind, pipeline, place, m)
-            for place in self.problem.places_on(stage)
+            (kind, pipeline, position, m)
+            for position in self.problem.positions_on(stage)
             for kind in OpKind
             for m in range(self.problem.microbatches)
-            if (kind, pipeline, place, m) in self.start
+            if (kind, pipeline, position, m) in self.start
         ]
 
     def _add_pair(self, one: OpKey, other: OpKey) -> None:
-        """A literal for a pair of ops whose order is open; an R takes part in it unless elided."""
+        """A literal for a pair of ops whose order is open; an elided R takes no part."""
         self._pairs += 1
         if self._pairs % PAIRS_BETWEEN_ASKING == 0 and self._stopped() is not None:
             raise NotBuiltError
@@ -169,7 +169,7 @@ class OptimalModel:
         self.model.add(self.start[one] >= self.end(other)).only_enforce_if([~literal, *unless])
 
     def before(self, one: OpKey, other: OpKey) -> Literal:
-        """The literal "`one` runs before `other`", or whether it does where that is known."""
+        """The literal "`one` runs before `other`", or a bool if the order is known."""
         if (one, other) in self.first:
             return self.first[one, other]
         if (other, one) in self.first:
@@ -191,7 +191,7 @@ class OptimalModel:
             self.model.add_implication(literal, consequence)
 
     def _add_elision(self, again: OpKey, keys: Iterable[OpKey]) -> None:
-        """Elided means that B is the very next op after F: what runs after F runs after B."""
+        """An elided R has its B right after its F: ops that run after F run after B."""
         forward, backward = (F, *again[1:]), (B, *again[1:])
         for key in keys:
             if key in (forward, backward) or key[0] == R:
@@ -211,37 +211,39 @@ class OptimalModel:
         )
 
     def _limit_stage(self, pipeline: int, stage: int) -> None:
-        """Chunks that a stage holds, over all its places."""
-        problem, places = self.problem, self.problem.places_on(stage)
+        """Chunks that a stage holds, over all its positions."""
+        problem, positions = self.problem, self.problem.positions_on(stage)
         if problem.held is not None:
             held = [
-                self._interval(self.start[F, pipeline, place, m], pipeline, place, m, True)
-                for place in places
+                self._interval(self.start[F, pipeline, position, m], pipeline, position, m, True)
+                for position in positions
                 for m in range(problem.microbatches)
             ]
             self.model.add_cumulative(held, [1] * len(held), problem.held)
-        if problem.full is None or not problem.recomputes(places[0]):
+        if problem.full is None or not problem.recomputes(positions[0]):
             return
         full = []
-        for place in places:
+        for position in positions:
             for m in range(problem.microbatches):
-                elided = self.elided[R, pipeline, place, m]
+                elided = self.elided[R, pipeline, position, m]
                 for kind, present in ((R, ~elided), (F, elided)):
                     full.append(
-                        self._interval(self.start[kind, pipeline, place, m], pipeline, place, m, present)
+                        self._interval(
+                            self.start[kind, pipeline, position, m], pipeline, position, m, present
+                        )
                     )
         self.model.add_cumulative(full, [1] * len(full), problem.full)
 
     def _interval(
-        self, begin: cp_model.IntVar, pipeline: int, place: int, m: int, present: Literal
+        self, begin: cp_model.IntVar, pipeline: int, position: int, m: int, present: Literal
     ) -> cp_model.IntervalVar:
-        """From `begin` until the stage no longer holds the microbatch of the place."""
-        end = self.end((self.problem.closing, pipeline, place, m))
+        """From `begin` until the stage no longer holds the microbatch of the position."""
+        end = self.end((self.problem.closing, pipeline, position, m))
         size = self.model.new_int_var(0, self.most, "")
         return self.model.new_optional_interval_var(begin, size, end, present, "")
 
     def _add_edge(self, edge: int) -> None:
-        """What comes over an edge arrives before the op that needs it."""
+        """An op starts after its input has arrived over the edge."""
         problem = self.problem
         for pipeline in range(problem.pipelines):
             for m in range(problem.microbatches):
@@ -252,31 +254,33 @@ class OptimalModel:
     def _add_link(self, direction: int, hop: int) -> None:
         """Transfers on one link, or on each pipeline's own, one at a time."""
         problem = self.problem
-        ways = [int(way) for way in problem.traversal.crossings[direction, hop] if way >= 0]
-        if problem.transfer[hop] == 0 or not ways:
+        transfers = [
+            int(transfer) for transfer in problem.traversal.transfer_of[direction, hop] if transfer >= 0
+        ]
+        if problem.transfer_time[hop] == 0 or not transfers:
             return
         every = range(problem.pipelines)
         for users in [every] if problem.shared[hop] else [range(k, k + 1) for k in every]:
-            classes = [(*divmod(way, problem.places - 1), k) for way in ways for k in users]
-            if len(classes) > 1 or problem.transfer[hop] > self._pace(classes[0]):
+            classes = [(*divmod(transfer, problem.positions - 1), k) for transfer in transfers for k in users]
+            if len(classes) > 1 or problem.transfer_time[hop] > self._pace(classes[0]):
                 self._add_queue(hop, classes)
 
     def _pace(self, sender: tuple[int, int, int]) -> int:
-        """The time of the op that makes what is sent: a link at least as fast never makes it wait."""
-        kind, _, place, _ = self.problem.maker((*sender, 0))
-        return self.problem.length(kind, place)
+        """The time of the op that produces the message: a link at least as fast never delays it."""
+        kind, _, position, _ = self.problem.producer((*sender, 0))
+        return self.problem.length(kind, position)
 
     def _add_queue(self, hop: int, classes: list[tuple[int, int, int]]) -> None:
         """Start times on one link of every (payload, edge, pipeline) that it carries."""
         problem, model = self.problem, self.model
-        held, latency = int(problem.transfer[hop]), int(problem.latency[hop])
+        held, latency = int(problem.transfer_time[hop]), int(problem.latency[hop])
         intervals = []
         for sender in classes:
             for m in range(problem.microbatches):
                 key = (*sender, m)
                 self.sent[key] = sent = model.new_int_var(0, self.most, "")
-                model.add(sent >= self.end(self.problem.maker(key)))
-                model.add(self.start[self.problem.taker(key)] >= sent + held + latency)
+                model.add(sent >= self.end(self.problem.producer(key)))
+                model.add(self.start[self.problem.consumer(key)] >= sent + held + latency)
                 if m > 0:
                     model.add(sent >= self.sent[*sender, m - 1] + held)
                 intervals.append(model.new_fixed_size_interval_var(sent, held, ""))
@@ -289,11 +293,11 @@ class OptimalModel:
                     self._add_turn((*one, m), (*other, n), hop)
 
     def _add_turn(self, one: TransferKey, other: TransferKey, hop: int) -> None:
-        """Who of two transfers goes first: open, unless the link's order cannot be written down."""
-        held, model = int(self.problem.transfer[hop]), self.model
+        """Which of two transfers goes first: open, unless a Schedule cannot list the link's order."""
+        held, model = int(self.problem.transfer_time[hop]), self.model
         literal: Literal
         if one[2] == other[2] and self.problem.ordered_by_ops(hop):
-            literal = self.before(self.problem.maker(one), self.problem.maker(other))
+            literal = self.before(self.problem.producer(one), self.problem.producer(other))
         else:
             literal = self.turn[one, other] = model.new_bool_var("")
         model.add(self.sent[other] >= self.sent[one] + held).only_enforce_if(literal)
@@ -303,12 +307,13 @@ class OptimalModel:
         """Pipelines are alike: they are numbered as their first activations cross the first shared hop."""
         problem = self.problem
         shared = [
-            edge for edge in range(problem.places - 1)
+            edge
+            for edge in range(problem.positions - 1)
             if problem.crosses(edge) and problem.shared[problem.traversal.hop_of[edge]]
-        ]  # fmt: skip
+        ]
         for pipeline in range(1, problem.pipelines):
             edge = shared[0]
-            held = int(problem.transfer[problem.traversal.hop_of[edge]])
+            held = int(problem.transfer_time[problem.traversal.hop_of[edge]])
             self.model.add(self.sent[0, edge, pipeline, 0] >= self.sent[0, edge, pipeline - 1, 0] + held)
 
 

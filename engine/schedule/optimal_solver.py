@@ -1,4 +1,4 @@
-"""The solver at work: in a thread of its own, watched, stopped in time, the same answer each time."""
+"""Runs the solver in a thread of its own, watches it, and stops it in time."""
 
 import threading
 from dataclasses import dataclass, field
@@ -12,17 +12,17 @@ from engine.schedule.search import Progress, Search, StoppedBy
 
 WORKERS = 2
 POLL_S = 0.05
-# The solver's own measure of work after which workers no longer go in step: some seconds.
+# Workers go in step for this much work, in the solver's own measure: some seconds.
 IN_STEP_WORK = 0.3
 
 
 @dataclass(slots=True)
 class Solving:
-    """One run of the solver, and what is known of it so far (makespans in units).
+    """One run of the solver, and its results so far (makespans in units).
 
     in_step : the workers take turns for a given amount of work: the same model gives the same answer, but a
         long proof takes longer.
-    best : the shortest makespan found.  bound : what no schedule of the model can beat.
+    best : the shortest makespan so far.  bound : a makespan that no schedule of the model can beat.
     """
 
     model: OptimalModel
@@ -33,26 +33,26 @@ class Solving:
     solver: cp_model.CpSolver = field(default_factory=cp_model.CpSolver)
 
     @property
-    def found(self) -> bool:
+    def has_answer(self) -> bool:
         return self.status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
     @property
     def proven(self) -> bool:
-        """Whether the best found is the best there is, or nothing in the model's range exists."""
+        """Whether the best answer is proven optimal, or the model has no schedule within its range."""
         return self.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
 
     def run(self, problem: Problem, search: Search) -> StoppedBy:
-        """Solves until proven, or until the search must end; passes on what is found."""
+        """Solves until proven, or until the search must end; reports each better schedule."""
         self._set(search)
         thread = threading.Thread(target=self._solve, name="optimal", daemon=True)
         thread.start()
         stopped: StoppedBy = "time"
-        told = float("inf")
+        reported = float("inf")
         try:
             while thread.is_alive():
                 thread.join(POLL_S)
-                if self.best is not None and self.best < told:
-                    told = self.best
+                if self.best is not None and self.best < reported:
+                    reported = self.best
                     search.report(self._progress(problem, search))
                 why = search.stopped_by()
                 if why is not None:
@@ -66,7 +66,7 @@ class Solving:
         return "proven" if self.proven else stopped
 
     def times(self) -> Times:
-        """The best answer found."""
+        """The best answer."""
         value, model = self.solver.value, self.model
         start = {
             key: value(begin)
@@ -92,7 +92,7 @@ class Solving:
 
     def _solve(self) -> None:
         self.status = self.solver.solve(self.model.model, _Note(self))
-        if self.found:
+        if self.has_answer:
             self._note_bound(self.solver.best_objective_bound)
 
     def _note_bound(self, bound: float) -> None:

@@ -1,4 +1,4 @@
-"""Where the solver starts: the best schedule that any other policy makes in the same frame."""
+"""The solver's start: the best schedule of any other policy in the same frame."""
 
 import importlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from engine.schedule.scenario import Scenario
 from engine.schedule.search import Frame, Progress, Search
 from engine.schedule.timing import DeadlockError, time_ops
 
-# Of the time of the search, what policies that search themselves may take together.
+# Share of the search's time for all policies that search themselves.
 SHARE = 0.2
 SAME = 1e-9
 NO_STARTS = ("optimal", "auto")
@@ -21,7 +21,7 @@ NO_STARTS = ("optimal", "auto")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A schedule in the frame, its makespan, and where it comes from."""
+    """A schedule in the frame, its makespan, and its origin."""
 
     schedule: Schedule
     makespan: float
@@ -29,38 +29,38 @@ class Known:
 
 
 def best_known(scenario: Scenario, frame: Frame, problem: Problem, search: Search) -> Known:
-    """The best of one microbatch at a time and of what the other policies make in this frame."""
+    """The best schedule of the other policies in this frame, or one microbatch at a time."""
     serial = schedule_of(problem, scenario, one_by_one(problem))
     best = Known(
         schedule=serial, makespan=time_ops(scenario, serial).makespan, idea="one microbatch at a time"
     )
-    search = replace(search, seconds=search.elapsed_s + SHARE * search.left_s, report=_unheard)
+    search = replace(search, seconds=search.elapsed_s + SHARE * search.left_s, report=_ignore)
     for variant in _variants(scenario, frame):
         if search.stopped_by() is not None or best.makespan <= search.bound * (1 + SAME):
             break
-        known = _made_by(variant, frame, search)
+        known = _built_by(variant, frame, search)
         if known is not None and known.makespan < best.makespan * (1 - SAME):
             best = known
     return best
 
 
-def _unheard(progress: Progress) -> None:
-    """What a start finds on its way is not the search's own progress."""
+def _ignore(progress: Progress) -> None:
+    """Progress of a start is not the search's own progress."""
 
 
 def _variants(scenario: Scenario, frame: Frame) -> Iterator[Scenario]:
-    """The scenario for every other policy, with each recompute rule where that matters."""
+    """The scenario for every other policy, with each recompute rule if stages recompute."""
     chunks = frame.traversal.chunks if frame.traversal.chunks > 1 else None
     rules = (None, "jit", "idle", "late") if scenario.per_stage("recompute").any() else (None,)
-    asked = {"sharing": frame.sharing, "traversal": None, "chunks": chunks}
+    fields = {"sharing": frame.sharing, "traversal": None, "chunks": chunks}
     for name in registry.MODULES:
         if name not in NO_STARTS:
             for rule in rules:
-                yield scenario.model_copy(update={**asked, "policy": name, "recompute_rule": rule})
+                yield scenario.model_copy(update={**fields, "policy": name, "recompute_rule": rule})
 
 
-def _made_by(scenario: Scenario, frame: Frame, search: Search) -> Known | None:
-    """What the scenario's policy makes; None where it cannot, or only in another frame."""
+def _built_by(scenario: Scenario, frame: Frame, search: Search) -> Known | None:
+    """The schedule of the scenario's policy; None if it has none in this frame."""
     policy = importlib.import_module(f"engine.schedule.{registry.MODULES[scenario.policy]}").policy
     try:
         if frame not in policy.frames(scenario):

@@ -22,5 +22,5 @@ NAMES = {policy: name for policy, _, name in ROWS}
 
 
 def name_of(policy: str) -> str:
-    """The name that people read of the policy with id `policy`; an id without a name stays as it is."""
+    """The display name of the policy with id `policy`; an unknown id is returned as it is."""
     return NAMES.get(policy, policy)

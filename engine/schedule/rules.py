@@ -1,4 +1,4 @@
-"""What sets one greedy policy apart from another: a handful of rules, stated as data."""
+"""The rules that set one greedy policy apart from another, as data."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -8,7 +8,7 @@ from engine.schedule.scenario import Contention, RecomputeRule, Scenario
 
 
 class Gate(IntEnum):
-    """Recompute rules as the kernels know them (docs/dev/contracts.md, `recompute_rule`)."""
+    """Recompute rules as numbers for the kernels (docs/dev/contracts.md, `recompute_rule`)."""
 
     JIT = 0
     IDLE = 1
@@ -17,7 +17,7 @@ class Gate(IntEnum):
 
 
 class Tie(IntEnum):
-    """Who of several pipelines gets a shared link first (docs/dev/contracts.md, `contention`)."""
+    """Which of several pipelines gets a shared link first (docs/dev/contracts.md, `contention`)."""
 
     RANK = 0
     ROUND_ROBIN = 1
@@ -28,9 +28,9 @@ class Tie(IntEnum):
 class Rules:
     """The rules of one greedy policy on one scenario.
 
-    On a GPU that is free, B goes before everything; R goes before F, except under ``idle``. Ops of one kind
-    run in microbatch order. At most one microbatch per GPU is recomputed ahead of its B, as its full
-    activations must be held until then.
+    On a free GPU, B goes before everything; R goes before F, except under ``idle``. Ops of one kind run in
+    microbatch order. At most one microbatch per GPU is recomputed ahead of its B, as its full activations
+    must be held until then.
 
     in_flight : most microbatches held per stage, one number per stage.
     hold_for_link : an op whose output crosses a WAN hop starts only when the link is free right after it.

@@ -20,7 +20,7 @@ POLICIES = tuple(MODULES)
 Contention = Literal["rank", "round-robin", "fifo"]
 RecomputeRule = Literal["jit", "idle", "late", "blocking"]
 
-# Beyond these a simulation takes gigabytes: ops of one iteration, and ops that are written out as spans.
+# Beyond these a simulation takes gigabytes: ops of one iteration, and ops written as spans.
 MOST_OPS = 5_000_000
 MOST_STAGES = 2_000
 MOST_SPANS = 1_000_000
@@ -30,7 +30,7 @@ MOST_SECONDS = 24 * 3600.0
 
 
 class Link(Document):
-    """One hop between neighbouring stages: one-way `latency` and `transfer` time of one microbatch."""
+    """One hop between adjacent stages: one-way `latency` and `transfer` time of one microbatch."""
 
     latency: NonNegative = 0.0
     transfer: NonNegative = 0.0
@@ -45,7 +45,7 @@ class Times(Document):
     weight: NonNegative | list[NonNegative] = 0.0
 
     def check(self, stages: int, at: str) -> None:
-        """InputError where they do not fit so many stages; `at` is where they stand in the document."""
+        """Raise InputError unless they fit `stages` stages; `at` is their path in the document."""
         for kind, value in self:
             if isinstance(value, list) and len(value) != stages:
                 allowed = f"a number or one per stage: {stages} expected, {len(value)} given"
@@ -99,7 +99,7 @@ class Scenario(Document):
             raise InputError("dc_of_stage", self.dc_of_stage, allowed)
         self.times.check(self.stages, "times")
         hops = len(self.wan_hops)
-        # One more is that of a loop's hop from the last stage to the first.
+        # One more is for a loop's hop from the last stage to the first.
         if isinstance(self.wan, list) and len(self.wan) not in (hops, hops + self.wraps_over_wan):
             allowed = f"one link or one per WAN hop: {hops} expected, {len(self.wan)} given"
             raise InputError("wan", [link.model_dump() for link in self.wan], allowed)
@@ -107,7 +107,7 @@ class Scenario(Document):
 
     @cached_property
     def dcs(self) -> tuple[int, ...]:
-        """DC index of each stage, filled in where the document leaves it out."""
+        """DC index of each stage; all 0 if the document has none."""
         return tuple(self.dc_of_stage) if self.dc_of_stage else (0,) * self.stages
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a policy that searches is given, what it says on its way, and what any policy returns."""
+"""Limits and reports of a search, and the result of any policy."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ StoppedBy = Literal["proven", "time", "cancelled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What a lower bound holds for: every schedule with this traversal and this sharing of WAN hops."""
+    """The scope of a lower bound: every schedule with this traversal and this sharing of WAN hops."""
 
     traversal: Traversal
     sharing: Sharing
@@ -23,7 +23,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What a policy settled on (docs/dev/contracts.md, `chosen`); `idea` is what won a search."""
+    """A policy's choices (docs/dev/contracts.md, `chosen`); `idea` won a search."""
 
     policy: str
     traversal: TraversalName
@@ -36,7 +36,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a search is: its best makespan so far (None: nothing yet), and the bound it knows."""
+    """Progress of a search: its best makespan so far (None: nothing yet), and its bound."""
 
     elapsed_s: float
     makespan: float | None
@@ -46,12 +46,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Limits of a search and the wires to whoever waits for it. Policies that do not search ignore it.
+    """Limits of a search, and its callbacks. Policies that do not search ignore it.
 
     seconds : wall time after which it returns the best it has.
-    bound : proven makespan that nothing allowed can beat; reached, the search is over.
-    cancelled : asked often; true ends the search with the best it has.
-    report : told when something better is found.
+    bound : proven makespan that no allowed schedule can beat; once reached, the search is over.
+    cancelled : called often; true ends the search with the best it has.
+    report : called with each better schedule.
     """
 
     seconds: float = 60.0
@@ -80,7 +80,7 @@ class Search:
 class Built:
     """A policy's schedule.
 
-    lower_bound : what the policy itself proved for all that it could choose from; 0: nothing.
+    lower_bound : proven by the policy for all its choices; 0: nothing.
     stopped_by : why a search ended; None for policies that do not search.
     """
 
@@ -91,12 +91,12 @@ class Built:
 
     @property
     def searched(self) -> bool:
-        """Whether a search ended: cut off, or by itself with an idea that won."""
+        """Whether a search ran: it was cut off, or its idea won."""
         return self.stopped_by is not None or self.chosen.idea is not None
 
 
 class Policy(Protocol):
-    """One policy: what it may choose from, and its schedule for a scenario."""
+    """One policy: its frames, and its schedule for a scenario."""
 
     def frames(self, scenario: Scenario) -> tuple[Frame, ...]:
         """The frames that the policy may choose from on this scenario."""

@@ -1,8 +1,8 @@
 """Static orders: every GPU's ops are listed beforehand, whatever the links do.
 
-Most of them are one forward, one backward in a steady state, and can be written as one key per op: with w
-forwards before the first backward, F number i has key 3 (i − w), B number i key 3 i + 1, and W number i, put
-off by d turns, key 3 (i + d) + 2. Sorted by key they are the warm-up, the steady state and the cool-down.
+Most of these orders alternate one forward and one backward in a steady state. One key per op describes them.
+With w forwards before the first backward, F number i has key 3 (i − w) and B number i has key 3 i + 1. W
+number i, delayed by d turns, has key 3 (i + d) + 2. Sorting by key gives warm-up, steady state and cool-down.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import Infeasible, InputError
-from engine.schedule import places_kernel as kernel
+from engine.schedule import position_kernel as kernel
 from engine.schedule.compiled import compiled
 from engine.schedule.ir import NO_OP, OpKind, Schedule
-from engine.schedule.places import GATES, Loop
+from engine.schedule.position_loop import GATES, PositionLoop
 from engine.schedule.scenario import RecomputeRule, Scenario
 from engine.schedule.search import Built, Chosen, Frame, Search
 from engine.schedule.traversal import Traversal, TraversalName
@@ -28,10 +28,10 @@ Ints = NDArray[np.int64]
 class Static:
     """A policy that lists each GPU's ops beforehand, without R.
 
-    orders : for a scenario and its traversal, codes of shape (stages, longest), padded with −1, within both
-        limits; or why there are none.
+    orders : returns, for a scenario and its traversal, codes of shape (stages, longest), padded with −1,
+        within both limits; or why there are none.
     chunks : the policy's own; others are allowed from `chunks_from` to `chunks_to`.
-    recompute : the rule of its R, each of which stands right before its B.
+    recompute : the rule of its R, each of which comes right before its B.
     """
 
     orders: Callable[[Scenario, Traversal], Codes | Infeasible]
@@ -42,7 +42,7 @@ class Static:
     recompute: RecomputeRule = "late"
 
     def frames(self, scenario: Scenario) -> tuple[Frame, ...]:
-        """One traversal, one way of sharing. Raises InputError where the scenario asks for others."""
+        """One traversal and one sharing. Raises InputError if the scenario asks for another traversal."""
         if scenario.traversal not in (None, self.traversal):
             raise InputError("traversal", scenario.traversal, f"{scenario.policy} goes {self.traversal}")
         chunks = self.chunks if scenario.chunks is None else scenario.chunks
@@ -55,7 +55,7 @@ class Static:
         return (Frame(traversal=traversal, sharing=scenario.sharing or "spatial"),)
 
     def build(self, scenario: Scenario, search: Search) -> Built | Infeasible:
-        """The listed order; only who goes first on a shared link is decided as messages come."""
+        """The listed order. Only the order of pipelines on a shared link depends on arrivals."""
         (frame,) = self.frames(scenario)
         orders = self.orders(scenario, frame.traversal)
         if isinstance(orders, Infeasible):
@@ -64,9 +64,13 @@ class Static:
         orders = with_recompute(orders, scenario.per_stage("recompute") > 0)
         schedule = _schedule(scenario, frame, orders, rule)
         chosen = Chosen(
-            policy=scenario.policy, traversal=frame.traversal.name, sharing=frame.sharing,
-            chunks=frame.traversal.chunks, contention=scenario.contention or "rank", recompute_rule=rule,
-        )  # fmt: skip
+            policy=scenario.policy,
+            traversal=frame.traversal.name,
+            sharing=frame.sharing,
+            chunks=frame.traversal.chunks,
+            contention=scenario.contention or "rank",
+            recompute_rule=rule,
+        )
         return Built(schedule=schedule, chosen=chosen)
 
 
@@ -74,11 +78,15 @@ def _schedule(scenario: Scenario, frame: Frame, orders: Codes, rule: RecomputeRu
     if frame.sharing == "spatial" or scenario.pipelines == 1:
         ops = np.broadcast_to(orders, (scenario.pipelines, *orders.shape)).copy()
         return Schedule(
-            microbatches=scenario.microbatches, traversal=frame.traversal, ops=ops, sharing=frame.sharing,
-            link_order={}, recompute_gate=GATES[rule],
-        )  # fmt: skip
+            microbatches=scenario.microbatches,
+            traversal=frame.traversal,
+            ops=ops,
+            sharing=frame.sharing,
+            link_order={},
+            recompute_gate=GATES[rule],
+        )
     split = bool(np.any((orders != NO_OP) & ((orders & 3) == OpKind.W)))
-    loop = Loop.of(scenario, frame, split=split, rule=rule, contention=scenario.contention or "rank")
+    loop = PositionLoop.of(scenario, frame, split=split, rule=rule, contention=scenario.contention or "rank")
     # Every chunk of every stage goes back in one order of microbatches.
     codes = orders[0]
     first = codes[((codes & 3) == OpKind.B) & (codes < 4 * scenario.microbatches)]
@@ -114,7 +122,7 @@ def peak(orders: Codes, last: OpKind) -> int:
 
 
 def in_sub_blocks(orders: Codes, chunks: int, microbatches: int) -> Codes:
-    """Orders of whole stages, each op cut into sub-blocks: F from first to last, B and W back; without R."""
+    """Orders of whole stages with each op cut into sub-blocks: F in order, B and W in reverse; without R."""
     result = np.full((len(orders), orders.shape[1] * chunks), NO_OP, dtype=np.int32)
     for s, order in enumerate(orders):
         codes = order[(order != NO_OP) & ((order & 3) != OpKind.R)]

@@ -1,4 +1,4 @@
-"""Reads a schedule from the text that `str` of one gives."""
+"""Reads a schedule from its text, the `str` of a Schedule."""
 
 import re
 
@@ -21,15 +21,15 @@ _SENT = re.compile(r"P(\d+)/(\d+)(?:\.(\d+))?")
 
 
 def sharing_of(text: str) -> str:
-    """How the WAN hops of the schedule that `text` shows are shared, by its head line alone.
+    """Sharing of the WAN hops of the schedule in `text`, read from its first line alone.
 
-    Raises ValueError where that cannot be read.
+    Raises ValueError if that line cannot be read.
     """
     return _head(text.strip().partition("\n")[0].strip())[4]
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Return the schedule that `text` shows: a head line, a line per GPU, a line per shared link.
+    """Return the schedule in `text`: a head line, a line per GPU, a line per shared link.
 
     Raises
     ------
@@ -37,8 +37,8 @@ def parse_schedule(text: str) -> Schedule:
         A line cannot be read, a GPU is missing or listed twice, or a microbatch or chunk is out of range.
     """
     head, *lines = [line.strip() for line in text.strip().splitlines()] or [""]
-    found = _head(head)
-    microbatches, chunks = int(found[1]), int(found[2])
+    match = _head(head)
+    microbatches, chunks = int(match[1]), int(match[2])
     gpus: dict[tuple[int, int], list[int]] = {}
     links: dict[tuple[int, int], np.ndarray] = {}
     for line in lines:
@@ -55,36 +55,36 @@ def parse_schedule(text: str) -> Schedule:
     ops = _table(gpus)
     return Schedule(
         microbatches=microbatches,
-        traversal=Traversal(name=found[3], stages=ops.shape[1], chunks=chunks),  # type: ignore[arg-type]
+        traversal=Traversal(name=match[3], stages=ops.shape[1], chunks=chunks),  # type: ignore[arg-type]
         ops=ops,
-        sharing=found[4],  # type: ignore[arg-type]
+        sharing=match[4],  # type: ignore[arg-type]
         link_order=links,
-        recompute_gate=found[5],  # type: ignore[arg-type]
+        recompute_gate=match[5],  # type: ignore[arg-type]
     )
 
 
 def _head(line: str) -> re.Match[str]:
-    found = _HEAD.fullmatch(line)
-    if not found:
+    match = _HEAD.fullmatch(line)
+    if not match:
         raise ValueError(f"{line!r}: must read '{_HEAD_READS}'")
-    return found
+    return match
 
 
 def _op_code(word: str, microbatches: int, chunks: int) -> int:
-    found = _OP.fullmatch(word)
-    if not found:
+    match = _OP.fullmatch(word)
+    if not match:
         raise ValueError(f"{word!r}: must be an op such as F3 or B0.1")
-    return _place(word, found[2], found[3], microbatches, chunks) * 4 + int(OpKind[found[1]])
+    return _number(word, match[2], match[3], microbatches, chunks) * 4 + int(OpKind[match[1]])
 
 
 def _sent_code(word: str, microbatches: int, chunks: int) -> int:
-    found = _SENT.fullmatch(word)
-    if not found:
+    match = _SENT.fullmatch(word)
+    if not match:
         raise ValueError(f"{word!r}: must be a transfer such as P0/3")
-    return int(found[1]) * chunks * microbatches + _place(word, found[2], found[3], microbatches, chunks)
+    return int(match[1]) * chunks * microbatches + _number(word, match[2], match[3], microbatches, chunks)
 
 
-def _place(word: str, microbatch: str, chunk: str | None, microbatches: int, chunks: int) -> int:
+def _number(word: str, microbatch: str, chunk: str | None, microbatches: int, chunks: int) -> int:
     m, c = int(microbatch), int(chunk or 0)
     if m >= microbatches or c >= chunks:
         raise ValueError(f"{word!r}: out of range for {microbatches} microbatches and {chunks} chunks")

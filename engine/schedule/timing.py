@@ -1,4 +1,4 @@
-"""When would each op and transfer of a Schedule run? Each as early as its order allows."""
+"""Times each op and transfer of a Schedule, each as early as its order allows."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 class DeadlockError(RuntimeError):
-    """The ops of a Schedule wait for each other; the message shows where each GPU stands."""
+    """The ops of a Schedule wait for each other; the message shows the next op of each GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,7 +34,7 @@ class Jitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timing:
-    """Start and end of everything in a Schedule, in the scenario's time unit; NaN where there is nothing.
+    """Start and end of every op and transfer of a Schedule, in the scenario's time unit; NaN elsewhere.
 
     op_start, op_end : as `Schedule.ops`, shape (pipelines, stages, longest).
     transfer_start, transfer_end : shape (2, L − 1, pipelines, microbatches): [0, v] the activations that
@@ -55,15 +55,15 @@ class Timing:
 def time_ops(scenario: Scenario, schedule: Schedule, jitter: Jitter | None = None) -> Timing:
     """Return when each op and transfer of `schedule` runs, each as early as its order allows.
 
-    An op starts as soon as its GPU is free, its inputs have arrived and its recompute gate is open; a link
-    sends in the order of the Schedule (of the producing ops, where it is not listed).
+    An op starts as soon as its GPU is free, its inputs have arrived and its recompute gate is open. A link
+    sends in the order of the Schedule, or of the producing ops if it is not listed.
 
     Raises
     ------
     ValueError
         The schedule is for another shape of cell than the scenario.
     DeadlockError
-        Ops wait for each other; the message is a grid of the orders with the spots marked.
+        Ops wait for each other; the message is a grid of the orders that marks the next op of each GPU.
     """
     _check_shape(scenario, schedule)
     case = _case(scenario, schedule, jitter)
@@ -84,10 +84,10 @@ def time_ops(scenario: Scenario, schedule: Schedule, jitter: Jitter | None = Non
 
 
 def _check_shape(scenario: Scenario, schedule: Schedule) -> None:
-    asked = (scenario.pipelines, scenario.stages, scenario.microbatches)
-    given = (schedule.pipelines, schedule.stages, schedule.microbatches)
-    if asked != given:
-        raise ValueError(f"pipelines, stages, microbatches: scenario has {asked}, schedule {given}")
+    expected = (scenario.pipelines, scenario.stages, scenario.microbatches)
+    actual = (schedule.pipelines, schedule.stages, schedule.microbatches)
+    if expected != actual:
+        raise ValueError(f"pipelines, stages, microbatches: scenario has {expected}, schedule {actual}")
     for hop in np.flatnonzero(scenario.shared_hops(schedule.sharing)).tolist():
         for link in ((hop, hop + 1), (hop + 1, hop)):
             if hop in schedule.traversal.hop_of and link not in schedule.link_order:
@@ -114,13 +114,13 @@ def _case(scenario: Scenario, schedule: Schedule, jitter: Jitter | None) -> kern
         chunks=schedule.chunks,
         durations=durations(scenario, schedule.chunks, split=schedule.has(OpKind.W)),
         jitter=jitter.ops if jitter else _NONE,
-        transfer=scenario.hop_times(schedule.sharing),
+        transfer_time=scenario.hop_times(schedule.sharing),
         latency=scenario.hop_latency,
         transfer_jitter=jitter.transfers.reshape(-1, *jitter.transfers.shape[2:]) if jitter else _NONE,
         stage_of=traversal.stage_of,
-        place_of=traversal.place_of,
+        position_of=traversal.position_of,
         link_of=np.concatenate([there, back]),
-        crossings=traversal.crossings,
+        transfer_of=traversal.transfer_of,
         ops=np.ascontiguousarray(schedule.ops, dtype=np.int32),
         queue_of=queues.of,
         queue_link=np.array(queues.link, dtype=np.int64),
@@ -160,17 +160,17 @@ class _Queues:
 def _clock(case: kernel.Case) -> kernel.Clock:
     n, stages, _ = case.ops.shape
     transfers = (len(case.link_of), n, case.microbatches)
-    places = (n, len(case.stage_of), case.microbatches)
+    positions = (n, len(case.stage_of), case.microbatches)
     actors = n * stages + len(case.queue_link)
     return kernel.Clock(
         op_start=np.full(case.ops.shape, kernel.UNKNOWN),
         op_end=np.full(case.ops.shape, kernel.UNKNOWN),
         sent_start=np.full(transfers, kernel.UNKNOWN),
         sent_end=np.full(transfers, kernel.UNKNOWN),
-        made=np.full(transfers if len(case.queue_link) else (0, 0, 0), kernel.UNKNOWN),
-        backward_start=np.full(places, kernel.UNKNOWN),
-        backward_end=np.full(places, kernel.UNKNOWN),
-        forward_end=np.full(places, kernel.UNKNOWN),
+        produced_at=np.full(transfers if len(case.queue_link) else (0, 0, 0), kernel.UNKNOWN),
+        backward_start=np.full(positions, kernel.UNKNOWN),
+        backward_end=np.full(positions, kernel.UNKNOWN),
+        forward_end=np.full(positions, kernel.UNKNOWN),
         at=np.zeros((n, stages), dtype=np.int64),
         free=np.zeros((n, stages)),
         queue_at=case.queue_begin[:-1].copy(),

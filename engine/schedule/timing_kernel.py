@@ -1,10 +1,10 @@
-"""Times a Schedule, compiled: each op and transfer once, in an order in which causes come first.
+"""Times a Schedule, compiled: each op and transfer once, causes first.
 
-A stack holds the GPUs and link queues that may be able to go on. Popped, a GPU runs ops off its list until
-one lacks an input whose time is not known yet; what it finishes puts back on the stack whoever waits for
-it. Work is linear in ops and transfers. If the stack runs empty with ops left, they wait for each other.
+A stack holds the GPUs and link queues that may be able to go on. A popped GPU runs ops off its list until
+one lacks an input whose time is not known yet. Each finished op puts the actors that wait for it back on the
+stack. Work is linear in ops and transfers. If the stack runs empty with ops left, they wait for each other.
 
-A crossing is ``payload · (L − 1) + edge``: payload 0 an activation over edge v, 1 a gradient back over it
+A transfer is ``payload · (L − 1) + edge``: payload 0 an activation over edge v, 1 a gradient back over it
 (`engine.schedule.traversal`). A link is ``direction · P + hop``.
 """
 
@@ -24,37 +24,37 @@ Ints = NDArray[np.int64]
 
 
 class Case(NamedTuple):
-    """What is to be timed."""
+    """The schedule to time."""
 
     microbatches: int
     chunks: int
     durations: Floats  # (4 kinds, stages) of one chunk
-    jitter: Floats  # as ops, factor of each op's duration; (0, 0, 0) where there is none
-    transfer: Floats  # (hops,)
+    jitter: Floats  # as ops, factor of each op's duration; (0, 0, 0) if there is none
+    transfer_time: Floats  # (hops,)
     latency: Floats
     transfer_jitter: Floats  # as Clock.sent_start, or (0, 0, 0)
-    stage_of: Ints  # (places,)
-    place_of: Ints  # (stages, chunks)
-    link_of: Ints  # (2 · edges,) link of each crossing, -1 within a stage
-    crossings: Ints  # (2, hops, chunks), see Traversal.crossings
+    stage_of: Ints  # (positions,)
+    position_of: Ints  # (stages, chunks)
+    link_of: Ints  # (2 · edges,) link of each transfer, -1 within a stage
+    transfer_of: Ints  # (2, hops, chunks), see Traversal.transfer_of
     ops: NDArray[np.int32]  # (pipelines, stages, longest), -1 after the last
-    queue_of: Ints  # (2 · hops, pipelines), the queue that orders a link's transfers, -1 where none does
+    queue_of: Ints  # (2 · hops, pipelines), the queue that orders a link's transfers, -1 if none does
     queue_link: Ints  # (queues,)
     queue_owner: Ints  # (queues,), the pipeline whose link it is; pipeline 0 for a shared one
-    queue_begin: Ints  # (queues + 1,), where each queue starts in `sent`
+    queue_begin: Ints  # (queues + 1,), start of each queue in `sent`
     sent: NDArray[np.int32]  # codes of transfers in sending order, queue after queue
     gate: int
 
 
 class Clock(NamedTuple):
-    """Times found so far (NaN: not yet), and where each GPU and link stands."""
+    """Times known so far (NaN: not yet), and the progress of each GPU and link."""
 
     op_start: Floats  # as ops
     op_end: Floats
-    sent_start: Floats  # (2 · edges, pipelines, microbatches), by crossing
+    sent_start: Floats  # (2 · edges, pipelines, microbatches), by transfer
     sent_end: Floats
-    made: Floats  # as sent_start: when the producing op ended
-    backward_start: Floats  # (pipelines, places, microbatches)
+    produced_at: Floats  # as sent_start: end of the producing op
+    backward_start: Floats  # (pipelines, positions, microbatches)
     backward_end: Floats
     forward_end: Floats
     at: Ints  # (pipelines, stages), the next op
@@ -75,14 +75,14 @@ def _push(clock, actor):
 
 
 @compiled
-def _arrival(case, clock, crossing, k, m):
-    hop = case.link_of[crossing] % len(case.transfer)
-    return clock.sent_end[crossing, k, m] + case.latency[hop]
+def _arrival(case, clock, transfer, k, m):
+    hop = case.link_of[transfer] % len(case.transfer_time)
+    return clock.sent_end[transfer, k, m] + case.latency[hop]
 
 
 @compiled
 def _activation(case, clock, k, v, m):
-    """When the input of F at place v is there; NaN if not known yet."""
+    """When the input of F at position v is there; NaN if not known yet."""
     if v == 0:
         return 0.0
     if case.link_of[v - 1] < 0:
@@ -92,7 +92,7 @@ def _activation(case, clock, k, v, m):
 
 @compiled
 def _gradient(case, clock, k, v, m):
-    """When the gradient of what F at place v made is there; NaN if not known yet."""
+    """When the gradient for the output of F at position v is there; NaN if not known yet."""
     edges = len(case.stage_of) - 1
     if v == edges:
         return clock.forward_end[k, v, m]
@@ -116,32 +116,32 @@ def _ready(case, clock, kind, k, v, m):
 
 
 @compiled
-def _time_transfer(case, clock, crossing, k, m, owner, made):
+def _time_transfer(case, clock, transfer, k, m, owner, produced_at):
     """Sends it as soon as its link is free, and wakes the receiver."""
-    link = case.link_of[crossing]
-    duration = case.transfer[link % len(case.transfer)]
+    link = case.link_of[transfer]
+    duration = case.transfer_time[link % len(case.transfer_time)]
     if case.transfer_jitter.size:
-        duration *= case.transfer_jitter[crossing, k, m]
-    start = max(made, clock.link_free[link, owner])
-    clock.sent_start[crossing, k, m] = start
-    clock.sent_end[crossing, k, m] = start + duration
+        duration *= case.transfer_jitter[transfer, k, m]
+    start = max(produced_at, clock.link_free[link, owner])
+    clock.sent_start[transfer, k, m] = start
+    clock.sent_end[transfer, k, m] = start + duration
     clock.link_free[link, owner] = start + duration
     edges = len(case.stage_of) - 1
-    place = crossing + 1 if crossing < edges else crossing - edges
-    _push(clock, k * case.ops.shape[1] + case.stage_of[place])
+    position = transfer + 1 if transfer < edges else transfer - edges
+    _push(clock, k * case.ops.shape[1] + case.stage_of[position])
 
 
 @compiled
-def _deliver(case, clock, crossing, k, m, end):
+def _deliver(case, clock, transfer, k, m, end):
     """Hands the output of an op to its link, or to the next chunk on the same GPU."""
-    link = case.link_of[crossing]
+    link = case.link_of[transfer]
     if link < 0:
         return
     queue = case.queue_of[link, k]
     if queue < 0:
-        _time_transfer(case, clock, crossing, k, m, k, end)
+        _time_transfer(case, clock, transfer, k, m, k, end)
         return
-    clock.made[crossing, k, m] = end
+    clock.produced_at[transfer, k, m] = end
     _push(clock, len(case.ops) * case.ops.shape[1] + queue)
 
 
@@ -171,7 +171,7 @@ def _run_gpu(case, clock, k, s):
             return
         kind, rest = code & 3, code >> 2
         chunk, m = rest // case.microbatches, rest % case.microbatches
-        v = case.place_of[s, chunk]
+        v = case.position_of[s, chunk]
         ready = _ready(case, clock, kind, k, v, m)
         if np.isnan(ready):
             return
@@ -190,23 +190,23 @@ def _run_gpu(case, clock, k, s):
 @compiled
 def _run_queue(case, clock, queue):
     link, owner = case.queue_link[queue], case.queue_owner[queue]
-    hops = len(case.transfer)
+    hops = len(case.transfer_time)
     per_pipeline = case.chunks * case.microbatches
     while clock.queue_at[queue] < case.queue_begin[queue + 1]:
         code = case.sent[clock.queue_at[queue]]
         k, rest = code // per_pipeline, code % per_pipeline
         chunk, m = rest // case.microbatches, rest % case.microbatches
-        crossing = case.crossings[link // hops, link % hops, chunk]
-        made = clock.made[crossing, k, m]
-        if np.isnan(made):
+        transfer = case.transfer_of[link // hops, link % hops, chunk]
+        produced_at = clock.produced_at[transfer, k, m]
+        if np.isnan(produced_at):
             return
-        _time_transfer(case, clock, crossing, k, m, owner, made)
+        _time_transfer(case, clock, transfer, k, m, owner, produced_at)
         clock.queue_at[queue] += 1
 
 
 @compiled
 def run(case, clock):
-    """Fills `clock`; `at` says how many ops of each GPU could be timed."""
+    """Fills `clock`; `at` counts the ops of each GPU that could be timed."""
     pipelines, stages = case.ops.shape[0], case.ops.shape[1]
     gpus = pipelines * stages
     for actor in range(gpus - 1, -1, -1):

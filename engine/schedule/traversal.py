@@ -1,8 +1,8 @@
-"""The way of a microbatch through stages and model chunks, and the links that it crosses.
+"""The path of a microbatch through stages and model chunks, and the links on it.
 
-A *place* is a model chunk on a stage. Forward, a microbatch visits the places in order 0 … L−1; backward, in
-reverse. The *edge* v joins places v and v + 1: it lies within a stage (free of charge), or crosses a *hop*.
-Hop s joins stages s and s + 1; hop P − 1, where a traversal has it, joins the last stage to the first.
+A *position* is a model chunk on a stage. Forward, a microbatch visits the positions 0 … L−1 in order;
+backward, in reverse. *Edge* v joins positions v and v + 1. It lies within a stage (free of charge) or crosses
+a *hop*. Hop s joins stages s and s + 1. Hop P − 1, if a traversal has it, joins the last stage to the first.
 """
 
 from dataclasses import dataclass
@@ -32,31 +32,31 @@ class Traversal:
     chunks: int = 1
 
     @cached_property
-    def places(self) -> tuple[tuple[int, int], ...]:
+    def positions(self) -> tuple[tuple[int, int], ...]:
         """(stage, chunk) in forward order, L = stages · chunks of them."""
         if self.name == "straight":
             return tuple((stage, chunk) for stage in range(self.stages) for chunk in range(self.chunks))
-        ways = [range(self.stages)] * self.chunks
+        passes = [range(self.stages)] * self.chunks
         if self.name == "wave":
-            ways = [way if chunk % 2 == 0 else way[::-1] for chunk, way in enumerate(ways)]
-        return tuple((stage, chunk) for chunk, way in enumerate(ways) for stage in way)
+            passes = [stages if chunk % 2 == 0 else stages[::-1] for chunk, stages in enumerate(passes)]
+        return tuple((stage, chunk) for chunk, stages in enumerate(passes) for stage in stages)
 
     @cached_property
     def stage_of(self) -> Ints:
-        """Stage of each place, shape (L,)."""
-        return np.array([stage for stage, _ in self.places], dtype=np.int64)
+        """Stage of each position, shape (L,)."""
+        return np.array([stage for stage, _ in self.positions], dtype=np.int64)
 
     @cached_property
     def chunk_of(self) -> Ints:
-        """Chunk of each place, shape (L,)."""
-        return np.array([chunk for _, chunk in self.places], dtype=np.int64)
+        """Chunk of each position, shape (L,)."""
+        return np.array([chunk for _, chunk in self.positions], dtype=np.int64)
 
     @cached_property
-    def place_of(self) -> Ints:
-        """The place of each (stage, chunk), shape (stages, chunks)."""
-        place = np.empty((self.stages, self.chunks), dtype=np.int64)
-        place[self.stage_of, self.chunk_of] = np.arange(len(self.places))
-        return place
+    def position_of(self) -> Ints:
+        """Position of each (stage, chunk), shape (stages, chunks)."""
+        position = np.empty((self.stages, self.chunks), dtype=np.int64)
+        position[self.stage_of, self.chunk_of] = np.arange(len(self.positions))
+        return position
 
     @cached_property
     def hop_of(self) -> Ints:
@@ -71,29 +71,30 @@ class Traversal:
     def direction_of(self) -> Ints:
         """Direction in which an activation crosses each edge's hop, shape (L − 1,).
 
-        0 from stage s to s + 1 (over the last hop: from P − 1 to 0), 1 the other way. Gradients go against
-        it.
+        0: from stage s to s + 1 (over the last hop: from P − 1 to 0). 1: the opposite direction. Gradients
+        cross against it.
         """
         if self.name == "loop":
-            return np.zeros(len(self.places) - 1, dtype=np.int64)
+            return np.zeros(len(self.positions) - 1, dtype=np.int64)
         return (self.stage_of[1:] < self.stage_of[:-1]).astype(np.int64)
 
     @cached_property
-    def crossings(self) -> Ints:
-        """Which crossing an output makes, shape (2 directions, stages hops, chunks of the producing op).
+    def transfer_of(self) -> Ints:
+        """Transfer that carries an output, shape (2 directions, stages hops, chunks of the producing op).
 
-        ``payload · (L − 1) + edge`` with payload 0 an activation, 1 a gradient; −1 where nothing is sent.
+        A transfer is ``payload · (L − 1) + edge``; payload 0 is an activation, 1 a gradient. −1: nothing is
+        sent.
         """
-        edges = len(self.places) - 1
-        found = np.full((2, self.stages, self.chunks), -1, dtype=np.int64)
+        edges = len(self.positions) - 1
+        transfer_of = np.full((2, self.stages, self.chunks), -1, dtype=np.int64)
         for edge in range(edges):
             hop = int(self.hop_of[edge])
             if hop == WITHIN_STAGE:
                 continue
             direction = int(self.direction_of[edge])
-            found[direction, hop, self.places[edge][1]] = edge
-            found[1 - direction, hop, self.places[edge + 1][1]] = edges + edge
-        return found
+            transfer_of[direction, hop, self.positions[edge][1]] = edge
+            transfer_of[1 - direction, hop, self.positions[edge + 1][1]] = edges + edge
+        return transfer_of
 
     @property
     def wraps(self) -> bool:
@@ -102,5 +103,5 @@ class Traversal:
 
 
 def straight(stages: int) -> Traversal:
-    """Every stage once, in order: what a policy does that knows no chunks."""
+    """Every stage once, in order: the traversal of policies without chunks."""
     return Traversal(name="straight", stages=stages)

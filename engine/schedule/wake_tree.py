@@ -1,7 +1,8 @@
-"""Who has something to decide first? Times in a tree of minima, for the event loops; compiled.
+"""Times of the next decision of each actor, in a tree of minima, for the event loops; compiled.
 
 An array of 2 n times, n a power of two: the root at 1, children of i at 2 i and 2 i + 1, actor a at n + a.
-Numba does not see that a cached kernel uses this file: whoever changes it touches the kernels.
+Numba does not see that a cached kernel uses this file; `compiled` keys its cache by the contents of all
+files.
 """
 
 import numpy as np
@@ -11,13 +12,13 @@ from engine.schedule.compiled import compiled
 
 
 def sleeping(actors: int) -> NDArray[np.float64]:
-    """A tree for so many actors, none of whom has anything to decide."""
+    """A tree for `actors` actors without a decision to take."""
     return np.full(2 << (actors - 1).bit_length(), np.inf)
 
 
 @compiled
 def set_wake(wake, actor, time):
-    """Sets when `actor` wakes."""
+    """Sets the time at which `actor` wakes."""
     i = actor + len(wake) // 2
     wake[i] = time
     while i > 1:
@@ -30,13 +31,13 @@ def set_wake(wake, actor, time):
 
 @compiled
 def wakes_at(wake, actor):
-    """When `actor` wakes."""
+    """The time at which `actor` wakes."""
     return wake[actor + len(wake) // 2]
 
 
 @compiled
 def latest_up_to(wake, horizon):
-    """The actor with the highest number among those that wake up to `horizon`."""
+    """The actor with the highest number that wakes at or before `horizon`."""
     half = len(wake) // 2
     i = 1
     while i < half:
@@ -46,7 +47,7 @@ def latest_up_to(wake, horizon):
 
 @compiled
 def first_up_to(wake, horizon):
-    """The actor with the lowest number among those that wake up to `horizon`."""
+    """The actor with the lowest number that wakes at or before `horizon`."""
     half = len(wake) // 2
     i = 1
     while i < half:

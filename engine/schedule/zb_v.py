@@ -39,7 +39,7 @@ def orders(scenario: Scenario, traversal: Traversal) -> Codes | Infeasible:
 
 @compiled
 def _emit(result, s, at, micro, done, kind, chunk):
-    """Appends the next op of a kind and chunk (those beyond the last microbatch leave no trace)."""
+    """Appends the next op of a kind and chunk, unless it is beyond the last microbatch."""
     m = done[chunk, 2 if kind == W else 1 if kind == B else 0]
     done[chunk, 2 if kind == W else 1 if kind == B else 0] += 1
     if m >= micro:
@@ -82,7 +82,7 @@ def _fill(micro, split, full, done, result):
 
 @compiled
 def _cool_down(micro, micros, split, full, done, result, s, at):
-    """Backwards of both chunks, of chunk 0 with its W, then what W is left (sooner where `full` asks)."""
+    """Backwards of both chunks, of chunk 0 with its W, then the remaining W (sooner if `full` needs it)."""
     while done[0, 1] < micros:
         both = done[1, 1] < micros
         for chunk in range(2 if both else 1):

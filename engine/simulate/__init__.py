@@ -1,4 +1,4 @@
-"""What would happen? Times schedules, and says how good they are and how good they could be."""
+"""The simulator: times schedules, and says how good they are and how good they could be."""
 
 from engine.schedule.timing import DeadlockError
 from engine.simulate.bounds import lower_bound

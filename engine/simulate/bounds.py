@@ -1,7 +1,7 @@
 """Lower bounds on the makespan of any schedule in a frame, each with its proof.
 
-They hold whatever the policy, B split or not. `head`, `trip` and `tail` of a place are the shortest
-ways of one microbatch to it, around it and from it (`bounds_paths.Paths`).
+They hold whatever the policy, B split or not. `head`, `trip` and `tail` of a position are the shortest
+paths of one microbatch to it, around it and from it (`bounds_paths.Paths`).
 """
 
 from dataclasses import replace
@@ -9,16 +9,16 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.schedule.optimal_units import ROUNDING, common_unit
 from engine.schedule.scenario import Scenario
 from engine.schedule.search import Frame
+from engine.schedule.units import ROUNDING, common_unit
 from engine.simulate.bounds_idle import (
     Limits,
     idle_of,
     idle_within,
     releases_of,
-    ways_backward,
-    ways_forward,
+    times_backward,
+    times_forward,
 )
 from engine.simulate.bounds_kernel import NO_LIMIT
 from engine.simulate.bounds_paths import Paths
@@ -58,7 +58,7 @@ def _limits(scenario: Scenario, frame: Frame) -> Limits:
 
 
 def _turns(paths: Paths, limits: Limits) -> Floats:
-    """With L in flight at a place, F number L + 1 waits for a B, and so on: ⌈M / L⌉ round trips."""
+    """With L in flight at a position, F number L + 1 waits for a B, and so on: ⌈M / L⌉ round trips."""
     turns = -(-limits.microbatches // limits.held)
     there_and_back = paths.forward + paths.trip + paths.backward
     return paths.head + turns * there_and_back + (turns - 1) * paths.weight + paths.tail
@@ -66,21 +66,21 @@ def _turns(paths: Paths, limits: Limits) -> Floats:
 
 def _work(paths: Paths, limits: Limits) -> Floats:
     """Work of each stage's GPU, shape (stages,)."""
-    each = (paths.work + paths.weight)[paths.traversal.place_of].sum(axis=1)
+    each = (paths.work + paths.weight)[paths.traversal.position_of].sum(axis=1)
     return np.asarray(limits.microbatches * each)
 
 
 def _alone(paths: Paths, limits: Limits, bound: float) -> float:
-    """One pipeline by itself: work and idle time of each GPU; its last B, and what must follow.
+    """One pipeline by itself: work and idle time of each GPU; its last B, and all that must follow.
 
     Of pipelines that share a link, the first activation of one crosses n − 1 turns of the link after the
-    first of all: behind the link that pipeline has everything so much later.
+    first of all: behind the link every arrival of that pipeline is that much later.
     """
     shared = np.where(paths.shared, (limits.pipelines - 1) * paths.held, 0.0)
     stagger = np.maximum.accumulate(np.append(0.0, shared))
     late = replace(paths, head=paths.head + stagger)
-    ahead = ways_forward(late, limits, 1)
-    behind = ways_backward(late, limits, 1)
+    ahead = times_forward(late, limits, 1)
+    behind = times_backward(late, limits, 1)
     count = min(limits.microbatches, 64)
     releases = releases_of(ahead, count, forward=True)
     bound = max(bound, float(np.max(releases.second[-1] + paths.backward + paths.tail)))
@@ -96,8 +96,8 @@ def _together(paths: Paths, limits: Limits, bound: float) -> float:
     """All n pipelines: n makespans are at least the work and the idle time of n GPUs of a stage."""
     n = limits.pipelines
     idle = idle_within(
-        idle_of(paths, ways_forward(paths, limits, n), limits, forward=True),
-        idle_of(paths, ways_backward(paths, limits, n), limits, forward=False),
+        idle_of(paths, times_forward(paths, limits, n), limits, forward=True),
+        idle_of(paths, times_backward(paths, limits, n), limits, forward=False),
         bound,
     )
     return float(np.max(_work(paths, limits) + idle / n))
@@ -106,34 +106,34 @@ def _together(paths: Paths, limits: Limits, bound: float) -> float:
 def _links(paths: Paths, limits: Limits) -> float:
     """Head, traffic and tail of each link.
 
-    A pipeline's own link carries M transfers per crossing, a shared one n·M. The first is made after the
-    shortest head of what crosses there; the last is followed by the rest of its microbatch's way.
+    A pipeline's own link carries M transfers of each kind, a shared one n·M. The first starts after the
+    shortest head among its producers. After the last, the rest of its microbatch's path follows.
     """
     edges = len(paths.held)
     if edges == 0:
         return 0.0
     around = paths.forward + paths.trip + paths.backward
-    makes = np.stack([(paths.head + paths.forward)[:-1], (paths.head + around)[1:]])
+    sends = np.stack([(paths.head + paths.forward)[:-1], (paths.head + around)[1:]])
     follows = np.stack([(around + paths.tail)[1:], (paths.backward + paths.tail)[:-1]])
-    ways = np.concatenate(list(paths.traversal.crossings))
-    ways = ways[(ways >= 0).any(axis=1)]
-    crosses = ways >= 0
-    payload, edge = np.divmod(np.where(crosses, ways, 0), edges)
-    made = np.where(crosses, makes[payload, edge], np.inf).min(axis=1)
+    transfers = np.concatenate(list(paths.traversal.transfer_of))
+    transfers = transfers[(transfers >= 0).any(axis=1)]
+    crosses = transfers >= 0
+    payload, edge = np.divmod(np.where(crosses, transfers, 0), edges)
+    first_sent = np.where(crosses, sends[payload, edge], np.inf).min(axis=1)
     after = np.where(crosses, follows[payload, edge], np.inf).min(axis=1)
     link = np.take_along_axis(edge, crosses.argmax(axis=1)[:, None], axis=1)[:, 0]
     sharers = np.where(paths.shared[link], limits.pipelines, 1)
     traffic = sharers * limits.microbatches * crosses.sum(axis=1) * paths.held[link]
-    return float(np.max(made + traffic + paths.latency[link] + after, initial=0.0))
+    return float(np.max(first_sent + traffic + paths.latency[link] + after, initial=0.0))
 
 
 def _one_full_set(scenario: Scenario, paths: Paths) -> Floats:
-    """With full_limit 1, R and B alternate on a GPU: work that only one R can be done ahead of the first B.
+    """With full_limit 1, R and B alternate on a GPU: only one R can run ahead of the first B.
 
     Let the first B start at β, after k forwards. β is at least: the first F, then its trip; the k-th F, which
-    comes at the pace of what is slowest upstream; and k forwards with one R (or one trip waited out). From β
-    on the GPU still has all M backwards (with all W but the last, as the next set opens after W), M − k
-    forwards, and M − 1 times R (or a trip). No k does better than the best.
+    comes at the pace of the slowest stage or link upstream; and k forwards with one R (or the wait for one
+    trip). From β on the GPU still has all M backwards (with all W but the last, as the next set opens after
+    W), M − k forwards, and M − 1 times R (or a trip). The bound takes the best k.
     """
     if scenario.full_limit != 1 or paths.traversal.chunks > 1:
         return np.zeros(0)
@@ -182,10 +182,10 @@ def _shared_one_full_set(scenario: Scenario, paths: Paths) -> float:
 
 
 def _next_unit(bound: float, paths: Paths) -> float:
-    """Rounds up to a common unit of all durations, where there is one.
+    """Rounds up to a common unit of all durations, if there is one.
 
     A schedule whose ops start as early as its order allows has all times in that unit, and any schedule can
-    be made so without ending later (its limits depend on order alone).
+    be changed to such a one without ending later (its limits depend on order alone).
     """
     times = (paths.forward, paths.recompute, paths.backward, paths.weight, paths.held, paths.latency)
     unit = common_unit(np.concatenate(times))

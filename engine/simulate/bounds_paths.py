@@ -1,9 +1,9 @@
-"""Shortest ways of one microbatch through the places of a traversal, for lower bounds.
+"""Shortest paths of one microbatch through the positions of a traversal, for lower bounds.
 
-A place is a chunk on a stage (`engine.schedule.traversal`). Everything here counts the work of one microbatch
-and crossings without any waiting, so no schedule can be shorter. Where B can be split, its input part is
-`backward` and its weight part `weight`: to run W right after B does all that a whole B does and sends the
-gradient sooner, so a bound for split schedules holds for whole ones.
+A position is a chunk on a stage (`engine.schedule.traversal`). All paths count the work and transfers of one
+microbatch without any waiting, so no schedule can be shorter. If B can be split, its input part is `backward`
+and its weight part `weight`. Running W right after B does all the work of a whole B and sends the gradient
+sooner, so a bound for split schedules holds for whole ones.
 """
 
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """Times around each of L places, shape (L,), and on each of L − 1 edges.
+    """Times around each of L positions, shape (L,), and on each of L − 1 edges.
 
     forward, backward, weight : durations of one op.
-    again : what recomputation takes of the GPU at least: R, or the wait between F and a B that is the very
-        next op, which is `trip`; never the latter where a later place of the microbatch is on the same GPU.
-    recompute : duration of R; 0 where there is none.
+    again : least GPU time of recomputation: R, or the wait between F and a B that is the very next op, which
+        is `trip`; never the latter if a later position of the microbatch is on the same GPU.
+    recompute : duration of R; 0 if there is none.
     held, latency : time of a transfer on its link and after it, 0 within a stage.
     head : earliest start of F.  trip : from the end of F to the arrival of its gradient.
     tail : from the end of B to the end of all that must follow, its W included.
-    back : from the end of B to the end of W at place 0, by way of every place between.
-    shared : which edges cross a link that all pipelines share.
+    back : from the end of B to the end of W at position 0, over every position between.
+    shared : whether the edge crosses a link that all pipelines share.
     """
 
     traversal: Traversal
@@ -50,7 +50,7 @@ class Paths:
 
     @classmethod
     def of(cls, scenario: Scenario, frame: Frame) -> "Paths":
-        """The ways in one frame."""
+        """The paths in one frame."""
         traversal = frame.traversal
         stage, hop = traversal.stage_of, traversal.hop_of
         split = bool(np.any(scenario.times.weight))
@@ -62,7 +62,7 @@ class Paths:
         held = np.where(crosses, scenario.hop_times("temporal" if temporal else "spatial")[hop], 0.0)
         latency = np.where(crosses, scenario.hop_latency[hop], 0.0)
         cross = held + latency
-        way = np.concatenate([[0.0], np.cumsum(cross + backward[:-1])])
+        return_path = np.concatenate([[0.0], np.cumsum(cross + backward[:-1])])
         trip = _trip(cross, forward, backward)
         return cls(
             traversal=traversal,
@@ -76,14 +76,14 @@ class Paths:
             shared=crosses & scenario.hop_is_wan[hop] & temporal & (held > 0),
             head=np.concatenate([[0.0], np.cumsum(forward[:-1] + cross)]),
             trip=trip,
-            # way[v] − way[u] leads from the end of B(v) to the end of B(u); then W(u).
-            tail=way + np.maximum.accumulate(weight - way),
-            back=way + weight[0],
+            # return_path[v] − return_path[u] is the time from the end of B(v) to the end of B(u); then W(u).
+            tail=return_path + np.maximum.accumulate(weight - return_path),
+            back=return_path + weight[0],
         )
 
     @property
     def work(self) -> Floats:
-        """What one microbatch takes of the GPU at each place, without W."""
+        """GPU time of one microbatch at each position, without W."""
         return self.forward + self.again + self.backward
 
 
@@ -93,7 +93,7 @@ def _trip(cross: Floats, forward: Floats, backward: Floats) -> Floats:
 
 
 def _highest(traversal: Traversal) -> NDArray[np.bool_]:
-    """Which places have no later place on their GPU."""
-    highest = np.zeros(len(traversal.places), dtype=np.bool_)
-    highest[traversal.place_of.max(axis=1)] = True
+    """Whether a position has no later one on its GPU."""
+    highest = np.zeros(len(traversal.positions), dtype=np.bool_)
+    highest[traversal.position_of.max(axis=1)] = True
     return highest

@@ -1,7 +1,7 @@
 """A lower bound for pipelines that share a link while each GPU may hold one full activation set.
 
-It sums over the pipelines what `bounds._one_full_set` says of one, as on a shared link the early arrivals
-that let one pipeline work ahead are missing in another.
+`bounds._one_full_set` bounds one pipeline; this bound sums over all of them. On a shared link the early
+arrivals that let one pipeline work ahead are missing in another.
 """
 
 from functools import cache
@@ -24,21 +24,21 @@ def staggered_one_full_set(
     backward: float,
     transfer: float,
 ) -> float:
-    """Bound for one stage behind a WAN hop whose shared link is held `transfer` long by each crossing.
+    """Bound for one stage behind a WAN hop whose shared link is held `transfer` long by each transfer.
 
     Proof. On its GPU of the stage let pipeline i start k(i) forwards before its first B, at β(i). After β(i)
-    it still has all M backwards, M − k(i) forwards and M − 1 recomputes (`again`: R, or a round trip waited
-    out), then the tail. The last gradients of the pipelines cross back one after another, so the tails grow
+    it still has all M backwards, M − k(i) forwards and M − 1 recomputes (`again`: R, or the wait for a round
+    trip), then the tail. The last gradients of the pipelines cross back one after another, so the tails grow
     by 0, 1, 2 … transfers in some order. Hence n·T ≥ Σ (β(i) − k(i)·F) + n·(M·B + M·F + (M − 1)·again + tail)
     + n(n − 1)/2 transfers.
 
     The first activations cross one after another too: with ranks r(i), the first F starts at or after
     head + r(i) transfers, and β(i) at least F + trip later, and at least k(i)·F + again later. Take the
-    pipelines in the order in which the last of their k(i) forwards cross: by then as many transfers have been
-    made as all of them so far count, so β(i) ≥ head + (Σ k − 1) transfers + F. The sum is minimised over all
-    k, ranks and orders.
+    pipelines in the order in which the last of their k(i) forwards cross: by then the link has carried as
+    many transfers as all of them so far count, so β(i) ≥ head + (Σ k − 1) transfers + F. The sum is minimised
+    over all k, ranks and orders.
 
-    Returns 0 where the search would be too large.
+    Returns 0 if the search would be too large.
     """
     n, m = pipelines, microbatches
     if n > MOST_PIPELINES or n * m > MOST_TRANSFERS:

@@ -19,14 +19,14 @@ _STEP = re.compile(r"([a-z_]+)((?:\[\d+\])*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One policy in a comparison: its result, or why it does not take this scenario."""
+    """One policy in a comparison: its result, or why it does not accept this scenario."""
 
     policy: str
     result: SimulationResult | None
     reason: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The answer of `meridian simulate` for this policy; `feasible` false where it was refused."""
+        """The answer of `meridian simulate` for this policy; `feasible` is false if it was refused."""
         if self.result is not None:
             return self.result.as_dict()
         return {"feasible": False, "reason": self.reason, "policy": self.policy, "makespan": None}
@@ -48,7 +48,7 @@ def compare(
     """Simulate one scenario under each policy, one after another.
 
     document : the scenario as written; its own `policy` may be missing.
-    search : limits and wires for each policy's search; by default the scenario's own.
+    search : limits and callbacks of each policy's search; by default the scenario's own.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def compare(
         The scenario is wrong whatever the policy, or a policy is unknown.
     """
     names = known_policies(policies, "compare")
-    parse(Scenario, {**document, "policy": names[0]})  # what is wrong for every policy is the user's error
+    parse(Scenario, {**document, "policy": names[0]})  # a fault for every policy is the user's error
     for name in names:
         scenario = parse(Scenario, {**document, "policy": name})
         try:
@@ -99,7 +99,7 @@ class SweepRow:
 
 
 def sweep(document: SweepDocument, search: Callable[[Scenario], Search] | None = None) -> Iterator[SweepRow]:
-    """Every policy at every value, in the order given; spans are not kept.
+    """Every policy at every value, in the order given, without spans.
 
     Raises
     ------
@@ -138,15 +138,15 @@ def _whole(value: Any) -> Any:
 def with_value(document: dict[str, Any], parameter: str, value: Any) -> dict[str, Any]:
     """The document with one field set, ``wan.latency`` or ``times.forward[2]``; in a list, every entry.
 
-    Raises InputError where the path cannot be read or leads nowhere.
+    Raises InputError if the path cannot be read or leads nowhere.
     """
     steps: list[str | int] = []
     for part in parameter.split("."):
-        found = _STEP.fullmatch(part)
-        if not found:
+        match = _STEP.fullmatch(part)
+        if not match:
             raise InputError("parameter", parameter, "a path of fields such as wan.latency, times.forward[2]")
-        steps.append(found[1])
-        steps.extend(int(number) for number in re.findall(r"\d+", found[2]))
+        steps.append(match[1])
+        steps.extend(int(number) for number in re.findall(r"\d+", match[2]))
     if steps[0] not in Scenario.model_fields:
         close = nearest(str(steps[0]), Scenario.model_fields)
         raise InputError("parameter", parameter, "unknown field, " + close)

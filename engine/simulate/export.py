@@ -7,9 +7,19 @@ from typing import TextIO
 from engine.simulate.spans import Span
 
 COLUMNS = (
-    "track", "pipeline", "stage", "op", "from_stage", "to_stage", "payload", "microbatch", "chunk",
-    "start", "end", "arrives",
-)  # fmt: skip
+    "track",
+    "pipeline",
+    "stage",
+    "op",
+    "from_stage",
+    "to_stage",
+    "payload",
+    "microbatch",
+    "chunk",
+    "start",
+    "end",
+    "arrives",
+)
 
 
 def write_csv(spans: Iterable[Span], file: TextIO) -> None:

@@ -8,9 +8,9 @@ from engine.simulate.timeline import Timeline
 
 
 def time_grid(timeline: Timeline, width: int) -> str | None:
-    """One row per GPU, one column per time unit with the op that runs then; None where it does not fit.
+    """One row per GPU, one column per time unit with the op that runs then; None if it does not fit.
 
-    It fits where all times are whole numbers and the makespan is at most `width` columns next to the labels.
+    It fits if all times are whole numbers and the makespan is at most `width` columns next to the labels.
     F, R, B, W begin an op and its microbatch's last digit follows; ``·`` is idle.
     """
     columns = round(timeline.makespan)

@@ -35,7 +35,7 @@ def draw(scenario: Scenario, schedule: Schedule, seed: int) -> Jitter:
     """Factors of one draw: the same for the same scenario, shape of schedule and seed."""
     random = np.random.default_rng([scenario.seed, seed])
     shape = 1 / scenario.jitter**2
-    edges = len(schedule.traversal.places) - 1
+    edges = len(schedule.traversal.positions) - 1
     return Jitter(
         ops=random.gamma(shape, 1 / shape, schedule.ops.shape),
         transfers=random.gamma(shape, 1 / shape, (2, edges, schedule.pipelines, schedule.microbatches)),
@@ -57,23 +57,25 @@ def robustness(scenario: Scenario, schedule: Schedule) -> Robustness | None:
 def drawn_bound(scenario: Scenario, schedule: Schedule, jitter: Jitter) -> float:
     """A makespan that no order of the drawn ops and transfers can beat.
 
-    The longest way of one microbatch down and up; for each GPU its F, B and W and the shortest ways into its
-    first and out of its last op; for each link its traffic between the shortest head and tail. Recomputes
-    are left out: another order may need others.
+    The bounds are: the longest path of one microbatch down and up; for each GPU its F, B and W and the
+    shortest paths into its first and out of its last op; for each link its traffic between the shortest head
+    and tail. Recomputes are left out: another order may need others.
     """
-    ops = _by_place(scenario, schedule, jitter)
+    ops = _by_position(scenario, schedule, jitter)
     return max(_bound_of(scenario, schedule, jitter, ops, k) for k in range(schedule.pipelines))
 
 
-def _by_place(scenario: Scenario, schedule: Schedule, jitter: Jitter) -> Floats:
-    """Drawn durations by identity, shape (4 kinds, pipelines, places, microbatches)."""
+def _by_position(scenario: Scenario, schedule: Schedule, jitter: Jitter) -> Floats:
+    """Drawn durations of each op, shape (4 kinds, pipelines, positions, microbatches)."""
     k, s, i = np.nonzero(schedule.ops != NO_OP)
     code = schedule.ops[k, s, i]
     chunk, m = np.divmod(code >> 2, schedule.microbatches)
     length = durations(scenario, schedule.chunks, split=schedule.has(OpKind.W))
-    found = np.zeros((4, schedule.pipelines, len(schedule.traversal.places), schedule.microbatches))
-    found[code & 3, k, schedule.traversal.place_of[s, chunk], m] = length[code & 3, s] * jitter.ops[k, s, i]
-    return found
+    lengths = np.zeros((4, schedule.pipelines, len(schedule.traversal.positions), schedule.microbatches))
+    lengths[code & 3, k, schedule.traversal.position_of[s, chunk], m] = (
+        length[code & 3, s] * jitter.ops[k, s, i]
+    )
+    return lengths
 
 
 def _bound_of(scenario: Scenario, schedule: Schedule, jitter: Jitter, ops: Floats, k: int) -> float:
@@ -97,15 +99,15 @@ def _bound_of(scenario: Scenario, schedule: Schedule, jitter: Jitter, ops: Float
 
 
 def _links(schedule: Schedule, held: Floats, sent: Floats, returned: Floats, paths: Floats) -> list[float]:
-    """Head, traffic and tail of every link that one pipeline crosses."""
+    """Head, traffic and tail of every link of one pipeline."""
     bounds = []
     traversal, edges = schedule.traversal, held.shape[1]
     for direction in range(2):
         for hop in range(schedule.stages):
-            crossings = [c for c in traversal.crossings[direction, hop].tolist() if c >= 0]
-            if not crossings:
+            transfers = [c for c in traversal.transfer_of[direction, hop].tolist() if c >= 0]
+            if not transfers:
                 continue
-            payload, edge = np.divmod(crossings, edges)
+            payload, edge = np.divmod(transfers, edges)
             begins = np.where(payload[:, None] == 0, sent[edge], returned[np.minimum(edge + 1, edges)])
             traffic = held[payload, edge]
             after = paths[edge] - begins - traffic

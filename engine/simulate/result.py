@@ -17,7 +17,7 @@ from engine.simulate.timing import time_schedule
 
 # Makespan and bound are sums of the same durations in different orders.
 SAME = 1e-9
-# Which draw of a scenario with jitter is shown.
+# The draw of a scenario with jitter that is shown.
 ONE_DRAW = 0
 
 
@@ -25,12 +25,12 @@ ONE_DRAW = 0
 class SimulationResult:
     """One policy on one scenario: a timeline, or the reason why there is none.
 
-    chosen : what the policy settled on; None where infeasible.
+    chosen : the policy's choices; None if infeasible.
     lower_bound : proven for every schedule with the same traversal and sharing, or with any that the policy
         could choose from.
     search_s : seconds that a search took; 0 for policies that do not search.
-    planned_makespan : with jitter, what the schedule takes without it; the timeline is that of one draw, and
-        `lower_bound` holds for every order of what was drawn.
+    planned_makespan : with jitter, the schedule's makespan without it; the timeline is that of one draw, and
+        `lower_bound` holds for every order of the drawn ops.
     robustness : with jitter, makespans over many draws.
     """
 
@@ -55,7 +55,7 @@ class SimulationResult:
 
     @property
     def gap(self) -> float | None:
-        """makespan / lower_bound − 1; 0 where the schedule is proven to be the best."""
+        """makespan / lower_bound − 1; 0 if the schedule is proven to be the best."""
         return self.timeline.makespan / self.lower_bound - 1 if self.timeline else None
 
     @property
@@ -63,7 +63,7 @@ class SimulationResult:
         return self.gap is not None and self.gap <= SAME
 
     def spans(self) -> list[Span]:
-        """Ops and transfers; empty where infeasible."""
+        """Ops and transfers; empty if infeasible."""
         return list(self.timeline.spans()) if self.timeline else []
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class SimulationResult:
             "reason": self.reason,
             "policy": self.scenario.policy,
             "chosen": asdict(self.chosen) if self.chosen else None,
-            "traversal": [list(place) for place in self.traversal.places],
+            "traversal": [list(position) for position in self.traversal.positions],
             "makespan": self.makespan,
             "lower_bound": self.lower_bound,
             "gap": self.gap,
@@ -95,9 +95,9 @@ class SimulationResult:
 
 
 def simulate(scenario: Scenario, search: Search | None = None) -> SimulationResult:
-    """Build the schedule of the scenario's policy, time it, and bound what any schedule could reach.
+    """Build the schedule of the scenario's policy, time it, and bound the makespan of any schedule.
 
-    search : limits and wires of a search; by default the scenario's own time limit and seed.
+    search : limits and callbacks of a search; by default the scenario's own time limit and seed.
     """
     frames = policy_of(scenario.policy).frames(scenario)
     bound = min(lower_bound(scenario, frame) for frame in frames)
@@ -105,33 +105,44 @@ def simulate(scenario: Scenario, search: Search | None = None) -> SimulationResu
     built = build(scenario, search)
     if isinstance(built, Infeasible):
         return SimulationResult(
-            scenario=scenario, chosen=None, traversal=frames[0].traversal, timeline=None,
-            reason=built.reason, lower_bound=bound, stopped_by=built.stopped_by,
-        )  # fmt: skip
+            scenario=scenario,
+            chosen=None,
+            traversal=frames[0].traversal,
+            timeline=None,
+            reason=built.reason,
+            lower_bound=bound,
+            stopped_by=built.stopped_by,
+        )
     return _result(scenario, built, bound, search.elapsed_s)
 
 
 def simulate_schedule(scenario: Scenario, schedule: Schedule) -> SimulationResult:
-    """Time a schedule that somebody wrote; infeasible, with a grid in the reason, where it is none.
+    """Time a schedule that a person wrote; infeasible, with a grid in the reason, if it is not valid.
 
-    The scenario's policy is not asked.
+    The scenario's policy is not used.
     """
     frame = Frame(traversal=schedule.traversal, sharing=schedule.sharing)
     bound = lower_bound(scenario, frame) if fits(scenario, schedule) else 0.0
     reason = fault_of(scenario, schedule)
     if reason is None:
         chosen = Chosen(
-            policy="custom", traversal=schedule.traversal.name, sharing=schedule.sharing,
+            policy="custom",
+            traversal=schedule.traversal.name,
+            sharing=schedule.sharing,
             chunks=schedule.chunks,
-        )  # fmt: skip
+        )
         try:
             return _result(scenario, Built(schedule=schedule, chosen=chosen), bound, 0.0)
         except DeadlockError as error:
             reason = f"schedule: {error}"
     return SimulationResult(
-        scenario=scenario, chosen=None, traversal=schedule.traversal, timeline=None, reason=reason,
+        scenario=scenario,
+        chosen=None,
+        traversal=schedule.traversal,
+        timeline=None,
+        reason=reason,
         lower_bound=bound,
-    )  # fmt: skip
+    )
 
 
 def _result(scenario: Scenario, built: Built, bound: float, elapsed_s: float) -> SimulationResult:
@@ -145,12 +156,17 @@ def _result(scenario: Scenario, built: Built, bound: float, elapsed_s: float) ->
     if timeline.makespan < bound <= timeline.makespan * (1 + SAME):
         bound = timeline.makespan
     return SimulationResult(
-        scenario=scenario, chosen=built.chosen, traversal=schedule.traversal, timeline=timeline,
-        reason=None, lower_bound=bound, stopped_by=built.stopped_by,
+        scenario=scenario,
+        chosen=built.chosen,
+        traversal=schedule.traversal,
+        timeline=timeline,
+        reason=None,
+        lower_bound=bound,
+        stopped_by=built.stopped_by,
         search_s=elapsed_s if built.searched else 0.0,
         planned_makespan=planned if scenario.jitter > 0 else None,
         robustness=robustness(scenario, schedule),
-    )  # fmt: skip
+    )
 
 
 def _figures(timeline: Timeline | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The span: one interval of work on one track, simulated or measured.
 
-Stored, streamed, drawn and exported by the same code, whatever it came from (architecture.md, "One span").
+The same code stores, streams, draws and exports all spans, whatever their source (architecture.md, "One
+span").
 """
 
 from dataclasses import dataclass

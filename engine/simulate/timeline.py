@@ -1,4 +1,4 @@
-"""The Timeline: when each op and each transfer of a Schedule runs, and what follows from that."""
+"""The Timeline: start and end of each op and transfer of a Schedule, and figures from them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NO_GAP = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:
-    """Start and end of everything in a Schedule, in the scenario's time unit; NaN where there is nothing.
+    """Start and end of every op and transfer of a Schedule, in the scenario's time unit; NaN elsewhere.
 
     op_start, op_end : as `schedule.ops`, shape (pipelines, stages, longest).
     transfer_start, transfer_end : shape (2, L − 1, pipelines, microbatches); [0, v] the activations that
@@ -94,7 +94,7 @@ class Timeline:
         return peak if self.schedule.chunks == 1 else peak / self.schedule.chunks
 
     def spans(self) -> Iterator[Span]:
-        """Every op, then every transfer, as spans; transfers inside a DC only where they take time."""
+        """Every op, then every transfer, as spans; transfers inside a DC only if they take time."""
         yield from self._op_spans()
         yield from self._transfer_spans()
 
@@ -119,7 +119,7 @@ class Timeline:
             is_wan = bool(self.hop_is_wan[hop])
             if self.lan_is_free and not is_wan:
                 continue
-            ends = traversal.places[edge], traversal.places[edge + 1]
+            ends = traversal.positions[edge], traversal.positions[edge + 1]
             (from_stage, chunk), (to_stage, _) = ends[::-1] if payload else ends
             end = float(self.transfer_end[payload, edge, pipeline, microbatch])
             yield Span(

@@ -14,6 +14,6 @@ def time_schedule(scenario: Scenario, schedule: Schedule, jitter: Jitter | None 
     ValueError
         The schedule is for another shape of cell than the scenario.
     DeadlockError
-        Ops wait for each other; the message is a grid of the orders with the spots marked.
+        Ops wait for each other; the message is a grid of the orders that marks the next op of each GPU.
     """
     return Timeline.of(scenario, schedule, time_ops(scenario, schedule, jitter))

@@ -100,7 +100,7 @@ class Validation:
         """This pipeline's sum of losses over its sequences, on the rank where the model ends; else None."""
         total = 0.0 if self._ends_here() else None
         self._under_way.clear()
-        for place, (stage, chunk) in enumerate(self._traversal.places):
+        for place, (stage, chunk) in enumerate(self._traversal.positions):
             if stage == self._me.stage:
                 for part in range(len(self._parts)):
                     output = self._stage.chunks[chunk](self._input(step, place, part))
@@ -113,17 +113,17 @@ class Validation:
     def _input(self, step: int, place: int, part: int) -> Tensor:
         if place == 0:
             return self._tokens[self._parts[part]]
-        before = self._traversal.places[place - 1][0]
+        before = self._traversal.positions[place - 1][0]
         if before == self._me.stage:
             return self._handed.pop(part)
         return self._received(before, (step, place, part), len(self._parts[part]))
 
     def _pass_on(self, step: int, place: int, part: int, output: Tensor) -> float | None:
         """Hand the output to the next place; at the end of the model return the sum of the losses."""
-        if place + 1 == len(self._traversal.places):
+        if place + 1 == len(self._traversal.positions):
             samples = self._parts[part]
             return loss_of(output, self._targets[samples]).item() * len(samples)
-        after = self._traversal.places[place + 1][0]
+        after = self._traversal.positions[place + 1][0]
         if after == self._me.stage:
             self._handed[part] = output
         elif self._tp.leads:
@@ -131,7 +131,7 @@ class Validation:
         return None
 
     def _ends_here(self) -> bool:
-        return self._traversal.places[-1][0] == self._me.stage
+        return self._traversal.positions[-1][0] == self._me.stage
 
     def _send(self, stage: int, tag: tuple[int, ...], output: Tensor) -> None:
         assert self._fabric.endpoint is not None

@@ -88,7 +88,7 @@ class Wiring:
         self._incoming: dict[int, Incoming] = {}
         self._outgoing: dict[int, Outgoing] = {}
         self._gated = me.leads and schedule.recompute_gate == "jit" and schedule.has(OpKind.R)
-        places = schedule.traversal.place_of[me.stage].tolist()
+        places = schedule.traversal.position_of[me.stage].tolist()
         self.places = tuple(
             Place(before=self._side(place - 1, here=place), after=self._side(place, here=place))
             for place in places
@@ -98,18 +98,18 @@ class Wiring:
     def _side(self, edge: int, *, here: int) -> Port | int | None:
         """What is on the other side of an edge of the place `here`."""
         traversal = self._schedule.traversal
-        if not 0 <= edge < len(traversal.places) - 1:
+        if not 0 <= edge < len(traversal.positions) - 1:
             return None
         after = edge == here
         there = here + 1 if after else here - 1
-        stage, chunk = traversal.places[there]
+        stage, chunk = traversal.positions[there]
         hop = int(traversal.hop_of[edge])
         if hop == WITHIN_STAGE:
             return chunk
         forward = 2 * hop + int(traversal.direction_of[edge])
         sends, receives = (forward, forward ^ 1) if after else (forward ^ 1, forward)
         other = self._fabric.at(self._me.pipeline, stage).rank
-        own_chunk = traversal.places[here][1]
+        own_chunk = traversal.positions[here][1]
         gate = _Gate(self._fabric.endpoint, other, chunk) if self._gated and after else None
         tell = functools.partial(self._tell_started, other, own_chunk) if self._gated and not after else None
         return Port(

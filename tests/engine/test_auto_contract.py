@@ -54,9 +54,9 @@ def best_policy(document: dict) -> float:
             continue
         if result.chosen is None or result.makespan is None:
             continue
-        asked, chosen = parse(Scenario, document), result.chosen
+        variant, chosen = parse(Scenario, document), result.chosen
         frame = Frame(traversal=result.traversal, sharing=chosen.sharing)
-        if fits(asked, frame):
+        if fits(variant, frame):
             best = min(best, result.makespan)
     return best
 
@@ -101,13 +101,13 @@ def test_same_input_same_answer() -> None:
 
 
 def test_a_cancelled_search_returns_what_it_has() -> None:
-    told: list[float] = []
+    reports: list[float] = []
     search = Search(
-        seconds=60, cancelled=lambda: len(told) >= 2, report=lambda p: told.append(p.makespan or 0)
+        seconds=60, cancelled=lambda: len(reports) >= 2, report=lambda p: reports.append(p.makespan or 0)
     )
     output = answer(SMALL, search)
     assert output["stopped_by"] == "cancelled"
-    assert output["makespan"] <= min(told) == told[-1]
+    assert output["makespan"] <= min(reports) == reports[-1]
     check(SMALL, output)
 
 
@@ -118,10 +118,10 @@ def test_no_time_is_time_for_the_first_policy() -> None:
 
 
 def test_what_is_found_is_no_worse_than_any_policy() -> None:
-    found = answer(SMALL)["makespan"]
+    result = answer(SMALL)["makespan"]
     for name in ("gpipe", "1f1b", "varuna", "atlas", "zb-h1", "crosspipe-ud", "crosspipe-wave"):
         other = answer({**SMALL, "policy": name})
-        assert not other["feasible"] or found <= other["makespan"]
+        assert not other["feasible"] or result <= other["makespan"]
 
 
 def test_forwards_wait_as_long_as_that_costs_no_time() -> None:

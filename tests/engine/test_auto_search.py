@@ -1,4 +1,4 @@
-"""Parts of `auto`'s search: moves, what a forward simulation builds, and how soon a cancel is heard."""
+"""Parts of `auto`'s search: moves, the schedules of a forward simulation, and the delay of a cancel."""
 
 from itertools import islice
 from random import Random
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.inputs import parse
 from engine.schedule import Frame, Scenario, Search, Traversal
-from engine.schedule.searching import disjunctive_search, rounds, tabu_search
+from engine.schedule.searching import disjunctive_search, improve, tabu_search
 from engine.schedule.searching.arrivals import bursts, rotation
 from engine.schedule.searching.builder import ScheduleBuilder
 from engine.schedule.searching.disjunctive_graph import graph_of, makespan_of, take_orders, time_all
@@ -30,9 +30,9 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 def builders(draw: st.DrawFn) -> ScheduleBuilder:
     document = draw(scenarios(("auto",)))
     scenario = parse(Scenario, {**document, "recompute_rule": None, "spans": False})
-    way = draw(st.sampled_from(["straight", "wave", "loop"]))
-    chunks = 1 if way == "straight" else 2
-    traversal = Traversal(name=way, stages=scenario.stages, chunks=chunks)
+    name = draw(st.sampled_from(["straight", "wave", "loop"]))
+    chunks = 1 if name == "straight" else 2
+    traversal = Traversal(name=name, stages=scenario.stages, chunks=chunks)
     frame = Frame(traversal=traversal, sharing=draw(st.sampled_from(["temporal", "spatial"])))
     split = bool(np.any(scenario.times.weight)) and draw(st.booleans())
     return ScheduleBuilder(SchedulingProblem(scenario=scenario, frame=frame, split=split))
@@ -40,29 +40,31 @@ def builders(draw: st.DrawFn) -> ScheduleBuilder:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
 @given(builders(), st.integers(0, 9), st.integers(1, 400))
-def test_moves_leave_heads_and_tails_as_if_found_anew(builder: ScheduleBuilder, seed: int, work: int) -> None:
-    plan = builder.plan
-    builder.insert(round_robin(builder), np.zeros((plan.pipelines, plan.microbatches), np.int64), late=False)
-    graph = graph_of(plan, seed)
+def test_moves_leave_heads_and_tails_as_computed_from_scratch(
+    builder: ScheduleBuilder, seed: int, work: int
+) -> None:
+    arrays = builder.arrays
+    builder.insert(
+        round_robin(builder), np.zeros((arrays.pipelines, arrays.microbatches), np.int64), late=False
+    )
+    graph = graph_of(arrays, seed)
     take_orders(graph, builder.starts())
-    tabu_search.improve(plan, graph, tabu_search.FAR, 0, work)
-    found = makespan_of(graph), graph.head.copy(), graph.tail.copy()
+    tabu_search.improve(arrays, graph, tabu_search.FAR, 0, work)
+    updated = makespan_of(graph), graph.head.copy(), graph.tail.copy()
     assert not graph.dirty.any()
-    assert time_all(graph) == found[0]
+    assert time_all(graph) == updated[0]
     exists = graph.machine >= 0
-    assert np.array_equal(graph.head[exists], found[1][exists])
-    assert np.array_equal(graph.tail[exists], found[2][exists])
+    assert np.array_equal(graph.head[exists], updated[1][exists])
+    assert np.array_equal(graph.tail[exists], updated[2][exists])
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
 @given(builders(), st.booleans())
-def test_what_is_served_as_it_comes_is_a_schedule_within_the_limits(
-    builder: ScheduleBuilder, forwards_first: bool
-) -> None:
-    plan, problem = builder.plan, builder.problem
-    release = np.zeros((plan.pipelines, plan.microbatches), np.int64)
+def test_first_come_first_served_keeps_the_limits(builder: ScheduleBuilder, forwards_first: bool) -> None:
+    arrays, problem = builder.arrays, builder.problem
+    release = np.zeros((arrays.pipelines, arrays.microbatches), np.int64)
     makespan = builder.serve(release, forwards_first=forwards_first)
-    if makespan is None:  # several chunks may wait for each other's room
+    if makespan is None:  # several chunks may wait for each other
         assert problem.traversal.chunks > 1
         return
     schedule = schedule_of(problem, builder.starts())
@@ -72,20 +74,20 @@ def test_what_is_served_as_it_comes_is_a_schedule_within_the_limits(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
 @given(builders(), st.randoms(use_true_random=False))
-def test_pipelines_take_shared_links_in_the_turns_asked_for(builder: ScheduleBuilder, random: Random) -> None:
-    plan, problem = builder.plan, builder.problem
-    turns = np.repeat(np.arange(plan.pipelines), plan.microbatches)
+def test_pipelines_take_shared_links_in_the_given_turns(builder: ScheduleBuilder, random: Random) -> None:
+    arrays, problem = builder.arrays, builder.problem
+    turns = np.repeat(np.arange(arrays.pipelines), arrays.microbatches)
     random.shuffle(turns)
-    makespan = builder.serve(np.zeros((plan.pipelines, plan.microbatches), np.int64), turns)
+    makespan = builder.serve(np.zeros((arrays.pipelines, arrays.microbatches), np.int64), turns)
     if makespan is None:
         assert problem.traversal.chunks > 1
         return
     start = builder.starts()
-    for machine in range(plan.machines):
-        rows, pipelines = np.nonzero(plan.machine == machine)
-        if plan.pipelines > 1 and sorted(pipelines) == list(range(plan.pipelines)):
+    for machine in range(arrays.machines):
+        rows, pipelines = np.nonzero(arrays.machine == machine)
+        if arrays.pipelines > 1 and sorted(pipelines) == list(range(arrays.pipelines)):
             begins = start[rows, pipelines].ravel()
-            owners = np.repeat(pipelines, plan.microbatches)
+            owners = np.repeat(pipelines, arrays.microbatches)
             assert np.array_equal(owners[np.argsort(begins, kind="stable")], turns)
     assert limits_hold(problem.scenario, schedule_of(problem, start))
 
@@ -123,15 +125,19 @@ def test_a_rotation_needs_a_turn_to_take_over() -> None:
         rotation(4, 60, [7, 8])
 
 
-def test_the_large_cell_is_begun_within_one_percent_of_the_best_known() -> None:
+def test_starts_on_the_large_cell_are_within_one_percent_of_the_best_known() -> None:
     document = {
-        **CELL, "stages": 60, "dc_of_stage": [stage // 12 for stage in range(60)],
-        "pipelines": 4, "microbatches": 60, "wan": {"latency": 0, "transfer": 4},
-    }  # fmt: skip
+        **CELL,
+        "stages": 60,
+        "dc_of_stage": [stage // 12 for stage in range(60)],
+        "pipelines": 4,
+        "microbatches": 60,
+        "wan": {"latency": 0, "transfer": 4},
+    }
     frame = Frame(traversal=straight(60), sharing="temporal")
     builder = ScheduleBuilder(SchedulingProblem(scenario=parse(Scenario, document), frame=frame, split=False))
-    found = [start.build(builder) for start in islice(starts(builder), 10)]
-    assert min(makespan for makespan in found if makespan) <= 1.01 * 436  # systems.md §1
+    makespans = [start.build(builder) for start in islice(starts(builder), 10)]
+    assert min(makespan for makespan in makespans if makespan) <= 1.01 * 436  # systems.md §1
 
 
 CELL = {
@@ -146,8 +152,8 @@ CELL = {
 }
 
 
-@pytest.mark.parametrize("asked", [1, 12, 60])
-def test_a_cancel_is_heard_within_a_slice_of_work(asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("calls", [1, 12, 60])
+def test_a_cancel_takes_effect_within_a_slice_of_work(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     searches: list[disjunctive_search.DisjunctiveSearch] = []
 
     def recorded(**fields) -> disjunctive_search.DisjunctiveSearch:
@@ -158,16 +164,16 @@ def test_a_cancel_is_heard_within_a_slice_of_work(asked: int, monkeypatch: pytes
 
     def cancelled() -> bool:
         seen.append(sum(each.work for each in searches))
-        return len(seen) > asked
+        return len(seen) > calls
 
-    monkeypatch.setattr(rounds, "DisjunctiveSearch", recorded)
+    monkeypatch.setattr(improve, "DisjunctiveSearch", recorded)
     monkeypatch.setattr(disjunctive_search, "SLICE", 20_000)
     scenario = parse(Scenario, CELL)
     best = Incumbent(scenario=scenario, search=Search(cancelled=cancelled))
     frames = (Frame(traversal=straight(scenario.stages), sharing="temporal"),)
-    rounds.improve(Portfolio(best=best), frames, 2_000_000)
+    improve.improve(Portfolio(best=best), frames, 2_000_000)
     seen.append(sum(each.work for each in searches))
     operations = searches[0].builder.operations
     # A pass over all operations, a few of which build a schedule or justify it, or a slice of moves.
     assert max(np.diff(seen)) <= 20_000 + 10 * (operations + 1_000)
-    assert len(seen) <= asked + 8
+    assert len(seen) <= calls + 8

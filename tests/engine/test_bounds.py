@@ -24,9 +24,12 @@ BED = {"stages": 4, "dc_of_stage": [0, 0, 1, 2], "pipelines": 3, "wan": {"transf
 def wide(pipelines: int) -> dict[str, Any]:
     """60 stages in five data centres; a transfer over one share takes one slot per pipeline."""
     return {
-        "stages": 60, "dc_of_stage": [s // 12 for s in range(60)], "pipelines": pipelines, "microbatches": 60,
+        "stages": 60,
+        "dc_of_stage": [s // 12 for s in range(60)],
+        "pipelines": pipelines,
+        "microbatches": 60,
         "wan": {"transfer": pipelines},
-    }  # fmt: skip
+    }
 
 
 def bound_of(document: dict[str, Any], name: TraversalName = "straight", chunks: int = 1) -> float:
@@ -39,14 +42,22 @@ def bound_of(document: dict[str, Any], name: TraversalName = "straight", chunks:
 @pytest.mark.parametrize(
     ("case", "times", "full_limit", "bound"),
     [
-        (FIG6, FUSED, 1, 34), (FIG6, FUSED, 2, 33), (FIG6, SPLIT, 1, 29), (FIG6, SPLIT, 4, 26),
-        ({**BED, "microbatches": 4}, FUSED, None, 28), ({**BED, "microbatches": 16}, FUSED, None, 76),
-        ({**BED, "microbatches": 4}, FUSED, 1, 29), ({**BED, "microbatches": 16}, FUSED, 1, 77),
-        ({**BED, "microbatches": 4}, SPLIT, None, 24), ({**BED, "microbatches": 16}, SPLIT, None, 69),
-        (wide(2), FUSED, None, 423), (wide(4), FUSED, None, 427),
-        (wide(2), SPLIT, None, 306), (wide(4), SPLIT, None, 368),
+        (FIG6, FUSED, 1, 34),
+        (FIG6, FUSED, 2, 33),
+        (FIG6, SPLIT, 1, 29),
+        (FIG6, SPLIT, 4, 26),
+        ({**BED, "microbatches": 4}, FUSED, None, 28),
+        ({**BED, "microbatches": 16}, FUSED, None, 76),
+        ({**BED, "microbatches": 4}, FUSED, 1, 29),
+        ({**BED, "microbatches": 16}, FUSED, 1, 77),
+        ({**BED, "microbatches": 4}, SPLIT, None, 24),
+        ({**BED, "microbatches": 16}, SPLIT, None, 69),
+        (wide(2), FUSED, None, 423),
+        (wide(4), FUSED, None, 427),
+        (wide(2), SPLIT, None, 306),
+        (wide(4), SPLIT, None, 368),
     ],
-)  # fmt: skip
+)
 def test_proven_bounds(case, times, full_limit, bound) -> None:
     # Of those that are known, one more for the wide split cells and one less for C = 4 (427 for 428).
     assert bound_of({**case, "times": times, "full_limit": full_limit}) == bound
@@ -58,10 +69,20 @@ def test_proven_bounds(case, times, full_limit, bound) -> None:
         # Proven by the solver without these bounds.
         ({"times": {"forward": 1, "backward": 2}, "memory_limit": 4}, "wave", 2, 34.5),
         ({"times": {"forward": 1, "backward": 2}, "memory_limit": 8}, "loop", 2, 31.5),
-        ({"stages": 8, "dc_of_stage": [0] * 4 + [1] * 4, "microbatches": 16, "memory_limit": 8,
-          "times": {"forward": 1, "backward": 2}}, "straight", 1, 78),
+        (
+            {
+                "stages": 8,
+                "dc_of_stage": [0] * 4 + [1] * 4,
+                "microbatches": 16,
+                "memory_limit": 8,
+                "times": {"forward": 1, "backward": 2},
+            },
+            "straight",
+            1,
+            78,
+        ),
     ],
-)  # fmt: skip
+)
 def test_tight_where_memory_is_short(fields, name, chunks, best) -> None:
     cell = {"stages": 4, "dc_of_stage": [0, 0, 1, 1], "microbatches": 6, "wan": {"latency": 1, "transfer": 1}}
     assert bound_of({**cell, **fields}, name, chunks) == best
@@ -70,17 +91,23 @@ def test_tight_where_memory_is_short(fields, name, chunks, best) -> None:
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 6), st.integers(1, 6))
 def test_without_delay_the_bound_is_1f1b(stages, microbatches, forward, backward) -> None:
     document = {
-        "stages": stages, "microbatches": microbatches, "times": {"forward": forward, "backward": backward}
-    }  # fmt: skip
+        "stages": stages,
+        "microbatches": microbatches,
+        "times": {"forward": forward, "backward": backward},
+    }
     assert bound_of(document) == (microbatches + stages - 1) * (forward + backward)
 
 
 @given(st.integers(2, 8), st.integers(1, 8), st.integers(0, 9), st.integers(0, 9))
 def test_one_at_a_time_the_bound_is_the_round_trips(stages, microbatches, latency, transfer) -> None:
     document = {
-        "stages": stages, "dc_of_stage": list(range(stages)), "microbatches": microbatches, "memory_limit": 1,
-        "times": {"forward": 2, "backward": 3}, "wan": {"latency": latency, "transfer": transfer},
-    }  # fmt: skip
+        "stages": stages,
+        "dc_of_stage": list(range(stages)),
+        "microbatches": microbatches,
+        "memory_limit": 1,
+        "times": {"forward": 2, "backward": 3},
+        "wan": {"latency": latency, "transfer": transfer},
+    }
     round_trip = stages * 5 + 2 * (stages - 1) * (latency + transfer)
     assert bound_of(document) == microbatches * round_trip
 
@@ -102,10 +129,15 @@ def test_a_link_that_both_directions_of_a_wave_load() -> None:
 @pytest.mark.parametrize("pipelines", [1, 3])
 def test_large_and_extreme_scenarios_have_finite_bounds(pipelines: int) -> None:
     document = {
-        "stages": 1000, "dc_of_stage": [s // 250 for s in range(1000)], "microbatches": 400,
-        "pipelines": pipelines, "times": SPLIT, "wan": {"latency": 1e6, "transfer": 1e-6},
-        "memory_limit": 7, "full_limit": 1,
-    }  # fmt: skip
+        "stages": 1000,
+        "dc_of_stage": [s // 250 for s in range(1000)],
+        "microbatches": 400,
+        "pipelines": pipelines,
+        "times": SPLIT,
+        "wan": {"latency": 1e6, "transfer": 1e-6},
+        "memory_limit": 7,
+        "full_limit": 1,
+    }
     assert math.isfinite(bound_of(document))
 
 
@@ -114,10 +146,13 @@ def frames_and_scenarios(draw: st.DrawFn) -> dict[str, Any]:
     stages = draw(st.integers(1, 6))
     per_stage = st.one_of(st.integers(1, 5), st.lists(st.integers(1, 5), min_size=stages, max_size=stages))
     return {
-        "stages": stages, "dc_of_stage": [s // draw(st.integers(1, 3)) for s in range(stages)],
-        "pipelines": draw(st.integers(1, 4)), "microbatches": draw(st.integers(1, 9)),
+        "stages": stages,
+        "dc_of_stage": [s // draw(st.integers(1, 3)) for s in range(stages)],
+        "pipelines": draw(st.integers(1, 4)),
+        "microbatches": draw(st.integers(1, 9)),
         "times": {
-            "forward": draw(per_stage), "backward": draw(per_stage),
+            "forward": draw(per_stage),
+            "backward": draw(per_stage),
             "recompute": draw(st.one_of(st.just(0), per_stage)),
             "weight": draw(st.one_of(st.just(0), per_stage)),
         },
@@ -126,7 +161,7 @@ def frames_and_scenarios(draw: st.DrawFn) -> dict[str, Any]:
         "sharing": draw(st.sampled_from(["spatial", "temporal"])),
         "memory_limit": draw(st.sampled_from([None, 1, 2, 3, 6])),
         "full_limit": draw(st.sampled_from([None, 1, 2])),
-    }  # fmt: skip
+    }
 
 
 @settings(max_examples=10, deadline=None)

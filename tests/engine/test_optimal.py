@@ -99,9 +99,13 @@ def best_of_all(scenario: Scenario) -> float:
             ops[i // scenario.stages, i % scenario.stages, : len(order)] = order
         for links in link_orders(scenario):
             schedule = Schedule(
-                microbatches=scenario.microbatches, traversal=straight(scenario.stages), ops=ops,
-                sharing=scenario.sharing or "spatial", link_order=links, recompute_gate="none",
-            )  # fmt: skip
+                microbatches=scenario.microbatches,
+                traversal=straight(scenario.stages),
+                ops=ops,
+                sharing=scenario.sharing or "spatial",
+                link_order=links,
+                recompute_gate="none",
+            )
             if fault_of(scenario, schedule) is None:
                 try:
                     best = min(best, time_ops(scenario, schedule).makespan)
@@ -148,9 +152,14 @@ def test_no_order_of_a_tiny_pipeline_is_better(forward, backward, again, weight,
 @given(st.lists(SLOTS, min_size=2, max_size=2), st.lists(SLOTS, min_size=2, max_size=2), st.integers(1, 4))
 def test_no_order_of_two_pipelines_on_a_shared_link_is_better(forward, backward, transfer) -> None:
     scenario = scenario_of(
-        stages=2, dc_of_stage=[0, 1], microbatches=2, pipelines=2, sharing="temporal",
-        times={"forward": forward, "backward": backward}, wan={"transfer": 2 * transfer},
-    )  # fmt: skip
+        stages=2,
+        dc_of_stage=[0, 1],
+        microbatches=2,
+        pipelines=2,
+        sharing="temporal",
+        times={"forward": forward, "backward": backward},
+        wan={"transfer": 2 * transfer},
+    )
     makespan, bound, stopped = solve(scenario)
     assert (stopped, makespan, bound) == ("proven", makespan, makespan)
     assert makespan == best_of_all(scenario)
@@ -165,16 +174,23 @@ def small(draw: st.DrawFn) -> Scenario:
     pipelines = draw(st.integers(1, 2))
     delay = st.integers(0, 2)
     return scenario_of(
-        stages=stages, dc_of_stage=list(range(stages)), traversal=traversal, chunks=chunks,
-        microbatches=draw(st.integers(1, 4 - chunks)), pipelines=pipelines,
+        stages=stages,
+        dc_of_stage=list(range(stages)),
+        traversal=traversal,
+        chunks=chunks,
+        microbatches=draw(st.integers(1, 4 - chunks)),
+        pipelines=pipelines,
         times={
-            "forward": chunks * draw(st.integers(1, 3)), "backward": chunks * draw(st.integers(1, 3)),
-            "recompute": chunks * draw(delay), "weight": chunks * draw(delay),
+            "forward": chunks * draw(st.integers(1, 3)),
+            "backward": chunks * draw(st.integers(1, 3)),
+            "recompute": chunks * draw(delay),
+            "weight": chunks * draw(delay),
         },
         wan={"latency": draw(delay), "transfer": pipelines * draw(delay)},
         sharing=draw(st.sampled_from(["spatial", "temporal"])),
-        memory_limit=draw(st.sampled_from([None, 1, 2])), full_limit=draw(st.sampled_from([None, 1, 2])),
-    )  # fmt: skip
+        memory_limit=draw(st.sampled_from([None, 1, 2])),
+        full_limit=draw(st.sampled_from([None, 1, 2])),
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -206,25 +222,36 @@ def test_figure_6(times: dict[str, int], full_limit: int, slots: int) -> None:
     ("times", "limit", "latency", "transfer", "makespan"),
     [
         # Values of another model of the same problem (no-overlap and precedences only).
-        (FUSED, 8, 1, 1, 78), (SPLIT, 8, 2, 2, 71), (SPLIT, 16, 0.25, 2, 57.25),
+        (FUSED, 8, 1, 1, 78),
+        (SPLIT, 8, 2, 2, 71),
+        (SPLIT, 16, 0.25, 2, 57.25),
         pytest.param(FUSED, 8, 0, 0.25, 71, marks=pytest.mark.long),
         pytest.param(FUSED, 8, 2, 2, 86, marks=pytest.mark.long),
         pytest.param(FUSED, 16, 0, 0, 69, marks=pytest.mark.long),
     ],
-)  # fmt: skip
+)
 def test_eight_stages_and_sixteen_microbatches(times, limit, latency, transfer, makespan) -> None:
     scenario = scenario_of(
-        stages=8, dc_of_stage=[0] * 4 + [1] * 4, microbatches=16, times=times, memory_limit=limit,
+        stages=8,
+        dc_of_stage=[0] * 4 + [1] * 4,
+        microbatches=16,
+        times=times,
+        memory_limit=limit,
         wan={"latency": latency, "transfer": transfer},
-    )  # fmt: skip
+    )
     result = simulate(scenario)
     assert (result.makespan, result.optimal) == (makespan, True)
 
 
 HARD = {
-    "stages": 4, "dc_of_stage": [0, 0, 1, 2], "pipelines": 3, "microbatches": 16, "sharing": "temporal",
-    "times": {**SPLIT, "recompute": 1}, "wan": {"transfer": 3},
-}  # fmt: skip
+    "stages": 4,
+    "dc_of_stage": [0, 0, 1, 2],
+    "pipelines": 3,
+    "microbatches": 16,
+    "sharing": "temporal",
+    "times": {**SPLIT, "recompute": 1},
+    "wan": {"transfer": 3},
+}
 
 
 def test_a_search_ends_when_it_is_cancelled() -> None:
@@ -261,19 +288,29 @@ def test_what_is_too_large_for_the_solver_is_said() -> None:
 def test_one_stage_or_one_microbatch(traversal: str, stages: int, microbatches: int) -> None:
     """Nothing overlaps, or only the work of one GPU counts: the optimum is the sum."""
     scenario = scenario_of(
-        stages=stages, dc_of_stage=list(range(stages)), microbatches=microbatches, traversal=traversal,
-        chunks=2, memory_limit=1, wan={"latency": 1, "transfer": 0.5},
-    )  # fmt: skip
-    crossings = {"straight": 2, "loop": 5, "wave": 4}[traversal] if stages > 1 else 0
+        stages=stages,
+        dc_of_stage=list(range(stages)),
+        microbatches=microbatches,
+        traversal=traversal,
+        chunks=2,
+        memory_limit=1,
+        wan={"latency": 1, "transfer": 0.5},
+    )
+    transfers = {"straight": 2, "loop": 5, "wave": 4}[traversal] if stages > 1 else 0
     result = simulate(scenario)
-    assert (result.makespan, result.optimal) == (3 * stages * microbatches + 2 * 1.5 * crossings, True)
+    assert (result.makespan, result.optimal) == (3 * stages * microbatches + 2 * 1.5 * transfers, True)
 
 
 def test_a_limit_of_one_is_not_infeasible() -> None:
     scenario = scenario_of(
-        stages=3, microbatches=3, traversal="wave", chunks=2, memory_limit=1, full_limit=1,
+        stages=3,
+        microbatches=3,
+        traversal="wave",
+        chunks=2,
+        memory_limit=1,
+        full_limit=1,
         times={"forward": 1, "backward": 2, "recompute": 1},
-    )  # fmt: skip
+    )
     result = simulate(scenario)
     assert result.feasible
     assert result.optimal
@@ -290,9 +327,13 @@ def test_huge_sizes_end_in_time_with_a_bound() -> None:
 def test_durations_without_a_common_unit_are_proven_to_a_millionth() -> None:
     times = {"forward": 1.2345678, "backward": 2.3456789}
     scenario = scenario_of(
-        stages=4, dc_of_stage=[0, 0, 1, 1], microbatches=6, times=times, memory_limit=3,
+        stages=4,
+        dc_of_stage=[0, 0, 1, 1],
+        microbatches=6,
+        times=times,
+        memory_limit=3,
         wan={"latency": 0.777777, "transfer": 1.0000123},
-    )  # fmt: skip
+    )
     makespan, bound, stopped = solve(scenario)
     assert stopped == "proven"
     assert bound <= makespan <= bound * (1 + 1e-5)

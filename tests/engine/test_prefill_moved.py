@@ -22,10 +22,15 @@ MODEL = LatencyModel(a_ms=4.0, b_ms=0.0656, c_ms=1.83e-6)
 SCENARIO = parse(
     Scenario,
     {
-        "stages": 4, "dc_of_stage": [0, 0, 1, 2], "pipelines": 2, "microbatches": 3,
-        "times": {"forward": 1, "recompute": 1, "backward": 2}, "wan": {"transfer": 2}, "policy": "atlas",
+        "stages": 4,
+        "dc_of_stage": [0, 0, 1, 2],
+        "pipelines": 2,
+        "microbatches": 3,
+        "times": {"forward": 1, "recompute": 1, "backward": 2},
+        "wan": {"transfer": 2},
+        "policy": "atlas",
     },
-)  # fmt: skip
+)
 
 
 @cache
@@ -44,7 +49,7 @@ def pattern() -> TrainingPattern:
 def late_iteration(late_ms: float) -> tuple[list[tuple[Interval, ...]], float]:
     """The bubbles of an iteration whose first op takes `late_ms` longer, by rank; when the next begins."""
     schedule = timeline().schedule
-    edges = len(schedule.traversal.places) - 1
+    edges = len(schedule.traversal.positions) - 1
     jitter = Jitter(ops=np.ones(schedule.ops.shape), transfers=np.ones((2, edges, 2, 3)))
     jitter.ops[0, 0, 0] = 1 + late_ms / SLOT_MS
     timing = time_ops(SCENARIO, schedule, jitter)

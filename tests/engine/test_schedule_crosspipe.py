@@ -17,9 +17,14 @@ def document(policy: str, *, stages: int, micro: int, split: bool, **fields: obj
     times = {"forward": 1, "backward": 1, "weight": 1} if split else {"forward": 1, "backward": 2}
     half = stages // 2
     return {
-        "policy": policy, "stages": stages, "dc_of_stage": [0] * half + [1] * (stages - half),
-        "microbatches": micro, "times": times, "spans": False, **fields,
-    }  # fmt: skip
+        "policy": policy,
+        "stages": stages,
+        "dc_of_stage": [0] * half + [1] * (stages - half),
+        "microbatches": micro,
+        "times": times,
+        "spans": False,
+        **fields,
+    }
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -37,8 +42,8 @@ def above(family: str, *, split: bool, limit: int, latency: float, transfer: flo
     proven = greedy.lower_bound
     if seconds and not greedy.optimal:
         traversal, chunks = TRAVERSAL[family]
-        asked = {"policy": "optimal", "traversal": traversal, "chunks": chunks, "time_limit_s": seconds}
-        proven = max(proven, simulate(parse(Scenario, {**cell, **asked})).lower_bound)
+        fields = {"policy": "optimal", "traversal": traversal, "chunks": chunks, "time_limit_s": seconds}
+        proven = max(proven, simulate(parse(Scenario, {**cell, **fields})).lower_bound)
     assert proven <= greedy.makespan * (1 + 1e-9)
     return greedy.makespan / proven - 1
 
@@ -46,11 +51,14 @@ def above(family: str, *, split: bool, limit: int, latency: float, transfer: flo
 @pytest.mark.parametrize(
     ("family", "split", "latency", "transfer", "most"),
     [
-        ("udsub", True, 2, 2, 0.01), ("udsub", False, 0.25, 0.25, 0.03),
-        ("loop", True, 2, 1, 0.03), ("loop", True, 0, 0, 0.01),
-        ("wave", True, 2, 1, 0.03), ("wave", False, 1, 1, 0.03),
+        ("udsub", True, 2, 2, 0.01),
+        ("udsub", False, 0.25, 0.25, 0.03),
+        ("loop", True, 2, 1, 0.03),
+        ("loop", True, 0, 0, 0.01),
+        ("wave", True, 2, 1, 0.03),
+        ("wave", False, 1, 1, 0.03),
     ],
-)  # fmt: skip
+)
 def test_close_to_what_is_proven(
     family: str, split: bool, latency: float, transfer: float, most: float
 ) -> None:
@@ -92,9 +100,13 @@ def test_the_order_of_messages_counts_in_a_wave() -> None:
     chosen = build(scenario).schedule
     assert chosen.link_order
     fifo = Schedule(
-        microbatches=chosen.microbatches, traversal=chosen.traversal, ops=chosen.ops, sharing=chosen.sharing,
-        link_order={}, recompute_gate=chosen.recompute_gate,
-    )  # fmt: skip
+        microbatches=chosen.microbatches,
+        traversal=chosen.traversal,
+        ops=chosen.ops,
+        sharing=chosen.sharing,
+        link_order={},
+        recompute_gate=chosen.recompute_gate,
+    )
     assert time_ops(scenario, fifo).makespan > 1.01 * time_ops(scenario, chosen).makespan
 
 
@@ -113,11 +125,11 @@ def test_the_tightest_limits_never_deadlock(family: str, limits: dict) -> None:
 
 def test_a_cancelled_search_returns_the_best_it_has() -> None:
     scenario = parse(Scenario, document("crosspipe-wave", stages=8, micro=16, split=True, wan={"latency": 2}))
-    told = []
-    search = Search(cancelled=lambda: bool(told), report=told.append)
+    reports = []
+    search = Search(cancelled=lambda: bool(reports), report=reports.append)
     built = build(scenario, search)
-    assert len(told) == 1
-    assert time_ops(scenario, built.schedule).makespan <= told[0].makespan * (1 + 1e-9)
+    assert len(reports) == 1
+    assert time_ops(scenario, built.schedule).makespan <= reports[0].makespan * (1 + 1e-9)
 
 
 def test_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,10 +153,14 @@ def test_what_a_static_order_does_not_know_is_refused(policy: str, fields: dict,
 @pytest.mark.parametrize("policy", ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])
 def test_sharing_a_link_changes_when_ops_run_but_not_their_order(policy: str) -> None:
     document = {
-        "stages": 4, "dc_of_stage": [0, 0, 1, 1], "pipelines": 3, "microbatches": 8, "policy": policy,
+        "stages": 4,
+        "dc_of_stage": [0, 0, 1, 1],
+        "pipelines": 3,
+        "microbatches": 8,
+        "policy": policy,
         "times": {"forward": 1, "backward": 2, "recompute": 1, "weight": 1},
         "wan": {"transfer": 2, "latency": 1},
-    }  # fmt: skip
+    }
     scenarios = (parse(Scenario, {**document, "sharing": sharing}) for sharing in ("spatial", "temporal"))
     alone, shared = (build(scenario).schedule for scenario in scenarios)
     assert shared.link_order

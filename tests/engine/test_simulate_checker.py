@@ -12,9 +12,16 @@ from tests.engine.test_simulate_properties import answer
 FIG6 = {**fig6.FIG6, "memory_limit": 4, "full_limit": 1}
 TIMES = {"forward": 1, "backward": 1, "weight": 1}
 WAVE = {
-    "stages": 4, "dc_of_stage": [0, 0, 1, 1], "pipelines": 2, "microbatches": 6, "times": TIMES,
-    "wan": {"latency": 1, "transfer": 0.5}, "lan": {"transfer": 0.25}, "memory_limit": 4, "policy": "zb-v",
-}  # fmt: skip
+    "stages": 4,
+    "dc_of_stage": [0, 0, 1, 1],
+    "pipelines": 2,
+    "microbatches": 6,
+    "times": TIMES,
+    "wan": {"latency": 1, "transfer": 0.5},
+    "lan": {"transfer": 0.25},
+    "memory_limit": 4,
+    "policy": "zb-v",
+}
 LOOP = {
     **WAVE,
     "policy": "crosspipe-loop",
@@ -51,7 +58,7 @@ def changed(change: dict, **fields: object) -> Callable[[dict], None]:
     return lambda output: _span(output, **fields).update(change)
 
 
-def said(field: str, value: object) -> Callable[[dict], None]:
+def with_figure(field: str, value: object) -> Callable[[dict], None]:
     return lambda output: output.update({field: value})
 
 
@@ -81,7 +88,7 @@ BROKEN_FIG6 = {
     "transfer missing": lost(track="wan", microbatch=2),
     "transfer twice": twice(track="wan", microbatch=2),
     "op before its input": shifted(-1, op="F", stage=2, microbatch=0, pipeline=0),
-    "sent before made": shifted(-1, track="wan", microbatch=0, pipeline=0),
+    "sent before produced": shifted(-1, track="wan", microbatch=0, pipeline=0),
     "op too short": lambda output: _shift_end(_span(output, op="B", stage=3, microbatch=2, pipeline=1)),
     "recompute missing": lost(op="R", stage=2, microbatch=1, pipeline=0),
     "op missing": lost(op="B", stage=2, microbatch=1, pipeline=0),
@@ -91,17 +98,17 @@ BROKEN_FIG6 = {
     "track": changed({"track": "lan"}, track="wan"),
     "unknown microbatch": changed({"microbatch": 9}, op="F", stage=0, microbatch=3),
     "W of a policy that does not split": changed({"op": "W"}, op="R"),
-    "makespan": said("makespan", 35.0),
-    "lower_bound": said("lower_bound", 36.5),
-    "utilization": said("utilization", 0.5),
-    "largest_stage_span": said("largest_stage_span", 30.0),
-    "peak_in_flight": said("peak_in_flight", [[4] * 6, [4] * 6]),
-    "policy": said("policy", "varuna"),
+    "makespan": with_figure("makespan", 35.0),
+    "lower_bound": with_figure("lower_bound", 36.5),
+    "utilization": with_figure("utilization", 0.5),
+    "largest_stage_span": with_figure("largest_stage_span", 30.0),
+    "peak_in_flight": with_figure("peak_in_flight", [[4] * 6, [4] * 6]),
+    "policy": with_figure("policy", "varuna"),
     "sharing": chose("sharing", "spatial"),
     "rule": chose("recompute_rule", "late"),
 }
 BROKEN_WAVE = {
-    "chunks change places": said("traversal", [[s, c] for c in range(2) for s in range(4)]),
+    "chunks exchange positions": with_figure("traversal", [[s, c] for c in range(2) for s in range(4)]),
     "the other chunk's op": changed({"chunk": 1}, op="F", chunk=0, stage=2, microbatch=3),
     "within a stage no transfer": lambda output: output["spans"].append(_turn()),
     "LAN transfer missing": lost(track="lan", microbatch=2),
@@ -109,12 +116,12 @@ BROKEN_WAVE = {
     "W before B": shifted(-2, op="W", stage=0, microbatch=0, pipeline=0, chunk=0),
     "messages swapped": _swap_messages,
     "half the time": lambda output: _shift_end(_span(output, op="F", stage=3, microbatch=5, chunk=1), 0.5),
-    "peak counted in chunks": said("peak_in_flight", [[8.0] * 4] * 2),
+    "peak counted in chunks": with_figure("peak_in_flight", [[8.0] * 4] * 2),
     "hand-over before its F": shifted(-0.5, op="F", stage=3, microbatch=0, chunk=1, pipeline=0),
     "arrives": lambda output: _span(output, track="wan").update(arrives=0.0),
 }
 BROKEN_LOOP = {
-    "the other way round": changed({"to_stage": 2}, from_stage=3, to_stage=0, payload="activation"),
+    "the opposite direction": changed({"to_stage": 2}, from_stage=3, to_stage=0, payload="activation"),
     "wrap missing": lost(track="wan", from_stage=3, to_stage=0, microbatch=1),
     "wrap is a LAN hop": changed({"track": "lan"}, from_stage=3, to_stage=0, payload="activation"),
     "link of another pipeline": lambda output: _on_top(output),
@@ -131,9 +138,17 @@ def _shift_end(span: dict, by: float = -1) -> None:
 
 def _turn() -> dict:
     return {
-        "track": "lan", "pipeline": 0, "from_stage": 3, "to_stage": 3, "microbatch": 0, "chunk": 0,
-        "payload": "activation", "start": 9.0, "end": 9.0, "arrives": 9.0,
-    }  # fmt: skip
+        "track": "lan",
+        "pipeline": 0,
+        "from_stage": 3,
+        "to_stage": 3,
+        "microbatch": 0,
+        "chunk": 0,
+        "payload": "activation",
+        "start": 9.0,
+        "end": 9.0,
+        "arrives": 9.0,
+    }
 
 
 def _on_top(output: dict) -> None:

@@ -125,9 +125,12 @@ def test_jitter_moves_times_but_not_order() -> None:
 
 def test_drawn_times_have_the_variation_asked_for() -> None:
     document = {
-        "stages": 8, "microbatches": 200, "times": {"forward": 3, "backward": 6}, "policy": "gpipe",
+        "stages": 8,
+        "microbatches": 200,
+        "times": {"forward": 3, "backward": 6},
+        "policy": "gpipe",
         "jitter": 0.3,
-    }  # fmt: skip
+    }
     spans = [span for span in simulate(parse(Scenario, document)).spans() if span.op == "F"]
     lengths = np.array([span.end - span.start for span in spans])
     assert lengths.mean() == pytest.approx(3, rel=0.03)
@@ -157,9 +160,13 @@ def test_what_a_policy_makes_has_no_fault_and_reads_back(document: dict) -> None
 
 HEAD = "microbatches 2, chunks 1, traversal straight, sharing spatial, gate none"
 TWO = {
-    "stages": 2, "dc_of_stage": [0, 1], "microbatches": 2, "times": {"forward": 1, "backward": 2},
-    "wan": {"transfer": 1}, "policy": "varuna",
-}  # fmt: skip
+    "stages": 2,
+    "dc_of_stage": [0, 1],
+    "microbatches": 2,
+    "times": {"forward": 1, "backward": 2},
+    "wan": {"transfer": 1},
+    "policy": "varuna",
+}
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,6 @@ def _orders(option: dict[str, Any], job: TrainJob) -> dict[str, Any]:
     text = option.get("schedule")
     if text is None:
         return {}
-    places = parse_schedule(text).traversal
-    fits = len(places.places) <= job.model.layers and not places.wraps
+    traversal = parse_schedule(text).traversal
+    fits = len(traversal.positions) <= job.model.layers and not traversal.wraps
     return {"schedule": text} if fits else {}

@@ -17,22 +17,22 @@ PASS_OVERHEAD = 1_000
 class ScheduleBuilder:
     """Holds one tentative schedule in its timelines.
 
-    over : asked before each round of justification, which ends where it says so.
-    work : operations placed so far, over all passes; what an evaluation budget is counted in.
+    over : called before each pass of justification; a true result ends it.
+    work : operations placed so far, over all passes; evaluation budgets count it.
     """
 
     def __init__(self, problem: SchedulingProblem, over: Callable[[], object] = lambda: None) -> None:
         self.problem = problem
         self.over = over
-        self.plan = problem.plan
-        self.timelines: MachineTimelines = empty_timelines(self.plan)
+        self.arrays = problem.arrays
+        self.timelines: MachineTimelines = empty_timelines(self.arrays)
         self.work = 0
         self._ring: MachineTimelines | None = None
-        n, m = self.plan.pipelines, self.plan.microbatches
+        n, m = self.arrays.pipelines, self.arrays.microbatches
         self._rows = np.flatnonzero(problem.exists)
         nodes = (self._rows[:, None, None] * n + np.arange(n)[:, None]) * m + np.arange(m)
         self._nodes: Ints = nodes.ravel()
-        self._length = self.plan.duration[self._rows][:, None, None]
+        self._length = self.arrays.duration[self._rows][:, None, None]
 
     @property
     def operations(self) -> int:
@@ -47,47 +47,48 @@ class ScheduleBuilder:
         return schedule_of(self.problem, self.timelines.start)
 
     def insert(self, order: Ints, release: Ints, *, late: bool) -> int:
-        """Whole chains in `order` (``pipeline · M + microbatch``); returns the makespan."""
+        """Inserts whole chains in `order` (``pipeline · M + microbatch``); returns the makespan."""
         clear(self.timelines)
-        chains.insert_chains(self.plan, self.timelines, order, release, late)
+        chains.insert_chains(self.arrays, self.timelines, order, release, late)
         return self._settle()
 
     def insert_periodic(self, order: Ints, release: Ints, period: int, *, late: bool) -> int | None:
-        """A periodic schedule; None where it does not fit the period."""
+        """Builds a periodic schedule; returns None if it does not fit the period."""
         if self._ring is None:
-            self._ring = empty_timelines(self.plan, 1, ring.TURNS)
+            self._ring = empty_timelines(self.arrays, 1, ring.TURNS)
         clear(self._ring)
         clear(self.timelines)
         self._count()
-        if not ring.insert_periodic(self.plan, self._ring, self.timelines, order, release, period, late):
+        if not ring.insert_periodic(self.arrays, self._ring, self.timelines, order, release, period, late):
             return None
         return self._settle()
 
     def serve(self, release: Ints, turns: Ints | None = None, *, forwards_first: bool = False) -> int | None:
-        """First come, first served; None where operations wait for each other.
+        """First come, first served; None if operations wait for each other.
 
-        turns : the pipelines in the order in which they take links that they share, None: as they come.
+        turns : the pipelines in the order in which they take links that they share; None: in order of
+            arrival.
         forwards_first : F goes before a B that came little earlier.
         """
         clear(self.timelines)
         self._count()
-        queues = arrivals.queues_of(self.plan, release, turns, forwards_first=forwards_first)
-        served = arrivals.serve(self.plan, self.timelines.start, queues, self.operations)
-        return int(last_end(self.plan, self.timelines)) if served == self.operations else None
+        queues = arrivals.queues_of(self.arrays, release, turns, forwards_first=forwards_first)
+        served = arrivals.serve(self.arrays, self.timelines.start, queues, self.operations)
+        return int(last_end(self.arrays, self.timelines)) if served == self.operations else None
 
     def place(self, keys: Ints) -> int:
-        """Every operation into its earliest gap, in the order of `keys` (shaped as starts)."""
+        """Places every operation in its earliest gap, in the order of `keys` (shaped as starts)."""
         self.timelines.start[:] = keys
         return self._settle()
 
-    def justify(self, makespan: int, rounds: int) -> int:
-        """Right and left until that no longer helps or all is over, at most `rounds` times; the makespan."""
-        for _ in range(rounds):
+    def justify(self, makespan: int, passes: int) -> int:
+        """Justifies right and left until that gains nothing, at most `passes` times; returns the makespan."""
+        for _ in range(passes):
             if self.over():
                 break
             order = self._order(by_end=True)
             clear(self.timelines)
-            justify.place_late(self.plan, self.timelines, order, makespan)
+            justify.place_late(self.arrays, self.timelines, order, makespan)
             self._count()
             before, makespan = makespan, self._place_early()
             if makespan >= before:
@@ -98,12 +99,12 @@ class ScheduleBuilder:
         """Moves F, R and activations of `start` as late as the B's allow: less is held, no time lost."""
         self.timelines.start[:] = start
         order = self._order(by_end=True)
-        row = order // (self.plan.pipelines * self.plan.microbatches)
-        places, edges = self.plan.places, self.plan.places - 1
-        moves = (row < 2 * places) | ((row >= 4 * places) & (row < 4 * places + edges))
+        row = order // (self.arrays.pipelines * self.arrays.microbatches)
+        positions, edges = self.arrays.positions, self.arrays.positions - 1
+        moves = (row < 2 * positions) | ((row >= 4 * positions) & (row < 4 * positions + edges))
         clear(self.timelines)
-        justify.place_at(self.plan, self.timelines, order[~moves], start)
-        justify.place_late(self.plan, self.timelines, order[moves], makespan)
+        justify.place_at(self.arrays, self.timelines, order[~moves], start)
+        justify.place_late(self.arrays, self.timelines, order[moves], makespan)
         self._count()
 
     def in_order(self, keys: Ints) -> None:
@@ -111,14 +112,14 @@ class ScheduleBuilder:
         missing = bool(np.any(keys[self._rows] == UNPLACED))
         self.timelines.start[:] = keys
         self.timelines.start.sort(axis=2)
-        # An R that is not there yet must find its place within the limits.
-        justify.lift(self.plan, self.timelines, missing)
+        # An R that is missing must be placed within the limits.
+        justify.lift(self.arrays, self.timelines, missing)
         self._count()
 
     def _settle(self) -> int:
-        """Starts in microbatch order, then causes first, then each in its earliest gap."""
+        """Sorts the starts in microbatch order, then causes first, and places each in its earliest gap."""
         self.timelines.start.sort(axis=2)
-        justify.lift(self.plan, self.timelines, True)
+        justify.lift(self.arrays, self.timelines, True)
         self._count()
         return self._place_early()
 
@@ -126,10 +127,10 @@ class ScheduleBuilder:
         order = self._order(by_end=False)
         clear(self.timelines)
         self._count()
-        return int(justify.place_early(self.plan, self.timelines, order))
+        return int(justify.place_early(self.arrays, self.timelines, order))
 
     def _order(self, *, by_end: bool) -> Ints:
-        """Nodes by start, or backward by end. A W that takes no time comes before what starts with it."""
+        """Nodes by start, or in reverse by end. A W of no duration comes before ops that start with it."""
         start = self.timelines.start[self._rows]
         keys = 2 * (start + self._length) + (self._length == 0) if by_end else 2 * start + (self._length > 0)
         order = self._nodes[np.argsort(keys.ravel(), kind="stable")]

@@ -1,8 +1,8 @@
-"""Orders on all machines and when everything runs in them, compiled: heads, tails, and what a move changes.
+"""The disjunctive graph of a problem, compiled: orders of all machines, heads and tails, and moves.
 
-Nodes stand in a topological order. A move turns a few neighbours on one machine; the order is repaired in the
-window between them (as Pearce and Kelly, 2006, do for an arc), and only nodes whose head or tail changes are
-visited again.
+Nodes are kept in a topological order. A move reorders a few adjacent nodes of one machine. The topological
+order is repaired in the window between them (as Pearce and Kelly, 2006, do for an arc). Only nodes whose head
+or tail changes are visited again.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.schedule.compiled import compiled
-from engine.schedule.searching.problem import NONE, Ints, Plan
+from engine.schedule.searching.problem import NONE, Ints, ProblemArrays
 from engine.schedule.searching.timelines import UNPLACED
 
 TABU_SLOTS = 1 << 14
@@ -21,40 +21,38 @@ Bytes = NDArray[np.uint8]
 
 
 class DisjunctiveGraph(NamedTuple):
-    """Orders on all machines, and when everything runs in them. Nodes are (row, pipeline, microbatch)."""
+    """Orders on all machines, and the times that they imply. Nodes are (row, pipeline, microbatch)."""
 
-    before: Ints  # (nodes, 2), nodes that must have ended, −1: none
+    before: Ints  # (nodes, 2), predecessors, −1: none
     before_lag: Ints
     after: Ints  # (nodes, 2)
     after_lag: Ints
-    length: Ints  # (nodes,), 0 where the node is no operation
-    machine: Ints  # (nodes,), −1 where the node is no operation
+    length: Ints  # (nodes,), 0 if the node is no operation
+    machine: Ints  # (nodes,), −1 if the node is no operation
     order: Ints  # (machines, longest), nodes in order, −1 after the last
     used: Ints  # (machines,)
-    at: Ints  # (nodes,), place in its machine's order
+    at: Ints  # (nodes,), index in its machine's order
     head: Ints  # (nodes,), earliest start
-    tail: Ints  # (nodes,), longest way from its end to the end of all
+    tail: Ints  # (nodes,), longest path from its end to the end of the schedule
     topological: Ints  # (operations,), causes first
-    position: Ints  # (nodes,), place in `topological`
-    dirty: Bytes  # (operations,), places in it whose head or tail is to be found again; all 0 between moves
-    degree: Ints  # (nodes,), free for any use within a step
+    topological_at: Ints  # (nodes,), index in `topological`
+    dirty: Bytes  # (operations,), indexes in it whose head or tail must be updated; all 0 between moves
+    degree: Ints  # (nodes,), scratch within a step
     path: Ints  # (operations,), a longest path, last node first
     best: Ints  # (nodes,), heads of the best orders so far
-    tabu: Ints  # (TABU_SLOTS,), until which step a pair of nodes must not be turned
-    moves: (
-        Ints  # (MOST_MOVES, 3), node, neighbour it goes to, whether after it; then its estimate in `values`
-    )
+    tabu: Ints  # (TABU_SLOTS,), the step until which a pair of nodes must not be turned
+    moves: Ints  # (MOST_MOVES, 3), node, goal, whether it goes after the goal; estimates are in `values`
     values: Ints  # (MOST_MOVES,)
     random: NDArray[np.uint64]  # (1,)
     step: Ints  # (1,)
-    visited: Ints  # (1,), nodes looked at so far: what the work is counted in
+    visited: Ints  # (1,), nodes visited so far, the measure of work
 
 
-def graph_of(plan: Plan, seed: int) -> DisjunctiveGraph:
+def graph_of(arrays: ProblemArrays, seed: int) -> DisjunctiveGraph:
     """The graph of a problem, its machines still without orders."""
-    rows, n, m = len(plan.duration), plan.pipelines, plan.microbatches
+    rows, n, m = len(arrays.duration), arrays.pipelines, arrays.microbatches
     nodes = rows * n * m
-    exists = np.repeat((plan.machine >= 0).ravel(), m)
+    exists = np.repeat((arrays.machine >= 0).ravel(), m)
     offset = np.arange(n * m)
 
     def spread(of_row: Ints) -> Ints:
@@ -68,19 +66,19 @@ def graph_of(plan: Plan, seed: int) -> DisjunctiveGraph:
 
     operations = int(exists.sum())
     return DisjunctiveGraph(
-        before=spread(plan.before),
-        before_lag=every(plan.before_lag),
-        after=spread(plan.after),
-        after_lag=every(plan.after_lag),
-        length=np.where(exists, every(plan.duration), 0),
-        machine=np.repeat(plan.machine.ravel(), m),
-        order=np.full((plan.machines, plan.longest), NONE, dtype=np.int64),
-        used=np.zeros(plan.machines, dtype=np.int64),
+        before=spread(arrays.before),
+        before_lag=every(arrays.before_lag),
+        after=spread(arrays.after),
+        after_lag=every(arrays.after_lag),
+        length=np.where(exists, every(arrays.duration), 0),
+        machine=np.repeat(arrays.machine.ravel(), m),
+        order=np.full((arrays.machines, arrays.longest), NONE, dtype=np.int64),
+        used=np.zeros(arrays.machines, dtype=np.int64),
         at=np.full(nodes, NONE, dtype=np.int64),
         head=np.zeros(nodes, dtype=np.int64),
         tail=np.zeros(nodes, dtype=np.int64),
         topological=np.zeros(operations, dtype=np.int64),
-        position=np.full(nodes, NONE, dtype=np.int64),
+        topological_at=np.full(nodes, NONE, dtype=np.int64),
         dirty=np.zeros(operations, dtype=np.uint8),
         degree=np.zeros(nodes, dtype=np.int64),
         path=np.zeros(operations, dtype=np.int64),
@@ -96,7 +94,7 @@ def graph_of(plan: Plan, seed: int) -> DisjunctiveGraph:
 
 def take_orders(graph: DisjunctiveGraph, start: Ints) -> None:
     """Sets the orders to those of `start`, shape (rows, pipelines, microbatches)."""
-    # A W that takes no time comes before what starts with it.
+    # A W of no duration comes before operations that start with it.
     times = 2 * start.ravel() + (graph.length > 0)
     nodes = np.flatnonzero(graph.machine >= 0)
     nodes = nodes[np.lexsort((times[nodes], graph.machine[nodes]))]
@@ -110,20 +108,21 @@ def take_orders(graph: DisjunctiveGraph, start: Ints) -> None:
 
 @compiled
 def left_of(graph, node):
-    """The node before it on its machine, −1 where it is the first."""
+    """The previous node on its machine, −1 if it is the first."""
     at = graph.at[node]
     return graph.order[graph.machine[node], at - 1] if at > 0 else -1
 
 
 @compiled
 def right_of(graph, node):
+    """The next node on its machine, −1 if it is the last."""
     machine, at = graph.machine[node], graph.at[node] + 1
     return graph.order[machine, at] if at < graph.used[machine] else -1
 
 
 @compiled
 def inputs(graph, node):
-    """When all that `node` needs from other machines is there."""
+    """When all inputs of `node` from other machines have arrived."""
     time = 0
     for i in range(2):
         other = graph.before[node, i]
@@ -134,18 +133,18 @@ def inputs(graph, node):
 
 @compiled
 def outputs(graph, node):
-    """Longest way from its end to the end of all, over other machines."""
-    way = 0
+    """Longest path from the end of `node` to the end of the schedule, over other machines."""
+    tail = 0
     for i in range(2):
         other = graph.after[node, i]
         if other >= 0:
-            way = max(way, graph.after_lag[node, i] + graph.length[other] + graph.tail[other])
-    return way
+            tail = max(tail, graph.after_lag[node, i] + graph.length[other] + graph.tail[other])
+    return tail
 
 
 @compiled
 def _sort(graph):
-    """Puts the nodes into `topological`; returns how many: where some are missing, they wait in a circle."""
+    """Writes the nodes to `topological`; returns their number, smaller if the orders contain a cycle."""
     count = 0
     for node in range(len(graph.machine)):
         if graph.machine[node] < 0:
@@ -175,7 +174,7 @@ def _sort(graph):
 
 @compiled
 def time_all(graph):
-    """Finds heads and tails; returns the makespan, −1 where nodes wait in a circle."""
+    """Computes heads and tails; returns the makespan, −1 if the orders contain a cycle."""
     total = len(graph.topological)
     graph.visited[0] += total
     if _sort(graph) < total:
@@ -183,7 +182,7 @@ def time_all(graph):
     makespan = 0
     for i in range(total):
         node = graph.topological[i]
-        graph.position[node] = i
+        graph.topological_at[node] = i
         left = left_of(graph, node)
         time = inputs(graph, node)
         if left >= 0:
@@ -193,16 +192,16 @@ def time_all(graph):
     for i in range(total - 1, -1, -1):
         node = graph.topological[i]
         right = right_of(graph, node)
-        way = outputs(graph, node)
+        tail = outputs(graph, node)
         if right >= 0:
-            way = max(way, graph.length[right] + graph.tail[right])
-        graph.tail[node] = way
+            tail = max(tail, graph.length[right] + graph.tail[right])
+        graph.tail[node] = tail
     return makespan
 
 
 @compiled
 def makespan_of(graph):
-    """The last end of all."""
+    """The last end of all operations."""
     makespan = 0
     for machine in range(len(graph.used)):
         if graph.used[machine] > 0:
@@ -213,15 +212,15 @@ def makespan_of(graph):
 
 @compiled
 def _turn(graph, node, goal, after):
-    """Puts `node` next to `goal` in its machine's order."""
+    """Moves `node` next to `goal` in its machine's order."""
     machine = graph.machine[node]
     order = graph.order[machine]
     at, to = graph.at[node], graph.at[goal]
-    way = 1 if after else -1
+    step = 1 if after else -1
     while at != to:
-        order[at] = order[at + way]
+        order[at] = order[at + step]
         graph.at[order[at]] = at
-        at += way
+        at += step
     order[to] = node
     graph.at[node] = to
 
@@ -233,9 +232,9 @@ def _is_marked(graph, node, stamp):
 
 @compiled
 def _leads_on(graph, node, after, stamp):
-    """Whether a marked node leads to this one (`after`), or this one to a marked one."""
-    beside = left_of(graph, node) if after else right_of(graph, node)
-    if _is_marked(graph, beside, stamp):
+    """Whether a marked node precedes this one (`after`), or this one precedes a marked one."""
+    adjacent = left_of(graph, node) if after else right_of(graph, node)
+    if _is_marked(graph, adjacent, stamp):
         return True
     for i in range(2):
         other = graph.before[node, i] if after else graph.after[node, i]
@@ -246,17 +245,18 @@ def _leads_on(graph, node, after, stamp):
 
 @compiled
 def _reorder(graph, node, goal, after):
-    """Moves `node`, and what goes with it, past `goal` in `topological`; False where they wait in a circle.
+    """Moves `node`, and its successors in the window, past `goal` in `topological`; False if that makes a
+    cycle.
 
-    What goes with it are, in the window between the two, all that it leads to (or that lead to it).
+    The window lies between the two nodes. With `after` false, the predecessors move instead.
     """
     stamp = -1 - graph.step[0]
-    way = 1 if after else -1
-    begin, end = graph.position[node], graph.position[goal]
+    step = 1 if after else -1
+    begin, end = graph.topological_at[node], graph.topological_at[goal]
     graph.degree[node] = stamp
     count = 0
     i = begin
-    while i != end + way:
+    while i != end + step:
         other = graph.topological[i]
         if other == node or _leads_on(graph, other, after, stamp):
             if other == goal:
@@ -264,47 +264,47 @@ def _reorder(graph, node, goal, after):
             graph.degree[other] = stamp
             graph.path[count] = other
             count += 1
-        i += way
+        i += step
     free, i = begin, begin
-    while i != end + way:
+    while i != end + step:
         other = graph.topological[i]
         if graph.degree[other] != stamp:
             graph.topological[free] = other
-            graph.position[other] = free
-            free += way
-        i += way
+            graph.topological_at[other] = free
+            free += step
+        i += step
     for j in range(count):
         graph.topological[free] = graph.path[j]
-        graph.position[graph.path[j]] = free
-        free += way
+        graph.topological_at[graph.path[j]] = free
+        free += step
     graph.visited[0] += abs(end - begin)
     return True
 
 
 @compiled
 def _touch(graph, node):
-    """Notes that a node must be looked at again; returns 1 where that was not known."""
-    place = graph.position[node]
-    if graph.dirty[place]:
+    """Marks a node to be visited again; returns 1 if it was not marked."""
+    index = graph.topological_at[node]
+    if graph.dirty[index]:
         return 0
-    graph.dirty[place] = 1
+    graph.dirty[index] = 1
     return 1
 
 
 @compiled
 def _update_heads(graph, machine, first, last):
-    """Heads from the nodes of a machine's turns `first` to `last` on."""
-    waiting, place = 0, len(graph.topological)
+    """Updates heads from the machine's operations `first` to `last` onwards."""
+    waiting, index = 0, len(graph.topological)
     for i in range(first, min(last + 2, graph.used[machine])):
         node = graph.order[machine, i]
         waiting += _touch(graph, node)
-        place = min(place, graph.position[node])
+        index = min(index, graph.topological_at[node])
     while waiting > 0:
-        if graph.dirty[place]:
-            graph.dirty[place] = 0
+        if graph.dirty[index]:
+            graph.dirty[index] = 0
             waiting -= 1
             graph.visited[0] += 1
-            node = graph.topological[place]
+            node = graph.topological[index]
             left, right = left_of(graph, node), right_of(graph, node)
             time = inputs(graph, node)
             if left >= 0:
@@ -315,41 +315,41 @@ def _update_heads(graph, machine, first, last):
                     other = right if j == 2 else graph.after[node, j]
                     if other >= 0:
                         waiting += _touch(graph, other)
-        place += 1
+        index += 1
 
 
 @compiled
 def _update_tails(graph, machine, first, last):
-    """Tails from the nodes of a machine's turns `first` to `last` back."""
-    waiting, place = 0, -1
+    """Updates tails from the machine's operations `first` to `last` backwards."""
+    waiting, index = 0, -1
     for i in range(max(0, first - 1), last + 1):
         node = graph.order[machine, i]
         waiting += _touch(graph, node)
-        place = max(place, graph.position[node])
+        index = max(index, graph.topological_at[node])
     while waiting > 0:
-        if graph.dirty[place]:
-            graph.dirty[place] = 0
+        if graph.dirty[index]:
+            graph.dirty[index] = 0
             waiting -= 1
             graph.visited[0] += 1
-            node = graph.topological[place]
+            node = graph.topological[index]
             left, right = left_of(graph, node), right_of(graph, node)
-            way = outputs(graph, node)
+            tail = outputs(graph, node)
             if right >= 0:
-                way = max(way, graph.length[right] + graph.tail[right])
-            if way != graph.tail[node]:
-                graph.tail[node] = way
+                tail = max(tail, graph.length[right] + graph.tail[right])
+            if tail != graph.tail[node]:
+                graph.tail[node] = tail
                 for j in range(3):
                     other = left if j == 2 else graph.before[node, j]
                     if other >= 0:
                         waiting += _touch(graph, other)
-        place -= 1
+        index -= 1
 
 
 @compiled
 def move(graph, node, goal, after):
-    """Moves `node` next to `goal` on its machine; returns whether it did: not where nodes wait in a circle.
+    """Moves `node` next to `goal` on its machine; returns False, and moves nothing, if that makes a cycle.
 
-    Heads and tails must have been found; they are right again afterwards.
+    Heads and tails must be up to date before, and are afterwards.
     """
     machine, at, to = graph.machine[node], graph.at[node], graph.at[goal]
     back = graph.order[machine, at + (1 if after else -1)]

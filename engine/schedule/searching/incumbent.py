@@ -1,4 +1,4 @@
-"""The best schedule that a search has so far, and when the search is over."""
+"""The best schedule of a search so far, and the conditions that end the search."""
 
 from dataclasses import dataclass, field
 from math import inf
@@ -15,7 +15,7 @@ SAME = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Seed:
-    """A policy's schedule to search from."""
+    """A policy's schedule as a start of the search."""
 
     schedule: Schedule
     timing: Timing
@@ -24,7 +24,7 @@ class Seed:
 
 @dataclass(slots=True, kw_only=True)
 class Incumbent:
-    """What counts is the makespan that `time_ops` gives; nothing is kept that it has not timed."""
+    """The best schedule by its makespan as `time_ops` gives it; it holds only schedules timed so."""
 
     scenario: Scenario
     search: Search
@@ -34,7 +34,7 @@ class Incumbent:
     seeds: dict[tuple[Frame, bool], Seed] = field(default_factory=dict)
 
     def offer(self, schedule: Schedule, chosen: Chosen) -> float:
-        """Times `schedule` and keeps it where it is better; returns its makespan, infinite past a limit."""
+        """Times `schedule` and stores it if it is better; returns its makespan, infinite past a limit."""
         if not limits_hold(self.scenario, schedule):
             return inf
         makespan = time_ops(self.scenario, schedule).makespan
@@ -42,7 +42,7 @@ class Incumbent:
         return makespan
 
     def offer_seed(self, schedule: Schedule, chosen: Chosen) -> None:
-        """The same; and the best in its frame, whole or split, is kept to search from."""
+        """Offers `schedule`, and stores it as a seed if it is the best in its frame, whole or split."""
         if not limits_hold(self.scenario, schedule):
             return
         timing = time_ops(self.scenario, schedule)
@@ -68,7 +68,7 @@ class Incumbent:
 
     @property
     def proven(self) -> bool:
-        """Whether nothing can be better."""
+        """Whether no schedule can be better."""
         return self.makespan <= self.search.bound * (1 + SAME)
 
     def over(self) -> StoppedBy | None:

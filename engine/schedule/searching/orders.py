@@ -38,17 +38,17 @@ def schedule_of(problem: SchedulingProblem, start: Ints) -> Schedule:
 def _gpu_orders(problem: SchedulingProblem, start: Ints, k: int) -> Codes:
     """Op codes of one pipeline, shape (stages, longest)."""
     m = np.arange(problem.scenario.microbatches)
-    last = problem.rows.places - 1
+    last = problem.rows.positions - 1
     when: list[list[Ints]] = [[] for _ in range(problem.scenario.stages)]
     codes: list[list[Ints]] = [[] for _ in range(problem.scenario.stages)]
-    for row in np.flatnonzero(problem.exists[: problem.rows.crossing]).tolist():
-        kind, v = divmod(row, problem.rows.places)
-        stage, chunk = problem.traversal.places[v]
+    for row in np.flatnonzero(problem.exists[: problem.rows.transfer]).tolist():
+        kind, v = divmod(row, problem.rows.positions)
+        stage, chunk = problem.traversal.positions[v]
         code = (chunk * len(m) + m) * 4
         kinds = (OpKind.F, OpKind.B) if row == problem.rows.backward + last else (OpKind(kind),)
         for part in kinds:
-            # A W that takes no time comes before what starts with it.
-            when[stage].append(2 * start[row, k] + (problem.plan.duration[row] > 0))
+            # A W of no duration comes before operations that start with it.
+            when[stage].append(2 * start[row, k] + (problem.arrays.duration[row] > 0))
             codes[stage].append(code + part)
     longest = max(sum(map(len, parts)) for parts in codes)
     table = np.full((problem.scenario.stages, longest), NO_OP, dtype=np.int32)
@@ -59,9 +59,9 @@ def _gpu_orders(problem: SchedulingProblem, start: Ints, k: int) -> Codes:
 
 
 def _link_orders(problem: SchedulingProblem, start: Ints) -> dict[tuple[int, int], Codes]:
-    """Order on every link that is shared, and on every other where a list may say it.
+    """Order on every shared link, and on every other link that a Schedule may list.
 
-    Under temporal sharing a listed link is a shared one, so there the others send in the order of their ops.
+    Under temporal sharing every listed link is shared, so the others send in the order of their ops.
     """
     traversal, n = problem.traversal, problem.scenario.pipelines
     of = np.arange(n) % problem.pipelines
@@ -72,9 +72,9 @@ def _link_orders(problem: SchedulingProblem, start: Ints) -> dict[tuple[int, int
         hop, direction = int(traversal.hop_of[edge]), int(traversal.direction_of[edge])
         if not problem.shared[hop] and problem.frame.sharing == "temporal":
             continue
-        for payload, way in enumerate((direction, 1 - direction)):
-            link = (hop, hop + 1) if way == 0 else (hop + 1, hop)
-            sent = (np.arange(n)[:, None] * traversal.chunks + traversal.places[edge + payload][1]) * len(
+        for payload, towards in enumerate((direction, 1 - direction)):
+            link = (hop, hop + 1) if towards == 0 else (hop + 1, hop)
+            sent = (np.arange(n)[:, None] * traversal.chunks + traversal.positions[edge + payload][1]) * len(
                 m
             ) + m
             when.setdefault(link, []).append(_sent(problem, start, edge, payload)[of].ravel())
@@ -86,13 +86,13 @@ def _link_orders(problem: SchedulingProblem, start: Ints) -> dict[tuple[int, int
 
 
 def _sent(problem: SchedulingProblem, start: Ints, edge: int, payload: int) -> Ints:
-    """When crossings of an edge begin, shape (pipelines, microbatches); at once where they take no time."""
+    """When transfers over an edge begin, shape (pipelines, microbatches); at once if they take no time."""
     rows = problem.rows
-    row = rows.crossing + payload * (rows.places - 1) + edge
+    row = rows.transfer + payload * (rows.positions - 1) + edge
     if problem.exists[row]:
         return start[row]
-    made = rows.backward + edge + 1 if payload else edge
-    return start[made] + problem.plan.duration[made]
+    producer = rows.backward + edge + 1 if payload else edge
+    return start[producer] + problem.arrays.duration[producer]
 
 
 def keys_of(problem: SchedulingProblem, schedule: Schedule, timing: Timing) -> Ints:
@@ -100,25 +100,27 @@ def keys_of(problem: SchedulingProblem, schedule: Schedule, timing: Timing) -> I
 
     An R that the schedule leaves out is UNPLACED.
     """
-    plan, rows = problem.plan, problem.rows
-    start = np.full((len(plan.duration), plan.pipelines, plan.microbatches), UNPLACED, dtype=np.int64)
+    arrays, rows = problem.arrays, problem.rows
+    start = np.full((len(arrays.duration), arrays.pipelines, arrays.microbatches), UNPLACED, dtype=np.int64)
     k, s, i = np.nonzero(schedule.ops[: problem.pipelines] != NO_OP)
     code = schedule.ops[k, s, i]
     chunk, m = np.divmod(code >> 2, schedule.microbatches)
-    start[(code & 3) * rows.places + schedule.traversal.place_of[s, chunk], k, m] = problem.ticks(
+    start[(code & 3) * rows.positions + schedule.traversal.position_of[s, chunk], k, m] = problem.ticks(
         timing.op_start[k, s, i]
     )
-    # F and B of the last place are one operation.
-    both = rows.backward + rows.places - 1
-    start[both] = np.maximum(0, start[both] - problem.ticks(problem.row_times[rows.places - 1 : rows.places]))
+    # F and B of the last position are one operation.
+    both = rows.backward + rows.positions - 1
+    start[both] = np.maximum(
+        0, start[both] - problem.ticks(problem.row_times[rows.positions - 1 : rows.positions])
+    )
     sent = timing.transfer_start[:, :, : problem.pipelines].reshape(-1, *start.shape[1:])
-    crosses = problem.exists[rows.crossing :]
-    start[rows.crossing :][crosses] = problem.ticks(sent[crosses])
+    crosses = problem.exists[rows.transfer :]
+    start[rows.transfer :][crosses] = problem.ticks(sent[crosses])
     return start
 
 
 def limits_hold(scenario: Scenario, schedule: Schedule) -> bool:
-    """Whether every GPU keeps within both limits, counted in chunks, and runs R where it must."""
+    """Whether every GPU keeps both limits, counted in chunks, and runs R wherever it must."""
     release = OpKind.W if schedule.has(OpKind.W) else OpKind.B
     most = (scenario.memory_limit or scenario.microbatches) * schedule.chunks
     most_full = (scenario.full_limit or scenario.microbatches) * schedule.chunks

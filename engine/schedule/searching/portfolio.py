@@ -12,10 +12,11 @@ from engine.schedule.scenario import Contention, RecomputeRule, Scenario
 from engine.schedule.search import Built, Chosen, Frame, Policy, Search
 from engine.schedule.searching.incumbent import Incumbent
 
-# They search themselves.
+# These search themselves.
 NOT_TRIED = ("auto", "optimal")
-# Policies that search take a second a variant beyond this many microbatches on stages: there they get few.
-MOST_PLACES_FOR_VARIANTS = 4_000
+# In larger cells (pipelines × stages × microbatches) policies that search take a second per variant, so
+# few of these are tried.
+MOST_CELLS_FOR_VARIANTS = 4_000
 
 
 def policies(scenario: Scenario) -> Iterator[tuple[Scenario, Policy]]:
@@ -23,14 +24,14 @@ def policies(scenario: Scenario) -> Iterator[tuple[Scenario, Policy]]:
     for name, module in MODULES.items():
         if name in NOT_TRIED:
             continue
-        asked = scenario.model_copy(update={"policy": name})
+        variant = scenario.model_copy(update={"policy": name})
         policy: Policy = importlib.import_module(f"engine.schedule.{module}").policy
         try:
-            frames = policy.frames(asked)
+            frames = policy.frames(variant)
         except InputError:
             continue
         if any(fits(scenario, frame) for frame in frames):
-            yield asked, policy
+            yield variant, policy
 
 
 def fits(scenario: Scenario, frame: Frame) -> bool:
@@ -43,7 +44,7 @@ def fits(scenario: Scenario, frame: Frame) -> bool:
 
 
 def variants(scenario: Scenario, own: Chosen, *, small: bool) -> Iterator[dict[str, Any]]:
-    """Rules other than a policy's `own`, in ways that the scenario leaves open and the policy looks at."""
+    """Rules that the scenario leaves open and the policy uses, other than its `own`."""
     shares = scenario.pipelines > 1 and bool(scenario.hop_is_wan.any())
     sharing = ("temporal", "spatial") if shares and not scenario.sharing else (own.sharing,)
     rules: tuple[RecomputeRule | None, ...] = (own.recompute_rule,)
@@ -63,9 +64,9 @@ def _rules(chosen: Chosen) -> tuple[Any, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class Portfolio:
-    """The policies tried on one scenario, and the variants of them that wait.
+    """The policies tried on one scenario, and their variants not tried yet.
 
-    reason : why the last one that could not hold the limits could not.
+    reason : why the last infeasible policy could not hold the limits.
     """
 
     best: Incumbent
@@ -73,29 +74,29 @@ class Portfolio:
     reason: str | None = None
 
     def try_own(self) -> None:
-        """Offers what every policy makes of the scenario by its own rules."""
+        """Offers the schedule of every policy by its own rules."""
         scenario = self.best.scenario
-        small = scenario.pipelines * scenario.stages * scenario.microbatches <= MOST_PLACES_FOR_VARIANTS
-        for asked, policy in policies(scenario):
-            built = _try(self.best, asked, policy)
+        small = scenario.pipelines * scenario.stages * scenario.microbatches <= MOST_CELLS_FOR_VARIANTS
+        for variant, policy in policies(scenario):
+            built = _try(self.best, variant, policy)
             if isinstance(built, Built):
                 rules = variants(scenario, built.chosen, small=small or built.chosen.contention is not None)
-                self.waiting += [(asked, policy, each) for each in rules]
+                self.waiting += [(variant, policy, each) for each in rules]
             elif isinstance(built, Infeasible):
                 self.reason = built.reason
 
     def try_variants(self) -> None:
-        """Offers what they make of it by other rules."""
-        for asked, policy, rules in self.waiting:
-            _try(self.best, asked.model_copy(update=rules), policy)
+        """Offers the schedules of the variants."""
+        for variant, policy, rules in self.waiting:
+            _try(self.best, variant.model_copy(update=rules), policy)
         self.waiting.clear()
 
 
-def _try(best: Incumbent, asked: Scenario, policy: Policy) -> Built | Infeasible | None:
-    """Lets one policy build, unless the search is over and there is something to return."""
+def _try(best: Incumbent, variant: Scenario, policy: Policy) -> Built | Infeasible | None:
+    """Lets one policy build, unless the search is over and has a schedule."""
     if best.schedule is not None and best.over():
         return None
-    built = policy.build(asked, _part_of(best.search))
+    built = policy.build(variant, _part_of(best.search))
     if isinstance(built, Built) and fits(best.scenario, _frame(built)):
         best.offer_seed(built.schedule, replace(built.chosen, idea=_idea(built)))
     return built

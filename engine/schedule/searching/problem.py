@@ -1,15 +1,16 @@
 """A scenario in one frame as a job-shop problem: operations, machines that they share, and precedence.
 
-Machines are GPUs, and links whose transfers take time. An operation is a node (row, pipeline, microbatch); a
-row is one op of one place (`Rows`) or one crossing. Four facts keep the problem small and lose nothing:
+Machines are GPUs, and links whose transfers take time. An operation is a node (row, pipeline, microbatch). A
+row is an op at one position or a transfer over one edge (`Rows`). Four facts keep the problem small at no
+loss:
 
-- Microbatches of one pipeline are alike, so each row runs in microbatch order. Limits become precedence then:
-  with at most h microbatches held at a place, F(m) follows what releases m − h there.
-- F at the last place serves only its own B: the two are one operation, and no R is needed between.
-- Pipelines with links of their own never meet: one of them is scheduled, the others do the same.
-- Times are whole ticks of a unit that all durations share; where there is none, of a very fine one.
+- Microbatches of one pipeline are alike, so each row runs in microbatch order. Limits then become precedence:
+  with at most h microbatches held at a position, F(m) follows the op that releases m − h there.
+- F at the last position serves only its own B: the two are one operation, and no R is needed between.
+- Pipelines with links of their own do not interact: one of them is scheduled, the others do the same.
+- Times are whole ticks of a unit that all durations share, or else of a very fine one.
 
-With several chunks on a stage, `memory_limit` is dealt out to its places, more to those that hold longer.
+With several chunks on a stage, `memory_limit` is divided among its positions, more to those that hold longer.
 """
 
 from dataclasses import dataclass
@@ -23,54 +24,52 @@ from engine.schedule.scenario import Scenario
 from engine.schedule.search import Frame
 from engine.schedule.timing import durations
 from engine.schedule.traversal import WITHIN_STAGE, Traversal
+from engine.schedule.units import common_unit
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 NONE = -1
-FINEST_UNIT = 120  # parts of one time unit that are tried as a common tick
-MOST_UNITS = 1e12
-WHOLE = 1e-9
-# Where durations share no unit, the longest one counts this many ticks.
+# If durations share no unit, the longest one counts this many ticks.
 FINE_TICKS = 1e8
 
 
 class Rows(NamedTuple):
-    """Numbers of the rows: place v has F at v, R, B and W behind; edge v its two crossings."""
+    """Numbers of the rows: position v has F at v, then R, B and W; edge v has two transfers."""
 
-    places: int
+    positions: int
 
     @property
     def recompute(self) -> int:
-        return self.places
+        return self.positions
 
     @property
     def backward(self) -> int:
-        return 2 * self.places
+        return 2 * self.positions
 
     @property
     def weight(self) -> int:
-        return 3 * self.places
+        return 3 * self.positions
 
     @property
-    def crossing(self) -> int:
-        return 4 * self.places
+    def transfer(self) -> int:
+        return 4 * self.positions
 
     @property
     def total(self) -> int:
-        return 6 * self.places - 2
+        return 6 * self.positions - 2
 
 
-class Plan(NamedTuple):
+class ProblemArrays(NamedTuple):
     """The problem as arrays for the kernels. A row that does not exist has machine −1."""
 
     pipelines: int
     microbatches: int
-    places: int
+    positions: int
     machines: int
     longest: int  # most operations on one machine
     duration: Ints  # (rows,) ticks
     machine: Ints  # (rows, pipelines)
-    before: Ints  # (rows, 2), rows of the same microbatch that must have ended, −1: none
+    before: Ints  # (rows, 2), predecessors of the same microbatch, −1: none
     before_lag: Ints  # (rows, 2), ticks from their end
     after: Ints  # (rows, 2), the inverse of `before`
     after_lag: Ints
@@ -78,10 +77,10 @@ class Plan(NamedTuple):
     behind: Ints  # (rows,)
     opens: Ints  # (rows, 2), the inverse of `gate`: rows of microbatch m + behind that wait for it
     opens_behind: Ints
-    stage: Ints  # (rows,), −1 for crossings
+    stage: Ints  # (rows,), −1 for transfers
     takes: Ints  # (rows,), chunks that the stage holds from the start of this op
     frees: Ints  # (rows,), chunks that the stage no longer holds from the end of this op
-    full_takes: Ints  # the same of full activations
+    full_takes: Ints  # the same for full activations
     full_frees: Ints
     room: Ints  # (stages,), most chunks held
     full_room: Ints  # (stages,)
@@ -107,26 +106,26 @@ class SchedulingProblem:
 
     @cached_property
     def pipelines(self) -> int:
-        """Pipelines that must be scheduled: 1 where they do not meet."""
+        """Pipelines that must be scheduled: 1 if they share no link."""
         hops = self.traversal.hop_of
         meet = np.any(
-            self.shared[hops[hops != WITHIN_STAGE]] & (self._crossing_time()[hops != WITHIN_STAGE] > 0)
+            self.shared[hops[hops != WITHIN_STAGE]] & (self._transfer_time()[hops != WITHIN_STAGE] > 0)
         )
         return self.scenario.pipelines if meet else 1
 
-    def _crossing_time(self) -> Floats:
+    def _transfer_time(self) -> Floats:
         """Duration of a transfer over each edge, shape (L − 1,); 0 within a stage."""
         hops = self.traversal.hop_of
         times = self.scenario.hop_times("temporal" if self.shared.any() else "spatial")
         return np.where(hops == WITHIN_STAGE, 0.0, times[hops])
 
-    def _crossing_lag(self) -> Floats:
+    def _transfer_lag(self) -> Floats:
         hops = self.traversal.hop_of
         return np.where(hops == WITHIN_STAGE, 0.0, self.scenario.hop_latency[hops])
 
     @cached_property
     def rows(self) -> Rows:
-        return Rows(len(self.traversal.places))
+        return Rows(len(self.traversal.positions))
 
     @cached_property
     def row_times(self) -> Floats:
@@ -134,13 +133,14 @@ class SchedulingProblem:
         stage = self.traversal.stage_of
         per_op = durations(self.scenario, self.traversal.chunks, split=self.split)[:, stage]
         per_op[2, -1] += per_op[0, -1]
-        crossing = self._crossing_time()
-        return np.concatenate([per_op.ravel(), crossing, crossing])
+        transfer = self._transfer_time()
+        return np.concatenate([per_op.ravel(), transfer, transfer])
 
     @cached_property
     def tick(self) -> float:
         """Length of a tick in the scenario's unit."""
-        return common_unit(np.concatenate([self.row_times, self._crossing_lag()]))
+        times = np.concatenate([self.row_times, self._transfer_lag()])
+        return common_unit(times) or float(times.max()) / FINE_TICKS
 
     def ticks(self, times: Floats) -> Ints:
         return np.round(times / self.tick).astype(np.int64)
@@ -148,14 +148,14 @@ class SchedulingProblem:
     @cached_property
     def exists(self) -> NDArray[np.bool_]:
         """Which rows are operations, shape (rows,)."""
-        places = self.rows.places
-        recomputes = self.row_times[places : 2 * places] > 0
+        positions = self.rows.positions
+        recomputes = self.row_times[positions : 2 * positions] > 0
         recomputes[-1] = False
-        forward = np.ones(places, dtype=np.bool_)
+        forward = np.ones(positions, dtype=np.bool_)
         forward[-1] = False
-        backward = np.ones(places, dtype=np.bool_)
-        weight = np.full(places, self.split)
-        crosses = np.tile(self._crossing_time() > 0, 2)
+        backward = np.ones(positions, dtype=np.bool_)
+        weight = np.full(positions, self.split)
+        crosses = np.tile(self._transfer_time() > 0, 2)
         return np.concatenate([forward, recomputes, backward, weight, crosses])
 
     @cached_property
@@ -177,25 +177,25 @@ class SchedulingProblem:
 
     @cached_property
     def held(self) -> Ints:
-        """Most microbatches held at each place, shape (L,)."""
+        """Most microbatches held at each position, shape (L,)."""
         return self._dealt(self.scenario.memory_limit)
 
     @cached_property
     def full(self) -> Ints:
-        """Most microbatches whose full activations are held at each place, shape (L,)."""
+        """Most microbatches whose full activations are held at each position, shape (L,)."""
         limit = self.scenario.full_limit
-        recomputes = self.row_times[self.rows.places : 2 * self.rows.places] > 0
+        recomputes = self.row_times[self.rows.positions : 2 * self.rows.positions] > 0
         return np.where(recomputes, limit or self.scenario.microbatches, self.scenario.microbatches)
 
     def _dealt(self, limit: int | None) -> Ints:
-        """`limit` whole stages dealt out to the places of each stage, by how long each holds a microbatch."""
-        places, m = self.rows.places, self.scenario.microbatches
-        held = np.full(places, m, dtype=np.int64)
+        """Divides `limit` whole stages among each stage's positions, by how long each holds a microbatch."""
+        positions, m = self.rows.positions, self.scenario.microbatches
+        held = np.full(positions, m, dtype=np.int64)
         if limit is None or limit >= m:
             return held
         chunks = self.traversal.chunks
-        for own in self.traversal.place_of:
-            lives = (2 * places - 2 * own + 1).astype(np.float64)
+        for own in self.traversal.position_of:
+            lives = (2 * positions - 2 * own + 1).astype(np.float64)
             shares = limit * chunks * lives / lives.sum()
             dealt = np.maximum(1, np.floor(shares).astype(np.int64))
             for at in np.argsort(dealt - shares, kind="stable")[: max(0, limit * chunks - int(dealt.sum()))]:
@@ -206,7 +206,7 @@ class SchedulingProblem:
         return held
 
     @cached_property
-    def plan(self) -> Plan:
+    def arrays(self) -> ProblemArrays:
         """The arrays for the kernels."""
         rows, exists = self.rows, self.exists
         before, lag = self._before()
@@ -215,14 +215,14 @@ class SchedulingProblem:
         opens, opens_behind = _inverse(gate[:, None], behind[:, None])
         machine = self._machines()
         per_machine = np.bincount(machine[exists].ravel(), minlength=self.machine_count)
-        stage = np.concatenate([np.tile(self.traversal.stage_of, 4), np.full(2 * rows.places - 2, NONE)])
+        stage = np.concatenate([np.tile(self.traversal.stage_of, 4), np.full(2 * rows.positions - 2, NONE)])
         takes, frees, full_takes, full_frees = self._changes()
         chunks, m = self.traversal.chunks, self.scenario.microbatches
         stages = self.scenario.stages
-        return Plan(
+        return ProblemArrays(
             pipelines=self.pipelines,
             microbatches=m,
-            places=rows.places,
+            positions=rows.positions,
             machines=self.machine_count,
             longest=int(per_machine.max()) * m,
             duration=self.ticks(self.row_times),
@@ -248,22 +248,22 @@ class SchedulingProblem:
         rows, exists = self.rows, self.exists
         before = np.full((rows.total, 2), NONE, dtype=np.int64)
         lag = np.zeros((rows.total, 2), dtype=np.int64)
-        delay = self.ticks(self._crossing_lag())
-        last = rows.places - 1
-        for v in range(rows.places):
+        delay = self.ticks(self._transfer_lag())
+        last = rows.positions - 1
+        for v in range(rows.positions):
             own, forward = rows.backward + v, v if v < last else rows.backward + v
             if v > 0:
-                crossing = rows.crossing + v - 1
-                before[forward, 0] = crossing if exists[crossing] else v - 1
+                transfer = rows.transfer + v - 1
+                before[forward, 0] = transfer if exists[transfer] else v - 1
                 lag[forward, 0] = delay[v - 1]
-                if exists[crossing]:
-                    before[crossing, 0] = v - 1
+                if exists[transfer]:
+                    before[transfer, 0] = v - 1
             if v < last:
-                crossing = rows.crossing + last + v
-                before[own, 0] = crossing if exists[crossing] else own + 1
+                transfer = rows.transfer + last + v
+                before[own, 0] = transfer if exists[transfer] else own + 1
                 lag[own, 0] = delay[v]
-                if exists[crossing]:
-                    before[crossing, 0] = own + 1
+                if exists[transfer]:
+                    before[transfer, 0] = own + 1
             if exists[rows.recompute + v]:
                 before[rows.recompute + v, 0] = v
                 before[own, 1] = rows.recompute + v
@@ -275,8 +275,8 @@ class SchedulingProblem:
         gate = np.full(rows.total, NONE, dtype=np.int64)
         behind = np.full(rows.total, m, dtype=np.int64)
         release = rows.weight if self.split else rows.backward
-        last = rows.places - 1
-        for v in range(rows.places):
+        last = rows.positions - 1
+        for v in range(rows.positions):
             row, limit = (
                 (v, self.held[v]) if v < last else (rows.backward + v, min(self.held[v], self.full[v]))
             )
@@ -293,8 +293,8 @@ class SchedulingProblem:
         changes = np.zeros((4, rows.total), dtype=np.int64)
         takes, frees, full_takes, full_frees = changes
         release = rows.weight if self.split else rows.backward
-        last = rows.places - 1
-        for v in range(rows.places):
+        last = rows.positions - 1
+        for v in range(rows.positions):
             takes[v if v < last else rows.backward + v] = 1
             frees[release + v] = 1
             if self.row_times[rows.recompute + v] > 0:
@@ -313,15 +313,3 @@ def _inverse(of: Ints, value: Ints) -> tuple[Ints, Ints]:
         values[to, used[to]] = value[row, slot]
         used[to] += 1
     return inverse, values
-
-
-def common_unit(times: Floats) -> float:
-    """The largest unit (a part of 1, up to 1/120) of which all times are whole multiples; else a fine one."""
-    times = np.unique(times[times > 0])
-    for parts in range(1, FINEST_UNIT + 1):
-        units = np.round(times * parts)
-        if units.max() > MOST_UNITS:
-            break
-        if np.all(units > 0) and np.all(np.abs(times * parts - units) <= WHOLE * units):
-            return float(np.gcd.reduce(units.astype(np.int64))) / parts
-    return float(times.max()) / FINE_TICKS

@@ -1,4 +1,4 @@
-"""Where a search begins: ways to build a schedule from nothing, each one an idea with a name."""
+"""Starts of a search: named ideas to build a schedule from nothing."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from engine.schedule.searching.arrivals import bursts, rotation
 from engine.schedule.searching.builder import ScheduleBuilder
 from engine.schedule.searching.problem import Ints
 
-# How much later each pipeline starts than the one before, and each microbatch, in cycles.
+# Delay of each pipeline, and of each microbatch, after the one before, in cycles.
 STAGGERS = (0.0, 0.25, 0.5, 1.0)
 PACES = (0.0, 1.0)
-# In which pipelines take turns at entering, where several share links: every so many turns, so often.
+# Pipelines that share links enter in bursts of up to this many microbatches each.
 MOST_BURSTS = 8
-# Or, all but one of them taking turns, in shifts of so many lengths.
+# Or all but one of them take turns, in shifts; this many lengths of shift are tried.
 MOST_SHIFTS = 4
 
 
@@ -28,9 +28,9 @@ class Start:
 
 
 def starts(builder: ScheduleBuilder) -> Iterator[Start]:
-    """All of them, the most promising first."""
+    """All starts, the most promising first."""
     yield _served(builder, 1, 1)
-    n = builder.plan.pipelines
+    n = builder.arrays.pipelines
     for shift in range(n, n + MOST_SHIFTS * (n - 1), n - 1) if n > 1 else ():
         for growth in (0, n - 1):
             yield _rotating(builder, shift, growth)
@@ -52,50 +52,50 @@ def starts(builder: ScheduleBuilder) -> Iterator[Start]:
 
 def round_robin(builder: ScheduleBuilder) -> Ints:
     """Microbatch by microbatch, the pipelines in turn."""
-    n, m = builder.plan.pipelines, builder.plan.microbatches
+    n, m = builder.arrays.pipelines, builder.arrays.microbatches
     return np.arange(n * m).reshape(n, m).T.ravel().copy()
 
 
 def one_by_one(builder: ScheduleBuilder) -> Ints:
     """All microbatches of a pipeline, then the next pipeline."""
-    return np.arange(builder.plan.pipelines * builder.plan.microbatches)
+    return np.arange(builder.arrays.pipelines * builder.arrays.microbatches)
 
 
 def cycle(builder: ScheduleBuilder) -> int:
     """Most work that one microbatch of each pipeline brings to any machine, in ticks."""
     rows = np.flatnonzero(builder.problem.exists)
-    machine = builder.plan.machine[rows]
-    work = np.broadcast_to(builder.plan.duration[rows][:, None], machine.shape)
+    machine = builder.arrays.machine[rows]
+    work = np.broadcast_to(builder.arrays.duration[rows][:, None], machine.shape)
     return round(np.bincount(machine.ravel(), weights=work.ravel()).max())
 
 
 def _release(builder: ScheduleBuilder, stagger: float, pace: float) -> Ints:
-    n, m = builder.plan.pipelines, builder.plan.microbatches
+    n, m = builder.arrays.pipelines, builder.arrays.microbatches
     turn = cycle(builder)
     return (np.arange(n) * round(stagger * turn))[:, None] + np.arange(m) * round(pace * turn)
 
 
 def _chains(
-    builder: ScheduleBuilder, order: Ints, way: str, stagger: float, pace: float, *, late: bool
+    builder: ScheduleBuilder, order: Ints, order_name: str, stagger: float, pace: float, *, late: bool
 ) -> Start:
-    idea = f"whole chains in the earliest gaps, {way}" + _how(stagger, pace, late=late)
+    idea = f"whole chains in the earliest gaps, {order_name}" + _how(stagger, pace, late=late)
     release = _release(builder, stagger, pace)
     return Start(idea=idea, build=lambda builder: builder.insert(order, release, late=late))
 
 
 def _served(builder: ScheduleBuilder, pace: int, burst: int, *, strict: bool = False) -> Start:
-    n, m = builder.plan.pipelines, builder.plan.microbatches
+    n, m = builder.arrays.pipelines, builder.arrays.microbatches
     entered = bursts(n, m, pace, burst)
     release = np.round(entered * (cycle(builder) / n)).astype(np.int64)
     turns = np.argsort(entered.ravel(), kind="stable") // m if strict else None
-    way = "links in strict turns" if strict else "first come, first served"
+    discipline = "links in strict turns" if strict else "first come, first served"
     how = "" if burst == 1 else f", bursts of {burst}, every {pace} turns"
-    return Start(idea=way + how, build=lambda builder: builder.serve(release, turns))
+    return Start(idea=discipline + how, build=lambda builder: builder.serve(release, turns))
 
 
 def _rotating(builder: ScheduleBuilder, shift: int, growth: int) -> Start:
-    """Shifts of `shift` turns in the first half; then longer ones, as less is still to be met further on."""
-    n, m = builder.plan.pipelines, builder.plan.microbatches
+    """Shifts of `shift` turns in the first half, then longer ones, as fewer microbatches follow."""
+    n, m = builder.arrays.pipelines, builder.arrays.microbatches
     half = -(-n * m // (2 * shift))
     entered = rotation(n, m, [shift] * half + [shift + growth])
     release = np.round(entered * (cycle(builder) / n)).astype(np.int64)
@@ -105,13 +105,13 @@ def _rotating(builder: ScheduleBuilder, shift: int, growth: int) -> Start:
 
 
 def _periodic(builder: ScheduleBuilder, stagger: float, *, late: bool) -> Start:
-    n = builder.plan.pipelines
+    n = builder.arrays.pipelines
     turn = cycle(builder)
     release = np.arange(n) * round(stagger * turn)
 
     def build(builder: ScheduleBuilder) -> int | None:
         order = np.arange(n)
-        # The machine with most work sets the period; where phases do not fit it, a longer one may.
+        # The machine with most work sets the period; if phases do not fit it, a longer one may.
         for period in (turn, turn + turn // 8 + 1, turn + turn // 4 + 2):
             makespan = builder.insert_periodic(order, release, period, late=late)
             if makespan is not None:

@@ -1,9 +1,9 @@
 """Improves an order of operations move by move, compiled: tabu search on the disjunctive graph.
 
 Source: the job-shop neighbourhoods of Nowicki and Smutnicki (1996) and Balas and Vazacopoulos (1998). On a
-longest path, runs of operations of one machine are blocks; only a move of an operation to the edge of its
-block can shorten the path. Each move is estimated from heads and tails around it, the best that is not tabu
-is made, and heads and tails that it changes are found again.
+longest path, runs of operations of one machine are blocks. Only a move of an operation to the edge of its
+block can shorten the path. Each move is estimated from the heads and tails around it. The best move that is
+not tabu is made, and the heads and tails that it changes are updated.
 
 Limits are counted along each GPU's order, so they hold exactly for any number of chunks.
 """
@@ -70,10 +70,10 @@ def _find_path(graph, makespan):
 
 
 @compiled
-def _fits(plan, graph, machine, first, last, turn_left):
-    """Whether limits hold once the order on a GPU from `first` to `last` is turned by one place."""
-    per_row = plan.pipelines * plan.microbatches
-    stage = plan.stage[graph.order[machine, 0] // per_row]
+def _fits(arrays, graph, machine, first, last, turn_left):
+    """Whether limits hold once the order on a GPU from `first` to `last` is rotated by one."""
+    per_row = arrays.pipelines * arrays.microbatches
+    stage = arrays.stage[graph.order[machine, 0] // per_row]
     if stage < 0:
         return True
     held, full = 0, 0
@@ -82,30 +82,30 @@ def _fits(plan, graph, machine, first, last, turn_left):
         if first <= i:
             j = (i + 1 if i < last else first) if turn_left else (i - 1 if i > first else last)
         row = graph.order[machine, j] // per_row
-        held += plan.takes[row]
-        full += plan.full_takes[row]
-        if held > plan.room[stage] or full > plan.full_room[stage]:
+        held += arrays.takes[row]
+        full += arrays.full_takes[row]
+        if held > arrays.room[stage] or full > arrays.full_room[stage]:
             return False
-        held -= plan.frees[row]
-        full -= plan.full_frees[row]
+        held -= arrays.frees[row]
+        full -= arrays.full_frees[row]
     return True
 
 
 @compiled
-def _may_pass(plan, graph, node, machine, first, last):
-    """Whether `node` may pass all from `first` to `last`: none of its own row and pipeline among them."""
-    lane = node // plan.microbatches
+def _may_pass(arrays, graph, node, machine, first, last):
+    """Whether `node` may pass all from `first` to `last`: none of them has its row and pipeline."""
+    lane = node // arrays.microbatches
     for i in range(first, last + 1):  # noqa: SIM110 (a generator does not compile)
-        if graph.order[machine, i] // plan.microbatches == lane:
+        if graph.order[machine, i] // arrays.microbatches == lane:
             return False
     return True
 
 
 @compiled
 def _estimate(graph, machine, first, last, turn_left):
-    """Longest path through the nodes from `first` to `last` once they are turned by one place.
+    """Longest path through the nodes from `first` to `last` once they are rotated by one.
 
-    Heads go to `degree`, which is free meanwhile.
+    Heads are written to `degree`, which is free at this time.
     """
     order = graph.order[machine]
     time = 0
@@ -118,25 +118,25 @@ def _estimate(graph, machine, first, last, turn_left):
         time = max(time, inputs(graph, node))
         graph.degree[node] = time
         time += graph.length[node]
-    way, longest = 0, 0
+    tail, longest = 0, 0
     if last + 1 < graph.used[machine]:
-        way = graph.length[order[last + 1]] + graph.tail[order[last + 1]]
+        tail = graph.length[order[last + 1]] + graph.tail[order[last + 1]]
     for i in range(count - 1, -1, -1):
         j = (i + 1) % count if turn_left else (i - 1) % count
         node = order[first + j]
-        way = max(way, outputs(graph, node))
-        way += graph.length[node]
-        longest = max(longest, graph.degree[node] + way)
+        tail = max(tail, outputs(graph, node))
+        tail += graph.length[node]
+        longest = max(longest, graph.degree[node] + tail)
     return longest
 
 
 @compiled
-def _offer_move(plan, graph, count, node, goal, after):
-    """Adds the move of `node` next to `goal` on its machine, where it is allowed; returns the new count."""
+def _offer_move(arrays, graph, count, node, goal, after):
+    """Adds the move of `node` next to `goal` on its machine if it is allowed; returns the new count."""
     machine = graph.machine[node]
     if after:
         first, last = graph.at[node], graph.at[goal]
-        if not _may_pass(plan, graph, node, machine, first + 1, last):
+        if not _may_pass(arrays, graph, node, machine, first + 1, last):
             return count
         reach = graph.length[goal] + graph.tail[goal]
         for i in range(2):
@@ -145,14 +145,14 @@ def _offer_move(plan, graph, count, node, goal, after):
                 return count
     else:
         first, last = graph.at[goal], graph.at[node]
-        if not _may_pass(plan, graph, node, machine, first, last - 1):
+        if not _may_pass(arrays, graph, node, machine, first, last - 1):
             return count
         reach = graph.head[goal] + graph.length[goal]
         for i in range(2):
             other = graph.before[node, i]
             if other >= 0 and graph.head[other] + graph.length[other] > reach:
                 return count
-    if count == MOST_MOVES or not _fits(plan, graph, machine, first, last, after):
+    if count == MOST_MOVES or not _fits(arrays, graph, machine, first, last, after):
         return count
     graph.moves[count, 0], graph.moves[count, 1], graph.moves[count, 2] = node, goal, after
     graph.values[count] = _estimate(graph, machine, first, last, after)
@@ -160,7 +160,7 @@ def _offer_move(plan, graph, count, node, goal, after):
 
 
 @compiled
-def _block_moves(plan, graph, count, newest, oldest):
+def _block_moves(arrays, graph, count, newest, oldest):
     """Moves of the block path[newest … oldest] (the path runs backward in time)."""
     first, last = graph.path[oldest], graph.path[newest]
     size = oldest - newest + 1
@@ -172,14 +172,14 @@ def _block_moves(plan, graph, count, newest, oldest):
         if inner and _draw(graph, some) > 0:
             continue
         if node != last:
-            count = _offer_move(plan, graph, count, node, last, True)
+            count = _offer_move(arrays, graph, count, node, last, True)
         if node != first and size > 2:
-            count = _offer_move(plan, graph, count, node, first, False)
+            count = _offer_move(arrays, graph, count, node, first, False)
     return count
 
 
 @compiled
-def _find_moves(plan, graph, makespan):
+def _find_moves(arrays, graph, makespan):
     length = _find_path(graph, makespan)
     graph.visited[0] += length
     count, i = 0, 0
@@ -188,7 +188,7 @@ def _find_moves(plan, graph, makespan):
         while j + 1 < length and left_of(graph, graph.path[j]) == graph.path[j + 1]:
             j += 1
         if j > i:
-            count = _block_moves(plan, graph, count, i, j)
+            count = _block_moves(arrays, graph, count, i, j)
         i = j + 1
     return count
 
@@ -207,7 +207,7 @@ def _is_tabu(graph, i):
 
 @compiled
 def _choose(graph, count, best):
-    """The move with the least estimate that is not tabu or promises a new best; a random one if all are."""
+    """The move with the least estimate that is not tabu or promises a new best; else a random one."""
     chosen, least, seen = -1, FAR, 0
     for i in range(count):
         if _is_tabu(graph, i) and graph.values[i] >= best:
@@ -223,7 +223,7 @@ def _choose(graph, count, best):
 
 @compiled
 def _forbid(graph, node, goal, after):
-    """Forbids to turn `node` back to the other side of `goal` for a while."""
+    """Forbids for a while to move `node` back to the other side of `goal`."""
     slot = _slot(node, goal) if after else _slot(goal, node)
     graph.tabu[slot] = graph.step[0] + 8 + _draw(graph, 12)
 
@@ -235,10 +235,10 @@ def _remember(graph):
 
 
 @compiled
-def improve(plan, graph, best, enough, work):
+def improve(arrays, graph, best, enough, work):
     """Moves until about `work` nodes have been visited, or `enough` or less is reached; returns the best.
 
-    best : what counts as the best makespan so far; `graph.best` holds the heads of anything better.
+    best : the best makespan so far; `graph.best` receives the heads of any better one.
     """
     until = graph.visited[0] + work
     makespan = time_all(graph)
@@ -250,13 +250,13 @@ def improve(plan, graph, best, enough, work):
             _remember(graph)
         if best <= enough or graph.visited[0] >= until:
             return best
-        count = _find_moves(plan, graph, makespan)
+        count = _find_moves(arrays, graph, makespan)
         if count == 0:
             return best
         i = _choose(graph, count, best)
         node, goal, after = graph.moves[i, 0], graph.moves[i, 1], graph.moves[i, 2] > 0
         graph.step[0] += 1
-        # A move that would close a circle is not made, and not tried again for a while.
+        # A move that would close a cycle is not made, and not tried again for a while.
         moved = move(graph, node, goal, after)
         _forbid(graph, node, goal, after if moved else not after)
         makespan = makespan_of(graph)

@@ -1,6 +1,6 @@
 """Timelines of machines, compiled: the busy intervals of each, and the earliest or latest gap that fits.
 
-Intervals that touch are one, so a machine without idle time costs nothing to search.
+Adjacent intervals are merged, so a machine without idle time costs nothing to search.
 """
 
 from typing import NamedTuple
@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.schedule.compiled import compiled
-from engine.schedule.searching.problem import Ints, Plan
+from engine.schedule.searching.problem import Ints, ProblemArrays
 
 UNPLACED = -(2**62)
 
 
 class MachineTimelines(NamedTuple):
-    """Where operations have been placed so far, in ticks."""
+    """The operations placed so far, in ticks."""
 
     start: Ints  # (rows, pipelines, microbatches), UNPLACED until known
     begin: Ints  # (machines, longest), busy intervals in order of time
@@ -22,15 +22,17 @@ class MachineTimelines(NamedTuple):
     used: Ints  # (machines,), intervals
 
 
-def empty_timelines(plan: Plan, microbatches: int | None = None, copies: int = 1) -> MachineTimelines:
+def empty_timelines(
+    arrays: ProblemArrays, microbatches: int | None = None, copies: int = 1
+) -> MachineTimelines:
     """Empty timelines with room for `microbatches` (None: all), each operation `copies` times."""
-    microbatches = microbatches or plan.microbatches
-    longest = plan.longest // plan.microbatches * microbatches * copies
+    microbatches = microbatches or arrays.microbatches
+    longest = arrays.longest // arrays.microbatches * microbatches * copies
     return MachineTimelines(
-        start=np.full((len(plan.duration), plan.pipelines, microbatches), UNPLACED, dtype=np.int64),
-        begin=np.zeros((plan.machines, longest), dtype=np.int64),
-        finish=np.zeros((plan.machines, longest), dtype=np.int64),
-        used=np.zeros(plan.machines, dtype=np.int64),
+        start=np.full((len(arrays.duration), arrays.pipelines, microbatches), UNPLACED, dtype=np.int64),
+        begin=np.zeros((arrays.machines, longest), dtype=np.int64),
+        finish=np.zeros((arrays.machines, longest), dtype=np.int64),
+        used=np.zeros(arrays.machines, dtype=np.int64),
     )
 
 
@@ -102,70 +104,72 @@ def occupy(timelines, machine, start, end):
 
 
 @compiled
-def ready(plan, timelines, row, k, m, gates=True):
-    """When all that must precede (row, k, m) and is placed has happened; with the limits' `gates` or not."""
+def ready(arrays, timelines, row, k, m, gates=True):
+    """Earliest start of (row, k, m) after its placed predecessors. gates : whether the limits count."""
     time = 0
     for i in range(2):
-        other = plan.before[row, i]
+        other = arrays.before[row, i]
         if other >= 0 and timelines.start[other, k, m] != UNPLACED:
-            time = max(time, timelines.start[other, k, m] + plan.duration[other] + plan.before_lag[row, i])
-    other, earlier = plan.gate[row], m - plan.behind[row]
+            time = max(
+                time, timelines.start[other, k, m] + arrays.duration[other] + arrays.before_lag[row, i]
+            )
+    other, earlier = arrays.gate[row], m - arrays.behind[row]
     if gates and other >= 0 and earlier >= 0:
-        time = max(time, timelines.start[other, k, earlier] + plan.duration[other])
+        time = max(time, timelines.start[other, k, earlier] + arrays.duration[other])
     if m > 0 and timelines.start[row, k, m - 1] != UNPLACED:
-        time = max(time, timelines.start[row, k, m - 1] + plan.duration[row])
+        time = max(time, timelines.start[row, k, m - 1] + arrays.duration[row])
     return time
 
 
 @compiled
-def deadline(plan, timelines, row, k, m, horizon):
-    """When (row, k, m) must have ended for all that must follow it and is placed."""
+def deadline(arrays, timelines, row, k, m, horizon):
+    """Latest end of (row, k, m) before its placed successors."""
     time = horizon
     for i in range(2):
-        other = plan.after[row, i]
+        other = arrays.after[row, i]
         if other >= 0 and timelines.start[other, k, m] != UNPLACED:
-            time = min(time, timelines.start[other, k, m] - plan.after_lag[row, i])
-        other = plan.opens[row, i]
-        later = m + plan.opens_behind[row, i]
-        if other >= 0 and later < plan.microbatches and timelines.start[other, k, later] != UNPLACED:
+            time = min(time, timelines.start[other, k, m] - arrays.after_lag[row, i])
+        other = arrays.opens[row, i]
+        later = m + arrays.opens_behind[row, i]
+        if other >= 0 and later < arrays.microbatches and timelines.start[other, k, later] != UNPLACED:
             time = min(time, timelines.start[other, k, later])
-    if m + 1 < plan.microbatches and timelines.start[row, k, m + 1] != UNPLACED:
+    if m + 1 < arrays.microbatches and timelines.start[row, k, m + 1] != UNPLACED:
         time = min(time, timelines.start[row, k, m + 1])
     return time
 
 
 @compiled
-def put(plan, timelines, row, k, m, start):
+def put(arrays, timelines, row, k, m, start):
     """Places (row, k, m)."""
     timelines.start[row, k, m] = start
-    occupy(timelines, plan.machine[row, k], start, start + plan.duration[row])
+    occupy(timelines, arrays.machine[row, k], start, start + arrays.duration[row])
 
 
 @compiled
-def put_earliest(plan, timelines, row, k, m):
-    """Places (row, k, m) in the earliest gap after what precedes it; returns its end."""
-    time = ready(plan, timelines, row, k, m)
-    start = earliest(timelines, plan.machine[row, k], time, plan.duration[row])
-    put(plan, timelines, row, k, m, start)
-    return start + plan.duration[row]
+def put_earliest(arrays, timelines, row, k, m):
+    """Places (row, k, m) in the earliest gap after its predecessors; returns its end."""
+    time = ready(arrays, timelines, row, k, m)
+    start = earliest(timelines, arrays.machine[row, k], time, arrays.duration[row])
+    put(arrays, timelines, row, k, m, start)
+    return start + arrays.duration[row]
 
 
 @compiled
-def put_latest(plan, timelines, row, k, m, horizon):
-    """Places (row, k, m) in the latest gap before what follows it; returns its start."""
-    time = deadline(plan, timelines, row, k, m, horizon)
-    start = latest(timelines, plan.machine[row, k], time, plan.duration[row])
-    put(plan, timelines, row, k, m, start)
+def put_latest(arrays, timelines, row, k, m, horizon):
+    """Places (row, k, m) in the latest gap before its successors; returns its start."""
+    time = deadline(arrays, timelines, row, k, m, horizon)
+    start = latest(timelines, arrays.machine[row, k], time, arrays.duration[row])
+    put(arrays, timelines, row, k, m, start)
     return start
 
 
 @compiled
-def last_end(plan, timelines):
+def last_end(arrays, timelines):
     """End of the last op on a GPU."""
     last = 0
-    for row in range(4 * plan.places):
-        for k in range(plan.pipelines):
-            for m in range(plan.microbatches):
+    for row in range(4 * arrays.positions):
+        for k in range(arrays.pipelines):
+            for m in range(arrays.microbatches):
                 if timelines.start[row, k, m] != UNPLACED:
-                    last = max(last, timelines.start[row, k, m] + plan.duration[row])
+                    last = max(last, timelines.start[row, k, m] + arrays.duration[row])
     return last

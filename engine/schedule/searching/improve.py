@@ -1,4 +1,4 @@
-"""The rounds of the search: build in every frame, then go on where it looks best."""
+"""Runs the search: builds schedules in every frame, then improves the most promising ones."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,17 +17,17 @@ from engine.schedule.searching.problem import SchedulingProblem
 from engine.schedule.searching.starts import Start, starts
 from engine.schedule.timing import time_ops
 
-# Operations that one search visits, about half a minute; and the share of them for beginnings.
+# Operations that one search visits, about half a minute; and the share of them for starts.
 EFFORT = 300_000_000
 BEGINNINGS = 0.3
 # One pass over more operations takes longer than a cancel may wait.
 MOST_OPERATIONS = 1_000_000
-# After the first beginning in each, this many frames are searched.
+# After the first start in each, this many frames are searched.
 MOST_SEARCHES = 6
 
 
 def improve(portfolio: Portfolio, frames: tuple[Frame, ...], effort: int = EFFORT) -> None:
-    """Looks for something better in `frames` until the search is over or its effort spent."""
+    """Improves on the best in `frames` until the search is over or its effort spent."""
     best = portfolio.best
     searches = [
         DisjunctiveSearch(best=best, builder=ScheduleBuilder(problem, best.over))
@@ -47,9 +47,9 @@ def improve(portfolio: Portfolio, frames: tuple[Frame, ...], effort: int = EFFOR
 
 
 def hold_back(best: Incumbent) -> None:
-    """Lets F and R of a policy's schedule wait where that costs no time; the search's own do so already.
+    """Delays F and R of a policy's schedule if that costs no time; the search's own are delayed already.
 
-    The order alone says when R runs then: no recompute rule does.
+    The order alone decides when R runs then, without a recompute rule.
     """
     schedule, chosen = best.schedule, best.chosen
     if schedule is None or chosen is None or chosen.policy == "auto" or schedule.ops.size > MOST_OPERATIONS:
@@ -69,7 +69,7 @@ def hold_back(best: Incumbent) -> None:
 
 
 def problems(scenario: Scenario, frames: tuple[Frame, ...]) -> list[SchedulingProblem]:
-    """One for each frame and each way to run B, small enough to search in."""
+    """One for each frame and each form of B, small enough to search in."""
     splits = (False, True) if scenario.per_stage("weight").any() else (False,)
     ops = scenario.pipelines * scenario.stages * scenario.microbatches * 4
     return [
@@ -96,12 +96,12 @@ def _begin(best: Incumbent, searches: list[DisjunctiveSearch], effort: int) -> N
         (search, starts(search.builder)) for search in searches
     ]
     while waiting and _work(searches) < BEGINNINGS * effort:
-        for search, ways in list(waiting):
-            start = next(ways, None)
+        for search, remaining in list(waiting):
+            start = next(remaining, None)
             if best.over():
                 return
             if start is None:
-                waiting.remove((search, ways))
+                waiting.remove((search, remaining))
             else:
                 search.build(start)
         waiting.sort(key=lambda entry: entry[0].length)

@@ -1,4 +1,4 @@
-"""The unit in which all durations of a scenario are whole numbers, where there is one."""
+"""The unit in which all durations of a scenario are whole numbers, if there is one."""
 
 import numpy as np
 from numpy.typing import NDArray

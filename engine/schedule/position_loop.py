@@ -1,13 +1,13 @@
-"""Prepares the event loop over places and reads its result as a Schedule."""
+"""Prepares the event loop over positions and reads its result as a Schedule."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.schedule import places_kernel as kernel
+from engine.schedule import position_kernel as kernel
 from engine.schedule.ir import NO_OP, RecomputeGate, Schedule
-from engine.schedule.places_state import Cell, State
+from engine.schedule.position_state import Cell, State
 from engine.schedule.rules import Gate, Tie
 from engine.schedule.scenario import Contention, RecomputeRule, Scenario
 from engine.schedule.search import Frame
@@ -24,10 +24,10 @@ _NO_KEYS = np.zeros((3, 1, 1, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Loop:
-    """The event loop made ready for one scenario in one frame; runs as often as wanted.
+class PositionLoop:
+    """The event loop for one scenario in one frame; it can run any number of times.
 
-    cell : as the kernel wants it; `dataclasses.replace` for named tuples (`_replace`) makes variants of it.
+    cell : input of the kernel; `cell._replace` makes variants of it.
     """
 
     scenario: Scenario
@@ -38,14 +38,14 @@ class Loop:
     @classmethod
     def of(
         cls, scenario: Scenario, frame: Frame, *, split: bool, rule: RecomputeRule, contention: Contention
-    ) -> "Loop":
-        """The loop within both limits of `scenario`; keys are still missing."""
+    ) -> "PositionLoop":
+        """The loop within both limits of `scenario`; its keys are not set yet."""
         traversal, hops = frame.traversal, scenario.stages
         crosses = traversal.hop_of != WITHIN_STAGE
         there = np.where(crosses, traversal.direction_of * hops + traversal.hop_of, -1)
         back = np.where(crosses, (1 - traversal.direction_of) * hops + traversal.hop_of, -1)
-        transfer = scenario.hop_times(frame.sharing)
-        used = (traversal.crossings >= 0).sum(axis=2)
+        transfer_time = scenario.hop_times(frame.sharing)
+        used = (traversal.transfer_of >= 0).sum(axis=2)
         takes_turns = scenario.hop_is_wan & (frame.sharing == "temporal") & (scenario.pipelines > 1)
         shared = takes_turns & (used.sum(axis=0) > 0)
         length = durations(scenario, traversal.chunks, split=split)
@@ -58,15 +58,15 @@ class Loop:
                 microbatches=scenario.microbatches,
                 chunks=traversal.chunks,
                 durations=length,
-                transfer=transfer,
+                transfer_time=transfer_time,
                 latency=scenario.hop_latency,
                 stage_of=traversal.stage_of,
                 chunk_of=traversal.chunk_of,
-                place_of=traversal.place_of,
+                position_of=traversal.position_of,
                 link_of=np.concatenate([there, back]),
-                crossings=traversal.crossings,
+                transfer_of=traversal.transfer_of,
                 shared=np.tile(shared, 2),
-                queued=((used > 1) & (transfer > 0) | shared).reshape(-1),
+                queued=((used > 1) & (transfer_time > 0) | shared).reshape(-1),
                 cap=_chunks(scenario, scenario.memory_limit, traversal.chunks),
                 full_cap=_chunks(scenario, scenario.full_limit, traversal.chunks),
                 window=scenario.microbatches,
@@ -83,27 +83,27 @@ class Loop:
         )
 
     def state(self, order: NDArray[np.int32] | None = None, *, log: bool = False) -> State:
-        """A fresh state; `order` (stages, longest) where the order of ops is given."""
+        """A fresh state. order : shape (stages, longest), if the order of ops is given."""
         cell = self.cell
-        n, micro, places = cell.pipelines, cell.microbatches, len(cell.stage_of)
-        stages, crossings = len(cell.place_of), len(cell.link_of)
+        n, micro, positions = cell.pipelines, cell.microbatches, len(cell.stage_of)
+        stages, transfers = len(cell.position_of), len(cell.link_of)
         kinds = 2 + bool(cell.durations[kernel.R].any()) + cell.split
         queued = int(cell.queued.any())
         if order is None:
             ops = np.full((n, stages, kinds * cell.chunks * micro), NO_OP, dtype=np.int32)
         else:
             ops = np.broadcast_to(order, (n, *order.shape)).copy()
-        logged = (kinds * places + crossings) * n * micro if log else 0
+        logged = (kinds * positions + transfers) * n * micro if log else 0
         return State(
-            started=np.zeros((4, n, places), dtype=np.int64),
+            started=np.zeros((4, n, positions), dtype=np.int64),
             free=np.zeros((n, stages)),
             last=np.full((n, stages), NO_OP, dtype=np.int64),
             held=np.zeros((n, stages), dtype=np.int64),
             full=np.zeros((n, stages), dtype=np.int64),
-            activation=np.full((n, places, micro), np.inf),
-            gradient=np.full((n, places, micro), np.inf),
-            made=np.full((queued * crossings, n, micro), np.inf),
-            sent=np.zeros((crossings, n), dtype=np.int64),
+            activation=np.full((n, positions, micro), np.inf),
+            gradient=np.full((n, positions, micro), np.inf),
+            produced_at=np.full((queued * transfers, n, micro), np.inf),
+            sent=np.zeros((transfers, n), dtype=np.int64),
             link_free=np.zeros((2 * stages, n)),
             link_last=np.full(2 * stages, n - 1, dtype=np.int64),
             wake=sleeping(3 * stages * n),
@@ -116,10 +116,10 @@ class Loop:
         )
 
     def schedule(self, state: State) -> Schedule:
-        """What `state` came to, for all pipelines of the cell."""
+        """The schedule in `state`, for all pipelines of the cell."""
         order = state.order
         if len(order) < self.scenario.pipelines:
-            # Pipelines that do not meet do all the same.
+            # Pipelines that share no link all do the same.
             order = np.broadcast_to(order, (self.scenario.pipelines, *order.shape[1:])).copy()
         return Schedule(
             microbatches=self.scenario.microbatches,
@@ -131,18 +131,18 @@ class Loop:
         )
 
     def _link_order(self, state: State) -> dict[tuple[int, int], NDArray[np.int32]]:
-        found = {}
+        orders = {}
         stages = self.scenario.stages
         for link in np.flatnonzero(self.cell.queued).tolist():
-            way, hop = divmod(link, stages)
-            ends = (hop + 1, hop) if way else (hop, hop + 1)
+            direction, hop = divmod(link, stages)
+            ends = (hop + 1, hop) if direction else (hop, hop + 1)
             step = self.cell.chunks * self.cell.microbatches
             begins = enumerate(state.link_length[link])
             parts = [state.link_order[link, k * step :][:sent] for k, sent in begins]
             if self.cell.pipelines < self.scenario.pipelines:
                 parts = [parts[0] + k * step for k in range(self.scenario.pipelines)]
-            found[ends] = np.concatenate(parts).astype(np.int32)
-        return found
+            orders[ends] = np.concatenate(parts).astype(np.int32)
+        return orders
 
 
 def _chunks(scenario: Scenario, limit: int | None, chunks: int) -> NDArray[np.int64]:

@@ -1,17 +1,19 @@
-"""The event loop over places: any traversal, chunks, split backward, both limits; compiled.
+"""The event loop over positions: any traversal, chunks, split backward, both limits; compiled.
 
-One idea: every GPU, and every link that has a choice of messages, has a time at which it next has something
-to decide (`wake`, in a tree whose root is the earliest). Whoever is earliest decides: a GPU picks the op
-with the smallest key among those that can run within its limits, a link the message whose receiver has the
-smallest key. In `fixed` mode a GPU has no choice but its given order; links still have theirs.
+One idea: every GPU, and every link with a choice of messages, has a time of its next decision (`wake`, in a
+tree whose root is the earliest). The earliest actor decides. A GPU picks the op with the smallest key among
+those that can run within its limits. A link picks the message whose receiver has the smallest key. In `fixed`
+mode a GPU follows its given order; links still choose.
 
 Of several actors at one instant links go first (a message that takes no time may free a GPU), then later
 stages (their B opens gates upstream), then lower ranks.
 
-No GPU ever starts what it could not finish: an F that would leave an older microbatch without room is not
-taken (`_is_safe`), and a W that frees the room inherits the urgency of the op that waits for it.
+A GPU never starts an op that it could not finish: it takes no F that would leave an older microbatch without
+room (`_is_safe`). A W that frees the room inherits the urgency of the op that waits for it.
 
-Microbatches go forward in their order, and back in `cell.backwards`; only a given order may have that differ.
+Microbatches go forward in their order and back in `cell.backwards`; only a given order may differ.
+
+`greedy_kernel` is the other event loop. Its docstring says why there are two.
 """
 
 import numpy as np
@@ -37,7 +39,7 @@ def _wake_gpu(cell, state, k, s, time):
 @inlined
 def _wake_link(cell, state, link, owner, time):
     time = max(time, state.link_free[link, owner])
-    actor = (len(cell.place_of) + link) * cell.pipelines + owner
+    actor = (len(cell.position_of) + link) * cell.pipelines + owner
     if time < wakes_at(state.wake, actor):
         set_wake(state.wake, actor, time)
 
@@ -50,18 +52,18 @@ def _log(state, code):
 
 
 @inlined
-def _book(cell, state, crossing, k, m, owner, ready):
+def _book(cell, state, transfer, k, m, owner, ready):
     """Sends a message as soon as its link is free, and wakes its receiver."""
-    link = cell.link_of[crossing]
-    hop = link % len(cell.transfer)
+    link = cell.link_of[transfer]
+    hop = link % len(cell.transfer_time)
     start = max(ready, state.link_free[link, owner])
-    end = start + cell.transfer[hop]
+    end = start + cell.transfer_time[hop]
     state.link_free[link, owner] = end
     arrival = end + cell.latency[hop]
     edges = len(cell.stage_of) - 1
-    _log(state, -1 - ((crossing * cell.pipelines + k) * cell.microbatches + m))
-    v = crossing + 1 if crossing < edges else crossing - edges
-    if crossing < edges:
+    _log(state, -1 - ((transfer * cell.pipelines + k) * cell.microbatches + m))
+    v = transfer + 1 if transfer < edges else transfer - edges
+    if transfer < edges:
         state.activation[k, v, m] = arrival
     else:
         state.gradient[k, v, m] = arrival
@@ -69,28 +71,28 @@ def _book(cell, state, crossing, k, m, owner, ready):
 
 
 @inlined
-def _deliver(cell, state, crossing, k, m, end):
+def _deliver(cell, state, transfer, k, m, end):
     """Hands the output of an op to the next chunk on its stage, or to its link."""
     edges = len(cell.stage_of) - 1
-    link = cell.link_of[crossing]
+    link = cell.link_of[transfer]
     if link < 0:
-        if crossing < edges:
-            state.activation[k, crossing + 1, m] = end
+        if transfer < edges:
+            state.activation[k, transfer + 1, m] = end
         else:
-            state.gradient[k, crossing - edges, m] = end
+            state.gradient[k, transfer - edges, m] = end
     elif cell.queued[link]:
-        state.made[crossing, k, m] = end
+        state.produced_at[transfer, k, m] = end
         _wake_link(cell, state, link, 0 if cell.shared[link] else k, end)
     else:
-        _book(cell, state, crossing, k, m, k, end)
+        _book(cell, state, transfer, k, m, k, end)
 
 
 @inlined
 def _is_safe(cell, state, k, s, v):
-    """Whether one more F at place v leaves every microbatch of the stage room to finish, oldest first.
+    """Whether one more F at position v leaves every microbatch of the stage room to finish, oldest first.
 
-    The banker's rule: microbatches finish in order, each needs as many chunks more as it has not begun, and
-    gives back all it holds. Where `chunks` are free besides, none can be stuck.
+    This is the banker's algorithm: microbatches finish in order, each needs one chunk for each op that it has
+    not begun, and gives back all that it holds. If `chunks` are free as well, none can be stuck.
     """
     ended = W if cell.split else B
     room = cell.cap[s] - state.held[k, s] - 1
@@ -100,13 +102,13 @@ def _is_safe(cell, state, k, s, v):
         return True
     oldest, newest = cell.microbatches, 0
     for c in range(cell.chunks):
-        oldest = min(oldest, state.started[ended, k, cell.place_of[s, c]])
-        newest = max(newest, state.started[F, k, cell.place_of[s, c]])
+        oldest = min(oldest, state.started[ended, k, cell.position_of[s, c]])
+        newest = max(newest, state.started[F, k, cell.position_of[s, c]])
     mine = state.started[F, k, v]
     for m in range(oldest, max(newest, mine + 1)):
         needs, holds = 0, 0
         for c in range(cell.chunks):
-            u = cell.place_of[s, c]
+            u = cell.position_of[s, c]
             begun = m < state.started[F, k, u] or (u == v and m == mine)
             if not begun:
                 needs += 1
@@ -132,7 +134,7 @@ def _has_full_room(cell, state, k, s):
 
 @inlined
 def _backward_ready(cell, state, k, s, v):
-    """When B may start as far as inputs go; inf while it waits for an F or R of this GPU."""
+    """When the inputs of B are there; inf while it waits for an F or R of this GPU."""
     m = state.started[B, k, v]
     if m >= state.started[F, k, v]:
         return np.inf
@@ -156,8 +158,8 @@ def _recompute_ready(cell, state, k, s, v):
 
 @inlined
 def _choose(cell, state, k, s, now):
-    """(kind, place, 0) of the op that the idle GPU starts now, or (-1, -1, when to ask again)."""
-    best, place, least = -1, -1, np.inf
+    """(kind, position, 0) of the op that the idle GPU starts now, or (-1, -1, time of its next decision)."""
+    best, position, least = -1, -1, np.inf
     wake = np.inf
     soon, soon_key = np.inf, np.inf  # what is known to come, and its key
     blocked = np.inf  # key of what only a limit keeps from running
@@ -166,7 +168,7 @@ def _choose(cell, state, k, s, now):
     if cell.gate == BLOCKING and state.last[k, s] >= 0 and (state.last[k, s] & 3) == R:
         alone = (state.last[k, s] >> 2) // cell.microbatches
     for c in range(cell.chunks):
-        v = cell.place_of[s, c]
+        v = cell.position_of[s, c]
         b = state.started[B, k, v]
         ready = _backward_ready(cell, state, k, s, v)
         if ready < np.inf:
@@ -179,7 +181,7 @@ def _choose(cell, state, k, s, now):
             elif not fits:
                 blocked = min(blocked, key)
             elif key < least:
-                best, place, least = B, v, key
+                best, position, least = B, v, key
         if alone >= 0:
             continue
         ready = _recompute_ready(cell, state, k, s, v)
@@ -190,7 +192,7 @@ def _choose(cell, state, k, s, now):
             elif not full_room:
                 blocked = min(blocked, key)
             elif key < least:
-                best, place, least = R, v, key
+                best, position, least = R, v, key
         f = state.started[F, k, v]
         if f < cell.microbatches:
             ready, key = state.activation[k, v, f], cell.keys[0, k, v, f]
@@ -202,29 +204,29 @@ def _choose(cell, state, k, s, now):
             elif not fits or (v + 1 == len(cell.stage_of) and not full_room):
                 blocked = min(blocked, key)
             elif key < least:
-                best, place, least = F, v, key
+                best, position, least = F, v, key
     if cell.split and alone < 0:
         for c in range(cell.chunks):
-            v = cell.place_of[s, c]
+            v = cell.position_of[s, c]
             w = state.started[W, k, v]
             if w < state.started[B, k, v]:
                 key = min(cell.keys[2, k, v, w], blocked)
                 if key < least or best < 0:
-                    best, place, least = W, v, key
+                    best, position, least = W, v, key
     if best >= 0 and soon_key < least and soon <= now + cell.patience * cell.durations[best, s]:
         return -1, -1, soon
-    return best, place, wake
+    return best, position, wake
 
 
 @inlined
 def _given(cell, state, k, s, now):
-    """As `_choose`, where the order is given."""
+    """As `_choose`, if the order is given."""
     at = state.length[k, s]
     code = state.order[k, s, at] if at < state.order.shape[2] else -1
     if code < 0:
         return -1, -1, np.inf
     kind, rest = code & 3, code >> 2
-    v, m = cell.place_of[s, rest // cell.microbatches], rest % cell.microbatches
+    v, m = cell.position_of[s, rest // cell.microbatches], rest % cell.microbatches
     ready = 0.0
     if kind == F:
         ready = state.activation[k, v, m]
@@ -239,7 +241,7 @@ def _given(cell, state, k, s, now):
 
 @inlined
 def _count(cell, state, kind, k, s, v, i):
-    """Chunks held, and held in full, after op number i of its kind."""
+    """Updates the chunks held, and held in full, after op number i of its kind."""
     again = cell.durations[R, s] > 0
     if kind == F:
         state.held[k, s] += 1
@@ -293,7 +295,7 @@ def _run_gpu(cell, state, actor, now):
 
 @inlined
 def _turn(cell, state, link, k):
-    """The smaller, the sooner pipeline k sends over a shared link."""
+    """Priority of pipeline k on a shared link; the smallest sends first."""
     if cell.tie == RANK:
         return float(k)
     if cell.tie == ROUND_ROBIN:
@@ -303,9 +305,9 @@ def _turn(cell, state, link, k):
 
 @inlined
 def _run_link(cell, state, actor, now):
-    """Sends the message that is wanted most; of a fixed order's, the one made first."""
-    hops = len(cell.transfer)
-    link, owner = actor // cell.pipelines - len(cell.place_of), actor % cell.pipelines
+    """Sends the most urgent message; in a fixed order, the one produced first."""
+    hops = len(cell.transfer_time)
+    link, owner = actor // cell.pipelines - len(cell.position_of), actor % cell.pipelines
     horizon = now + cell.instant
     if state.link_free[link, owner] > horizon:
         set_wake(state.wake, actor, state.link_free[link, owner])
@@ -317,17 +319,17 @@ def _run_link(cell, state, actor, now):
     for k in range(first, last):
         turn = _turn(cell, state, link, k)
         for c in range(cell.chunks):
-            x = cell.crossings[link // hops, link % hops, c]
+            x = cell.transfer_of[link // hops, link % hops, c]
             if x < 0 or state.sent[x, k] >= cell.microbatches:
                 continue
             m = state.sent[x, k] if x < edges else cell.backwards[state.sent[x, k]]
-            made = state.made[x, k, m]
-            if made > horizon:
-                wake = min(wake, made)
+            produced_at = state.produced_at[x, k, m]
+            if produced_at > horizon:
+                wake = min(wake, produced_at)
                 continue
-            major, minor = turn, made
+            major, minor = turn, produced_at
             if not cell.fixed:
-                minor = turn if cell.tie != FIFO else made
+                minor = turn if cell.tie != FIFO else produced_at
                 major = cell.keys[0, k, x + 1, m] if x < edges else cell.keys[1, k, x - edges, m]
             if major < least or (major == least and minor < second):
                 chosen, sender, chunk, least, second = x, k, c, major, minor
@@ -347,12 +349,12 @@ def _run_link(cell, state, actor, now):
 
 @compiled
 def run(cell, state):
-    """Fills `state` until nothing is left to decide; `length` says how many ops have started."""
-    gpus = len(cell.place_of) * cell.pipelines
+    """Fills `state` until no decision is left; `length` counts the ops that have started."""
+    gpus = len(cell.position_of) * cell.pipelines
     for k in range(cell.pipelines):
         for m in range(cell.microbatches):
             state.activation[k, 0, m] = cell.release[m]
-    for s in range(len(cell.place_of)):
+    for s in range(len(cell.position_of)):
         for k in range(cell.pipelines):
             _wake_gpu(cell, state, k, s, 0.0 if s == 0 or cell.fixed else np.inf)
     while state.wake[1] < np.inf:
