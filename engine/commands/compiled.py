@@ -1,4 +1,4 @@
-"""Announces a command that has to compile first, as the very first run does."""
+"""Announces that a command must first compile its kernels, as at the very first run."""
 
 from pathlib import Path
 from typing import Any
@@ -7,11 +7,11 @@ import click
 
 
 def announce_compilation() -> None:
-    """One line on stderr where the scheduling and timing kernels are not in numba's cache on disk."""
+    """Print one line on stderr if numba's cache on disk lacks the scheduling and timing kernels."""
     from engine.schedule import greedy_kernel, timing_kernel
 
     if not all(_cached(module.run, module.__file__) for module in (greedy_kernel, timing_kernel)):
-        click.echo("meridian: first run: compiling the scheduling kernels (seconds; kept on disk)", err=True)
+        click.echo("meridian: first run: compiling the scheduling kernels (seconds; then cached)", err=True)
 
 
 def announce_placement_compilation() -> None:
@@ -19,9 +19,9 @@ def announce_placement_compilation() -> None:
     from engine.plan.placement import kernel_search as kernels
 
     if not all(
-        _cached(kernel, kernels.__file__) for kernel in (kernels.score, kernels.circles, kernels.walk)
+        _cached(kernel, kernels.__file__) for kernel in (kernels.score, kernels.circles, kernels.anneal)
     ):
-        click.echo("meridian: first run: compiling the placement kernels (seconds; kept on disk)", err=True)
+        click.echo("meridian: first run: compiling the placement kernels (seconds; then cached)", err=True)
 
 
 def announce_prefill_compilation() -> None:
@@ -29,7 +29,7 @@ def announce_prefill_compilation() -> None:
     from engine.prefill.kernels import place as kernels
 
     if not all(_cached(kernel, kernels.__file__) for kernel in (kernels.find, kernels.take_all)):
-        click.echo("meridian: first run: compiling the prefill kernels (seconds; kept on disk)", err=True)
+        click.echo("meridian: first run: compiling the prefill kernels (seconds; then cached)", err=True)
 
 
 def _cached(kernel: Any, source: str | None) -> bool:

@@ -1,7 +1,7 @@
 """The traffic of a training iteration: every collective and every hand-over between stages, with its size.
 
 Times (engine.model.iteration) and traffic (engine.plan.network.traffic) are both summed over this one list,
-so they cannot disagree. Latency of messages is left out; so are the all-reduce of a tied embedding between
+so they cannot disagree. Left out are the latency of messages, the all-reduce of a tied embedding between
 first and last stage, and the few bytes of cross entropy and gradient norm.
 """
 
@@ -18,8 +18,8 @@ from engine.model.transformer import Transformer
 Values = Any  # a number or an array of numbers: what numpy computes with
 
 Kind = Literal["tp", "pp", "ep"]
-# What one charge comes with: each block, each block with experts, the first or last stage, each arrival at
-# a stage.
+# A charge comes with each block, each block with experts, the first or last stage, or each arrival at a
+# stage.
 Per = Literal["block", "moe_block", "first", "last", "arrival"]
 
 
@@ -28,7 +28,7 @@ class Charge:
     """A collective that one microbatch causes.
 
     size : D of engine.cluster.collectives; of a hand-over (`op` None) the bytes that each GPU sends on.
-    forward, again, backward : how often in those passes, per block, stage or arrival (as `per` says).
+    forward, again, backward : its number in those passes, per block, stage or arrival (as `per` says).
     """
 
     kind: Kind
@@ -41,16 +41,14 @@ class Charge:
     again: int = 0
 
     def calls(self, forward: Values, backward: Values) -> Values:
-        """How often in all, where it comes with `forward` blocks (stages, arrivals) forward, `backward`
-        back.
-        """
+        """Total number of calls, for `forward` blocks (stages, arrivals) forward and `backward` back."""
         return forward * (self.forward + self.again) + backward * self.backward
 
 
 def microbatch_charges(
     model: Transformer, how: How, strategies: Strategies, placement: Placement
 ) -> list[Charge]:
-    """Everything that one microbatch sends."""
+    """All traffic of one microbatch."""
     size = 1.0 * WIDTH * strategies.micro_batch * model.seq * model.hidden
     charges = [*_tensor(how, size, placement.tp), *_hand_over(how, size, strategies, placement)]
     if model.moe is not None:
@@ -73,24 +71,35 @@ def _tensor(how: How, size: Values, grid: Grid) -> list[Charge]:
     again = 2 if how.recompute == "full" else 0
     if how.sequence_parallel:
         parts: list[tuple[Operation, Per, int, int]] = [
-            ("allgather", "block", 2, 4), ("reduce_scatter", "block", 2, 2),
-            ("reduce_scatter", "first", 1, 0), ("allgather", "first", 0, 1),
-            ("allgather", "last", 1, 0), ("reduce_scatter", "last", 0, 1),
-        ]  # fmt: skip
+            ("allgather", "block", 2, 4),
+            ("reduce_scatter", "block", 2, 2),
+            ("reduce_scatter", "first", 1, 0),
+            ("allgather", "first", 0, 1),
+            ("allgather", "last", 1, 0),
+            ("reduce_scatter", "last", 0, 1),
+        ]
     else:
         parts = [("allreduce", "block", 2, 2), ("allreduce", "first", 1, 0), ("allreduce", "last", 0, 1)]
     return [
         Charge(
-            kind="tp", op=op, size=size, grid=grid, per=per, forward=forward, backward=backward,
+            kind="tp",
+            op=op,
+            size=size,
+            grid=grid,
+            per=per,
+            forward=forward,
+            backward=backward,
             again=again if per == "block" else 0,
         )
         for op, per, forward, backward in parts
-    ]  # fmt: skip
+    ]
 
 
 def _hand_over(how: How, size: Values, strategies: Strategies, placement: Placement) -> list[Charge]:
-    """Activations on, gradients back: each tensor-parallel peer sends its share over its own rail; without
-    sequence parallelism the receivers then gather the whole (Narayanan et al. 2021, §4.1)."""
+    """Activations forward, gradients back: each tensor-parallel peer sends its share over its own rail.
+
+    Without sequence parallelism the receivers then gather the whole (Narayanan et al. 2021, §4.1).
+    """
     inside = Grid(x=placement.stages_inside, y=strategies.pp // placement.stages_inside)
     charges = [
         Charge(
@@ -108,17 +117,25 @@ def _hand_over(how: How, size: Values, strategies: Strategies, placement: Placem
 def _experts(
     model: Transformer, how: How, size: Values, strategies: Strategies, placement: Placement
 ) -> Charge:
-    """Tokens go to their experts and come back, forward and backward; peers of a tensor-parallel group each
-    send their part of the tokens."""
+    """Tokens go to their experts and come back, forward and backward.
+
+    Peers of a tensor-parallel group each send their part of the tokens.
+    """
     assert model.moe is not None
     degree = expert_parallel(model, strategies.dp)
     each = size * model.moe.top_k / (strategies.tp * degree)
     return Charge(
-        kind="ep", op="all_to_all", size=each, grid=placement.ep, per="moe_block", forward=2, backward=2,
+        kind="ep",
+        op="all_to_all",
+        size=each,
+        grid=placement.ep,
+        per="moe_block",
+        forward=2,
+        backward=2,
         again=2 if how.recompute == "full" else 0,
-    )  # fmt: skip
+    )
 
 
 def arrivals_per_stage(strategies: Strategies) -> Values:
-    """Activations that a stage receives per microbatch, and as many gradients: one a chunk; none if alone."""
+    """Activations that a stage receives per microbatch, and as many gradients: one per chunk."""
     return np.where(strategies.pp > 1, strategies.interleave, 0)

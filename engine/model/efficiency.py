@@ -1,4 +1,4 @@
-"""What share of its nominal rates a machine reaches: one set for all models, fitted to published runs."""
+"""The share of its nominal rates that a machine reaches: one set for all models, fitted to published runs."""
 
 import csv
 import json

@@ -1,7 +1,7 @@
 """FLOPs of a training step: those that the model needs, and those that the hardware runs.
 
 Model FLOPs count a forward pass and a backward pass of twice as much (Korthikanti et al. 2022, eq. 7:
-72·B·s·L·h²·(1 + s/(6h) + V/(12·L·h)) for a GPT). Hardware FLOPs add what is computed again.
+72·B·s·L·h²·(1 + s/(6h) + V/(12·L·h)) for a GPT). Hardware FLOPs add recomputation.
 """
 
 from typing import Literal
@@ -19,12 +19,13 @@ def model_flops(model: Transformer, sequences: int) -> float:
 def hardware_flops(
     model: Transformer, sequences: int, recompute: Recompute, *, fused_attention: bool = False
 ) -> float:
-    """FLOPs that one training step runs: with `full` recomputation the blocks' forward pass once more, with
-    `selective` the two attention products. Fused attention computes Q·Kᵀ once more in its backward pass,
-    and has nothing else to gain from `selective`.
+    """FLOPs that one training step runs.
 
-    For a GPT the second adds s/(18h), 2s/(9h) in all. Korthikanti et al. print s/(3h) (eq. 8), which counts
-    the recomputed products three times; `printed_hardware_flops` is that figure.
+    `full` recomputation repeats the blocks' forward pass, `selective` the two attention products. Fused
+    attention computes Q·Kᵀ once more in its backward pass, and `selective` adds nothing to it.
+
+    For a GPT, `selective` adds s/(18h), 2s/(9h) in total. Korthikanti et al. print s/(3h) (eq. 8), which
+    counts the recomputed products three times; `printed_hardware_flops` is that figure.
     """
     core = model.layers * model.attention_core_flops(sequences)
     again = {

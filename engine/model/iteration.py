@@ -1,9 +1,9 @@
 """Seconds of one training iteration, by part: an analytical model of the critical path (Rail-only, §V-A).
 
-The pipeline runs 1F1B, interleaved where a stage has several chunks. Its beat is what the slowest stage
-does for one microbatch: the first has the most blocks, the last has the output matrix. M beats and a bubble
-of (P−1)/v beats (Narayanan et al. 2021, §2.2), then the gradients' all-reduce and the optimizer. Nothing
-overlaps.
+The pipeline runs 1F1B, interleaved if a stage has several chunks. Its beat is the time of the slowest stage
+for one microbatch: the first stage has the most blocks, the last has the output matrix. An iteration takes M
+beats and a bubble of (P−1)/v beats (Narayanan et al. 2021, §2.2), then the gradients' all-reduce and the
+optimizer. Nothing overlaps.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ Values = Any  # a number or an array of numbers: what numpy computes with
 class Machine:
     """GPUs in HB domains on rails, at the rates that are reached.
 
-    hb_domain : GPUs in one; None for all that a strategy uses, the ideal of Rail-only, §V-B.
-    spines : rail-optimised, so that all-to-all traffic is not forwarded.
+    hb_domain : GPUs in one; None: all that a strategy uses, the ideal of Rail-only, §V-B.
+    spines : rail-optimised: all-to-all traffic is not forwarded.
     """
 
     device: Device
@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Seconds by what they go to. `compute` has the optimizer's step; `bubble` all that a GPU waits for."""
+    """Seconds by part. `compute` includes the optimizer's step; `bubble` is all waiting time of a GPU."""
 
     compute: Values
     tp: Values
@@ -54,7 +54,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Beat:
-    """What one stage does for one microbatch."""
+    """The work of one stage for one microbatch."""
 
     compute: Values
     tp: Values
@@ -87,7 +87,7 @@ def iteration(model: Transformer, how: How, strategies: Strategies, batch: int, 
 
 def charge_s(charge: Charge, machine: Machine) -> Values:
     """Seconds of one call of `charge`."""
-    if charge.op is None:  # a hand-over; the beat is set by a stage whose neighbour is in another domain
+    if charge.op is None:  # a hand-over; the beat is set by a stage whose adjacent stage is in another domain
         leaves = charge.grid.y > 1
         return charge.size / np.where(leaves, machine.rates.nic_bytes_per_s, machine.rates.hb_bytes_per_s)
     seconds = full_bisection_s if machine.spines else hierarchical_s
@@ -149,7 +149,7 @@ def _slower(first: _Beat, last: _Beat) -> _Beat:
 def _gradients_s(
     model: Transformer, strategies: Strategies, placement: Placement, machine: Machine
 ) -> Values:
-    """All-reduce of the largest stage's gradients; those of experts among those that hold them."""
+    """All-reduce of the largest stage's gradients; those of experts among the GPUs that hold them."""
     experts = stage_experts(model, strategies) / strategies.tp
     shared = np.maximum(*stage_parameters(model, strategies)) - experts
     return sum(

@@ -1,11 +1,11 @@
 """Seconds that one GPU computes for one block: a roofline per matrix product, memory traffic for all else.
 
-A matrix product takes what its FLOPs take at the reached share of peak, or what its operands take through
-device memory, whichever is longer. Element-wise kernels (norms, activations, softmax, dropout and
-residuals, fused as Megatron-LM fuses them) take what they read and write. Numbers are two bytes wide,
-dropout masks one; a `llama` has no dropout. Tensor parallelism of t splits heads and MLP widths; sequence
-parallelism also splits the norms, dropouts and residuals, which otherwise every GPU of the group computes
-whole (Korthikanti et al. 2022, §4).
+A matrix product takes the longer of two times: its FLOPs at the reached share of peak, and its operands
+through device memory. Element-wise kernels (norms, activations, softmax, dropout and residuals, fused as
+Megatron-LM fuses them) take the time of their reads and writes. Numbers are two bytes wide, dropout masks
+one; a `llama` has no dropout. Tensor parallelism of t splits heads and MLP widths. Sequence parallelism also
+splits the norms, dropouts and residuals, which otherwise every GPU of the group computes whole (Korthikanti
+et al. 2022, §4).
 
 All functions take `micro_batch` and `tp` as numbers or numpy arrays of one shape. Products begin with a
 float: numpy's integers would wrap around for absurdly large models.
@@ -41,14 +41,14 @@ OPTIMIZER_BYTES_PER_PARAMETER = 2 + 2 + 3 * 8 + 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What a GPU reaches: FLOP/s of matrix products and bytes/s of device memory."""
+    """Rates that a GPU reaches: FLOP/s of matrix products and bytes/s of device memory."""
 
     flops: float
     hbm_bytes_per_s: float
 
     @classmethod
     def of(cls, gpu: Gpu, efficiency: Efficiency) -> "Device":
-        """`gpu` in two-byte numbers. Raises InputError where it has no such format."""
+        """`gpu` in two-byte numbers. Raises InputError if it has no such format."""
         return cls(
             flops=gpu.flops(WIDTH) * efficiency.gemm, hbm_bytes_per_s=gpu.hbm_bytes_per_s * efficiency.hbm
         )
@@ -56,9 +56,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """Seconds of one block's forward pass, of its backward pass, and of what is computed again between
-    them.
-    """
+    """Seconds of one block's forward pass, of its backward pass, and of the recomputation between them."""
 
     forward_s: Values
     backward_s: Values
@@ -73,12 +71,12 @@ class Pass:
 class How:
     """How blocks run.
 
-    recompute : which activations are computed again before the backward pass.
+    recompute : the activations that are recomputed before the backward pass.
     sequence_parallel : norms, dropouts and residuals are split over the tensor-parallel group too.
     fused_attention : softmax never goes through device memory (FlashAttention); the backward pass then
         computes Q·Kᵀ once more.
-    measured : one dense block as it was measured, in place of the roofline; it holds for the micro-batch,
-        TP and recomputation that it was measured with.
+    measured : measured times of one dense block, instead of the roofline; they hold for the micro-batch, TP
+        and recomputation of the measurement.
     """
 
     recompute: Recompute
@@ -117,7 +115,7 @@ def moe_block(
 
 
 def head(model: Transformer, device: Device, micro_batch: Values, tp: Values) -> Pass:
-    """Output matrix and cross entropy, the vocabulary split over `tp`. Never computed again."""
+    """Output matrix and cross entropy, the vocabulary split over `tp`. Never recomputed."""
     if not model.vocab:
         return Pass(forward_s=0.0, backward_s=0.0, recompute_s=0.0)
     tokens = 1.0 * micro_batch * model.seq
@@ -149,7 +147,7 @@ def _attention_core(model: Transformer, how: How, device: Device, micro_batch: V
 
 
 def _attention_rest(model: Transformer, device: Device, micro_batch: Values, tp: Values) -> Pass:
-    """The products that make queries, keys, values and the output."""
+    """The products for queries, keys, values and the output."""
     tokens = 1.0 * micro_batch * model.seq
     qkv = _product(device, tokens, model.hidden, (model.hidden + 2 * model.kv_width) / tp)
     out = _product(device, tokens, model.hidden / tp, model.hidden)
@@ -207,7 +205,7 @@ def _sum(*parts: Pass) -> Pass:
 def _with_recompute(core: Pass, rest: Pass, how: How) -> Pass:
     again = {
         "none": 0.0,
-        "selective": 0.0 if how.fused_attention else core.forward_s,  # fused attention keeps nothing to save
+        "selective": 0.0 if how.fused_attention else core.forward_s,  # fused attention stores nothing to save
         "full": core.forward_s + rest.forward_s,
     }[how.recompute]
     return Pass(

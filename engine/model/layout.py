@@ -1,10 +1,10 @@
 """How a training job is split over GPUs, and where its groups lie among HB domains.
 
 A rank counts tensor-parallel peers first, then data-parallel ones, then pipeline stages. An HB domain of K
-GPUs is filled with boxes of x_tp × x_dp × x_pp neighbours: as many tensor-parallel peers as divide K
-(Rail-only, Fig. 4b: TP 8 × DP 32 fill a domain of 256), of what is left as many data-parallel ones, then
-stages. Members of a group that lie in different domains then have the same place in their domains: they
-share a rail, and no traffic but that between experts ever leaves its rail (Rail-only, §III-B).
+GPUs is filled with boxes of x_tp × x_dp × x_pp adjacent ranks: as many tensor-parallel peers as divide K
+(Rail-only, Fig. 4b: TP 8 × DP 32 fill a domain of 256), of the rest as many data-parallel ones, then stages.
+Members of a group in different domains then have the same position in their domains. They share a rail, and
+only the traffic between experts ever leaves its rail (Rail-only, §III-B).
 
 Every class holds numbers or numpy arrays of one shape: one entry per strategy.
 """
@@ -34,7 +34,7 @@ class Strategies:
         return self.tp * self.pp * self.dp
 
     def microbatches(self, batch: int) -> Values:
-        """Microbatches per pipeline and iteration: of the busiest, where they cannot be shared evenly."""
+        """Microbatches per pipeline and iteration; of the busiest pipeline, if they are not equal."""
         return -(-batch // (self.dp * self.micro_batch))
 
     def at(self, index: Any) -> "Strategies":
@@ -53,10 +53,10 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the groups of strategies lie.
+    """Position of the groups of strategies in HB domains.
 
     tp, dp : grids of those groups.
-    stages_inside : neighbouring stages in one box; where it is less than pp, some hops leave the domain.
+    stages_inside : adjacent stages in one box; if it is less than pp, some hops leave the domain.
     box : GPUs that lie in one HB domain together.
     ep : grid of an expert-parallel group, a part of the data-parallel one.
     experts_dp : grid of the GPUs that hold the same experts.

@@ -1,4 +1,4 @@
-"""Stage times that somebody measured: the answer of `meridian profile`, read as times per stage."""
+"""Measured stage times: the answer of `meridian profile`, read as times per stage."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,9 @@ REQUIRED = ("forward", "backward")
 
 
 def times_of_profile(document: Any) -> Any:
-    """{forward, backward, recompute?, weight?}, each a list of ms by stage, of a profile's `rows`.
+    """{forward, backward, recompute?, weight?}, each a list of ms by stage, from a profile's `rows`.
 
-    What is no profile (it has no `rows`) is returned as it is.
+    A document without `rows` is returned as it is.
 
     Raises
     ------

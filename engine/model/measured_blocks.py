@@ -1,4 +1,4 @@
-"""Blocks that were measured on real GPUs (engine/data/profiles): the planner prefers them to rooflines."""
+"""Blocks measured on real GPUs (engine/data/profiles): the planner prefers them to rooflines."""
 
 import csv
 from functools import cache

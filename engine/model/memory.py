@@ -1,10 +1,10 @@
 """Bytes that one GPU holds: weights, gradients, optimizer and activations in training; weights and KV in
 serving.
 
-Activations per block follow Korthikanti et al. (2022, §4, table 2): s·b·h·(10 + 24/t + 5·a·s/(h·t)) with
-nothing computed again, s·b·h·(34 + 5·a·s/h)/t with sequence parallelism, 34·s·b·h/t with selective
-recomputation on top, 2·s·b·h where only inputs are kept. Mixed precision with Adam keeps 16 bytes a
-parameter: weight and gradient of two, fp32 master weight and two moments (Rajbhandari et al. 2020, §3.1).
+Activations per block follow Korthikanti et al. (2022, §4, table 2): s·b·h·(10 + 24/t + 5·a·s/(h·t)) without
+recomputation, s·b·h·(34 + 5·a·s/h)/t with sequence parallelism, 34·s·b·h/t with selective recomputation as
+well, 2·s·b·h if only inputs are stored. Mixed precision with Adam stores 16 bytes a parameter: weight and
+gradient of two, fp32 master weight and two moments (Rajbhandari et al. 2020, §3.1).
 """
 
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ LOGIT_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """How what is kept is stored.
+    """Number formats of stored activations and parameters.
 
-    width : bytes of a number of the activations; parameter_bytes : of a parameter with its gradient and what
-        the optimizer keeps of it; dropout : a gpt keeps masks, and softmax once more.
+    width : bytes of a number of the activations; parameter_bytes : of a parameter with its gradient and its
+        optimizer state; dropout : a gpt stores masks, and softmax once more.
     """
 
     width: int
@@ -44,14 +44,15 @@ MIXED = Numbers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """Bytes on one GPU of one stage: always, for each microbatch in flight, and for each of which all
-    activations are there (those that are kept anyway not counted again).
+    """Bytes on one GPU of one stage.
 
-    serving_bytes : always too, of what it serves in its bubbles: weights and KV caches.
+    state_bytes : always.  stored_bytes : for each microbatch in flight.  full_bytes : in addition, for each
+        microbatch whose full activations are present.  serving_bytes : always, for prefill in its bubbles:
+        weights and KV caches.
     """
 
     state_bytes: float
-    kept_bytes: float
+    stored_bytes: float
     full_bytes: float
     serving_bytes: float = 0.0
 
@@ -61,16 +62,18 @@ class StageMemory:
         return self.state_bytes + self.serving_bytes
 
     def total_bytes(self, in_flight: int, full: int = 1) -> float:
-        """With so many microbatches in flight, `full` of them with all their activations."""
-        return self.always_bytes + in_flight * self.kept_bytes + full * self.full_bytes
+        """With `in_flight` microbatches in flight, `full` of them with all their activations."""
+        return self.always_bytes + in_flight * self.stored_bytes + full * self.full_bytes
 
     def most_in_flight(self, memory_bytes: float, full: int = 1) -> int:
         """Microbatches in flight that `memory_bytes` hold; below 1: not even one."""
         left = memory_bytes - self.total_bytes(0, full)
-        return -1 if left < 0 else int(left // self.kept_bytes)
+        return -1 if left < 0 else int(left // self.stored_bytes)
 
     def most_full(self, memory_bytes: float, in_flight: int) -> int | None:
-        """Of `in_flight` microbatches, how many may have all their activations there; None: any number."""
+        """Of `in_flight` microbatches, the number that may have all their activations present; None: any
+        number.
+        """
         if self.full_bytes == 0:
             return None
         return int((memory_bytes - self.total_bytes(in_flight, 0)) // self.full_bytes)
@@ -93,26 +96,27 @@ class TrainingMemory:
 def block_activations(
     model: Transformer, how: How, micro_batch: Values, tp: Values, stored: Numbers = MIXED
 ) -> Values:
-    """Bytes that one dense block keeps of one microbatch until its backward pass, on one of `tp` GPUs."""
+    """Bytes that one dense block stores of one microbatch until its backward pass, on one of `tp` GPUs."""
     numbers, width = 1.0 * micro_batch * model.seq * model.hidden, stored.width
     whole = numbers / (tp if how.sequence_parallel else 1)
     if how.recompute == "full":
         return width * whole
     masks = 2 if model.family == "gpt" and stored.dropout else 0
     # Inputs of both norms, of the attention and of the MLP; masks of the two dropouts.
-    kept = (4 * width + masks) * whole
-    # Queries and the input of the output product, keys and values; what the MLP keeps.
-    kept += width * (2 + 2 * model.kv_width / model.hidden) * numbers / tp
-    kept += width * (3 if model.family == "llama" else 2) * model.ffn / model.hidden * numbers / tp
+    activations = (4 * width + masks) * whole
+    # Queries and the input of the output product, keys and values; activations of the MLP.
+    activations += width * (2 + 2 * model.kv_width / model.hidden) * numbers / tp
+    activations += width * (3 if model.family == "llama" else 2) * model.ffn / model.hidden * numbers / tp
     if how.recompute == "selective" or how.fused_attention:
-        return kept
-    return kept + _scores(model, micro_batch, tp, stored)
+        return activations
+    return activations + _scores(model, micro_batch, tp, stored)
 
 
 def more_of_experts(model: Transformer, how: How, micro_batch: Values, tp: Values) -> Values:
-    """Bytes that a block with experts keeps beyond a dense one: the MLP's numbers for every further expert
-    of a
-    token, and the token as it was sent and as it came back."""
+    """Bytes that a block with experts stores beyond a dense one.
+
+    These are the MLP's numbers for every further expert of a token, and the token as sent and as returned.
+    """
     if model.moe is None or how.recompute == "full":
         return 0.0 * micro_batch
     numbers = 1.0 * WIDTH * micro_batch * model.seq / tp
@@ -130,7 +134,7 @@ def _scores(model: Transformer, micro_batch: Values, tp: Values, stored: Numbers
 def working_set(
     model: Transformer, how: How, micro_batch: Values, tp: Values, stored: Numbers = MIXED
 ) -> Values:
-    """Bytes of one block that are there only while it is computed again, beyond what is kept anyway."""
+    """Bytes of one block that exist only while it is recomputed, beyond those stored in any case."""
     if how.recompute == "none":
         return 0.0 * micro_batch
     with_all = How(
@@ -154,31 +158,31 @@ def stage_memory(
     stored: Numbers = MIXED,
     serving_bytes: float = 0.0,
 ) -> StageMemory:
-    """One stage of `blocks` dense blocks, on one of its `tp` GPUs, of which each keeps `serving_bytes` for
+    """One stage of `blocks` dense blocks on one of its `tp` GPUs, each of which reserves `serving_bytes` for
     prefill.
 
-    A stage computes a microbatch's blocks again in one go, as a schedule's R does. The last stage also holds
+    A stage recomputes a microbatch's blocks all at once, as a schedule's R does. The last stage also holds
     the logits, in fp32 at least.
     """
     parameters = blocks * model.layer_parameters
     parameters += model.embedding_parameters if is_first else 0
     parameters += model.head_parameters if is_last else 0
     logits = max(LOGIT_BYTES, stored.width) * micro_batch * model.seq * model.vocab / tp if is_last else 0.0
-    kept_bytes = float(blocks * block_activations(model, how, micro_batch, tp, stored))
+    stored_bytes = float(blocks * block_activations(model, how, micro_batch, tp, stored))
     full_bytes = float(blocks * working_set(model, how, micro_batch, tp, stored))
     again = how.recompute != "none"
     return StageMemory(
         state_bytes=stored.parameter_bytes * parameters / tp,
-        kept_bytes=kept_bytes + (0.0 if again else logits),
+        stored_bytes=stored_bytes + (0.0 if again else logits),
         full_bytes=full_bytes + (logits if again else 0.0),
         serving_bytes=serving_bytes,
     )
 
 
 def blocks_in_flight(model: Transformer, strategies: Strategies, batch: int) -> Values:
-    """Block activations that the first stage holds at most: 1F1B keeps min(M, P) microbatches there.
+    """Most block activations that the first stage holds: 1F1B holds min(M, P) microbatches there.
 
-    Interleaving keeps P + (P−1)/v of them (Korthikanti et al. 2022, §4.2.3).
+    Interleaving holds P + (P−1)/v of them (Korthikanti et al. 2022, §4.2.3).
     """
     pp, chunks = strategies.pp, strategies.interleave
     deep = np.where(chunks > 1, pp + (pp - 1) / chunks, pp)
@@ -222,16 +226,16 @@ def training_memory(
 ) -> TrainingMemory:
     """Bytes on one GPU of the stage that needs most.
 
-    shard_optimizer : each data-parallel peer keeps its share of the optimizer's state (ZeRO, stage 1).
+    shard_optimizer : each data-parallel peer holds its share of the optimizer's state (ZeRO, stage 1).
     """
     first, last = stage_parameters(model, strategies)
     parameters = np.maximum(first, last)
     tp, micro_batch = strategies.tp, strategies.micro_batch
-    kept = blocks_in_flight(model, strategies, batch) * block_activations(model, how, micro_batch, tp)
+    activations = blocks_in_flight(model, strategies, batch) * block_activations(model, how, micro_batch, tp)
     share = moe_blocks(model, strategies.pp) / fullest_stage(model.layers, strategies.pp)
     in_flight = blocks_in_flight(model, strategies, batch)
-    kept = kept + in_flight * share * more_of_experts(model, how, micro_batch, tp)
-    kept = kept + working_set(model, how, micro_batch, tp)
+    activations = activations + in_flight * share * more_of_experts(model, how, micro_batch, tp)
+    activations = activations + working_set(model, how, micro_batch, tp)
     # The last stage has one microbatch in flight, and its logits in fp32.
     logits = (
         np.where(np.equal(strategies.pp, 1), float(LOGIT_BYTES), 0.0)
@@ -244,7 +248,7 @@ def training_memory(
         weights=WEIGHT_BYTES * parameters,
         gradients=GRADIENT_BYTES * parameters,
         optimizer=OPTIMIZER_STATE_BYTES * parameters / (strategies.dp if shard_optimizer else 1),
-        activations=kept + logits,
+        activations=activations + logits,
     )
 
 

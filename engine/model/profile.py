@@ -1,4 +1,4 @@
-"""Stage profiles: how long each stage of a pipeline computes and how much it holds, from FLOPs and MFU."""
+"""Stage profiles: compute time and memory of each stage of a pipeline, from FLOPs and MFU."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ BACKWARD_OVER_FORWARD = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageProfile:
-    """What one pipeline stage does for one microbatch. Times in seconds."""
+    """The work of one pipeline stage for one microbatch. Times in seconds."""
 
     layers: int
     parameters: int
@@ -36,7 +36,7 @@ class Compute:
 
 
 def layers_per_stage(model: Transformer, stages: int) -> tuple[int, ...]:
-    """Blocks of each stage: as even as can be, the odd ones going to the first stages.
+    """Blocks of each stage, as even as possible; the first stages get the odd ones.
 
     The last stage, which also computes the output matrix, so never has more than another.
 

@@ -1,12 +1,13 @@
-"""What a GPU that trains keeps of its memory for the prefill that is sold in its bubbles."""
+"""The part of a training GPU's memory that is reserved for prefill in its bubbles."""
 
 from engine.inputs import Document, Positive
 
 
 class PrefillBudget(Document):
-    """A budget of one GPU's memory: of planning (`job.prefill`) and of running (`prefill` of a training job).
+    """A budget of one GPU's memory, for planning (`job.prefill`) and for running (`prefill` of a training
+    job).
 
-    BubbleTea (§5.1) keeps 1 to 2 GB a GPU for weights.
+    BubbleTea (§5.1) reserves 1 to 2 GB a GPU for weights.
 
     weight_budget_gb, kv_budget_gb : most of one GPU's memory for weights and KV caches (10^9 bytes).
     """
@@ -24,5 +25,5 @@ class PrefillBudget(Document):
 
     @property
     def bytes(self) -> int:
-        """Both together: what training does not get."""
+        """Both together: memory that training does not get."""
         return self.weight_budget_bytes + self.kv_budget_bytes

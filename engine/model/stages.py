@@ -1,8 +1,7 @@
-"""Stage profiles from the bottom up: rooflines, collectives of the stage's own GPUs, measured times where
-there are.
+"""Stage profiles from rooflines, collectives of the stage's own GPUs, and measured times if there are any.
 
-Unlike engine.model.profile, which has one utilization for all, each stage here may have other GPUs,
-and tensor and expert parallelism are charged. Hand-overs between stages are the schedule's and not in it.
+Unlike in engine.model.profile, which has one utilization for all, each stage here may have other GPUs, and
+tensor and expert parallelism are charged. Hand-overs between stages belong to the schedule.
 """
 
 import itertools
@@ -23,7 +22,9 @@ from engine.model.transformer import Transformer
 
 
 class MeasuredRow(Document):
-    """What `meridian profile` measured of one stage with `tokens` tokens a microbatch; it may say more."""
+    """A measurement by `meridian profile` of one stage with `tokens` tokens a microbatch; other fields are
+    ignored.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -69,15 +70,14 @@ def roofline_profiles(
 def measured_profiles(
     profiles: Sequence[StageProfile], measured: MeasuredProfile, tokens: int
 ) -> tuple[StageProfile, ...]:
-    """`profiles` with the times that were measured at `tokens` tokens a microbatch; stages without stay as
-    they are.
+    """`profiles` with the times measured at `tokens` tokens a microbatch; stages without measurement stay.
 
-    Between two measured numbers of tokens, times are interpolated on a straight line.
+    Between two measured numbers of tokens, times are interpolated linearly.
 
     Raises
     ------
     InputError
-        A stage that there is not, one measured twice alike, or `tokens` outside of what was measured.
+        An unknown stage, a repeated measurement, or `tokens` outside of the measured range.
     """
     times = _by_stage(profiles, measured)
     return tuple(
@@ -88,7 +88,7 @@ def measured_profiles(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """What of the model one stage has: blocks, those of them with experts, first and last matrix."""
+    """The part of the model on one stage: blocks, those of them with experts, first and last matrix."""
 
     blocks: int
     moe: int
@@ -138,7 +138,7 @@ def _stage(model: Transformer, how: How, machine: Machine, layout: Strategies, s
 def _own_pass(
     model: Transformer, how: How, machine: Machine, layout: Strategies, dense: int, moe: int, is_last: bool
 ) -> Pass:
-    """What one GPU of the stage computes for one microbatch."""
+    """Compute time of one GPU of the stage for one microbatch."""
     parts = [(dense, kernels.block(model, how, machine.device, layout.micro_batch, layout.tp))]
     if model.moe is not None:
         local = model.moe.experts // int(expert_parallel(model, layout.dp))

@@ -8,25 +8,28 @@ from engine.plan.request import PlanRequest
 from engine.plan.result import PlanResult
 from engine.plan.search.solve import plan_search
 
-# Simulated seconds of one answer, of the machine that `plan.search.cells` counts in: a what-if that must
-# come at once, and a plan that may take its time.
+# Budgets of one answer, in the simulated seconds that `plan.search.cells` counts: of a what-if, whose answer
+# must be immediate, and of a plan.
 WHAT_IF_S = 0.15
 FULL_S = 2.0
 
 
 def plan(
-    request: PlanRequest, *, budget_s: float = FULL_S, cancelled: Callable[[], bool] = lambda: False,
+    request: PlanRequest,
+    *,
+    budget_s: float = FULL_S,
+    cancelled: Callable[[], bool] = lambda: False,
     report: Callable[[int, int | None], None] = lambda done, of: None,
-) -> PlanResult:  # fmt: skip
+) -> PlanResult:
     """The options of `request` and the best for its objective: all of Algorithm 1, the best of the search.
 
     Parameters
     ----------
-    budget_s : of a search's simulations, in machine-independent seconds; WHAT_IF_S for an answer at once.
-        Where it does not suffice the result says so.
-    cancelled : asked between simulations; true ends the search with the best it has, and leaves the cells
+    budget_s : of a search's simulations, in machine-independent seconds; WHAT_IF_S for an immediate answer.
+        If it does not suffice, the result says so.
+    cancelled : called between simulations; true ends the search with the best it has, and leaves the cells
         that Algorithm 1 has not simulated without a time.
-    report : told the cells that are simulated, and of how many; None where a search cannot know.
+    report : called with the number of simulated cells and their total; None if a search cannot know it.
 
     Raises
     ------

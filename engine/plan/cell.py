@@ -25,7 +25,7 @@ def scenario_of(request: PlanRequest, option: Option) -> Scenario:
     Raises
     ------
     ValueError
-        The option has no place for every stage, or lacks a link.
+        The option does not place every stage, or lacks a link.
     """
     cluster, job = placed_job(request, option)
     scenario = cell_scenario(request, cluster, job, option.partitions, policy=option.policy)
@@ -35,7 +35,7 @@ def scenario_of(request: PlanRequest, option: Option) -> Scenario:
 
 
 def simulated(request: PlanRequest, option: Option) -> SimulationResult:
-    """One DP-cell of `option`, timed by the orders that `refine` found, else by its policy.
+    """One DP-cell of `option`, timed by the orders from `refine`, else by its policy.
 
     Raises ValueError as :func:`scenario_of`.
     """
@@ -46,7 +46,7 @@ def simulated(request: PlanRequest, option: Option) -> SimulationResult:
 
 
 def placed_job(request: PlanRequest, option: Option) -> tuple[Cluster, Job]:
-    """The cluster, and the job laid out as in `option`, which has a place for every stage."""
+    """The cluster, and the job laid out as in `option`, which must place every stage."""
     cluster = cluster_of(request)
     stages = sum(part.stages for part in option.partitions)
     layout = Layout(partitions=stages, tp=option.tp, micro_batch=option.micro_batch)
@@ -63,7 +63,7 @@ def cell_scenario(
 ) -> Scenario | Infeasible:
     """The scenario of one DP-cell whose stages are placed as `partitions`, or why there is none.
 
-    Its limits are what the memory of the stages' GPUs leaves, and the request's own where that is less.
+    Its limits are the microbatches that the GPUs' memory holds, and the request's own if they are lower.
 
     policy : by default that of the request.
     """
@@ -88,7 +88,7 @@ def cell_scenario(
 
 
 def gpus_of_stages(cluster: Cluster, partitions: Sequence[Partition]) -> tuple[Gpu, ...]:
-    """The type of GPU that each stage is on."""
+    """The GPU type of each stage."""
     return tuple(cluster.datacenter(part.dc).gpu for part in partitions for _ in range(part.stages))
 
 
@@ -122,7 +122,7 @@ def _scenario(
 def wan_links(
     request: PlanRequest, cluster: Cluster, job: Job, partitions: Sequence[Partition]
 ) -> list[Link] | Infeasible:
-    """The WAN hops between neighbouring data centres, in ms, or which link is missing."""
+    """The WAN hops between adjacent data centres, in ms, or the link that is missing."""
     hops = []
     for left, right in itertools.pairwise(partitions):
         link = cluster.link(left.dc, right.dc)
@@ -137,8 +137,8 @@ def wan_links(
 def hop_ms(request: PlanRequest, job: Job, link: WanLink) -> Link:
     """A hop over `link`, in ms.
 
-    Algorithm 1 has one transfer time for all links, C × forward; the search takes each link's own rate where
-    a model says how large an activation is.
+    Algorithm 1 has one transfer time for all links, C × forward. The search takes each link's own rate if a
+    model gives the size of an activation.
     """
     transfer_s = job.transfer_s
     if request.method == "search" and job.is_modelled and job.activation_bytes is not None:

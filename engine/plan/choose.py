@@ -8,16 +8,18 @@ from engine.plan.job import Job
 from engine.plan.request import Objective, PlanRequest
 from engine.plan.result import Excluded, Option, PlanResult
 
-# Options whose scores differ by rounding alone are equal: at equal cost the faster is the better then, at
-# equal throughput the cheaper of two that take as long, else the one with fewer DP-cells.
+# Options whose scores differ by rounding alone are equal. At equal cost the faster is better, at equal
+# throughput the cheaper of two that take as long, else the one with fewer DP-cells.
 EQUAL = 1e-12
 
 
 def result(
     request: PlanRequest, job: Job, order: Sequence[str], options: tuple[Option, ...], **rest: Any
 ) -> PlanResult:
-    """The answer with these options: the figures of the job, the best and the front; `rest` are its other
-    fields."""
+    """The answer with these options: the figures of the job, the best and the front.
+
+    rest : its other fields.
+    """
     return PlanResult(
         method=request.method,
         policy=request.policy,
@@ -39,7 +41,7 @@ def result(
 
 
 def within_limits(request: PlanRequest, option: Option) -> Option:
-    """`option`, infeasible with a reason where it exceeds the budget or misses the deadline."""
+    """`option`, infeasible with a reason if it exceeds the budget or misses the deadline."""
     if not option.feasible:
         return option
     reasons = [*_over_budget(request, option), *_past_deadline(request, option)]
@@ -77,7 +79,7 @@ def why_none(options: Sequence[Option]) -> str:
 def excluded(
     request: PlanRequest, job: Job, options: Sequence[Option], best: int | None
 ) -> tuple[Excluded, ...]:
-    """The data centres that the best option does not use (all, where there is none), each with its reason."""
+    """The data centres that the best option does not use (all, if there is none), each with its reason."""
     used = options[best].gpus_used if best is not None else {}
     return tuple(
         Excluded(dc=dc.name, reason=_why_excluded(request, job, options, best, dc.name))
@@ -111,7 +113,7 @@ def _why_excluded(
 
 
 def worse(chosen: Option, using: Sequence[Option], objective: Objective) -> str:
-    """What the best of the options `using` a data centre gains over the chosen one, in words."""
+    """A sentence that compares the best of the options `using` a data centre with the chosen one."""
     nearest = using[0]
     for option in using[1:]:
         if better(option, nearest, objective):
@@ -161,14 +163,16 @@ def _is_cheaper(option: Option, other: Option) -> bool:
 
 
 def score(option: Option, objective: Objective) -> float:
-    """How good a feasible option is; more is better. Throughput counts tokens where the job says how many
-    there are, as pipelines of another micro-batch carry others."""
+    """Score of a feasible option; more is better. Throughput counts tokens if the job gives their number.
+
+    Pipelines of different micro-batches carry different numbers of tokens.
+    """
     value = {
         "throughput": option.throughput if option.tokens_per_s is None else option.tokens_per_s,
         "cost": option.cost_per_iteration,
         "cost_per_token": option.cost_per_million_tokens,
     }[objective]
-    assert value is not None  # feasible options have all figures that their objective asks for
+    assert value is not None  # feasible options have all figures of their objective
     return value if objective == "throughput" else -value
 
 

@@ -1,4 +1,4 @@
-"""What an iteration costs: GPU hours and the traffic that leaves data centres."""
+"""The cost of an iteration: GPU hours, and the traffic that leaves data centres."""
 
 import itertools
 from dataclasses import replace
@@ -29,8 +29,10 @@ def priced(request: PlanRequest, cluster: Cluster, job: Job, option: Option) -> 
 
 
 def egress_gb_per_hop(job: Job, option: Option) -> float | None:
-    """GB over one WAN hop in an iteration: an activation one way and a gradient back, per microbatch and
-    pipeline. None where the job does not say how large they are."""
+    """GB over one WAN hop in an iteration: an activation and a gradient per microbatch and pipeline.
+
+    None if the job does not give their size.
+    """
     if job.activation_bytes is None:
         return None if len(option.partitions) > 1 else 0.0
     return 2 * job.microbatches * job.activation_bytes * option.pipelines / 1e9
@@ -42,7 +44,7 @@ def _hops(option: Option) -> list[frozenset[str]]:
 
 
 def _dollars_per_hour(request: PlanRequest, cluster: Cluster, option: Option) -> float:
-    """Of the GPUs used, or, where whole data centres are billed, of all GPUs of those that are used."""
+    """Price of the GPUs used, or, if whole data centres are billed, of all GPUs of the data centres used."""
     total = 0.0
     for name, used in option.gpus_used.items():
         dc = cluster.datacenter(name)

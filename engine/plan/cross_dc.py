@@ -1,9 +1,9 @@
-"""Which parallelism should cross the WAN, data or pipeline? CrossPipe's performance model.
+"""Compares data and pipeline parallelism over the WAN by CrossPipe's performance model.
 
 Data parallel: every pipeline lies in one data centre and all gradients cross the WAN once an iteration.
 Pipeline parallel: every pipeline crosses it, with the activations and gradients of each microbatch, and
-replicas of a stage lie in one data centre. What both do inside a data centre (tensor parallelism, gradients
-of replicas) costs both alike and is left out.
+replicas of a stage lie in one data centre. Both have the same costs inside a data centre (tensor parallelism,
+gradients of replicas), which are left out.
 
 Source: the CrossPipe slides (USENIX ATC 2025), "Cross-DC DP vs. Cross-DC PP".
 """
@@ -20,7 +20,7 @@ class CrossDcJob:
 
     forward_s : of one microbatch on one stage; the input and weight parts of its backward take as long each.
     gradient_bytes : of the whole model.  activation_bytes : of one microbatch, between two stages.
-    replicas : pipelines in all (n_DP).  memory : most microbatches in flight that a stage holds.
+    replicas : pipelines in total (n_DP).  memory : most microbatches in flight that a stage holds.
     """
 
     stages: int
@@ -35,7 +35,7 @@ class CrossDcJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """The WAN between two neighbouring data centres: all of it, per direction."""
+    """The WAN between two adjacent data centres: its full bandwidth, per direction."""
 
     bytes_per_s: float
     latency_s: float
@@ -43,7 +43,7 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """An iteration and the schedule that reaches it; None where no policy fits the memory."""
+    """The time of an iteration and its schedule's policy."""
 
     seconds: float
     policy: str
@@ -60,8 +60,8 @@ def data_parallel(job: CrossDcJob, wan: Boundary, policy: str = "zb-v") -> Choic
     if makespan is None:
         return None
     steps = 2 * (job.dcs - 1)
-    crossing_s = steps / job.dcs * job.gradient_bytes / wan.bytes_per_s + steps * wan.latency_s
-    return Choice(seconds=makespan + crossing_s, policy=policy)
+    transfer_s = steps / job.dcs * job.gradient_bytes / wan.bytes_per_s + steps * wan.latency_s
+    return Choice(seconds=makespan + transfer_s, policy=policy)
 
 
 def pipeline_parallel(
@@ -74,17 +74,23 @@ def pipeline_parallel(
     transfer_s = job.replicas * job.activation_bytes / wan.bytes_per_s
     dc_of_stage = [stage * job.dcs // job.stages for stage in range(job.stages)]
     link = Link(latency=wan.latency_s, transfer=transfer_s)
-    found = [
+    choices = [
         Choice(seconds=makespan, policy=policy)
         for policy in policies
         if (makespan := simulate(_scenario(job, policy, dc_of_stage, link)).makespan) is not None
     ]
-    return min(found, key=lambda choice: choice.seconds, default=None)
+    return min(choices, key=lambda choice: choice.seconds, default=None)
 
 
 def _scenario(job: CrossDcJob, policy: str, dc_of_stage: list[int], wan: Link) -> Scenario:
     part = job.forward_s
     return Scenario(
-        stages=job.stages, dc_of_stage=dc_of_stage, microbatches=job.microbatches, policy=policy, wan=wan,
-        times=Times(forward=part, backward=part, weight=part), memory_limit=job.memory, spans=False,
-    )  # fmt: skip
+        stages=job.stages,
+        dc_of_stage=dc_of_stage,
+        microbatches=job.microbatches,
+        policy=policy,
+        wan=wan,
+        times=Times(forward=part, backward=part, weight=part),
+        memory_limit=job.memory,
+        spans=False,
+    )

@@ -1,7 +1,7 @@
 """DC selection: Algorithm 1 of the Atlas paper (§4.5), with the time, the cost and the limits of each option.
 
-For every number D of DP-cells, data centres are filled in a given order: each takes as many stages as its
-GPUs hold when every stage needs D·C of them. One cell is simulated for the pipeline's time, and a ring
+For every number D of DP-cells, data centres are filled in a given order. Each takes as many stages as its
+GPUs hold if every stage needs D·C of them. One cell is simulated for the pipeline's time, and a ring
 all-reduce over the D·C replicas of a stage is added. Equal cells are simulated once.
 """
 
@@ -29,15 +29,17 @@ Partitions = tuple[Partition, ...]
 
 
 def algorithm1(
-    request: PlanRequest, *, cancelled: Callable[[], bool] = lambda: False,
+    request: PlanRequest,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
     report: Callable[[int, int | None], None] = lambda done, of: None,
-) -> PlanResult:  # fmt: skip
+) -> PlanResult:
     """All options from one DP-cell up, and the best for the request's objective.
 
     Parameters
     ----------
-    cancelled : asked between simulations; true leaves the cells that are not simulated yet without a time.
-    report : told the cells that are simulated, and of how many.
+    cancelled : called between simulations; true leaves the cells not simulated yet without a time.
+    report : called with the number of simulated cells and their total.
 
     Raises
     ------
@@ -85,9 +87,9 @@ def most_dp_cells(request: PlanRequest, job: Job) -> int:
 
 
 def most_listed(request: PlanRequest, job: Job) -> int:
-    """D_max where each D is an option of its own, as of Algorithm 1.
+    """D_max if each D is an option of its own, as in Algorithm 1.
 
-    Raises InputError where that is more than an answer may hold.
+    Raises InputError if that is more than an answer may hold.
     """
     most = most_dp_cells(request, job)
     if most > MOST_OPTIONS:
@@ -106,7 +108,7 @@ def assign(gpus: Sequence[tuple[str, int]], stages: int, gpus_per_stage: int) ->
 
     Returns
     -------
-    In pipeline order; fewer than `stages` in all where the GPUs do not reach.
+    In pipeline order; fewer than `stages` in total if there are too few GPUs.
     """
     left = stages
     partitions = []
@@ -123,7 +125,7 @@ def assign(gpus: Sequence[tuple[str, int]], stages: int, gpus_per_stage: int) ->
 def _placed(
     request: PlanRequest, cluster: Cluster, job: Job, order: tuple[str, ...], dp_cells: int
 ) -> Option:
-    """Where the stages of `dp_cells` DP-cells go, and how many GPUs that takes; or why they have no place."""
+    """The placement of `dp_cells` DP-cells and its GPUs, or why the stages do not fit."""
     pipelines = dp_cells * job.cell_pipelines
     gpus_per_stage = pipelines * job.tensor_parallel
     gpus = [(name, cluster.datacenter(name).gpus) for name in order]
@@ -148,7 +150,7 @@ def _placed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What simulating one cell gave. `held_bytes`: the most on one GPU of each stage; None: unknown."""
+    """Figures of one simulated cell. `held_bytes`: the most on one GPU of each stage; None: unknown."""
 
     makespan_ms: float
     lower_bound_ms: float
@@ -157,22 +159,26 @@ class Figures:
 
 
 def _simulated(
-    request: PlanRequest, cluster: Cluster, job: Job, cells: Collection[Partitions],
-    cancelled: Callable[[], bool], report: Callable[[int, int | None], None],
-) -> dict[Partitions, Figures | Infeasible]:  # fmt: skip
+    request: PlanRequest,
+    cluster: Cluster,
+    job: Job,
+    cells: Collection[Partitions],
+    cancelled: Callable[[], bool],
+    report: Callable[[int, int | None], None],
+) -> dict[Partitions, Figures | Infeasible]:
     """get_latency_pp of each distinct cell, on all cores: compiled code runs without the GIL."""
     over = False
 
     def figures(partitions: Partitions) -> Figures | Infeasible:
         return Infeasible(reason="stopped") if over else _figures(request, cluster, job, partitions)
 
-    found: dict[Partitions, Figures | Infeasible] = {}
+    results: dict[Partitions, Figures | Infeasible] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for partitions, made in zip(cells, pool.map(figures, cells), strict=True):
-            found[partitions] = made
-            report(len(found), len(cells))
+        for partitions, result in zip(cells, pool.map(figures, cells), strict=True):
+            results[partitions] = result
+            report(len(results), len(cells))
             over = over or cancelled()
-    return found
+    return results
 
 
 def _figures(
@@ -193,9 +199,12 @@ def _figures(
 
 
 def _timed(
-    request: PlanRequest, cluster: Cluster, job: Job, option: Option,
+    request: PlanRequest,
+    cluster: Cluster,
+    job: Job,
+    option: Option,
     cells: Mapping[Partitions, Figures | Infeasible],
-) -> Option:  # fmt: skip
+) -> Option:
     if option.reason:
         return option
     figures = cells[option.partitions]
@@ -240,7 +249,7 @@ def _memory_gb(option: Option, held_bytes: NDArray[np.float64] | None) -> dict[s
 
 
 def idle_gpus(request: PlanRequest, partitions: Sequence[Partition], gpus_per_stage: int) -> dict[str, int]:
-    """GPUs that are left over in each allowed data centre; without zeros."""
+    """Unused GPUs in each allowed data centre; without zeros."""
     used = {part.dc: part.stages * gpus_per_stage for part in partitions}
     left = {
         dc.name: dc.gpus - used.get(dc.name, 0)
@@ -251,7 +260,7 @@ def idle_gpus(request: PlanRequest, partitions: Sequence[Partition], gpus_per_st
 
 
 def short_of_gpus(placed: int, stages: int, gpus_per_stage: int) -> str:
-    """How many GPUs are missing, in words."""
+    """A phrase that says how many GPUs are missing."""
     missing = stages - placed
     return (
         f"{gpus_per_stage} GPUs per stage: only {placed} of {stages} stages fit; "

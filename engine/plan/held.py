@@ -1,4 +1,4 @@
-"""What the GPUs of each stage hold at most while they follow a schedule."""
+"""The most memory that the GPUs of each stage need while they follow a schedule."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,11 +9,10 @@ from engine.schedule.ir import NO_OP
 
 
 def held_bytes(memory: tuple[StageMemory, ...] | None, schedule: Schedule) -> NDArray[np.float64] | None:
-    """The most bytes on one GPU of each stage, shape (stages,); None where `memory` is.
+    """The most bytes on one GPU of each stage, shape (stages,); None if `memory` is.
 
-    What a GPU keeps for prefill counts.
-    A microbatch keeps its inputs from the start of F to the end of B (of W where B is split), and all its
-    activations from the start of R, or of an F that has no R.
+    Memory reserved for prefill counts. A microbatch holds its inputs from the start of F to the end of B (of
+    W if B is split), and all its activations from the start of R, or of an F that has no R.
     """
     if memory is None:
         return None
@@ -22,16 +21,16 @@ def held_bytes(memory: tuple[StageMemory, ...] | None, schedule: Schedule) -> ND
     ends = kinds == (OpKind.W if schedule.has(OpKind.W) else OpKind.B)
     begins = kinds == OpKind.F
     fills = (kinds == OpKind.R) | (begins & ~_recomputed(schedule, kinds))
-    kept = np.array([stage.kept_bytes for stage in memory]) / schedule.chunks
+    stored = np.array([stage.stored_bytes for stage in memory]) / schedule.chunks
     full = np.array([stage.full_bytes for stage in memory]) / schedule.chunks
-    held = np.cumsum(begins.astype(np.int64) - ends, axis=2) * kept[:, None]
+    held = np.cumsum(begins.astype(np.int64) - ends, axis=2) * stored[:, None]
     held = held + np.cumsum(fills.astype(np.int64) - ends, axis=2) * full[:, None]
     always = np.array([stage.always_bytes for stage in memory])
     return np.asarray(always + np.max(held, axis=(0, 2)))
 
 
 def _recomputed(schedule: Schedule, kinds: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Of each op whether its microbatch (and chunk) has an R on that GPU, shape of `ops`."""
+    """For each op, whether its microbatch (and chunk) has an R on that GPU, shape of `ops`."""
     pipelines, stages, _ = schedule.ops.shape
     has = np.zeros((pipelines, stages, schedule.chunks * schedule.microbatches), dtype=np.bool_)
     at = np.nonzero(kinds == OpKind.R)

@@ -1,4 +1,4 @@
-"""From the request's document to what the algorithms work with: a cluster, and the times of a stage."""
+"""Converts the request's document to the algorithms' input: a cluster, and the times of a stage."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,14 +16,14 @@ from engine.plan.stages import Stages, stages_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The job, laid out in one way, as the algorithms see it.
+    """The job in one layout, as the algorithms see it.
 
-    forward_s : forward time of the pipeline's beat, its fullest stage on the slowest GPU.
+    forward_s : forward time of the fullest stage on the slowest GPU, which sets the pipeline's pace.
     comm_to_compute : C, transfer of one microbatch over one node pair's own share ÷ `forward_s`; not rounded.
-    parameters_per_stage : those of the largest stage; None where not needed and not given.
-    activation_bytes, tokens_per_microbatch : of one microbatch; None where not given.
+    parameters_per_stage : those of the largest stage; None if not needed and not given.
+    activation_bytes, tokens_per_microbatch : of one microbatch; None if not given.
     is_modelled : from a model; else the document gives times.
-    cell : pipelines in a DP-cell where the search chose another number than C says.
+    cell : pipelines in a DP-cell, if the search chose a number other than C's.
     """
 
     layout: Layout
@@ -117,7 +117,7 @@ def job_of(request: PlanRequest, cluster: Cluster, layout: Layout | None = None)
         profiles = _slowest(stages, request, cluster)
     except InputError as error:
         raise InputError(f"job.{error.field}", error.value, error.allowed) from None
-    beat = profiles[0]  # never has fewer blocks than another, nor the output matrix but where it is alone
+    beat = profiles[0]  # has as many blocks as any other, and the output matrix only if it is alone
     if model is None:
         assert given.comm_to_compute is not None  # the document's own check
         return _job(given, layout, stages, beat, comm_to_compute=given.comm_to_compute)
@@ -154,7 +154,7 @@ def _shape(given: str | ModelInput, stages: int) -> Transformer:
 
 
 def shape_of(given: ModelInput) -> Transformer:
-    """The shape that a document gives in place of a preset's name, with what it leaves out filled in."""
+    """The shape that a document gives instead of a preset's name, with defaults filled in."""
     kv_heads = given.kv_heads or given.heads
     ffn = given.ffn or 4 * given.hidden
     looks_like_llama = ffn != 4 * given.hidden or kv_heads < given.heads
@@ -171,7 +171,7 @@ def shape_of(given: ModelInput) -> Transformer:
 
 
 def _slowest(stages: Stages, request: PlanRequest, cluster: Cluster) -> tuple[StageProfile, ...]:
-    """The profiles on the GPUs that take longest, of those that may be used."""
+    """The profiles on the slowest GPUs among those that may be used."""
     usable = [dc for dc in cluster.datacenters if dc.gpus and dc.name in request.allowed_names]
     types = {dc.gpu.name: dc.gpu for dc in usable or cluster.datacenters}
     return max((stages.on(gpu) for gpu in types.values()), key=lambda profiles: profiles[0].forward_s)

@@ -20,7 +20,7 @@ from engine.schedule.scenario import MOST_OPS, MOST_STAGES, Contention, Recomput
 Objective = Literal["throughput", "cost", "cost_per_token"]
 Bill = Literal["used", "whole"]
 
-# The paper caps nodes of one data centre at this (Atlas §6.1); a data centre that knows better says so.
+# The paper caps nodes of one data centre at this (Atlas §6.1); a document may set another value.
 DEFAULT_INTRA_GBPS = 100.0
 MOST_GPUS = 10_000_000
 LEAST_GBPS = 1e-6
@@ -29,7 +29,7 @@ MOST_OPTIONS = 100_000
 MOST_LAYOUTS = 64
 # Llama 3 herd, table 4: 38–43 % of the bf16 peak on 8 to 16 thousand H100s.
 DEFAULT_MFU = 0.4
-ROOFLINE_BYTES = 2  # of a number, wherever times are not from `mfu`
+ROOFLINE_BYTES = 2  # of a number, unless times are from `mfu`
 KINDS = 3  # forward, recompute, backward
 
 
@@ -40,7 +40,7 @@ GpuOrName = Annotated[
 
 
 class DataCenterInput(Document):
-    """A data centre: its GPUs of one type, what one costs an hour, and the bandwidth between its nodes.
+    """A data centre: its GPUs of one type, their hourly price, and the bandwidth between its nodes.
 
     link_gb_s : GPU to GPU in a node, per direction, of a GPU with own figures; the catalogue knows its own.
     """
@@ -96,7 +96,7 @@ class ModelInput(Document):
     """The shape of a model that has no preset.
 
     `family` is gpt (two-matrix MLP, biases) or llama (gated MLP, grouped-query attention); by default llama
-    where `ffn` is given and is not 4 × hidden, or `kv_heads` is less than `heads`.
+    if `ffn` is given and is not 4 × hidden, or `kv_heads` is less than `heads`.
     """
 
     layers: Count = Field(le=1_000_000)
@@ -121,15 +121,20 @@ def _shape_or_name(model: object) -> str:
     return "ModelInput" if isinstance(model, dict | ModelInput) else "str"
 
 
-# Tagged, so that what is wrong in a shape is not reported as "not a name".
+# Tagged, so that a fault in a shape is not reported as "not a name".
 NameOrShape = Annotated[
     Annotated[str, Tag("str")] | Annotated[ModelInput, Tag("ModelInput")], Discriminator(_shape_or_name)
 ]
 
 EXPLICIT = (
-    "forward_ms", "backward_ms", "recompute_ms", "comm_to_compute",
-    "parameters_per_stage", "activation_bytes", "tokens_per_microbatch",
-)  # fmt: skip
+    "forward_ms",
+    "backward_ms",
+    "recompute_ms",
+    "comm_to_compute",
+    "parameters_per_stage",
+    "activation_bytes",
+    "tokens_per_microbatch",
+)
 OF_A_MODEL = ("micro_batch", "tp", "mfu", "measured", "dtype_bytes", "recompute", "prefill")
 
 
@@ -155,7 +160,7 @@ MicroBatches = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One way to lay a job out: stages of a pipeline, GPUs of a stage, sequences of a microbatch."""
+    """A layout of a job: stages of a pipeline, GPUs of a stage, sequences of a microbatch."""
 
     partitions: int
     tp: int
@@ -163,10 +168,10 @@ class Layout:
 
 
 class JobInput(Document):
-    """What is trained: a model, or the times of a stage themselves.
+    """The training job: a model, or the times of a stage themselves.
 
-    A model's times come from rooflines, from `mfu` where it is given, or from what was `measured`.
-    prefill : what every GPU keeps free for the prefill that is sold in its bubbles; None: nothing.
+    A model's times come from rooflines, from `mfu` if it is given, or from `measured` times.
+    prefill : memory that every GPU reserves for prefill in its bubbles; None: nothing.
     """
 
     partitions: Partitions
@@ -196,14 +201,14 @@ class JobInput(Document):
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
-        """Every way to lay the job out that the document allows; of equals the first."""
+        """Every layout of the job that the document allows; of equals the first."""
         degrees = (_each(self.partitions), _each(self.tp), _each(self.micro_batch))
         every = itertools.product(*degrees)
         return tuple(dict.fromkeys(Layout(partitions=p, tp=tp, micro_batch=b) for p, tp, b in every))
 
     @property
     def serving_bytes(self) -> int:
-        """Of one GPU, kept free for prefill."""
+        """Bytes of one GPU that are reserved for prefill."""
         return 0 if self.prefill is None else self.prefill.bytes
 
     @model_validator(mode="after")
@@ -269,7 +274,7 @@ class PlanRequest(Document):
     @model_validator(mode="before")
     @classmethod
     def _default_policy(cls, data: object) -> object:
-        """Algorithm 1 is printed with Atlas's schedule; the search takes the best there is."""
+        """Algorithm 1 is printed with Atlas's schedule; the search takes the best policy."""
         if isinstance(data, dict) and data.get("policy") is None:
             return {**data, "policy": "atlas" if data.get("method") == "algorithm1" else "auto"}
         return data
@@ -360,7 +365,7 @@ class PlanRequest(Document):
             seen.add(name)
 
     def _needed(self) -> Iterator[InputError]:
-        """Fields that others call for."""
+        """Fields that other fields require."""
         job = self.job
         if self.deadline_h is not None and self.iterations is None:
             yield InputError(

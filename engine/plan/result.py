@@ -1,4 +1,4 @@
-"""What a plan answers: one option per number of DP-cells, and which is best. Units are in the names."""
+"""The answer to a plan request: one option per number of DP-cells, and the best. Units are in the names."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -8,7 +8,7 @@ StoppedBy = Literal["proven", "candidates", "sampled", "budget", "cancelled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """`stages` neighbouring pipeline stages in one data centre."""
+    """`stages` adjacent pipeline stages in one data centre."""
 
     dc: str
     stages: int
@@ -16,16 +16,18 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One number of DP-cells, placed. Where no schedule exists the figures are None; where only a limit is
-    exceeded (budget, deadline) they are there, and `reason` says by how much.
+    """One number of DP-cells, placed.
+
+    Without a schedule the figures are None. If only a limit is exceeded (budget, deadline), they are given,
+    and `reason` says by how much.
 
     lower_bound_ms : proven for the pipelines' time, `pp_time_ms`.
     tp, micro_batch : GPUs of a stage, sequences of a microbatch.
-    memory_gb_per_gpu : what a GPU of the fullest stage holds in each data centre used; None where the
-        job gives times.
-    gpus_idle : GPUs that it leaves over in each allowed data centre; without zeros.
-    refining : timed with fast policies only, and `refine` has still to try better ones on it.
-    schedule : the orders that `refine` found, as text; None where `policy` says it all.
+    memory_gb_per_gpu : most memory on a GPU of the fullest stage in each data centre used; None if the job
+        gives times.
+    gpus_idle : unused GPUs in each allowed data centre; without zeros.
+    refining : timed with fast policies only; `refine` has still to try better ones on it.
+    schedule : the orders from `refine`, as text; None if `policy` determines them.
     """
 
     dp_cells: int
@@ -64,7 +66,7 @@ class Option:
 
     @property
     def bound_ms(self) -> float | None:
-        """What no schedule can make an iteration of this option shorter than."""
+        """A bound that no schedule of this option can beat, in ms per iteration."""
         if self.lower_bound_ms is None or self.allreduce_ms is None:
             return None
         return self.lower_bound_ms + self.allreduce_ms
@@ -97,11 +99,11 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What a search did.
+    """The work of a search.
 
-    stopped_by : from the most to the least that can be said: proven (no candidate that was left out can be
-        better with the schedules tried), candidates (some routes or splits were not looked at), sampled (some
-        numbers or sizes of DP-cells only), budget (no time for all that could be better), cancelled.
+    stopped_by : from the strongest to the weakest statement. proven: no candidate left out can be better with
+        the schedules tried. candidates: some routes or splits were left out. sampled: only some numbers or
+        sizes of DP-cells were tried. budget: no time for all that could be better. cancelled.
     candidates : routes with splits and numbers of DP-cells that were bounded.
     simulated : cells that were simulated, once per shape.
     search_s : wall time.
@@ -117,14 +119,14 @@ class Effort:
 class PlanResult:
     """The answer to a plan request.
 
-    best : index of the best option for the objective, or None where none is feasible (`reason` says why).
+    best : index of the best option for the objective, or None if none is feasible (`reason` says why).
     pareto : indexes of the feasible options that no other beats in both iteration time and cost.
     comm_to_compute, forward_ms … : the job's figures as used, given or computed; of several layouts, those of
         the best option's.
     left_out : layouts that do not fit anywhere.
     symmetrised : pairs of data centres whose link differs by direction: its mean counts. The JSON has it
-        where there are any.
-    search : what `method: search` did; None of Algorithm 1, which looks at everything that it is to look at.
+        if there are any.
+    search : the effort of `method: search`; None for Algorithm 1, which tries everything.
     """
 
     method: str

@@ -1,7 +1,7 @@
-"""How long each stage of a job takes on a GPU, and what it holds there.
+"""Time and memory of each stage of a job on a GPU.
 
 Times are as given, at an MFU, as measured, or by rooflines. A block that was measured on that type of GPU
-stands in for its roofline.
+replaces its roofline.
 """
 
 import math
@@ -27,8 +27,10 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Microbatches that every stage's GPU has memory for: in flight, and of them with all their activations.
-    None: as many as there are."""
+    """Microbatches that fit every stage's GPU: in flight, and of them with all their activations.
+
+    None: no limit.
+    """
 
     in_flight: int | None
     full: int | None
@@ -38,8 +40,8 @@ class Room:
 class Stages:
     """The stages of one layout of a job on any GPU.
 
-    profiles_on : the profile of each stage, were all of them on this type of GPU.
-    memory : of each stage; None where the job does not say what it trains.
+    profiles_on : the profile of each stage if all of them are on this type of GPU.
+    memory : of each stage; None if the job does not say what it trains.
     """
 
     profiles_on: Callable[[Gpu], tuple[StageProfile, ...]]
@@ -49,13 +51,15 @@ class Stages:
     _rooms: dict[tuple[object, ...], Room | Infeasible] = field(default_factory=dict, compare=False)
 
     def on(self, gpu: Gpu) -> tuple[StageProfile, ...]:
-        """The profile of each stage on `gpu`; worked out once."""
+        """The profile of each stage on `gpu`, computed once."""
         if gpu.name not in self._seen:
             self._seen[gpu.name] = self.profiles_on(gpu)
         return self._seen[gpu.name]
 
     def in_flight_on(self, gpu: Gpu, microbatches: int) -> tuple[int, ...]:
-        """Of `microbatches`, those that each stage has the memory for on `gpu`; below 1: it does not fit."""
+        """The microbatches that each stage has memory for on `gpu`, at most `microbatches`; below 1: it does
+        not fit.
+        """
         if self.memory is None:
             return (microbatches,) * len(self.on(gpu))
         if gpu.name not in self._held:
@@ -63,14 +67,15 @@ class Stages:
         return tuple(min(microbatches, n) for n in self._held[gpu.name])
 
     def room(self, gpus: tuple[Gpu, ...], microbatches: int) -> Room | Infeasible:
-        """What the memory of `gpus`, stage i on `gpus[i]`, leaves to a schedule, or which stage does not fit.
+        """The microbatches that fit the memory of `gpus`, stage i on `gpus[i]`, or the stage that does not
+        fit.
 
-        As many in flight as there are come first, then as many with all their activations as also fit.
+        The number in flight comes first, then the number of these with all their activations.
         """
-        asked = (*(gpu.name for gpu in gpus), microbatches)
-        if asked not in self._rooms:
-            self._rooms[asked] = self._room(gpus, microbatches)
-        return self._rooms[asked]
+        key = (*(gpu.name for gpu in gpus), microbatches)
+        if key not in self._rooms:
+            self._rooms[key] = self._room(gpus, microbatches)
+        return self._rooms[key]
 
     def _room(self, gpus: tuple[Gpu, ...], microbatches: int) -> Room | Infeasible:
         if self.memory is None:
@@ -91,7 +96,7 @@ class Stages:
         )
 
     def no_room_on(self, gpu: Gpu) -> str | None:
-        """Why no stage at all fits `gpu`; None where at least one does."""
+        """Why no stage at all fits `gpu`; None if at least one does."""
         if self.memory is None or max(self.in_flight_on(gpu, 1)) >= 1:
             return None
         least = min(range(len(self.memory)), key=lambda stage: _least_bytes(self.memory[stage]))  # type: ignore[index]
@@ -126,14 +131,20 @@ def stages_of(given: JobInput, layout: Layout, model: Transformer | None) -> Sta
 def _memory_of(
     given: JobInput, layout: Layout, model: Transformer, how: How, blocks: Sequence[int]
 ) -> tuple[StageMemory, ...]:
-    """What each stage holds; stages that are alike are counted once."""
+    """Memory of each stage; equal stages are computed once."""
 
     @cache
     def one(blocks: int, is_first: bool, is_last: bool) -> StageMemory:
         return stage_memory(
-            model, how, tp=layout.tp, micro_batch=layout.micro_batch, blocks=blocks,
-            is_first=is_first, is_last=is_last, serving_bytes=given.serving_bytes,
-        )  # fmt: skip
+            model,
+            how,
+            tp=layout.tp,
+            micro_batch=layout.micro_batch,
+            blocks=blocks,
+            is_first=is_first,
+            is_last=is_last,
+            serving_bytes=given.serving_bytes,
+        )
 
     last = len(blocks) - 1
     return tuple(one(n, stage == 0, stage == last) for stage, n in enumerate(blocks))
@@ -179,11 +190,11 @@ def _by_roofline(
             allowed = f"must be 1 on the {gpu.name}, unless its data centre gives link_gb_s, or the job mfu"
             raise InputError("tp", layout.tp, allowed)
         machines = (_machine(gpu),) * layout.partitions
-        found = roofline_profiles(model, on(gpu), machines, tp=layout.tp, micro_batch=layout.micro_batch)
+        computed = roofline_profiles(model, on(gpu), machines, tp=layout.tp, micro_batch=layout.micro_batch)
         if given.measured is None:
-            return found
+            return computed
         try:
-            return measured_profiles(found, given.measured, layout.micro_batch * model.seq)
+            return measured_profiles(computed, given.measured, layout.micro_batch * model.seq)
         except InputError as error:
             raise InputError(f"measured.{error.field}", error.value, error.allowed) from None
 

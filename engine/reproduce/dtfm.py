@@ -1,11 +1,10 @@
-"""The DT-FM paper (§4, App. B): what placement gains in its five cases, in cost and simulated iteration time.
+"""The DT-FM paper (§4, App. B): gains of placement in its five cases, in cost and simulated iteration time.
 
-Iteration times are simulated, not measured: every pipeline with the links that it has, then the exchange
-of gradients. Ours runs GPipe and the exchange of Eq. 2. Megatron runs 1F1B and a ring all-reduce on each
-of three random layouts (as in B.2, the same as ours without scheduler) with the best of B.2's grid. The
-text says neither how fast a V100 computed nor the microbatch: here 50 % of 125 TFLOP/s (§1) and one
-sequence. Transfers overlap with computing for both, so what DT-FM gained by overlapping (§3.5) is not in
-these ratios.
+Iteration times are simulated, not measured: every pipeline on its own links, then the exchange of gradients.
+Ours runs GPipe and the exchange of Eq. 2. Megatron runs 1F1B and a ring all-reduce on each of three random
+layouts (as in B.2, the same as ours without scheduler) with the best of B.2's grid. The paper states neither
+the speed of a V100 nor the microbatch: here 50 % of 125 TFLOP/s (§1) and one sequence. Transfers overlap with
+computing for both, so DT-FM's gain from overlapping (§3.5) is not in these ratios.
 """
 
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.plan.placement import baselines, scenarios
-from engine.plan.placement.bench import Bench
+from engine.plan.placement.partition_search import PartitionSearch
 from engine.plan.placement.place import default_evaluations, lay_out, solve
 from engine.plan.placement.problem import Problem, data_cost_s, hop_cost_s, problem
 from engine.plan.placement.result import Placement
@@ -79,7 +78,7 @@ def case_problem(case: Case, job: Job) -> Problem:
 def placed(name: str, job: Job) -> Placement:
     """The placement of a case with the default number of evaluations and seed 0."""
     task = case_problem(scenarios.case(name), job)
-    return solve(Bench(problem=task, limit=default_evaluations(task.devices, task.stages)))
+    return solve(PartitionSearch(problem=task, limit=default_evaluations(task.devices, task.stages)))
 
 
 @lru_cache(maxsize=4096)
@@ -150,14 +149,14 @@ def best_megatron_s(case: Case, job: Job, layout: Ints) -> tuple[float, Grid]:
     A grid is not simulated where computing and the all-reduce alone take longer than the fastest so far.
     """
     best = (np.inf, GRIDS[0])
-    for floor, grid in sorted(_floors(case, job, layout), key=lambda found: found[0]):
-        if floor < best[0]:
-            best = min(best, (megatron_s(case, job, grid, layout), grid), key=lambda found: found[0])
+    for bound, grid in sorted(_lower_bounds(case, job, layout), key=lambda entry: entry[0]):
+        if bound < best[0]:
+            best = min(best, (megatron_s(case, job, grid, layout), grid), key=lambda entry: entry[0])
     return best
 
 
-def _floors(case: Case, job: Job, layout: Ints) -> Iterator[tuple[float, Grid]]:
-    """Every grid that fits, with a time below which it cannot be: all its work on one GPU, or on one link."""
+def _lower_bounds(case: Case, job: Job, layout: Ints) -> Iterator[tuple[float, Grid]]:
+    """Every grid that fits, with a lower bound on its time: all its work on one GPU, or on one link."""
     bytes_per_s = case.bandwidth_gbps * 1e9 / 8
     for grid in GRIDS:
         if job.layers % grid.pipeline or job.batch % grid.data:
@@ -189,7 +188,7 @@ def _slowest(case: Case, job: Job, grid: Grid, pipelines: Ints, policy: str, com
 def _undominated(
     pipelines: list[tuple[tuple[float, float], ...]],
 ) -> Iterator[tuple[tuple[float, float], ...]]:
-    """Those that no other is slower than on every hop: the slowest is among them."""
+    """Distinct pipelines that no other is at least as slow as on every hop; the slowest is among them."""
     kinds = list(dict.fromkeys(pipelines))
     for hops in kinds:
         rivals = (other for other in kinds if other != hops)
@@ -254,11 +253,11 @@ def _raw_s(task: Problem, layout: Ints) -> float:
 
 def _over_time(number: int, name: str, task: Problem) -> Plot:
     lines = {"ours": placed(name, JOBS[0]).history}
-    for label, bench in (
+    for label, search in (
         ("plain genetic", baselines.plain_genetic(task, 0)),
         ("the paper's search", baselines.published_search(task, 0)),
     ):
-        book, entries = bench.book, int(bench.book.entries[0])
+        book, entries = search.book, int(search.book.entries[0])
         lines[label] = tuple(zip(book.at[:entries].tolist(), book.fell_to[:entries].tolist(), strict=True))
     series = []
     for label, falls in lines.items():
@@ -292,16 +291,16 @@ def timed(name: str, job: Job) -> Timed:
     """Ours placed, on random layouts (raw, and matched and ordered), and Megatron; means over the layouts."""
     case = scenarios.case(name)
     task = case_problem(case, job)
-    bench = Bench(problem=task, limit=1)
+    search = PartitionSearch(problem=task, limit=1)
     raw = [ours_s(case, job, layout.reshape(8, 8).T) for layout in layouts()]
-    solved = [ours_s(case, job, lay_out(bench, layout.reshape(8, 8))[1]) for layout in layouts()]
+    solved = [ours_s(case, job, lay_out(search, layout.reshape(8, 8))[1]) for layout in layouts()]
     megatron = [best_megatron_s(case, job, layout) for layout in layouts()]
     return Timed(
         ours=ours_s(case, job, np.array(placed(name, job).pipelines)),
         random=float(np.mean(raw)),
         random_solved=float(np.mean(solved)),
         megatron=float(np.mean([seconds for seconds, _ in megatron])),
-        grid=min(megatron, key=lambda found: found[0])[1],
+        grid=min(megatron, key=lambda entry: entry[0])[1],
     )
 
 
@@ -315,17 +314,17 @@ def iterations() -> Outcome:
 
 
 def _case_rows(number: int, name: str) -> Iterator[Row]:
-    found = [timed(name, job) for job in JOBS]
-    over = [one.megatron / one.ours for one in found]
+    results = [timed(name, job) for job in JOBS]
+    over = [one.megatron / one.ours for one in results]
     low, high = OVER_MEGATRON.get(name, OTHERS)
-    grids = {f"{one.grid.tensor}·{one.grid.pipeline}·{one.grid.data}" for one in found}
+    grids = {f"{one.grid.tensor}·{one.grid.pipeline}·{one.grid.data}" for one in results}
     label = f"case {number} {name}"
     note = f"best grid TP·PP·DP: {', '.join(sorted(grids))}"
     note += "" if name in OVER_MEGATRON else "; printed for cases 1 to 4 together"
     yield Row(name=f"{label}: over Megatron, least", paper=low, ours=min(over), unit="x", note=note)
     yield Row(name=f"{label}: over Megatron, most", paper=high, ours=max(over), unit="x", note=note)
-    by_scheduler = [one.random / one.ours for one in found]
-    solved = [one.random_solved / one.ours for one in found]
+    by_scheduler = [one.random / one.ours for one in results]
+    solved = [one.random_solved / one.ours for one in results]
     yield Row(name=f"{label}: by the scheduler, most", paper=None, ours=max(by_scheduler), unit="x")
     yield Row(
         name=f"{label}: by the search alone, most",
@@ -348,11 +347,11 @@ def _across() -> Iterator[Row]:
 def _bars() -> Plot:
     names = scenarios.names()
     x = tuple(float(number) for number in range(1, len(names) + 1))
-    found = [timed(name, JOBS[0]) for name in names]
+    results = [timed(name, JOBS[0]) for name in names]
     series = {
-        "ours": [one.ours for one in found],
-        "ours, random layout": [one.random for one in found],
-        "Megatron, best grid": [one.megatron for one in found],
+        "ours": [one.ours for one in results],
+        "ours, random layout": [one.random for one in results],
+        "Megatron, best grid": [one.megatron for one in results],
     }
     return Plot(
         name="dtfm-fig6",

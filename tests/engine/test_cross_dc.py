@@ -29,12 +29,18 @@ def test_pipeline_parallel_is_never_below_its_traffic_nor_its_work(
     rate: float, latency: float, replicas: int, dcs: int
 ) -> None:
     job = CrossDcJob(
-        stages=4, replicas=replicas, microbatches=4, forward_s=1.0, gradient_bytes=1.0,
-        activation_bytes=10.0, dcs=dcs, memory=4,
-    )  # fmt: skip
-    found = pipeline_parallel(job, Boundary(bytes_per_s=rate, latency_s=latency))
-    assert found is not None
-    assert found.seconds >= max(4 * 3, 4 * replicas * 10 / rate) * (1 - 1e-9)
+        stages=4,
+        replicas=replicas,
+        microbatches=4,
+        forward_s=1.0,
+        gradient_bytes=1.0,
+        activation_bytes=10.0,
+        dcs=dcs,
+        memory=4,
+    )
+    result = pipeline_parallel(job, Boundary(bytes_per_s=rate, latency_s=latency))
+    assert result is not None
+    assert result.seconds >= max(4 * 3, 4 * replicas * 10 / rate) * (1 - 1e-9)
 
 
 def test_the_slides_speed_up_where_traffic_does_not_decide() -> None:

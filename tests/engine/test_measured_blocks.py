@@ -14,10 +14,10 @@ LLAMA = PRESETS["llama-3-8b"]  # 8,192 tokens
 
 @pytest.mark.parametrize("recompute", [True, False])
 def test_a_measured_shape_has_its_measured_seconds(recompute: bool) -> None:
-    found = measured_block("h100", LLAMA, 1, recompute=recompute)
-    assert found is not None
-    assert (found.forward_s, found.backward_s) == pytest.approx((7.1028e-3, 15.4423e-3))
-    assert found.recompute_s == (pytest.approx(7.0835e-3) if recompute else 0.0)
+    result = measured_block("h100", LLAMA, 1, recompute=recompute)
+    assert result is not None
+    assert (result.forward_s, result.backward_s) == pytest.approx((7.1028e-3, 15.4423e-3))
+    assert result.recompute_s == (pytest.approx(7.0835e-3) if recompute else 0.0)
 
 
 def test_no_other_shape_and_no_other_gpu_has_them() -> None:

@@ -213,9 +213,12 @@ def test_dense_models_run_alike_with_and_without_spines(
 def test_arrays_and_numbers_give_the_same() -> None:
     model = Transformer(layers=24, hidden=1024, heads=16, kv_heads=16, ffn=4096, vocab=50_257, seq=1024)
     many = Strategies(
-        tp=np.array([1, 2, 8, 16]), pp=np.array([1, 4, 24, 5]), dp=np.array([2, 1, 4, 8]),
-        interleave=np.array([1, 2, 1, 1]), micro_batch=np.array([4, 1, 2, 1]),
-    )  # fmt: skip
+        tp=np.array([1, 2, 8, 16]),
+        pp=np.array([1, 4, 24, 5]),
+        dp=np.array([2, 1, 4, 8]),
+        interleave=np.array([1, 2, 1, 1]),
+        micro_batch=np.array([4, 1, 2, 1]),
+    )
     together = iteration(model, SELECTIVE, many, 64, MACHINE).total
     alone = [float(iteration(model, SELECTIVE, many.at(i), 64, MACHINE).total) for i in range(4)]
     assert list(together) == alone

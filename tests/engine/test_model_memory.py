@@ -33,9 +33,12 @@ def how(recompute: str, sequence_parallel: bool, fused: bool = False) -> How:
 
 
 @given(
-    heads=st.sampled_from([8, 16, 96]), per_head=st.sampled_from([32, 128]), s=st.sampled_from([128, 2048]),
-    b=st.integers(1, 8), t=st.sampled_from([1, 2, 8]),
-)  # fmt: skip
+    heads=st.sampled_from([8, 16, 96]),
+    per_head=st.sampled_from([32, 128]),
+    s=st.sampled_from([128, 2048]),
+    b=st.integers(1, 8),
+    t=st.sampled_from([1, 2, 8]),
+)
 def test_activations_of_a_gpt_block_are_the_published_ones(
     heads: int, per_head: int, s: int, b: int, t: int
 ) -> None:
@@ -58,17 +61,20 @@ def test_activations_of_a_gpt_block_are_the_published_ones(
 @given(b=st.integers(1, 4), t=st.sampled_from([1, 2, 4, 8]))
 def test_less_is_kept_the_more_is_recomputed(b: int, t: int) -> None:
     for model in (gpt(16, 64, 1024), preset("llama-3-8b")):
-        kept = [block_activations(model, how(r, True), b, t) for r in ("none", "selective", "full")]
-        assert kept == sorted(kept, reverse=True)
-        assert block_activations(model, how("none", True, True), b, t) == kept[1]
+        sizes = [block_activations(model, how(r, True), b, t) for r in ("none", "selective", "full")]
+        assert sizes == sorted(sizes, reverse=True)
+        assert block_activations(model, how("none", True, True), b, t) == sizes[1]
 
 
 def test_microbatches_in_flight() -> None:
     model = gpt(8, 64, 128, layers=96)
     layouts = Strategies(
-        tp=np.ones(4, int), pp=np.array([8, 8, 8, 1]), dp=np.ones(4, int), interleave=np.array([1, 3, 1, 1]),
+        tp=np.ones(4, int),
+        pp=np.array([8, 8, 8, 1]),
+        dp=np.ones(4, int),
+        interleave=np.array([1, 3, 1, 1]),
         micro_batch=np.ones(4, int),
-    )  # fmt: skip
+    )
     # 1F1B holds the whole model's worth; interleaving L·(1 + (P−1)/(P·v)); fewer microbatches than stages:
     # those.
     assert list(blocks_in_flight(model, layouts, 64)) == pytest.approx([96, 96 * (1 + 7 / 24), 96, 96])

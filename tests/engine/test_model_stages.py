@@ -28,10 +28,13 @@ def gpt(layers: int, vocab: int = 50_257, moe: Experts | None = None) -> Transfo
 
 
 @given(
-    pp=st.sampled_from([1, 2, 3, 5]), tp=st.sampled_from([1, 2, 4]), dp=st.sampled_from([1, 4]),
-    recompute=st.sampled_from(["full", "selective", "none"]), sequence_parallel=st.booleans(),
+    pp=st.sampled_from([1, 2, 3, 5]),
+    tp=st.sampled_from([1, 2, 4]),
+    dp=st.sampled_from([1, 4]),
+    recompute=st.sampled_from(["full", "selective", "none"]),
+    sequence_parallel=st.booleans(),
     moe=st.sampled_from([None, Experts(experts=8, top_k=2)]),
-)  # fmt: skip
+)
 def test_the_slowest_stage_is_the_beat(
     pp: int, tp: int, dp: int, recompute: str, sequence_parallel: bool, moe: Experts | None
 ) -> None:

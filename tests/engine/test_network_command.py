@@ -108,7 +108,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (changed(model={**GPT, "layers": 10**6}), "model.layers", "at most 10000"),
     (
         changed(model={**GPT, "layers": 10_000}, batch=720_720, micro_batch=None, leave_idle=True),
-        "pp", "strategies to try",
+        "pp",
+        "strategies to try",
     ),
     (changed(recompute="some"), "recompute", "'full', 'selective' or 'none'"),
     (changed(efficiency={"gemm": 1.2}), "efficiency.gemm", "less than or equal to 1"),
@@ -131,7 +132,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (without_model(tp=8), "tp", "give model too"),
     (without_model(collectives_=[]), "collectives_", "did you mean 'collectives'?"),
     (changed(swich_radix=64), "swich_radix", "did you mean 'switch_radix'?"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("document", "field", "allowed"), BAD)
@@ -292,13 +293,15 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         "hb_domain": k,
         "switch_radix": draw(st.sampled_from([4, 5, 64, 99_999])),
         "gpu_type": {
-            "peak_tflops": draw(rates), "hbm_gb_s": draw(rates),
+            "peak_tflops": draw(rates),
+            "hbm_gb_s": draw(rates),
             "memory_gb": draw(st.sampled_from([1.0, 80.0, 1e12])),
         },
         "hb_gb_s": draw(rates),
         "nic_gb_s": draw(rates),
         "model": {
-            "layers": draw(st.sampled_from([1, 7, 100])), "heads": heads,
+            "layers": draw(st.sampled_from([1, 7, 100])),
+            "heads": heads,
             "hidden": heads * draw(st.sampled_from([1, 64, 240])),
             "seq": draw(st.sampled_from([1, 2048, 10**8])),
             "vocab": draw(st.sampled_from([0, 50_257, 10**8])),
@@ -309,7 +312,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         "batch": batch,
         "recompute": draw(st.sampled_from(["full", "selective", "none"])),
         "leave_idle": draw(st.booleans()),
-    }  # fmt: skip
+    }
 
 
 @settings(max_examples=25)

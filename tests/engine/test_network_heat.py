@@ -14,34 +14,42 @@ from engine.plan.network.matrix import gpu_number, gpu_numbers, matrix
 from engine.plan.network.request import NetworkRequest
 
 SMALL: dict[str, Any] = {
-    "gpus": 128, "hb_domain": 8, "gpu_type": "h100", "switch_radix": 64, "model": "tiny", "batch": 256,
+    "gpus": 128,
+    "hb_domain": 8,
+    "gpu_type": "h100",
+    "switch_radix": 64,
+    "model": "tiny",
+    "batch": 256,
     "prices": {"port_usd": 1, "transceiver_usd": 1, "port_w": 1, "transceiver_w": 1},
-}  # fmt: skip
+}
 
 
 @settings(max_examples=25, deadline=None)
 @given(
-    hb_domain=st.sampled_from([4, 8, 32, 128]), tp=st.sampled_from([1, 2, 4]), pp=st.sampled_from([1, 2, 3]),
-    experts=st.sampled_from([None, 2, 8]), groups=st.integers(1, 20),
-)  # fmt: skip
+    hb_domain=st.sampled_from([4, 8, 32, 128]),
+    tp=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2, 3]),
+    experts=st.sampled_from([None, 2, 8]),
+    groups=st.integers(1, 20),
+)
 def test_groups_sum_the_matrix_of_every_pair(
     hb_domain: int, tp: int, pp: int, experts: int | None, groups: int
 ) -> None:
     moe = {"moe": {"experts": experts, "top_k": 1, "every": 1}} if experts else {}
     gpus = 96 if pp == 3 else 128
     assume(gpus % hb_domain == 0)
-    asked = {**SMALL, "gpus": gpus, "hb_domain": hb_domain, "tp": tp, "pp": pp, **moe}
-    result = design(parse(NetworkRequest, asked))
+    document = {**SMALL, "gpus": gpus, "hb_domain": hb_domain, "tp": tp, "pp": pp, **moe}
+    result = design(parse(NetworkRequest, document))
     assume(result.job is not None)
     assert result.job is not None
     assert result.traffic is not None
-    found = heat(result.job, groups)
-    assert len(found.bytes) <= groups
-    expected = np.zeros_like(found.bytes)
+    groups = heat(result.job, groups)
+    assert len(groups.bytes) <= groups
+    expected = np.zeros_like(groups.bytes)
     for (sender, receiver, _), size in matrix(result.job).items():
-        expected[sender // found.gpus_each, receiver // found.gpus_each] += size
-    np.testing.assert_allclose(found.bytes, expected, rtol=1e-12)
-    assert found.bytes.sum() == pytest.approx(result.traffic.total_bytes, rel=1e-12)
+        expected[sender // groups.gpus_each, receiver // groups.gpus_each] += size
+    np.testing.assert_allclose(groups.bytes, expected, rtol=1e-12)
+    assert groups.bytes.sum() == pytest.approx(result.traffic.total_bytes, rel=1e-12)
 
 
 def test_numbers_of_a_stage_are_those_of_its_gpus() -> None:

@@ -86,16 +86,16 @@ def test_the_enumeration_finds_what_brute_force_finds(
     machine = replace(MACHINE, hb_domain=2 if gpus % 2 == 0 else 1)
     assert machine.hb_domain is not None
     for idle in (False, True):
-        found = fastest(job, machine, domains(gpus, machine.hb_domain), leave_idle=idle)
+        result = fastest(job, machine, domains(gpus, machine.hb_domain), leave_idle=idle)
         expected = brute(job, gpus, machine, idle=idle)
         if expected is None and not idle:  # falls back on strategies that leave GPUs idle
             expected = brute(job, gpus, machine, idle=True)
         if expected is None:
-            assert isinstance(found, NoneFits)
-            assert "memory" in found.reason
+            assert isinstance(result, NoneFits)
+            assert "memory" in result.reason
         else:
-            assert isinstance(found, Chosen)
-            assert found.iteration_s == pytest.approx(expected, rel=1e-12)
+            assert isinstance(result, Chosen)
+            assert result.iteration_s == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("gpus", [5, 7, 11])
@@ -106,32 +106,32 @@ def test_unequal_replicas_are_found_too(
     monkeypatch.setattr("engine.plan.network.strategies.AT_ONCE", 7)  # what cannot be better is left out
     job = training(model=gpt(6), batch=12, micro_batch=micro_batch)
     machine = replace(MACHINE, hb_domain=1)
-    found = fastest_of_rest(job, [machine], domains(gpus, 1))
-    assert isinstance(found, Chosen)
-    assert found.iteration_s == pytest.approx(brute(job, gpus, machine, idle=True, uneven=True), rel=1e-12)
+    result = fastest_of_rest(job, [machine], domains(gpus, 1))
+    assert isinstance(result, Chosen)
+    assert result.iteration_s == pytest.approx(brute(job, gpus, machine, idle=True, uneven=True), rel=1e-12)
 
 
 @given(n=st.integers(1, 100_000))
 def test_divisors(n: int) -> None:
-    found = divisors(n)
-    assert all(n % d == 0 for d in found)
-    assert len(found) == sum((1 if d * d == n else 2) for d in range(1, int(n**0.5) + 1) if n % d == 0)
-    assert found == sorted(set(found))
+    result = divisors(n)
+    assert all(n % d == 0 for d in result)
+    assert len(result) == sum((1 if d * d == n else 2) for d in range(1, int(n**0.5) + 1) if n % d == 0)
+    assert result == sorted(set(result))
 
 
 @given(gpus=st.integers(1, 96), idle=st.booleans())
 def test_every_enumerated_strategy_is_legal(gpus: int, idle: bool) -> None:
     job = training(micro_batch=None)
-    found = enumerate_strategies(job, gpus, leave_idle=idle)
-    assert np.all(found.gpus <= gpus if idle else found.gpus == gpus)
-    assert np.all(12 % found.tp == 0)
-    assert np.all(job.batch % (found.dp * found.micro_batch) == 0)
-    assert np.all(found.pp <= 12)
-    several = found.interleave > 1
-    assert np.all(12 % (found.pp * found.interleave)[several] == 0)
-    assert np.all((found.microbatches(48) % found.pp)[several] == 0)
-    assert np.all(found.pp[several] > 1)
-    rows = list(zip(found.tp, found.pp, found.dp, found.interleave, found.micro_batch, strict=True))
+    result = enumerate_strategies(job, gpus, leave_idle=idle)
+    assert np.all(result.gpus <= gpus if idle else result.gpus == gpus)
+    assert np.all(12 % result.tp == 0)
+    assert np.all(job.batch % (result.dp * result.micro_batch) == 0)
+    assert np.all(result.pp <= 12)
+    several = result.interleave > 1
+    assert np.all(12 % (result.pp * result.interleave)[several] == 0)
+    assert np.all((result.microbatches(48) % result.pp)[several] == 0)
+    assert np.all(result.pp[several] > 1)
+    rows = list(zip(result.tp, result.pp, result.dp, result.interleave, result.micro_batch, strict=True))
     assert len(rows) == len(set(rows))
 
 
@@ -141,9 +141,9 @@ def test_the_best_never_gets_worse_with_more(gpus: int, k: int, by: float) -> No
     job = training()
 
     def best(machine: Machine, count: int = gpus) -> float:
-        found = fastest(job, machine, domains(count, machine.hb_domain or count), leave_idle=True)
-        assert isinstance(found, Chosen)
-        return found.iteration_s
+        result = fastest(job, machine, domains(count, machine.hb_domain or count), leave_idle=True)
+        assert isinstance(result, Chosen)
+        return result.iteration_s
 
     machine = replace(MACHINE, hb_domain=k)
     before, rates = best(machine), machine.rates
@@ -200,17 +200,17 @@ def test_every_rank_has_a_gpu_of_its_own_and_groups_lie_as_their_grids_say(job: 
 
 @given(jobs())
 def test_the_matrix_adds_up_to_the_totals(job: Job) -> None:
-    found, cells = traffic(job), matrix(job)
+    result, cells = traffic(job), matrix(job)
     assert all(sender != receiver for sender, receiver, _ in cells)
     for kind in ("tp", "dp", "pp", "ep"):
         total = sum(size for (_, _, each), size in cells.items() if each == kind)
-        assert total == pytest.approx(found.hb_bytes[kind] + found.nic_bytes[kind])
+        assert total == pytest.approx(result.hb_bytes[kind] + result.nic_bytes[kind])
     first_kind: dict[tuple[int, int], str] = {}
     for kind in ("tp", "dp", "pp", "ep"):
         for sender, receiver, each in cells:
             if each == kind:
                 first_kind.setdefault((sender, receiver), kind)
-    for kind, count in found.pairs.items():
+    for kind, count in result.pairs.items():
         if kind == "none":
             assert count == job.gpus * (job.gpus - 1) - len(first_kind)
         else:
@@ -222,14 +222,14 @@ def test_what_leaves_a_domain_stays_on_its_rail(job: Job) -> None:
     tp, pp, dp = sizes(job)
     k = job.hb_domain
     assume(tp * pp * dp == job.gpus)  # where GPUs are idle, groups may change position
-    found, outside = traffic(job), dict.fromkeys(("tp", "dp", "pp", "ep"), 0.0)
+    result, outside = traffic(job), dict.fromkeys(("tp", "dp", "pp", "ep"), 0.0)
     even = pp // int(job.placement.stages_inside) % 2 == 0
     for (sender, receiver, kind), size in matrix(job).items():
         if sender // k != receiver // k:
             outside[kind] += size
             wraps = kind == "pp" and job.chunks > 1 and not even
             assert wraps or sender % k == receiver % k
-    assert outside == pytest.approx(found.nic_bytes)
+    assert outside == pytest.approx(result.nic_bytes)
 
 
 @given(jobs(stages=(1,)))
@@ -237,20 +237,20 @@ def test_times_and_traffic_are_of_the_same_bytes(job: Job) -> None:
     """A pipeline of one stage: seconds of each part are its bytes per GPU over the rates."""
     machine = replace(MACHINE, hb_domain=job.hb_domain)
     parts = iteration(job.model, job.how, job.strategies, job.batch, machine)
-    found, ranks = traffic(job), int(job.strategies.gpus)
+    result, ranks = traffic(job), int(job.strategies.gpus)
     for kind in ("tp", "dp", "ep"):
-        seconds = found.hb_bytes[kind] / ranks / machine.rates.hb_bytes_per_s
-        seconds += found.nic_bytes[kind] / ranks / machine.rates.nic_bytes_per_s
+        seconds = result.hb_bytes[kind] / ranks / machine.rates.hb_bytes_per_s
+        seconds += result.nic_bytes[kind] / ranks / machine.rates.nic_bytes_per_s
         assert float(getattr(parts, kind)) == pytest.approx(seconds)
 
 
 @given(jobs())
 def test_hand_overs_cross_every_chunk_once_each_way(job: Job) -> None:
-    found = traffic(job)
+    result = traffic(job)
     activation = 2 * 1024 * 1536  # two bytes a number, one sequence
-    crossings = 2 * (job.stages * job.chunks - 1)
-    expected = crossings * activation * job.microbatches * int(job.strategies.dp)
-    assert found.hb_bytes["pp"] + found.nic_bytes["pp"] == pytest.approx(expected)
+    transfers = 2 * (job.stages * job.chunks - 1)
+    expected = transfers * activation * job.microbatches * int(job.strategies.dp)
+    assert result.hb_bytes["pp"] + result.nic_bytes["pp"] == pytest.approx(expected)
 
 
 @given(
@@ -277,26 +277,26 @@ def test_tensor_parallel_bytes_by_hand(tp: int, pp: int, v: int, m: int) -> None
 def test_shares_of_pairs_and_bytes_are_whole() -> None:
     layout = Strategies(tp=2, pp=2, dp=4, interleave=1, micro_batch=1)
     job = Job(model=gpt(), how=SELECTIVE, strategies=layout, batch=16, hb_domain=4, gpus=16)
-    found: Traffic = traffic(job)
-    parts = found.as_dict()
+    result: Traffic = traffic(job)
+    parts = result.as_dict()
     assert sum(parts["pairs"].values()) == pytest.approx(1)  # type: ignore[attr-defined]
-    assert sum(parts["bytes"].values()) == pytest.approx(found.total_bytes)  # type: ignore[attr-defined]
+    assert sum(parts["bytes"].values()) == pytest.approx(result.total_bytes)  # type: ignore[attr-defined]
 
 
 def cluster(**changes) -> Cluster:
     job = training(model=gpt(12), batch=64)
     machine = replace(MACHINE, hb_domain=8)
-    found = fastest(job, machine, domains(64, 8), leave_idle=True)
-    assert isinstance(found, Chosen)
+    result = fastest(job, machine, domains(64, 8), leave_idle=True)
+    assert isinstance(result, Chosen)
     whole = Cluster(
-        training=job, machine=machine, gpus=64, hb_domain=8, switch_radix=8, module=4, before=found
+        training=job, machine=machine, gpus=64, hb_domain=8, switch_radix=8, module=4, before=result
     )
     return replace(whole, **changes)
 
 
 def test_failures_cost_what_the_paper_says() -> None:
-    found = failures(cluster())
-    lost = {(each.case, each.design, each.recovery.split()[0]): each.gpus_lost for each in found}
+    result = failures(cluster())
+    lost = {(each.case, each.design, each.recovery.split()[0]): each.gpus_lost for each in result}
     assert lost == {
         ("link", "rail_only", "the"): 1,
         ("link", "rail_optimised", "the"): 1,
@@ -318,8 +318,8 @@ def test_failures_cost_what_the_paper_says() -> None:
 )
 def test_a_switch_takes_the_gpus_behind_it(radix: int, rails_lose: int, spines_lose: int) -> None:
     """64 GPUs in domains of 8: rails of 8 share the ports of one switch as long as one tier joins them."""
-    found = failures(cluster(switch_radix=radix))
-    lost = {each.design: each.gpus_lost for each in found if each.case == "rail switch"}
+    result = failures(cluster(switch_radix=radix))
+    lost = {each.design: each.gpus_lost for each in result if each.case == "rail switch"}
     assert lost == {"rail_only": rails_lose, "rail_optimised": spines_lose}
 
 
@@ -333,9 +333,9 @@ def test_after_a_failure_nothing_is_faster() -> None:
     platform = next(each for each in failures(cluster()) if each.case == "platform")
     assert platform.iteration_s is not None
     for fewer in range(8, 64, 8):  # seven domains are left: some of them alone do no better
-        found = fastest(cluster().training, cluster().machine, domains(fewer, 8))
-        assert isinstance(found, Chosen)
-        assert platform.iteration_s <= found.iteration_s
+        result = fastest(cluster().training, cluster().machine, domains(fewer, 8))
+        assert isinstance(result, Chosen)
+        assert platform.iteration_s <= result.iteration_s
     foreign = next(each for each in failures(cluster()) if "NIC speed" in each.recovery)
     assert foreign.spared_iteration_s > before
 
@@ -343,20 +343,20 @@ def test_after_a_failure_nothing_is_faster() -> None:
 def test_a_hole_in_every_domain_leaves_smaller_boxes() -> None:
     """TP 4 × DP 2 fill a domain of 8; where each has lost two, they still fit four by four."""
     job = training(model=gpt(12), batch=64, tp=4, pp=1, dp=2)
-    found = fastest(job, replace(MACHINE, hb_domain=8), domains(16, 8))
-    assert isinstance(found, Chosen)
-    after = failures(cluster(training=job, before=found, gpus=16, switch_radix=4))
+    result = fastest(job, replace(MACHINE, hb_domain=8), domains(16, 8))
+    assert isinstance(result, Chosen)
+    after = failures(cluster(training=job, before=result, gpus=16, switch_radix=4))
     switch = next(each for each in after if each.case == "rail switch" and each.design == "rail_only")
     assert switch.gpus_lost == 4  # a switch of 4 ports holds two rails of 2
     assert switch.iteration_s is not None
-    assert switch.iteration_s > found.iteration_s
+    assert switch.iteration_s > result.iteration_s
 
 
 def test_a_fixed_strategy_may_not_fit_what_is_left() -> None:
     job = training(model=gpt(12), batch=64, tp=2, pp=2, dp=16)
-    found = fastest(job, replace(MACHINE, hb_domain=8), domains(64, 8))
-    assert isinstance(found, Chosen)
-    after = failures(cluster(training=job, before=found))
+    result = fastest(job, replace(MACHINE, hb_domain=8), domains(64, 8))
+    assert isinstance(result, Chosen)
+    after = failures(cluster(training=job, before=result))
     platform = next(each for each in after if each.case == "platform")
     assert platform.iteration_s is None
     assert platform.reason is not None

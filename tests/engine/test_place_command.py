@@ -16,9 +16,18 @@ from engine.reproduce import dtfm
 from engine.reproduce import experiments as all_experiments
 
 CONTRACT = (
-    "groups", "pipelines", "dp_cost_s", "pp_cost_s", "cost_s", "exact_order", "stopped_by", "history",
-    "symmetrised", "evaluations", "seed",
-)  # fmt: skip
+    "groups",
+    "pipelines",
+    "dp_cost_s",
+    "pp_cost_s",
+    "cost_s",
+    "exact_order",
+    "stopped_by",
+    "history",
+    "symmetrised",
+    "evaluations",
+    "seed",
+)
 
 
 def document(devices: int = 6, **changes: Any) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from engine.plan.placement import kernel_moves, kernel_path
-from engine.plan.placement.bench import Bench
 from engine.plan.placement.kernel_cost import TOTAL, finish_swap, swap, unswap
 from engine.plan.placement.kernel_matching import bottleneck, match_room
+from engine.plan.placement.partition_search import PartitionSearch
 from engine.plan.placement.problem import problem
 
 Floats = NDArray[np.float64]
@@ -49,10 +49,10 @@ def least_bottleneck(costs: Floats) -> float:
 def test_matching_is_the_least_bottleneck(seed: int, size: int, kind: str) -> None:
     costs = symmetric(np.random.default_rng(seed), 2 * size, kind)
     room = match_room(size)
-    found = bottleneck(costs, np.arange(2 * size).reshape(2, size), 0, 1, 0.0, room)
+    length = bottleneck(costs, np.arange(2 * size).reshape(2, size), 0, 1, 0.0, room)
     between = costs[:size, size:]
     assert sorted(room.column_of) == list(range(size))
-    assert found == between[np.arange(size), room.column_of].max() == least_bottleneck(between)
+    assert length == between[np.arange(size), room.column_of].max() == least_bottleneck(between)
 
 
 @given(seed=SEEDS, groups=st.integers(2, 7), kind=st.sampled_from(["ties", "none", "plane"]))
@@ -60,13 +60,13 @@ def test_matching_is_the_least_bottleneck(seed: int, size: int, kind: str) -> No
 def test_held_karp_is_the_best_permutation(seed: int, groups: int, kind: str) -> None:
     between = symmetric(np.random.default_rng(seed), groups, kind)
     room, order = kernel_path.path_room(groups), np.arange(groups)
-    found = kernel_path.held_karp(between, room)
+    length = kernel_path.held_karp(between, room)
     kernel_path.trace(between, order, room)
     best = min(
         sum(between[a, b] for a, b in itertools.pairwise(path))
         for path in itertools.permutations(range(groups))
     )
-    assert found == pytest.approx(best, rel=1e-12)
+    assert length == pytest.approx(best, rel=1e-12)
     assert kernel_moves.length(between, order) == pytest.approx(best, rel=1e-12)
 
 
@@ -76,8 +76,8 @@ def test_branch_and_bound_matches_held_karp(seed: int, groups: int, kind: str) -
     between = symmetric(np.random.default_rng(seed), groups, kind)
     room, order = kernel_path.path_room(groups), np.arange(groups)
     best = kernel_path.held_karp(between, room)
-    found = kernel_path.shortest(between, order, np.inf, True, room)
-    assert found == pytest.approx(best, rel=1e-12)
+    length = kernel_path.shortest(between, order, np.inf, True, room)
+    assert length == pytest.approx(best, rel=1e-12)
     assert sorted(order) == list(range(groups))
     assert kernel_moves.length(between, order) == pytest.approx(best, rel=1e-12)
     # A limit just above the answer lets it through, one just below does not.
@@ -93,24 +93,24 @@ def test_costs_after_swaps_are_those_of_a_fresh_evaluation(seed: int, shape: tup
     devices = stages * replicas
     kind = "ties" if seed % 2 else "none"
     task = problem(symmetric(rng, devices, kind), 1 + symmetric(rng, devices, "ties"), stages, 3.0, 5.0)
-    bench = Bench(problem=task, limit=10**6)
-    bench.score(bench.shuffled())
+    search = PartitionSearch(problem=task, limit=10**6)
+    search.score(search.shuffled())
     for _ in range(12):
         one, other = (int(device) for device in rng.choice(devices, 2, replace=False))
-        if bench.state.group[one] == bench.state.group[other]:
+        if search.state.group[one] == search.state.group[other]:
             continue
-        before = [np.copy(array) for array in bench.state]
-        assert swap(bench.costs, bench.state, one, other, np.inf, bench.room)
-        after = finish_swap(bench.costs, bench.state, one, other, np.inf, bench.room)
+        before = [np.copy(array) for array in search.state]
+        assert swap(search.costs, search.state, one, other, np.inf, search.room)
+        after = finish_swap(search.costs, search.state, one, other, np.inf, search.room)
         if rng.random() < 0.5:
-            unswap(bench.state, one, other, bench.room)
-            assert all(np.array_equal(x, y) for x, y in zip(before, bench.state, strict=True))
+            unswap(search.state, one, other, search.room)
+            assert all(np.array_equal(x, y) for x, y in zip(before, search.state, strict=True))
             continue
-        kept = [np.copy(x) for x in (bench.state.inside, bench.state.between, bench.state.nearest)]
-        fresh = Bench(problem=task, limit=1)
-        exact = fresh.score(bench.state.members)
+        before_swap = [np.copy(x) for x in (search.state.inside, search.state.between, search.state.nearest)]
+        fresh = PartitionSearch(problem=task, limit=1)
+        exact = fresh.score(search.state.members)
         again = (fresh.state.inside, fresh.state.between, fresh.state.nearest)
-        assert all(np.array_equal(x, y) for x, y in zip(kept, again, strict=True))
+        assert all(np.array_equal(x, y) for x, y in zip(before_swap, again, strict=True))
         if stages <= kernel_path.EXACT:
             assert after >= exact * (1 - 1e-12)
         if stages <= kernel_path.DIRECT:
@@ -122,12 +122,12 @@ def test_costs_after_swaps_are_those_of_a_fresh_evaluation(seed: int, shape: tup
 def test_bounds_only_rule_out_what_is_above_the_limit(seed: int) -> None:
     rng = np.random.default_rng(seed)
     task = problem(symmetric(rng, 24, "none"), 1 + symmetric(rng, 24, "none"), 6, 3.0, 5.0)
-    bench = Bench(problem=task, limit=10**6)
-    bench.score(bench.shuffled())
-    one, other = int(bench.state.members[0, 0]), int(bench.state.members[3, 1])
-    swap(bench.costs, bench.state, one, other, np.inf, bench.room)
-    true = finish_swap(bench.costs, bench.state, one, other, np.inf, bench.room)
-    unswap(bench.state, one, other, bench.room)
-    assert swap(bench.costs, bench.state, one, other, true, bench.room)
-    assert finish_swap(bench.costs, bench.state, one, other, true, bench.room) == true
-    assert bench.state.cost[TOTAL] == true
+    search = PartitionSearch(problem=task, limit=10**6)
+    search.score(search.shuffled())
+    one, other = int(search.state.members[0, 0]), int(search.state.members[3, 1])
+    swap(search.costs, search.state, one, other, np.inf, search.room)
+    true = finish_swap(search.costs, search.state, one, other, np.inf, search.room)
+    unswap(search.state, one, other, search.room)
+    assert swap(search.costs, search.state, one, other, true, search.room)
+    assert finish_swap(search.costs, search.state, one, other, true, search.room) == true
+    assert search.state.cost[TOTAL] == true

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine.plan.placement import baselines, exhaustive, genetic, scenarios
-from engine.plan.placement.bench import Bench
+from engine.plan.placement.partition_search import PartitionSearch
 from engine.plan.placement.place import default_evaluations, place, solve
 from engine.plan.placement.problem import Problem, problem, problem_of
 from engine.plan.placement.request import PlacementRequest
@@ -74,7 +74,9 @@ def all_groups(devices: list[int], size: int) -> Iterator[list[tuple[int, ...]]]
 
 def run(task: Problem, *, seed: int = 0, limit: int | None = None) -> Placement:
     return solve(
-        Bench(problem=task, seed=seed, limit=limit or default_evaluations(task.devices, task.stages))
+        PartitionSearch(
+            problem=task, seed=seed, limit=limit or default_evaluations(task.devices, task.stages)
+        )
     )
 
 
@@ -191,15 +193,15 @@ def test_equal_units_equal_answer() -> None:
 
 def test_seconds_and_cancel_stop() -> None:
     task = network(4, 64, 8)
-    assert solve(Bench(problem=task, limit=10**6, seconds=1e-9)).stopped_by == "seconds"
+    assert solve(PartitionSearch(problem=task, limit=10**6, seconds=1e-9)).stopped_by == "seconds"
     seen: list[int] = []
-    bench = Bench(
+    search = PartitionSearch(
         problem=task,
         limit=10**6,
-        cancelled=lambda: bench.spent > 2_000,
+        cancelled=lambda: search.spent > 2_000,
         report=lambda at, cost: seen.append(at),
     )
-    placement = solve(bench)
+    placement = solve(search)
     assert placement.stopped_by == "cancelled"
     assert 2_000 < placement.evaluations < 20_000
     assert seen == sorted(seen)
@@ -241,9 +243,9 @@ def test_machines_are_used_from_the_largest() -> None:
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=20, deadline=None)
 def test_children_are_partitions(seed: int) -> None:
-    bench = Bench(problem=network(0, 30, 5), seed=seed, limit=10)
-    one, other = bench.shuffled(), bench.shuffled()
-    for child in (genetic.crossover(bench, one, other), baselines.random_swap(bench, one, other)):
+    search = PartitionSearch(problem=network(0, 30, 5), seed=seed, limit=10)
+    one, other = search.shuffled(), search.shuffled()
+    for child in (genetic.crossover(search, one, other), baselines.random_swap(search, one, other)):
         assert sorted(child.ravel()) == list(range(30))
     aligned = genetic.relabel(one, other)
     assert {frozenset(group) for group in aligned.tolist()} == {frozenset(group) for group in one.tolist()}

@@ -39,10 +39,16 @@ def document(gpus: list[int], **changes: Any) -> dict[str, Any]:
     """Data centres dc0, dc1 … of `gpus` GPUs, all joined."""
     names = [f"dc{i}" for i in range(len(gpus))]
     job = {
-        "partitions": 4, "microbatches": 3, "forward_ms": 10, "backward_ms": 20, "recompute_ms": 10,
-        "comm_to_compute": 2, "parameters_per_stage": 1e8, "activation_bytes": 1e7,
+        "partitions": 4,
+        "microbatches": 3,
+        "forward_ms": 10,
+        "backward_ms": 20,
+        "recompute_ms": 10,
+        "comm_to_compute": 2,
+        "parameters_per_stage": 1e8,
+        "activation_bytes": 1e7,
         "tokens_per_microbatch": 1000,
-    }  # fmt: skip
+    }
     return {
         "datacenters": [
             {"name": name, "gpus": n, "gpu_type": "a100-80g", "price_per_gpu_hour": 1 + i}

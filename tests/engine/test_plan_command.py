@@ -22,11 +22,17 @@ GOOD: dict[str, Any] = {
     ],
     "links": [{"between": ["east", "west"], "latency_ms": 20, "bandwidth_gbps": 5}],
     "job": {
-        "partitions": 6, "microbatches": 4, "forward_ms": 10, "backward_ms": 20, "recompute_ms": 10,
-        "comm_to_compute": 2, "parameters_per_stage": 4e8, "activation_bytes": 3e7,
+        "partitions": 6,
+        "microbatches": 4,
+        "forward_ms": 10,
+        "backward_ms": 20,
+        "recompute_ms": 10,
+        "comm_to_compute": 2,
+        "parameters_per_stage": 4e8,
+        "activation_bytes": 3e7,
     },
     "method": "algorithm1",
-}  # fmt: skip
+}
 
 
 def run(
@@ -120,7 +126,7 @@ BAD = [
         "job.model.heads",
         "must divide",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("path", "value", "field", "allowed"), BAD)
@@ -166,10 +172,23 @@ def test_the_json_has_every_field_of_the_contract_and_only_finite_numbers(tmp_pa
     assert {"cell_pipelines", "options", "best", "pareto", "excluded"} <= set(answer)
     option = answer["options"][answer["best"]]
     assert set(option) >= {
-        "dp_cells", "pipelines", "feasible", "reason", "partitions", "gpus_used", "policy", "pp_time_ms",
-        "lower_bound_ms", "allreduce_ms", "iteration_ms", "throughput", "tokens_per_s", "egress_gb",
-        "cost_per_iteration", "cost_per_million_tokens",
-    }  # fmt: skip
+        "dp_cells",
+        "pipelines",
+        "feasible",
+        "reason",
+        "partitions",
+        "gpus_used",
+        "policy",
+        "pp_time_ms",
+        "lower_bound_ms",
+        "allreduce_ms",
+        "iteration_ms",
+        "throughput",
+        "tokens_per_s",
+        "egress_gb",
+        "cost_per_iteration",
+        "cost_per_million_tokens",
+    }
     assert option["partitions"] == [{"dc": "east", "stages": 4}, {"dc": "west", "stages": 2}]
     assert option["gpus_used"] == {"east": 40, "west": 20}
     # Neither torch nor Django for a plan.

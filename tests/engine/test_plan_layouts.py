@@ -136,12 +136,15 @@ def test_what_a_schedule_holds_counted_op_by_op(
     policy: str, stages: int, microbatches: int, recompute: int
 ) -> None:
     scenario = Scenario(
-        stages=stages, microbatches=microbatches, policy=policy, spans=False,
+        stages=stages,
+        microbatches=microbatches,
+        policy=policy,
+        spans=False,
         times={"forward": 1, "backward": 2, "recompute": recompute},  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
     built = build(scenario)
     memory = tuple(
-        StageMemory(state_bytes=1000.0, kept_bytes=10.0 + s, full_bytes=100.0) for s in range(stages)
+        StageMemory(state_bytes=1000.0, stored_bytes=10.0 + s, full_bytes=100.0) for s in range(stages)
     )
     ours = held_bytes(memory, built.schedule)
     assert ours is not None
@@ -149,7 +152,7 @@ def test_what_a_schedule_holds_counted_op_by_op(
         most = max(_held(built.schedule, stage, memory[stage]))
         assert ours[stage] == most
     peaks = time_schedule(scenario, built.schedule).peak_in_flight()[0]
-    assert all(ours >= 1000 + peaks * [one.kept_bytes for one in memory])
+    assert all(ours >= 1000 + peaks * [one.stored_bytes for one in memory])
 
 
 def _held(schedule: Schedule, stage: int, memory: StageMemory) -> list[float]:
@@ -162,7 +165,7 @@ def _held(schedule: Schedule, stage: int, memory: StageMemory) -> list[float]:
         if op.kind == OpKind.B:
             del there[op.microbatch]
         elif op.kind == OpKind.F:
-            there[op.microbatch] = memory.kept_bytes + (0 if op.microbatch in again else memory.full_bytes)
+            there[op.microbatch] = memory.stored_bytes + (0 if op.microbatch in again else memory.full_bytes)
         else:
             there[op.microbatch] += memory.full_bytes
         sums.append(memory.state_bytes + sum(there.values()))
@@ -181,7 +184,7 @@ def test_tight_memory_becomes_a_limit_of_the_schedule() -> None:
     room = gpu("a100-40g").memory_bytes - last.state_bytes - last.full_bytes
     assert scenario.memory_limit is not None
     assert scenario.full_limit == 1
-    assert scenario.memory_limit * last.kept_bytes <= room < (scenario.memory_limit + 1) * last.kept_bytes
+    assert scenario.memory_limit * last.stored_bytes <= room < (scenario.memory_limit + 1) * last.stored_bytes
 
 
 def test_what_prefill_keeps_is_not_trainings() -> None:
@@ -189,19 +192,24 @@ def test_what_prefill_keeps_is_not_trainings() -> None:
     job = {"partitions": 8, "micro_batch": 2, "microbatches": 64}
     limits = []
     for more in ({}, {"prefill": {"weight_budget_gb": 1.5, "kv_budget_gb": 0.5}}):
-        asked = request_of({**job, **more}, (8,), types=("a100-40g",), policy="varuna")
-        result = plan(asked)
+        request = request_of({**job, **more}, (8,), types=("a100-40g",), policy="varuna")
+        result = plan(request)
         assert result.best is not None
-        limits.append(scenario_of(asked, result.options[result.best]).memory_limit)
+        limits.append(scenario_of(request, result.options[result.best]).memory_limit)
         memory = result.options[result.best].memory_gb_per_gpu
         assert memory is not None
         assert 39 < memory["dc0"] <= gpu("a100-40g").memory_bytes / 1e9
-    kept = stage_memory(
-        preset("llama-3-8b"), How(recompute="full", sequence_parallel=False, fused_attention=True),
-        tp=1, micro_batch=2, blocks=4, is_first=False, is_last=True,
-    ).kept_bytes  # fmt: skip
+    held = stage_memory(
+        preset("llama-3-8b"),
+        How(recompute="full", sequence_parallel=False, fused_attention=True),
+        tp=1,
+        micro_batch=2,
+        blocks=4,
+        is_first=False,
+        is_last=True,
+    ).stored_bytes
     assert None not in limits
-    assert limits[0] - limits[1] in (2e9 // kept, 2e9 // kept + 1)
+    assert limits[0] - limits[1] in (2e9 // held, 2e9 // held + 1)
     full = plan(request_of({**job, "prefill": {"weight_budget_gb": 30}}, (8,), types=("a100-40g",)))
     assert full.best is None
     assert "with 31.0 GB reserved for prefill; a100-40g has 42.9" in str(full.reason)
@@ -212,10 +220,19 @@ def test_what_prefill_keeps_is_not_trainings() -> None:
     [
         ({"prefill": {"weight_budget_gb": -1}}, "job.prefill.weight_budget_gb"),
         ({"prefill": {"kv_gb": 1}}, "job.prefill.kv_gb"),
-        ({"model": None, "forward_ms": 1, "backward_ms": 2, "comm_to_compute": 1, "parameters_per_stage": 1,
-          "prefill": {}}, "job.prefill"),
+        (
+            {
+                "model": None,
+                "forward_ms": 1,
+                "backward_ms": 2,
+                "comm_to_compute": 1,
+                "parameters_per_stage": 1,
+                "prefill": {},
+            },
+            "job.prefill",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_bad_prefill_budget_is_refused(job: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as error:
         request_of({"partitions": 4, **job})
@@ -241,9 +258,9 @@ def test_times_come_from_rooflines_unless_mfu_or_measured_times_are_given() -> N
     # measured: those rows, the other stages as before
     row = {"stage": 0, "tokens": 2 * 8192, "forward_ms": 123, "backward_ms": 250, "recompute_ms": 120}
     measured = request_of({**bare, "measured": {"device": "somewhere", "rows": [row]}})
-    found = job_of(measured, cluster_of(measured)).profiles((a100,) * 4)
-    assert (found[0].forward_s, found[0].backward_s, found[0].recompute_s) == (0.123, 0.25, 0.12)
-    assert found[1] == job.profiles((a100,) * 4)[1]
+    profiles = job_of(measured, cluster_of(measured)).profiles((a100,) * 4)
+    assert (profiles[0].forward_s, profiles[0].backward_s, profiles[0].recompute_s) == (0.123, 0.25, 0.12)
+    assert profiles[1] == job.profiles((a100,) * 4)[1]
 
 
 @pytest.mark.parametrize(
@@ -256,14 +273,42 @@ def test_times_come_from_rooflines_unless_mfu_or_measured_times_are_given() -> N
         ({"partitions": [4, 99]}, "job.partitions", "the model has 32"),
         ({"partitions": list(range(1, 33)), "tp": [1, 2, 4]}, "job.partitions", "at most 64"),
         ({"partitions": 4, "dtype_bytes": 4}, "job.dtype_bytes", "needs mfu"),
-        ({"partitions": 4, "mfu": 0.4, "measured": {"device": "x", "rows": [{"stage": 0, "tokens": 1,
-         "forward_ms": 1, "backward_ms": 1}]}}, "job.mfu", "leave it out"),
-        ({"partitions": 4, "measured": {"device": "x", "rows": [{"stage": 9, "tokens": 8192,
-         "forward_ms": 1, "backward_ms": 1}]}}, "job.measured.rows[0].stage", "4 stages"),
-        ({"partitions": 4, "measured": {"device": "x", "rows": [{"stage": 0, "tokens": 1,
-         "forward_ms": 1, "backward_ms": 1}]}}, "job.measured.tokens", "measured from 1 to 1"),
+        (
+            {
+                "partitions": 4,
+                "mfu": 0.4,
+                "measured": {
+                    "device": "x",
+                    "rows": [{"stage": 0, "tokens": 1, "forward_ms": 1, "backward_ms": 1}],
+                },
+            },
+            "job.mfu",
+            "leave it out",
+        ),
+        (
+            {
+                "partitions": 4,
+                "measured": {
+                    "device": "x",
+                    "rows": [{"stage": 9, "tokens": 8192, "forward_ms": 1, "backward_ms": 1}],
+                },
+            },
+            "job.measured.rows[0].stage",
+            "4 stages",
+        ),
+        (
+            {
+                "partitions": 4,
+                "measured": {
+                    "device": "x",
+                    "rows": [{"stage": 0, "tokens": 1, "forward_ms": 1, "backward_ms": 1}],
+                },
+            },
+            "job.measured.tokens",
+            "measured from 1 to 1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_layouts_name_the_field(job: dict[str, Any], field: str, allowed: str) -> None:
     with pytest.raises(InputError) as error:
         plan(request_of(job))
@@ -281,12 +326,17 @@ def test_the_best_of_equal_options_lies_on_the_front_of_time_and_cost(figures: l
     """Rounding of one in 10¹⁵ tells no options apart."""
     options = [
         Option(
-            dp_cells=1, pipelines=1, policy="1f1b", feasible=True, iteration_ms=float(time),
+            dp_cells=1,
+            pipelines=1,
+            policy="1f1b",
+            feasible=True,
+            iteration_ms=float(time),
             throughput=1e3 / time,
-            cost_per_iteration=cost * (1 + k * 1e-15), cost_per_million_tokens=cost * (1 + k * 1e-15),
+            cost_per_iteration=cost * (1 + k * 1e-15),
+            cost_per_million_tokens=cost * (1 + k * 1e-15),
         )
         for k, (time, cost) in enumerate(figures)
-    ]  # fmt: skip
+    ]
     for objective in ("cost", "cost_per_token"):
         best = choose.best(options, objective)
         assert best is not None

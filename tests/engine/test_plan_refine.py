@@ -33,12 +33,16 @@ def request_of(gpus: list[int], **more: Any) -> PlanRequest:
             for pair in itertools.combinations(names, 2)
         ],
         "job": {
-            "partitions": 4, "microbatches": 4, "forward_ms": 1, "recompute_ms": 1, "backward_ms": 2,
+            "partitions": 4,
+            "microbatches": 4,
+            "forward_ms": 1,
+            "recompute_ms": 1,
+            "backward_ms": 2,
             "comm_to_compute": 2,
         },
         "allreduce": False,
         **more,
-    }  # fmt: skip
+    }
     return parse(PlanRequest, document)
 
 
@@ -46,10 +50,11 @@ def score(result: PlanResult) -> float:
     return -1e300 if result.best is None else choose.score(result.options[result.best], result.objective)
 
 
-def until_faster(told: list[Refined], makespan_ms: float) -> Callable[[], bool]:
+def until_faster(reports: list[Refined], makespan_ms: float) -> Callable[[], bool]:
     """Cancels once the search at work has reported something as fast as this."""
     return lambda: any(
-        refined.found is not None and (refined.found.makespan or 1e300) <= makespan_ms for refined in told
+        refined.progress is not None and (refined.progress.makespan or 1e300) <= makespan_ms
+        for refined in reports
     )
 
 
@@ -59,8 +64,8 @@ def test_auto_beats_the_fast_policies_and_its_orders_are_kept() -> None:
     assert before.best is not None
     assert before.options[before.best].refining
     assert before.options[before.best].pp_time_ms == 28
-    told: list[Refined] = []
-    after = refine(request, before, report=told.append, cancelled=until_faster(told, 27))
+    reports: list[Refined] = []
+    after = refine(request, before, report=reports.append, cancelled=until_faster(reports, 27))
     assert after.best is not None
     option = after.options[after.best]
     assert option.pp_time_ms is not None
@@ -72,10 +77,10 @@ def test_auto_beats_the_fast_policies_and_its_orders_are_kept() -> None:
     assert simulated(request, option).makespan == option.pp_time_ms
     assert option.throughput == pytest.approx(option.pipelines / option.pp_time_ms * 1e3)
     # Once more, with hardly any time: what is there stays, and the search has ended.
-    told.clear()
-    again = refine(request, after, report=told.append, seconds=1e-3)
+    reports.clear()
+    again = refine(request, after, report=reports.append, seconds=1e-3)
     assert again.options == tuple(replace(option, refining=False) for option in after.options)
-    assert (told[-1].done, told[-1].of, told[-1].result) == (1, 1, again)
+    assert (reports[-1].done, reports[-1].of, reports[-1].result) == (1, 1, again)
 
 
 def test_a_limit_that_only_a_better_schedule_meets_is_met() -> None:
@@ -84,8 +89,8 @@ def test_a_limit_that_only_a_better_schedule_meets_is_met() -> None:
     before = plan(late, budget_s=0.0)
     assert before.best is None
     assert before.options[0].refining
-    told: list[Refined] = []
-    after = refine(late, before, report=told.append, cancelled=until_faster(told, 27))
+    reports: list[Refined] = []
+    after = refine(late, before, report=reports.append, cancelled=until_faster(reports, 27))
     assert after.best == 0
     assert after.options[0].feasible
     assert after.options[0].reason is None
@@ -106,15 +111,15 @@ def test_what_a_cancel_leaves_undone_stays_marked() -> None:
         replace(slow, partitions=(Partition(dc="dc0", stages=n), Partition(dc="dc1", stages=4 - n)))
         for n in (1, 2)
     )
-    told: list[Refined] = []
+    reports: list[Refined] = []
     after = refine(
         request,
         replace(result, options=two_shapes),
-        report=told.append,
+        report=reports.append,
         seconds=1e-3,
-        cancelled=lambda: bool(told) and told[-1].done == 1,
+        cancelled=lambda: bool(reports) and reports[-1].done == 1,
     )
-    assert (told[-1].done, told[-1].of) == (1, 2)
+    assert (reports[-1].done, reports[-1].of) == (1, 2)
     assert [option.refining for option in after.options] == [False, True]
 
 

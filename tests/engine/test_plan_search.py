@@ -63,13 +63,13 @@ def clusters(draw: st.DrawFn, most: int = 4, gpus_each: int = 20) -> dict[str, A
         if draw(st.integers(0, 4))
     ]
     objective = draw(st.sampled_from(["throughput", "cost", "cost_per_token"]))
-    made = document(gpus, joined, objective=objective)
-    for dc in made["datacenters"]:
+    parsed = document(gpus, joined, objective=objective)
+    for dc in parsed["datacenters"]:
         dc["price_per_gpu_hour"] = draw(st.sampled_from([0.0, 1.0, 1.5, 4.0]))
-    return made
+    return parsed
 
 
-def asked(data: dict[str, Any]) -> PlanResult:
+def answer_of(data: dict[str, Any]) -> PlanResult:
     return plan(parse(PlanRequest, data))
 
 
@@ -89,8 +89,8 @@ def trying_all(data: dict[str, Any]) -> float:
             if not all(pair in problem.hops for pair in itertools.pairwise(route)):
                 continue
             for split in itertools.product(range(1, stages + 1), repeat=size):
-                ways = itertools.product(sizes, FAST) if sum(split) == stages else ()
-                best = max([best, *(one(request, problem.job, route, split, *way) for way in ways)])
+                choices = itertools.product(sizes, FAST) if sum(split) == stages else ()
+                best = max([best, *(one(request, problem.job, route, split, *choice) for choice in choices)])
     return best
 
 
@@ -121,7 +121,7 @@ def one(
 
 
 def check_against_trying_all(data: dict[str, Any]) -> None:
-    result, best = asked(data), trying_all(data)
+    result, best = answer_of(data), trying_all(data)
     assert result.search is not None
     if result.best is None:
         assert best == -1e300
@@ -147,7 +147,7 @@ def test_a_cheap_data_centre_behind_one_that_holds_all_is_tried() -> None:
     for dc, price in zip(data["datacenters"], (0.0, 4.0, 0.0), strict=True):
         dc["price_per_gpu_hour"] = price
     check_against_trying_all(data)
-    option = asked(data).options[asked(data).best or 0]
+    option = answer_of(data).options[answer_of(data).best or 0]
     assert set(option.gpus_used) == {"dc0", "dc1", "dc2"}
 
 
@@ -157,11 +157,17 @@ def test_a_cheap_data_centre_behind_one_that_holds_all_is_tried() -> None:
 def test_a_limit_leaves_as_many_of_very_many_cells_as_it_allows(limit: dict[str, float]) -> None:
     """With 3,871 GPUs only some numbers of DP-cells are looked at; Algorithm 1 looks at every one."""
     job = {
-        "partitions": 4, "microbatches": 8, "forward_ms": 10, "recompute_ms": 10, "backward_ms": 20,
-        "comm_to_compute": 1, "parameters_per_stage": 1e8, "activation_bytes": 1e7,
-    }  # fmt: skip
+        "partitions": 4,
+        "microbatches": 8,
+        "forward_ms": 10,
+        "recompute_ms": 10,
+        "backward_ms": 20,
+        "comm_to_compute": 1,
+        "parameters_per_stage": 1e8,
+        "activation_bytes": 1e7,
+    }
     data = document([3871], [], job, **limit) | {"max_dp_cells": None}
-    every, found = asked(data | {"method": "algorithm1"}), asked(data)
+    every, found = answer_of(data | {"method": "algorithm1"}), answer_of(data)
     assert every.best is not None
     assert every.options[every.best].dp_cells < 960, "the limit must bind"
     assert found.search is not None
@@ -187,10 +193,16 @@ def test_so_it_is_of_four_data_centres_and_six_stages(data: dict[str, Any], stag
 def test_units_scale(data: dict[str, Any], times: float, prices: float, sizes: float) -> None:
     """Times, bytes and prices in other units: the same options, scaled."""
     job = {
-        "partitions": 4, "microbatches": 3, "forward_ms": 10.0, "recompute_ms": 10.0, "backward_ms": 20.0,
-        "comm_to_compute": 1.6, "parameters_per_stage": 1e8, "activation_bytes": 1e7,
+        "partitions": 4,
+        "microbatches": 3,
+        "forward_ms": 10.0,
+        "recompute_ms": 10.0,
+        "backward_ms": 20.0,
+        "comm_to_compute": 1.6,
+        "parameters_per_stage": 1e8,
+        "activation_bytes": 1e7,
         "tokens_per_microbatch": 64,
-    }  # fmt: skip
+    }
     plain, scaled = ({**copy.deepcopy(data), "job": dict(job)} for _ in range(2))
     for name in ("forward_ms", "recompute_ms", "backward_ms"):
         scaled["job"][name] *= times
@@ -201,7 +213,7 @@ def test_units_scale(data: dict[str, Any], times: float, prices: float, sizes: f
     for dc in scaled["datacenters"]:
         dc["price_per_gpu_hour"] *= prices
         dc["intra_gbps"] = 100.0 * sizes / times
-    ours, theirs = asked(scaled), asked(plain)
+    ours, theirs = answer_of(scaled), answer_of(plain)
     if not prices and data["objective"] != "throughput":
         return  # everything costs nothing: any option may be the best
     assert (ours.best is None) == (theirs.best is None)
@@ -210,17 +222,22 @@ def test_units_scale(data: dict[str, Any], times: float, prices: float, sizes: f
     one, two = ours.options[ours.best], theirs.options[theirs.best]
     assert (one.dp_cells, one.pipelines, one.partitions) == (two.dp_cells, two.pipelines, two.partitions)
     for name, factor in (
-        ("pp_time_ms", times), ("iteration_ms", times), ("bound_ms", times), ("throughput", 1 / times),
-        ("egress_gb", sizes), ("gpu_hours", times), ("cost_per_iteration", times * prices),
-    ):  # fmt: skip
+        ("pp_time_ms", times),
+        ("iteration_ms", times),
+        ("bound_ms", times),
+        ("throughput", 1 / times),
+        ("egress_gb", sizes),
+        ("gpu_hours", times),
+        ("cost_per_iteration", times * prices),
+    ):
         assert getattr(one, name) == pytest.approx(factor * getattr(two, name), rel=1e-9)
 
 
 @SETTINGS
 @given(data=clusters())
 def test_no_option_is_worse_than_algorithm_1_and_each_says_what_it_is(data: dict[str, Any]) -> None:
-    found = asked(data)
-    theirs = asked({**data, "method": "algorithm1"})
+    found = answer_of(data)
+    theirs = answer_of({**data, "method": "algorithm1"})
     assert score(found) >= score(theirs) * (1 + 1e-9 * (-1 if score(theirs) > 0 else 1))
     for option in found.options:
         assert sum(part.stages for part in option.partitions) == 4
@@ -243,10 +260,10 @@ def crowded(
     """With a layer more than stages, room for `limit` microbatches on each, and one price everywhere."""
     shape = {**SHAPE, "layers": stages + 1}
     job = {"partitions": stages, "microbatches": 6, "model": shape, "mfu": 0.02}
-    made = document(gpus, joined, job, memory_limit=limit, **more)
-    for dc in made["datacenters"]:
+    parsed = document(gpus, joined, job, memory_limit=limit, **more)
+    for dc in parsed["datacenters"]:
         dc["price_per_gpu_hour"] = 1.0
-    return made
+    return parsed
 
 
 # With more of them one data centre holds all stages, and a schedule over a link is better than those within:
@@ -258,7 +275,7 @@ def crowded(
 def test_more_gpus_never_make_it_worse(data: dict[str, Any], which: int, more: int) -> None:
     richer = copy.deepcopy(data)
     richer["datacenters"][which % len(data["datacenters"])]["gpus"] += more
-    before, after = asked(data), asked(richer)
+    before, after = answer_of(data), answer_of(richer)
     assert score(after) >= score(before) - 1e-9 * abs(score(before))
     assert after.search is not None
     assert after.search.stopped_by == "proven"
@@ -267,8 +284,8 @@ def test_more_gpus_never_make_it_worse(data: dict[str, Any], which: int, more: i
 @SETTINGS
 @given(data=clusters(), budget=st.floats(1e-6, 1e-2), more=st.floats(1, 3))
 def test_more_budget_never_makes_it_worse(data: dict[str, Any], budget: float, more: float) -> None:
-    tight = asked({**data, "budget_per_iteration": budget})
-    loose = asked({**data, "budget_per_iteration": budget * more})
+    tight = answer_of({**data, "budget_per_iteration": budget})
+    loose = answer_of({**data, "budget_per_iteration": budget * more})
     assert score(loose) >= score(tight) - 1e-9 * abs(score(tight))
     for option in tight.options:
         assert not option.feasible or option.cost_per_iteration <= budget
@@ -282,8 +299,12 @@ def four_microbatches(gpus: list[int], joined: list[tuple[int, int, float, float
 # An order that atlas makes when the second link is 7.4 times slower, and the first as it is.
 @example(
     data=four_microbatches([9, 20, 9], [(0, 1, 40.78, 1.0), (1, 2, 0.0, 2.0)]),
-    which=1, faster=7.4155, nearer=1.0, budget=None, fixed=False,
-)  # fmt: skip
+    which=1,
+    faster=7.4155,
+    nearer=1.0,
+    budget=None,
+    fixed=False,
+)
 # Without orders made for slower links the answer gets worse by 0.2 % and by 0.9 %.
 @example(
     data=four_microbatches([12, 19, 13], [(0, 1, 0.0, 1.0), (0, 2, 20.0, 2.0)]),
@@ -295,8 +316,12 @@ def four_microbatches(gpus: list[int], joined: list[tuple[int, int, float, float
 )
 @example(
     data=four_microbatches([11, 20, 14], [(0, 2, 5.0, 2.0), (1, 2, 20.0, 1.0)]),
-    which=0, faster=6.5739, nearer=1.0, budget=None, fixed=True,
-)  # fmt: skip
+    which=0,
+    faster=6.5739,
+    nearer=1.0,
+    budget=None,
+    fixed=True,
+)
 @settings(max_examples=40, deadline=None)
 @given(
     data=clusters(),
@@ -317,13 +342,13 @@ def test_a_better_link_never_makes_it_worse(
     link = richer["links"][which % len(data["links"])]
     link["bandwidth_gbps"] *= faster
     link["latency_ms"] *= nearer
-    before, after = score(asked(data)), score(asked(richer))
+    before, after = score(answer_of(data)), score(answer_of(richer))
     assert after >= before - 1e-9 * abs(before)
 
 
 def test_the_size_of_cells_that_c_gave_is_tried_where_a_faster_link_gives_another() -> None:
     """C = 9 and, with a faster link, 4; one cell of nine fills the GPUs, one of four does not."""
-    slow, fast = (asked(document([18, 18], [(0, 1, 5.0, gbps)], max_dp_cells=1)) for gbps in (0.2, 0.4))
+    slow, fast = (answer_of(document([18, 18], [(0, 1, 5.0, gbps)], max_dp_cells=1)) for gbps in (0.2, 0.4))
     assert [round(result.comm_to_compute) for result in (slow, fast)] == [9, 4]
     assert fast.best is not None
     assert fast.options[fast.best].pipelines == 9
@@ -336,7 +361,7 @@ def test_the_order_of_the_list_changes_nothing(data: dict[str, Any], seed: Any) 
     shuffled = copy.deepcopy(data)
     seed.shuffle(shuffled["datacenters"])
     seed.shuffle(shuffled["links"])
-    assert score(asked(shuffled)) == pytest.approx(score(asked(data)), rel=1e-12)
+    assert score(answer_of(shuffled)) == pytest.approx(score(answer_of(data)), rel=1e-12)
 
 
 def test_which_policies_cut_stages() -> None:
@@ -383,7 +408,7 @@ def test_memory_is_in_the_bound() -> None:
     """With room for two of 60 microbatches a pipeline is filled 30 times, and the bound knows it."""
     job = {"partitions": 4, "microbatches": 60, "model": SHAPE, "mfu": 0.02}
     data = document([8, 8], [(0, 1, 20.0, 5.0)], job, policy="varuna")
-    free, tight = (asked({**data, "memory_limit": limit}) for limit in (None, 2))
+    free, tight = (answer_of({**data, "memory_limit": limit}) for limit in (None, 2))
     assert free.best is not None
     assert tight.best is not None
     here, there = free.options[free.best], tight.options[tight.best]
@@ -418,7 +443,7 @@ def test_splits_keep_capacities_and_are_all_where_they_are_few(capacities: list[
 def test_of_many_data_centres_it_is_not_worse_either(gpus: list[int], objective: str) -> None:
     joined = [(a, b, 5.0 * (a % 3), 1.0 + b % 4) for a, b in itertools.combinations(range(8), 2)]
     data = document(gpus, joined, objective=objective)
-    found, theirs = asked(data), asked({**data, "method": "algorithm1"})
+    found, theirs = answer_of(data), answer_of({**data, "method": "algorithm1"})
     assert score(found) >= score(theirs) - 1e-9 * abs(score(theirs))
     assert found.search is not None
     assert found.search.stopped_by in ("proven", "candidates")
@@ -438,7 +463,7 @@ def test_a_data_centre_between_two_that_are_far_apart_is_gone_through() -> None:
     """dc0 and dc2 hold everything together, but dc1 has fast links to both."""
     data = document([2, 2, 2], [(0, 2, 100.0, 0.1), (0, 1, 1.0, 10.0), (1, 2, 1.0, 10.0)])
     data["datacenters"][1]["gpus"] = 1
-    result = asked(data)
+    result = answer_of(data)
     assert result.best is not None
     names = [part.dc for part in result.options[result.best].partitions]
     assert ("dc0", "dc2") not in itertools.pairwise(names)
@@ -455,10 +480,16 @@ def test_a_data_centre_between_two_that_are_far_apart_is_gone_through() -> None:
 )
 def test_what_cannot_be_says_why(gpus: list[int], joined: list[Any], reason: str) -> None:
     job = {
-        "partitions": 4, "microbatches": 2, "forward_ms": 1, "backward_ms": 2, "recompute_ms": 1,
-        "comm_to_compute": 1, "parameters_per_stage": 1e6, "activation_bytes": 1e6,
-    }  # fmt: skip
-    result = asked(document(gpus, joined, job))
+        "partitions": 4,
+        "microbatches": 2,
+        "forward_ms": 1,
+        "backward_ms": 2,
+        "recompute_ms": 1,
+        "comm_to_compute": 1,
+        "parameters_per_stage": 1e6,
+        "activation_bytes": 1e6,
+    }
+    result = answer_of(document(gpus, joined, job))
     assert result.best is None
     assert reason in str(result.reason)
     assert {dc.dc for dc in result.excluded} == {f"dc{i}" for i in range(len(gpus))}

@@ -17,9 +17,14 @@ from engine.plan.swap.request import SwapRequest
 from engine.simulate.spans import Span
 
 LAYER = {
-    "name": "block", "memory_bytes": 100, "forward_s": 1, "backward_s": 2, "load_s": 3, "cut_bytes": 5,
+    "name": "block",
+    "memory_bytes": 100,
+    "forward_s": 1,
+    "backward_s": 2,
+    "load_s": 3,
+    "cut_bytes": 5,
     "parameter_bytes": 40,
-}  # fmt: skip
+}
 GOOD: dict[str, Any] = {
     "layers": [{**LAYER, "name": f"block {i}"} for i in range(6)],
     "gpu": {"memory_bytes": 400},
@@ -52,31 +57,31 @@ def answer(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_answer_has_the_fields_of_the_contract_and_its_figures_agree() -> None:
-    found = answer()
-    assert found["feasible"] is True
-    assert found["reason"] is None
+    output = answer()
+    assert output["feasible"] is True
+    assert output["reason"] is None
     # 400 bytes for two: two layers each; forward 2·C ≥ 6, backward 4·C ≥ 6: C = 3
-    assert [(sub["first"], sub["last"]) for sub in found["sub_models"]] == [(0, 1), (2, 3), (4, 5)]
-    assert found["accumulation"] == 3
-    assert found["loads_per_step"] == 4
-    assert found["step_s"] == pytest.approx(3 * 18)
-    assert found["stall_s"] == 0
-    assert found["utilization"] == 1
-    assert found["seconds_per_minibatch_gpu"] == pytest.approx(18)
-    assert found["cut_bytes"] == 10
-    assert {row["policy"] for row in found["compare"]} == {"gpipe", "pipedream", "zero-offload"}
-    spans = [Span.from_dict(span) for span in found["spans"]]
+    assert [(sub["first"], sub["last"]) for sub in output["sub_models"]] == [(0, 1), (2, 3), (4, 5)]
+    assert output["accumulation"] == 3
+    assert output["loads_per_step"] == 4
+    assert output["step_s"] == pytest.approx(3 * 18)
+    assert output["stall_s"] == 0
+    assert output["utilization"] == 1
+    assert output["seconds_per_minibatch_gpu"] == pytest.approx(18)
+    assert output["cut_bytes"] == 10
+    assert {row["policy"] for row in output["compare"]} == {"gpipe", "pipedream", "zero-offload"}
+    spans = [Span.from_dict(span) for span in output["spans"]]
     assert sum(span.end - span.start for span in spans if span.op in ("F", "B")) == pytest.approx(54)
-    assert sum(span.op == "load" for span in spans) == found["loads_per_step"]
+    assert sum(span.op == "load" for span in spans) == output["loads_per_step"]
 
 
 def test_a_given_accumulation_that_is_too_small_shows_what_it_would_cost() -> None:
-    found = answer(accumulation=1)
-    assert found["feasible"] is False
-    assert "the smallest that does is 3" in found["reason"]
-    assert found["stall_s"] > 0
+    output = answer(accumulation=1)
+    assert output["feasible"] is False
+    assert "the smallest that does is 3" in output["reason"]
+    assert output["stall_s"] > 0
     # 3 sub-models: visits of 2 s and 4 s beside loads of 6 s, and the two kept ones
-    assert found["step_s"] == pytest.approx(4 * 6 + 2 + 4)
+    assert output["step_s"] == pytest.approx(4 * 6 + 2 + 4)
 
 
 def test_what_is_given_as_printed_holds_one_sub_model_at_a_time() -> None:
@@ -98,11 +103,11 @@ def test_what_is_given_as_printed_holds_one_sub_model_at_a_time() -> None:
     ],
 )
 def test_what_cannot_be_is_a_result_with_its_reason(changes: dict[str, Any], reason: str) -> None:
-    found = answer(**changes)
-    assert found["feasible"] is False
-    assert reason in found["reason"]
-    assert found["sub_models"] == found["spans"] == found["compare"] == []
-    assert found["step_s"] is found["stall_s"] is found["utilization"] is found["loads_per_step"] is None
+    output = answer(**changes)
+    assert output["feasible"] is False
+    assert reason in output["reason"]
+    assert output["sub_models"] == output["spans"] == output["compare"] == []
+    assert output["step_s"] is output["stall_s"] is output["utilization"] is output["loads_per_step"] is None
 
 
 BAD = [
@@ -139,7 +144,7 @@ BAD = [
         "compare.links[0].mbps",
         "greater than",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("changes", "field", "allowed"), BAD)
@@ -163,20 +168,24 @@ def test_the_table_and_the_json_say_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     document = {
-        "model": "gpt-3-xl", "gpu": {"name": "v100"}, "workers": 12, "global_batch": 256, "allreduce_gbps": 1,
+        "model": "gpt-3-xl",
+        "gpu": {"name": "v100"},
+        "workers": 12,
+        "global_batch": 256,
+        "allreduce_gbps": 1,
         "compare": {"stages": 4, "microbatches": 4, "links": [{"name": "400 Mbps", "mbps": 400}]},
-    }  # fmt: skip
+    }
     status, out, _ = run(monkeypatch, capsys, tmp_path, document, "--json")
-    found = json.loads(out)
+    output = json.loads(out)
     assert status == 0
-    assert found["feasible"]
-    assert found["fleet"]["update_s"] > found["fleet"]["batch_s"] > 0
-    assert found["allreduce_s"] == pytest.approx(found["fleet"]["gradient_bytes"] * 2 * 11 / 12 / 1.25e8)
+    assert output["feasible"]
+    assert output["fleet"]["update_s"] > output["fleet"]["batch_s"] > 0
+    assert output["allreduce_s"] == pytest.approx(output["fleet"]["gradient_bytes"] * 2 * 11 / 12 / 1.25e8)
     status, text, _ = run(monkeypatch, capsys, tmp_path, document, "--out", str(tmp_path / "out"))
     assert status == 0
-    assert f"{found['accumulation']} mini-batches a step; {found['loads_per_step']} loads" in text
+    assert f"{output['accumulation']} mini-batches a step; {output['loads_per_step']} loads" in text
     assert "GPipe" in text
-    assert json.loads((tmp_path / "out" / "result.json").read_text()) == found
+    assert json.loads((tmp_path / "out" / "result.json").read_text()) == output
     assert json.loads((tmp_path / "out" / "trace.json").read_text())["traceEvents"]
 
 

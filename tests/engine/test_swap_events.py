@@ -48,9 +48,9 @@ def test_with_gradients_on_the_device_a_visit_lasts_as_long_as_it_or_the_load_be
     n = len(subs)
     forward = [max(c * subs[i].forward_s, subs[i + 1].load_s) for i in range(n - 1)]
     backward = [max(c * subs[i].backward_s, subs[i - 1].load_s) for i in range(1, n)]
-    kept = c * (subs[-1].forward_s + subs[0].backward_s)
+    stored = c * (subs[-1].forward_s + subs[0].backward_s)
     step = steady_step(subs, atom_order(n), machine(c))
-    assert step.step_s == pytest.approx(sum(forward) + sum(backward) + kept)
+    assert step.step_s == pytest.approx(sum(forward) + sum(backward) + stored)
     assert step.busy_s == pytest.approx(c * sum(sub.forward_s + sub.backward_s for sub in subs))
     assert sum(i.kind == "load" for i in step.intervals) == 2 * (n - 1)
 
@@ -86,33 +86,33 @@ def test_gradients_that_go_out_never_overfill_the_memory(
 
 def check(subs: Sequence[SubModel], step: Step, room: float) -> None:
     """Streams serial, visits after their loads, and memory at any time; over three rounds in a row."""
-    rounds = [
+    intervals = [
         Interval(kind=i.kind, visit=i.visit, start=i.start + k * step.step_s, end=i.end + k * step.step_s)
         for k in range(3)
         for i in step.intervals
     ]
     for kind in ("visit", "load", "out"):
-        stream = sorted((i.start, i.end) for i in rounds if i.kind == kind)
+        stream = sorted((i.start, i.end) for i in intervals if i.kind == kind)
         assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(stream))
-    visits = [i for i in rounds if i.kind == "visit"]
-    loads = [i for i in rounds if i.kind == "load"]
+    visits = [i for i in intervals if i.kind == "visit"]
+    loads = [i for i in intervals if i.kind == "load"]
     # the load of a visit is the last one of its sub-model that starts before it
     for visit in visits:
         if visit.visit.loads:
             mine = [load for load in loads if load.visit == visit.visit and load.start <= visit.start]
             assert not mine or mine[-1].end <= visit.start + 1e-9
     for time in [i.start for i in loads]:
-        assert held(subs, rounds, time) <= room + 1e-9
+        assert held(subs, intervals, time) <= room + 1e-9
 
 
-def held(subs: Sequence[SubModel], rounds: Sequence[Interval], time: float) -> float:
+def held(subs: Sequence[SubModel], intervals: Sequence[Interval], time: float) -> float:
     """Bytes on the device just after `time`: what runs, what loads, and gradients on their way out."""
-    running = {i.visit.sub for i in rounds if i.kind == "visit" and i.start - 1e-9 <= time < i.end - 1e-9}
-    loading = {i.visit.sub for i in rounds if i.kind == "load" and i.start <= time < i.end}
+    running = {i.visit.sub for i in intervals if i.kind == "visit" and i.start - 1e-9 <= time < i.end - 1e-9}
+    loading = {i.visit.sub for i in intervals if i.kind == "load" and i.start <= time < i.end}
     leaving = [
         i.visit.sub
-        for i in rounds
-        if i.kind == "out" and out_begins(rounds, i) <= time + 1e-9 and time < i.end - 1e-9
+        for i in intervals
+        if i.kind == "out" and out_begins(intervals, i) <= time + 1e-9 and time < i.end - 1e-9
     ]
     resident = running | loading
     return sum(subs[s].memory_bytes for s in resident) + sum(
@@ -120,10 +120,10 @@ def held(subs: Sequence[SubModel], rounds: Sequence[Interval], time: float) -> f
     )
 
 
-def out_begins(rounds: Sequence[Interval], out: Interval) -> float:
+def out_begins(intervals: Sequence[Interval], out: Interval) -> float:
     """Gradients wait for their stream on the device: from the end of the visit that made them."""
     return max(
-        i.end for i in rounds if i.kind == "visit" and i.visit == out.visit and i.end <= out.start + 1e-9
+        i.end for i in intervals if i.kind == "visit" and i.visit == out.visit and i.end <= out.start + 1e-9
     )
 
 
@@ -139,9 +139,9 @@ def test_the_step_is_the_longest_path_of_the_unrolled_rounds(
 ) -> None:
     order = naive_order(len(subs)) if naive else atom_order(len(subs))
     # a backlog of gradients grows by at least 1 s a round, to no more than a round: that many rounds settle
-    rounds = 4 + int(sum(c * (s.forward_s + s.backward_s) + 2 * s.load_s for s in subs))
-    starts = unrolled(subs, list(order) * rounds, c, out if len(subs) > 1 else None)
-    last = (rounds - 1) * len(order)
+    intervals = 4 + int(sum(c * (s.forward_s + s.backward_s) + 2 * s.load_s for s in subs))
+    starts = unrolled(subs, list(order) * intervals, c, out if len(subs) > 1 else None)
+    last = (intervals - 1) * len(order)
     per_round = starts[last] - starts[last - len(order)]
     assert steady_step(subs, order, machine(c, out=out)).step_s == pytest.approx(per_round)
 

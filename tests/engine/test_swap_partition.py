@@ -63,9 +63,9 @@ def allowed(layers: Sequence[Layer], firsts: tuple[int, ...], limits: Constraint
 
 def best(layers: Sequence[Layer], limits: Constraints) -> tuple[int, ...] | None:
     """Fewest sub-models, least cut bytes, earliest cuts: by trying all."""
-    found = [firsts for firsts in cuts_of(len(layers)) if allowed(layers, firsts, limits)]
-    cost = {firsts: sum(layers[i - 1].cut_bytes for i in firsts[1:]) for firsts in found}
-    return min(found, key=lambda firsts: (len(firsts), cost[firsts], firsts), default=None)
+    choice = [firsts for firsts in cuts_of(len(layers)) if allowed(layers, firsts, limits)]
+    cost = {firsts: sum(layers[i - 1].cut_bytes for i in firsts[1:]) for firsts in choice}
+    return min(choice, key=lambda firsts: (len(firsts), cost[firsts], firsts), default=None)
 
 
 @settings(max_examples=300, deadline=None)
@@ -94,32 +94,32 @@ def test_the_smallest_accumulation_is_the_first_that_has_a_partition(
     def limits(c: int) -> Constraints:
         return Constraints(capacity_bytes=capacity, resident=resident, accumulation=c)
 
-    found = smallest_accumulation(Chain(layers), limits(1))
+    choice = smallest_accumulation(Chain(layers), limits(1))
     # loads are at most 8 · 0.9 s and a time that is not 0 at least 0.1 s: 72 mini-batches cover what can be
     first = next((c for c in range(1, 73) if best(layers, limits(c)) is not None), None)
-    assert found == first
+    assert choice == first
 
 
 @settings(max_examples=100, deadline=None)
-@given(layers=CHAINS, capacity=st.integers(1, 20), kept=st.integers(0, 2), gradients=st.booleans())
+@given(layers=CHAINS, capacity=st.integers(1, 20), stored=st.integers(0, 2), gradients=st.booleans())
 def test_what_stays_on_the_device_is_taken_off_the_memory(
-    layers: list[Layer], capacity: int, kept: int, gradients: bool
+    layers: list[Layer], capacity: int, stored: int, gradients: bool
 ) -> None:
     stay = sum(layer.parameter_bytes for layer in layers) if gradients else 0.0
-    room = Room(capacity_bytes=capacity, gradients_bytes=stay, kept_bytes=kept, resident=2)
-    found = find(Chain(layers), room, None)
+    room = Room(capacity_bytes=capacity, gradients_bytes=stay, stored_bytes=stored, resident=2)
+    choice = find(Chain(layers), room, None)
 
     def at(c: int) -> tuple[int, ...] | None:
-        left = capacity - stay - c * kept
+        left = capacity - stay - c * stored
         limits = Constraints(capacity_bytes=left, resident=2, accumulation=c)
         return best(layers, limits) if left > 0 else None
 
     first = next((c for c in range(1, 73) if at(c) is not None), None)
-    assert (found.accumulation if found.firsts else None) == first
+    assert (choice.accumulation if choice.firsts else None) == first
     if first is None:
-        assert found.reason
+        assert choice.reason
     else:
-        assert found.firsts == at(first)
+        assert choice.firsts == at(first)
 
 
 @settings(max_examples=100, deadline=None)
@@ -157,9 +157,9 @@ def test_hundreds_of_equal_layers_are_cut_into_equal_runs() -> None:
     layer = Layer(
         name="x", memory_bytes=1, forward_s=1, backward_s=2, load_s=1, cut_bytes=7, parameter_bytes=1
     )
-    found = partition(Chain([layer] * 600), Constraints(capacity_bytes=10, resident=2, accumulation=9))
-    assert found is not None
-    subs = sub_models([layer] * 600, found)
+    choice = partition(Chain([layer] * 600), Constraints(capacity_bytes=10, resident=2, accumulation=9))
+    assert choice is not None
+    subs = sub_models([layer] * 600, choice)
     # fewest: runs of a and 10 − a in turn, 9 + 1 as good as 5 + 5: 120 in any case, and no pair over 10
     assert len(subs) == 120
     assert all(a.memory_bytes + b.memory_bytes <= 10 for a, b in itertools.pairwise(subs))
@@ -179,8 +179,8 @@ def test_what_does_not_fit_is_named(memory: list[int], capacity: int, resident: 
         )
         for i, m in enumerate(memory)
     ]
-    room = Room(capacity_bytes=capacity, gradients_bytes=0, kept_bytes=0, resident=resident)
-    found = find(Chain(layers), room, None)
-    assert not found.firsts
-    assert found.reason is not None
-    assert word in found.reason
+    room = Room(capacity_bytes=capacity, gradients_bytes=0, stored_bytes=0, resident=resident)
+    choice = find(Chain(layers), room, None)
+    assert not choice.firsts
+    assert choice.reason is not None
+    assert word in choice.reason

@@ -9,7 +9,7 @@ from engine.model.presets import PRESETS
 from engine.model.transformer import Experts
 from engine.plan.swap.footprint import largest
 from engine.plan.swap.models import gpt3, named
-from engine.plan.swap.profile import Rates, kept_bytes, layers_of, operators
+from engine.plan.swap.profile import Rates, layers_of, operators, stored_bytes
 
 NAMES = ["gpt-3-small", "gpt-3-175b", "llama-3-8b", "llama-3-405b", "gpt-a", "tiny"]
 
@@ -31,10 +31,10 @@ def rates(**changes: object) -> Rates:
 @pytest.mark.parametrize("name", NAMES)
 def test_layers_add_up_to_the_model(name: str) -> None:
     model = named(name)
-    found = list(operators(model))
+    result = list(operators(model))
     stored = model.layers * model.layer_parameters + model.embedding_parameters + model.head_parameters
-    assert sum(operator.parameters for operator in found) == stored
-    assert sum(operator.flops for operator in found) == pytest.approx(model.forward_flops(1))
+    assert sum(operator.parameters for operator in result) == stored
+    assert sum(operator.flops for operator in result) == pytest.approx(model.forward_flops(1))
 
 
 def test_times_memory_and_cuts_follow_from_the_counts() -> None:
@@ -53,7 +53,7 @@ def test_a_block_keeps_what_korthikanti_counts() -> None:
     """s·b·h·(34 + 5·a·s/h) bytes a block in 16 bits (Korthikanti et al. 2022, Eq. 1)."""
     model = dataclasses.replace(named("gpt-3-175b"), vocab=0, layers=1)
     s, h, a = model.seq, model.hidden, model.heads
-    assert kept_bytes(model, rates(dtype_bytes=2)) == s * h * 34 + 5 * a * s * s
+    assert stored_bytes(model, rates(dtype_bytes=2)) == s * h * 34 + 5 * a * s * s
 
 
 def test_without_recomputation_layers_hold_no_activations_and_backward_is_twice_forward() -> None:

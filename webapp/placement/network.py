@@ -143,9 +143,9 @@ def _aws_place(name: str) -> Place:
 def of_case(name: str) -> Network:
     """The devices of one of DT-FM's five cases."""
     case = scenarios.case(name)
-    names = list(dict.fromkeys(case.places))
+    names = list(dict.fromkeys(case.locations))
     places = [_aws_place(place) for place in names]
-    at = [names.index(place) for place in case.places]
+    at = [names.index(place) for place in case.locations]
     return _of_matrices(places, at, case.latency_ms, case.bandwidth_gbps)
 
 

@@ -44,7 +44,7 @@ def iteration_rows(request: NetworkRequest) -> tuple[IterationRow, ...]:
 
 
 def training_of(request: NetworkRequest) -> Training:
-    """What the document says is trained."""
+    """The document's training job."""
     shape, gpu = request.shape, request.gpu
     assert shape is not None  # the document's own check
     assert gpu is not None
@@ -79,7 +79,7 @@ def machine_of(request: NetworkRequest, hb_domain: int | None) -> Machine:
 
 
 def fabric_pair(request: NetworkRequest, hb_domain: int) -> FabricPair:
-    """Both fabrics, and what rail-only saves."""
+    """Both fabrics, and the savings of rail-only."""
     prices = Prices(**request.prices.model_dump())
     full = rail_optimised(request.gpus, request.switch_radix, prices)
     rails = rail_only(request.gpus, hb_domain, request.switch_radix, prices)
@@ -108,19 +108,21 @@ def _rows(request: NetworkRequest, chosen: dict[int, Chosen | NoneFits]) -> tupl
         return ()
     ideal = _fastest(request, None)
     ideal_s = ideal.iteration_s if isinstance(ideal, Chosen) else None
-    return tuple(_row(request, size, found, ideal_s) for size, found in chosen.items())
+    return tuple(_row(request, size, answer, ideal_s) for size, answer in chosen.items())
 
 
-def _row(request: NetworkRequest, size: int, found: Chosen | NoneFits, ideal_s: float | None) -> IterationRow:
-    if isinstance(found, NoneFits):
-        needed = None if found.memory_bytes is None else found.memory_bytes / 1e9
-        return IterationRow(hb_domain=size, feasible=False, reason=found.reason, memory_gb_per_gpu=needed)
+def _row(
+    request: NetworkRequest, size: int, answer: Chosen | NoneFits, ideal_s: float | None
+) -> IterationRow:
+    if isinstance(answer, NoneFits):
+        needed = None if answer.memory_bytes is None else answer.memory_bytes / 1e9
+        return IterationRow(hb_domain=size, feasible=False, reason=answer.reason, memory_gb_per_gpu=needed)
     training, gpu = training_of(request), request.gpu
     assert gpu is not None
     model, how, batch = training.model, training.how, training.batch
-    spent = found.iteration_s * request.gpus * gpu.flops(WIDTH)
+    spent = answer.iteration_s * request.gpus * gpu.flops(WIDTH)
     hardware = hardware_flops(model, batch, how.recompute, fused_attention=how.fused_attention)
-    at = found.strategies
+    at = answer.strategies
     return IterationRow(
         hb_domain=size,
         feasible=True,
@@ -130,27 +132,27 @@ def _row(request: NetworkRequest, size: int, found: Chosen | NoneFits, ideal_s: 
         interleave=int(at.interleave),
         micro_batch=int(at.micro_batch),
         gpus_used=int(at.gpus),
-        iteration_s=found.iteration_s,
-        rail_optimised_s=_with_spines(request, found),
+        iteration_s=answer.iteration_s,
+        rail_optimised_s=_with_spines(request, answer),
         ideal_s=ideal_s,
         mfu=model_flops(model, batch) / spent,
         hfu=hardware / spent,
-        memory_gb_per_gpu=found.memory_bytes / 1e9,
-        parts_s={name: float(getattr(found.parts, name)) for name in PARTS},
+        memory_gb_per_gpu=answer.memory_bytes / 1e9,
+        parts_s={name: float(getattr(answer.parts, name)) for name in PARTS},
     )
 
 
-def _with_spines(request: NetworkRequest, found: Chosen) -> float:
-    machine, training = machine_of(request, found.hb_domain), training_of(request)
+def _with_spines(request: NetworkRequest, answer: Chosen) -> float:
+    machine, training = machine_of(request, answer.hb_domain), training_of(request)
     with_spines = Machine(
         device=machine.device, hb_domain=machine.hb_domain, rates=machine.rates, spines=True
     )
-    parts = iteration(training.model, training.how, found.strategies, training.batch, with_spines)
+    parts = iteration(training.model, training.how, answer.strategies, training.batch, with_spines)
     return float(np.ravel(parts.total)[0])
 
 
 def _collective(request: NetworkRequest, given: CollectiveInput) -> CollectiveTime:
-    """At nominal rates: what Eqs. 1–3 say, no efficiency."""
+    """At nominal rates, as in Eqs. 1–3, without efficiency."""
     hb, nic = request.hb_bytes_per_s, request.nic_bytes_per_s
     assert hb is not None  # the document's own check
     assert nic is not None
@@ -165,26 +167,26 @@ def _collective(request: NetworkRequest, given: CollectiveInput) -> CollectiveTi
     )
 
 
-def _job(request: NetworkRequest, found: Chosen) -> Job:
+def _job(request: NetworkRequest, answer: Chosen) -> Job:
     training = training_of(request)
     return Job(
         model=training.model,
         how=training.how,
-        strategies=found.strategies,
+        strategies=answer.strategies,
         batch=training.batch,
-        hb_domain=found.hb_domain,
+        hb_domain=answer.hb_domain,
         gpus=request.gpus,
     )
 
 
-def _failures(request: NetworkRequest, found: Chosen) -> tuple[Failure, ...]:
+def _failures(request: NetworkRequest, answer: Chosen) -> tuple[Failure, ...]:
     cluster = Cluster(
         training=training_of(request),
-        machine=machine_of(request, found.hb_domain),
+        machine=machine_of(request, answer.hb_domain),
         gpus=request.gpus,
-        hb_domain=found.hb_domain,
+        hb_domain=answer.hb_domain,
         switch_radix=request.switch_radix,
         module=request.module,
-        before=found,
+        before=answer,
     )
     return failures(cluster)

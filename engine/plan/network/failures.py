@@ -1,9 +1,9 @@
-"""What each failure case of the Rail-only paper (§IV-C) costs: GPUs lost, and the iteration time after it.
+"""Costs of the failure cases of the Rail-only paper (§IV-C): GPUs lost, and the iteration time after it.
 
-A spare domain keeps the iteration time; without one the job goes on with what is left, on the fastest
-strategy that fits there, replicas with a microbatch more or less included. A domain with a hole still holds
-the boxes (layout.place) that avoid it; so that they stay small enough, domains are also tried as if they
-were any part of themselves.
+A spare domain keeps the iteration time. Without one the job goes on with the remaining GPUs, on the fastest
+strategy that fits, also with unequal numbers of microbatches. A domain with a hole still holds the boxes
+(layout.place) that avoid it. To keep boxes small enough, domains are also tried as if they were any part of
+themselves.
 """
 
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ class Failure:
 
     gpus_lost : GPUs that the job can no longer use, healthy ones left behind included.
     before_s : the iteration before the failure, on that design.
-    iteration_s : without spares, on what is left; None where nothing fits, with the `reason`.
-    spared_iteration_s : with the spares that `recovery` asks for.
+    iteration_s : without spares, on the remaining GPUs; None if nothing fits, with the `reason`.
+    spared_iteration_s : with the spares that `recovery` needs.
     """
 
     case: str
@@ -91,7 +91,7 @@ class _Loss:
     lost: int
     spares: int
     left: tuple[tuple[int, int], ...]  # domains and GPUs left in each
-    spared_s: float | None = None  # where a spare does not restore the iteration time
+    spared_s: float | None = None  # if a spare does not restore the iteration time
 
 
 def failures(cluster: Cluster) -> tuple[Failure, ...]:
@@ -105,30 +105,45 @@ def _losses(cluster: Cluster) -> Iterator[_Loss]:
     designs: tuple[Design, ...] = ("rail_only", "rail_optimised")
     for design in designs:
         yield _Loss(
-            case="link", design=design, recovery="the GPU behind it is replaced", lost=1, spares=1,
+            case="link",
+            design=design,
+            recovery="the GPU behind it is replaced",
+            lost=1,
+            spares=1,
             left=_without(count, size, 1, 1),
-        )  # fmt: skip
+        )
     yield from (_switch(cluster, design) for design in designs)
     for design in designs:
         yield _Loss(
-            case="platform", design=design, recovery="its tasks move to a spare HB domain", lost=size,
-            spares=size, left=_without(count, size, 1, size),
-        )  # fmt: skip
+            case="platform",
+            design=design,
+            recovery="its tasks move to a spare HB domain",
+            lost=size,
+            spares=size,
+            left=_without(count, size, 1, size),
+        )
     if size > 1:
         yield from _single_gpu(cluster)
 
 
 def _switch(cluster: Cluster, design: Design) -> _Loss:
-    """A switch of the lowest tier: all GPUs behind it. A rail with fewer GPUs than ports shares the switch
-    with others, whose GPUs in the same domains go too."""
+    """A switch of the lowest tier fails: all GPUs behind it are lost.
+
+    A rail with fewer GPUs than ports shares the switch with others, whose GPUs in the same domains are lost
+    too.
+    """
     joined = cluster.domains if design == "rail_only" else cluster.gpus
     ports = leaf_ports(joined, cluster.switch_radix)
     reached = min(cluster.domains, ports)
     rails = min(cluster.hb_domain, ports // reached)
     return _Loss(
-        case="rail switch", design=design, recovery="its GPUs are replaced", lost=reached * rails,
-        spares=reached * rails, left=_without(cluster.domains, cluster.hb_domain, reached, rails),
-    )  # fmt: skip
+        case="rail switch",
+        design=design,
+        recovery="its GPUs are replaced",
+        lost=reached * rails,
+        spares=reached * rails,
+        left=_without(cluster.domains, cluster.hb_domain, reached, rails),
+    )
 
 
 def _single_gpu(cluster: Cluster) -> Iterator[_Loss]:
@@ -136,9 +151,13 @@ def _single_gpu(cluster: Cluster) -> Iterator[_Loss]:
     whole, hole, gone = ((count, size),), _without(count, size, 1, 1), _without(count, size, 1, size)
     idle = "an idle GPU of the same HB domain takes over"
     yield _Loss(
-        case="GPU, idle one in its domain", design="rail_only",
-        recovery=idle + ", moved to the rail by optical switches", lost=1, spares=1, left=whole,
-    )  # fmt: skip
+        case="GPU, idle one in its domain",
+        design="rail_only",
+        recovery=idle + ", moved to the rail by optical switches",
+        lost=1,
+        spares=1,
+        left=whole,
+    )
     yield _Loss(
         case="GPU, idle one in its domain",
         design="rail_optimised",
@@ -148,20 +167,31 @@ def _single_gpu(cluster: Cluster) -> Iterator[_Loss]:
         left=whole,
     )
     yield _Loss(
-        case="GPU, domain full", design="rail_only", recovery="the whole HB domain moves to a spare one",
-        lost=size, spares=size, left=gone,
-    )  # fmt: skip
+        case="GPU, domain full",
+        design="rail_only",
+        recovery="the whole HB domain moves to a spare one",
+        lost=size,
+        spares=size,
+        left=gone,
+    )
     module = min(cluster.module, size)
     yield _Loss(
-        case="GPU, domain full", design="rail_only",
-        recovery=f"optical switches replace a module of {module} GPUs", lost=module, spares=module,
+        case="GPU, domain full",
+        design="rail_only",
+        recovery=f"optical switches replace a module of {module} GPUs",
+        lost=module,
+        spares=module,
         left=_without(count, size, 1, module),
-    )  # fmt: skip
+    )
     yield _Loss(
-        case="GPU, domain full", design="rail_optimised",
-        recovery="a GPU of another HB domain takes over: the domain runs at NIC speed", lost=1, spares=1,
-        left=hole, spared_s=_at_nic_speed(cluster),
-    )  # fmt: skip
+        case="GPU, domain full",
+        design="rail_optimised",
+        recovery="a GPU of another HB domain takes over: the domain runs at NIC speed",
+        lost=1,
+        spares=1,
+        left=hole,
+        spared_s=_at_nic_speed(cluster),
+    )
 
 
 def _without(count: int, size: int, hit: int, lost: int) -> tuple[tuple[int, int], ...]:
@@ -170,7 +200,7 @@ def _without(count: int, size: int, hit: int, lost: int) -> tuple[tuple[int, int
 
 
 def _at_nic_speed(cluster: Cluster) -> float:
-    """The iteration where one domain's internal traffic crosses NICs: everyone waits for that domain."""
+    """The iteration if one domain's internal traffic crosses NICs: all others wait for that domain."""
     nic = cluster.machine.rates.nic_bytes_per_s
     slow = replace(cluster.machine, rates=Rates(hb_bytes_per_s=nic, nic_bytes_per_s=nic), spines=True)
     training, strategies = cluster.training, cluster.before.strategies
@@ -186,7 +216,7 @@ def _after(
     key = (loss.left, spines and cluster.training.model.moe is not None)  # dense models need no spines
     if key not in seen:
         seen[key] = _best_of_rest(cluster, loss.left, spines)
-    found = seen[key]
+    best = seen[key]
     machine = replace(cluster.machine, spines=spines)
     training, strategies = cluster.training, cluster.before.strategies
     before = float(iteration(training.model, training.how, strategies, training.batch, machine).total)
@@ -197,18 +227,18 @@ def _after(
         gpus_lost=loss.lost,
         spares=loss.spares,
         before_s=before,
-        iteration_s=found.iteration_s if isinstance(found, Chosen) else None,
+        iteration_s=best.iteration_s if isinstance(best, Chosen) else None,
         spared_iteration_s=before if loss.spared_s is None else loss.spared_s,
-        reason=None if isinstance(found, Chosen) else found,
+        reason=None if isinstance(best, Chosen) else best,
     )
 
 
 def _best_of_rest(cluster: Cluster, left: tuple[tuple[int, int], ...], spines: bool) -> Chosen | str:
-    """The fastest strategy on what is left, with the same micro-batch; degrees that are given may not fit."""
+    """The fastest strategy on the remaining GPUs, with the same micro-batch; given degrees may not fit."""
     machines = [
         replace(cluster.machine, hb_domain=size, spines=spines)
         for size in reversed(divisors(cluster.hb_domain))
     ]
     training = replace(cluster.training, micro_batch=int(cluster.before.strategies.micro_batch))
-    found = fastest_of_rest(training, machines, Domains(size=cluster.hb_domain, groups=left))
-    return found if isinstance(found, Chosen) else found.reason
+    best = fastest_of_rest(training, machines, Domains(size=cluster.hb_domain, groups=left))
+    return best if isinstance(best, Chosen) else best.reason

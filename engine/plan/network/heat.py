@@ -1,7 +1,7 @@
-"""The traffic matrix in groups of GPUs: what one group sends another in one iteration, for a heat map.
+"""The traffic matrix in groups of GPUs: bytes from group to group in one iteration, for a heat map.
 
-The same sums as the matrix of every pair (`matrix.py`), over whole stages at once, so that any number of GPUs
-can be looked at. GPUs are numbered as there, domain by domain.
+The same sums as the matrix of every pair (`matrix.py`), over whole stages at once, for any number of GPUs.
+GPUs are numbered as there, domain by domain.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ class Heat:
 
 
 def heat(job: Job, most_groups: int) -> Heat:
-    """What goes between at most `most_groups` groups; of whole HB domains, where there are several."""
+    """Traffic between at most `most_groups` groups; of whole HB domains, if there are several."""
     domains = job.gpus // job.hb_domain
     each = -(-job.gpus // most_groups) if domains == 1 else job.hb_domain * -(-domains // most_groups)
     groups = -(-job.gpus // each)
@@ -39,7 +39,7 @@ def heat(job: Job, most_groups: int) -> Heat:
             codes = (sender * groups + receiver).ravel()
             sums[:] += size * np.bincount(codes, minlength=groups * groups)
 
-    at = [gpu_numbers(job, stage) // each for stage in range(job.stages)]  # group of (replica, place)
+    at = [gpu_numbers(job, stage) // each for stage in range(job.stages)]  # group of (replica, member)
     tensor = _tensor_links(job)
     data = _data_links(job)
     for stage, here in enumerate(at):
@@ -55,9 +55,9 @@ def heat(job: Job, most_groups: int) -> Heat:
 
 
 def _tensor_links(job: Job) -> list[Links]:
-    """Inside the domain and over the rail, between places of one tensor-parallel group."""
-    found = [peers(job.placement.tp, t, all_to_all=False) for t in range(int(job.strategies.tp))]
-    return [_links([both[way] for both in found]) for way in (0, 1)]
+    """Links inside the domain and over the rail, between members of one tensor-parallel group."""
+    by_member = [peers(job.placement.tp, t, all_to_all=False) for t in range(int(job.strategies.tp))]
+    return [_links([both[level] for both in by_member]) for level in (0, 1)]
 
 
 def _data_links(job: Job) -> dict[str, list[Links]]:

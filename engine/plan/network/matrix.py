@@ -1,8 +1,8 @@
 """The traffic matrix: every pair of GPUs that carries traffic, for a heat map.
 
 GPUs are numbered domain by domain; in a domain box by box, in a box tensor-parallel peers first, then
-data-parallel ones, then stages. Where strategies leave GPUs idle, a domain may hold several boxes; those of
-one position come first in all domains, so that groups keep to their rails as far as they fit.
+data-parallel ones, then stages. If strategies leave GPUs idle, a domain may hold several boxes. Those of one
+position come first in all domains, so groups stay on their rails as far as they fit.
 """
 
 import csv
@@ -68,7 +68,7 @@ def _edges(job: Job) -> Iterator[tuple[int, int, str, float]]:
 
 
 def sums_by_group(all_flows: Iterator[Flow]) -> dict[str, tuple[float, float]]:
-    """Bytes inside and outside by the group that they go round in; gradients of experts by themselves."""
+    """Bytes inside and outside by the group of each ring; gradients of experts by themselves."""
     sums: dict[str, tuple[float, float]] = {}
     for flow in all_flows:
         name = "experts_dp" if flow.kind == "dp" and "dp" in sums else flow.kind
@@ -80,7 +80,7 @@ def sums_by_group(all_flows: Iterator[Flow]) -> dict[str, tuple[float, float]]:
 def _sent(
     job: Job, sums: dict[str, tuple[float, float]], stage: int, d: int, t: int
 ) -> Iterator[tuple[int, int, str, float]]:
-    """What one GPU sends in collectives, to whom."""
+    """Traffic of one GPU in collectives, by receiver."""
     me = gpu_number(job, stage, d, t)
     for size, to in zip(sums["tp"], peers(job.placement.tp, t, all_to_all=False), strict=True):
         for other in to:
@@ -96,14 +96,14 @@ def _sent(
 
 
 def gpu_number(job: Job, stage: int, d: int, t: int) -> int:
-    """The number of the GPU at tensor-parallel place `t` of replica `d` of `stage`."""
+    """The number of the GPU at tensor-parallel index `t` of replica `d` of `stage`."""
     return int(_number(job, stage, d, t))
 
 
 def gpu_numbers(job: Job, stage: int) -> NDArray[np.int64]:
-    """The numbers of all GPUs of `stage`, (replica, tensor-parallel place)."""
-    replicas, places = np.arange(int(job.strategies.dp)), np.arange(int(job.strategies.tp))
-    numbers: NDArray[np.int64] = _number(job, stage, replicas[:, None], places[None, :])
+    """The numbers of all GPUs of `stage`, (replica, tensor-parallel index)."""
+    replicas, members = np.arange(int(job.strategies.dp)), np.arange(int(job.strategies.tp))
+    numbers: NDArray[np.int64] = _number(job, stage, replicas[:, None], members[None, :])
     return numbers
 
 

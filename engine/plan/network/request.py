@@ -21,7 +21,7 @@ from engine.plan.request import ModelInput
 
 MOST_GPUS = 10_000_000
 MOST_BATCH = 10_000_000
-# Of a model's dimensions: far past any that exists, and all products of them stay exact enough.
+# Limits of a model's dimensions: far beyond any model, and all their products stay exact enough.
 MOST = {
     "layers": 10_000,
     "hidden": 1_000_000,
@@ -60,14 +60,20 @@ class ShapeInput(ModelInput):
         ffn = self.ffn or 4 * self.hidden
         looks_like_llama = ffn != 4 * self.hidden or kv_heads < self.heads
         return Transformer(
-            layers=self.layers, hidden=self.hidden, heads=self.heads, kv_heads=kv_heads, ffn=ffn,
-            vocab=self.vocab, seq=self.seq, family=self.family or ("llama" if looks_like_llama else "gpt"),
+            layers=self.layers,
+            hidden=self.hidden,
+            heads=self.heads,
+            kv_heads=kv_heads,
+            ffn=ffn,
+            vocab=self.vocab,
+            seq=self.seq,
+            family=self.family or ("llama" if looks_like_llama else "gpt"),
             moe=None if self.moe is None else Experts(**self.moe.model_dump()),
-        )  # fmt: skip
+        )
 
 
 class EfficiencyInput(Document):
-    """Reached shares of nominal rates; what is left out is the shipped set's."""
+    """Reached shares of nominal rates; defaults are the shipped set's."""
 
     gemm: Share | None = Field(default=None, ge=1e-6)
     hbm: Share | None = Field(default=None, ge=1e-6)
@@ -75,7 +81,7 @@ class EfficiencyInput(Document):
     nic: Share | None = Field(default=None, ge=1e-6)
 
     def efficiency(self) -> Efficiency:
-        """The set that counts."""
+        """The set with defaults filled in."""
         ours = shipped()
         given = {name: getattr(self, name) for name in ("gemm", "hbm", "hb", "nic")}
         return Efficiency(
@@ -133,9 +139,19 @@ HbDomains = Annotated[
     Discriminator(lambda value: "list[int]" if isinstance(value, list) else "int"),
 ]
 OF_A_MODEL = (
-    "batch", "micro_batch", "tp", "pp", "dp", "interleave", "recompute", "sequence_parallel", "attention",
-    "shard_optimizer", "measured", "moe",
-)  # fmt: skip
+    "batch",
+    "micro_batch",
+    "tp",
+    "pp",
+    "dp",
+    "interleave",
+    "recompute",
+    "sequence_parallel",
+    "attention",
+    "shard_optimizer",
+    "measured",
+    "moe",
+)
 
 
 class NetworkRequest(Document):
@@ -197,12 +213,12 @@ class NetworkRequest(Document):
 
     @property
     def hb_domains(self) -> tuple[int, ...]:
-        """The sizes of HB domains that are asked about."""
+        """The requested sizes of HB domains."""
         return tuple(self.hb_domain) if isinstance(self.hb_domain, list) else (self.hb_domain,)
 
     @property
     def gpu(self) -> Gpu | None:
-        """The GPU, or None where none is named."""
+        """The GPU, or None if none is named."""
         if self.gpu_type is None:
             return None
         return gpu(self.gpu_type) if isinstance(self.gpu_type, str) else self.gpu_type.gpu()
@@ -221,7 +237,7 @@ class NetworkRequest(Document):
 
     @property
     def shape(self) -> Transformer | None:
-        """The model, or None where only the fabric is asked about."""
+        """The model, or None if only the fabric is requested."""
         if self.model is None:
             return None
         shape = preset(self.model, stages=self.pp or 1) if isinstance(self.model, str) else self.model.shape()

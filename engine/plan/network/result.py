@@ -22,9 +22,9 @@ class CollectiveTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationRow:
-    """The fastest strategy for one size of HB domain; figures are None where none fits.
+    """The fastest strategy for one size of HB domain; figures are None if none fits.
 
-    ideal_s : the fastest where all GPUs share one HB domain. rail_optimised_s : this strategy with spines.
+    ideal_s : the fastest if all GPUs share one HB domain. rail_optimised_s : this strategy with spines.
     """
 
     hb_domain: int
@@ -47,7 +47,7 @@ class IterationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricPair:
-    """Both fabrics for one size of HB domain; savings are None where rail-optimised costs nothing."""
+    """Both fabrics for one size of HB domain; savings are None if rail-optimised costs nothing."""
 
     hb_domain: int
     rail_optimised: Fabric
@@ -58,7 +58,7 @@ class FabricPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkResult:
-    """Everything that was asked about. `fabric`, `traffic` and `failures` are of the first HB domain size."""
+    """All requested answers. `fabric`, `traffic` and `failures` are of the first HB domain size."""
 
     collectives: tuple[CollectiveTime, ...]
     iterations: tuple[IterationRow, ...]

@@ -1,4 +1,4 @@
-"""Every way to split a training job over GPUs, and the fastest that fits: plain enumeration, in arrays."""
+"""All splits of a training job over GPUs, and the fastest that fits: plain enumeration, in arrays."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MOST_TRIED = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What is trained and how; degrees that are given, None for those to enumerate."""
+    """The training job; degrees that are None are enumerated."""
 
     model: Transformer
     how: How
@@ -36,7 +36,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domains:
-    """HB domains that are there: (how many, GPUs left in each), all built for `size` GPUs."""
+    """The HB domains: (number, GPUs left in each), all built for `size` GPUs."""
 
     size: int
     groups: tuple[tuple[int, int], ...]
@@ -46,7 +46,7 @@ class Domains:
         return sum(count * left for count, left in self.groups)
 
     def boxes(self, box: np.ndarray) -> np.ndarray:
-        """How many boxes of `box` GPUs, none across two domains, fit."""
+        """Number of boxes of `box` GPUs that fit, none across two domains."""
         return sum((count * (left // box) for count, left in self.groups), np.zeros_like(box))
 
 
@@ -66,7 +66,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoneFits:
-    """No strategy fits, and why. The least memory that any would need, where memory is why."""
+    """Why no strategy fits, and the least memory that any would need, if memory is the reason."""
 
     reason: str
     memory_bytes: float | None = None
@@ -88,8 +88,8 @@ def enumerate_strategies(
 
     Parameters
     ----------
-    uneven : DP that does not divide the batch instead, so that some replicas have a microbatch more. Of the
-        DPs that give the busiest one the same number, those that are a multiple of 1, 2, 4, … and least.
+    uneven : DP that does not divide the batch instead, so some replicas have one more microbatch. Of the DPs
+        that give the busiest one the same number, those that are a multiple of 1, 2, 4, … and least.
 
     Raises
     ------
@@ -107,8 +107,8 @@ def enumerate_strategies(
     if tried > MOST_TRIED:
         allowed = f"{tried:,} strategies to try, at most {MOST_TRIED:,}: give tp, pp, dp or micro_batch"
         raise InputError("pp", training.pp, allowed)
-    found = [_with_tp(training, gpus, tp, axes, leave_idle=leave_idle, uneven=uneven) for tp in axes[0]]
-    return _interleaved(training, np.concatenate(found, axis=1))
+    strategies = [_with_tp(training, gpus, tp, axes, leave_idle=leave_idle, uneven=uneven) for tp in axes[0]]
+    return _interleaved(training, np.concatenate(strategies, axis=1))
 
 
 def _stages(layers: int, gpus: int, leave_idle: bool) -> list[int]:
@@ -137,11 +137,11 @@ def _with_tp(
     """Rows tp, pp, dp, micro-batch of the strategies with that TP."""
     pp, dp, micro_batch = (axis.ravel() for axis in np.meshgrid(*axes[1:], indexing="ij"))
     used = tp * pp * dp
-    keep = (used <= gpus) if leave_idle else (used == gpus)
-    keep &= training.batch % micro_batch == 0
+    is_valid = (used <= gpus) if leave_idle else (used == gpus)
+    is_valid &= training.batch % micro_batch == 0
     even = training.batch % (dp * micro_batch) == 0
-    keep &= ~even & (dp * micro_batch <= training.batch) if uneven else even
-    return np.stack([np.full(keep.sum(), tp), pp[keep], dp[keep], micro_batch[keep]])
+    is_valid &= ~even & (dp * micro_batch <= training.batch) if uneven else even
+    return np.stack([np.full(is_valid.sum(), tp), pp[is_valid], dp[is_valid], micro_batch[is_valid]])
 
 
 def _interleaved(training: Training, columns: np.ndarray) -> Strategies:
@@ -149,10 +149,10 @@ def _interleaved(training: Training, columns: np.ndarray) -> Strategies:
     layers, (tp, pp, dp, micro_batch) = training.model.layers, columns
     chunks = _given_or(training.interleave, divisors(layers))
     at, v = (axis.ravel() for axis in np.meshgrid(np.arange(len(tp)), chunks, indexing="ij"))
-    whole_rounds = -(-training.batch // (dp * micro_batch)) % pp == 0
-    even = (layers % (pp[at] * v) == 0) & whole_rounds[at]
-    keep = (v == 1) | ((pp[at] > 1) & even)
-    at, v = at[keep], v[keep]
+    whole_passes = -(-training.batch // (dp * micro_batch)) % pp == 0
+    even = (layers % (pp[at] * v) == 0) & whole_passes[at]
+    is_valid = (v == 1) | ((pp[at] > 1) & even)
+    at, v = at[is_valid], v[is_valid]
     return Strategies(tp=tp[at], pp=pp[at], dp=dp[at], interleave=v, micro_batch=micro_batch[at])
 
 
@@ -161,28 +161,27 @@ def fastest(
 ) -> Chosen | NoneFits:
     """The fastest strategy on `domains`. Of equals the one on fewest GPUs, then of least TP, PP, DP, chunks.
 
-    Strategies that leave GPUs idle are considered where none that uses all of them fits, or if `leave_idle`.
+    Strategies that leave GPUs idle count if none that uses all of them fits, or if `leave_idle`.
     """
     answer: Chosen | NoneFits | None = None
     for idle in (True,) if leave_idle else (False, True):
         if not isinstance(answer, Chosen):
-            found = enumerate_strategies(training, domains.gpus, leave_idle=idle)
-            answer = _best_of(training, machine, domains, found, answer)
+            strategies = enumerate_strategies(training, domains.gpus, leave_idle=idle)
+            answer = _best_of(training, machine, domains, strategies, answer)
     return answer or NoneFits(reason=_no_split(training, domains.gpus))
 
 
 def fastest_of_rest(training: Training, machines: Sequence[Machine], left: Domains) -> Chosen | NoneFits:
-    """The fastest on any of `machines` where a failure left `left`: GPUs may idle, replicas may have
-    unequal work.
+    """The fastest on any of `machines` after a failure: GPUs may idle, replicas may have unequal work.
 
-    machines : the same one with HB domains seen as if they were smaller; each has its size.
+    machines : the same machine with HB domains treated as smaller ones; each has its size.
     """
     best: Chosen | NoneFits | None = None
     for uneven in (False, True):
-        found = enumerate_strategies(training, left.gpus, leave_idle=True, uneven=uneven)
+        strategies = enumerate_strategies(training, left.gpus, leave_idle=True, uneven=uneven)
         for machine in machines:
             size = machine.hb_domain or left.size
-            best = _best_of(training, machine, replace(left, size=size), found, best)
+            best = _best_of(training, machine, replace(left, size=size), strategies, best)
     return best or NoneFits(reason=_no_split(training, left.gpus))
 
 
@@ -202,15 +201,14 @@ def _best_of(
 
 
 def _least_s(training: Training, machine: Machine, strategies: Strategies) -> np.ndarray:
-    """What each strategy takes at least: the dense blocks of its fullest stage, every microbatch and
+    """Lower bound on each strategy's time: the dense blocks of its fullest stage, every microbatch and
     bubble.
     """
     model, micro_batch, tp = training.model, strategies.micro_batch, strategies.tp
     block_s = kernels.block(model, training.how, machine.device, micro_batch, tp).total_s
     dense = fullest_stage(model.layers, strategies.pp) - moe_blocks(model, strategies.pp)
     beats = strategies.microbatches(training.batch) + (strategies.pp - 1) / strategies.interleave
-    # Not a hair too much: a strategy that is better by less than rounding may be lost, not one that is
-    # better.
+    # Reduced by more than rounding, so a strategy that is better by more than that is never lost.
     return beats * dense * block_s * (1 - 1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Who sends how much to whom in one iteration: summed over the charges that the iteration's time is made of.
+"""Traffic by sender and receiver in one iteration, summed over the same charges as the iteration's time.
 
 Collectives run as rings: inside the HB domain over the x peers there, over rails among the y domains.
 All-to-all traffic is forwarded: first along rails, then inside the domain (Rail-only, §IV-B).
@@ -23,7 +23,7 @@ KINDS = ("tp", "dp", "pp", "ep")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What every GPU of the pipeline's stage sends its group of one kind, in one iteration."""
+    """Bytes that every GPU of the pipeline's stage sends to its group of one kind, in one iteration."""
 
     kind: str
     grid: Grid
@@ -55,14 +55,17 @@ class Traffic:
         every = max(1, self.gpus * (self.gpus - 1))
         return {
             "bytes": {
-                "tp": both["tp"], "dp_hb": self.hb_bytes["dp"], "dp_nic": self.nic_bytes["dp"],
-                "pp": both["pp"], "ep": both["ep"],
+                "tp": both["tp"],
+                "dp_hb": self.hb_bytes["dp"],
+                "dp_nic": self.nic_bytes["dp"],
+                "pp": both["pp"],
+                "ep": both["ep"],
             },
             "pairs": {kind: count / every for kind, count in self.pairs.items()},
             "nic_bytes": self.nic_bytes,
             "total_bytes": self.total_bytes,
             "pair_counts": self.pairs,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,7 @@ class Job:
         return int(self.strategies.microbatches(self.batch))
 
     def blocks(self, stage: int) -> int:
-        """Blocks of a stage: as even as can be, the odd ones going to the first stages."""
+        """Blocks of a stage, as even as possible; the first stages get the odd ones."""
         each, over = divmod(self.model.layers, self.stages)
         return each + (stage < over)
 
@@ -121,7 +124,7 @@ def traffic(job: Job) -> Traffic:
 
 
 def flows(job: Job, stage: int) -> Iterator[Flow]:
-    """What each GPU of `stage` sends in collectives."""
+    """Traffic of each GPU of `stage` in collectives."""
     is_first, is_last = stage == 0, stage == job.stages - 1
     blocks, moe = job.blocks(stage), job.moe_blocks(stage)
     chunks = int(arrivals_per_stage(job.strategies))
@@ -175,10 +178,11 @@ def stage_gradients(job: Job, stage: int) -> tuple[float, float]:
 
 
 def hops(job: Job) -> Iterator[tuple[tuple[int, int], bool, float]]:
-    """((from stage, to stage), whether it leaves the HB domain, bytes per GPU and iteration), both ways.
+    """((from stage, to stage), whether it leaves the HB domain, bytes per GPU and iteration), in both
+    directions.
 
-    Stages run up and down through the places of a domain, so that the hop between two domains stays on its
-    rail; so does an interleaved pipeline's way back to the first stage where the domains are even in number.
+    Stages run up and down through the boxes of a domain, so the hop between two domains stays on its rail. So
+    does an interleaved pipeline's hop back to the first stage if the number of domains is even.
     """
     stages, inside = job.stages, int(job.placement.stages_inside)
     if stages == 1:
@@ -200,7 +204,7 @@ def _hand_over(job: Job) -> Charge:
 
 
 def peers(grid: Grid, index: int, *, all_to_all: bool) -> tuple[list[int], list[int]]:
-    """Whom member `index` = outer · x + inner of a grid sends to: (inside its domain, over its rail)."""
+    """Receivers of member `index` = outer · x + inner of a grid: (inside its domain, over its rail)."""
     x, y = int(grid.x), int(grid.y)
     outer, inner = divmod(index, x)
     if all_to_all:
@@ -253,7 +257,7 @@ def _share_experts_tokens(job: Job, member: int, other: int) -> bool:
 
 
 def _split(job: Job, member: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
-    """A member's row length, its place among the GPUs with the same experts, and that in its expert group."""
+    """A member's row length, its index among the GPUs with the same experts, and that in its expert group."""
     x, x_ep, y_ep = (int(v) for v in (job.placement.dp.x, job.placement.ep.x, job.placement.ep.y))
     outer, inner = divmod(member, x)
     (a, ep_outer), (b, ep_inner) = divmod(outer, y_ep), divmod(inner, x_ep)
@@ -261,10 +265,10 @@ def _split(job: Job, member: int) -> tuple[int, tuple[int, int], tuple[int, int]
 
 
 def data_peers(job: Job, member: int) -> Iterator[tuple[str, list[int]]]:
-    """Whom a member of a data-parallel group sends to: (dp, experts_dp or ep; members), rails last.
+    """Receivers of a member of a data-parallel group: (dp, experts_dp or ep; members), rails last.
 
-    A member's place (outer, inner) in the group's grid splits into its place among the GPUs with the same
-    experts and its place in the expert-parallel group.
+    A member's position (outer, inner) in the group's grid splits into its position among the GPUs with the
+    same experts and its position in the expert-parallel group.
     """
     yield from _gradient_peers(job, member)
     if job.model.moe is None:
@@ -276,7 +280,7 @@ def data_peers(job: Job, member: int) -> Iterator[tuple[str, list[int]]]:
 
 
 def _gradient_peers(job: Job, member: int) -> Iterator[tuple[str, list[int]]]:
-    """Those of `data_peers` to whom gradients go."""
+    """Those of `data_peers` that receive gradients."""
     placement = job.placement
     yield from (("dp", to) for to in peers(placement.dp, member, all_to_all=False))
     if job.model.moe is None:

@@ -1,4 +1,4 @@
-"""What the search is compared with: each scored with the same matching and path order as ours.
+"""Baselines of the search, each scored with the same matching and path order as ours.
 
 (The authors' random baseline is neither matched nor ordered, which makes any search look better than it is.)
 """
@@ -6,8 +6,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.plan.placement.bench import Bench
 from engine.plan.placement.genetic import crossover
+from engine.plan.placement.partition_search import PartitionSearch
 from engine.plan.placement.problem import Problem
 from engine.plan.placement.result import Start
 
@@ -31,74 +31,75 @@ def all_of(problem: Problem, seed: int) -> tuple[Start, ...]:
 
 def score(problem: Problem, members: Ints) -> float:
     """The cost (s) of one partition, shape (P, D)."""
-    return Bench(problem=problem, limit=1).score(members)
+    return PartitionSearch(problem=problem, limit=1).score(members)
 
 
 def random_s(problem: Problem, seed: int) -> float:
     """Mean cost (s) of random partitions."""
-    bench = Bench(problem=problem, seed=seed, limit=DRAWS)
-    return sum(bench.score(bench.shuffled()) for _ in range(DRAWS)) / DRAWS
+    search = PartitionSearch(problem=problem, seed=seed, limit=DRAWS)
+    return sum(search.score(search.shuffled()) for _ in range(DRAWS)) / DRAWS
 
 
-def plain_genetic(problem: Problem, seed: int, evaluations: int = GENERATIONS) -> Bench:
+def plain_genetic(problem: Problem, seed: int, evaluations: int = GENERATIONS) -> PartitionSearch:
     """A genetic algorithm without local search and structured starts.
 
-    Of two parents drawn a child is made: a random number of devices of the one are swapped into the groups
-    that they have in the other. The child replaces the worst where it is better.
+    A child comes from two random parents: a random number of devices of the one are swapped into the groups
+    that they have in the other. The child replaces the worst if it is better.
     """
-    bench = Bench(problem=problem, seed=seed, limit=evaluations)
-    population = [bench.shuffled() for _ in range(POPULATION)]
-    costs = np.array([bench.score(members) for members in population])
-    while not bench.is_over:
-        one, other = bench.draw(POPULATION), bench.draw(POPULATION)
-        child = random_swap(bench, population[one], population[other])
-        cost = bench.score(child)
+    search = PartitionSearch(problem=problem, seed=seed, limit=evaluations)
+    population = [search.shuffled() for _ in range(POPULATION)]
+    costs = np.array([search.score(members) for members in population])
+    while not search.is_over:
+        one, other = search.draw(POPULATION), search.draw(POPULATION)
+        child = random_swap(search, population[one], population[other])
+        cost = search.score(child)
         worst = int(costs.argmax())
         if cost < costs[worst]:
             population[worst], costs[worst] = child, cost
-    return bench
+    return search
 
 
-def published_search(problem: Problem, seed: int, evaluations: int = GENERATIONS) -> Bench:
+def published_search(problem: Problem, seed: int, evaluations: int = GENERATIONS) -> PartitionSearch:
     """The paper's hybrid genetic algorithm as its §3.4 describes it, from random partitions.
 
-    A child by swaps between two parents, circular local search by the paper's gain (each circle is an
-    evaluation), and the worst of the population gives way where the child is better.
+    A child comes from swaps between two parents and the circular local search by the paper's gain (each
+    circle is an evaluation). It replaces the worst of the population if it is better.
     """
-    bench = Bench(problem=problem, seed=seed, limit=evaluations)
-    population = [bench.shuffled() for _ in range(POPULATION)]
-    costs = np.array([bench.score(members) for members in population])
-    while not bench.is_over:
-        one, other = bench.draw(POPULATION), bench.draw(POPULATION)
-        bench.score(crossover(bench, population[one], population[other]))
-        bench.circles(problem.stages)
+    search = PartitionSearch(problem=problem, seed=seed, limit=evaluations)
+    population = [search.shuffled() for _ in range(POPULATION)]
+    costs = np.array([search.score(members) for members in population])
+    while not search.is_over:
+        one, other = search.draw(POPULATION), search.draw(POPULATION)
+        search.score(crossover(search, population[one], population[other]))
+        search.circles(problem.stages)
         worst = int(costs.argmax())
-        if bench.cost_s < costs[worst]:
-            population[worst], costs[worst] = bench.state.members.copy(), bench.cost_s
-    return bench
+        if search.cost_s < costs[worst]:
+            population[worst], costs[worst] = search.state.members.copy(), search.cost_s
+    return search
 
 
-def random_swap(bench: Bench, one: Ints, other: Ints) -> Ints:
+def random_swap(search: PartitionSearch, one: Ints, other: Ints) -> Ints:
     """`one` with devices swapped so that they are in the group of the same number as in `other`."""
     groups, size = one.shape
     child: list[int] = one.ravel().tolist()
     target: list[int] = other.ravel().tolist()
-    where = {device: place for place, device in enumerate(child)}
-    for _ in range(1 + bench.draw(max(1, groups * size // 2))):
-        chosen = bench.draw(groups * size)
-        device, place = target[chosen], chosen // size * size + bench.draw(size)
-        partner = child[place]
-        child[where[device]], child[place] = partner, device
-        where[partner], where[device] = where[device], place
+    where = {device: index for index, device in enumerate(child)}
+    for _ in range(1 + search.draw(max(1, groups * size // 2))):
+        chosen = search.draw(groups * size)
+        device, index = target[chosen], chosen // size * size + search.draw(size)
+        partner = child[index]
+        child[where[device]], child[index] = partner, device
+        where[partner], where[device] = where[device], index
     return np.array(child, dtype=np.int64).reshape(groups, size)
 
 
 def kernighan_lin(problem: Problem, seed: int) -> Ints:
     """Groups by recursive Kernighan–Lin bisection (networkx): least total exchange time inside groups.
 
-    Kernighan–Lin makes the weight between the parts small: that of two devices is what being together saves.
+    Kernighan–Lin minimises the weight between the parts; the weight of two devices is the time saved if they
+    are together.
     """
-    import networkx as nx  # type: ignore[import-untyped]  # half a second: only where asked for
+    import networkx as nx  # type: ignore[import-untyped]  # half a second: only if needed
 
     weights = problem.data_s.max() - problem.data_s
     graph = nx.from_numpy_array(weights * ~np.eye(problem.devices, dtype=bool))
@@ -118,5 +119,5 @@ def kernighan_lin(problem: Problem, seed: int) -> Ints:
             a, b = b, a
         return split(sorted(a), left) + split(sorted(b), stages - left)
 
-    shuffled = Bench(problem=problem, seed=seed, limit=1).shuffled().ravel().tolist()
+    shuffled = PartitionSearch(problem=problem, seed=seed, limit=1).shuffled().ravel().tolist()
     return np.array(split(shuffled, problem.stages), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Every partition of the devices into groups, for problems small enough to look at them all."""
+"""Every partition of the devices into groups, for problems small enough to score them all."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -7,7 +7,7 @@ from math import factorial
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.plan.placement.bench import Bench
+from engine.plan.placement.partition_search import PartitionSearch
 
 Ints = NDArray[np.int64]
 
@@ -18,7 +18,7 @@ def count(groups: int, size: int) -> int:
 
 
 def partitions(groups: int, size: int) -> Iterator[Ints]:
-    """Each of them once, shape (P, D); the first device not yet placed opens the next group."""
+    """Each of them once, shape (P, D); the first device not placed yet opens the next group."""
     for chosen in _split(tuple(range(groups * size)), size):
         yield np.array(chosen, dtype=np.int64)
 
@@ -34,10 +34,10 @@ def _split(devices: tuple[int, ...], size: int) -> Iterator[list[tuple[int, ...]
             yield [(first, *others), *more]
 
 
-def look_at_all(bench: Bench) -> bool:
-    """Scores every partition; False where a limit stopped it before the last."""
-    for members in partitions(bench.problem.stages, bench.problem.replicas):
-        if bench.spent % 256 == 0 and bench.is_over:
+def score_all(search: PartitionSearch) -> bool:
+    """Scores every partition; False if a limit stopped it before the last."""
+    for members in partitions(search.problem.stages, search.problem.replicas):
+        if search.spent % 256 == 0 and search.is_over:
             return False
-        bench.score(members)
+        search.score(members)
     return True

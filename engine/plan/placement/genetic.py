@@ -1,9 +1,9 @@
-"""The search over partitions: a hybrid genetic algorithm (DT-FM §3.4) between walks by single swaps.
+"""The search over partitions: a hybrid genetic algorithm (DT-FM §3.4) between annealing by single swaps.
 
-The best structured start goes downhill first. Then come generations: two parents are drawn, a child takes the
-groups of some devices from one and of the rest from the other, the paper's local search and a short walk
-downhill improve it, and it replaces the worst of the population where it is better. What is left anneals the
-best.
+The best structured start first goes downhill. Then come generations. Two parents are drawn, and a child takes
+the groups of some devices from one and of the rest from the other. The paper's local search and a short
+descent improve it, and it replaces the worst of the population if it is better. The remaining evaluations
+anneal the best.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.plan.placement.bench import Bench
+from engine.plan.placement.partition_search import PartitionSearch
 from engine.plan.placement.result import Start
 from engine.plan.placement.starts import structured
 
@@ -22,13 +22,13 @@ Ints = NDArray[np.int64]
 class Settings:
     """How the evaluations are spent.
 
-    downhill, generations : shares of the evaluations for the first walk and for the genetic algorithm.
-    population : partitions kept.
-    descent : evaluations of the walk that follows the local search of each child, per group.
-    legs : annealing walks, each from the best partition so far; more follow, to most_legs, where bounds rule
-        so much out that evaluations are left.
-    hot, cold : what a swap of these may add to the cost at their first and last step, as a share of the mean
-        cost of a stage (a swap changes the links of few stages).
+    downhill, generations : shares of the evaluations for the first descent and for the genetic algorithm.
+    population : size of the population.
+    descent : evaluations of the descent that follows the local search of each child, per group.
+    legs : annealing runs, each from the best partition so far; more follow, to most_legs, if bounds rule so
+        much out that evaluations remain.
+    hot, cold : cost that a swap may add at the first and last step of these, as a share of the mean cost of a
+        stage (a swap changes the links of few stages).
     """
 
     downhill: float = 0.1
@@ -54,53 +54,55 @@ class Member:
     cost_s: float
 
 
-def search(bench: Bench, settings: Settings = DEFAULT) -> tuple[Start, ...]:
-    """Searches until the bench is over; returns what the structured starts cost. Its book has the best."""
-    starts = score_starts(bench)
-    if bench.problem.replicas > 1 and bench.problem.stages > 1:
-        _anneal(bench, int(settings.downhill * bench.limit), 0.0, 0.0)
+def evolve(search: PartitionSearch, settings: Settings = DEFAULT) -> tuple[Start, ...]:
+    """Searches until a limit is reached; returns the costs of the structured starts. The best is in the
+    search's book.
+    """
+    starts = score_starts(search)
+    if search.problem.replicas > 1 and search.problem.stages > 1:
+        _anneal_best(search, int(settings.downhill * search.limit), 0.0, 0.0)
         population = [Member(members=members, cost_s=start.cost_s) for start, members in starts]
-        _generations(bench, settings, population)
+        _generations(search, settings, population)
         for leg in range(settings.most_legs):
-            stage_s = bench.best_s / bench.problem.stages
+            stage_s = search.best_s / search.problem.stages
             share = max(1, settings.legs - leg)
-            _anneal(bench, bench.left // share, settings.hot * stage_s, settings.cold * stage_s)
+            _anneal_best(search, search.left // share, settings.hot * stage_s, settings.cold * stage_s)
     return tuple(start for start, _ in starts)
 
 
-def score_starts(bench: Bench) -> list[tuple[Start, Ints]]:
+def score_starts(search: PartitionSearch) -> list[tuple[Start, Ints]]:
     """Scores the structured starts; stripe and block whatever the limits."""
     scored = []
-    for i, (name, members) in enumerate(structured(bench.problem)):
-        if i >= 2 and bench.is_over:
+    for i, (name, members) in enumerate(structured(search.problem)):
+        if i >= 2 and search.is_over:
             break
-        scored.append((Start(name=name, cost_s=bench.score(members)), members))
+        scored.append((Start(name=name, cost_s=search.score(members)), members))
     return scored
 
 
-def _generations(bench: Bench, settings: Settings, population: list[Member]) -> None:
-    population.append(Member(members=bench.book.members.copy(), cost_s=bench.best_s))
-    last = bench.spent + int(settings.generations * bench.limit)
-    while len(population) < settings.population and bench.spent < last and not bench.is_over:
-        members = bench.shuffled()
-        population.append(Member(members=members, cost_s=bench.score(members, exact=False)))
-    while bench.spent < last and not bench.is_over:
-        _generation(bench, settings, population)
+def _generations(search: PartitionSearch, settings: Settings, population: list[Member]) -> None:
+    population.append(Member(members=search.book.members.copy(), cost_s=search.best_s))
+    last = search.spent + int(settings.generations * search.limit)
+    while len(population) < settings.population and search.spent < last and not search.is_over:
+        members = search.shuffled()
+        population.append(Member(members=members, cost_s=search.score(members, exact=False)))
+    while search.spent < last and not search.is_over:
+        _generation(search, settings, population)
 
 
-def _generation(bench: Bench, settings: Settings, population: list[Member]) -> None:
-    one, other = (population[bench.draw(len(population))] for _ in range(2))
-    bench.score(crossover(bench, one.members, other.members), exact=False)
-    groups = bench.problem.stages
-    bench.circles(groups)
-    _walk(bench, settings.descent * groups, 0.0, 0.0)
+def _generation(search: PartitionSearch, settings: Settings, population: list[Member]) -> None:
+    one, other = (population[search.draw(len(population))] for _ in range(2))
+    search.score(crossover(search, one.members, other.members), exact=False)
+    groups = search.problem.stages
+    search.circles(groups)
+    _anneal_in_batches(search, settings.descent * groups, 0.0, 0.0)
     worst = max(range(len(population)), key=lambda i: population[i].cost_s)
-    known = any(member.cost_s == bench.cost_s for member in population)
-    if bench.cost_s < population[worst].cost_s and not known:
-        population[worst] = Member(members=bench.state.members.copy(), cost_s=bench.cost_s)
+    known = any(member.cost_s == search.cost_s for member in population)
+    if search.cost_s < population[worst].cost_s and not known:
+        population[worst] = Member(members=search.state.members.copy(), cost_s=search.cost_s)
 
 
-def crossover(bench: Bench, one: Ints, other: Ints) -> Ints:
+def crossover(search: PartitionSearch, one: Ints, other: Ints) -> Ints:
     """`other`, with some devices swapped into the group that they have in `one` (Kang and Moon 2000)."""
     groups, size = one.shape
     target = np.empty(groups * size, dtype=np.int64)
@@ -108,16 +110,16 @@ def crossover(bench: Bench, one: Ints, other: Ints) -> Ints:
     child = other.copy()
     where = np.empty(groups * size, dtype=np.int64)
     where[child] = np.arange(groups * size).reshape(groups, size)
-    for _ in range(1 + bench.draw(max(1, groups * size // 4))):
-        device = bench.draw(groups * size)
+    for _ in range(1 + search.draw(max(1, groups * size // 4))):
+        device = search.draw(groups * size)
         group = target[device]
         if where[device] // size == group:
             continue
         strangers = [slot for slot in range(size) if target[child[group, slot]] != group]
-        slot = strangers[bench.draw(len(strangers))]
-        partner, place = child[group, slot], where[device]
-        child[group, slot], child.flat[place] = device, partner
-        where[device], where[partner] = group * size + slot, place
+        slot = strangers[search.draw(len(strangers))]
+        partner, index = child[group, slot], where[device]
+        child[group, slot], child.flat[index] = device, partner
+        where[device], where[partner] = group * size + slot, index
     return child
 
 
@@ -128,31 +130,31 @@ def relabel(one: Ints, other: Ints) -> Ints:
     group_of[one] = np.arange(groups)[:, None]
     shared = np.zeros((groups, groups), dtype=np.int64)
     np.add.at(shared, (group_of[other], np.arange(groups)[:, None]), 1)
-    place = np.full(groups, -1, dtype=np.int64)
+    label = np.full(groups, -1, dtype=np.int64)
     free = np.ones(groups, dtype=bool)
     for pair in np.argsort(-shared, axis=None, kind="stable"):
         a, b = divmod(int(pair), groups)
-        if free[a] and place[b] < 0:
-            place[b], free[a] = a, False
-    return one[place]
+        if free[a] and label[b] < 0:
+            label[b], free[a] = a, False
+    return one[label]
 
 
-def _anneal(bench: Bench, evaluations: int, hot: float, cold: float) -> None:
-    """A walk from the best partition so far."""
-    if evaluations >= 2 and not bench.is_over:
-        bench.score(bench.book.members, exact=False)
-        _walk(bench, evaluations - 1, hot, cold)
+def _anneal_best(search: PartitionSearch, evaluations: int, hot: float, cold: float) -> None:
+    """Anneals from the best partition so far."""
+    if evaluations >= 2 and not search.is_over:
+        search.score(search.book.members, exact=False)
+        _anneal_in_batches(search, evaluations - 1, hot, cold)
 
 
-def _walk(bench: Bench, evaluations: int, hot: float, cold: float) -> None:
-    """A walk in batches, so that clock and cancel are heard."""
-    batches = -(-evaluations // batch(bench.problem.devices, bench.problem.stages))
+def _anneal_in_batches(search: PartitionSearch, evaluations: int, hot: float, cold: float) -> None:
+    """Anneals in batches, so clock and cancel take effect between them."""
+    batches = -(-evaluations // batch(search.problem.devices, search.problem.stages))
     for i in range(batches):
-        if bench.is_over:
+        if search.is_over:
             return
-        made = evaluations * (i + 1) // batches - evaluations * i // batches
+        count = evaluations * (i + 1) // batches - evaluations * i // batches
         ends = [hot * (cold / hot) ** (j / batches) if hot > 0 else 0.0 for j in (i, i + 1)]
-        bench.walk(made, *ends)
+        search.anneal(count, *ends)
 
 
 def batch(devices: int, stages: int) -> int:

@@ -1,8 +1,8 @@
 """The communication cost of a partition of the devices into groups (DT-FM §3, Eqs. 1–4), compiled and
 incremental.
 
-When two devices change places only the two groups' own cost and their matchings with the others change.
-What is dearer than a given limit is found out as early as possible, and then not computed to its end.
+When two devices are exchanged, only the costs of their two groups and the matchings of these change. A cost
+above a given limit is recognised as early as possible, and then not computed to its end.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class Costs(NamedTuple):
 
     data: Floats  # 2·(α + c_DP / (D_DP·β)), the term of Eq. 2
     pipeline: Floats  # 2·(α + c_PP / β), the term of Eq. 3
-    floor: float  # no path is shorter than this
+    least_path: float  # no path is shorter than this
 
 
 class State(NamedTuple):
@@ -34,7 +34,7 @@ class State(NamedTuple):
 
     members: Ints  # (P, D): the devices of each group
     group: Ints  # (N,): the group of each device
-    slot: Ints  # (N,): its place in members
+    slot: Ints  # (N,): its index in members
     inside: Floats  # (P,): Eq. 2 of each group
     between: Floats  # (P, P): Eq. 3 of each pair of groups
     nearest: Floats  # (P, N): the cheapest pipeline link between a group and each device; 0 for its own
@@ -43,7 +43,7 @@ class State(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Room to work in, and what an undone swap needs."""
+    """Working memory, and the values that undo a swap."""
 
     match: MatchRoom
     path: PathRoom
@@ -70,7 +70,7 @@ def new_state(groups: int, size: int) -> State:
 
 
 def new_room(groups: int, size: int) -> Room:
-    """Room for partitions into `groups` groups of `size`."""
+    """Working memory for partitions into `groups` groups of `size`."""
     return Room(
         match=match_room(size),
         path=path_room(groups),
@@ -86,7 +86,7 @@ def new_room(groups: int, size: int) -> Room:
 def evaluate(costs: Any, state: Any, exact: bool, room: Any) -> float:
     """Computes every cost of `state` from its `members`, and a path; returns the total.
 
-    exact : the path is the shortest (to EXACT groups), not a little longer where that is hard to prove.
+    exact : the path is the shortest (to EXACT groups); else it may be a little longer if a proof is hard.
     """
     groups, size = state.members.shape
     for group in range(groups):
@@ -108,16 +108,16 @@ def evaluate(costs: Any, state: Any, exact: bool, room: Any) -> float:
 
 @compiled
 def swap(costs: Any, state: Any, one: int, other: int, limit: float, room: Any) -> bool:
-    """Lets two devices of different groups change places; False where bounds put the total above `limit`.
+    """Exchanges two devices of different groups; False if bounds put the total above `limit`.
 
-    Where True `finish_swap` computes the total. `unswap` undoes either, once.
+    If True, `finish_swap` computes the total. `unswap` undoes either, once.
     """
     a, b = state.group[one], state.group[other]
     _save(state, a, b, room)
     exchange(state, one, other)
     state.inside[a] = _inside(costs, state, a)
     state.inside[b] = _inside(costs, state, b)
-    if max(state.inside[a], state.inside[b]) + costs.floor > limit:
+    if max(state.inside[a], state.inside[b]) + costs.least_path > limit:
         return False
     _renew_nearest(costs, state, a, one, other)
     _renew_nearest(costs, state, b, other, one)
@@ -132,7 +132,7 @@ def swap(costs: Any, state: Any, one: int, other: int, limit: float, room: Any) 
 
 @compiled
 def finish_swap(costs: Any, state: Any, one: int, other: int, limit: float, room: Any) -> float:
-    """The total after a `swap` that returned True, or ``inf`` where it is above `limit`."""
+    """The total after a `swap` that returned True, or ``inf`` if it is above `limit`."""
     a, b = state.group[one], state.group[other]
     for group in range(state.members.shape[0]):
         if group != a:
@@ -162,7 +162,7 @@ def unswap(state: Any, one: int, other: int, room: Any) -> None:
 
 @compiled
 def _save(state: Any, a: int, b: int, room: Any) -> None:
-    """Keeps what a swap between groups `a` and `b` changes."""
+    """Saves the values that a swap between groups `a` and `b` changes."""
     for group in range(state.members.shape[0]):
         room.between[0, group] = state.between[a, group]
         room.between[1, group] = state.between[b, group]
@@ -177,7 +177,7 @@ def _save(state: Any, a: int, b: int, room: Any) -> None:
 
 @compiled
 def device_cost(costs: Any, state: Any, device: int) -> float:
-    """What `device` exchanges with its group: the sum of Eq. 2."""
+    """Exchange time of `device` with its group: the sum of Eq. 2."""
     group = state.group[device]
     total = 0.0
     for slot in range(state.members.shape[1]):
@@ -209,7 +209,7 @@ def _nearest(costs: Any, state: Any, group: int, device: int) -> float:
 
 @compiled
 def _renew_nearest(costs: Any, state: Any, group: int, gone: int, come: int) -> None:
-    """Brings ``nearest`` up to date after `come` took the place of `gone` in `group`."""
+    """Updates ``nearest`` after `come` replaced `gone` in `group`."""
     for device in range(state.group.shape[0]):
         if costs.pipeline[gone, device] <= state.nearest[group, device]:
             state.nearest[group, device] = _nearest(costs, state, group, device)
@@ -228,10 +228,10 @@ def _bound(state: Any, a: int, b: int) -> None:
 
 @compiled
 def _match(costs: Any, state: Any, a: int, b: int, room: Any) -> None:
-    """Eq. 3 of two groups, from the lower bound that is there."""
+    """Eq. 3 of two groups, starting from the lower bound in ``between``."""
     bound = state.between[a, b]
-    found = bottleneck(costs.pipeline, state.members, min(a, b), max(a, b), bound, room.match)
-    state.between[a, b] = state.between[b, a] = found
+    slowest = bottleneck(costs.pipeline, state.members, min(a, b), max(a, b), bound, room.match)
+    state.between[a, b] = state.between[b, a] = slowest
 
 
 @compiled
@@ -253,7 +253,7 @@ def _add_up(state: Any, limit: float, exact: bool, room: Any) -> None:
 
 @compiled
 def exchange(state: Any, one: int, other: int) -> None:
-    """Lets two devices change places, without their costs."""
+    """Exchanges two devices without updating costs."""
     a, b = state.group[one], state.group[other]
     i, j = state.slot[one], state.slot[other]
     state.members[a, i], state.members[b, j] = other, one

@@ -1,9 +1,9 @@
 """Bottleneck perfect matching between two groups of devices (DT-FM §3.3, Eq. 3), compiled.
 
-Rows are matched one after the other along augmenting paths over the pairs that cost at most a threshold. It
-starts at a lower bound and is raised only where no augmenting path exists, to the cheapest pair that leaves
-the alternating tree: by Hall's theorem no perfect matching exists below that, so the threshold at the end is
-the bottleneck. Which columns a row may take is a set of bits, 64 to a word: O(D³/64) while it is not raised.
+Rows are matched one after the other along augmenting paths over the pairs that cost at most a threshold. The
+threshold starts at a lower bound. If no augmenting path exists, it rises to the cheapest pair that leaves the
+alternating tree: by Hall's theorem no perfect matching exists below that, so the final threshold is the
+bottleneck. The columns that a row may take are a set of bits, 64 to a word: O(D³/64) while it is not raised.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ for _bit in range(64):
 
 
 class MatchRoom(NamedTuple):
-    """Room to work in, for groups of D devices."""
+    """Working memory for groups of D devices."""
 
     edge: Floats  # (D, D), cost of each pair
     allowed: Bits  # (D, words): columns that a row may take
@@ -40,7 +40,7 @@ class MatchRoom(NamedTuple):
 
 
 def match_room(size: int) -> MatchRoom:
-    """Room for groups of `size` devices."""
+    """Working memory for groups of `size` devices."""
     words = -(-size // 64)
     return MatchRoom(
         edge=np.empty((size, size)),
@@ -71,7 +71,7 @@ def bottleneck(cost: Any, members: Any, a: int, b: int, bound: float, room: Any)
     _allow(bound, room)
     for row in range(size):
         while not _augment(row, room):
-            bound = _cheapest_way_out(room)
+            bound = _cheapest_exit(room)
             _allow(bound, room)
     return bound
 
@@ -91,7 +91,7 @@ def _allow(threshold: float, room: Any) -> None:
 
 @compiled
 def _augment(root: int, room: Any) -> bool:
-    """Matches row `root` along an augmenting path; False where none exists.
+    """Matches row `root` along an augmenting path; False if none exists.
 
     Then ``queue`` up to FREE holds the rows of the alternating tree, ``unseen`` the columns outside.
     """
@@ -122,7 +122,7 @@ def _augment(root: int, room: Any) -> bool:
 
 
 @compiled
-def _cheapest_way_out(room: Any) -> float:
+def _cheapest_exit(room: Any) -> float:
     """The least cost of a pair of a row inside the alternating tree and a column outside."""
     size = room.edge.shape[0]
     least = np.inf

@@ -23,13 +23,13 @@ def length(between: Any, order: Any) -> float:
 
 @compiled
 def nearest_neighbour(between: Any, start: int, order: Any, room: Any) -> None:
-    """Writes the path that goes from `start` to the nearest group not yet visited, and so on."""
+    """Writes the path from `start` that always goes to the nearest group not yet visited."""
     groups = between.shape[0]
     for group in range(groups):
         room.seen[group] = 0
     at = start
-    for place in range(groups):
-        order[place] = at
+    for index in range(groups):
+        order[index] = at
         room.seen[at] = 1
         nearest = -1
         for group in range(groups):
@@ -46,11 +46,11 @@ def fresh(between: Any, order: Any, room: Any) -> None:
     for start in range(min(groups, STARTS)):
         nearest_neighbour(between, start * groups // min(groups, STARTS), room.trial, room)
         improve(between, room.trial, room)
-        found = length(between, room.trial)
-        if found < best:
-            best = found
-            for place in range(groups):
-                order[place] = room.trial[place]
+        trial_length = length(between, room.trial)
+        if trial_length < best:
+            best = trial_length
+            for index in range(groups):
+                order[index] = room.trial[index]
 
 
 @compiled
@@ -61,32 +61,32 @@ def improve(between: Any, order: Any, room: Any) -> None:
 
 
 @compiled
-def polish(between: Any, order: Any, dice: Any, rounds: int, room: Any) -> None:
-    """Iterated local search: `rounds` times an exchange of two parts in the middle, then `improve`."""
+def polish(between: Any, order: Any, dice: Any, exchanges: int, room: Any) -> None:
+    """Iterated local search: `exchanges` times an exchange of two parts in the middle, then `improve`."""
     groups = order.shape[0]
     best = length(between, order)
-    for _ in range(rounds if groups >= 4 else 0):
+    for _ in range(exchanges if groups >= 4 else 0):
         first = 1 + draw(dice, groups - 3)
         second = first + 1 + draw(dice, groups - first - 2)
         third = second + 1 + draw(dice, groups - second - 1)
-        for place in range(groups):
-            source = place
-            if first <= place < first + third - second:
-                source = place - first + second
-            elif first + third - second <= place < third:
-                source = place - (third - second)
-            room.trial[place] = order[source]
+        for index in range(groups):
+            source = index
+            if first <= index < first + third - second:
+                source = index - first + second
+            elif first + third - second <= index < third:
+                source = index - (third - second)
+            room.trial[index] = order[source]
         improve(between, room.trial, room)
-        found = length(between, room.trial)
-        if found < best * (1 - ROUNDING):
-            best = found
-            for place in range(groups):
-                order[place] = room.trial[place]
+        trial_length = length(between, room.trial)
+        if trial_length < best * (1 - ROUNDING):
+            best = trial_length
+            for index in range(groups):
+                order[index] = room.trial[index]
 
 
 @compiled
 def _edge(between: Any, order: Any, left: int, right: int) -> float:
-    """Cost between two places of the path; free past either end."""
+    """Cost between two indexes of the path; free past either end."""
     if left < 0 or right >= order.shape[0]:
         return 0.0
     return between[order[left], order[right]]
@@ -124,14 +124,14 @@ def _or_opt(between: Any, order: Any) -> bool:
     """One pass that moves every single group whose move shortens the path."""
     groups = order.shape[0]
     improved = False
-    for place in range(groups):
+    for index in range(groups):
         joined = 0.0
-        if 0 < place < groups - 1:
-            joined = between[order[place - 1], order[place + 1]]
-        gain = _edge(between, order, place - 1, place) + _edge(between, order, place, place + 1) - joined
-        group = order[place]
-        for gap in range(groups + 1):  # between places gap - 1 and gap
-            if gap == place or gap == place + 1:
+        if 0 < index < groups - 1:
+            joined = between[order[index - 1], order[index + 1]]
+        gain = _edge(between, order, index - 1, index) + _edge(between, order, index, index + 1) - joined
+        group = order[index]
+        for gap in range(groups + 1):  # between indexes gap - 1 and gap
+            if gap == index or gap == index + 1:
                 continue
             cost = 0.0
             if gap > 0:
@@ -141,21 +141,21 @@ def _or_opt(between: Any, order: Any) -> bool:
             if 0 < gap < groups:
                 cost -= between[order[gap - 1], order[gap]]
             if cost < gain - ROUNDING * (abs(cost) + abs(gain)):
-                _move(order, place, gap)
+                _move(order, index, gap)
                 improved = True
                 break
     return improved
 
 
 @compiled
-def _move(order: Any, place: int, gap: int) -> None:
-    """Moves what stands at `place` into the gap before what stands at `gap`."""
-    group = order[place]
-    if gap > place:
-        for i in range(place, gap - 1):
+def _move(order: Any, index: int, gap: int) -> None:
+    """Moves the group at `index` into the gap before index `gap`."""
+    group = order[index]
+    if gap > index:
+        for i in range(index, gap - 1):
             order[i] = order[i + 1]
         order[gap - 1] = group
     else:
-        for i in range(place, gap, -1):
+        for i in range(index, gap, -1):
             order[i] = order[i - 1]
         order[gap] = group

@@ -1,10 +1,9 @@
 """The shortest open path through all groups (DT-FM §3.3, Eq. 4: open-loop travelling salesman), compiled.
 
-Up to EXACT groups the answer can be exact. Up to DIRECT groups by Held–Karp alone. Beyond, a path found by
-2-opt and or-opt is compared with Held and Karp's 1-tree bound first: where they meet the path is optimal,
-where the bound is above what the caller would accept the rest need not be computed, and only otherwise
-branch and bound runs, and Held–Karp where that takes too long. Past EXACT groups the path is that of
-2-opt and or-opt.
+Up to EXACT groups the answer can be exact, up to DIRECT groups by Held–Karp alone. Beyond, a path by 2-opt
+and or-opt is first compared with Held and Karp's 1-tree bound. If they meet, the path is optimal. If the
+bound is above the caller's limit, the rest need not be computed. Only otherwise branch and bound runs, and
+Held–Karp if that takes too long. Past EXACT groups the path is that of 2-opt and or-opt.
 
 Held, Karp: "A dynamic programming approach to sequencing problems" (1962); "The traveling-salesman problem
 and minimum spanning trees" (1970).
@@ -29,7 +28,7 @@ ASCENTS = 60  # steps of the 1-tree bound
 
 
 class PathRoom(NamedTuple):
-    """Room to work in, for P groups."""
+    """Working memory for P groups."""
 
     table: Floats  # (2^P, P) to EXACT groups: shortest path through a set that ends in one of it
     key: Floats  # (P,)
@@ -46,7 +45,7 @@ class PathRoom(NamedTuple):
 
 
 def path_room(groups: int) -> PathRoom:
-    """Room for `groups` groups."""
+    """Working memory for `groups` groups."""
     rows = 1 << groups if groups <= EXACT else 1
     return PathRoom(
         table=np.empty((rows, groups)),
@@ -79,15 +78,15 @@ def shortest(between: Any, order: Any, limit: float, exact: bool, room: Any) -> 
     if spanning_tree(between, room, False) > limit * (1 + ROUNDING):
         return np.inf
     improve(between, order, room)
-    found = length(between, order)
+    path_length = length(between, order)
     if groups > EXACT:
-        return found
-    bound = _one_tree_bound(between, min(found, limit), room)
+        return path_length
+    bound = _one_tree_bound(between, min(path_length, limit), room)
     if bound > limit * (1 + ROUNDING):
         return np.inf
-    if found <= bound * (1 + ROUNDING):
-        return found
-    return _branch_and_bound(between, order, min(found, limit), exact, room)
+    if path_length <= bound * (1 + ROUNDING):
+        return path_length
+    return _branch_and_bound(between, order, min(path_length, limit), exact, room)
 
 
 @compiled
@@ -121,8 +120,8 @@ def trace(between: Any, order: Any, room: Any) -> None:
     for group in range(groups):
         if room.table[chosen, group] < room.table[chosen, last]:
             last = group
-    for place in range(groups):
-        order[place] = last
+    for index in range(groups):
+        order[index] = last
         chosen ^= 1 << last
         if not chosen:
             return
@@ -139,7 +138,7 @@ def trace(between: Any, order: Any, room: Any) -> None:
 
 @compiled
 def spanning_tree(between: Any, room: Any, priced: bool) -> float:
-    """Weight of the least spanning tree (Prim), with node prices where `priced`; sets ``room.degree``."""
+    """Weight of the least spanning tree (Prim), with node prices if `priced`; sets ``room.degree``."""
     groups = between.shape[0]
     for group in range(groups):
         room.key[group] = np.inf
@@ -174,8 +173,8 @@ def spanning_tree(between: Any, room: Any, priced: bool) -> float:
 def _one_tree_bound(between: Any, target: float, room: Any) -> float:
     """A lower bound on the open path: 1-trees with node prices, a free dummy node joining both ends.
 
-    Prices go up by a step towards `target` where a node has more than two edges, and down where fewer
-    (Polyak's step).
+    Polyak's step raises the price of a node with more than two edges and lowers that of a node with fewer,
+    towards `target`.
     """
     groups = between.shape[0]
     for group in range(groups):
@@ -218,11 +217,11 @@ def _two_cheapest(price: Any) -> tuple[int, int]:
 
 @compiled
 def _branch_and_bound(between: Any, order: Any, limit: float, exact: bool, room: Any) -> float:
-    """Length of the shortest open path, ``inf`` where it is above `limit`; writes it into `order`.
+    """Length of the shortest open path, ``inf`` if it is above `limit`; writes it into `order`.
 
-    Depth first, nearest group first. A path that has begun cannot end shorter than its priced length and the
-    least priced spanning tree of what is left (with the best prices of `_one_tree_bound`). Where that takes
-    too long Held–Karp answers.
+    Depth first, nearest group first. A partial path cannot end shorter than its priced length and the least
+    priced spanning tree of the other groups (with the best prices of `_one_tree_bound`). If that takes too
+    long, Held–Karp answers.
     """
     groups = between.shape[0]
     twice = 0.0
@@ -257,11 +256,11 @@ def _branch_and_bound(between: Any, order: Any, limit: float, exact: bool, room:
         )
         first = room.trial[0]
         if depth == groups - 1:
-            found = length(between, room.trial)
-            if found < upper:
-                upper = best = found
-                for place in range(groups):
-                    order[place] = room.trial[place]
+            path_length = length(between, room.trial)
+            if path_length < upper:
+                upper = best = path_length
+                for index in range(groups):
+                    order[index] = room.trial[index]
             continue
         room.seen[group] = 1
         rest = _rest(room, group)
@@ -280,22 +279,22 @@ def _rank(room: Any, at: int, depth: int) -> None:
     for group in range(room.seen.shape[0]):
         if room.seen[group]:
             continue
-        place = count
+        index = count
         while (
             at >= 0
-            and place > 0
-            and room.weight[at, group] < room.weight[at, room.candidates[depth, place - 1]]
+            and index > 0
+            and room.weight[at, group] < room.weight[at, room.candidates[depth, index - 1]]
         ):
-            room.candidates[depth, place] = room.candidates[depth, place - 1]
-            place -= 1
-        room.candidates[depth, place] = group
+            room.candidates[depth, index] = room.candidates[depth, index - 1]
+            index -= 1
+        room.candidates[depth, index] = group
         count += 1
     room.next[depth] = 0
 
 
 @compiled
 def _rest(room: Any, at: int) -> float:
-    """The least priced spanning tree of `at` and what is not on the path, and the least price of an end."""
+    """The least priced spanning tree of `at` and all groups off the path, and the least price of an end."""
     groups = room.seen.shape[0]
     count = 0
     for group in range(groups):

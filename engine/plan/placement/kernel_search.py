@@ -1,10 +1,10 @@
-"""Moves that make a partition cheaper, compiled: the paper's circular swaps, and a walk by single swaps.
+"""Moves that make a partition cheaper, compiled: the paper's circular swaps, and annealing by single swaps.
 
-`circle` is DT-FM's local search (§3.4): only an end of a group's fastest connection moves, since its
-leaving does not slow the group down and the connection is likely to be used between stages instead; what
-such a move is worth is estimated by its gain function, and moves are chained around a circle of groups as
-in circular Kernighan–Lin (Kang and Moon 2000). `walk` uses the true cost: it accepts a swap that costs at
-most a little more, less and less of that (simulated annealing), and draws swaps from three kinds.
+`circle` is DT-FM's local search (§3.4). Only an end of a group's fastest connection moves: its leaving does
+not slow the group down, and the connection is likely to be used between stages instead. The paper's gain
+function estimates such a move. Moves are chained around a circle of groups as in circular Kernighan–Lin (Kang
+and Moon 2000). `anneal` uses the true cost. It accepts a swap that costs at most a little more, less and less
+of that (simulated annealing), and draws swaps from three kinds.
 """
 
 from typing import Any, NamedTuple
@@ -29,16 +29,16 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 LONGEST_HISTORY = 10_000
-# What the shares of `walk`'s swaps are, in 1/16: fast connections, slowest device; the rest are of any two.
+# What the shares of `anneal`'s swaps are, in 1/16: fast connections, slowest device; the rest are of any two.
 FAST, SLOWEST = 5, 5
 # Swaps drawn for each that is evaluated, at most: the others were ruled out by bounds.
 SCREENED = 4
-# A cost counts as lower only by more than rounding.
+# A cost counts as lower only if it is so by more than rounding.
 LESS = 1 - 1e-12
 
 
 class Book(NamedTuple):
-    """What a search has found so far."""
+    """The results of a search so far."""
 
     evaluations: Ints  # (1,)
     cost: Floats  # (1,): the least
@@ -50,7 +50,7 @@ class Book(NamedTuple):
 
 
 class CircleRoom(NamedTuple):
-    """Room for `circle`."""
+    """Working memory for `circle`."""
 
     locked: Ints  # (N,): devices moved already
     visited: Ints  # (P,): groups in the circle
@@ -74,7 +74,7 @@ def new_book(groups: int, size: int) -> Book:
 
 
 def circle_room(groups: int, size: int) -> CircleRoom:
-    """Room for `circle` on `groups` groups of `size`."""
+    """Working memory for `circle` on `groups` groups of `size`."""
     return CircleRoom(
         locked=np.zeros(groups * size, dtype=np.int64),
         visited=np.zeros(groups, dtype=np.int64),
@@ -87,7 +87,7 @@ def circle_room(groups: int, size: int) -> CircleRoom:
 
 @compiled
 def score(costs: Any, state: Any, exact: bool, room: Any, book: Any) -> float:
-    """Evaluates a partition (see `evaluate`) and notes it."""
+    """Evaluates a partition (see `evaluate`) and records it."""
     evaluate(costs, state, exact, room)
     note(state, book)
     return state.cost[TOTAL]
@@ -95,7 +95,7 @@ def score(costs: Any, state: Any, exact: bool, room: Any, book: Any) -> float:
 
 @compiled
 def note(state: Any, book: Any) -> None:
-    """Counts an evaluation, and keeps the partition where it is the best yet."""
+    """Counts an evaluation, and stores the partition if it is the best so far."""
     book.evaluations[0] += 1
     if not state.cost[TOTAL] < book.cost[0] * LESS:
         return
@@ -112,14 +112,14 @@ def note(state: Any, book: Any) -> None:
 
 
 @compiled
-def walk(
+def anneal(
     costs: Any, state: Any, room: Any, book: Any, dice: Any, evaluations: int, hot: float, cold: float
 ) -> float:
-    """At most `evaluations` swaps from an evaluated `state`; returns the cost where it ends.
+    """At most `evaluations` swaps from an evaluated `state`; returns the cost at the end.
 
     A swap that bounds rule out costs no evaluation, but at most SCREENED times as many are drawn.
 
-    hot, cold : mean of what a swap may add to the cost, in seconds, at the first and the last swap.
+    hot, cold : mean cost that a swap may add, in seconds, at the first and the last swap.
     """
     groups = state.members.shape[0]
     if groups < 2:
@@ -128,8 +128,8 @@ def walk(
     drawn = 0
     before = book.evaluations[0]
     while book.evaluations[0] - before < evaluations and drawn < SCREENED * evaluations:
-        made = max((book.evaluations[0] - before) / evaluations, drawn / (SCREENED * evaluations))
-        allowance = hot * ratio**made
+        progress = max((book.evaluations[0] - before) / evaluations, drawn / (SCREENED * evaluations))
+        allowance = hot * ratio**progress
         drawn += 1
         one, other = _pair(costs, state, dice)
         limit = (state.cost[TOTAL] + allowance * exponential(dice)) * (1 + ROUNDING)
@@ -160,7 +160,7 @@ def _pair(costs: Any, state: Any, dice: Any) -> tuple[int, int]:
 
 @compiled
 def _fast_end(costs: Any, state: Any, group: int, dice: Any) -> int:
-    """The end of a fast connection inside `group`: a device drawn from it, or that which is nearest to it."""
+    """The end of a fast connection inside `group`: a random device, or the device nearest to it."""
     size = state.members.shape[1]
     device = state.members[group, draw(dice, size)]
     if draw(dice, 2):
@@ -182,21 +182,20 @@ def _slowest_device(costs: Any, state: Any) -> int:
     for group in range(state.inside.shape[0]):
         if state.inside[group] > state.inside[slowest]:
             slowest = group
-    found = state.members[slowest, 0]
+    chosen = state.members[slowest, 0]
     most = -1.0
     for slot in range(state.members.shape[1]):
         device = state.members[slowest, slot]
         total = device_cost(costs, state, device)
         if total > most:
             most = total
-            found = device
-    return found
+            chosen = device
+    return chosen
 
 
 @compiled
 def circles(costs: Any, state: Any, room: Any, book: Any, circle: Any, most: int) -> float:
-    """The paper's local search from an evaluated `state`: at most `most` circles, then back to the best of
-    them.
+    """The paper's local search from an evaluated `state`: at most `most` circles, then back to the best.
 
     Each circle is one evaluation. A device moves at most once.
     """
@@ -204,7 +203,7 @@ def circles(costs: Any, state: Any, room: Any, book: Any, circle: Any, most: int
     for device in range(groups * size):
         circle.locked[device] = 0
     best = state.cost[TOTAL]
-    _keep(state, circle)
+    _save_members(state, circle)
     moved = False
     for _ in range(most):
         if not _circle(costs, state, circle):
@@ -213,7 +212,7 @@ def circles(costs: Any, state: Any, room: Any, book: Any, circle: Any, most: int
         moved = state.cost[TOTAL] > best
         if state.cost[TOTAL] <= best:
             best = state.cost[TOTAL]
-            _keep(state, circle)
+            _save_members(state, circle)
     if moved:
         for group in range(groups):
             for slot in range(size):
@@ -223,7 +222,7 @@ def circles(costs: Any, state: Any, room: Any, book: Any, circle: Any, most: int
 
 
 @compiled
-def _keep(state: Any, circle: Any) -> None:
+def _save_members(state: Any, circle: Any) -> None:
     for group in range(state.members.shape[0]):
         for slot in range(state.members.shape[1]):
             circle.backup[group, slot] = state.members[group, slot]
@@ -231,7 +230,7 @@ def _keep(state: Any, circle: Any) -> None:
 
 @compiled
 def _circle(costs: Any, state: Any, circle: Any) -> bool:
-    """Moves devices around the circle of groups that gains most; False where none gains."""
+    """Moves devices around the circle of groups that gains most; False if none gains."""
     groups = state.members.shape[0]
     for group in range(groups):
         _find_fastest(costs, state, circle, group)
@@ -292,9 +291,10 @@ def _gain(costs: Any, state: Any, circle: Any, device: int, target: int) -> floa
 
 @compiled
 def _best_move(costs: Any, state: Any, circle: Any, at: int, start: int) -> tuple[int, int, float]:
-    """The device that leaves group `at` (any, where negative), the unvisited group it goes to, and the gain.
+    """The device that leaves group `at` (negative: any group), the unvisited group it goes to, and the gain.
 
-    Where every group is visited the target is -1 and the device that gains most by closing the circle.
+    If every group is visited, the target is -1 and the device is the one that gains most by closing the
+    circle.
     """
     groups = state.members.shape[0]
     best_device, best_target, best = -1, -1, -np.inf
@@ -321,7 +321,7 @@ def _best_move(costs: Any, state: Any, circle: Any, at: int, start: int) -> tupl
 
 @compiled
 def _rotate(state: Any, circle: Any, length: int) -> None:
-    """Device i takes the place of device i + 1, the last that of the first; all are locked."""
+    """Device i replaces device i + 1, the last one the first; all are locked."""
     for i in range(length):
         circle.locked[circle.devices[i]] = 1
     for i in range(length - 1):

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.plan.placement import baselines, exhaustive, genetic, kernel_moves, kernel_path, kernel_search
-from engine.plan.placement.bench import Bench, Report
 from engine.plan.placement.kernel_cost import evaluate
 from engine.plan.placement.kernel_matching import bottleneck
+from engine.plan.placement.partition_search import PartitionSearch, Report
 from engine.plan.placement.problem import data_cost_s, hop_cost_s, problem_of
 from engine.plan.placement.request import PlacementRequest
 from engine.plan.placement.result import Placement, Start, StoppedBy
@@ -24,7 +24,7 @@ FEWEST_EVALUATIONS = 200
 MOST_READ = 1.2e9
 MOST_ENUMERATED = 16  # devices: with more, counting partitions gives huge numbers
 # Rounds of iterated local search on the path of the answer, past EXACT groups, each of about 20·P² steps.
-MOST_ROUNDS = 2_000
+MOST_EXCHANGES = 2_000
 MOST_EXCHANGED = 1e7
 
 
@@ -51,7 +51,7 @@ def place(
     """
     problem = problem_of(request)
     limit = request.evaluations or default_evaluations(problem.devices, problem.stages)
-    bench = Bench(
+    search = PartitionSearch(
         problem=problem,
         seed=request.seed,
         limit=limit,
@@ -59,24 +59,24 @@ def place(
         cancelled=cancelled,
         report=report,
     )
-    placement = solve(bench)
+    placement = solve(search)
     if not with_baselines:
         return placement
     return replace(placement, baselines=baselines.all_of(problem, request.seed))
 
 
-def solve(bench: Bench) -> Placement:
-    """Searches on `bench` and returns the best: by looking at every partition where they are few enough."""
-    problem = bench.problem
+def solve(search: PartitionSearch) -> Placement:
+    """Searches on `search` and returns the best: by looking at every partition where they are few enough."""
+    problem = search.problem
     stages, replicas = problem.stages, problem.replicas
-    if problem.devices <= MOST_ENUMERATED and exhaustive.count(stages, replicas) <= bench.limit:
-        return _answer(bench, (), exhaustive.look_at_all(bench))
-    return _answer(bench, genetic.search(bench), False)
+    if problem.devices <= MOST_ENUMERATED and exhaustive.count(stages, replicas) <= search.limit:
+        return _answer(search, (), exhaustive.score_all(search))
+    return _answer(search, genetic.evolve(search), False)
 
 
-def _answer(bench: Bench, starts: tuple[Start, ...], all_seen: bool) -> Placement:
-    problem, book = bench.problem, bench.book
-    groups, pipelines = lay_out(bench, book.members)
+def _answer(search: PartitionSearch, starts: tuple[Start, ...], all_seen: bool) -> Placement:
+    problem, book = search.problem, search.book
+    groups, pipelines = lay_out(search, book.members)
     inside, hops = data_cost_s(problem, groups), hop_cost_s(problem, pipelines)
     dp_cost_s, pp_cost_s = float(inside.max()), float(hops.sum())
     return Placement(
@@ -90,65 +90,65 @@ def _answer(bench: Bench, starts: tuple[Start, ...], all_seen: bool) -> Placemen
         exact_order=problem.stages <= kernel_path.EXACT,
         optimal=all_seen and problem.stages <= kernel_path.EXACT,
         symmetrised=problem.symmetrised,
-        seed=bench.seed,
-        limit=bench.limit,
-        evaluations=bench.spent,
-        stopped_by="proven" if all_seen else _stopped_by(bench),
-        search_s=time.monotonic() - bench.began,
-        history=_history(bench, dp_cost_s + pp_cost_s),
+        seed=search.seed,
+        limit=search.limit,
+        evaluations=search.spent,
+        stopped_by="proven" if all_seen else _stopped_by(search),
+        search_s=time.monotonic() - search.began,
+        history=_history(search, dp_cost_s + pp_cost_s),
         starts=starts,
     )
 
 
-def _history(bench: Bench, final_s: float) -> tuple[tuple[int, float], ...]:
+def _history(search: PartitionSearch, final_s: float) -> tuple[tuple[int, float], ...]:
     """Where the least cost fell; last to that of the answer, whose path is searched more thoroughly."""
-    book, entries = bench.book, int(bench.book.entries[0])
+    book, entries = search.book, int(search.book.entries[0])
     falls = list(zip(book.at[:entries].tolist(), book.fell_to[:entries].tolist(), strict=True))
     if final_s < falls[-1][1] * kernel_search.LESS:
-        falls.append((bench.spent, final_s))
+        falls.append((search.spent, final_s))
     return tuple(falls)
 
 
-def _stopped_by(bench: Bench) -> StoppedBy:
-    if bench.stopped_by is not None:
-        return bench.stopped_by
-    return "evaluations" if bench.left == 0 else "bounds"
+def _stopped_by(search: PartitionSearch) -> StoppedBy:
+    if search.stopped_by is not None:
+        return search.stopped_by
+    return "evaluations" if search.left == 0 else "bounds"
 
 
-def lay_out(bench: Bench, members: Ints) -> tuple[Ints, Ints]:
+def lay_out(search: PartitionSearch, members: Ints) -> tuple[Ints, Ints]:
     """Groups (P, D) in pipeline order and pipelines (D, P), matched and on the shortest path."""
-    state, room = bench.state, bench.room
+    state, room = search.state, search.room
     state.members[:] = members
-    evaluate(bench.costs, state, True, room)
-    if members is bench.book.members:
-        _take_shorter(state.between, bench.book.order, state.order)
-    _put_in_order(bench)
+    evaluate(search.costs, state, True, room)
+    if members is search.book.members:
+        _take_shorter(state.between, search.book.order, state.order)
+    _order_groups(search)
     order = state.order
-    slots = np.empty((bench.problem.replicas, bench.problem.stages), dtype=np.int64)
-    slots[:, 0] = np.arange(bench.problem.replicas)
-    for place in range(1, bench.problem.stages):
-        bottleneck(bench.costs.pipeline, state.members, order[place - 1], order[place], 0.0, room.match)
-        slots[:, place] = room.match.column_of[slots[:, place - 1]]
+    slots = np.empty((search.problem.replicas, search.problem.stages), dtype=np.int64)
+    slots[:, 0] = np.arange(search.problem.replicas)
+    for stage in range(1, search.problem.stages):
+        bottleneck(search.costs.pipeline, state.members, order[stage - 1], order[stage], 0.0, room.match)
+        slots[:, stage] = room.match.column_of[slots[:, stage - 1]]
     pipelines = state.members[order, slots]
     return pipelines.T.copy(), pipelines
 
 
 def _take_shorter(between: Floats, other: Ints, order: Ints) -> None:
-    """Writes `other` into `order` where it is the shorter path."""
+    """Writes `other` into `order` if it is the shorter path."""
     if kernel_moves.length(between, other) < kernel_moves.length(between, order):
         order[:] = other
 
 
-def _put_in_order(bench: Bench) -> None:
+def _order_groups(search: PartitionSearch) -> None:
     """Orders the groups of the evaluated state by Held–Karp, past EXACT groups by iterated local search."""
-    state, path = bench.state, bench.room.path
-    stages = bench.problem.stages
+    state, path = search.state, search.room.path
+    stages = search.problem.stages
     if stages <= kernel_path.EXACT:
         kernel_path.held_karp(state.between, path)
         kernel_path.trace(state.between, state.order, path)
         return
-    rounds = min(MOST_ROUNDS, int(MOST_EXCHANGED // stages**2))
-    kernel_moves.polish(state.between, state.order, bench.dice, rounds, path)
+    exchanges = min(MOST_EXCHANGES, int(MOST_EXCHANGED // stages**2))
+    kernel_moves.polish(state.between, state.order, search.dice, exchanges, path)
 
 
 def _tuples(rows: Ints) -> tuple[tuple[int, ...], ...]:

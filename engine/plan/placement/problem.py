@@ -1,4 +1,4 @@
-"""What is searched: the seconds that every two devices need, and how many groups of which size."""
+"""The problem of the search: seconds between every two devices, and the number and size of groups."""
 
 from dataclasses import dataclass
 
@@ -20,8 +20,8 @@ class Problem:
 
     stages : P, the number of groups;  replicas : D, devices in each, one per pipeline.
     data_s : seconds that two devices of one group need for their shares of the gradients (term of Eq. 2),
-    (N, N).
-    pipeline_s : seconds that two neighbours of a pipeline need (term of Eq. 3), (N, N).
+        (N, N).
+    pipeline_s : seconds that two adjacent devices of a pipeline need (term of Eq. 3), (N, N).
     symmetrised : whether a link differed by direction and its mean was taken (§2).
     """
 
@@ -40,7 +40,7 @@ class Problem:
         """The same for the compiled kernels."""
         off = ~np.eye(self.devices, dtype=bool)
         least = float(self.pipeline_s[off].min()) if self.stages > 1 else 0.0
-        return Costs(data=self.data_s, pipeline=self.pipeline_s, floor=least * (self.stages - 1))
+        return Costs(data=self.data_s, pipeline=self.pipeline_s, least_path=least * (self.stages - 1))
 
 
 def problem_of(request: PlacementRequest) -> Problem:

@@ -20,9 +20,9 @@ SLOWEST_GBPS, FASTEST_GBPS = 1e-9, 1e6
 
 
 class PlacementRequest(Document):
-    """Devices, the network between them, and what a job sends over it.
+    """Devices, the network between them, and a job's traffic over it.
 
-    scenario : one of §4's cases by name, which gives every field that is left out.
+    scenario : one of §4's cases by name, which sets every field that is left out.
     """
 
     scenario: str | None = None

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# bounds: so much of what the last walks drew was ruled out by bounds that evaluations were left over
+# bounds: bounds ruled out so many of the last swaps that evaluations were left over
 StoppedBy = Literal["evaluations", "bounds", "proven", "seconds", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A structured start or a baseline, and what it costs with the same inner solve."""
+    """A structured start or a baseline, and its cost with the same inner solve."""
 
     name: str
     cost_s: float
@@ -17,15 +17,15 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Which device computes which stage of which pipeline.
+    """The device of each stage of each pipeline.
 
     groups : P lists of D devices, in pipeline order; every group computes one stage.
     pipelines : D lists of P devices; the i-th of each is in group i, and groups[i][k] is in pipeline k.
     dp_cost_s, pp_cost_s, cost_s : Eqs. 2, 4 and 1 of DT-FM.
     group_cost_s, hop_cost_s : Eq. 2 of every group, Eq. 3 of every hop between stages.
     exact_order : whether Held–Karp ordered the groups (P ≤ 16).
-    optimal : whether every partition was looked at.
-    evaluations, limit : partitions looked at, and at most allowed.
+    optimal : whether every partition was scored.
+    evaluations, limit : partitions scored, and the most allowed.
     history : (evaluations, cost) at which the best cost fell.
     """
 

@@ -1,9 +1,8 @@
 """The five cases of DT-FM §4: 64 V100 on networks from one data centre to the whole world.
 
-Where the text and the authors' code differ the text is followed: two campuses have 10 Gbps inside (the
-code: 5) and 10 ms between them (11). Case 2 speaks of 4 machines of 4 GPUs and 32 of one, which is 48 GPUs;
-it takes 8 of the former to make the 64 of every case, as the code has. California of case 4 is in
-regional.csv only.
+If the text and the authors' code differ, the text is followed: two campuses have 10 Gbps inside (the code: 5)
+and 10 ms between them (11). Case 2 names 4 machines of 4 GPUs and 32 of one, which is 48 GPUs; it takes 8 of
+the former for the 64 of every case, as the code does. California of case 4 is in regional.csv only.
 """
 
 import csv
@@ -31,14 +30,14 @@ US = ("Virginia", "Oregon", "California", "Ohio")
 class Case:
     """A network of 64 devices.
 
-    places : the machine, campus or region of each device.
+    locations : the machine, campus or region of each device.
     """
 
     name: str
     title: str
     latency_ms: Floats
     bandwidth_gbps: Floats
-    places: tuple[str, ...]
+    locations: tuple[str, ...]
 
 
 def layer_parameters() -> int:
@@ -77,7 +76,7 @@ def case(name: str) -> Case:
 
 
 def fill_in(document: dict[str, Any]) -> dict[str, Any]:
-    """`document` with what its `scenario` gives where it says nothing itself.
+    """`document` with the values of its `scenario` for all fields that it lacks.
 
     Raises InputError for an unknown scenario.
     """
@@ -102,51 +101,57 @@ def aws_regions() -> dict[tuple[str, str], tuple[float, float]]:
 
 
 def _on_demand() -> Case:
-    places = tuple(f"machine {i // 8}" for i in range(64))
-    same = _same(places)
-    return _case("on-demand", "Data center on demand", places, 0.0, np.where(same, 100.0, 25.0))
+    locations = tuple(f"machine {i // 8}" for i in range(64))
+    same = _same(locations)
+    return _case("on-demand", "Data center on demand", locations, 0.0, np.where(same, 100.0, 25.0))
 
 
 def _spot() -> Case:
     fours = tuple(f"4-GPU machine {i // 4}" for i in range(32))
-    places = (*fours, *(f"1-GPU machine {i}" for i in range(32)))
-    return _case("spot", "Data center spot instances", places, 0.0, np.where(_same(places), 100.0, 10.0))
+    locations = (*fours, *(f"1-GPU machine {i}" for i in range(32)))
+    return _case(
+        "spot", "Data center spot instances", locations, 0.0, np.where(_same(locations), 100.0, 10.0)
+    )
 
 
 def _multi_dc() -> Case:
-    places = ("Ohio",) * 32 + ("Virginia",) * 32
-    same = _same(places)
+    locations = ("Ohio",) * 32 + ("Virginia",) * 32
+    same = _same(locations)
     latency, bandwidth = np.where(same, 0.0, 10.0), np.where(same, 10.0, 1.12)
-    return _case("multi-dc", "Multiple data centers", places, latency, bandwidth)
+    return _case("multi-dc", "Multiple data centers", locations, latency, bandwidth)
 
 
 def _regional() -> Case:
-    places = tuple(region for region in US for _ in range(16))
-    return _case("regional", "Regional geo-distributed", places, *_between(places, "regional.csv"))
+    locations = tuple(region for region in US for _ in range(16))
+    return _case("regional", "Regional geo-distributed", locations, *_between(locations, "regional.csv"))
 
 
 def _worldwide() -> Case:
-    places = tuple(region for region in WORLD for _ in range(8))
-    return _case("worldwide", "World-wide geo-distributed", places, *_between(places, "aws_regions.csv"))
+    locations = tuple(region for region in WORLD for _ in range(8))
+    return _case(
+        "worldwide", "World-wide geo-distributed", locations, *_between(locations, "aws_regions.csv")
+    )
 
 
-def _case(name: str, title: str, places: tuple[str, ...], latency: float | Floats, bandwidth: Floats) -> Case:
+def _case(
+    name: str, title: str, locations: tuple[str, ...], latency: float | Floats, bandwidth: Floats
+) -> Case:
     full = np.broadcast_to(np.asarray(latency, dtype=np.float64), bandwidth.shape).copy()
     for matrix in (full, bandwidth):
         matrix.setflags(write=False)
-    return Case(name=name, title=title, latency_ms=full, bandwidth_gbps=bandwidth, places=places)
+    return Case(name=name, title=title, latency_ms=full, bandwidth_gbps=bandwidth, locations=locations)
 
 
-def _same(places: tuple[str, ...]) -> NDArray[np.bool_]:
-    column = np.array(places)
+def _same(locations: tuple[str, ...]) -> NDArray[np.bool_]:
+    column = np.array(locations)
     return column[:, None] == column[None, :]
 
 
-def _between(places: tuple[str, ...], table: str) -> tuple[Floats, Floats]:
+def _between(locations: tuple[str, ...], table: str) -> tuple[Floats, Floats]:
     """Latency and bandwidth of every two devices; within a region 5 ms and 2 Gbps (§4)."""
     pairs = _read(table)
-    pairs.update({(place, place): (5.0, 2.0) for place in places})
-    both = np.array([[pairs[a, b] for b in places] for a in places])
+    pairs.update({(location, location): (5.0, 2.0) for location in locations})
+    both = np.array([[pairs[a, b] for b in locations] for a in locations])
     return both[:, :, 0].copy(), both[:, :, 1].copy()
 
 

@@ -1,12 +1,12 @@
-"""Partitions with a structure, from which the search begins and which it never falls behind.
+"""Structured partitions from which the search begins; its result is never worse than the best of them.
 
 stripe : every group takes one device of each region, so that pipelines stay inside regions.
 block : every group stays inside a region, so that gradients do.
-machine-aware : as many stages as the machines allow are laid along fast connections, each group taking one
+machine-aware : as many stages as the machines allow lie along fast connections, each group taking one
 device of each of D machines; the rest follows in the order of the devices.
 
-Regions and machines are not given: devices are ordered so that those with fast connections stand next to
-each other (single linkage), and machines are what that tree gives when it is cut where costs differ most.
+Regions and machines are not given. Devices are ordered by single linkage, which puts those with fast
+connections next to each other. Machines are the clusters of that tree, cut at the largest jumps of cost.
 """
 
 from collections.abc import Iterator
@@ -59,10 +59,9 @@ def block(order: Ints, stages: int) -> Ints:
 
 
 def machine_aware(machines: list[list[int]], stages: int, replicas: int) -> Ints:
-    """Groups that each take one device of `replicas` machines, the largest first, as long as there are as
-    many.
+    """Groups that each take one device of `replicas` machines, the largest first, while there are enough.
 
-    What is left is striped, so that its pipelines stay together as far as they can.
+    The rest is striped, so its pipelines stay together as far as possible.
     """
     left = sorted((list(machine) for machine in machines), key=len, reverse=True)
     groups: list[list[int]] = []
@@ -106,7 +105,7 @@ def leaf_order(tree: list[Merge], devices: int) -> Ints:
 
 
 def cuts(tree: list[Merge]) -> list[float]:
-    """Where the tree is cut: at the MOST_CUTS largest jumps of the cost of its edges, cheapest first."""
+    """Costs at which the tree is cut: the MOST_CUTS largest jumps of its edges' costs, cheapest first."""
     costs = np.array([cost for cost, _, _ in tree])
     if len(costs) == 0:
         return []
@@ -116,7 +115,7 @@ def cuts(tree: list[Merge]) -> list[float]:
 
 
 def clusters(tree: list[Merge], level: float, devices: int) -> list[list[int]]:
-    """What the merges of at most `level` join."""
+    """Clusters after all merges of at most `level`."""
     return _joined([edge for edge in tree if edge[0] <= level], devices)
 
 

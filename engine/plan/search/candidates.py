@@ -1,4 +1,4 @@
-"""Candidates of one class of D: routes and splits with their bounds, and how good each could be at best."""
+"""Candidates of one class of D: routes and splits with bounds on their scores."""
 
 import itertools
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from engine.plan.search.routes import Route, longer_routes, routes
 from engine.plan.search.splits import Split, splits
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: bounds are computed once, when they are asked for
+@dataclass(frozen=True, kw_only=True)  # no slots: bounds are computed once, on first use
 class Candidates:
-    """What a number of DP-cells allows: routes with splits, and arrays as long as these.
+    """The candidates of one number of DP-cells: routes with splits, and arrays of that length.
 
     complete : whether these are all routes with all their splits.
     """
@@ -35,7 +35,7 @@ class Candidates:
         return least_ms(self.problem, self.placed)
 
     def best_scores(self, pipelines: int) -> Floats:
-        """The score of each for the request's objective, were it as fast as its bound: more is better."""
+        """The score of each for the request's objective if it were as fast as its bound; more is better."""
         iteration_ms = self.bounds.tried + self._allreduce_ms(pipelines)
         job = self.problem.job
         if self.problem.request.objective == "throughput":
@@ -88,9 +88,9 @@ class Candidates:
 def candidates(problem: Problem, capacities: Sequence[int]) -> Candidates:
     """Routes that hold all stages, each with its splits."""
     stages = problem.job.partitions
-    found, complete = routes(problem, capacities)
+    holding, complete = routes(problem, capacities)
     placed: list[tuple[Route, Split]] = []
-    for route in found:
+    for route in holding:
         held = [capacities[dc] for dc in route]
         some, are_all = splits(held, stages)
         placed += [(route, split) for split in some]
@@ -101,24 +101,25 @@ def candidates(problem: Problem, capacities: Sequence[int]) -> Candidates:
     return Candidates(problem=problem, placed=tuple(placed), complete=complete)
 
 
-def with_longer_routes(found: Candidates, capacities: Sequence[int], most: int) -> Candidates | None:
-    """`found` and, after them, those on routes with data centres that are not needed; None where these are
-    more than `most`, or some of their splits were left out.
+def with_longer_routes(known: Candidates, capacities: Sequence[int], most: int) -> Candidates | None:
+    """`known` and, after them, those on routes with data centres that are not needed.
 
-    found : complete.
+    None if these are more than `most`, or some of their splits were left out.
+
+    known : complete.
     """
-    known = set(found.placed)
-    placed = list(found.placed)
-    for route in longer_routes(found.problem, capacities):
-        some, are_all = splits([capacities[dc] for dc in route], found.problem.job.partitions)
-        placed += [(route, split) for split in some if (route, split) not in known]
-        if not are_all or len(placed) - len(found) > most:
+    listed = set(known.placed)
+    placed = list(known.placed)
+    for route in longer_routes(known.problem, capacities):
+        some, are_all = splits([capacities[dc] for dc in route], known.problem.job.partitions)
+        placed += [(route, split) for split in some if (route, split) not in listed]
+        if not are_all or len(placed) - len(known) > most:
             return None
-    return Candidates(problem=found.problem, placed=tuple(placed), complete=True)
+    return Candidates(problem=known.problem, placed=tuple(placed), complete=True)
 
 
 def _filled_in_order(problem: Problem, capacities: Sequence[int]) -> tuple[Route, Split] | None:
-    """What Algorithm 1 would take: the search is never worse. None where links or room are missing."""
+    """Algorithm 1's choice: the search is never worse. None if links or room are missing."""
     index = {dc.name: i for i, dc in enumerate(problem.cluster.datacenters)}
     held = [(name, capacities[index[name]]) for name in datacenter_order(problem.request)]
     parts = assign(held, problem.job.partitions, 1)

@@ -1,4 +1,4 @@
-"""What one cell takes: the best of the policies, simulated once per shape."""
+"""The time of one cell: the best of the policies, simulated once per shape."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,14 +17,14 @@ from engine.simulate import time_schedule
 FAST = ("varuna", "atlas", "1f1b")
 # Those of them in which a cell's pipelines share the links between two data centres.
 SHARING = ("atlas",)
-# What simulating takes on one core, roughly: what the budget of a search counts in, so that it is the same
-# on every machine.
+# Approximate cost of a simulation on one core. The budget of a search counts these, so it is the same on
+# every machine.
 CELL_S, ORDER_S, OP_S = 1e-3, 0.25e-3, 0.25e-6
 
 
 @dataclass(slots=True)
 class Spent:
-    """Of a search's budget: what all its parts took so far, roughly."""
+    """The part of a search's budget that is spent, approximately."""
 
     seconds: float = 0.0
 
@@ -33,7 +33,7 @@ class Spent:
 class TimedCell:
     """The fastest cell: milliseconds, utilization, and the most bytes on a GPU of each stage.
 
-    schedule : its orders as text, where they are those that the policy makes for slower links.
+    schedule : its orders as text, if the policy built them for slower links.
     """
 
     policy: str
@@ -44,8 +44,10 @@ class TimedCell:
 
 
 def policies(problem: Problem) -> tuple[str, ...]:
-    """The policies to try. Pipelines that share no link are alike in cells of any size: where D is free,
-    larger cells are worth trying with shared links only.
+    """The policies to try.
+
+    Pipelines that share no link are alike in cells of any size. So if D is free, larger cells are worth
+    trying with shared links only.
     """
     request = problem.request
     if request.policy != "auto":
@@ -57,7 +59,7 @@ def policies(problem: Problem) -> tuple[str, ...]:
 class Cells:
     """Cells timed so far, by shape.
 
-    spent : where what they cost to time is added.
+    spent : the cost of timing is added here.
     """
 
     def __init__(self, problem: Problem, spent: Spent | None = None) -> None:
@@ -65,10 +67,10 @@ class Cells:
         self.policies = policies(problem)
         self.spent = spent or Spent()
         self._seen: dict[Shape, TimedCell | Infeasible] = {}
-        self._steadied: set[Shape] = set()
+        self._with_slower: set[Shape] = set()
 
     def __len__(self) -> int:
-        """Shapes that were timed."""
+        """Number of timed shapes."""
         return len(self._seen)
 
     def known(self, route: Sequence[int], split: Sequence[int]) -> bool:
@@ -81,27 +83,27 @@ class Cells:
             self._seen[key] = self._best(route, split)
         return self._seen[key]
 
-    def steadied(
+    def timed_with_slower_orders(
         self, route: Sequence[int], split: Sequence[int], least_ms: float, budget_s: float
     ) -> TimedCell | Infeasible:
-        """The same, or better: with orders made for slower links tried too, once, until one takes
-        `least_ms` or `budget_s` more are spent.
+        """As `timed`, but also tries the orders of slower links, once per shape.
 
-        A list schedule may get longer when a link gets faster; one order of ops and transfers cannot.
+        It stops when one takes `least_ms` or `budget_s` more are spent. A list schedule may get longer when a
+        link gets faster; one order of ops and transfers cannot.
         """
         key = shape_of(self.problem, route, split)
-        found = self.timed(route, split)
-        if key in self._steadied or isinstance(found, Infeasible):
-            return found
-        self._steadied.add(key)
+        cell = self.timed(route, split)
+        if key in self._with_slower or isinstance(cell, Infeasible):
+            return cell
+        self._with_slower.add(key)
         until_s = self.spent.seconds + budget_s
         for policy in self.policies:
-            found = self._steadier(policy, route, split, found, least_ms, until_s)
-        self._seen[key] = found
-        return found
+            cell = self._with_slower_orders(policy, route, split, cell, least_ms, until_s)
+        self._seen[key] = cell
+        return cell
 
     def cost_s(self) -> float:
-        """What timing one more shape takes, roughly."""
+        """Approximate cost of timing one more shape."""
         return len(self.policies) * (CELL_S + OP_S * self._ops)
 
     @property
@@ -114,28 +116,28 @@ class Cells:
         best: TimedCell | None = None
         reason = ""
         for policy in self.policies:
-            found = self._one(policy, route, split)
-            if isinstance(found, Infeasible):
-                reason = reason or found.reason
-            elif best is None or found.makespan_ms < best.makespan_ms:
-                best = found
+            cell = self._one(policy, route, split)
+            if isinstance(cell, Infeasible):
+                reason = reason or cell.reason
+            elif best is None or cell.makespan_ms < best.makespan_ms:
+                best = cell
         return best or Infeasible(reason=reason)
 
-    def _steadier(
+    def _with_slower_orders(
         self,
         policy: str,
         route: Sequence[int],
         split: Sequence[int],
-        found: TimedCell,
+        cell: TimedCell,
         least_ms: float,
         until_s: float,
     ) -> TimedCell:
-        """`found`, or what is faster with an order that `policy` makes for slower links."""
+        """`cell`, or a faster one with an order that `policy` builds for slower links."""
         scenario = self._scenario(policy, route, split)
         if isinstance(scenario, Infeasible):
-            return found
+            return cell
         best: Schedule | None = None
-        best_ms = found.makespan_ms
+        best_ms = cell.makespan_ms
         for schedule in slower_orders(scenario):
             self.spent.seconds += self._order_s()
             if schedule is not None:
@@ -145,11 +147,11 @@ class Cells:
             if best_ms <= least_ms or self.spent.seconds + self._order_s() > until_s:
                 break
         if best is None:
-            return found
+            return cell
         return replace(self._timed(scenario, best), schedule=str(best))
 
     def _order_s(self) -> float:
-        """What making and timing one more order takes, roughly."""
+        """Approximate cost of building and timing one more order."""
         return ORDER_S + OP_S * self._ops
 
     def _one(self, policy: str, route: Sequence[int], split: Sequence[int]) -> TimedCell | Infeasible:

@@ -17,10 +17,10 @@ def excluded(
     *,
     is_proven: bool,
 ) -> tuple[Excluded, ...]:
-    """The data centres that the best option does not use (all, where there is none), each with its reason.
+    """The data centres that the best option does not use (all, if there is none), each with its reason.
 
     problem : that of the best option.
-    is_proven : nothing was left out that could be better.
+    is_proven : no option that was left out could be better.
     """
     alone = [space for space in spaces if space.problem.job.cell_pipelines == 1 and 1 in space.classes]
     linked = {problem.twins[dc] for space in alone for route, _ in space.classes[1].placed for dc in route}
@@ -45,7 +45,7 @@ def renewed(
     best: int,
     objective: Objective,
 ) -> tuple[Excluded, ...]:
-    """The same once options have got better: the figures are new, and another one may be the best."""
+    """The reasons after options have improved: figures change, and another option may be the best."""
     chosen = options[best]
     reasons = {dc.dc: dc.reason for dc in before}
     for name in names:
@@ -66,9 +66,9 @@ def _why(
     best: int | None,
     dc: int,
 ) -> str | None:
-    """None: others are better by what bounds say, or by what was tried.
+    """None: bounds or timings show other options to be better.
 
-    linked : data centres on some route with room for one pipeline; None where these were not looked at.
+    linked : data centres on some route with room for one pipeline; None if these were not listed.
     """
     name, gpus = problem.cluster.datacenters[dc].name, problem.cluster.datacenters[dc].gpus
     smallest = problem.job.tensor_parallel  # cells of one pipeline are always tried

@@ -1,4 +1,4 @@
-"""Numbers of DP-cells: which are looked at, and how good each could be before its routes are known."""
+"""Numbers of DP-cells: those to try, and a bound on each before its routes are known."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from engine.plan.search.problem import Problem
 from engine.plan.search.routes import Route
 from engine.plan.search.splits import Split
 
-# More than this and only some are looked at, in even ratios.
+# Beyond this only some are tried, in even ratios.
 MOST_EXACT = 256
 SAMPLED = 48
 
 
 class Numbers:
-    """Every D for which a cell's stages have room somewhere, or, of very many, some of them."""
+    """Every D for which the data centres hold a cell's stages, or, of very many, a sample."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -33,7 +33,9 @@ class Numbers:
         return self._capacities[number]
 
     def grown(self, number: int, route: Route, split: Split) -> int:
-        """`number`, or, where only some are looked at and more are better, as many as have room like this."""
+        """`number`, or, if D is sampled and more are better, the largest D with room for this route and
+        split.
+        """
         if not self.is_sampled or self.problem.request.objective != "throughput":
             return number
         job, datacenters = self.problem.job, self.problem.cluster.datacenters
@@ -50,7 +52,7 @@ class Numbers:
         return sorted({min(self.all, key=lambda n: abs(n - want)) for want in wanted})
 
     def potential(self, number: int) -> float:
-        """A score that no option of this D can exceed; of few that are looked at, roughly."""
+        """A score that no option of this D can exceed; approximate if D is sampled."""
         problem = self.problem
         objective, cell = problem.request.objective, problem.job.cell_pipelines
         least_ms = self._least_ms(self.capacities(number))
@@ -65,14 +67,16 @@ class Numbers:
         return -dollars / (number * cell * problem.job.tokens_per_pipeline) * 1e6
 
     def _least_ms(self, capacities: Sequence[int]) -> float:
-        """The bound of a cell on the fastest GPUs over the best link, in as few data centres as hold it."""
+        """The bound of a cell on the fastest GPUs over the best link, in the fewest data centres that hold
+        it.
+        """
         hops = _fewest(capacities, self.problem.job.partitions) - 1
         if hops not in self._bounds:
             self._bounds[hops] = self._least_over(hops)
         return self._bounds[hops]
 
     def _least_over(self, hops: int) -> float:
-        """The same, over so many hops; as `bound` counts it."""
+        """The same over `hops` hops; counted as in `bound`."""
         job, times = self.problem.job, list(self.problem.times.values())
         work = np.min([t.forward + t.backward for t in times], axis=0)
         in_flight = np.min(np.max([t.in_flight for t in times], axis=0))
@@ -92,7 +96,7 @@ class Numbers:
         )
 
     def _most(self, limit: int) -> int:
-        """The largest D with room for every stage, by halving: what D has, D − 1 has."""
+        """The largest D with room for every stage, by bisection: if D fits, so does D − 1."""
         low, high = 0, limit
         while low < high:
             middle = (low + high + 1) // 2

@@ -23,8 +23,10 @@ SMALL_CELLS = (1, 2, 3, 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """Milliseconds of each stage, were it on one type of GPU, and the microbatches that it then has room for
-    (below 1: it does not fit); shape (stages,)."""
+    """Milliseconds of each stage on one type of GPU, and the microbatches that fit it, shape (stages,).
+
+    in_flight : below 1: the stage does not fit.
+    """
 
     forward: Floats
     backward: Floats
@@ -36,12 +38,12 @@ class StageTimes:
 class Problem:
     """The request in SI units and indexes.
 
-    cluster : its data centres by name: equal bounds are looked at in the order of the indexes, and the order
-        of the request's list must not change what the budget suffices for.
+    cluster : its data centres by name. Equal bounds are tried in the order of the indexes, and the order of
+        the request's list must not change the result within a budget.
     usable : data centres that may be used and hold at least one stage of one DP-cell.
-    hops : by pair of indexes, both ways; a pair without a link is not in it.
-    twins : of each data centre the first one that is like it in everything but its name.
-    nearest : of each usable data centre those it has links to, the fastest first.
+    hops : by pair of indexes, in both directions; a pair without a link is not in it.
+    twins : for each data centre the first one that equals it in everything but its name.
+    nearest : for each usable data centre those it has links to, the fastest first.
     """
 
     request: PlanRequest
@@ -55,7 +57,7 @@ class Problem:
     nearest: dict[int, tuple[int, ...]]
 
     def capacities(self, pipelines: int) -> tuple[int, ...]:
-        """Stages that each data centre holds of `pipelines` pipelines; 0 where it may not be used."""
+        """Stages that each data centre holds of `pipelines` pipelines; 0 if it may not be used."""
         per_stage = pipelines * self.job.tensor_parallel
         held = [0] * len(self.cluster.datacenters)
         for dc in self.usable:
@@ -69,7 +71,7 @@ class Problem:
         return max((dc.gpus // (n * cell) for dc, n in held if n), default=number)
 
     def does_not_fit(self) -> str | None:
-        """Why no allowed data centre has the memory for any stage; None where one has."""
+        """Why no allowed data centre has the memory for any stage; None if one has."""
         allowed = [dc for dc in self.cluster.datacenters if dc.name in self.request.allowed_names]
         reasons = [self.job.stages.no_room_on(dc.gpu) for dc in allowed]
         return next(iter(reasons), None) if all(reasons) else None
@@ -83,20 +85,22 @@ Shape = tuple[object, ...]
 
 
 def shape_of(problem: Problem, route: Sequence[int], split: Sequence[int]) -> Shape:
-    """All that the time of a cell depends on: GPUs and stages of each place, and the hops between them."""
+    """All that determines the time of a cell: GPUs and stages of each data centre, and the hops."""
     gpus = tuple(problem.cluster.datacenters[dc].gpu.name for dc in route)
     hops = (problem.hops[pair] for pair in itertools.pairwise(route))
     return gpus, tuple(split), tuple((link.transfer, link.latency) for link in hops)
 
 
 def first_sizes(job: Job) -> tuple[int, ...]:
-    """Pipelines in a DP-cell to try first: what C says for the slowest listed link, as Algorithm 1, and a few
-    small numbers, so that a slow link that nobody uses does not make all cells large."""
+    """Pipelines in a DP-cell to try first: C's number for the slowest listed link, and a few small ones.
+
+    The small ones keep cells small if the slow link is not used.
+    """
     return tuple(dict.fromkeys([replace(job, cell=None).cell_pipelines, *SMALL_CELLS]))
 
 
 def other_sizes(problem: Problem) -> tuple[int, ...]:
-    """All further sizes that the GPUs have room for, whatever C is: with a slower link there are no others.
+    """All other sizes that the GPUs have room for, whatever C is; a slower link adds no others.
 
     problem : in cells of one pipeline.
     """
@@ -107,10 +111,9 @@ def other_sizes(problem: Problem) -> tuple[int, ...]:
 
 
 def problems_of(request: PlanRequest, layout: Layout | None = None) -> list[Problem]:
-    """The problem of a request, laid out as `layout` (by default its first), for each size of its DP-cells
-    that is tried first.
+    """The problem of a request in one layout (by default its first), for each size of DP-cells to try first.
 
-    Raises InputError where the job does not fit its model.
+    Raises InputError if the job does not fit its model.
     """
     whole = _in_any_cells(request, layout)
     return [in_cells(whole, cell) for cell in first_sizes(whole.job)]
@@ -122,7 +125,7 @@ def problem_of(request: PlanRequest) -> Problem:
 
 
 def _in_any_cells(request: PlanRequest, layout: Layout | None) -> Problem:
-    """The problem in cells of one pipeline: what does not depend on their size is worked out once."""
+    """The problem in cells of one pipeline; whatever does not depend on their size is computed once."""
     listed = cluster_of(request)
     cluster = replace(listed, datacenters=tuple(sorted(listed.datacenters, key=lambda dc: dc.name)))
     job = replace(job_of(request, cluster, layout), cell=1)
@@ -156,7 +159,9 @@ def _in_any_cells(request: PlanRequest, layout: Layout | None) -> Problem:
 
 
 def in_cells(whole: Problem, cell: int) -> Problem:
-    """`whole`, in cells of one pipeline, with `cell` of them: fewer data centres may hold a stage then."""
+    """`whole`, which has cells of one pipeline, with `cell` of them: fewer data centres may then hold a
+    stage.
+    """
     job, datacenters = replace(whole.job, cell=cell), whole.cluster.datacenters
     usable = tuple(i for i in whole.usable if datacenters[i].gpus >= cell * job.tensor_parallel)
     if usable == whole.usable:
@@ -190,7 +195,7 @@ def _twins(
     hops: dict[tuple[int, int], Link],
     prices: dict[tuple[int, int], float],
 ) -> tuple[int, ...]:
-    """First data centre that each could change places with: same GPUs, prices, and links to all others."""
+    """First data centre that each could be exchanged with: same GPUs, prices, and links to all others."""
     first = list(range(len(cluster.datacenters)))
     links = _links_of(usable, hops, prices)
     alike: dict[object, list[int]] = {}
@@ -209,11 +214,11 @@ Links = dict[int, tuple[Link, float]]
 
 def _nearest(links: dict[int, Links]) -> dict[int, tuple[int, ...]]:
     """The other ends of each data centre's links, the fastest first."""
-    found = {}
+    nearest = {}
     for dc, others in links.items():
         seconds = {other: link.transfer + link.latency for other, (link, _) in others.items()}
-        found[dc] = tuple(other for _, other in sorted((ms, other) for other, ms in seconds.items()))
-    return found
+        nearest[dc] = tuple(other for _, other in sorted((ms, other) for other, ms in seconds.items()))
+    return nearest
 
 
 def _links_of(
@@ -228,7 +233,7 @@ def _links_of(
 
 
 def _same_links(ours: Links, theirs: Links, i: int, j: int) -> bool:
-    """Whether both have the same links to everybody but each other."""
+    """Whether both have the same links to all others but each other."""
     if len(ours) - (j in ours) != len(theirs) - (i in theirs):
         return False
     return all(other == j or theirs.get(other) == link for other, link in ours.items())

@@ -1,8 +1,7 @@
-"""The second look at a plan: its best shapes once more, with `auto`, which takes seconds where a policy takes
-milliseconds.
+"""Refines a plan: times its best shapes again with `auto`, which takes seconds and not milliseconds.
 
-Options of the same shape share one timing. An option keeps what it has where `auto` finds nothing faster, so
-an answer never gets worse; which option is best may change.
+Options of the same shape share one timing. An option keeps its schedule if `auto` has nothing faster, so an
+answer never gets worse; which option is best may change.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,18 +23,20 @@ from engine.simulate import SimulationResult, simulate
 # Seconds of search for one shape, and the most shapes.
 SHAPE_S = 60.0
 MOST_SHAPES = 6
-# Nearer to its bound than this and an option has nothing to gain.
+# An option nearer to its bound than this has nothing to gain.
 SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refined:
-    """How far a refinement is: `done` of `of` shapes, the answer so far, and what the search at work has."""
+    """Progress of a refinement: `done` of `of` shapes, the answer so far, and the progress of the current
+    search.
+    """
 
     done: int
     of: int
     result: PlanResult
-    found: Progress | None = None
+    progress: Progress | None = None
 
 
 def refine(
@@ -51,19 +52,19 @@ def refine(
     Parameters
     ----------
     result : the answer of `plan` to the same request.
-    report : told after each shape, and when the search at work finds something better.
-    cancelled : asked often; true ends it, and what is not done stays `refining`.
-    seconds : wall time for one shape, at most.
+    report : called after each shape, and when the current search has something better.
+    cancelled : called often; true ends it, and unfinished options stay `refining`.
+    seconds : most wall time for one shape.
     """
     shapes = _shapes(request, result)
     for done, shape in enumerate(shapes):
         if cancelled():
             break
 
-        def tell(found: Progress, done: int = done, result: PlanResult = result) -> None:
-            report(Refined(done=done, of=len(shapes), result=result, found=found))
+        def report_progress(progress: Progress, done: int = done, result: PlanResult = result) -> None:
+            report(Refined(done=done, of=len(shapes), result=result, progress=progress))
 
-        search = Search(seconds=seconds, cancelled=cancelled, report=tell)
+        search = Search(seconds=seconds, cancelled=cancelled, report=report_progress)
         timed = _timed(request, result.options[shape[0]], search)
         if cancelled() and timed.makespan is None:
             break
@@ -73,8 +74,11 @@ def refine(
 
 
 def marked(request: PlanRequest, options: Sequence[Option]) -> tuple[Option, ...]:
-    """`options` with those `refining` that are worth it: the best, those that could be better than it were
-    they as fast as their bound, and the front of time and cost."""
+    """`options`, those worth it marked `refining`.
+
+    Worth it are the best, those that could be better than it if they were as fast as their bound, and the
+    front of time and cost.
+    """
     if request.policy != "auto":
         return tuple(options)
     shapes: dict[object, None] = {}
@@ -87,12 +91,12 @@ def marked(request: PlanRequest, options: Sequence[Option]) -> tuple[Option, ...
 
 
 def shape_key(option: Option) -> object:
-    """What the time of an option's cell depends on, within one request."""
+    """All that determines the time of an option's cell, within one request."""
     return option.partitions, option.tp, option.micro_batch, option.pipelines // option.dp_cells
 
 
 def _by_promise(request: PlanRequest, options: Sequence[Option]) -> list[int]:
-    """Options with room to the bound that are worth a second look, most promising first."""
+    """Options above their bound that are worth refining, most promising first."""
     best = choose.best(options, request.objective)
     jobs: dict[object, tuple[Cluster, Job]] = {}
     least: dict[int, Option] = {}
@@ -120,7 +124,7 @@ def _has_room(option: Option) -> bool:
 
 
 def _shapes(request: PlanRequest, result: PlanResult) -> list[list[int]]:
-    """Indexes of the options to refine, together where they share a shape, most promising first."""
+    """Indexes of the options to refine, grouped by shape, most promising first."""
     shapes: dict[object, list[int]] = {}
     for i in _by_promise(request, result.options):
         if result.options[i].refining:
@@ -162,8 +166,10 @@ def _excluded(
 
 
 def _better_of(request: PlanRequest, option: Option, timed: SimulationResult) -> Option:
-    """`option` with the schedule of `timed` where that is faster; with its bound, which holds for all that
-    `auto` may choose, in any case."""
+    """`option` with the schedule of `timed` if that is faster.
+
+    The bound of `timed` holds for all of `auto`'s choices and is always taken over.
+    """
     if timed.timeline is None or timed.chosen is None:
         return option
     was_ms = option.pp_time_ms
@@ -184,7 +190,7 @@ def _better_of(request: PlanRequest, option: Option, timed: SimulationResult) ->
 
 
 def _at_best(request: PlanRequest, cluster: Cluster, job: Job, option: Option) -> Option:
-    """`option`, were it as fast as its bound."""
+    """`option` as if it were as fast as its bound."""
     assert option.lower_bound_ms is not None
     figures = Figures(
         makespan_ms=option.lower_bound_ms,
@@ -196,6 +202,6 @@ def _at_best(request: PlanRequest, cluster: Cluster, job: Job, option: Option) -
 
 
 def _figured(request: PlanRequest, cluster: Cluster, job: Job, option: Option, figures: Figures) -> Option:
-    """`option` with all that follows from its cell's figures, within the limits or not."""
+    """`option` with all figures that follow from its cell's, within the limits or not."""
     timed = timed_option(request, cluster, job, replace(option, reason=None), figures)
     return choose.within_limits(request, cost.priced(request, cluster, job, timed))

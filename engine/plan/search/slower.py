@@ -1,9 +1,9 @@
-"""Orders that a policy makes where links are slower than they are.
+"""Orders that a policy builds for slower links.
 
 A list schedule may get longer when a link gets faster; one order of ops and transfers cannot. So the orders
-of slower links are candidates too. As a link gets slower a policy's order changes at some points and stays as
-it is between them: each way to slow links down is looked at in octaves, and then halved where the orders at
-both ends differ.
+of slower links are candidates too. As a link slows down, a policy's order changes at some points and stays
+the same between them. Each slowdown is tried in octaves. An interval is then halved if the orders at its ends
+differ.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from engine.schedule.static import Static
 OCTAVES = 6
 # Intervals are halved until their ends are this close: 2 ** (1 / 32) is 2 %.
 HALVINGS = 5
-# A figure below this share of the shortest op is slowed down as if it were as long.
+# A figure below this share of the shortest op is slowed down from that share.
 LEAST_OF_OP = 1 / 8
 
 Order = bytes
@@ -31,65 +31,68 @@ FIGURES: tuple[Figure, ...] = ("transfer", "latency")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """Which figure of which hops is made larger."""
+class _Slowdown:
+    """The figure that is enlarged, and the hops."""
 
     figure: Figure
     hops: frozenset[int]
 
 
 def slower_orders(scenario: Scenario) -> Iterator[Schedule | None]:
-    """The orders that the scenario's policy makes for slower links, each once; None for each that it makes
-    again, or cannot make: every item takes as long. Nothing for a policy whose orders know no links.
+    """The orders that the scenario's policy builds for slower links, each once.
+
+    None stands for a repeated order or one that cannot be built: every item takes as long. Nothing is yielded
+    for a policy whose orders do not depend on links.
     """
     if isinstance(policy_of(scenario.policy), Static):
         return
     seen: set[Order] = set()
-    for found in _halved(scenario):
-        order = None if found is None else _order(found)
-        yield None if order is None or order in seen else found
+    for schedule in _schedules(scenario):
+        order = None if schedule is None else _order(schedule)
+        yield None if order is None or order in seen else schedule
         if order is not None:
             seen.add(order)
 
 
-def _halved(scenario: Scenario) -> Iterator[Schedule | None]:
-    """What the policy makes, all ways in octaves first, then between them, breadth first."""
-    ahead: deque[tuple[_Way, int, float, Order | None, Order | None]] = deque()
-    last: dict[_Way, Order | None] = {}
-    for octave, way in itertools.product(range(OCTAVES + 1), _ways(scenario)):
-        found = _made(scenario, way, float(octave))
-        yield found
-        order = None if found is None else _order(found)
-        if octave and order != last[way]:
-            ahead.append((way, 1, octave - 1.0, last[way], order))
-        last[way] = order
+def _schedules(scenario: Scenario) -> Iterator[Schedule | None]:
+    """The policy's schedules: all slowdowns in octaves first, then between them, breadth first."""
+    ahead: deque[tuple[_Slowdown, int, float, Order | None, Order | None]] = deque()
+    last: dict[_Slowdown, Order | None] = {}
+    for octave, slowdown in itertools.product(range(OCTAVES + 1), _slowdowns(scenario)):
+        schedule = _schedule_of(scenario, slowdown, float(octave))
+        yield schedule
+        order = None if schedule is None else _order(schedule)
+        if octave and order != last[slowdown]:
+            ahead.append((slowdown, 1, octave - 1.0, last[slowdown], order))
+        last[slowdown] = order
     while ahead:
-        way, depth, low, at_low, at_high = ahead.popleft()
+        slowdown, depth, low, at_low, at_high = ahead.popleft()
         half = 2.0**-depth
-        found = _made(scenario, way, low + half)
-        yield found
-        between = None if found is None else _order(found)
+        schedule = _schedule_of(scenario, slowdown, low + half)
+        yield schedule
+        between = None if schedule is None else _order(schedule)
         if depth < HALVINGS:
             if between != at_low:
-                ahead.append((way, depth + 1, low, at_low, between))
+                ahead.append((slowdown, depth + 1, low, at_low, between))
             if between != at_high:
-                ahead.append((way, depth + 1, low + half, between, at_high))
+                ahead.append((slowdown, depth + 1, low + half, between, at_high))
 
 
-def _ways(scenario: Scenario) -> list[_Way]:
+def _slowdowns(scenario: Scenario) -> list[_Slowdown]:
     """All hops together, then each; transfers, and latencies."""
     every = range(len(scenario.wan_hops))
     each = [frozenset(every), *(frozenset((i,)) for i in every if len(every) > 1)]
-    return [_Way(figure=figure, hops=hops) for hops in each if hops for figure in FIGURES]
+    return [_Slowdown(figure=figure, hops=hops) for hops in each if hops for figure in FIGURES]
 
 
-def _made(scenario: Scenario, way: _Way, octaves: float) -> Schedule | None:
+def _schedule_of(scenario: Scenario, slowdown: _Slowdown, octaves: float) -> Schedule | None:
     least = LEAST_OF_OP * float(np.min(scenario.times.forward))
     hops = [scenario.hop_links[stage] for stage in scenario.wan_hops]
     slowed = [
-        _slower(hop, way.figure, least, octaves) if i in way.hops else hop for i, hop in enumerate(hops)
+        _slower(hop, slowdown.figure, least, octaves) if i in slowdown.hops else hop
+        for i, hop in enumerate(hops)
     ]
-    # not `model_copy`, which would keep what the scenario worked out of its own links
+    # not `model_copy`, which would keep the properties cached for the scenario's own links
     fields = {name: getattr(scenario, name) for name in Scenario.model_fields}
     built = build(Scenario.model_construct(**{**fields, "wan": slowed}))
     return None if isinstance(built, Infeasible) else built.schedule

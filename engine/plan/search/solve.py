@@ -1,5 +1,4 @@
-"""The search: over layouts, sizes and numbers of DP-cells, best bound first, until none is better than what
-is found."""
+"""The search over layouts, sizes and numbers of DP-cells, best bound first."""
 
 import heapq
 import time
@@ -14,14 +13,14 @@ from engine.plan.search.problem import Problem, in_cells, other_sizes, problem_o
 from engine.plan.search.refine import marked
 from engine.plan.search.space import Ahead, Space
 
-# From the best to the least that can be said of an answer: no route, split or number of DP-cells is better;
-# only some routes or splits were looked at; only some numbers; no time for all that could be better; stopped.
+# From the strongest to the weakest statement: no route, split or number of DP-cells is better; only some
+# routes or splits were tried; only some numbers; no time for all that could be better; cancelled.
 STOPPED: tuple[StoppedBy, ...] = ("proven", "candidates", "sampled", "budget", "cancelled")
-# What working out the stages of a layout takes, roughly; it counts up to this share of the budget.
+# Approximate cost of computing the stages of a layout; it counts up to this share of the budget.
 LAYOUT_S, LAYOUTS_SHARE = 2.5e-3, 0.5
-# Of the budget, what orders for slower links may take on top.
-STEADY_SHARE = 0.1
-# The same for cells of further sizes, and what setting out to search one of them takes, roughly.
+# Share of the budget that orders of slower links may take in addition.
+SLOWER_SHARE = 0.1
+# The same for cells of other sizes, and the approximate cost of setting up one of them.
 SIZES_SHARE, SPACE_S = 0.1, 1e-4
 # The same for routes with data centres that are not needed.
 LONGER_SHARE = 0.1
@@ -30,14 +29,17 @@ MOST_AROUND = 8
 
 
 def plan_search(
-    request: PlanRequest, *, budget_s: float, cancelled: Callable[[], bool],
+    request: PlanRequest,
+    *,
+    budget_s: float,
+    cancelled: Callable[[], bool],
     report: Callable[[int, int | None], None] = lambda done, of: None,
-) -> PlanResult:  # fmt: skip
-    """The best option that the search finds, and others: the best of some other D.
+) -> PlanResult:
+    """The best option of the search, and others: the best of some other D.
 
     Parameters
     ----------
-    budget_s, cancelled, report : as of `plan`.
+    budget_s, cancelled, report : as for `plan`.
 
     Raises
     ------
@@ -50,11 +52,11 @@ def plan_search(
     search.run()
     search.try_other_sizes()
     search.try_longer_routes()
-    search.steady()
+    search.try_slower_orders()
     search.look_around()
     effort = Effort(
         stopped_by=search.stopped_by,
-        candidates=sum(len(made) for space in search.spaces for made in space.classes.values()),
+        candidates=sum(len(each) for space in search.spaces for each in space.classes.values()),
         simulated=sum(len(space.cells) for space in search.spaces),
         search_s=time.perf_counter() - began,
     )
@@ -62,7 +64,7 @@ def plan_search(
 
 
 def _problems(request: PlanRequest) -> tuple[list[Problem], tuple[LeftOut, ...]]:
-    """One for each layout that fits some GPU and each size of cells; the first where none fits."""
+    """One for each layout that fits some GPU and each size of cells; the first if none fits."""
     fitting, left_out = [], []
     for layout in request.job.layouts:
         problems = problems_of(request, layout)
@@ -79,12 +81,15 @@ def _problems(request: PlanRequest) -> tuple[list[Problem], tuple[LeftOut, ...]]
 
 
 class _Search:
-    """What the search knows so far. `best` is of `best_space`; without one that is the first with figures."""
+    """State of the search. `best` belongs to `best_space`, or to the first space with figures."""
 
     def __init__(
-        self, problems: list[Problem], budget_s: float, cancelled: Callable[[], bool],
+        self,
+        problems: list[Problem],
+        budget_s: float,
+        cancelled: Callable[[], bool],
         report: Callable[[int, int | None], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.budget_s, self.cancelled, self.report = budget_s, cancelled, report
         layouts = len(problems[0].request.job.layouts)
         self.spent = Spent(seconds=min(LAYOUT_S * layouts, LAYOUTS_SHARE * budget_s))
@@ -97,16 +102,18 @@ class _Search:
         self.stopped_by: StoppedBy = "proven"
 
     def run(self) -> None:
-        """Times candidates, most promising first; ends when no bound is better than what is found."""
+        """Times candidates, most promising first; ends when no bound beats the best option."""
         self._through(_numbers_ahead(self.spaces), self.budget_s, "budget")
-        if not all(found.complete for space in self.spaces for found in space.classes.values()):
+        if not all(each.complete for space in self.spaces for each in space.classes.values()):
             self._note("candidates")
         if any(space.numbers.is_sampled for space in self.spaces):
             self._note("sampled")
 
     def try_other_sizes(self) -> None:
-        """The same in cells of all other sizes, where nothing else was left out, beyond the budget by a share
-        of it; the answer says where that is not enough."""
+        """Repeats the search in cells of all other sizes, if nothing else was left out.
+
+        It may exceed the budget by a share of it; the answer says if that is not enough.
+        """
         if self.stopped_by != "proven":
             return
         until_s = self.spent.seconds + SIZES_SHARE * self.budget_s
@@ -118,20 +125,23 @@ class _Search:
         spaces = self._add([in_cells(problem, size) for problem, size in sizes])
         self.spent.seconds += SPACE_S * len(spaces)
         self._through(_numbers_ahead(spaces), until_s, "sampled")
-        if not all(found.complete for space in spaces for found in space.classes.values()):
+        if not all(each.complete for space in spaces for each in space.classes.values()):
             self._note("candidates")
 
     def try_longer_routes(self) -> None:
-        """Routes with data centres that are not needed, where nothing else was left out and a bound does not
-        rule them out: a list schedule over a link may be shorter than one within. So more GPUs take nothing
-        away. Beyond the budget by a share of it; the answer says where that is not enough."""
+        """Tries routes with data centres that are not needed, if nothing else was left out and their bounds
+        allow it.
+
+        A list schedule over a link may be shorter than one within a data centre. So more GPUs never make an
+        answer worse. It may exceed the budget by a share of it; the answer says if that is not enough.
+        """
         if self.stopped_by != "proven":
             return
         until_s = self.spent.seconds + LONGER_SHARE * self.budget_s
         for head in sorted(space.ahead_of(number) for space in self.spaces for number in space.classes):
             if self._cannot_be_better(head):
                 return
-            longer = self.spaces[head.space].made_longer(head.dp_cells, until_s - self.spent.seconds)
+            longer = self.spaces[head.space].longer_candidates_of(head.dp_cells, until_s - self.spent.seconds)
             if longer is None:
                 self._note("candidates")
                 return
@@ -145,9 +155,9 @@ class _Search:
         return added
 
     def _through(self, heap: list[Ahead], until_s: float, short: StoppedBy) -> None:
-        """Times candidates, most promising first, until so many seconds are spent in all.
+        """Times candidates, most promising first, until `until_s` seconds are spent in total.
 
-        short : what is noted where they are not enough.
+        short : noted if they are not enough.
         """
         heapq.heapify(heap)
         while heap and not self._cannot_be_better(ahead := heapq.heappop(heap)):
@@ -158,51 +168,55 @@ class _Search:
                 self._note(short)
                 break
             space = self.spaces[ahead.space]
-            if ahead.place < 0:
-                for item in space.made(ahead.dp_cells):
+            if ahead.index < 0:
+                for item in space.candidates_of(ahead.dp_cells):
                     heapq.heappush(heap, item)
             elif self._has_figures() and space.surely_past_limits(ahead):
                 continue
             elif not self._time(space, ahead, until_s):
                 self._note(short)
 
-    def steady(self) -> None:
-        """Orders made for slower links, on what could be better than the best, so that a faster link does not
-        make the answer worse; most promising first, beyond the budget by a share of it."""
-        until_s = self.spent.seconds + STEADY_SHARE * self.budget_s
+    def try_slower_orders(self) -> None:
+        """Tries the orders of slower links on candidates that could beat the best, most promising first.
+
+        So a faster link does not make the answer worse. It may exceed the budget by a share of it.
+        """
+        until_s = self.spent.seconds + SLOWER_SHARE * self.budget_s
         for ahead in sorted(self.looked_at):
             space = self.spaces[ahead.space]
             left_s = until_s - self.spent.seconds
             if self._cannot_be_better(ahead) or left_s < space.cells.cost_s() or self.cancelled():
                 return
-            self._keep(space, space.timed(ahead, steady_s=left_s))
+            self._offer(space, space.timed(ahead, slower_s=left_s))
 
     def look_around(self) -> None:
-        """The most promising candidate of some other numbers of DP-cells, beyond the budget."""
+        """Times the most promising candidate of some other numbers of DP-cells, beyond the budget."""
         space = self.best_space
         until_s = self.spent.seconds + MOST_AROUND * space.cells.cost_s()
         for number in space.numbers.spread(MOST_AROUND):
             if self.cancelled():
                 return
-            ahead = min(space.made(number), default=None)
+            ahead = min(space.candidates_of(number), default=None)
             left_s = until_s - self.spent.seconds
             if ahead is not None and (space.is_known(ahead) or left_s >= space.cells.cost_s()):
-                self._keep(space, space.timed(ahead))
+                self._offer(space, space.timed(ahead))
 
     def _time(self, space: Space, ahead: Ahead, until_s: float) -> bool:
-        """Times a candidate where the budget allows; the first always, and what costs nothing. False where it
-        is not timed."""
+        """Times a candidate if the budget allows; the first, and those that cost nothing, always.
+
+        Returns False if it is not timed.
+        """
         over = self.spent.seconds + space.cells.cost_s() > until_s
         if over and not space.is_known(ahead) and self._has_figures():
             return False
         self.looked_at.append(ahead)
         if not self.best_space.options:
             self.best_space = space
-        self._keep(space, space.timed(ahead))
+        self._offer(space, space.timed(ahead))
         self.report(len(self.looked_at), None)
         return True
 
-    def _keep(self, space: Space, option: Option) -> None:
+    def _offer(self, space: Space, option: Option) -> None:
         if option.feasible and (self.best is None or choose.better(option, self.best, self.objective)):
             self.best, self.best_space = option, space
 
@@ -210,7 +224,7 @@ class _Search:
         return self.best is not None and -ahead.worst <= choose.score(self.best, self.objective)
 
     def _has_figures(self) -> bool:
-        """So that an answer without a feasible option has figures too."""
+        """Whether any option has figures: an answer without a feasible option needs some, too."""
         return bool(self.best_space.options)
 
     def _note(self, stopped_by: StoppedBy) -> None:
@@ -239,21 +253,20 @@ def _result(search: _Search, left_out: tuple[LeftOut, ...], effort: Effort) -> P
 
 
 def _shown(search: _Search) -> tuple[Option, ...]:
-    """Of each D the best of the winner's space, feasible before infeasible, and whatever else is on the front
-    of time and cost."""
+    """The best of the winner's space for each D, feasible first, and the front of time and cost."""
     request = search.best_space.problem.request
     timed = [
         (space, space.options[key])
         for space in (search.best_space, *(s for s in search.spaces if s is not search.best_space))
         for key in sorted(space.options)
     ]
-    kept: dict[int, int] = {}
+    best_of: dict[int, int] = {}
     for i, (space, option) in enumerate(timed):
-        j = kept.get(option.dp_cells)
+        j = best_of.get(option.dp_cells)
         if space is search.best_space and (j is None or _preferred(option, timed[j][1], request)):
-            kept[option.dp_cells] = i
+            best_of[option.dp_cells] = i
     front = choose.pareto([option for _, option in timed])
-    shown = [timed[i][1] for i in {*kept.values(), *front}]
+    shown = [timed[i][1] for i in {*best_of.values(), *front}]
     return tuple(sorted(shown, key=lambda option: (option.dp_cells, option.pipelines)))
 
 

@@ -1,4 +1,4 @@
-"""One part of what is searched: one layout of the job with one size of cells, for any number of them."""
+"""One part of the search space: one layout of the job with one size of cells, for any number of them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,31 +14,31 @@ from engine.plan.search.problem import Problem
 from engine.plan.search.routes import Route
 from engine.plan.search.splits import Split
 
-# What bounding one candidate takes on one core, roughly (see `cells`).
+# Approximate cost of bounding one candidate on one core (see `cells`).
 CANDIDATE_S = 25e-6
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ahead:
-    """What is still to be looked at; first in a heap is the best bound, of equals the fewest cells.
+    """An item still to be tried; the first in a heap has the best bound, of equals the fewest cells.
 
     space : of the search's spaces.
-    place : of a candidate of its D; −1: all candidates of this D, which are not made yet.
-    of : the D whose candidates it is one of.
+    index : of a candidate of its D; −1: all candidates of this D, which are not listed yet.
+    of : the D that the candidate belongs to.
     """
 
     worst: float
     dp_cells: int
     space: int
-    place: int
+    index: int
     of: int = 0
 
 
 class Space:
-    """Candidates made so far, by D, and the options that were timed.
+    """Candidates so far, by D, and the timed options.
 
     index : among the spaces of a search.
-    spent : of the search's budget; what bounding and timing takes is added.
+    spent : of the search's budget; bounding and timing add to it.
     """
 
     def __init__(self, problem: Problem, index: int, spent: Spent) -> None:
@@ -49,87 +49,96 @@ class Space:
         self.options: dict[tuple[int, int, int], Option] = {}
 
     def numbers_ahead(self) -> Iterator[Ahead]:
-        """Every D that is looked at, with a bound on all its candidates."""
+        """Every D to try, with a bound on all its candidates."""
         return map(self.ahead_of, self.numbers.all)
 
     def ahead_of(self, number: int) -> Ahead:
-        """A D, with a bound on all its candidates, which are not made yet."""
-        return Ahead(worst=-self.numbers.potential(number), dp_cells=number, space=self.index, place=-1)
+        """A D with a bound on all its candidates, which are not listed yet."""
+        return Ahead(worst=-self.numbers.potential(number), dp_cells=number, space=self.index, index=-1)
 
-    def made(self, number: int) -> list[Ahead]:
-        """The candidates of a D; where only some D are looked at, each with all the cells that have room."""
+    def candidates_of(self, number: int) -> list[Ahead]:
+        """The candidates of a D; if D is sampled, each with the most cells that have room."""
         if number not in self.classes:
             self.classes[number] = candidates(self.problem, self.numbers.capacities(number))
             self.spent.seconds += CANDIDATE_S * len(self.classes[number])
         return self._ahead(number)
 
-    def made_longer(self, number: int, most_s: float) -> list[Ahead] | None:
-        """Those on longer routes than a D needs, where its others are made; None where they are too many to
-        be bounded in `most_s`."""
+    def longer_candidates_of(self, number: int, most_s: float) -> list[Ahead] | None:
+        """Those on longer routes than a D needs, once its others are listed.
+
+        None if they are too many to be bounded in `most_s`.
+        """
         before = self.classes[number]
         capacities = self.numbers.capacities(number)
-        found = with_longer_routes(before, capacities, int(most_s / CANDIDATE_S))
-        if found is None:
+        longer = with_longer_routes(before, capacities, int(most_s / CANDIDATE_S))
+        if longer is None:
             return None
-        self.classes[number] = found
-        self.spent.seconds += CANDIDATE_S * (len(found) - len(before))
+        self.classes[number] = longer
+        self.spent.seconds += CANDIDATE_S * (len(longer) - len(before))
         return self._ahead(number)[len(before) :]
 
     def _ahead(self, number: int) -> list[Ahead]:
-        found, cell = self.classes[number], self.problem.job.cell_pipelines
-        at = [self.numbers.grown(number, *placed) for placed in found.placed]
-        scores = {n: found.best_scores(n * cell) for n in set(at)}
+        candidates, cell = self.classes[number], self.problem.job.cell_pipelines
+        at = [self.numbers.grown(number, *placed) for placed in candidates.placed]
+        scores = {n: candidates.best_scores(n * cell) for n in set(at)}
         return [
-            Ahead(worst=-float(scores[n][place]), dp_cells=n, space=self.index, place=place, of=number)
-            for place, n in enumerate(at)
+            Ahead(worst=-float(scores[n][index]), dp_cells=n, space=self.index, index=index, of=number)
+            for index, n in enumerate(at)
         ]
 
     def is_known(self, ahead: Ahead) -> bool:
         """Whether timing it costs nothing."""
-        return self.cells.known(*self.classes[ahead.of].placed[ahead.place])
+        return self.cells.known(*self.classes[ahead.of].placed[ahead.index])
 
-    def timed(self, ahead: Ahead, *, steady_s: float = 0.0) -> Option:
+    def timed(self, ahead: Ahead, *, slower_s: float = 0.0) -> Option:
         """The candidate as an option, with its times.
 
-        steady_s : budget for trying orders made for slower links too.
+        slower_s : budget for trying the orders of slower links too.
         """
-        found = self.classes[ahead.of]
-        placed = found.placed[ahead.place]
-        least_ms, any_ms = float(found.bounds.tried[ahead.place]), float(found.bounds.any[ahead.place])
-        cell = self.cells.steadied(*placed, least_ms, steady_s) if steady_s else self.cells.timed(*placed)
+        candidates = self.classes[ahead.of]
+        placed = candidates.placed[ahead.index]
+        least_ms, any_ms = (
+            float(candidates.bounds.tried[ahead.index]),
+            float(candidates.bounds.any[ahead.index]),
+        )
+        cell = (
+            self.cells.timed_with_slower_orders(*placed, least_ms, slower_s)
+            if slower_s
+            else self.cells.timed(*placed)
+        )
         option = self._option(ahead.dp_cells, *placed, cell, any_ms)
         if self.numbers.is_sampled and not option.feasible and isinstance(cell, TimedCell):
             option = self._largest_within_limits(option, *placed, cell, any_ms)
-        self.options[option.dp_cells, ahead.of, ahead.place] = option
+        self.options[option.dp_cells, ahead.of, ahead.index] = option
         return option
 
     def _largest_within_limits(
         self, past: Option, route: Route, split: Split, cell: TimedCell, any_ms: float
     ) -> Option:
-        """As many DP-cells as budget and deadline allow of an option with too many; where none are, `past`.
+        """The option with the most DP-cells that budget and deadline allow; `past` if none.
 
-        By halving: each cell more costs more and makes the all-reduce longer.
+        By bisection: each further cell costs more and makes the all-reduce longer.
         """
-        found, low, high = past, 1, past.dp_cells - 1
+        largest, low, high = past, 1, past.dp_cells - 1
         while low <= high:
             middle = (low + high) // 2
             option = self._option(middle, route, split, cell, any_ms)
             if option.feasible:
-                found, low = option, middle + 1
+                largest, low = option, middle + 1
             else:
                 high = middle - 1
-        return found
+        return largest
 
     def surely_past_limits(self, ahead: Ahead) -> bool:
-        """Whether budget or deadline rule the candidate out however well it were scheduled."""
+        """Whether budget or deadline rule the candidate out under any schedule."""
         request = self.problem.request
         if request.budget_per_iteration is None and request.deadline_h is None:
             return False
-        found = self.classes[ahead.of]
-        least_ms = float(found.bounds.tried[ahead.place])
+        candidates = self.classes[ahead.of]
+        least_ms = float(candidates.bounds.tried[ahead.index])
         at_best = TimedCell(policy=request.policy, makespan_ms=least_ms, utilization=1.0)
-        least = 1 if self.numbers.is_sampled else ahead.dp_cells  # fewer are tried where these are too many
-        return not self._option(least, *found.placed[ahead.place], at_best, least_ms).feasible
+        least = 1 if self.numbers.is_sampled else ahead.dp_cells  # fewer are tried if these are too many
+        return not self._option(least, *candidates.placed[ahead.index], at_best, least_ms).feasible
 
     def why_none(self) -> str:
         """Why no candidate has room."""

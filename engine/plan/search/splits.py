@@ -1,4 +1,4 @@
-"""Splits: how many of the stages each data centre of a route takes; each takes at least one."""
+"""Splits: the number of stages that each data centre of a route takes, at least one each."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -6,13 +6,15 @@ from functools import lru_cache
 
 Split = tuple[int, ...]
 
-# Up to so many splits of a route are all tried.
+# Up to this many splits of a route are all tried.
 MOST_EXACT = 16
 
 
 def splits(capacities: Sequence[int], stages: int) -> tuple[list[Split], bool]:
-    """All splits where they are few, else some: filled from the front, from the back, and evenly. And whether
-    these are all."""
+    """All splits if they are few; else those filled from the front, from the back, and evenly.
+
+    Also whether these are all.
+    """
     if _are_few(tuple(sorted(capacities)), stages):
         return list(_all(capacities, stages)), True
     front = _filled(capacities, stages)
@@ -20,7 +22,7 @@ def splits(capacities: Sequence[int], stages: int) -> tuple[list[Split], bool]:
     return list(dict.fromkeys([front, back, _even(capacities, stages)])), False
 
 
-@lru_cache(maxsize=10_000)  # routes through the same data centres have as many
+@lru_cache(maxsize=10_000)  # routes through the same data centres have the same number
 def _are_few(capacities: Split, stages: int) -> bool:
     return len(list(itertools.islice(_all(capacities, stages), MOST_EXACT + 1))) <= MOST_EXACT
 
@@ -37,7 +39,7 @@ def _all(capacities: Sequence[int], stages: int) -> Iterator[Split]:
 
 
 def _filled(capacities: Sequence[int], stages: int) -> Split:
-    """Each takes what it holds, leaving one stage to each that follows."""
+    """Each data centre takes as many stages as it holds, but leaves one to each that follows."""
     split, left = [], stages
     for i, capacity in enumerate(capacities):
         taken = min(capacity, left - (len(capacities) - i - 1))
@@ -47,7 +49,7 @@ def _filled(capacities: Sequence[int], stages: int) -> Split:
 
 
 def _even(capacities: Sequence[int], stages: int) -> Split:
-    """Shares that differ by one at most, but where a data centre is full; the first take the odd ones."""
+    """Shares that differ by at most one, unless a data centre is full; the first take the odd stages."""
     level = 1
     split = [1] * len(capacities)
     while (taken := sum(min(capacity, level + 1) for capacity in capacities)) <= stages:

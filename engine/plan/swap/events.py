@@ -1,10 +1,10 @@
 """The event model of a training step: one GPU, one copy stream in, one out.
 
-A step is a round of visits: sub-models forward 1…n, then backward n…1, each for the C mini-batches of the
-step. A visit starts when the one before it has ended and its sub-model is loaded; when it starts, the load
-of the next visit's sub-model starts, if it is not there (ATOM §IV: the second stream prefetches the next
-sub-model immediately after the current one starts). Gradients of a visit backward go out on a third stream
-where the policy sends them to the host; until they have gone they take room, and a load that lacks it waits.
+A step is a sequence of visits: sub-models forward 1…n, then backward n…1, each for the C mini-batches of the
+step. A visit starts when the one before it has ended and its sub-model is loaded. When it starts, the load of
+the next visit's sub-model starts, if it is not present (ATOM §IV: the second stream prefetches the next
+sub-model immediately after the current one starts). Gradients of a backward visit go out on a third stream if
+the policy sends them to the host. Until then they take memory, and a load that lacks it waits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,16 +14,16 @@ from typing import Literal
 from engine.plan.swap.layers import SubModel
 from engine.simulate.spans import Span
 
-# Rounds after which the time of a round is taken as it is, should it not have settled before.
-MOST_ROUNDS = 64
+# If the step's time has not settled after this many steps, the last one is taken.
+MOST_STEPS = 64
 SETTLED = 1e-12
-# More are drawn as one span per visit.
+# Beyond this, a visit is drawn as one span.
 MOST_SPANS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """Sub-model `sub` runs all mini-batches of a round in one direction; `loads`: it comes from the host."""
+    """Sub-model `sub` runs all mini-batches of a step in one direction; `loads`: it comes from the host."""
 
     op: Literal["F", "B"]
     sub: int
@@ -44,11 +44,11 @@ def naive_order(n: int) -> tuple[Visit, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Where the step runs.
+    """The machine that runs the step.
 
     accumulation : C, mini-batches per visit.
-    gradients_out_bytes_per_s : at which a sub-model's gradients go to the host; None where they stay.
-    room_bytes : of the device, for the gate on loads; None: loads never wait for room.
+    gradients_out_bytes_per_s : rate at which a sub-model's gradients go to the host; None if they stay.
+    room_bytes : of the device, which limits loads; None: loads never wait for memory.
     """
 
     accumulation: int
@@ -58,7 +58,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """One interval of a round; times in seconds from the round's first start."""
+    """One interval of a step; times in seconds from the step's first start."""
 
     kind: Literal["visit", "load", "out"]
     visit: Visit
@@ -68,7 +68,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A settled round: what every further one takes. `stall_s` is its time without work on the GPU."""
+    """A settled step, which repeats. `stall_s` is its time without work on the GPU."""
 
     step_s: float
     busy_s: float
@@ -127,11 +127,11 @@ class Step:
 
 
 def steady_step(subs: Sequence[SubModel], order: Sequence[Visit], machine: Machine) -> Step:
-    """The round that repeats: rounds are run until one goes exactly as the one before it."""
+    """The step that repeats: steps are simulated until one equals the one before it."""
     events = _Events(subs, order, machine)
     intervals, length = _settled(events)
     if length < events.out_s * (1 - SETTLED):
-        # The way out is the bottleneck, and a backlog would grow for many rounds: start with all of it.
+        # The stream out is the bottleneck, and its backlog would grow for many steps: start with all of it.
         events = _Events(subs, order, machine)
         events.out_by = [2 * events.out_s] * len(subs)
         events.out_free = 2 * events.out_s
@@ -141,30 +141,30 @@ def steady_step(subs: Sequence[SubModel], order: Sequence[Visit], machine: Machi
 
 
 def _settled(events: "_Events") -> tuple[list[Interval], float]:
-    intervals, length = events.round()
-    for _ in range(MOST_ROUNDS):
+    intervals, length = events.step()
+    for _ in range(MOST_STEPS):
         before = intervals
-        intervals, length = events.round()
+        intervals, length = events.step()
         if _same(before, intervals, SETTLED * length):
             break
     return intervals, length
 
 
 class _Events:
-    """The three streams, and when each is free."""
+    """The three streams, and the time at which each is free."""
 
     def __init__(self, subs: Sequence[SubModel], order: Sequence[Visit], machine: Machine) -> None:
         self.subs, self.order, self.machine = subs, order, machine
         self.gpu_free = self.load_free = self.out_free = 0.0
-        self.loaded = 0.0  # when the sub-model of the coming visit is there
-        self.leaving: list[tuple[float, int]] = []  # gradients on their way: when they are out, of which
-        self.out_by = [0.0] * len(subs)  # a sub-model's gradients must be out before it makes new ones
+        self.loaded = 0.0  # when the sub-model of the next visit is loaded
+        self.leaving: list[tuple[float, int]] = []  # gradients in transfer: (end, sub-model)
+        self.out_by = [0.0] * len(subs)  # a sub-model's gradients must be out before it produces new ones
 
     @property
     def out_s(self) -> float:
-        """Seconds a round in which gradients go out."""
+        """Seconds per step in which gradients go out."""
         rate = self.machine.gradients_out_bytes_per_s
-        if rate is None or len(self.subs) == 1:  # what never leaves keeps its gradients
+        if rate is None or len(self.subs) == 1:  # a sub-model that never leaves keeps its gradients
             return 0.0
         return sum(sub.parameter_bytes for sub in self.subs) / rate
 
@@ -172,8 +172,8 @@ class _Events:
         sub = self.subs[visit.sub]
         return self.machine.accumulation * (sub.forward_s if visit.op == "F" else sub.backward_s)
 
-    def round(self) -> tuple[list[Interval], float]:
-        """One more round: its intervals, and the time from its first start to the next round's."""
+    def step(self) -> tuple[list[Interval], float]:
+        """Simulates one more step: its intervals, and the time from its first start to the next step's."""
         origin = max(self.gpu_free, self.loaded)
         intervals: list[Interval] = []
         for i, visit in enumerate(self.order):
@@ -186,7 +186,7 @@ class _Events:
         start = max(self.gpu_free, self.loaded, self.out_by[visit.sub] if visit.op == "B" else 0.0)
         self.gpu_free = start + self.duration(visit)
         yield Interval(kind="visit", visit=visit, start=start, end=self.gpu_free)
-        swapped_first = following.sub == visit.sub  # it must have left before it can come again
+        swapped_first = following.sub == visit.sub  # it must be swapped out before it can be loaded again
         if swapped_first:
             yield from self._out(visit)
         if following.loads:
@@ -208,7 +208,8 @@ class _Events:
         yield Interval(kind="out", visit=visit, start=begin, end=self.out_free)
 
     def _room(self, visit: Visit, following: Visit, earliest: float) -> float:
-        """From when on the load of `following` has room next to the running sub-model and outgoing
+        """Earliest time at which the load of `following` has memory next to the running sub-model and
+        outgoing
         gradients.
         """
         room = self.machine.room_bytes
@@ -219,7 +220,7 @@ class _Events:
         needed += 0.0 if swapped_first else self.subs[visit.sub].memory_bytes
         ends = [end for end, _ in self.leaving if end > earliest]
         for time in [earliest, *ends]:
-            # what the running sub-model's own gradients take is part of its memory
+            # the running sub-model's own gradients are part of its memory
             out = [sub for end, sub in self.leaving if end > time and (swapped_first or sub != visit.sub)]
             if needed + sum(self.subs[sub].parameter_bytes for sub in out) <= room:
                 return time

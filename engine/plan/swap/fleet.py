@@ -30,9 +30,9 @@ class Worker:
 class Fleet:
     """Workers that train together.
 
-    allreduce_s : ring all-reduce of all gradients; None where the network is not known.
+    allreduce_s : ring all-reduce of all gradients; None if the network is not known.
     batch_s : until the global batch is full;  update_s : that, the all-reduce, and loading the updated
-        first sub-model, which alone stays on the device over a step's end. The optimizer is not in it.
+        first sub-model, which alone stays on the device across steps. The optimizer is not included.
     """
 
     workers: tuple[Worker, ...]

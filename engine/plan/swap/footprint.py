@@ -1,9 +1,9 @@
-"""What single operators take on top of what is there already: what ATOM's Figs. 3 and 4 show, computed.
+"""Additional memory of single operators, as in ATOM's Figs. 3 and 4, computed.
 
-An operator's forward pass makes its output, and a dropout a mask of one byte a number; its backward pass
-makes the gradients of its inputs and parameters, and a softmax the product that it subtracts its sum from.
-Inputs and parameters are there before: with them the paper's peaks would lie elsewhere (the widening of 175B
-has 2,304 MiB of weights alone), though its text counts them in.
+An operator's forward pass writes its output, and a dropout a mask of one byte a number. Its backward pass
+writes the gradients of its inputs and parameters, and a softmax the product whose sum it subtracts. Inputs
+and parameters exist before and are not counted: with them the paper's peaks would lie elsewhere (the widening
+of 175B has 2,304 MiB of weights alone), though its text counts them in.
 """
 
 from collections.abc import Iterator
@@ -58,6 +58,6 @@ def footprints(model: Transformer, sequences: int, width_bytes: int) -> Iterator
 
 
 def largest(model: Transformer, sequences: int, width_bytes: int) -> tuple[Footprint, Footprint]:
-    """The operators that take most: forward, backward."""
-    found = list(footprints(model, sequences, width_bytes))
-    return max(found, key=lambda f: f.forward_bytes), max(found, key=lambda f: f.backward_bytes)
+    """The operators with the most memory: forward, backward."""
+    operators = list(footprints(model, sequences, width_bytes))
+    return max(operators, key=lambda f: f.forward_bytes), max(operators, key=lambda f: f.backward_bytes)

@@ -1,4 +1,4 @@
-"""What is partitioned: a chain of layers, and a run of them as one sub-model."""
+"""The input of partitioning: a chain of layers, and a run of them as one sub-model."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ class Layer:
 
     memory_bytes : on the device while it runs: parameters and working memory.
     forward_s, backward_s : of one mini-batch;  load_s : from host to device.
-    cut_bytes : of the edge after it, what crosses if the chain is cut there; whole.
+    cut_bytes : of the edge after it, which cross if the chain is cut there; whole.
     parameter_bytes : of its parameters, and as many of its gradients.
     """
 

@@ -1,9 +1,9 @@
 """The search for sub-models: fewest, then least bytes on the cut edges, then earliest cuts; exact.
 
-Every constraint joins two neighbouring sub-models only (ATOM §III-D, Fig. 13), so the best way to cut what
-is left depends on nothing but the sub-model before it: a dynamic programme over sub-models [i, j], from the
-last layer back. All quantities are sums of non-negative terms, hence the sub-models that may follow [i, j]
-end in one interval of layers, and the best of them is a range minimum: O(l² log l) for l layers.
+Every constraint joins two adjacent sub-models only (ATOM §III-D, Fig. 13). So the best cuts of the remaining
+layers depend only on the sub-model before them: a dynamic programme over sub-models [i, j], from the last
+layer back. All quantities are sums of non-negative terms. Hence the sub-models that may follow [i, j] end in
+one interval of layers, and the best of them is a range minimum: O(l² log l) for l layers.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ _NONE = np.int64(1) << np.int64(62)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """What a partition must keep.
+    """Constraints of a partition.
 
-    capacity_bytes : of the device, less what stays on it all the time.
+    capacity_bytes : of the device, less its permanent contents.
     resident : sub-models that must fit together: 2, the running and the loading one; 1 as ATOM prints it.
-    accumulation : C; None leaves the overlap of running and loading out.
+    accumulation : C; None ignores the overlap of running and loading.
     """
 
     capacity_bytes: float
@@ -43,7 +43,7 @@ class Constraints:
 
 
 class Chain:
-    """The layers as prefix sums: what layers [i, j) have together is ``x[j] − x[i]``."""
+    """The layers as prefix sums: the total of layers [i, j) is ``x[j] − x[i]``."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = tuple(layers)
@@ -63,15 +63,15 @@ class Chain:
 
 
 def partition(chain: Chain, constraints: Constraints) -> tuple[int, ...] | None:
-    """First layers of the sub-models, or None where no partition keeps the constraints."""
+    """First layers of the sub-models, or None if no partition keeps the constraints."""
     best = _table(chain, constraints)
-    return _walk(chain, constraints, best) if best[0].min() < _NONE else None
+    return _first_layers(chain, constraints, best) if best[0].min() < _NONE else None
 
 
 def smallest_accumulation(chain: Chain, constraints: Constraints) -> int | None:
-    """Least C up to `MOST_ACCUMULATION` for which a partition exists; None where there is none.
+    """Least C up to `MOST_ACCUMULATION` for which a partition exists; None if there is none.
 
-    What C covers, C + 1 covers: doubled until it is enough, then halved down.
+    If C suffices, so does C + 1: it is doubled until it suffices, then bisected.
     """
     if not _exists(chain, constraints, MOST_ACCUMULATION):
         return None
@@ -95,7 +95,7 @@ def _exists(chain: Chain, constraints: Constraints, accumulation: int) -> bool:
 def _table(chain: Chain, constraints: Constraints) -> Ints:
     """Cost of the best partition of layers i… whose first sub-model is [i, j]; shape (layers, layers).
 
-    A cost is one number: sub-models · 2^51 + cut bytes; `_NONE` where there is no such partition.
+    A cost is one number: sub-models · 2^51 + cut bytes; `_NONE` if there is no such partition.
     """
     n = len(chain)
     best = np.full((n, n), _NONE, dtype=np.int64)
@@ -119,8 +119,8 @@ def _followers(chain: Chain, constraints: Constraints, before: Ints, cut: int) -
     covers loading [i, cut) in the backward pass (ATOM §III-D).
     """
     memory = chain.memory
-    beside = memory[cut] - memory[before] if constraints.resident == 2 else np.zeros(len(before))
-    high = _greatest(memory, memory[cut] + constraints.capacity_bytes - beside)
+    resident_bytes = memory[cut] - memory[before] if constraints.resident == 2 else np.zeros(len(before))
+    high = _greatest(memory, memory[cut] + constraints.capacity_bytes - resident_bytes)
     low = np.full(len(before), cut, dtype=np.int64)
     if constraints.accumulation is not None:
         c = constraints.accumulation
@@ -143,11 +143,11 @@ def _noise(sums: Floats) -> float:
 
 
 def _range_minimum(row: Ints, low: Ints, high: Ints) -> Ints:
-    """Least of ``row[low…high]`` for each pair; `_NONE` where the range is empty."""
-    found = np.full(len(low), _NONE, dtype=np.int64)
+    """Least of ``row[low…high]`` for each pair; `_NONE` if the range is empty."""
+    minima = np.full(len(low), _NONE, dtype=np.int64)
     at = np.flatnonzero(low <= high)
     if at.size == 0:
-        return found
+        return minima
     start = int(low[at].min())
     low, high = low[at] - start, high[at] - start
     level = np.frexp((high - low + 1).astype(np.float64))[1] - 1  # floor of the binary logarithm
@@ -158,11 +158,11 @@ def _range_minimum(row: Ints, low: Ints, high: Ints) -> Ints:
     for exponent in np.unique(level):
         of = level == exponent
         spans = table[exponent]
-        found[at[of]] = np.minimum(spans[low[of]], spans[high[of] - (1 << int(exponent)) + 1])
-    return found
+        minima[at[of]] = np.minimum(spans[low[of]], spans[high[of] - (1 << int(exponent)) + 1])
+    return minima
 
 
-def _walk(chain: Chain, constraints: Constraints, best: Ints) -> tuple[int, ...]:
+def _first_layers(chain: Chain, constraints: Constraints, best: Ints) -> tuple[int, ...]:
     """The partition of least cost with the earliest cuts: each time the first end that still reaches it."""
     firsts, start = [0], 0
     end = int(np.argmin(best[0]))

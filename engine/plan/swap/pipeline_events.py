@@ -1,8 +1,8 @@
-"""Pipelines, op by op: hops that all share one link, or that have a link of their own in each direction.
+"""Pipelines, op by op: hops share one link, or each has a link of its own in each direction.
 
-A shared link is what one throttled network card is to all hops: it serves one transfer at a time, in the
-order in which they become ready. The simulator has no such link, nor PipeDream's schedule, which never
-flushes: its time is the beat into which it settles.
+A shared link models one throttled network card: it serves one transfer at a time, in the order in which they
+become ready. The simulator has no such link. Nor has it PipeDream's schedule, which never flushes: its time
+is the beat of its steady state.
 """
 
 import heapq
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from engine.plan.swap.layers import SubModel
 from engine.plan.swap.partition import ROUNDING
 
-# A run of so many mini-batches per stage; the beat is looked for from its middle on, before it drains.
-ROUNDS = 16
+# A run has this many mini-batches per stage; the beat is measured from its middle on, before it drains.
+MINIBATCHES_PER_STAGE = 16
 
 Op = tuple[str, int, int]  # F or B, stage, mini-batch
 
@@ -27,14 +27,14 @@ def gpipe_wall_s(
 
 def pipedream_wall_s(parts: Sequence[SubModel], hops_s: Sequence[float], *, shared: bool) -> float:
     """Wall seconds per mini-batch of PipeDream in its steady state."""
-    count = ROUNDS * len(parts)
+    count = MINIBATCHES_PER_STAGE * len(parts)
     run = _Run(parts, hops_s, _one_f_one_b(len(parts), count), shared)
     run.done()
     return _beat(run.finished[count // 2 : count - 2 * len(parts)])
 
 
 def _beat(ends: Sequence[float]) -> float:
-    """Mean distance of `ends` over their shortest period; over all of them where they have none."""
+    """Mean distance of `ends` over their shortest period; over all of them if they have none."""
     for period in range(1, len(ends) // 2):
         steps = [b - a for a, b in zip(ends, ends[period:], strict=False)]
         if max(steps) - min(steps) <= ROUNDING * ends[-1]:
@@ -76,10 +76,10 @@ class _Run:
         self.there = {op for op in orders[0] if op[0] == "F"}  # ops whose input has arrived
         self.waiting: dict[
             int, list[tuple[float, int, int, Op]]
-        ] = {}  # of each link: ready, …, hop, for what
+        ] = {}  # of each link: (ready, sequence, hop, goal)
         self.link_busy: set[int] = set()
         self.heap: list[tuple[float, int, Op, int]] = []  # ends; the link of a transfer, -1 of an op
-        self.finished: list[float] = []  # when each mini-batch was through
+        self.finished: list[float] = []  # end of each mini-batch
         self.sequence, self.now = 0, 0.0
 
     def done(self) -> float:
@@ -94,7 +94,7 @@ class _Run:
                 self.there.add(op)
                 self._start(op[1])
                 self._send(link)
-        assert all(at == len(order) for at, order in zip(self.at, self.orders, strict=True))  # nothing waits
+        assert all(at == len(order) for at, order in zip(self.at, self.orders, strict=True))  # no op waits
         return self.now
 
     def _push(self, at: float, op: Op, link: int = -1) -> None:

@@ -1,8 +1,8 @@
-"""What a swap plan is compared with: pipelines over several GPUs, and the naive order of swaps.
+"""Comparisons of a swap plan: pipelines over several GPUs, and the naive order of swaps.
 
-In ATOM's metric (§V-A): GPU seconds per mini-batch, wall time × GPUs / mini-batches, all-reduce and optimizer
-left out. A pipeline's stages are cut for the shortest beat of stage and hop, then for least bytes on the
-cuts; GPipe flushes after `microbatches`; PipeDream never does, so its beat in the steady state counts.
+In ATOM's metric (§V-A): GPU seconds per mini-batch, wall time × GPUs / mini-batches, without all-reduce and
+optimizer. A pipeline's stages are cut for the shortest beat of stage and hop, then for least bytes on the
+cuts. GPipe flushes after `microbatches`. PipeDream never does, so its beat in the steady state counts.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from engine.plan.swap.partition import Chain
 from engine.plan.swap.pipeline_events import gpipe_wall_s, pipedream_wall_s
 from engine.plan.swap.stage_cuts import StageCuts
 
-# Times the network's own rate, for which cuts are tried.
+# Multiples of the network's own rate for which cuts are tried.
 OTHER_NETWORKS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-# policy of a `Comparison` → the name that people read.
+# policy of a `Comparison` → its display name.
 NAMES = {"gpipe": "GPipe", "pipedream": "PipeDream", "zero-offload": "Naive swapping (as ZeRO-Offload)"}
 
 
@@ -68,10 +68,10 @@ def naive(step: Step, ours: Step) -> Comparison:
 
 
 def pipelines(chain: Chain, network: Network, stages: int, microbatches: int, ours: Step) -> list[Comparison]:
-    """GPipe and PipeDream of `stages` GPUs on one network, each on the cuts that suit it best.
+    """GPipe and PipeDream of `stages` GPUs on one network, each on its best cuts.
 
-    The shortest beat says nothing of fill and drain, so cuts for slower and faster networks are tried too: no
-    network makes a pipeline slower than a slower one would.
+    The shortest beat ignores fill and drain, so cuts for slower and faster networks are tried too: no network
+    makes a pipeline slower than a slower one would.
     """
     stage_cuts = StageCuts(chain, stages)
     cuts = {stage_cuts.firsts(network.bytes_per_s * factor) for factor in OTHER_NETWORKS}
@@ -79,7 +79,7 @@ def pipelines(chain: Chain, network: Network, stages: int, microbatches: int, ou
     for policy in ("gpipe", "pipedream"):
         wall_s, parts = min(
             (_wall_on(chain, firsts, policy, network, microbatches) for firsts in sorted(cuts)),
-            key=lambda found: found[0],
+            key=lambda choice: choice[0],
         )
         seconds = wall_s * stages
         busy = sum(part.forward_s + part.backward_s for part in parts)

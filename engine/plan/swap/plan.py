@@ -1,4 +1,4 @@
-"""From a swap request to its plan: layers, partition, accumulation, step, and what it is compared with."""
+"""From a swap request to its plan: layers, partition, accumulation, step, and comparisons."""
 
 from dataclasses import dataclass, replace
 
@@ -13,12 +13,12 @@ from engine.plan.swap.layers import Layer, sub_models
 from engine.plan.swap.models import named
 from engine.plan.swap.partition import MOST_CUT_BYTES, MOST_LAYERS, Chain
 from engine.plan.swap.pipelines import Comparison, Network, naive, pipelines
-from engine.plan.swap.profile import LAYERS_PER_BLOCK, Rates, kept_bytes, layers_of
+from engine.plan.swap.profile import LAYERS_PER_BLOCK, Rates, layers_of, stored_bytes
 from engine.plan.swap.request import DEFAULT_HOST_GB_S, LONGEST_S, GpuInput, LayerInput, SwapRequest
 from engine.plan.swap.result import SwapResult
 from engine.plan.swap.search import Room, find
 
-# Per direction, 10^9 bytes/s: what DEFAULT_HOST_GB_S was measured on.
+# Per direction, 10^9 bytes/s: the link on which DEFAULT_HOST_GB_S was measured.
 PCIE3_GB_S = 15.75
 
 
@@ -33,7 +33,7 @@ class Device:
 
 
 def plan_swap(request: SwapRequest) -> SwapResult:
-    """The plan for the request's GPU, its fleet and what it is compared with.
+    """The plan for the request's GPU, its fleet and its comparisons.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def plan_swap(request: SwapRequest) -> SwapResult:
 
 
 def device_of(given: GpuInput, request: SwapRequest) -> Device:
-    """The GPU of the document in SI units; what is given stands in for the catalogue's figures."""
+    """The GPU of the document in SI units; given figures replace the catalogue's."""
     known = gpu_named(given.name) if given.name else None
     host_gb_s = given.host_to_device_gb_s
     if host_gb_s is None:
@@ -103,7 +103,7 @@ def _layers(request: SwapRequest, device: Device) -> list[Layer]:
 
 
 def _within_bounds(request: SwapRequest, layers: list[Layer]) -> None:
-    """Raises InputError for a model so large, or a GPU so slow, that it is a slip of the pen."""
+    """Raises InputError for a model so large, or a GPU so slow, that it must be a typing error."""
     largest = max(layer.cut_bytes for layer in layers)
     if largest > MOST_CUT_BYTES:
         allowed = f"activations of {largest:.3g} bytes pass between layers: at most {MOST_CUT_BYTES:.3g}"
@@ -132,23 +132,23 @@ def _planned(request: SwapRequest, given: GpuInput) -> SwapResult:
     device = device_of(given, request)
     chain = Chain(_layers(request, device))
     room = _room(request, device, chain)
-    found = find(chain, room, request.accumulation)
+    cuts = find(chain, room, request.accumulation)
     result = SwapResult(
         layers=chain.layers,
         capacity_bytes=device.memory_bytes,
-        reserved_bytes=room.reserved_bytes(found.accumulation or 1),
+        reserved_bytes=room.reserved_bytes(cuts.accumulation or 1),
         resident=request.resident,
         gradients=request.gradients,
-        reason=found.reason,
-        accumulation=found.accumulation,
+        reason=cuts.reason,
+        accumulation=cuts.accumulation,
         host_bytes_per_s=device.host_bytes_per_s,
         with_spans=request.spans,
     )
-    if not found.firsts:
+    if not cuts.firsts:
         return result
-    assert found.accumulation is not None  # what has cuts has one
-    subs = sub_models(chain.layers, found.firsts)
-    machine = _machine(request, device, result, found.accumulation)
+    assert cuts.accumulation is not None  # a result with cuts has one
+    subs = sub_models(chain.layers, cuts.firsts)
+    machine = _machine(request, device, result, cuts.accumulation)
     return replace(
         result,
         subs=subs,
@@ -159,13 +159,13 @@ def _planned(request: SwapRequest, given: GpuInput) -> SwapResult:
 
 def _room(request: SwapRequest, device: Device, chain: Chain) -> Room:
     stay = request.gradients == "device"
-    kept = 0.0
+    stored = 0.0
     if request.explicit_layers is None and not request.recompute:
-        kept = kept_bytes(_model(request), _rates(request, device))
+        stored = stored_bytes(_model(request), _rates(request, device))
     return Room(
         capacity_bytes=device.memory_bytes,
         gradients_bytes=sum(layer.parameter_bytes for layer in chain.layers) if stay else 0.0,
-        kept_bytes=kept,
+        stored_bytes=stored,
         resident=request.resident,
     )
 
@@ -174,25 +174,27 @@ def _machine(request: SwapRequest, device: Device, result: SwapResult, accumulat
     return Machine(
         accumulation=accumulation,
         gradients_out_bytes_per_s=device.host_bytes_per_s if request.gradients == "host" else None,
-        # as ATOM prints the constraint, nobody asks whether a second sub-model fits
+        # ATOM's printed constraint does not require room for a second sub-model
         room_bytes=result.capacity_bytes - result.reserved_bytes if request.resident == 2 else None,
     )
 
 
 def _compared(request: SwapRequest, result: SwapResult) -> list[Comparison]:
-    """The naive order at the plan's sub-models, one mini-batch at a time, and the pipelines asked for."""
+    """The naive order at the plan's sub-models, one mini-batch at a time, and the requested pipelines."""
     assert result.step is not None
     device = device_of(request.gpu, request)
     machine = _machine(request, device, result, 1)
     rows = [naive(steady_step(result.subs, naive_order(len(result.subs)), machine), result.step)]
     if request.compare is None:
         return rows
-    asked, chain = request.compare, Chain(result.layers)
-    if asked.stages > len(chain):
-        raise InputError("compare.stages", asked.stages, f"at most one per layer: there are {len(chain)}")
-    for link in asked.links:
+    comparison, chain = request.compare, Chain(result.layers)
+    if comparison.stages > len(chain):
+        raise InputError(
+            "compare.stages", comparison.stages, f"at most one per layer: there are {len(chain)}"
+        )
+    for link in comparison.links:
         network = Network(name=link.name, bytes_per_s=link.mbps * 1e6 / 8, shared=link.shared)
-        rows += pipelines(chain, network, asked.stages, asked.microbatches, result.step)
+        rows += pipelines(chain, network, comparison.stages, comparison.microbatches, result.step)
     return rows
 
 
@@ -236,7 +238,7 @@ def _worker(planned: SwapResult, label: str, count: int) -> Worker:
 
 
 def gradient_bytes(request: SwapRequest, result: SwapResult) -> float:
-    """What is all-reduced: the gradients of all parameters; a matrix that two layers share goes once."""
+    """Bytes to all-reduce: the gradients of all parameters; a matrix that two layers share goes once."""
     if request.explicit_layers is None:
         return float(_model(request).parameters * request.dtype_bytes)
     return sum(layer.parameter_bytes for layer in result.layers)

@@ -1,10 +1,10 @@
-"""The layer profile of a transformer on one GPU: what ATOM measures operator by operator (§III-B), computed.
+"""The layer profile of a transformer on one GPU, computed; ATOM measures it operator by operator (§III-B).
 
-Five layers a block, between which the chain can be cut: query/key/value, attention, its projection, the
-MLP's widening and narrowing; before them the embedding, after them the output matrix. FLOPs are those of
-:class:`Transformer`; backward is twice the forward pass, and with recomputation the forward pass again.
-Working memory is what the backward pass of one mini-batch needs kept (Korthikanti et al. 2022, §4.1, layer
-by layer): with recomputation it exists for one mini-batch and one sub-model at a time.
+A block has five layers, between which the chain can be cut: query/key/value, attention, its projection, the
+MLP's widening and narrowing. The embedding comes before them, the output matrix after. FLOPs are those of
+:class:`Transformer`. Backward is twice the forward pass; recomputation adds the forward pass again. Working
+memory is all that the backward pass of one mini-batch needs (Korthikanti et al. 2022, §4.1, layer by layer).
+With recomputation it exists for one mini-batch and one sub-model at a time.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ LAYERS_PER_BLOCK = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """How a mini-batch of `sequences` runs: FLOP/s reached, bytes/s from the host, bytes a number takes.
+    """Rates of a mini-batch of `sequences`: FLOP/s reached, bytes/s from the host, bytes of a number.
 
     recompute : the backward pass runs the forward pass again.
     gradients_in_layer : a layer's gradients are part of its memory (they leave the device with it).
@@ -36,13 +36,16 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """Counts of one layer for one sequence: parameters, forward FLOPs, numbers and mask bytes that it keeps
-    for the backward pass, and numbers on the edge after it."""
+    """Counts of one layer for one sequence.
+
+    They are parameters, forward FLOPs, numbers and mask bytes stored for the backward pass, and numbers on
+    the edge after it.
+    """
 
     name: str
     parameters: int
     flops: float
-    kept: int
+    stored: int
     mask_bytes: int
     edge: int
 
@@ -52,9 +55,9 @@ def layers_of(model: Transformer, rates: Rates) -> list[Layer]:
     return [_layer(operator, rates) for operator in operators(model)]
 
 
-def kept_bytes(model: Transformer, rates: Rates) -> float:
-    """What one mini-batch keeps for the backward pass in all layers."""
-    return sum(_kept(operator, rates) for operator in operators(model))
+def stored_bytes(model: Transformer, rates: Rates) -> float:
+    """Bytes that one mini-batch stores for the backward pass in all layers."""
+    return sum(_stored_bytes(operator, rates) for operator in operators(model))
 
 
 def operators(model: Transformer) -> Iterator[Operator]:
@@ -67,19 +70,19 @@ def operators(model: Transformer) -> Iterator[Operator]:
             name="embedding",
             parameters=model.embedding_parameters,
             flops=0.0,
-            kept=0,
+            stored=0,
             mask_bytes=0,
             edge=tokens * width,
         )
     for block in range(model.layers):
         yield from _block(model, f"block {block}")
     if model.vocab:
-        # kept: the norm's input and output, and the probabilities over the vocabulary
+        # stored: the norm's input and output, and the probabilities over the vocabulary
         yield Operator(
             name="head",
             parameters=model.head_parameters,
             flops=model.head_forward_flops(1),
-            kept=2 * tokens * width + tokens * model.vocab,
+            stored=2 * tokens * width + tokens * model.vocab,
             mask_bytes=0,
             edge=0,
         )
@@ -96,17 +99,17 @@ def _block(model: Transformer, name: str) -> Iterator[Operator]:
         name=f"{name}: query, key, value",
         parameters=width * wide + bias * wide + norm,
         flops=2.0 * width * wide * tokens,
-        kept=2 * stream,
+        stored=2 * stream,
         mask_bytes=0,
         edge=stream + tokens * wide,
     )
-    # gpt, as ATOM ran it: softmax and dropout of the scores are kept; llama: a fused kernel keeps none
+    # gpt, as ATOM ran it: softmax and dropout of the scores are stored; llama: a fused kernel stores none
     scores = model.heads * tokens**2 if gpt else 0
     yield Operator(
         name=f"{name}: attention",
         parameters=0,
         flops=model.attention_core_flops(1),
-        kept=tokens * wide + 2 * scores,
+        stored=tokens * wide + 2 * scores,
         mask_bytes=scores,
         edge=2 * stream,
     )
@@ -114,16 +117,16 @@ def _block(model: Transformer, name: str) -> Iterator[Operator]:
         name=f"{name}: projection",
         parameters=width * width + bias * width,
         flops=2.0 * width * width * tokens,
-        kept=stream,
+        stored=stream,
         mask_bytes=bias * stream,
         edge=stream,
     )
-    inner = 1 if gpt else 2  # a gated MLP has two matrices and keeps both products
+    inner = 1 if gpt else 2  # a gated MLP has two matrices and stores both products
     yield Operator(
         name=f"{name}: widening",
         parameters=inner * width * ffn + bias * ffn + norm,
         flops=2.0 * inner * width * ffn * tokens,
-        kept=2 * stream + inner * tokens * ffn,
+        stored=2 * stream + inner * tokens * ffn,
         mask_bytes=0,
         edge=stream + tokens * ffn,
     )
@@ -131,7 +134,7 @@ def _block(model: Transformer, name: str) -> Iterator[Operator]:
         name=f"{name}: narrowing",
         parameters=width * ffn + bias * width,
         flops=2.0 * width * ffn * tokens,
-        kept=tokens * ffn,
+        stored=tokens * ffn,
         mask_bytes=bias * stream,
         edge=stream,
     )
@@ -143,7 +146,7 @@ def _layer(operator: Operator, rates: Rates) -> Layer:
     copies = 2 if rates.gradients_in_layer else 1
     return Layer(
         name=operator.name,
-        memory_bytes=copies * parameter_bytes + (_kept(operator, rates) if rates.recompute else 0.0),
+        memory_bytes=copies * parameter_bytes + (_stored_bytes(operator, rates) if rates.recompute else 0.0),
         forward_s=forward_s,
         backward_s=(BACKWARD_OVER_FORWARD + rates.recompute) * forward_s,
         load_s=parameter_bytes / rates.host_bytes_per_s,
@@ -152,5 +155,5 @@ def _layer(operator: Operator, rates: Rates) -> Layer:
     )
 
 
-def _kept(operator: Operator, rates: Rates) -> float:
-    return rates.sequences * (operator.kept * rates.dtype_bytes + operator.mask_bytes)
+def _stored_bytes(operator: Operator, rates: Rates) -> float:
+    return rates.sequences * (operator.stored * rates.dtype_bytes + operator.mask_bytes)

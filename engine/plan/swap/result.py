@@ -1,4 +1,4 @@
-"""What a swap plan answers, as docs/dev/contracts.md names it. Units are in the names."""
+"""The answer of a swap plan, as docs/dev/contracts.md names it. Units are in the names."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -16,10 +16,12 @@ NUMBERS_PER_PARAMETER = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapResult:
-    """One swap plan. Without a partition the figures are None; where only the overlap of running and loading
-    fails they are there, with the stalls that follow, and `reason` says what is too little.
+    """One swap plan.
 
-    capacity_bytes : of the GPU;  reserved_bytes : of them, what stays there all the time.
+    Without a partition the figures are None. If only the overlap of running and loading fails, they are
+    given, with the resulting stalls, and `reason` says which quantity is too small.
+
+    capacity_bytes : of the GPU;  reserved_bytes : of them, permanently occupied.
     """
 
     layers: tuple[Layer, ...]
@@ -48,8 +50,11 @@ class SwapResult:
 
     @property
     def edge_bytes(self) -> int | None:
-        """Inputs of all sub-models but the first, of all mini-batches of a step: what the backward pass needs
-        again, and nothing else here counts (a mini-batch at a time is part of a layer's memory)."""
+        """Inputs of all sub-models but the first, of all mini-batches of a step, which the backward pass
+        needs again.
+
+        No other figure counts them (one mini-batch at a time is part of a layer's memory).
+        """
         if self.cut_bytes is None or self.accumulation is None:
             return None
         return self.accumulation * self.cut_bytes
@@ -60,7 +65,7 @@ class SwapResult:
         return NUMBERS_PER_PARAMETER * math.fsum(layer.parameter_bytes for layer in self.layers)
 
     def spans(self) -> list[Span]:
-        """One step, in seconds from its start; empty where there is no partition."""
+        """One step, in seconds from its start; empty if there is no partition."""
         return self.step.spans(self.subs) if self.step else []
 
     def as_dict(self) -> dict[str, Any]:

@@ -14,20 +14,20 @@ from engine.plan.swap.partition import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Memory of the device, and what of it is taken all the time.
+    """Memory of the device, and its permanent contents.
 
-    gradients_bytes : of the whole model, where they stay on the device.
-    kept_bytes : activations that each mini-batch of a step keeps there between its two passes.
+    gradients_bytes : of the whole model, if they stay on the device.
+    stored_bytes : activations that each mini-batch of a step stores there between its two passes.
     resident : sub-models that must fit at once.
     """
 
     capacity_bytes: float
     gradients_bytes: float
-    kept_bytes: float
+    stored_bytes: float
     resident: int
 
     def reserved_bytes(self, accumulation: int) -> float:
-        return self.gradients_bytes + accumulation * self.kept_bytes
+        return self.gradients_bytes + accumulation * self.stored_bytes
 
     def constraints(self, accumulation: int, overlap: bool = True) -> Constraints:
         return Constraints(
@@ -38,27 +38,27 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """First layers of the sub-models at `accumulation`; with a `reason` they break the overlap only."""
+class Cuts:
+    """First layers of the sub-models at `accumulation`; with a `reason` they break only the overlap."""
 
     accumulation: int | None
     firsts: tuple[int, ...] = ()
     reason: str | None = None
 
 
-def find(chain: Chain, room: Room, accumulation: int | None) -> Found:
-    """The partition at the given accumulation, or at the smallest for which there is one."""
+def find(chain: Chain, room: Room, accumulation: int | None) -> Cuts:
+    """The partition at the given accumulation, or at the smallest that has one."""
     reason = too_large(chain, room, accumulation or 1)
     if reason:
-        return Found(accumulation=accumulation, reason=reason)
+        return Cuts(accumulation=accumulation, reason=reason)
     if accumulation is None:
         return _at_smallest(chain, room)
     firsts = partition(chain, room.constraints(accumulation))
-    return Found(accumulation=accumulation, firsts=firsts) if firsts else _stalling(chain, room, accumulation)
+    return Cuts(accumulation=accumulation, firsts=firsts) if firsts else _stalling(chain, room, accumulation)
 
 
 def too_large(chain: Chain, room: Room, accumulation: int) -> str | None:
-    """Why no partition whatever fits into the memory, or None where one does."""
+    """Why no partition fits into the memory, or None if one does."""
     free = room.capacity_bytes - room.reserved_bytes(accumulation)
     if free <= 0:
         return f"{_what_stays(room, accumulation)}: the GPU has {_size(room.capacity_bytes)}"
@@ -80,37 +80,37 @@ def too_large(chain: Chain, room: Room, accumulation: int) -> str | None:
     )
 
 
-def _at_smallest(chain: Chain, room: Room) -> Found:
-    """Raised until it is enough for the memory that it leaves: what is kept grows with it."""
+def _at_smallest(chain: Chain, room: Room) -> Cuts:
+    """The smallest accumulation that suffices for its own memory: stored activations grow with it."""
     accumulation, needed = 0, 1
     while needed > accumulation:
         accumulation = needed
         reason = too_large(chain, room, accumulation)
         if reason:
-            return Found(
+            return Cuts(
                 accumulation=None, reason=f"at the accumulation {accumulation} that covers loading: {reason}"
             )
-        found = smallest_accumulation(chain, room.constraints(accumulation))
-        if found is None:
-            return Found(
+        smallest = smallest_accumulation(chain, room.constraints(accumulation))
+        if smallest is None:
+            return Cuts(
                 accumulation=None, reason=f"no accumulation up to {MOST_ACCUMULATION:,} covers loading"
             )
-        needed = found
-        if not room.kept_bytes:
+        needed = smallest
+        if not room.stored_bytes:
             accumulation = needed
     firsts = partition(chain, room.constraints(accumulation))
-    assert firsts is not None  # it was just found to exist
-    return Found(accumulation=accumulation, firsts=firsts)
+    assert firsts is not None  # `smallest_accumulation` has shown that it exists
+    return Cuts(accumulation=accumulation, firsts=firsts)
 
 
-def _stalling(chain: Chain, room: Room, accumulation: int) -> Found:
+def _stalling(chain: Chain, room: Room, accumulation: int) -> Cuts:
     """A partition that fits, though the GPU waits for loads: that of the smallest accumulation, if any."""
     enough = _at_smallest(chain, room)
     firsts = enough.firsts or partition(chain, room.constraints(accumulation, overlap=False))
     assert firsts is not None  # every layer and pair of layers fits
     remedy = f"the smallest that does is {enough.accumulation}" if enough.firsts else "none does"
     reason = f"accumulation {accumulation} does not cover loading with running: {remedy}"
-    return Found(accumulation=accumulation, firsts=firsts, reason=reason)
+    return Cuts(accumulation=accumulation, firsts=firsts, reason=reason)
 
 
 def _what_stays(room: Room, accumulation: int) -> str:
@@ -122,8 +122,8 @@ def _taken(room: Room, accumulation: int) -> str:
     parts = []
     if room.gradients_bytes:
         parts.append(f"gradients {_size(room.gradients_bytes)}")
-    if room.kept_bytes:
-        parts.append(f"activations of {accumulation} mini-batches {_size(accumulation * room.kept_bytes)}")
+    if room.stored_bytes:
+        parts.append(f"activations of {accumulation} mini-batches {_size(accumulation * room.stored_bytes)}")
     return ", ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Where a pipeline is cut into stages: shortest beat, then least bytes, then balance; exact.
+"""Cuts of a pipeline into stages: shortest beat, then least bytes, then balance; exact.
 
 Dynamic programmes over the stages, from the last one back, with all pairs of ends in one matrix:
 O(stages · l²) for l layers.
@@ -14,7 +14,7 @@ NEVER = 1 << 61
 
 
 class StageCuts:
-    """Cuts of one chain into so many stages, for networks of any rate.
+    """Cuts of one chain into `stages` stages, for networks of any rate.
 
     Matrices are indexed by the first layer of a stage and by its last.
     """
@@ -43,8 +43,8 @@ class StageCuts:
             low, high = (low, middle) if enough else (middle + 1, high)
         return self._earliest(usable, self._longest(low))
 
-    def _longest(self, place: int) -> float:
-        return float(self.lengths_s[place]) * (1 + ROUNDING)
+    def _longest(self, index: int) -> float:
+        return float(self.lengths_s[index]) * (1 + ROUNDING)
 
     def _shortest_beat(self, hop_s: Floats) -> float:
         """Of the whole chain: its longest stage or hop, were it cut to make that short."""

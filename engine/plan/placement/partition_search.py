@@ -1,4 +1,4 @@
-"""Where partitions are scored: the kernels' room, the book of what was found, and the limits of a search."""
+"""The state of a search over partitions: the kernels' memory, the book of results, and the limits."""
 
 import time
 from collections.abc import Callable
@@ -19,12 +19,12 @@ Report = Callable[[int, float], None]
 
 
 @dataclass(slots=True, kw_only=True)
-class Bench:
-    """One search: counts evaluations, keeps the best, and knows when to stop.
+class PartitionSearch:
+    """One search: counts evaluations, stores the best, and knows when to stop.
 
-    limit : most evaluations;  seconds : wall clock after which no more are begun;  cancelled : asked
-    between batches;
-    report : told the evaluations so far and the least cost.
+    limit : most evaluations;  seconds : wall time after which no more begin;  cancelled : called between
+        batches;
+    report : called with the evaluations so far and the least cost.
     """
 
     problem: Problem
@@ -61,12 +61,12 @@ class Bench:
 
     @property
     def best_s(self) -> float:
-        """The least cost found."""
+        """The least cost so far."""
         return float(self.book.cost[0])
 
     @property
     def is_over(self) -> bool:
-        """Whether a limit is reached; tells `report` how far the search is."""
+        """Whether a limit is reached; also reports the progress."""
         self.report(self.spent, self.best_s)
         if self.stopped_by is None:
             if self.left == 0:
@@ -92,24 +92,24 @@ class Bench:
     def score(self, members: Ints, exact: bool = True) -> float:
         """The cost of a partition, shape (P, D); one evaluation. Leaves it in `state`.
 
-        exact : see `kernel_cost.evaluate`; where not, the cost may be a little too high.
+        exact : see `kernel_cost.evaluate`; if false, the cost may be a little too high.
         """
         self.state.members[:] = members
         return float(kernel_search.score(self.costs, self.state, exact, self.room, self.book))
 
     def circles(self, most: int) -> float:
-        """The paper's local search from `state`, at most `most` evaluations; the cost where it ends."""
+        """The paper's local search from `state`, at most `most` evaluations; returns the final cost."""
         return float(
             kernel_search.circles(
                 self.costs, self.state, self.room, self.book, self.circle, min(most, self.left)
             )
         )
 
-    def walk(self, evaluations: int, hot: float = 0.0, cold: float = 0.0) -> float:
-        """Single swaps from `state` (see `kernel_search.walk`); the cost where it ends."""
-        made = min(evaluations, self.left)
+    def anneal(self, evaluations: int, hot: float = 0.0, cold: float = 0.0) -> float:
+        """Single swaps from `state` (see `kernel_search.anneal`); returns the final cost."""
+        count = min(evaluations, self.left)
         return float(
-            kernel_search.walk(self.costs, self.state, self.room, self.book, self.dice, made, hot, cold)
+            kernel_search.anneal(self.costs, self.state, self.room, self.book, self.dice, count, hot, cold)
         )
 
     @property
