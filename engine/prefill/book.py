@@ -1,4 +1,4 @@
-"""What the controller has accepted and is not done: who is queued, who has a reserved place, who runs."""
+"""The requests that the controller has accepted and that are not done: queued, reserved, or begun."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +10,10 @@ from engine.prefill.placement import Placement
 
 @dataclass(slots=True)
 class Book:
-    """Accepted requests, those that have not begun in the order of their starts.
+    """Accepted requests; those that have not begun are in the order of their starts.
 
-    queued : are re-planned where one goes before them.  reserved : keep their intervals; they came when the
+    queued : re-planned if a later request goes before them.  reserved : keep their intervals; they came when
+        the
     queue was full.  begun : heap by the end of their transfer.
     """
 
@@ -22,11 +23,11 @@ class Book:
     _sequence: "count[int]" = field(default_factory=count)
 
     def live(self) -> list[Placement]:
-        """All of them."""
+        """All accepted requests."""
         return [*self.queued, *self.reserved, *(entry[2] for entry in self.begun)]
 
     def advance(self, now_ms: float) -> list[Placement]:
-        """Returns those that have begun since, and forgets whose transfer is over."""
+        """Returns the requests that have begun since, and drops those whose transfer is over."""
         begun = []
         for waiting in (self.queued, self.reserved):
             first = next((i for i, p in enumerate(waiting) if p.start_ms > now_ms), len(waiting))
@@ -40,7 +41,7 @@ class Book:
         return begun
 
     def insert(self, placement: Placement, *, reserved: bool = False) -> None:
-        """One that waits, behind those that begin at the same time."""
+        """Adds a waiting request, after those that begin at the same time."""
         waiting = self.reserved if reserved else self.queued
         at = len(waiting)
         while at and waiting[at - 1].start_ms > placement.start_ms:
@@ -48,7 +49,7 @@ class Book:
         waiting.insert(at, placement)
 
     def remove(self, gone: Iterable[Placement]) -> bool:
-        """Whether any of these was there; they are no more."""
+        """Removes `gone`; returns whether any of them was present."""
         ids, before = {id(p) for p in gone}, len(self.queued) + len(self.reserved) + len(self.begun)
         self.queued = [p for p in self.queued if id(p) not in ids]
         self.reserved = [p for p in self.reserved if id(p) not in ids]
@@ -57,9 +58,9 @@ class Book:
         return len(self.queued) + len(self.reserved) + len(self.begun) < before
 
     def replace(self, olds: Sequence[Placement], news: Sequence[Placement | None], now_ms: float) -> None:
-        """Each of `olds` by its new plan, or by none; who had a reserved place has one again."""
-        kept = {id(p) for p in self.reserved}
-        reserved = [id(old) in kept for old in olds]
+        """Replaces each of `olds` by its new plan, or by none; a reserved request stays reserved."""
+        reserved_ids = {id(p) for p in self.reserved}
+        reserved = [id(old) in reserved_ids for old in olds]
         self.remove(olds)
         for new, held in zip(news, reserved, strict=True):
             if new is not None and new.start_ms > now_ms:

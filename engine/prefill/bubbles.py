@@ -1,4 +1,4 @@
-"""Bubbles: when each GPU of a training cell is idle, in a pattern that repeats with every iteration."""
+"""Bubbles: idle time of each GPU of a training cell, in a pattern that repeats with every iteration."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ NO_GAP = 1e-9
 class TrainingPattern:
     """The ops of one DP-cell over one period, which then repeats. Times in ms from the period's start.
 
-    busy : for each pipeline and stage, the intervals in which that GPU trains, in order, apart and within
-        [0, period_ms]; neighbours that touch are one.
-    dc_of_stage : where the GPUs of each stage are.
+    busy : for each pipeline and stage, the intervals in which that GPU trains, in order, disjoint and within
+        [0, period_ms]; adjacent ones are merged.
+    dc_of_stage : data centre of the GPUs of each stage.
     """
 
     period_ms: float
@@ -61,14 +61,14 @@ class TrainingPattern:
             return ((0.0, self.period_ms),)
         after = (*(begin for begin, _ in busy[1:]), busy[0][0] + self.period_ms)
         least = NO_GAP * self.period_ms
-        found = []
+        gaps = []
         for (_, begin), end in zip(busy, after, strict=True):
             lap = self.period_ms if begin >= self.period_ms - least else 0.0
-            found.append((max(0.0, begin - lap), end - lap))
-        return tuple(sorted((begin, end) for begin, end in found if end - begin > least))
+            gaps.append((max(0.0, begin - lap), end - lap))
+        return tuple(sorted((begin, end) for begin, end in gaps if end - begin > least))
 
     def longest_bubble_ms(self) -> float:
-        """The longest idle interval of any GPU; without training there is no end to it."""
+        """The longest idle interval of any GPU; infinite if a GPU never trains."""
         if any(not gpu for row in self.busy for gpu in row):
             return np.inf
         every = (b for p in range(self.pipelines) for s in range(self.stages) for b in self.bubbles(p, s))
@@ -90,7 +90,7 @@ def of_timeline(timeline: Timeline, slot_ms: float, dc_of_stage: tuple[int, ...]
 def of_spans(spans: Iterable[Span], unit_ms: float) -> TrainingPattern:
     """The pattern of recorded spans whose time unit lasts `unit_ms`: the whole record is one period.
 
-    Every span on a GPU counts as training but prefill. Stages are taken to be in one data centre.
+    Every span on a GPU counts as training, except prefill. Stages are taken to be in one data centre.
 
     Raises
     ------
@@ -103,19 +103,19 @@ def of_spans(spans: Iterable[Span], unit_ms: float) -> TrainingPattern:
     origin = min(span.start for span in ops)
     pipelines = 1 + max(span.pipeline for span in ops)
     stages = 1 + max(span.stage or 0 for span in ops)
-    found: list[list[list[Interval]]] = [[[] for _ in range(stages)] for _ in range(pipelines)]
+    intervals: list[list[list[Interval]]] = [[[] for _ in range(stages)] for _ in range(pipelines)]
     for span in ops:
         interval = ((span.start - origin) * unit_ms, (span.end - origin) * unit_ms)
-        found[span.pipeline][span.stage or 0].append(interval)
+        intervals[span.pipeline][span.stage or 0].append(interval)
     return TrainingPattern(
-        period_ms=max(end for row in found for gpu in row for _, end in gpu),
-        busy=tuple(tuple(joined(sorted(gpu)) for gpu in row) for row in found),
+        period_ms=max(end for row in intervals for gpu in row for _, end in gpu),
+        busy=tuple(tuple(joined(sorted(gpu)) for gpu in row) for row in intervals),
         dc_of_stage=(0,) * stages,
     )
 
 
 def joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """`intervals`, given in order, with those that touch or overlap made one; NaN is left out."""
+    """`intervals`, given in order, with adjacent or overlapping ones merged; NaN is left out."""
     joined: list[Interval] = []
     for begin, end in intervals:
         if not end > begin:

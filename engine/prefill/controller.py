@@ -1,9 +1,9 @@
 """The BubbleTea controller: places prefill requests in the bubbles of training, or refuses them at once.
 
 The one idea: an accepted request has a plan from the moment it is accepted. Its chunks hold intervals of the
-bubble index, so whether it keeps its objective is known before it is accepted, and who comes later cannot
-delay it. Until its first interval begins a request waits in the queue, where one that goes first may have it
-re-planned. Who comes when the queue is full may still have a place of its own further ahead, and keeps it.
+bubble index. So it is known before whether it meets its objective, and later requests cannot delay it. Until
+its first interval begins, a request waits in the queue, and a request that goes first may have it re-planned.
+If the queue is full, a request may still get a reserved placement further ahead, and keeps it.
 """
 
 import math
@@ -17,25 +17,25 @@ from numpy.typing import NDArray
 
 from engine.prefill.book import Book
 from engine.prefill.bubbles import Interval, TrainingPattern
-from engine.prefill.index import ANY_DC, BubbleIndex, Fleet, Flying, Found
+from engine.prefill.index import ANY_DC, BubbleIndex, Fit, Fleet, Flying
 from engine.prefill.kernels.gaps import EPS
 from engine.prefill.kernels.place import BEGIN, END, GPU, TOKENS
 from engine.prefill.latency import Hop, LatencyModel
 from engine.prefill.placement import Cache, Floats, Moved, Placement, Refusal, Request, Settings
 
-# How far ahead bubbles are looked for.
+# Search horizon.
 HORIZON_ITERATIONS = 16
-# With longest_fit, who has waited this many iterations goes before whoever is longer.
+# With longest_fit, a request that has waited this many iterations goes before longer ones.
 PATIENCE_ITERATIONS = 4
 SEARCHES_KEPT = 1_000_000
-# A request goes before at most so many that wait: each is re-planned while it waits for its answer.
+# A request goes before at most this many waiting ones: each is re-planned before its answer.
 MOST_OVERTAKEN = 64
 
 
 class Controller:
     """Places requests one by one; the clock is that of the requests' arrivals.
 
-    search_ns : CPU time of the latest searches for a place (`searches_kept`), of the thread that called.
+    search_ns : CPU time of the latest searches for a placement (`searches_kept`), of the calling thread.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class Controller:
 
     @property
     def waiting(self) -> tuple[Placement, ...]:
-        """The queue, in the order of starts: their first interval has not begun, and may still change."""
+        """The queue, in the order of starts: their first interval has not begun and may still change."""
         return tuple(self._book.queued)
 
     @property
     def reserved(self) -> tuple[Placement, ...]:
-        """Those beyond the queue that have not begun, in the order of their starts."""
+        """Requests beyond the queue that have not begun, in the order of their starts."""
         return tuple(self._book.reserved)
 
     def offer(self, request: Request) -> Placement | Refusal:
@@ -99,7 +99,7 @@ class Controller:
         return self._append(request)
 
     def advance(self, now_ms: float) -> list[Placement]:
-        """Sets the clock; returns the requests that have begun since, whose plan no newcomer can change.
+        """Sets the clock; returns the requests that have begun since, whose plan no later request can change.
 
         Raises
         ------
@@ -113,18 +113,19 @@ class Controller:
         return self._book.advance(now_ms)
 
     def cancel(self, placement: Placement) -> None:
-        """Gives back what `placement` holds and has not begun, as when its client went away.
+        """Frees the intervals of `placement` that have not begun, for example when its client went away.
 
-        One that was cancelled, or lost to training, holds nothing.
+        A placement that was cancelled, or lost to training, holds nothing.
         """
         if self._book.remove([placement]):
             self.index.give(self._to_come(placement))
 
     def training_moved(self, cell: int, bubbles: Sequence[Iterable[Interval]], resume_ms: float) -> Moved:
-        """Training of a cell runs otherwise than foreseen: its bubbles, by rank, are these until `resume_ms`.
+        """Training of a cell deviates from the forecast: `bubbles`, by rank, replace its bubbles until
+        `resume_ms`.
 
-        From then on its pattern begins again. Training goes first: what has not begun and no longer lies in a
-        bubble is re-planned, on its own pipeline where part of its cache is there already.
+        From then on its pattern begins again. Training goes first. Intervals that have not begun and no
+        longer lie in a bubble are re-planned, on their own pipeline if part of their cache is already there.
         """
         live = sorted(self._book.live(), key=lambda p: p.start_ms)
         first = cell * self.fleet.pattern.gpus
@@ -140,7 +141,7 @@ class Controller:
         for placement in misplaced:
             rows = self._to_come(placement)
             self.index.give(rows[~_on(rows, gpus)])
-        return self._plan_anew(misplaced)
+        return self._replan(misplaced)
 
     def learned(
         self,
@@ -149,10 +150,9 @@ class Controller:
         bubbles: Sequence[Iterable[Interval]],
         resume_ms: float,
     ) -> Moved:
-        """Training of a fleet of one pattern has another, or needs other guards, than was thought.
+        """Training of a fleet of one pattern has a new pattern, or needs other guards.
 
-        guards_ms : by GPU.  bubbles : until `resume_ms` as in `training_moved`, which this is with all that
-        comes after it, too.
+        guards_ms : by GPU.  bubbles : until `resume_ms`, as in `training_moved`, which runs on the new index.
         """
         self.fleet = replace(self.fleet, pattern=pattern)
         self._guards_ms = guards_ms
@@ -165,17 +165,17 @@ class Controller:
     def resume(
         self, old: Placement, done: int, *, not_before_ms: float, passed: Sequence[tuple[int, int]] = ()
     ) -> Placement | None:
-        """Re-plans what an accepted request still lacks: `done` tokens have their cache on its pipeline.
+        """Re-plans the rest of an accepted request: `done` tokens have their cache on its pipeline.
 
-        For chunks that did not run when they should have. None, and nothing is held, where it has no place.
+        For chunks that did not run in time. Returns None, and nothing is held, if there is no placement.
 
         Parameters
         ----------
-        passed : of the chunks behind these that ran on the first stages, the tokens and how many stages.
+        passed : for each chunk after these that ran on the first stages, its tokens and the number of stages.
         """
         self.cancel(old)
         after = max(self.now_ms, not_before_ms)
-        # What is over lies at no time: one chunk of all that is done, and one for each that has begun.
+        # Past work has no time: one chunk for all that is done, and one for each chunk that has begun.
         sizes = [(done, self.fleet.pp_degree)] * (done > 0) + list(passed)
         chunks = np.zeros((len(sizes), self.fleet.pp_degree, 4))
         for chunk, (tokens, stages) in zip(chunks, sizes, strict=True):
@@ -188,13 +188,13 @@ class Controller:
         return new
 
     def _keep_running(self, row: Floats) -> None:
-        """An interval that has begun cannot be stopped: what is left of it is not free."""
+        """An interval that has begun cannot be stopped: its remaining time is not free."""
         gpu, end = int(row[GPU]), float(row[END])
         for begin, until in self.index.free(gpu):
             if begin < end and until > self.now_ms:
                 self.index.take(np.array([[gpu, max(begin, self.now_ms), min(end, until), 0]]))
 
-    def _plan_anew(self, misplaced: list[Placement]) -> Moved:
+    def _replan(self, misplaced: list[Placement]) -> Moved:
         news = [self._continued(old) for old in misplaced]
         self._book.replace(misplaced, news, self.now_ms)
         lost = tuple(old for old, new in zip(misplaced, news, strict=True) if new is None)
@@ -209,35 +209,41 @@ class Controller:
 
     def _rest(
         self, old: Placement, begun: Floats, not_before_ms: float, flying_ms: float
-    ) -> Placement | None:  # fmt: skip
+    ) -> Placement | None:
         """`old` with the chunks `begun` (chunks, stages, 4), which all have on their first stage.
 
-        Placed again and taken are the stages that they lack, from `flying_ms` on, and what comes behind them.
+        Their missing stages, from `flying_ms` on, and all later chunks are placed again and taken.
         """
         request = old.request
-        stages = (begun[:, :, BEGIN] <= self.now_ms).sum(axis=1)  # that each has begun on
+        stages = (begun[:, :, BEGIN] <= self.now_ms).sum(axis=1)  # that each chunk has begun on
         whole = int((stages == self.fleet.pp_degree).sum())
         flying = [
             Flying(int(tokens), int(n), max(flying_ms, chunk[n - 1, END] + self._hop.ms(tokens)))
             for chunk, n, tokens in zip(begun[whole:], stages[whole:], begun[whole:, 0, TOKENS], strict=True)
         ]
         if not len(begun):
-            found = self._search(request, not_before_ms)
+            fit = self._search(request, not_before_ms)
         else:
-            found = self.index.resume(
-                old.pipeline, request.tokens, done=int(begun[:whole, 0, TOKENS].sum()),
-                chunk=self._chunk(request.tokens), not_before_ms=not_before_ms, flying=flying,
-            )  # fmt: skip
-        if found is None:
+            fit = self.index.resume(
+                old.pipeline,
+                request.tokens,
+                done=int(begun[:whole, 0, TOKENS].sum()),
+                chunk=self._chunk(request.tokens),
+                not_before_ms=not_before_ms,
+                flying=flying,
+            )
+        if fit is None:
             return None
-        self.index.take(found.rows)
+        self.index.take(fit.rows)
         lacking = sum(self.fleet.pp_degree - one.first for one in flying)
         rows = begun.copy()
-        rows[rows[:, :, BEGIN] > self.now_ms] = found.rows[:lacking]
+        rows[rows[:, :, BEGIN] > self.now_ms] = fit.rows[:lacking]
         return replace(
-            old, pipeline=found.pipeline, rows=np.concatenate([rows.reshape(-1, 4), found.rows[lacking:]]),
-            kv_done_ms=found.end_ms + self.cache.transfer_ms(request.tokens),
-        )  # fmt: skip
+            old,
+            pipeline=fit.pipeline,
+            rows=np.concatenate([rows.reshape(-1, 4), fit.rows[lacking:]]),
+            kv_done_ms=fit.end_ms + self.cache.transfer_ms(request.tokens),
+        )
 
     def _to_come(self, placement: Placement) -> Floats:
         return placement.rows[placement.rows[:, BEGIN] > self.now_ms]
@@ -245,32 +251,28 @@ class Controller:
     def _chunk(self, tokens: int) -> int:
         return min(self.settings.chunk_tokens or tokens, tokens)
 
-    def _search(self, request: Request, not_before_ms: float) -> Found | None:
+    def _search(self, request: Request, not_before_ms: float) -> Fit | None:
         begin = thread_time_ns()
-        found = self.index.find(
-            request.tokens,
-            chunk=self._chunk(request.tokens),
-            not_before_ms=not_before_ms,
-            dc=ANY_DC if request.dc is None else request.dc,
-        )
+        chunk, dc = self._chunk(request.tokens), ANY_DC if request.dc is None else request.dc
+        fit = self.index.find(request.tokens, chunk=chunk, not_before_ms=not_before_ms, dc=dc)
         self.search_ns.append(thread_time_ns() - begin)
-        return found
+        return fit
 
     def _append(self, request: Request) -> Placement | Refusal:
-        """Behind all that wait; with longest_fit in whatever gap they left free.
+        """Places `request` after all waiting ones; with longest_fit in any gap that they left free.
 
         With a full queue: at once, within `reserve_ms` for good, or not at all.
         """
         waiting, now_ms = self._book.queued, self.now_ms
-        found = self._search(request, self._turn_ms(request))
-        if found is None:
+        fit = self._search(request, self._turn_ms(request))
+        if fit is None:
             return Refusal(reason="no_bubble", retry_after_ms=self.period_ms)
-        is_full = found.start_ms > now_ms + EPS and len(waiting) >= self.settings.queue
-        if is_full and found.start_ms > now_ms + self.settings.reserve_ms:
+        is_full = fit.start_ms > now_ms + EPS and len(waiting) >= self.settings.queue
+        if is_full and fit.start_ms > now_ms + self.settings.reserve_ms:
             if self.settings.queue == 0:
-                return Refusal(reason="no_bubble", retry_after_ms=found.start_ms - now_ms)
+                return Refusal(reason="no_bubble", retry_after_ms=fit.start_ms - now_ms)
             return Refusal(reason="queue_full", retry_after_ms=waiting[0].start_ms - now_ms)
-        placement = self._placement(request, found)
+        placement = self._placement(request, fit)
         if placement.late:
             return Refusal(reason="ttft", retry_after_ms=self._until_in_time(placement))
         if not self._has_room(placement):
@@ -279,7 +281,7 @@ class Controller:
         return placement
 
     def _turn_ms(self, request: Request) -> float:
-        """When it may begin at the earliest: with fifo, not before others that go first on the same GPUs."""
+        """Earliest start: with fifo, not before others that go first on the same GPUs."""
         if self.settings.order != "fifo":
             return self.now_ms
         rank, turn_ms = self._rank(request), self.now_ms
@@ -291,12 +293,12 @@ class Controller:
                     break
         return turn_ms
 
-    def _placement(self, request: Request, found: Found) -> Placement:
+    def _placement(self, request: Request, fit: Fit) -> Placement:
         return Placement(
             request=request,
-            pipeline=found.pipeline,
-            rows=found.rows,
-            kv_done_ms=found.end_ms + self.cache.transfer_ms(request.tokens),
+            pipeline=fit.pipeline,
+            rows=fit.rows,
+            kv_done_ms=fit.end_ms + self.cache.transfer_ms(request.tokens),
             deadline_ms=min(request.deadline_ms, request.arrival_ms + self.settings.ttft_slo_ms),
         )
 
@@ -305,14 +307,14 @@ class Controller:
         self._book.insert(placement, reserved=reserved)
 
     def _rank(self, request: Request) -> tuple[float, ...]:
-        """Who goes first among those that wait: the lowest."""
+        """Order among waiting requests: the lowest goes first."""
         if self.settings.order == "fifo":
             return (-request.priority, request.arrival_ms)
         overdue = self.now_ms - request.arrival_ms > PATIENCE_ITERATIONS * self.period_ms
         return (-request.priority, *((0.0, request.arrival_ms) if overdue else (1.0, -request.tokens)))
 
     def _overtaken(self, request: Request) -> list[Placement]:
-        """Those in the queue that `request` goes before, in their order."""
+        """Requests in the queue that `request` goes before, in their order."""
         if not self._book.queued:
             return []
         rank = self._rank(request)
@@ -320,7 +322,7 @@ class Controller:
         return [p for _, _, p in sorted(entry for entry in behind if entry[0] > rank)]
 
     def _place_before(self, request: Request, overtaken: list[Placement]) -> Placement | None:
-        """Places `request`, then those that it goes before; None, and all as it was, if one would be late."""
+        """Places `request`, then those that it goes before; None, and no change, if one would be late."""
         book, before = self._book, self._book.queued
         gone = {id(p) for p in overtaken}
         for old in overtaken:
@@ -328,8 +330,8 @@ class Controller:
         book.queued = [p for p in before if id(p) not in gone]
         accepted: list[Placement] = []
         for entrant in (request, *(old.request for old in overtaken)):
-            found = self._search(entrant, self._turn_ms(entrant))
-            placement = self._placement(entrant, found) if found else None
+            fit = self._search(entrant, self._turn_ms(entrant))
+            placement = self._placement(entrant, fit) if fit else None
             if placement is None or placement.late or not self._has_room(placement):
                 for taken in accepted:
                     self.index.give(taken.rows)
@@ -346,14 +348,14 @@ class Controller:
         budget = self.cache.budget_bytes
         if not math.isfinite(budget):
             return True
-        held = sum(self._held_bytes(other) for other in self._beside(placement))
+        held = sum(self._held_bytes(other) for other in self._overlapping(placement))
         return held + self._held_bytes(placement) <= budget
 
     def _held_bytes(self, placement: Placement) -> float:
         return placement.request.tokens * self.cache.token_bytes / self.fleet.pp_degree
 
-    def _beside(self, placement: Placement) -> list[Placement]:
-        """Accepted requests whose caches lie on the same GPUs while that of `placement` does."""
+    def _overlapping(self, placement: Placement) -> list[Placement]:
+        """Accepted requests whose caches are on the same GPUs at the same time as that of `placement`."""
         return [
             p
             for p in self._book.live()
@@ -365,10 +367,10 @@ class Controller:
     def _until_room(self, placement: Placement) -> float | None:
         if self._held_bytes(placement) > self.cache.budget_bytes:
             return None
-        return min(p.kv_done_ms for p in self._beside(placement)) - self.now_ms
+        return min(p.kv_done_ms for p in self._overlapping(placement)) - self.now_ms
 
     def _until_in_time(self, placement: Placement) -> float | None:
-        """By as much as it would be late, the backlog must shrink; None where it is late even without one."""
+        """The time by which the backlog must shrink; None if the request is late even without one."""
         tokens = placement.request.tokens
         alone = self.latency.stage_ms(tokens, 1) if self.fleet.pp_degree == 1 else 0.0
         if placement.request.arrival_ms + alone + self.cache.transfer_ms(tokens) > placement.deadline_ms:
@@ -382,7 +384,9 @@ def _on(rows: Floats, gpus: range) -> NDArray[np.bool_]:
 
 
 def longest_tokens(fleet: Fleet, latency: LatencyModel, settings: Settings, horizon_ms: float) -> int:
-    """The longest prompt that any pipeline could hold: in its longest bubble, or, cut, within the horizon."""
+    """The longest prompt that any pipeline could hold: in its longest bubble, or, in chunks, within the
+    horizon.
+    """
     pattern, guard_ms, degree = fleet.pattern, settings.guard_ms, fleet.pp_degree
     whole = latency.longest(min(pattern.longest_bubble_ms() - guard_ms, horizon_ms), degree)
     if settings.chunk_tokens is None or settings.chunk_tokens > whole:

@@ -1,8 +1,8 @@
-"""How a prompt's KV cache changes hands: who offers it, who fetches it, and what is said about it over HTTP.
+"""How a prompt's KV cache changes hands: who offers it, who fetches it, and their messages over HTTP.
 
-No tensors here. The stages that computed a cache each keep their layers of it under a lease; the answer to
-the request says where it lies; the decode worker fetches it from each stage and the stage frees it. Nobody
-coordinates: a cache that is not fetched is gone when its lease ends.
+No tensors here. Each stage holds its layers of a cache under a lease. The answer to the request gives their
+addresses. The decode worker fetches the cache from each stage, and the stage frees it. Nobody coordinates: a
+cache that is not fetched is freed when its lease ends.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ Port = Annotated[Count, Field(le=65_535)]
 
 
 class StageCache(Document):
-    """Where one stage's part of a cache lies: its blocks, for `layers` layers from `first_layer` on.
+    """Address of one stage's part of a cache: its blocks, for `layers` layers from `first_layer` on.
 
-    rank : of the process that listens at host and port, by which it is greeted.
+    rank : of the process that listens at host and port; the fetching side greets it by this.
     """
 
     rank: Index
@@ -32,9 +32,9 @@ class StageCache(Document):
 
 
 class KvTransferParams(Document):
-    """`kv_transfer_params` of a completion, named as vLLM's connectors name them where they have the same.
+    """`kv_transfer_params` of a completion, with the names of vLLM's connectors if they have the same field.
 
-    remote_host, remote_port, remote_block_ids : of the first stage, which on one GPU is all.
+    remote_host, remote_port, remote_block_ids : of the first stage, which on one GPU is the only one.
     remote_tokens : tokens in the cache: the whole prompt's.  remote_stages : every stage, in order.
     """
 
@@ -72,17 +72,17 @@ class KvTransferParams(Document):
 
 
 class HandOver(Protocol):
-    """What one stage does with its part of a cache that is complete."""
+    """Actions of one stage on its part of a complete cache."""
 
     def offer(self, request: str, *, lease_s: float) -> StageCache:
-        """Hold it for a decode worker for so long, and say where."""
+        """Hold it for a decode worker for `lease_s` seconds, and return its address."""
 
     def withdraw(self, request: str) -> bool:
-        """Free it, as when its client went away; False where nothing is held."""
+        """Free it, for example when its client went away; False if nothing is held."""
 
 
 class CacheSource(Protocol):
-    """What a decode worker does with the answer: fetch the whole cache, after which the stages have none."""
+    """Actions of a decode worker on the answer: fetch the whole cache, after which the stages have none."""
 
     def fetch(self, params: KvTransferParams) -> Any:
         """The cache, in the decode worker's own form."""
@@ -91,10 +91,14 @@ class CacheSource(Protocol):
 def transfer_params(
     *, engine_id: str, request: str, tokens: int, stages: Sequence[StageCache]
 ) -> KvTransferParams:
-    """The answer for a cache of `tokens` tokens that lies on `stages`, in pipeline order."""
+    """The answer for a cache of `tokens` tokens on `stages`, in pipeline order."""
     first = stages[0]
     return KvTransferParams(
-        remote_engine_id=engine_id, remote_request_id=request, remote_host=first.host,
-        remote_port=first.port, remote_block_ids=first.block_ids, remote_tokens=tokens,
+        remote_engine_id=engine_id,
+        remote_request_id=request,
+        remote_host=first.host,
+        remote_port=first.port,
+        remote_block_ids=first.block_ids,
+        remote_tokens=tokens,
         remote_stages=tuple(stages),
-    )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""The bubble index: the free gaps of every GPU of a run to come, and the search for a place in them."""
+"""The bubble index: the future free gaps of every GPU of a run, and the search for a placement in them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from engine.prefill.latency import Hop, LatencyModel
 Floats = NDArray[np.float64]
 
 ANY_DC = store.NONE
-# Pipelines that could begin a request at once, of which the first to end it is taken.
+# Of this many pipelines that could begin a request at once, the first to end it is taken.
 LOOKS = 4
-# Gaps that a row holds beyond those of its pattern: what placed requests split off.
+# Gaps that a row holds beyond those of its pattern, for those that placed requests split off.
 SPLIT_ROOM = 64
 MOST_GAPS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """The GPUs of a run, as many DP-cells of one pattern.
+    """The GPUs of a run: DP-cells of one pattern.
 
-    phase_ms : by how much each cell runs behind the first.
-    pp_degree : a prefill pipeline is the GPUs of one rank in this many neighbouring cells.
-    cells_of_pattern : the pattern is not of one cell but of so many, an equal part of its pipelines each, as
-        where every GPU was observed; to the rest of what is said of a cell they are one.
+    phase_ms : delay of each cell after the first.
+    pp_degree : a prefill pipeline is the GPUs of one rank in this many adjacent cells.
+    cells_of_pattern : number of cells that the pattern covers, an equal part of its pipelines each, for
+        example if every GPU was observed; all other fields treat them as one cell.
     """
 
     pattern: TrainingPattern
@@ -54,19 +54,19 @@ class Fleet:
     def gpus(self) -> int:
         return self.cells * self.pattern.gpus
 
-    def place(self, gpu: int) -> tuple[int, int, int]:
+    def location(self, gpu: int) -> tuple[int, int, int]:
         """(cell, pipeline, stage) of a GPU's number."""
         cell, rank = divmod(gpu, self.pattern.gpus)
         return cell, *divmod(rank, self.pattern.stages)
 
     def gpu(self, cell: int, pipeline: int, stage: int) -> int:
-        """The inverse of :meth:`place`."""
+        """The inverse of :meth:`location`."""
         return cell * self.pattern.gpus + pipeline * self.pattern.stages + stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Found:
-    """A place: when the request ends, and the intervals, rows of (GPU, begin, end, tokens)."""
+class Fit:
+    """A placement: its end, and the intervals, rows of (GPU, begin, end, tokens)."""
 
     pipeline: int
     end_ms: float
@@ -79,8 +79,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Flying:
-    """A chunk of `tokens` tokens that goes on at stage `first` of its pipeline, where its input is at
-    `arrives_ms`."""
+    """A chunk of `tokens` tokens that continues at stage `first` of its pipeline; its input is there at
+    `arrives_ms`.
+    """
 
     tokens: int
     first: int
@@ -88,9 +89,9 @@ class Flying:
 
 
 class BubbleIndex:
-    """What is free from now on, up to `horizon_ms` ahead. Times in ms on one clock, which only goes forward.
+    """Free gaps from now on, up to `horizon_ms` ahead. Times in ms on one clock, which only goes forward.
 
-    guard_ms : kept free before every training op; of all GPUs, or of each by its rank in a cell.
+    guard_ms : reserved before every training op; of all GPUs, or of each by its rank in a cell.
     chunk : least tokens of a chunk; None: whole requests.
     """
 
@@ -119,7 +120,7 @@ class BubbleIndex:
         return sum(array.nbytes for array in (*self._gaps, *self._room))
 
     def _load(self) -> None:
-        """Compiled code is loaded here, not while the first request waits."""
+        """Loads compiled code now, not while the first request waits."""
         self.find(1, chunk=1, not_before_ms=0.0)
         self._room.turn[0] = 0
         nothing = np.zeros((0, 4))
@@ -127,12 +128,12 @@ class BubbleIndex:
         self.give(nothing)
 
     def advance(self, now_ms: float) -> None:
-        """Sets the clock; what lies before `now_ms` is gone."""
+        """Sets the clock; gaps before `now_ms` are dropped."""
         clock = self._gaps.clock
         clock[store.NOW] = now_ms
         clock[store.UNTIL] = now_ms + self.horizon_ms
 
-    def find(self, tokens: int, *, chunk: int, not_before_ms: float, dc: int = ANY_DC) -> Found | None:
+    def find(self, tokens: int, *, chunk: int, not_before_ms: float, dc: int = ANY_DC) -> Fit | None:
         """The pipeline that begins a request first, at or after `not_before_ms`; None within the horizon.
 
         Parameters
@@ -143,28 +144,34 @@ class BubbleIndex:
         pipeline, end_ms, count = kernel.find(self._gaps, self._room, tokens, chunk, not_before_ms, dc, LOOKS)
         if pipeline == store.NONE:
             return None
-        return Found(pipeline=pipeline, end_ms=end_ms, rows=self._room.rows[:count].copy())
+        return Fit(pipeline=pipeline, end_ms=end_ms, rows=self._room.rows[:count].copy())
 
     def resume(
-        self, pipeline: int, tokens: int, *, done: int, chunk: int, not_before_ms: float,
+        self,
+        pipeline: int,
+        tokens: int,
+        *,
+        done: int,
+        chunk: int,
+        not_before_ms: float,
         flying: Sequence["Flying"] = (),
-    ) -> Found | None:  # fmt: skip
+    ) -> Fit | None:
         """The rest of a request whose first `done` tokens have their cache on all stages of `pipeline`.
 
-        flying : the chunks behind these that have passed some of its stages; of them the rest alone is found.
+        flying : the later chunks that have passed some of its stages; only their rest is placed.
         """
         ahead = np.array([(one.tokens, one.first, one.arrives_ms) for one in flying]).reshape(-1, 3)
         for gpu in self._room.stages[pipeline].tolist():
             store.forget_past(self._gaps, gpu)
-        end_ms, count = kernel.walk(
+        end_ms, count = kernel.lay_request(
             self._gaps, self._room, pipeline, tokens, done, chunk, not_before_ms, ahead
         )
         if count == 0:
             return None
-        return Found(pipeline=pipeline, end_ms=end_ms, rows=self._room.rows[:count].copy())
+        return Fit(pipeline=pipeline, end_ms=end_ms, rows=self._room.rows[:count].copy())
 
     def take(self, rows: Floats) -> None:
-        """Takes the intervals of `rows`. Raises ValueError, and takes none, where one is not free."""
+        """Takes the intervals of `rows`. Raises ValueError, and takes none, if one is not free."""
         if not kernel.take_all(self._gaps, self._room, rows):
             raise ValueError("an interval is not free")
 
@@ -173,18 +180,18 @@ class BubbleIndex:
         return bool(kernel.take_all(self._gaps, self._room, rows))
 
     def give(self, rows: Floats) -> None:
-        """Puts intervals back that were taken."""
+        """Returns intervals that were taken."""
         kernel.give_all(self._gaps, self._room, rows)
 
     def free(self, gpu: int) -> list[Interval]:
-        """The gaps of a GPU that are in its row now, guards taken off."""
+        """The current gaps of a GPU's row, without guards."""
         head, tail = self._gaps.book[gpu, [store.HEAD, store.TAIL]].tolist()
         return [(float(b), float(e)) for b, e in self._gaps.edges[gpu, head:tail]]
 
     def replace(self, cell: int, bubbles: Sequence[Iterable[Interval]], resume_ms: float) -> None:
         """New bubbles of a cell's GPUs, by rank, up to `resume_ms`, when its pattern begins again.
 
-        Nothing is taken in them: the caller takes again what it keeps.
+        No interval is taken in them: the caller takes again those that it keeps.
         """
         gaps, first = self._gaps, cell * self.fleet.pattern.gpus
         self._room.soonest[:] = -np.inf
@@ -200,18 +207,18 @@ class BubbleIndex:
                     store.append(gaps, g, begin, until)
 
     def _first_op_ms(self, rank: int) -> float:
-        """From the begin of an iteration to the guard of a GPU's first op; 0 where it has none."""
+        """From the begin of an iteration to the guard of a GPU's first op; 0 if it has none."""
         busy = self.fleet.pattern.busy[rank // self.fleet.pattern.stages][rank % self.fleet.pattern.stages]
         return busy[0][0] - self._guards_ms[rank] if busy else 0.0
 
 
 def _guarded(pattern: TrainingPattern, guards_ms: Sequence[float]) -> list[list[Interval]]:
     """The bubbles of each GPU by rank, less its guard; a GPU that never trains needs none."""
-    found = []
+    guarded = []
     for (p, s), guard_ms in zip(np.ndindex(pattern.pipelines, pattern.stages), guards_ms, strict=True):
         off = guard_ms if pattern.busy[p][s] else 0.0
-        found.append([(b, e - off) for b, e in pattern.bubbles(p, s) if e - off > b + store.EPS])
-    return found
+        guarded.append([(b, e - off) for b, e in pattern.bubbles(p, s) if e - off > b + store.EPS])
+    return guarded
 
 
 def _gaps(fleet: Fleet, patterns: list[list[Interval]], horizon_ms: float) -> store.Gaps:
@@ -223,7 +230,7 @@ def _gaps(fleet: Fleet, patterns: list[list[Interval]], horizon_ms: float) -> st
         if pattern:
             table[kind, : len(pattern)] = pattern
     book = np.zeros((fleet.gpus, 5), dtype=np.int64)
-    book[:, store.LAP] = -1  # what began before the clock did may reach into it
+    book[:, store.LAP] = -1  # a gap that began before the clock may reach into it
     book[:, store.KIND] = np.tile(np.arange(len(patterns)), fleet.cells)
     return store.Gaps(
         edges=np.zeros((fleet.gpus, room, 2)),
@@ -252,7 +259,7 @@ def _room(fleet: Fleet, latency: LatencyModel, hop: Hop, gaps: int, smallest_ms:
         rows=np.zeros((gaps * degree, 4)),
         ready=np.zeros(degree),
         at=np.zeros(degree, dtype=np.int64),
-        floor=np.zeros(degree, dtype=np.int64),
+        last_gap=np.zeros(degree, dtype=np.int64),
         turn=np.zeros(1, dtype=np.int64),
         nothing=np.zeros((0, 3)),
     )

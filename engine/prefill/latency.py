@@ -1,7 +1,7 @@
-"""How long a prefill takes: t = a + b·s + c·s² for s prompt tokens, by model, GPU and pipeline degree.
+"""The duration of a prefill: t = a + b·s + c·s² for s prompt tokens, by model, GPU and pipeline degree.
 
-The prompt is known when a request arrives and prefill does nothing else, so its time can be foretold
-(BubbleTea §5.1): a is what every launch costs (reading the weights), b the products with the weights, c
+The prompt is known when a request arrives and prefill does nothing else, so its time can be predicted
+(BubbleTea §5.1): a is the cost of every launch (reading the weights), b the products with the weights, c
 attention. On `pp_degree` stages each computes its share of the layers.
 """
 
@@ -37,14 +37,14 @@ class LatencyModel:
             raise ValueError("b_ms, c_ms: at least one must be greater than 0, as every token takes time")
 
     def ms(self, tokens: float, *, done: float = 0) -> float:
-        """Time of `tokens` tokens after `done` ones whose cache is there: a chunk pays `a` again.
+        """Time of `tokens` tokens after `done` tokens whose cache is present: a chunk pays `a` again.
 
-        It attends to all before it: c·((done + tokens)² − done²).
+        It attends to all tokens before it: c·((done + tokens)² − done²).
         """
         return self.a_ms + self.b_ms * tokens + self.c_ms * tokens * (2.0 * done + tokens)
 
     def stage_ms(self, tokens: float, pp_degree: int, *, done: float = 0) -> float:
-        """For how long a chunk occupies each GPU of a pipeline of `pp_degree` stages."""
+        """Time for which a chunk occupies each GPU of a pipeline of `pp_degree` stages."""
         return self.ms(tokens, done=done) / pp_degree
 
     def ttft_ms(self, tokens: int, pp_degree: int, hop: "Hop", chunk: int | None = None) -> float:
@@ -63,7 +63,7 @@ class LatencyModel:
         return free[-1]
 
     def longest(self, span_ms: float, pp_degree: int) -> int:
-        """Most tokens of a whole prompt that occupy each stage for at most `span_ms`; 0 where none do."""
+        """Most tokens of a whole prompt that occupy each stage for at most `span_ms`; 0 if none do."""
         left = span_ms * pp_degree - self.a_ms
         if left < self.b_ms + self.c_ms:
             return 0
@@ -85,7 +85,7 @@ class LatencyModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """What passing a chunk on to the next stage of a prefill pipeline takes: fixed, and by token."""
+    """Time of passing a chunk to the next stage of a prefill pipeline: fixed, and by token."""
 
     fixed_ms: float = 0.0
     token_ms: float = 0.0
@@ -95,7 +95,7 @@ class Hop:
 
 
 def errors(model: LatencyModel, points: Sequence[Point]) -> tuple[float, ...]:
-    """Of each point (tokens, ms): model / measured − 1. Below 0 the model promises too much."""
+    """For each point (tokens, ms): model / measured − 1. Below 0 the model promises too much."""
     return tuple(model.ms(tokens) / ms - 1 for tokens, ms in points)
 
 
@@ -139,9 +139,9 @@ def _least_squares(terms: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def covering(model: LatencyModel, points: Sequence[Point]) -> LatencyModel:
-    """`model`, slowed down as far as it must be so that it promises too much at none of `points`.
+    """`model`, slowed down until it promises too much at none of `points`.
 
-    What a controller should plan with: a prefill that takes longer than was planned delays training.
+    A controller should plan with it: a prefill that takes longer than planned delays training.
     """
     return model.scaled(max(1.0, max((1 / (1 + error) for error in errors(model, points)), default=1.0)))
 
@@ -161,16 +161,20 @@ def held_out(points: Sequence[Point], folds: int = 4) -> HeldOut:
     Raises
     ------
     InputError
-        As `fit`, where what remains is too little.
+        As `fit`, if too few points remain.
     """
     ordered = sorted(points)
-    found: list[float] = []
+    misses: list[float] = []
     for fold in range(folds):
         inner = range(1, len(ordered) - 1)
         left_out = [i for i in inner if (i - 1) % folds == fold]
-        kept = [point for i, point in enumerate(ordered) if i not in left_out]
+        rest = [point for i, point in enumerate(ordered) if i not in left_out]
         if left_out:
-            found += [abs(e) for e in errors(fit(kept), [ordered[i] for i in left_out])]
-    if not found:
+            misses += [abs(e) for e in errors(fit(rest), [ordered[i] for i in left_out])]
+    if not misses:
         raise InputError("points", len(points), "at least three different lengths and one to leave out")
-    return HeldOut(mean=sum(found) / len(found), worst=max(found), points=len(found))
+    return HeldOut(
+        mean=sum(misses) / len(misses),
+        worst=max(misses),
+        points=len(misses),
+    )

@@ -1,11 +1,11 @@
-"""When the GPUs of a running cell train, learned from its own last iterations.
+"""Training times of the GPUs of a running cell, learned from its own last iterations.
 
 A run has more than its schedule: all-reduce, optimizer, checkpoints, and a WAN that is not quite as planned.
-It also repeats itself. So the pattern is the median of what was seen, told from the begin of each iteration,
-and the guard of a GPU is what was seen of its ops that begin earlier than that.
+It also repeats itself. So the pattern is the median of the observed times, counted from the begin of each
+iteration. The guard of a GPU covers observed ops that began earlier than that.
 
-An op here is (iteration, index): its place in the order of its GPU. The last one of an iteration lasts until
-the GPU is ready for the next: all-reduce, optimizer and what else comes between belong to it.
+An op here is (iteration, index): its index in the order of its GPU. The last op of an iteration lasts until
+the GPU is ready for the next: all-reduce, optimizer and all other work in between belong to it.
 """
 
 import math
@@ -22,9 +22,9 @@ from engine.prefill.bubbles import Interval, TrainingPattern, joined
 Floats = NDArray[np.float64]
 Op = tuple[int, int]
 
-FEWEST = 3  # iterations, before anything can be said
+FEWEST = 3  # iterations before a forecast
 KEPT = 24
-SAME_MS = 0.01  # a signal that comes twice says the same
+SAME_MS = 0.01  # two signals within this are the same
 EARLY_QUANTILE = 0.99
 MOST_GUARD_SHARE = (
     0.1  # of an iteration: a guard beyond it would leave no bubble, and says that nothing repeats
@@ -50,8 +50,8 @@ class ObservedCell:
 
     Attributes
     ----------
-    latest : the iteration that runs, None before the first signal.
-    begin_ms : when the first op of its first GPU began.
+    latest : the current iteration, None before the first signal.
+    begin_ms : begin of the first op of its first GPU.
     """
 
     def __init__(self, ops: Sequence[int], *, stages: int) -> None:
@@ -69,13 +69,13 @@ class ObservedCell:
 
     @property
     def knows(self) -> bool:
-        """Whether enough was seen to tell what comes."""
+        """Whether enough was observed for a forecast."""
         return len(self._history) >= FEWEST and len(self._periods) >= FEWEST - 1
 
     def begun(self, iteration: int, start_ms: float) -> bool:
-        """Signal: the first op of the first GPU has run. Returns whether with it an iteration has begun.
+        """Signal: the first op of the first GPU has run. Returns whether it begins a new iteration.
 
-        Signals of iterations that are over for long, and such as come twice, are left aside.
+        Repeated signals, and those of iterations that are long over, are ignored.
         """
         if self._is_over(iteration):
             return False
@@ -88,8 +88,10 @@ class ObservedCell:
         return True
 
     def ran(self, gpu: int, iteration: int, starts_ms: Sequence[float], ends_ms: Sequence[float]) -> bool:
-        """Signal: a GPU's ops of an iteration ran then. Returns whether with it the iteration is known as a
-        whole; left aside are those that are over for long, and those of other ops than the GPU has."""
+        """Signal: the times of a GPU's ops in an iteration. Returns whether it completes the iteration.
+
+        Signals of iterations that are long over, or of other ops than the GPU has, are ignored.
+        """
         if not 0 <= gpu < len(self._ops) or self._is_over(iteration):
             return False
         count = self._ops[gpu]
@@ -108,7 +110,7 @@ class ObservedCell:
 
     @property
     def due_ms(self) -> float:
-        """By when the signal of the next iteration's begin is to be there."""
+        """Latest time at which the signal of the next iteration's begin should arrive."""
         return self.begin_ms + self.period_ms + float(self._ends[0, 0]) if self.knows else math.inf
 
     def overdue(self, now_ms: float) -> bool:
@@ -116,7 +118,7 @@ class ObservedCell:
         return now_ms > self.due_ms
 
     def resume_ms(self, now_ms: float) -> float:
-        """When the next iteration begins, as far as is known."""
+        """Expected begin of the next iteration."""
         expected = self.begin_ms + self.period_ms
         return max(expected, now_ms) if self.overdue(now_ms) else expected
 
@@ -133,30 +135,32 @@ class ObservedCell:
         )
 
     def bubbles(self, pattern: TrainingPattern, resume_ms: float) -> list[tuple[Interval, ...]]:
-        """The idle intervals of each GPU, from the begin of the iteration that runs to its end."""
-        found = []
+        """The idle intervals of each GPU, from the begin of the current iteration to its end."""
+        bubbles = []
         for p in range(pattern.pipelines):
             for s in range(pattern.stages):
                 busy = [(self.begin_ms + b, self.begin_ms + e) for b, e in pattern.busy[p][s]]
                 begins = [self.begin_ms, *(e for _, e in busy)]
                 ends = [*(b for b, _ in busy), resume_ms]
-                found.append(tuple((b, e) for b, e in zip(begins, ends, strict=True) if e > b))
-        return found
+                bubbles.append(tuple((b, e) for b, e in zip(begins, ends, strict=True) if e > b))
+        return bubbles
 
     def next_op(self, gpu: int, at_ms: float, *, resume_ms: float) -> tuple[Op, float]:
-        """The first op of a GPU that is to begin at or after `at_ms`, and when."""
+        """The first op of a GPU that should begin at or after `at_ms`, and its begin."""
         assert self.latest is not None
         starts, indexes = self._order[gpu]
         begin, iteration = self.begin_ms, self.latest
-        if at_ms + 1e-6 >= begin + self.period_ms:  # later iterations count from where the next should begin
+        if (
+            at_ms + 1e-6 >= begin + self.period_ms
+        ):  # later iterations count from the expected begin of the next
             begin, iteration, at_ms = resume_ms, iteration + 1, max(at_ms, resume_ms)
         laps = int((at_ms - begin) // self.period_ms)
         best: tuple[Op, float] | None = None
         for lap in (laps - 1, laps, laps + 1):
             since = begin + lap * self.period_ms
-            place = bisect_left(starts, at_ms - since - 1e-6)
-            if place < len(starts):
-                op, begins = (iteration + lap, indexes[place]), since + starts[place]
+            index = bisect_left(starts, at_ms - since - 1e-6)
+            if index < len(starts):
+                op, begins = (iteration + lap, indexes[index]), since + starts[index]
                 if best is None or begins < best[1]:
                     best = op, begins
         assert best is not None, "every GPU has an op in every iteration"
@@ -166,7 +170,9 @@ class ObservedCell:
         return self.latest is not None and iteration < self.latest - KEPT
 
     def _go_back(self) -> None:
-        """Training repeats an iteration, as after a checkpoint: what it did in those before is over."""
+        """Training repeats an iteration, for example after a checkpoint: observations of earlier ones are
+        dropped.
+        """
         self._seen.clear()
         self._begins.clear()
         self.latest = None
@@ -176,9 +182,9 @@ class ObservedCell:
         if before is not None:
             self._periods.append(start_ms - before)
         self._begins[iteration] = start_ms
-        for kept in (self._begins, self._seen):
-            for old in [i for i in kept if i < iteration - KEPT]:
-                del kept[old]
+        for by_iteration in (self._begins, self._seen):
+            for old in [i for i in by_iteration if i < iteration - KEPT]:
+                del by_iteration[old]
         if self.latest is None or iteration > self.latest:
             self.latest, self.begin_ms = iteration, start_ms
 
@@ -188,7 +194,7 @@ class ObservedCell:
         self._starts, self._ends = np.median(starts, axis=0), np.median(ends, axis=0)
         if self._periods:
             self.period_ms = float(np.median(self._periods))
-        # The first op of the first GPU is what all is counted from.
+        # All times are counted from the first op of the first GPU.
         early = np.nanquantile(self._starts[None] - starts, EARLY_QUANTILE, axis=(0, 2))
         self._early_ms = np.maximum(early, 0.0).tolist()
         self._order = []
@@ -197,13 +203,15 @@ class ObservedCell:
             self._order.append((self._starts[gpu, order].tolist(), order.tolist()))
 
     def guards_ms(self, least_ms: float) -> tuple[float, ...]:
-        """What to keep free before an op, by GPU: `least_ms`, or what 99 of 100 of its ops were early by at
-        most in the iterations that are kept."""
+        """Time to reserve before an op, by GPU.
+
+        It is `least_ms`, or the earliness that 99 of 100 of its ops stayed within in the stored iterations.
+        """
         most_ms = MOST_GUARD_SHARE * self.period_ms
         return tuple(max(least_ms, min(early_ms, most_ms)) for early_ms in self._early_ms)
 
     def _on_circle(self, gpu: int) -> tuple[Interval, ...]:
-        """Training of a GPU within one period; what reaches beyond its end lies at its begin."""
+        """Training of a GPU within one period; parts beyond its end move to its begin."""
         period = self.period_ms
         pieces: list[Interval] = []
         for k in range(self._ops[gpu]):

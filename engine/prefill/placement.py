@@ -1,4 +1,4 @@
-"""What passes between the prefill controller and those who use it: requests, plans, refusals, settings."""
+"""The types that the prefill controller exchanges with its callers: requests, plans, refusals, settings."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from engine.prefill.kernels.place import BEGIN, END
 
 Floats = NDArray[np.float64]
 Order = Literal["fifo", "longest_fit"]
-MOST_RESERVE_MS = 600_000.0  # bubbles are foretold no further
+MOST_RESERVE_MS = 600_000.0  # bubbles are not predicted further
 Reason = Literal["no_bubble", "too_long", "queue_full", "kv_space", "ttft", "training_paused"]
 
 
@@ -19,8 +19,9 @@ Reason = Literal["no_bubble", "too_long", "queue_full", "kv_space", "ttft", "tra
 class Request:
     """A prompt of `tokens` that arrives at `arrival_ms` on the controller's clock.
 
-    priority : higher goes first among those that wait.  deadline_ms : by when its KV cache must be handed
-    over, in addition to the controller's objective.  dc : index of the DC in which it must run, None for any.
+    priority : higher goes first among waiting requests.  deadline_ms : latest hand-over of its KV cache, in
+        addition
+    to the controller's objective.  dc : index of the DC in which it must run, None for any.
     """
 
     id: int | str
@@ -33,7 +34,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """The KV cache: bytes of a token, the bytes/s at which it leaves, and what each GPU may hold of it.
+    """The KV cache: bytes of a token, the bytes/s at which it leaves, and the budget of each GPU.
 
     A request's cache leaves when its last chunk has ended; the decode GPU receives it all.
     """
@@ -50,11 +51,11 @@ class Cache:
 class Settings:
     """How requests are placed.
 
-    guard_ms : kept free before every training op.  queue : most requests that wait.
-    chunk_tokens : least tokens of a chunk but a request's last; None: a request runs in one piece.
-    order : of those that wait, as they came or longest first.  ttft_slo_ms : from arrival to the end of the
-    KV transfer, of every request.  reserve_ms : beyond the queue, requests are accepted that begin within
-    this; their place is theirs, nobody goes before them.
+    guard_ms : reserved before every training op.  queue : most requests that wait.
+    chunk_tokens : least tokens of a chunk except a request's last; None: a request runs in one piece.
+    order : of waiting requests, by arrival or longest first.  ttft_slo_ms : from arrival to the end of the KV
+    transfer, of every request.  reserve_ms : if the queue is full, requests are still accepted that begin
+    within this time; their placement is final.
     """
 
     guard_ms: float = 1.0
@@ -67,7 +68,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Placement:
-    """Where and when an accepted request runs: rows of (GPU, begin, end, tokens), chunk after chunk.
+    """GPUs and times of an accepted request: rows of (GPU, begin, end, tokens), chunk after chunk.
 
     deadline_ms : the earlier of its own and the objective's, on the controller's clock.
     """
@@ -103,7 +104,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a request is not accepted, and in how many ms it may be; None: as it is, never."""
+    """Why a request is not accepted, and the ms after which it may be; None: never as it is."""
 
     reason: Reason
     retry_after_ms: float | None
@@ -111,9 +112,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What a change of the training forecast did to accepted requests.
+    """Effects of a change of the training forecast on accepted requests.
 
-    moved : re-planned, of these `late` beyond their deadline.  lost : without a place within the horizon.
+    moved : re-planned, of these `late` beyond their deadline.  lost : without a placement within the horizon.
     """
 
     moved: tuple[Placement, ...] = ()

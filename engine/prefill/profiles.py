@@ -61,10 +61,10 @@ def profile(model: str, gpu_type: str, tensor_parallel: int = 1) -> Profile:
         There is none; the message has those that there are.
     """
     known = {f"{p.model} on {p.tensor_parallel} {p.gpu}": p for p in shipped()}
-    asked = f"{model} on {tensor_parallel} {gpu_type}"
-    if asked not in known:
-        raise InputError("profile", asked, "no such profile, " + nearest(asked, known))
-    return known[asked]
+    label = f"{model} on {tensor_parallel} {gpu_type}"
+    if label not in known:
+        raise InputError("profile", label, "no such profile, " + nearest(label, known))
+    return known[label]
 
 
 def attention_ms(model: Transformer, tokens: float, gpu_type: str, tensor_parallel: int) -> float:
@@ -91,9 +91,9 @@ def _profiles() -> Iterator[Profile]:
 
 def _grouped(name: str) -> dict[tuple[str, str, int], list[Point]]:
     text = files("engine").joinpath(f"data/prefill/{name}").read_text(encoding="utf-8")
-    found: dict[tuple[str, str, int], list[Point]] = {}
+    points: dict[tuple[str, str, int], list[Point]] = {}
     for row in csv.DictReader(text.splitlines()):
         if int(row["tokens"]) >= FEWEST_TOKENS:
             key = (row["model"], row["gpu"], int(row["tensor_parallel"]))
-            found.setdefault(key, []).append((float(row["tokens"]), float(row["ms"])))
-    return found
+            points.setdefault(key, []).append((float(row["tokens"]), float(row["ms"])))
+    return points

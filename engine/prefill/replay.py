@@ -1,4 +1,4 @@
-"""Replays a request trace against the bubbles of training: what `meridian prefill replay` answers."""
+"""Replays a request trace against the bubbles of training, for `meridian prefill replay`."""
 
 import math
 from collections.abc import Callable
@@ -20,13 +20,13 @@ from engine.prefill.trace import Trace, read_trace
 
 Floats = NDArray[np.float64]
 REASONS = ("no_bubble", "too_long", "queue_full", "kv_space", "ttft")
-# Intervals that are added up at once.
+# Intervals that are added up together.
 BATCH = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
-    """Of some figure; None where there is none of it."""
+    """Quantiles of a figure; None if it has no values."""
 
     p50: float | None
     p95: float | None
@@ -46,10 +46,10 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What came of a replay; fields as docs/dev/contracts.md names them.
+    """Result of a replay; fields as docs/dev/contracts.md names them.
 
-    window_start_ms, window_ms : what utilization and offered share are measured over: whole iterations.
-    training_slowdown : training time that prefill lay across, on the GPU with most, over the window.
+    window_start_ms, window_ms : the window of utilization and offered share: whole iterations.
+    training_slowdown : training time that prefill overlapped, on the GPU with most, over the window.
     """
 
     request: ReplayRequest
@@ -116,8 +116,8 @@ def replay(
     Parameters
     ----------
     sink : called with each accepted request, as a line of ``--placements`` (docs/dev/contracts.md), once its
-        first interval has begun (until then its place may change), so that memory is bounded.
-    trace : offered instead of the one that the request names.
+        first interval has begun (until then its placement may change), so memory is bounded.
+    trace : offered instead of the request's own.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def replay(
             tally.begun(placement)
         if request.too_long == "clip":
             tokens = max(1, min(tokens, controller.longest_tokens))
-        tally.asked(arrival_ms, request.profile.latency.ms(tokens))
+        tally.offered(arrival_ms, request.profile.latency.ms(tokens))
         answer = controller.offer(Request(id=i, tokens=tokens, arrival_ms=arrival_ms))
         if isinstance(answer, Refusal):
             tally.refused[answer.reason] += 1
@@ -175,15 +175,15 @@ class _Tally:
         self.requests = requests
         self.late = self.tokens = self.seen = 0
         self.queue_ms, self.ttft_ms = np.zeros(requests), np.zeros(requests)
-        self.asked_ms = self.prefill_ms = 0.0
+        self.offered_ms = self.prefill_ms = 0.0
         self.across_ms = np.zeros(fleet.gpus)
         self.busy = _BusyTime(fleet)
         self._rows: list[Floats] = []
         self._held = 0
 
-    def asked(self, arrival_ms: float, prefill_ms: float) -> None:
+    def offered(self, arrival_ms: float, prefill_ms: float) -> None:
         if self.window[0] <= arrival_ms < self.window[1]:
-            self.asked_ms += prefill_ms
+            self.offered_ms += prefill_ms
 
     def begun(self, placement: Placement) -> None:
         self.queue_ms[self.seen], self.ttft_ms[self.seen] = placement.queue_ms, placement.ttft_ms
@@ -223,7 +223,7 @@ class _Tally:
             iteration_ms=pattern.period_ms,
             requests=self.requests,
             refused=self.refused,
-            offered_share=self.asked_ms / idle_ms if idle_ms > 0 else None,
+            offered_share=self.offered_ms / idle_ms if idle_ms > 0 else None,
             window_start_ms=first,
             window_ms=window_ms,
             utilization_before=pattern.utilization,
@@ -253,27 +253,27 @@ class _BusyTime:
                 )
 
     def between(self, gpu: NDArray[np.int64], begin: Floats, end: Floats) -> Floats:
-        """Of each interval, the time in which its GPU trains, as the pattern says."""
-        found = self._until(gpu, end) - self._until(gpu, begin)
-        return np.where(found > EPS, found, 0.0)  # less is rounding of times that run into hours
+        """For each interval, the time in which its GPU trains by the pattern."""
+        training_ms = self._until(gpu, end) - self._until(gpu, begin)
+        return np.where(training_ms > EPS, training_ms, 0.0)  # less is rounding, as times reach hours
 
     def _until(self, gpu: NDArray[np.int64], at: Floats) -> Floats:
         period_ms, ranks = self.fleet.pattern.period_ms, self.fleet.pattern.gpus
         phase = np.asarray(self.fleet.phase_ms)[gpu // ranks]
         laps, inside = np.divmod(at - phase, period_ms)
-        found = np.zeros_like(at)
+        training_ms = np.zeros_like(at)
         for rank in np.unique(gpu % ranks).tolist():
             here = gpu % ranks == rank
             edges, until = self.edges[rank]
-            found[here] = laps[here] * until[-1] + np.interp(inside[here], edges, until)
-        return found
+            training_ms[here] = laps[here] * until[-1] + np.interp(inside[here], edges, until)
+        return training_ms
 
 
 def as_line(placement: Placement, fleet: Fleet) -> dict[str, Any]:
     """An accepted request as docs/dev/contracts.md writes it."""
     intervals = []
     for row in placement.rows:
-        cell, pipeline, stage = fleet.place(int(row[GPU]))
+        cell, pipeline, stage = fleet.location(int(row[GPU]))
         intervals.append(
             {
                 "cell": cell,

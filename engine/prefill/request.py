@@ -29,10 +29,10 @@ ACTIVATION_BYTES_PER_TOKEN = 8_192
 
 
 class Bubbles(Document):
-    """Where bubbles come from: a scenario whose time unit lasts `slot_ms`, or recorded spans.
+    """Source of bubbles: a scenario whose time unit lasts `slot_ms`, or recorded spans.
 
-    timeline : a file of spans as JSON lines (seconds, unless slot_ms says otherwise), or what
-        `meridian simulate --json` printed (slot_ms needed).
+    timeline : a file of spans as JSON lines (seconds, unless slot_ms says otherwise), or the output of
+        `meridian simulate --json` (slot_ms needed).
     """
 
     scenario: Scenario | None = None
@@ -49,7 +49,7 @@ class Bubbles(Document):
         return self
 
     def pattern(self) -> TrainingPattern | Infeasible:
-        """When GPUs train. Raises InputError where the timeline cannot be read."""
+        """Training times of the GPUs. Raises InputError if the timeline cannot be read."""
         if self.scenario is None:
             return self._recorded()
         result = simulate(self.scenario)
@@ -70,7 +70,7 @@ class Bubbles(Document):
 
 
 class ProfileDocument(Document):
-    """How long prefill takes: measured points, the three figures of the model, or a shipped profile."""
+    """Prefill times: measured points, the three figures of the model, or a shipped profile."""
 
     points: list[tuple[Number, Number]] | None = None
     a_ms: NonNegative | None = None

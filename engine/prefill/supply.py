@@ -1,7 +1,7 @@
-"""What the bubbles of a fleet could sell, and what selling more of them does to the time to first token.
+"""The tokens that the bubbles of a fleet could sell, and the time to first token at a given load.
 
-Both are answered by the controller itself, offered requests that nobody has sent yet: the schedule's bubbles,
-guards, chunks and queue are those that real requests would meet.
+The controller itself answers both, with synthetic requests: they meet the same bubbles, guards, chunks and
+queue as real requests would.
 """
 
 import math
@@ -18,13 +18,13 @@ from engine.prefill.placement import Cache, Placement, Request, Settings
 
 Floats = NDArray[np.float64]
 MS_PER_MIN = 60_000.0
-# Iterations before anything is counted: the first ones meet an empty queue.
+# Iterations before counting: the first ones meet an empty queue.
 WARM_ITERATIONS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Prompts of one length that arrive at random: `tokens` each, `tokens_per_min` together.
+    """Prompts of one length with random arrivals: `tokens` each, `tokens_per_min` together.
 
     ttft_ms : the objective within which each must be done, or it is refused.
     """
@@ -36,7 +36,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Met:
-    """What the prompts of one stream met: TTFT (ms) of those accepted, and how many were refused."""
+    """Results of one stream: TTFT (ms) of accepted prompts, and the number refused."""
 
     ttft_ms: Floats
     refused: int
@@ -55,12 +55,13 @@ def sellable(
     tokens: int,
     requests: int = 1500,
 ) -> float:
-    """Tokens per minute that the fleet prefills where prompts of `tokens` tokens never end; 0: none fits.
+    """Tokens per minute that the fleet prefills under an endless demand of prompts of `tokens` tokens; 0:
+    none fits.
 
     Parameters
     ----------
-    settings : its objective is left out of account: less time means more refusals.
-    requests : how many are placed; more tell the rate more exactly.
+    settings : its objective is ignored: less time means more refusals.
+    requests : number of placed requests; more give a more exact rate.
     """
     endless = Settings(guard_ms=settings.guard_ms, queue=settings.queue, chunk_tokens=settings.chunk_tokens)
     controller = Controller(fleet, latency, settings=endless, cache=cache)
@@ -98,9 +99,9 @@ def met(
     requests: int = 1500,
     seed: int = 0,
 ) -> list[Met]:
-    """What the prompts of each of `streams` meet while all of them arrive: Poisson arrivals, mixed.
+    """Results of each of `streams` while all of them arrive: Poisson arrivals, mixed.
 
-    The same seed gives the same arrivals. A stream without tokens per minute meets nothing.
+    The same seed gives the same arrivals. A stream without tokens per minute has no results.
     """
     rates = np.array([stream.tokens_per_min / stream.tokens / MS_PER_MIN for stream in streams])
     ttft: list[list[float]] = [[] for _ in streams]

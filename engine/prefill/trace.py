@@ -1,4 +1,4 @@
-"""Request traces: when prompts of how many tokens arrive.
+"""Request traces: arrival times and prompt lengths.
 
 Azure's LLM inference traces (CSV: TIMESTAMP, ContextTokens, GeneratedTokens), BurstGPT's (CSV: Timestamp in
 seconds, Model, Request tokens, Response tokens, Total tokens, Log Type) and Mooncake's (JSON lines: timestamp
@@ -39,14 +39,14 @@ class Trace:
     def first(self, requests: int | None, load: float) -> "Trace":
         """The first `requests` (None: all) with arrivals divided by `load`.
 
-        A trace of fewer is repeated, its beginning one mean gap after its end.
+        A shorter trace is repeated; each repetition begins one mean gap after the last arrival.
         """
         wanted = len(self) if requests is None else requests
-        rounds = -(-wanted // len(self))
+        repeats = -(-wanted // len(self))
         span = float(self.arrival_ms[-1])
         again = span + span / max(1, len(self) - 1)
-        arrivals = np.concatenate([self.arrival_ms + i * again for i in range(rounds)])
-        return Trace(arrival_ms=arrivals[:wanted] / load, tokens=np.tile(self.tokens, rounds)[:wanted])
+        arrivals = np.concatenate([self.arrival_ms + i * again for i in range(repeats)])
+        return Trace(arrival_ms=arrivals[:wanted] / load, tokens=np.tile(self.tokens, repeats)[:wanted])
 
 
 def read_trace(source: str) -> Trace:
@@ -55,7 +55,7 @@ def read_trace(source: str) -> Trace:
     Raises
     ------
     InputError
-        The file cannot be read, is neither kind, has no request, or one that makes no sense.
+        The file cannot be read, is of neither kind, has no request, or an invalid one.
     """
     lines = _lines(source)
     if not lines:

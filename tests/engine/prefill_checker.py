@@ -32,7 +32,7 @@ def faults(document: dict[str, Any], lines: Iterable[dict[str, Any]]) -> list[st
     lines, cells = list(lines), document.get("cells", 1)
     shift = period / cells if document.get("phase", "in") == "out" else 0.0
     guard = document["controller"].get("guard_ms", 1.0)
-    found = [fault for line in lines for fault in _of_request(document, line)]
+    faults = [fault for line in lines for fault in _of_request(document, line)]
     per_gpu: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
     for line in lines:
         for interval in line["intervals"]:
@@ -42,11 +42,11 @@ def faults(document: dict[str, Any], lines: Iterable[dict[str, Any]]) -> list[st
         intervals.sort()
         for (_, end), (begin, _) in itertools.pairwise(intervals):
             if begin < end - TOLERANCE_MS:
-                found.append(f"{gpu}: two at once at {begin}")
+                faults.append(f"{gpu}: two at once at {begin}")
         for begin, end in intervals:
             if _trains(busy[gpu[1:]], period, begin - gpu[0] * shift, end + guard - gpu[0] * shift):
-                found.append(f"{gpu}: [{begin}, {end}] is not in a bubble, {guard} ms before the next op")
-    return found
+                faults.append(f"{gpu}: [{begin}, {end}] is not in a bubble, {guard} ms before the next op")
+    return faults
 
 
 def _trains(busy: list[tuple[float, float]], period: float, begin: float, end: float) -> bool:
@@ -62,39 +62,39 @@ def _trains(busy: list[tuple[float, float]], period: float, begin: float, end: f
 def _of_request(document: dict[str, Any], line: dict[str, Any]) -> list[str]:
     degree = document.get("pp_degree", 1)
     intervals, least = line["intervals"], document["controller"].get("chunk_tokens")
-    name, found = f"request {line['request']}", []
+    name, faults = f"request {line['request']}", []
     chunks = [intervals[i : i + degree] for i in range(0, len(intervals), degree)]
     if len(chunks[-1]) != degree:
-        found.append(f"{name}: not every stage computed the last chunk")
+        faults.append(f"{name}: not every stage computed the last chunk")
     if any(len({i["tokens"] for i in chunk}) != 1 for chunk in chunks):
-        found.append(f"{name}: stages computed different chunks")
+        faults.append(f"{name}: stages computed different chunks")
     if sum(chunk[0]["tokens"] for chunk in chunks) != line["tokens"]:
-        found.append(f"{name}: tokens do not add up")
+        faults.append(f"{name}: tokens do not add up")
     if least is None and len(chunks) > 1:
-        found.append(f"{name}: cut, though it must stay whole")
+        faults.append(f"{name}: cut, though it must stay whole")
     if least is not None and any(chunk[0]["tokens"] < least for chunk in chunks[:-1]):
-        found.append(f"{name}: a chunk below {least} tokens")
+        faults.append(f"{name}: a chunk below {least} tokens")
     for stage in range(degree):
         ranks = {(c[stage]["cell"] - stage, c[stage]["pipeline"], c[stage]["stage"]) for c in chunks}
         if len(ranks) != 1 or next(iter(ranks))[0] % degree:
-            found.append(f"{name}: stage {stage} is not the same GPU of neighbouring cells")
+            faults.append(f"{name}: stage {stage} is not the same GPU of neighbouring cells")
         for before, after in itertools.pairwise(chunks):
             if after[stage]["start_ms"] < before[stage]["end_ms"] - TOLERANCE_MS:
-                found.append(f"{name}: a chunk before the one that it follows")
+                faults.append(f"{name}: a chunk before the one that it follows")
     for chunk in chunks:
         for before, after in itertools.pairwise(chunk):
             if after["start_ms"] < before["end_ms"] - TOLERANCE_MS:
-                found.append(f"{name}: a stage before the one that feeds it")
+                faults.append(f"{name}: a stage before the one that feeds it")
     if line["start_ms"] < line["arrival_ms"] - TOLERANCE_MS:
-        found.append(f"{name}: begun before it arrived")
+        faults.append(f"{name}: begun before it arrived")
     if line["start_ms"] != intervals[0]["start_ms"] or line["end_ms"] != intervals[-1]["end_ms"]:
-        found.append(f"{name}: start or end is not that of its intervals")
-    return found + _durations(document, name, chunks)
+        faults.append(f"{name}: start or end is not that of its intervals")
+    return faults + _durations(document, name, chunks)
 
 
 def _durations(document: dict[str, Any], name: str, chunks: list[list[dict[str, Any]]]) -> list[str]:
     """Chunks take what the model says; needs a profile of a_ms, b_ms, c_ms."""
-    profile, done, found = document["profile"], 0, []
+    profile, done, faults = document["profile"], 0, []
     for chunk in chunks:
         tokens = chunk[0]["tokens"]
         squares = (done + tokens) ** 2 - done**2
@@ -102,6 +102,6 @@ def _durations(document: dict[str, Any], name: str, chunks: list[list[dict[str, 
         for interval in chunk:
             took = interval["end_ms"] - interval["start_ms"]
             if abs(took - whole / len(chunk)) > TOLERANCE_MS:
-                found.append(f"{name}: {tokens} tokens in {took} ms, not {whole / len(chunk)}")
+                faults.append(f"{name}: {tokens} tokens in {took} ms, not {whole / len(chunk)}")
         done += tokens
-    return found
+    return faults

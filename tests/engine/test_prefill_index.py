@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.prefill.bubbles import Interval, TrainingPattern
-from engine.prefill.index import BubbleIndex, Fleet, Found
+from engine.prefill.index import BubbleIndex, Fit, Fleet
 from engine.prefill.kernels.place import BEGIN, END, GPU, TOKENS
 from engine.prefill.latency import Hop, LatencyModel
 
@@ -43,7 +43,7 @@ class Plain:
 
     def gaps(self, gpu: int, now_ms: float) -> list[Interval]:
         """Free intervals of one GPU from `now_ms` on, in order."""
-        cell, pipeline, stage = self.fleet.place(gpu)
+        cell, pipeline, stage = self.fleet.location(gpu)
         shift = self.fleet.phase_ms[cell]
         busy = sorted(
             (b + shift + lap * PERIOD_MS, e + shift + lap * PERIOD_MS)
@@ -65,15 +65,15 @@ class Plain:
             max(b, at_ms)
             for gpu in range(self.fleet.gpus)
             if (gpu // self.fleet.pattern.gpus) % degree == 0
-            and (dc is None or self.fleet.place(gpu)[2] == dc)
+            and (dc is None or self.fleet.location(gpu)[2] == dc)
             for b, e in self.gaps(gpu, at_ms)
             if e - max(b, at_ms) >= need - 1e-9
         ]
         return min(begins, default=math.inf)
 
 
-def check(found: Found, plain: Plain, tokens: int, chunk: int, at_ms: float, degree: int) -> None:
-    rows = found.rows.reshape(-1, degree, 4)
+def check(fit: Fit, plain: Plain, tokens: int, chunk: int, at_ms: float, degree: int) -> None:
+    rows = fit.rows.reshape(-1, degree, 4)
     assert rows[:, 0, TOKENS].sum() == tokens
     done = 0
     for number, stages in enumerate(rows):
@@ -91,19 +91,29 @@ def check(found: Found, plain: Plain, tokens: int, chunk: int, at_ms: float, deg
 
 @settings(max_examples=40, deadline=None)
 @given(
-    pattern=patterns(), cells=st.sampled_from([1, 2, 4]), degree=st.sampled_from([1, 2]),
-    shifted=st.booleans(), guard=st.sampled_from([0.0, 1.5]), chunk=st.sampled_from([None, 50, 400]),
+    pattern=patterns(),
+    cells=st.sampled_from([1, 2, 4]),
+    degree=st.sampled_from([1, 2]),
+    shifted=st.booleans(),
+    guard=st.sampled_from([0.0, 1.5]),
+    chunk=st.sampled_from([None, 50, 400]),
     offers=st.lists(
         st.tuples(
             st.integers(1, 2500), st.floats(0, 40), st.sampled_from(["take", "give", "look"]), st.booleans()
         ),
-        min_size=1, max_size=25,
+        min_size=1,
+        max_size=25,
     ),
-)  # fmt: skip
+)
 def test_it_begins_requests_as_soon_as_brute_force(
-    pattern: TrainingPattern, cells: int, degree: int, shifted: bool, guard: float, chunk: int | None,
+    pattern: TrainingPattern,
+    cells: int,
+    degree: int,
+    shifted: bool,
+    guard: float,
+    chunk: int | None,
     offers: list[tuple[int, float, str, bool]],
-) -> None:  # fmt: skip
+) -> None:
     if cells % degree:
         degree = 1
     phases = tuple(13.0 * cell if shifted else 0.0 for cell in range(cells))
@@ -115,20 +125,20 @@ def test_it_begins_requests_as_soon_as_brute_force(
         index.advance(now_ms)
         dc = 0 if one_dc else None
         least = min(tokens, chunk or tokens)
-        found = index.find(tokens, chunk=least, not_before_ms=now_ms, dc=-1 if dc is None else dc)
+        fit = index.find(tokens, chunk=least, not_before_ms=now_ms, dc=-1 if dc is None else dc)
         expected = plain.first_begin(tokens, least, now_ms, dc, degree)
-        if found is None:
+        if fit is None:
             # Only for want of a place within the horizon, which a chunked request may need on every stage.
             assert degree > 1 or tokens > least or expected > now_ms + HORIZON_MS - 3 * PERIOD_MS
             continue
-        assert degree > 1 or found.start_ms == pytest.approx(expected, abs=1e-6)
-        assert found.start_ms >= expected - 1e-6
-        check(found, plain, tokens, least, now_ms, degree)
+        assert degree > 1 or fit.start_ms == pytest.approx(expected, abs=1e-6)
+        assert fit.start_ms >= expected - 1e-6
+        check(fit, plain, tokens, least, now_ms, degree)
         if what == "look":
             continue
-        index.take(found.rows)
-        held.append(found)
-        for row in found.rows:
+        index.take(fit.rows)
+        held.append(fit)
+        for row in fit.rows:
             plain.taken.setdefault(int(row[GPU]), []).append((float(row[BEGIN]), float(row[END])))
         ahead = [one for one in held if one.start_ms > now_ms]
         if what == "give" and ahead:
@@ -162,9 +172,11 @@ def test_idle_gpus_have_one_endless_bubble() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(
-    pattern=patterns(), cells=st.sampled_from([2, 4]), degree=st.sampled_from([1, 2]),
+    pattern=patterns(),
+    cells=st.sampled_from([2, 4]),
+    degree=st.sampled_from([1, 2]),
     tokens=st.lists(st.integers(1, 2500), min_size=1, max_size=8),
-)  # fmt: skip
+)
 def test_a_pattern_of_many_cells_is_as_many_cells_of_a_pattern(
     pattern: TrainingPattern, cells: int, degree: int, tokens: list[int]
 ) -> None:
@@ -173,7 +185,7 @@ def test_a_pattern_of_many_cells_is_as_many_cells_of_a_pattern(
         Fleet(pattern=pattern, phase_ms=(0.0,) * cells, pp_degree=degree),
         Fleet(pattern=joint, phase_ms=(0.0,), pp_degree=degree, cells_of_pattern=cells),
     )
-    found = []
+    fit = []
     for fleet in fleets:
         index = BubbleIndex(fleet, MODEL, Hop(fixed_ms=0.5), chunk=50, guard_ms=1.0, horizon_ms=HORIZON_MS)
         rows = []
@@ -182,8 +194,8 @@ def test_a_pattern_of_many_cells_is_as_many_cells_of_a_pattern(
             if place is not None:
                 index.take(place.rows)
                 rows.append(place.rows.tolist())
-        found.append(rows)
-    assert found[0] == found[1]
+        fit.append(rows)
+    assert fit[0] == fit[1]
 
 
 def test_cells_must_make_whole_pipelines() -> None:

@@ -21,9 +21,9 @@ LENGTHS = (128, 300, 512, 1024, 3000, 8192)
 
 @given(model=models)
 def test_a_fit_finds_the_model_that_made_its_points(model: LatencyModel) -> None:
-    found = fit([(s, model.ms(s)) for s in LENGTHS])
+    result = fit([(s, model.ms(s)) for s in LENGTHS])
     for tokens in LENGTHS:
-        assert found.ms(tokens) == pytest.approx(model.ms(tokens), rel=1e-6)
+        assert result.ms(tokens) == pytest.approx(model.ms(tokens), rel=1e-6)
 
 
 @settings(max_examples=50)
@@ -36,8 +36,8 @@ def test_a_fit_is_the_least_squares_of_relative_errors(times: list[float]) -> No
     expected, residual = nnls(terms, np.ones_like(t))
     if expected[1:].max() <= 1e-6:  # no growth at all
         return
-    found = fit(points)
-    ours = np.sqrt(np.square(errors(found, points)).sum())
+    result = fit(points)
+    ours = np.sqrt(np.square(errors(result, points)).sum())
     assert ours == pytest.approx(residual, rel=1e-6)
 
 
@@ -76,20 +76,20 @@ def test_covering_promises_too_much_nowhere() -> None:
 
 def test_llama_on_an_a100() -> None:
     """35 / 77 / 152 / 304 / 665 / 1570 ms, and the fit keeps to them."""
-    found = profile("llama-3-8b", "a100-80g")
-    measured = dict(found.points)
+    result = profile("llama-3-8b", "a100-80g")
+    measured = dict(result.points)
     for tokens, ms in ((512, 35), (1024, 77), (2048, 152), (4096, 304), (8192, 665), (16384, 1570)):
         assert measured[tokens] == pytest.approx(ms, rel=0.01)
-        assert found.latency.ms(tokens) == pytest.approx(ms, rel=0.1)
-    assert found.held_out.mean < 0.04
-    assert found.held_out.worst < 0.1
+        assert result.latency.ms(tokens) == pytest.approx(ms, rel=0.1)
+    assert result.held_out.mean < 0.04
+    assert result.held_out.worst < 0.1
 
 
 def test_every_shipped_profile_can_be_fitted() -> None:
     assert {p.model for p in shipped()} == {"llama-3-8b", "llama2-70b", "bloom-176b"}
-    for found in shipped():
-        assert found.latency.b_ms > 0
-        assert found.held_out.points >= 5
+    for result in shipped():
+        assert result.latency.b_ms > 0
+        assert result.held_out.points >= 5
     with pytest.raises(InputError, match="did you mean"):
         profile("llama-3-8b", "a100-40g")
 

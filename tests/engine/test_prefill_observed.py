@@ -37,8 +37,9 @@ def test_pattern_and_bubbles_are_those_of_the_ops() -> None:
     assert pattern.busy == ((((0.0, 10.0), (60.0, 99.0)), ((20.0, 50.0),)),)
     assert seen.begin_ms == 600.0
     assert seen.bubbles(pattern, seen.resume_ms(610.0)) == [
-        ((610.0, 660.0), (699.0, 700.0)), ((600.0, 620.0), (650.0, 700.0)),
-    ]  # fmt: skip
+        ((610.0, 660.0), (699.0, 700.0)),
+        ((600.0, 620.0), (650.0, 700.0)),
+    ]
 
 
 def test_what_reaches_into_the_next_iteration_lies_at_its_begin() -> None:

@@ -71,8 +71,14 @@ def test_the_fields_of_the_contract(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(lines) == answer["accepted"]
     assert set(lines[0]) == {
-        "request", "tokens", "arrival_ms", "start_ms", "end_ms", "kv_done_ms", "intervals",
-    }  # fmt: skip
+        "request",
+        "tokens",
+        "arrival_ms",
+        "start_ms",
+        "end_ms",
+        "kv_done_ms",
+        "intervals",
+    }
     assert set(lines[0]["intervals"][0]) == {"cell", "pipeline", "stage", "start_ms", "end_ms", "tokens"}
     for line in lines:
         assert line["kv_done_ms"] - line["end_ms"] == pytest.approx(line["tokens"] * 131_072 / 12.5e6)
@@ -103,9 +109,20 @@ def test_the_table_says_load_and_share() -> None:
     budget=st.sampled_from([None, 0.5]),
 )
 def test_every_placement_holds(
-    stages: int, pipelines: int, cells: int, degree: int, phase: str, load: float, guard: float, queue: int,
-    reserve_ms: float, chunk: int | None, order: str, slo: float | None, budget: float | None,
-) -> None:  # fmt: skip
+    stages: int,
+    pipelines: int,
+    cells: int,
+    degree: int,
+    phase: str,
+    load: float,
+    guard: float,
+    queue: int,
+    reserve_ms: float,
+    chunk: int | None,
+    order: str,
+    slo: float | None,
+    budget: float | None,
+) -> None:
     scenario = {
         **TESTBED,
         "stages": stages,
@@ -113,9 +130,14 @@ def test_every_placement_holds(
         "pipelines": pipelines,
     }
     controller = {
-        "guard_ms": guard, "queue": queue, "reserve_ms": reserve_ms, "chunk_tokens": chunk, "order": order,
-        "ttft_slo_ms": slo, "kv_budget_gb": budget,
-    }  # fmt: skip
+        "guard_ms": guard,
+        "queue": queue,
+        "reserve_ms": reserve_ms,
+        "chunk_tokens": chunk,
+        "order": order,
+        "ttft_slo_ms": slo,
+        "kv_budget_gb": budget,
+    }
     data = document(
         bubbles={"scenario": scenario, "slot_ms": 17.9},
         cells=cells,
@@ -193,8 +215,12 @@ def _trace_lines(count: int) -> list[dict[str, int]]:
 def test_cells_out_of_phase_hardly_wait() -> None:
     data = document(
         bubbles={"scenario": {**TESTBED, "pipelines": 5, "wan": {"transfer": 5}}, "slot_ms": 17.9},
-        cells=50, phase="out", load=792, requests=None, profile={"points": POINTS},
-    )  # fmt: skip
+        cells=50,
+        phase="out",
+        load=792,
+        requests=None,
+        profile={"points": POINTS},
+    )
     result, _ = replayed(data)
     assert result.offered_share is not None
     assert result.offered_share >= 0.5
@@ -267,7 +293,7 @@ def test_infeasible_schedules_are_an_answer() -> None:
         ({"controller": {"gard_ms": 1}}, "controller.gard_ms"),
         ({"cells": 9000, "bubbles": {"scenario": TESTBED, "slot_ms": 1}}, "cells"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_names_the_field(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as error:
         run(document(**changes))

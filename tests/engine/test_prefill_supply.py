@@ -44,14 +44,14 @@ def test_who_is_accepted_is_within_the_objective(
         Stream(tokens=200, tokens_per_min=rate, ttft_ms=ttft_ms),
         Stream(tokens=900, tokens_per_min=rate / 2),
     ]
-    found = met(fleet, LATENCY, settings=SETTINGS, cache=CACHE, streams=streams, requests=200, seed=seed)
-    assert sum(one.asked for one in found) == 200
+    results = met(fleet, LATENCY, settings=SETTINGS, cache=CACHE, streams=streams, requests=200, seed=seed)
+    assert sum(one.asked for one in results) == 200
     least = [LATENCY.ms(stream.tokens) + CACHE.transfer_ms(stream.tokens) for stream in streams]
-    for one, shortest in zip(found, least, strict=True):
+    for one, shortest in zip(results, least, strict=True):
         assert (one.ttft_ms >= shortest - 1e-6).all()
-    assert (found[0].ttft_ms <= ttft_ms + 1e-6).all()
+    assert (results[0].ttft_ms <= ttft_ms + 1e-6).all()
     again = met(fleet, LATENCY, settings=SETTINGS, cache=CACHE, streams=streams, requests=200, seed=seed)
-    assert all(np.array_equal(a.ttft_ms, b.ttft_ms) for a, b in zip(found, again, strict=True))
+    assert all(np.array_equal(a.ttft_ms, b.ttft_ms) for a, b in zip(results, again, strict=True))
 
 
 def idle(gpus: int = 2) -> Fleet:
@@ -83,18 +83,21 @@ def test_more_load_is_refused_more() -> None:
     shares = []
     for load in (0.3, 0.9, 3.0):
         rate = load * 60_000 / LATENCY.ms(512) * 512
-        (found,) = met(
-            idle(), LATENCY, settings=SETTINGS, cache=CACHE,
+        (results,) = met(
+            idle(),
+            LATENCY,
+            settings=SETTINGS,
+            cache=CACHE,
             streams=[Stream(tokens=512, tokens_per_min=rate, ttft_ms=1_000)],
-        )  # fmt: skip
-        shares.append(found.refused / found.asked)
+        )
+        shares.append(results.refused / results.asked)
     assert shares[0] < 0.02
     assert shares[0] <= shares[1] < shares[2]
     assert shares[2] > 0.5
 
 
 def test_who_asks_for_nothing_meets_nothing() -> None:
-    (found,) = met(
+    (results,) = met(
         idle(), LATENCY, settings=SETTINGS, cache=CACHE, streams=[Stream(tokens=512, tokens_per_min=0)]
     )
-    assert found.asked == 0
+    assert results.asked == 0

@@ -1,7 +1,7 @@
-"""The free gaps of every GPU to come, compiled: a sorted row of (begin, end) per GPU.
+"""The future free gaps of every GPU, compiled: a sorted row of (begin, end) per GPU.
 
-A row is filled ahead from the pattern of bubbles that repeats with every iteration (guards taken off
-already), loses what lies in the past at its front, and is split by what is placed. Times in ms.
+A row is filled ahead from the pattern of bubbles, which repeats with every iteration and excludes the guards.
+It loses past gaps at its front, and placed requests split its gaps. Times in ms.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from engine.schedule.compiled import compiled
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Shorter than this is rounding, not time.
+# Shorter intervals are rounding.
 EPS = 1e-6
 NONE = -1
 # Columns of `Gaps.book`.
@@ -24,7 +24,7 @@ NOW, UNTIL, PERIOD = 0, 1, 2
 
 
 class Gaps(NamedTuple):
-    """What is free, and where each row stands."""
+    """The free gaps, and the state of each row."""
 
     edges: Floats  # (GPUs, room, 2): begin and end of the free gaps, in order from HEAD to TAIL
     book: Ints  # (GPUs, 5): first gap, one past the last, next gap of the pattern and its lap, which pattern
@@ -36,7 +36,7 @@ class Gaps(NamedTuple):
 
 @compiled
 def append(gaps, g, begin, end):
-    """Puts a gap at the end of a row, or lengthens the last one that it touches. False: no room."""
+    """Adds a gap at the end of a row, or lengthens the last one if they touch. False: no room."""
     head, tail = gaps.book[g, HEAD], gaps.book[g, TAIL]
     if tail > head and begin - gaps.edges[g, tail - 1, 1] <= EPS:
         gaps.edges[g, tail - 1, 1] = max(end, gaps.edges[g, tail - 1, 1])
@@ -51,7 +51,7 @@ def append(gaps, g, begin, end):
 
 @compiled
 def extend(gaps, g):
-    """Fills a row by the next gap of its pattern; False where that is too far ahead, or no room is left."""
+    """Adds the next gap of the pattern to a row; False if it is too far ahead, or no room is left."""
     kind = gaps.book[g, KIND]
     if gaps.counts[kind] == 0:
         return False
@@ -70,7 +70,7 @@ def extend(gaps, g):
 
 @compiled
 def skip_laps(gaps, g):
-    """Has an empty row filled from the lap before the present one on, however long nobody asked."""
+    """Starts an empty row at the lap before the present one, however long the last search was ago."""
     lap = int((gaps.clock[NOW] - gaps.offset[g]) / gaps.clock[PERIOD]) - 2
     if lap > gaps.book[g, LAP]:
         gaps.book[g, LAP] = lap
@@ -79,7 +79,7 @@ def skip_laps(gaps, g):
 
 @compiled
 def forget_past(gaps, g):
-    """Drops the gaps that have ended. Indexes into the row may change, so not within a search on it."""
+    """Drops the gaps that have ended. Indexes into the row may change, so it must not run within a search."""
     now = gaps.clock[NOW]
     head, tail = gaps.book[g, HEAD], gaps.book[g, TAIL]
     while True:
@@ -104,7 +104,7 @@ def forget_past(gaps, g):
 
 @compiled
 def fit(gaps, g, i, at, need, before):
-    """Index of the first gap from `i` on that holds `need` ms at or after `at`, beginning before `before`."""
+    """Index of the first gap from `i` on that holds `need` ms at or after `at` and begins before `before`."""
     while True:
         if i >= gaps.book[g, TAIL] and not extend(gaps, g):
             return NONE
@@ -120,7 +120,7 @@ def fit(gaps, g, i, at, need, before):
 
 @compiled
 def take(gaps, g, begin, end):
-    """Takes [begin, end] out of the gap that holds it; False where none does."""
+    """Takes [begin, end] out of the gap that holds it; False if none does."""
     head, tail = gaps.book[g, HEAD], gaps.book[g, TAIL]
     i = head
     while i < tail and gaps.edges[g, i, 1] < end - EPS:
@@ -128,17 +128,17 @@ def take(gaps, g, begin, end):
     if i == tail or gaps.edges[g, i, 0] > begin + EPS:
         return False
     left = max(gaps.edges[g, i, 0], gaps.clock[NOW])
-    keeps_left, keeps_right = begin - left > EPS, gaps.edges[g, i, 1] - end > EPS
-    if keeps_left and keeps_right and tail < gaps.edges.shape[1]:
+    left_remains, right_remains = begin - left > EPS, gaps.edges[g, i, 1] - end > EPS
+    if left_remains and right_remains and tail < gaps.edges.shape[1]:
         for j in range(tail, i, -1):
             gaps.edges[g, j, 0] = gaps.edges[g, j - 1, 0]
             gaps.edges[g, j, 1] = gaps.edges[g, j - 1, 1]
         gaps.edges[g, i, 1] = begin
         gaps.edges[g, i + 1, 0] = end
         gaps.book[g, TAIL] = tail + 1
-    elif keeps_right:  # without room for two parts, the one on the left is given up
+    elif right_remains:  # without room for two parts, the left one is lost
         gaps.edges[g, i, 0] = end
-    elif keeps_left:
+    elif left_remains:
         gaps.edges[g, i, 1] = begin
     else:
         for j in range(i, tail - 1):
@@ -150,7 +150,7 @@ def take(gaps, g, begin, end):
 
 @compiled
 def give(gaps, g, begin, end):
-    """Puts [begin, end], taken before, back; it is lost where the row has no room for it."""
+    """Returns [begin, end], taken before; it is lost if the row has no room for it."""
     head, tail = gaps.book[g, HEAD], gaps.book[g, TAIL]
     i = head
     while i < tail and gaps.edges[g, i, 0] < begin:

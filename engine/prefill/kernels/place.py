@@ -1,7 +1,7 @@
-"""The search for a place, compiled: which pipeline begins a request first, and when each chunk runs.
+"""The search for a placement, compiled: which pipeline begins a request first, and when each chunk runs.
 
-A pipeline of pp_degree stages is the GPUs of one rank in neighbouring DP-cells (BubbleTea §5.1); stage i
-computes its share of the layers for chunk after chunk. A chunk of n tokens after p tokens takes
+A pipeline of pp_degree stages is the GPUs of one rank in adjacent DP-cells (BubbleTea §5.1). Stage i computes
+its share of the layers for chunk after chunk. A chunk of n tokens after p tokens takes
 (a + b·n + c·((p + n)² − p²)) / pp_degree on each stage.
 """
 
@@ -19,20 +19,20 @@ ANY, CHUNK = 0, 1
 
 
 class Room(NamedTuple):
-    """Pipelines, the latency model, and room for a search."""
+    """Pipelines, the latency model, and working memory for a search."""
 
     stages: Ints  # (pipelines, pp_degree): GPU of each stage
     dc: Ints  # (pipelines,)
     first_of: Ints  # (GPUs,): the pipeline whose first stage it is, NONE for other stages
-    soonest: Floats  # (2, pipelines): nothing begins earlier on the first stage; nor `smallest` ms or more
-    smallest: Floats  # (1,): of the smallest chunk on a stage; 0 where requests stay whole
+    soonest: Floats  # (2, pipelines): earliest begin on the first stage: any chunk, `smallest` ms
+    smallest: Floats  # (1,): of the smallest chunk on a stage; 0 if requests stay whole
     model: Floats  # (5,): a, b, c of the whole model; a hop's ms, and ms per token
-    rows: Floats  # (most intervals, 4): what was found last, see the columns above
+    rows: Floats  # (most intervals, 4): the last result, see the columns above
     ready: Floats  # (pp_degree,): when each stage is done with the chunk before
-    at: Ints  # (pp_degree,): the gap in which that was
-    floor: Ints  # (pp_degree,): the gaps that the smallest chunk would use
+    at: Ints  # (pp_degree,): the gap of that chunk
+    last_gap: Ints  # (pp_degree,): the gaps that the smallest chunk would use
     turn: Ints  # (1,): the pipeline with which the next search begins
-    nothing: Floats  # (0, 3): the chunks under way of a request that is new
+    nothing: Floats  # (0, 3): the chunks under way of a new request
 
 
 @compiled
@@ -45,7 +45,7 @@ def stage_ms(room, done, tokens):
 
 @compiled
 def most_tokens(room, done, span, limit):
-    """Most tokens of a chunk, up to `limit`, that one stage computes within `span` ms; 0 where none."""
+    """Most tokens of a chunk, up to `limit`, that one stage computes within `span` ms; 0 if none."""
     if stage_ms(room, done, limit) <= span:
         return limit
     model, degree = room.model, room.stages.shape[1]
@@ -65,9 +65,9 @@ def most_tokens(room, done, span, limit):
 
 @compiled
 def passes(gaps, room, p, done, tokens, target):
-    """Whether a chunk passes all stages; with `target`, in gaps no later than those in `floor`.
+    """Whether a chunk passes all stages; with `target`, in gaps no later than those in `last_gap`.
 
-    Without, these gaps are written there.
+    Without `target`, the gaps are written there.
     """
     arrives = room.ready[0]
     took = stage_ms(room, done, tokens)
@@ -75,20 +75,20 @@ def passes(gaps, room, p, done, tokens, target):
         g = room.stages[p, j]
         begin = max(room.ready[j], arrives)
         i = fit(gaps, g, room.at[j], begin, took, np.inf)
-        if i == NONE or (target and i > room.floor[j]):
+        if i == NONE or (target and i > room.last_gap[j]):
             return False
         if not target:
-            room.floor[j] = i
+            room.last_gap[j] = i
         arrives = max(gaps.edges[g, i, 0], begin) + took + room.model[3] + room.model[4] * tokens
     return True
 
 
 @compiled
 def chunk_tokens(gaps, room, p, done, least, limit):
-    """Tokens of the next chunk: as many as pass in the gaps that `least` would use; 0: not even it."""
+    """Tokens of the next chunk: as many as pass in the gaps that `least` would use; 0: it does not pass."""
     if not passes(gaps, room, p, done, least, False):
         return 0
-    g, i = room.stages[p, 0], room.floor[0]
+    g, i = room.stages[p, 0], room.last_gap[0]
     span = gaps.edges[g, i, 1] - max(gaps.edges[g, i, 0], room.ready[0])
     high = max(least, most_tokens(room, done, span, limit))
     if room.stages.shape[1] == 1 or passes(gaps, room, p, done, high, True):
@@ -104,10 +104,10 @@ def chunk_tokens(gaps, room, p, done, least, limit):
 
 
 @compiled
-def lay(gaps, room, p, first, done, size, arrives, count):
-    """Lays a chunk on the stages from `first` on, where its input is at `arrives`, behind `count` intervals.
+def lay_chunk(gaps, room, p, first, done, size, arrives, count):
+    """Places a chunk on the stages from `first` on, its input at `arrives`, after `count` intervals.
 
-    How many there are with it; NONE where a stage has no gap for it.
+    Returns the new number of intervals; NONE if a stage has no gap for it.
     """
     degree, took = room.stages.shape[1], stage_ms(room, done, size)
     if count + degree - first > len(room.rows):
@@ -131,8 +131,8 @@ def lay(gaps, room, p, first, done, size, arrives, count):
 
 
 @compiled
-def walk(gaps, room, p, tokens, done, chunk, not_before, flying):
-    """Lays a request on pipeline `p` from token `done` on; rows as found. (end, intervals), or (inf, 0).
+def lay_request(gaps, room, p, tokens, done, chunk, not_before, flying):
+    """Places a request on pipeline `p` from token `done` on; writes `rows`. (end, intervals), or (inf, 0).
 
     not_before : on the first stage.  flying : rows (tokens, first stage, arrives) of its next chunks, which
         have passed the stages before that; they stay whole.
@@ -143,7 +143,7 @@ def walk(gaps, room, p, tokens, done, chunk, not_before, flying):
         room.at[j] = gaps.book[room.stages[p, j], HEAD]
     for f in range(len(flying)):
         size = int(flying[f, 0])
-        count = lay(gaps, room, p, int(flying[f, 1]), done, size, flying[f, 2], count)
+        count = lay_chunk(gaps, room, p, int(flying[f, 1]), done, size, flying[f, 2], count)
         if count == NONE:
             return np.inf, 0
         done += size
@@ -152,7 +152,7 @@ def walk(gaps, room, p, tokens, done, chunk, not_before, flying):
         size = chunk_tokens(gaps, room, p, done, least, tokens - done)
         if size == 0:
             return np.inf, 0
-        count = lay(gaps, room, p, 0, done, size, room.ready[0], count)
+        count = lay_chunk(gaps, room, p, 0, done, size, room.ready[0], count)
         if count == NONE:
             return np.inf, 0
         done += size
@@ -161,9 +161,9 @@ def walk(gaps, room, p, tokens, done, chunk, not_before, flying):
 
 @compiled
 def begins(gaps, room, p, need, not_before, before):
-    """When a chunk of `need` ms could begin on the first stage; inf where not before `before`.
+    """When a chunk of `need` ms could begin on the first stage; inf if not before `before`.
 
-    Keeps what it learns for the next search, which then need not look at a pipeline that is taken.
+    It records the result for the next search, which can then pass over a busy pipeline.
     """
     g = room.stages[p, 0]
     for j in range(room.stages.shape[1]):
@@ -182,10 +182,10 @@ def begins(gaps, room, p, need, not_before, before):
 
 @compiled
 def find(gaps, room, tokens, chunk, not_before, dc, looks):
-    """The pipeline that begins the request first. (pipeline, end, intervals), pipeline NONE where none does.
+    """The pipeline that begins the request first: (pipeline, end, intervals), pipeline NONE if there is none.
 
-    Of those that can begin at once, up to `looks` are walked and the first to end is chosen; the search
-    goes round, so that it need not pass those that it filled before. `dc` NONE: any.
+    Of those that can begin at once, up to `looks` are tried and the first to end is chosen. Each search
+    starts after the last pipeline used, so it need not pass those that it filled before. `dc` NONE: any.
     """
     pipelines, degree = room.stages.shape
     need = stage_ms(room, 0, min(chunk, tokens))
@@ -194,13 +194,13 @@ def find(gaps, room, tokens, chunk, not_before, dc, looks):
     before = np.inf
     for step in range(pipelines):
         p = first + step if first + step < pipelines else first + step - pipelines
-        # Here and not in `begins`: most pipelines are passed over, and a call costs more than the test.
+        # Tested here, not in `begins`: most pipelines are passed over, and a call costs more than the test.
         if soonest[p] >= before or (dc != NONE and room.dc[p] != dc):
             continue
         begin = begins(gaps, room, p, need, not_before, before)
         if begin == np.inf:
             continue
-        end, count = walk(gaps, room, p, tokens, 0, chunk, begin, room.nothing)
+        end, count = lay_request(gaps, room, p, tokens, 0, chunk, begin, room.nothing)
         if count == 0:
             continue
         if begin > not_before:
@@ -215,13 +215,13 @@ def find(gaps, room, tokens, chunk, not_before, dc, looks):
     if best == NONE:
         return NONE, np.inf, 0
     room.turn[0] = best + 1 if best + 1 < pipelines else 0
-    best_end, count = walk(gaps, room, best, tokens, 0, chunk, best_begin, room.nothing)
+    best_end, count = lay_request(gaps, room, best, tokens, 0, chunk, best_begin, room.nothing)
     return best, best_end, count
 
 
 @compiled
 def take_all(gaps, room, rows):
-    """Takes every interval of `rows`; False, and nothing taken, where one does not fit."""
+    """Takes every interval of `rows`; if one does not fit, takes nothing and returns False."""
     for i in range(len(rows)):
         if not take(gaps, int(rows[i, GPU]), rows[i, BEGIN], rows[i, END]):
             give_all(gaps, room, rows[:i])
@@ -231,7 +231,7 @@ def take_all(gaps, room, rows):
 
 @compiled
 def give_all(gaps, room, rows):
-    """Puts every interval of `rows` back."""
+    """Returns every interval of `rows`."""
     for i in range(len(rows)):
         g = int(rows[i, GPU])
         give(gaps, g, rows[i, BEGIN], rows[i, END])
