@@ -1,4 +1,4 @@
-"""Data centres, the WAN links between them, and the cluster that they form. SI units."""
+"""Data centres, the WAN links between them, and the cluster of both. SI units."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from engine.cluster.gpus import Gpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataCenter:
-    """GPUs of one type in one place.
+    """GPUs of one type at one location.
 
     intra_bytes_per_s : bandwidth per node and direction inside the data centre.
     """
@@ -58,7 +58,7 @@ class WanLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Data centres in the order in which they were listed, and links by the pair of names they join."""
+    """Data centres in the order in which they were listed, and links by the pair of names that they join."""
 
     datacenters: tuple[DataCenter, ...]
     links: Mapping[frozenset[str], WanLink]
@@ -68,12 +68,12 @@ class Cluster:
         return sum(dc.gpus for dc in self.datacenters)
 
     def datacenter(self, name: str) -> DataCenter:
-        """The data centre called `name`. Raises KeyError where there is none."""
+        """The data centre called `name`. Raises KeyError if there is none."""
         for dc in self.datacenters:
             if dc.name == name:
                 return dc
         raise KeyError(name)
 
     def link(self, a: str, b: str) -> WanLink | None:
-        """The link between two data centres, or None where they have none."""
+        """The link between two data centres, or None if they have none."""
         return self.links.get(frozenset((a, b)))

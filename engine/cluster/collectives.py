@@ -46,11 +46,11 @@ def sent_bytes(op: Operation, size: Values, x: Values, y: Values, *, forwarded: 
 
     Parameters
     ----------
-    size : D. Of all-gather, reduce-scatter and all-reduce the whole buffer; of all-to-all what each GPU has
-        for each other one.
+    size : D. Of all-gather, reduce-scatter and all-reduce the whole buffer; of all-to-all the bytes from each
+        GPU to each other one.
     x, y : the grid.
-    forwarded : all-to-all over rails alone, where what leaves the rail is forwarded inside HB domains
-        (Rail-only, Eq. 3); False: straight to its receiver, over spines (Eq. 2).
+    forwarded : all-to-all over rails alone; traffic between rails is forwarded inside HB domains
+        (Rail-only, Eq. 3). False: straight to its receiver, over spines (Eq. 2).
     """
     if op == "all_to_all":
         inside = y * (x - 1) if forwarded else (x - 1)
@@ -71,10 +71,10 @@ def hierarchical_s(op: Operation, size: Values, x: Values, y: Values, rates: Rat
 
 
 def full_bisection_s(op: Operation, size: Values, x: Values, y: Values, rates: Rates) -> Values:
-    """Seconds of a collective where spines join the rails (rail-optimised; Rail-only, Eq. 2).
+    """Seconds of a collective if spines join the rails (rail-optimised; Rail-only, Eq. 2).
 
     An all-to-all goes straight through both networks at once: max((x−1)·D/C_F, x·(y−1)·D/C_S). The other
-    collectives never leave their rail, so they take what they take on rails.
+    collectives never leave their rail, so they take the same time as on rails.
     """
     if op != "all_to_all":
         return hierarchical_s(op, size, x, y, rates)

@@ -1,9 +1,9 @@
-"""Rail fabrics: switches, transceivers, what they cost and what power they draw (Rail-only, §V-E, Table II).
+"""Rail fabrics: switches, transceivers, their cost and power (Rail-only, §V-E, Table II).
 
-Both are folded Clos networks of full bisection with the fewest tiers that reach every GPU: of
-rail-optimised all GPUs, of rail-only the GPUs of one rail, each rail by itself. Of n tiers of switches with
-r ports the upper half of a switch's ports leads up, except in the last tier, so 2·(r/2)ⁿ GPUs fit and each
-takes 2n − 1 switch ports. Every link, the one to the NIC included, has a transceiver at both ends. Small
+Both are folded Clos networks of full bisection with the fewest tiers that reach every GPU: a rail-optimised
+fabric joins all GPUs, a rail-only fabric the GPUs of one rail, each rail by itself. In n tiers of switches
+with r ports, the upper half of a switch's ports leads up, except in the last tier. So 2·(r/2)ⁿ GPUs fit, and
+each takes 2n − 1 switch ports. Every link, the one to the NIC included, has a transceiver at both ends. Small
 rails share switches, so switches are counted over the whole fabric.
 """
 
@@ -74,7 +74,7 @@ def leaf_ports(joined: int, radix: int) -> int:
 def _fabric(gpus: int, joined: int, radix: int, prices: Prices) -> Fabric:
     tiers = clos_tiers(joined, radix)
     ports = gpus * max(0, 2 * tiers - 1)
-    # An odd port of a switch stays empty where half of the ports lead up.
+    # An odd port of a switch stays empty if half of the ports lead up.
     used = radix if tiers <= 1 else 2 * (radix // 2)
     switches = math.ceil(ports / used)
     transceivers = 2 * tiers * gpus

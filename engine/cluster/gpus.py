@@ -10,7 +10,7 @@ from engine.inputs import nearest
 
 GIB = 2**30
 
-# Number formats by width, best first: what a matrix multiplication of that width runs in.
+# Number formats of matrix multiplications by width, best first.
 FORMATS_OF_WIDTH = {1: ("fp8",), 2: ("bf16", "fp16"), 4: ("fp32",), 8: ("fp64",)}
 
 
@@ -40,7 +40,7 @@ class Gpu:
     def flops(self, dtype_bytes: int) -> float:
         """Dense peak in FLOP/s for numbers of `dtype_bytes` bytes.
 
-        Raises InputError where this GPU has no such format (``fp8`` before Hopper and Ada).
+        Raises InputError if this GPU has no such format (``fp8`` before Hopper and Ada).
         """
         for number_format in FORMATS_OF_WIDTH.get(dtype_bytes, ()):
             if number_format in self.peak_flops:
@@ -57,7 +57,7 @@ def catalogue() -> dict[str, Gpu]:
 
 
 def gpu(name: str) -> Gpu:
-    """The GPU type `name`. Raises InputError, naming the nearest type, where it is unknown."""
+    """The GPU type `name`. Raises InputError, naming the nearest type, if it is unknown."""
     known = catalogue()
     if name not in known:
         raise InputError("gpu_type", name, "unknown GPU type, " + nearest(name, known))

@@ -12,7 +12,7 @@ from importlib.resources import files
 
 EARTH_RADIUS_KM = 6371.0
 FIBRE_KM_PER_MS = 200.0  # light in glass, two thirds of its speed in vacuum
-NEAR_KM = 120.0  # of one city: what stands this near to a region has its latencies to well under 1 ms
+NEAR_KM = 120.0  # one city: locations this near to a region have its latencies to well under 1 ms
 
 REGIONS_SOURCE = "the cloud's own list of regions, 2025; coordinates are those of the location it names"
 PATHS_SOURCE = "Skyplane's measurements (ping, April 2022; iperf3 over 64 connections, January 2022)"
@@ -58,7 +58,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPrice:
-    """What one GPU costs an hour in a region, in dollars; `spot` None where none was listed."""
+    """Dollars per hour of one GPU in a region; `spot` is None if none was listed."""
 
     region: Region
     gpu_type: str
@@ -78,11 +78,15 @@ def regions() -> dict[str, Region]:
     """Every known region by name."""
     return {
         row["name"]: Region(
-            name=row["name"], place=row["place"], country=row["country"],
-            latitude=float(row["latitude"]), longitude=float(row["longitude"]), time_zone=row["time_zone"],
+            name=row["name"],
+            place=row["place"],
+            country=row["country"],
+            latitude=float(row["latitude"]),
+            longitude=float(row["longitude"]),
+            time_zone=row["time_zone"],
         )
         for row in _rows("regions")
-    }  # fmt: skip
+    }
 
 
 @cache
@@ -105,11 +109,14 @@ def list_prices() -> tuple[ListPrice, ...]:
     """Every known list price."""
     return tuple(
         ListPrice(
-            region=regions()[row["region"]], gpu_type=row["gpu_type"], instance=row["instance"],
-            on_demand=float(row["usd_per_gpu_hour"]), spot=_number(row["spot_usd_per_gpu_hour"]),
+            region=regions()[row["region"]],
+            gpu_type=row["gpu_type"],
+            instance=row["instance"],
+            on_demand=float(row["usd_per_gpu_hour"]),
+            spot=_number(row["spot_usd_per_gpu_hour"]),
         )
         for row in _rows("prices")
-    )  # fmt: skip
+    )
 
 
 def prices_in(region: str) -> dict[str, ListPrice]:
@@ -118,25 +125,28 @@ def prices_in(region: str) -> dict[str, ListPrice]:
 
 
 def path_between(a: tuple[float, float], b: tuple[float, float]) -> Path | None:
-    """The measured path that stands for one from `a` to `b` (latitude, longitude in degrees), if any does.
+    """The measured path that represents one from `a` to `b` (latitude, longitude in degrees), if there is
+    one.
 
-    Regions within 120 km of either place are asked, nearest first, those of one cloud before mixed ones;
-    a path without a latency is no answer. Places of one region have no path.
+    Regions within 120 km of either location count, nearest first, those of one cloud before mixed ones. A
+    path without a latency does not count. Locations in one region have no path.
     """
-    found = [
+    measured = [
         (first.cloud != second.cloud, far_a + far_b, path)
         for far_a, first in _near(a)
         for far_b, second in _near(b)
         if (path := paths().get(frozenset((first.name, second.name)))) and path.latency_ms is not None
     ]
-    if not found or distance_km(a, b) < NEAR_KM:
+    if not measured or distance_km(a, b) < NEAR_KM:
         return None
-    return min(found, key=lambda each: (*each[:2], each[2].ends[0].name, each[2].ends[1].name))[2]
+    return min(measured, key=lambda each: (*each[:2], each[2].ends[0].name, each[2].ends[1].name))[2]
 
 
 def distance_km(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Great-circle distance of two places (latitude, longitude in degrees), by the haversine formula."""
-    (south, west), (north, east) = [(math.radians(place[0]), math.radians(place[1])) for place in (a, b)]
+    """Great-circle distance of two locations (latitude, longitude in degrees), by the haversine formula."""
+    (south, west), (north, east) = [
+        (math.radians(location[0]), math.radians(location[1])) for location in (a, b)
+    ]
     across = math.cos(south) * math.cos(north) * math.sin((east - west) / 2) ** 2
     half = math.sin((north - south) / 2) ** 2 + across
     return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(1.0, half)))
@@ -147,9 +157,9 @@ def least_latency_ms(a: tuple[float, float], b: tuple[float, float]) -> float:
     return distance_km(a, b) / FIBRE_KM_PER_MS
 
 
-def _near(place: tuple[float, float]) -> Iterator[tuple[float, Region]]:
+def _near(location: tuple[float, float]) -> Iterator[tuple[float, Region]]:
     for region in regions().values():
-        away = distance_km(place, (region.latitude, region.longitude))
+        away = distance_km(location, (region.latitude, region.longitude))
         if away <= NEAR_KM:
             yield away, region
 

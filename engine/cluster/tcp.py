@@ -1,7 +1,7 @@
-"""How fast TCP goes over a WAN: one window a round trip, so bandwidth grows with connections.
+"""Bandwidth of TCP over a WAN: one window a round trip, so it grows with the number of connections.
 
-Atlas §3 measures one connection at 10–40 ms (Table 1); §4.1 opens as many as fill the cap that the
-cloud sets between two nodes. One constant window explains the table within 2.1 %.
+Atlas §3 measures one connection at 10–40 ms (Table 1); §4.1 opens as many as fill the cap that the cloud sets
+between two nodes. One constant window explains the table within 2.1 %.
 """
 
 import csv
@@ -16,7 +16,7 @@ WINDOW_BYTES = 23.9e6 / 8
 def single_connection(latency_s: float) -> float:
     """Bytes/s of one TCP connection: a window per round trip of 2 × one-way `latency_s`.
 
-    Infinite at latency 0, where the window is no limit.
+    Infinite at latency 0: the window is no limit there.
     """
     return WINDOW_BYTES / (2 * latency_s) if latency_s > 0 else math.inf
 

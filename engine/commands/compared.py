@@ -14,9 +14,15 @@ def comparison(compared: Sequence[Compared]) -> Iterator[str]:
     """A table, one row a policy: makespan, stage span and memory together, as one alone flatters."""
     jitter = any(row.result and row.result.scenario.jitter > 0 for row in compared)
     head = [
-        "policy", "makespan", "lower\nbound", "gap", "utilization", "largest\nstage span",
-        "peak in\nflight", "search",
-    ]  # fmt: skip
+        "policy",
+        "makespan",
+        "lower\nbound",
+        "gap",
+        "utilization",
+        "largest\nstage span",
+        "peak in\nflight",
+        "search",
+    ]
     if jitter:
         head += ["planned", "95 % of draws\nwithin"]
     yield from render([*head, "note"], [_row(row, jitter) for row in compared], left=(0, len(head)))

@@ -65,11 +65,15 @@ def lines(request: NetworkRequest, result: NetworkResult) -> Iterator[str]:
 def _collectives(result: NetworkResult) -> list[str]:
     rows = [
         (
-            each.op, number(each.bytes / 1e6, 3), str(each.x), str(each.y),
-            number(each.rail_only_s * 1e3, 4), number(each.rail_optimised_s * 1e3, 4),
+            each.op,
+            number(each.bytes / 1e6, 3),
+            str(each.x),
+            str(each.y),
+            number(each.rail_only_s * 1e3, 4),
+            number(each.rail_optimised_s * 1e3, 4),
         )
         for each in result.collectives
-    ]  # fmt: skip
+    ]
     head = ("collective", "size\nMB", "x", "y", "rail-only\nms", "rail-optimised\nms")
     return render(head, rows, left=(0,))
 
@@ -77,9 +81,21 @@ def _collectives(result: NetworkResult) -> list[str]:
 def _iterations(result: NetworkResult) -> Iterator[str]:
     """The table, with a sentence in place of each size of HB domain for which nothing fits."""
     head = [
-        "HB\ndomain", "TP", "PP", "DP", "v", "b", "GPUs\nused", "iteration\ns", "with spines\ns", "ideal\ns",
-        *(f"{part}\ns" for part in PARTS), "MFU\n%", "HFU\n%", "memory\nGB",
-    ]  # fmt: skip
+        "HB\ndomain",
+        "TP",
+        "PP",
+        "DP",
+        "v",
+        "b",
+        "GPUs\nused",
+        "iteration\ns",
+        "with spines\ns",
+        "ideal\ns",
+        *(f"{part}\ns" for part in PARTS),
+        "MFU\n%",
+        "HFU\n%",
+        "memory\nGB",
+    ]
     yield from render(head, [_iteration(row) for row in result.iterations if row.feasible])
     for row in result.iterations:
         if not row.feasible:
@@ -100,9 +116,16 @@ def _iteration(row: IterationRow) -> list[str | None]:
 
 def _fabrics(result: NetworkResult) -> list[str]:
     head = (
-        "HB\ndomain", "fabric", "tiers", "switches", "transceivers", "cost\nM$", "power\nMW", "saves\n% cost",
+        "HB\ndomain",
+        "fabric",
+        "tiers",
+        "switches",
+        "transceivers",
+        "cost\nM$",
+        "power\nMW",
+        "saves\n% cost",
         "saves\n% power",
-    )  # fmt: skip
+    )
     rows = [row for pair in result.fabrics for row in _fabric(pair)]
     return render(head, rows, left=(1,))
 
@@ -111,10 +134,15 @@ def _fabric(pair: FabricPair) -> Iterator[list[str | None]]:
     for name, fabric in (("rail-optimised", pair.rail_optimised), ("rail-only", pair.rail_only)):
         saved = (pair.cost_saving, pair.power_saving) if name == "rail-only" else (None, None)
         yield [
-            str(pair.hb_domain), name, str(fabric.tiers), f"{fabric.switches:,}", f"{fabric.transceivers:,}",
-            number(fabric.cost_usd / 1e6, 2), number(fabric.power_w / 1e6, 3),
+            str(pair.hb_domain),
+            name,
+            str(fabric.tiers),
+            f"{fabric.switches:,}",
+            f"{fabric.transceivers:,}",
+            number(fabric.cost_usd / 1e6, 2),
+            number(fabric.power_w / 1e6, 3),
             *(number(None if share is None else 100 * share, 1) for share in saved),
-        ]  # fmt: skip
+        ]
 
 
 def _traffic(request: NetworkRequest, result: NetworkResult) -> Iterator[str]:
@@ -125,12 +153,13 @@ def _traffic(request: NetworkRequest, result: NetworkResult) -> Iterator[str]:
     rows = [
         (
             kind.upper(),
-            number(traffic.hb_bytes[kind] / 1e9, 2), number(traffic.nic_bytes[kind] / 1e9, 2),
+            number(traffic.hb_bytes[kind] / 1e9, 2),
+            number(traffic.nic_bytes[kind] / 1e9, 2),
             number(100 * (traffic.hb_bytes[kind] + traffic.nic_bytes[kind]) / total, 2),
             number(100 * traffic.pairs[kind] / every, 4) if kind in traffic.pairs else None,
         )
         for kind in traffic.hb_bytes
-    ]  # fmt: skip
+    ]
     yield from render(("", "HB\nGB", "NIC\nGB", "of bytes\n%", "of pairs\n%"), rows, left=(0,))
     yield f"{100 * traffic.pairs['none'] / every:.4f} % of the ordered GPU pairs carry no traffic"
 
@@ -139,14 +168,25 @@ def _failures(request: NetworkRequest, result: NetworkResult) -> Iterator[str]:
     yield f"after a failure, HB domain {request.hb_domains[0]}"
     rows = [
         (
-            each.case, each.design.replace("_", "-"), str(each.gpus_lost), number(each.iteration_s, 3),
+            each.case,
+            each.design.replace("_", "-"),
+            str(each.gpus_lost),
+            number(each.iteration_s, 3),
             number(each.slowdown, 3),
-            str(each.spares), number(each.spared_iteration_s, 3), each.recovery,
+            str(each.spares),
+            number(each.spared_iteration_s, 3),
+            each.recovery,
         )
         for each in result.failures
-    ]  # fmt: skip
+    ]
     head = (
-        "failure of", "design", "GPUs\nlost", "iteration\nwithout spares, s", "slow-down", "spares\nneeded",
-        "iteration\nwith them, s", "recovery",
-    )  # fmt: skip
+        "failure of",
+        "design",
+        "GPUs\nlost",
+        "iteration\nwithout spares, s",
+        "slow-down",
+        "spares\nneeded",
+        "iteration\nwith them, s",
+        "recovery",
+    )
     yield from render(head, rows, left=(0, 1, 7))

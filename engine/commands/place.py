@@ -1,4 +1,4 @@
-"""`meridian place FILE`: which device computes which stage of which pipeline, where links differ."""
+"""`meridian place FILE`: the device of each stage of each pipeline, over unequal links."""
 
 import json
 from collections.abc import Iterator

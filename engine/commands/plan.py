@@ -1,4 +1,4 @@
-"""`meridian plan FILE`: every number of DP-cells with its time, throughput and cost, and the best of them."""
+"""`meridian plan FILE`: every number of DP-cells with its time, throughput and cost, and the best option."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -122,9 +122,17 @@ def _sentences(options: Sequence[Option]) -> Iterator[str]:
 
 def _head(names: Sequence[str]) -> list[str]:
     figures = [
-        "D", "pipelines", "iteration\nms", "all-reduce\nms", "throughput\npipelines/s", "tokens\n/s",
-        "busy\n%", "egress\nGB", "cost\n$/iteration", "cost\n$/M tokens",
-    ]  # fmt: skip
+        "D",
+        "pipelines",
+        "iteration\nms",
+        "all-reduce\nms",
+        "throughput\npipelines/s",
+        "tokens\n/s",
+        "busy\n%",
+        "egress\nGB",
+        "cost\n$/iteration",
+        "cost\n$/M tokens",
+    ]
     return [*figures, *_gpu_head(names), ""]
 
 

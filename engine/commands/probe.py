@@ -19,7 +19,7 @@ from engine.run.link_rates import LinkRates, emulated_link, listen, measure
 from engine.transport import Address, LinkShape, TransportError
 
 LOCALHOST = "127.0.0.1"
-TRIAL = "probe"  # what both ends take part in, as ranks do in a run
+TRIAL = "probe"  # stands for the run's name, which both ends must give
 
 
 class EmulatedLink(Document):
@@ -50,8 +50,13 @@ class ProbeRequest(Document):
     port: Annotated[Count, Field(le=65_535)] = 29_599
     secret: Annotated[str, Field(min_length=16, max_length=200)] | None = None
     connections: Annotated[list[Annotated[Count, Field(le=64)]], Field(min_length=1, max_length=8)] = [
-        1, 2, 4, 8, 16, 32,
-    ]  # fmt: skip
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+    ]
     seconds: Annotated[Positive, Field(le=60)] = 1.0
     patience_s: Annotated[Positive, Field(le=3600)] = 60.0
     emulated: EmulatedLink | None = None
@@ -97,16 +102,16 @@ def command(file: str, listens: bool, as_json: bool) -> None:
             "--listen", True, "both ends of an `emulated` link are on this machine: leave it out"
         )
     try:
-        found = _emulated(request) if request.emulated is not None else _one_end(request, listens)
+        rates = _emulated(request) if request.emulated is not None else _one_end(request, listens)
     except TransportError as error:
         _fail(str(error))
     except TimeoutError:
         _fail(f"no answer from the other end within patience_s, {request.patience_s:g} s")
-    answer = {"listened": True} if found is None else _answer(found)
+    answer = {"listened": True} if rates is None else _answer(rates)
     if as_json:
         click.echo(json.dumps(answer, allow_nan=False))
     else:
-        click.echo("Measured by the other end." if found is None else "\n".join(_lines(found)))
+        click.echo("Measured by the other end." if rates is None else "\n".join(_lines(rates)))
 
 
 def _fail(reason: str) -> NoReturn:
@@ -119,14 +124,17 @@ def _one_end(request: ProbeRequest, listens: bool) -> LinkRates | None:
     assert request.host is not None
     assert request.secret is not None
     shared: dict[str, Any] = {
-        "secret": request.secret, "trial": TRIAL, "counts": request.connections, "shape": None,
+        "secret": request.secret,
+        "trial": TRIAL,
+        "counts": request.connections,
+        "shape": None,
         "patience_s": request.patience_s,
-    }  # fmt: skip
+    }
     if not listens:
-        # It dials; nobody has to reach it.
+        # This end dials; no one has to reach it.
         return measure(LOCALHOST, (request.host, request.port), seconds=request.seconds, **shared)
     try:
-        listen(request.host, request.port, ready=_say_where, **shared)
+        listen(request.host, request.port, ready=_print_address, **shared)
     except InputError as error:
         if error.field != "ports":
             raise
@@ -134,7 +142,8 @@ def _one_end(request: ProbeRequest, listens: bool) -> LinkRates | None:
     return None
 
 
-def _say_where(address: Address) -> None:
+def _print_address(address: Address) -> None:
+    """Print the address that the other end should dial."""
     click.echo(f"Listening on {address[0]}:{address[1]}.", err=True)
 
 
@@ -143,28 +152,31 @@ def _emulated(request: ProbeRequest) -> LinkRates:
     assert request.emulated is not None
     address: Future[Address] = Future()
     shared: dict[str, Any] = {
-        "secret": secrets.token_hex(16), "trial": TRIAL, "counts": request.connections,
-        "shape": request.emulated.shape, "patience_s": request.patience_s,
-    }  # fmt: skip
+        "secret": secrets.token_hex(16),
+        "trial": TRIAL,
+        "counts": request.connections,
+        "shape": request.emulated.shape,
+        "patience_s": request.patience_s,
+    }
 
     def other_end() -> None:
-        with contextlib.suppress(TransportError, TimeoutError):  # the end that measures tells of it
+        with contextlib.suppress(TransportError, TimeoutError):  # the measuring end reports it
             listen(LOCALHOST, 0, ready=address.set_result, **shared)
 
     threading.Thread(target=other_end, name="probe-listen", daemon=True).start()
     return measure(LOCALHOST, address.result(request.patience_s), seconds=request.seconds, **shared)
 
 
-def _answer(found: LinkRates) -> dict[str, Any]:
+def _answer(rates: LinkRates) -> dict[str, Any]:
     """The JSON of what was found, and `link`: its figures as files of other commands have them."""
-    best = max(rate.gbps for rate in found.rates)
-    return found.as_dict() | {"link": {"latency_ms": found.rtt_ms / 2, "bandwidth_gbps": best}}
+    best = max(rate.gbps for rate in rates.rates)
+    return rates.as_dict() | {"link": {"latency_ms": rates.rtt_ms / 2, "bandwidth_gbps": best}}
 
 
-def _lines(found: LinkRates) -> list[str]:
-    best = max(found.rates, key=lambda rate: rate.gbps)
+def _lines(rates: LinkRates) -> list[str]:
+    best = max(rates.rates, key=lambda rate: rate.gbps)
     cells = [
-        [str(rate.connections), number(rate.gbps, 4), f"{rate.gbps / best.gbps:.0%}"] for rate in found.rates
+        [str(rate.connections), number(rate.gbps, 4), f"{rate.gbps / best.gbps:.0%}"] for rate in rates.rates
     ]
-    rtt = f"round trip {found.rtt_ms:.2f} ms (latency {found.rtt_ms / 2:.2f} ms)"
+    rtt = f"round trip {rates.rtt_ms:.2f} ms (latency {rates.rtt_ms / 2:.2f} ms)"
     return [rtt, "", *render(["connections", "Gbit/s", "of best"], cells)]

@@ -36,10 +36,13 @@ def command(file: str, prefill: bool, as_json: bool) -> None:
         rows = [profile_stage(request, stage) for stage in stages]
     if as_json:
         answer = {
-            "device": request.device, "dtype": request.dtype, "micro_batch": request.micro_batch,
-            "model": request.model.model_dump(exclude_none=True), "repeats": request.repeats,
+            "device": request.device,
+            "dtype": request.dtype,
+            "micro_batch": request.micro_batch,
+            "model": request.model.model_dump(exclude_none=True),
+            "repeats": request.repeats,
             "rows": [row.as_dict() for row in rows],
-        }  # fmt: skip
+        }
         click.echo(json.dumps(answer, allow_nan=False))
     else:
         click.echo("\n".join(_lines(rows)))
@@ -50,8 +53,8 @@ def _prefill(file: str, as_json: bool) -> None:
     with click.progressbar(length=rounds(request), label="rounds", file=sys.stderr, hidden=as_json) as bar:
         profile = profile_prefill(request, report=lambda _: bar.update(1))
     if as_json:
-        asked = request.model_dump(exclude={"tokens"})
-        click.echo(json.dumps(asked | profile.as_dict(), allow_nan=False))
+        document = request.model_dump(exclude={"tokens"})
+        click.echo(json.dumps(document | profile.as_dict(), allow_nan=False))
     else:
         click.echo("\n".join(_prefill_lines(profile)))
 
@@ -59,10 +62,10 @@ def _prefill(file: str, as_json: bool) -> None:
 def _prefill_lines(profile: PrefillProfile) -> list[str]:
     """Of each length the times and what the fitted model says; below, the model and its errors."""
     measured = [[f"{row.tokens:,}", number(row.ms, 2), number(row.p95_ms, 2)] for row in profile.rows]
-    found = profile.fitted
-    if isinstance(found, Infeasible):
-        return [*render(["tokens", "prefill\nms", "p95\nms"], measured), "", f"no model: {found.reason}"]
-    latency, left_out = found
+    model = profile.fitted
+    if isinstance(model, Infeasible):
+        return [*render(["tokens", "prefill\nms", "p95\nms"], measured), "", f"no model: {model.reason}"]
+    latency, left_out = model
     cells = [
         [*row, number(latency.ms(tokens), 2)]
         for row, (tokens, _) in zip(measured, profile.points, strict=True)

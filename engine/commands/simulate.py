@@ -34,9 +34,10 @@ from engine.simulate.timeline import Timeline
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option(
-    "--out", type=click.Path(path_type=Path),
+    "--out",
+    type=click.Path(path_type=Path),
     help="Folder for result.json, spans.csv, schedule.txt and a trace that Perfetto opens.",
-)  # fmt: skip
+)
 def command(
     file: str, policies: str | None, schedule_file: str | None, as_json: bool, out: Path | None
 ) -> None:
@@ -66,7 +67,7 @@ def command(
 def _simulate(document: Any, schedule_file: str | None) -> SimulationResult:
     if schedule_file is None:
         return simulate(parse(Scenario, document))
-    if isinstance(document, dict):  # the schedule is given: no policy is asked
+    if isinstance(document, dict):  # the schedule is given: no policy is used
         document = {**document, "policy": document.get("policy", POLICIES[0])}
     return simulate_schedule(parse(Scenario, document), _schedule(schedule_file))
 

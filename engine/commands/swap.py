@@ -82,7 +82,7 @@ def _sub_models(result: SwapResult) -> Iterator[str]:
 
 def _figures(result: SwapResult) -> Iterator[str]:
     step, fleet = result.step, result.fleet
-    assert step is not None  # asked before
+    assert step is not None  # checked before
     yield f"accumulation        {result.accumulation} mini-batches a step; {result.loads_per_step} loads"
     yield f"step                {number(step.step_s, 4)} s, of which {number(step.stall_s, 4)} s waiting"
     yield f"a mini-batch        {number(step.seconds_per_minibatch, 4)} GPU seconds"

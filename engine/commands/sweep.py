@@ -71,6 +71,11 @@ def _cells(row: SweepRow, best: float | None) -> list[str | None]:
         ]
     mark = "best" if best is not None and row.makespan <= best * (1 + 1e-9) else ""
     return [
-        _shown(row.value), name_of(row.policy), f"{row.makespan:.6g}", mark, f"{row.lower_bound:.6g}",
-        f"{100 * row.utilization:.1f} %", "",
-    ]  # fmt: skip
+        _shown(row.value),
+        name_of(row.policy),
+        f"{row.makespan:.6g}",
+        mark,
+        f"{row.lower_bound:.6g}",
+        f"{100 * row.utilization:.1f} %",
+        "",
+    ]

@@ -66,9 +66,14 @@ GRACE_S = 3.0
     help="Folder for result.json, trace.json, metrics.csv, spans.jsonl and the ranks' logs (logs/).",
 )
 def command(
-    file: str, as_json: bool, trace: Path | None, metrics: Path | None, tensorboard: Path | None,
-    spans: Path | None, out: Path | None,
-) -> int:  # fmt: skip
+    file: str,
+    as_json: bool,
+    trace: Path | None,
+    metrics: Path | None,
+    tensorboard: Path | None,
+    spans: Path | None,
+    out: Path | None,
+) -> int:
     """Train a model across data centres that are emulated on this machine.
 
     FILE (JSON or YAML, - for standard input) is a job: datacenters, links, stages, dc_of_stage, pipelines,
@@ -86,9 +91,9 @@ def command(
         schedule_of(job)
     if job.checkpoint:
         open_place(job.checkpoint.dir).prepare()
-    found = resumed(job, corpus.fingerprint()) if job.resume else None
-    if found:
-        click.echo(f"resumes after step {found.manifest.step} from {found.where}", err=True)
+    checkpoint = resumed(job, corpus.fingerprint()) if job.resume else None
+    if checkpoint:
+        click.echo(f"resumes after step {checkpoint.manifest.step} from {checkpoint.where}", err=True)
     if out is not None:
         folder(out)
         trace, metrics = trace or out / "trace.json", metrics or out / "metrics.csv"
@@ -131,7 +136,7 @@ def _trained(
             watch = _Watch(job, span_file, sinks, keep_spans=trace_file is not None)
             _run(job, watch, log_dir)
             if trace_file:
-                json.dump(chrome_trace(watch.kept, "s"), trace_file)
+                json.dump(chrome_trace(watch.spans, "s"), trace_file)
     except OSError as error:
         if watch is None or watch.result is None:
             raise
@@ -199,11 +204,11 @@ class _Watch:
 
     def __init__(
         self, job: TrainJob, span_file: IO[str] | None, sinks: Sequence[Sink], *, keep_spans: bool
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.result: dict[str, Any] | None = None
         self.failure: str | None = None
-        self.kept: deque[Span] = deque(maxlen=LONGEST_TRACE if keep_spans else 0)
-        self._job, self._span_file, self._keeps = job, span_file, keep_spans
+        self.spans: deque[Span] = deque(maxlen=LONGEST_TRACE if keep_spans else 0)
+        self._job, self._span_file, self._stores_spans = job, span_file, keep_spans
         self._sinks = sinks
         self._ready = 0
         self._last_step: float | None = None
@@ -274,7 +279,7 @@ class _Watch:
             click.echo(f"no checkpoint after step {event.step}: {event.detail}", err=True)
 
     def _on_spans(self, event: Spans) -> None:
-        if not self._span_file and not self._keeps:
+        if not self._span_file and not self._stores_spans:
             return
         pipeline, stage = divmod(event.rank, self._job.stages)
         gpu = f"{self._job.datacenters[self._job.dcs_of_pipeline[pipeline][stage]].name}/p{pipeline}s{stage}"
@@ -282,8 +287,8 @@ class _Watch:
             span = dataclasses.replace(plain, run=event.run, iteration=event.iteration, gpu=gpu)
             if self._span_file:
                 self._span_file.write(json.dumps(span.as_dict()) + "\n")
-            if self._keeps:
-                self.kept.append(span)
+            if self._stores_spans:
+                self.spans.append(span)
 
 
 def _loss(loss: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Published figures compared with our own: what `meridian reproduce` runs.
+"""Published figures compared with our own, for `meridian reproduce`.
 
 One module per paper; each lists its experiments in `EXPERIMENTS`. A row with a tolerance is a check, one
 without is informative. `ours` is always computed, never written down.
@@ -25,7 +25,7 @@ PAPERS = {
 class Row:
     """One published figure and ours.
 
-    tolerance : largest |ours / paper − 1| (|ours − paper| where paper is 0), None for an informative row.
+    tolerance : largest |ours / paper − 1| (|ours − paper| if paper is 0), None for an informative row.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Row:
 
     @property
     def deviation(self) -> float | None:
-        """ours / paper − 1, or ours where the paper has 0; None where it prints nothing."""
+        """ours / paper − 1, or ours if the paper's figure is 0; None if the paper prints none."""
         if self.paper is None:
             return None
         return self.ours - self.paper if self.paper == 0 else self.ours / self.paper - 1
@@ -86,7 +86,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an experiment gave."""
+    """The result of an experiment."""
 
     rows: tuple[Row, ...]
     plots: tuple[Plot, ...] = ()
@@ -94,7 +94,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One figure, table or claim of a paper: its name, what it is, and how to compute it."""
+    """One figure, table or claim of a paper: its name, its title, and a function that computes it."""
 
     name: str
     title: str

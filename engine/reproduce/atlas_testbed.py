@@ -1,8 +1,8 @@
 """§6.2 of the Atlas paper: 12 GPUs in three data centres, three pipelines of four stages, GPT-A.
 
-The paper does not say how long a stage computes. C = 3 is inside its "3–4 × compute" (§6.3), fits a layer of
-412 M parameters at 65 % of an A100's peak, and makes three pipelines one DP-cell. Stages sit on the data
-centres as (2, 1, 1); propagation is not added, as the paper's own arithmetic leaves it out.
+The paper does not state the compute time of a stage. C = 3 is inside its "3–4 × compute" (§6.3), fits a layer
+of 412 M parameters at 65 % of an A100's peak, and makes three pipelines one DP-cell. Stages are placed on the
+data centres as (2, 1, 1). Propagation is not added, as the paper's own arithmetic leaves it out.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ SETTING = "GPT-A, M = 4, C = 3, 40 ms; stages on data centres as (2, 1, 1)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What Atlas is compared with, and by how much the paper says it is slower."""
+    """A baseline, and the factor by which the paper says it is slower than Atlas."""
 
     label: str
     policy: str
@@ -93,7 +93,7 @@ def single_tcp() -> Outcome:
 
 
 def multiple_tcp() -> Outcome:
-    """Atlas against baselines that also fill the 5 Gbps: what temporal sharing alone gives."""
+    """Atlas against baselines that also fill the 5 Gbps: the gain of temporal sharing alone."""
     rows = [
         Row(
             name=f"multiple TCP, M = {microbatches}: Atlas over {over.label}",

@@ -1,4 +1,4 @@
-"""§3, §4.1, §4.3 and Figs. 9 and 10 of the Atlas paper: what latency and bandwidth of the WAN do to training.
+"""§3, §4.1, §4.3 and Figs. 9 and 10 of the Atlas paper: effects of WAN latency and bandwidth on training.
 
 GPT-A's layer computes as in `atlas_testbed` (C = 3 at 5 Gbps); GPT-B's at the same utilization, by its FLOPs.
 All rows here are informative: the paper prints curves, and neither batch sizes nor compute times.
@@ -49,14 +49,20 @@ def dp_slow_down() -> Outcome:
         lines.append(Series(label=name, x=_latencies_ms(), y=tuple(slowed)))
         rows += [
             Row(
-                name=f"DP {name} at 40 ms: communication", paper=printed, ours=shares[-1], unit="%",
+                name=f"DP {name} at 40 ms: communication",
+                paper=printed,
+                ours=shares[-1],
+                unit="%",
                 note=f"{RING_SEQUENCES} sequences an iteration, for GPT-A's printed share",
             ),
             Row(
-                name=f"DP {name} at 40 ms: slow-down", paper=15 if name == "gpt-a" else None,
-                ours=slowed[-1], unit="x", note="printed: more than 15; a share of 93 % allows at most 14.3",
+                name=f"DP {name} at 40 ms: slow-down",
+                paper=15 if name == "gpt-a" else None,
+                ours=slowed[-1],
+                unit="x",
+                note="printed: more than 15; a share of 93 % allows at most 14.3",
             ),
-        ]  # fmt: skip
+        ]
     return Outcome(rows=tuple(rows), plots=(_by_latency("fig2", "DP over the WAN (as Fig. 2)", lines),))
 
 
@@ -69,15 +75,18 @@ def pp_slow_down() -> Outcome:
     rows, lines = [], []
     for name, printed in (("gpt-a", 89.8), ("gpt-b", 91.0)):
         here = _pipeline(name, INSIDE)
-        found = [_pipeline(name, rate) for rate in tcp.measured_single_connection().values()]
-        lines.append(Series(label=name, x=_latencies_ms(), y=tuple(s / here[0] for s, _ in found)))
+        results = [_pipeline(name, rate) for rate in tcp.measured_single_connection().values()]
+        lines.append(Series(label=name, x=_latencies_ms(), y=tuple(s / here[0] for s, _ in results)))
         rows += [
             Row(
-                name=f"PP {name} at 40 ms: not computing", paper=printed, ours=100 * (1 - found[-1][1]),
-                unit="%", note=f"Varuna, M = {PP_MICROBATCHES} of one sequence; mean over all GPUs",
+                name=f"PP {name} at 40 ms: not computing",
+                paper=printed,
+                ours=100 * (1 - results[-1][1]),
+                unit="%",
+                note=f"Varuna, M = {PP_MICROBATCHES} of one sequence; mean over all GPUs",
             ),
-            Row(name=f"PP {name} at 40 ms: slow-down", paper=None, ours=found[-1][0] / here[0], unit="x"),
-        ]  # fmt: skip
+            Row(name=f"PP {name} at 40 ms: slow-down", paper=None, ours=results[-1][0] / here[0], unit="x"),
+        ]
     return Outcome(rows=tuple(rows), plots=(_by_latency("fig3", "PP over the WAN (as Fig. 3)", lines),))
 
 
@@ -86,11 +95,15 @@ def _pipeline(name: str, bytes_per_s: float) -> tuple[float, float]:
     one = forward_s(name)
     result = simulate(
         Scenario(
-            stages=RING, dc_of_stage=[0, 0, 1, 1, 2, 2], microbatches=PP_MICROBATCHES, policy="varuna",
+            stages=RING,
+            dc_of_stage=[0, 0, 1, 1, 2, 2],
+            microbatches=PP_MICROBATCHES,
+            policy="varuna",
             times=Times(forward=one, recompute=one, backward=2 * one),
-            wan=Link(transfer=_model(name).activation_bytes(1, 2) / bytes_per_s), spans=False,
+            wan=Link(transfer=_model(name).activation_bytes(1, 2) / bytes_per_s),
+            spans=False,
         )
-    )  # fmt: skip
+    )
     assert result.timeline is not None  # no limits: always feasible
     return result.timeline.makespan, result.timeline.utilization()
 
@@ -106,7 +119,10 @@ def bandwidth_by_distance() -> Outcome:
     )
     rows = tuple(
         Row(
-            name=f"US-East to {code}, {latency:.0f} ms: {label}", paper=printed, ours=gbps, unit="Gbps",
+            name=f"US-East to {code}, {latency:.0f} ms: {label}",
+            paper=printed,
+            ours=gbps,
+            unit="Gbps",
             note=note,
         )
         for latency, code, many in measured
@@ -114,16 +130,18 @@ def bandwidth_by_distance() -> Outcome:
             ("one connection", None, tcp.single_connection(latency / 1e3) * 8e-9, "window formula"),
             ("64 connections", 5.0, many, "measured 2022; no cap of 5 Gbps on Azure then"),
         )
-    )  # fmt: skip
+    )
     latencies = tuple(latency for latency, *_ in measured)
     plot = Plot(
-        name="fig5", title="Bandwidth from US-East (as Fig. 5)", x_label="one-way latency, ms",
+        name="fig5",
+        title="Bandwidth from US-East (as Fig. 5)",
+        x_label="one-way latency, ms",
         y_label="Gbps",
         series=(
             Series(label="one connection", x=latencies, y=tuple(row.ours for row in rows[::2])),
             Series(label="64 connections, measured", x=latencies, y=tuple(row.ours for row in rows[1::2])),
         ),
-    )  # fmt: skip
+    )
     return Outcome(rows=rows, plots=(plot,))
 
 
@@ -136,21 +154,29 @@ def jitter() -> Outcome:
         assert result.planned_makespan is not None
         rows.append(
             Row(
-                name=f"CoV {100 * variation:g} %: 95 % of iterations within", paper=None,
-                ours=100 * (result.robustness.p95 / result.planned_makespan - 1), unit="% of the planned",
+                name=f"CoV {100 * variation:g} %: 95 % of iterations within",
+                paper=None,
+                ours=100 * (result.robustness.p95 / result.planned_makespan - 1),
+                unit="% of the planned",
                 note=f"{where}; every op and transfer by itself, {result.robustness.draws} draws",
             )
-        )  # fmt: skip
+        )
     return Outcome(rows=tuple(rows))
 
 
 def _testbed(what: Baseline, name: str, microbatches: int, bytes_per_s: float) -> Scenario:
     one = forward_s(name)
     return Scenario(
-        stages=4, dc_of_stage=[0, 0, 1, 2], pipelines=3, microbatches=microbatches, policy=what.policy,
-        times=Times(forward=one, recompute=one, backward=2 * one), recompute_rule=what.rule,
-        wan=Link(transfer=_model(name).activation_bytes(1, 2) / bytes_per_s), spans=False,
-    )  # fmt: skip
+        stages=4,
+        dc_of_stage=[0, 0, 1, 2],
+        pipelines=3,
+        microbatches=microbatches,
+        policy=what.policy,
+        times=Times(forward=one, recompute=one, backward=2 * one),
+        recompute_rule=what.rule,
+        wan=Link(transfer=_model(name).activation_bytes(1, 2) / bytes_per_s),
+        spans=False,
+    )
 
 
 def _seconds(what: Baseline, name: str, microbatches: int, bytes_per_s: float) -> float:
@@ -168,20 +194,23 @@ def iteration_by_latency() -> Outcome:
             atlas = _seconds(ATLAS, name, count, FIVE_GBPS)
             lines = [
                 Series(
-                    label=over.label, x=_latencies_ms(),
+                    label=over.label,
+                    x=_latencies_ms(),
                     y=tuple(_seconds(over, name, count, rate) for rate in rates.values()),
                 )
                 for over in BASELINES
-            ]  # fmt: skip
+            ]
             gains = {line.label: line.y[-1] / atlas for line in lines}
             rows.append(
                 Row(
-                    name=f"{name}, M = {count}, 40 ms: largest gain", paper=None, ours=max(gains.values()),
+                    name=f"{name}, M = {count}, 40 ms: largest gain",
+                    paper=None,
+                    ours=max(gains.values()),
                     unit="x",
                     note=f"over {max(gains, key=lambda label: gains[label])}"
                     + ("; the paper: smaller than for M = 4" if count == 16 else ""),
                 )
-            )  # fmt: skip
+            )
             flat = Series(label=ATLAS.label, x=_latencies_ms(), y=(atlas,) * len(rates))
             plots.append(
                 _by_latency(f"fig9-{name}-m{count}", f"{name}, M = {count} (as Fig. 9)", [*lines, flat])
@@ -196,11 +225,12 @@ def iteration_by_microbatches() -> Outcome:
     for name in ("gpt-a", "gpt-b"):
         lines = [
             Series(
-                label=what.label, x=tuple(map(float, COUNTS)),
+                label=what.label,
+                x=tuple(map(float, COUNTS)),
                 y=tuple(_seconds(what, name, count, FIVE_GBPS) for count in COUNTS),
             )
             for what in (*BASELINES, ATLAS)
-        ]  # fmt: skip
+        ]
         best = {
             line.label: max(y / atlas for y, atlas in zip(line.y, lines[-1].y, strict=True))
             for line in lines[:-1]
@@ -211,10 +241,13 @@ def iteration_by_microbatches() -> Outcome:
         ]
         plots.append(
             Plot(
-                name=f"fig10-{name}", title=f"{name}, 5 Gbps for all (as Fig. 10)", x_label="microbatches",
-                y_label="s an iteration", series=tuple(lines),
+                name=f"fig10-{name}",
+                title=f"{name}, 5 Gbps for all (as Fig. 10)",
+                x_label="microbatches",
+                y_label="s an iteration",
+                series=tuple(lines),
             )
-        )  # fmt: skip
+        )
     return Outcome(rows=tuple(rows), plots=tuple(plots))
 
 
@@ -224,6 +257,9 @@ def _latencies_ms() -> tuple[float, ...]:
 
 def _by_latency(name: str, title: str, lines: list[Series]) -> Plot:
     return Plot(
-        name=name, title=title, x_label="one-way latency, ms", y_label="times the iteration in one DC",
+        name=name,
+        title=title,
+        x_label="one-way latency, ms",
+        y_label="times the iteration in one DC",
         series=tuple(lines),
-    )  # fmt: skip
+    )

@@ -101,7 +101,7 @@ def footprint() -> Outcome:
 
 
 def loading() -> Outcome:
-    """§III-B2, Figs. 6–8: loading a layer from the host against sending what leaves it over the network."""
+    """§III-B2, Figs. 6–8: loading a layer from the host against sending its output over the network."""
     big = gpt3()["gpt-3-175b"]
     rows = [
         Row(

@@ -1,8 +1,8 @@
 """BubbleTea (§5, 6.5, 6.6 of the Atlas paper): prefill in the bubbles of the 12-GPU cell, and of 1,000 GPUs.
 
 The paper states neither its prompts nor their rate. 16 ms more are 29 % at 512 tokens (§6.6), so a prefill of
-512 took 55 ms there; demand is taken to be without end and prompts to be those of the Azure code trace of
-2023, cut to 128–2,048 tokens (the paper's is that of 2024).
+512 took 55 ms there. Demand is assumed to be endless and prompts to be those of the Azure code trace of 2023,
+cut to 128–2,048 tokens (the paper's is that of 2024).
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ CELLS = 50
 IMPLIED = {"a_ms": 0.0, "b_ms": 55 / 512, "c_ms": 0.0}
 LLAMA = {"model": "llama-3-8b", "gpu": "a100-80g"}
 CHUNKED = {"guard_ms": 1, "queue": 64, "chunk_tokens": 128}
-# More than any cell can take: a request every 2 ms.
+# More than any cell can serve: a request every 2 ms.
 WITHOUT_END_MS, REQUESTS = 2.0, 10_000
 # §6.6: 16 ms for the seven hops of eight stages.
 HOP = Hop(fixed_ms=16 / 7)
@@ -71,7 +71,7 @@ def without_end(fewest: int, most: int) -> Trace:
 
 
 def utilization() -> Outcome:
-    """§6.5: how full the 12 GPUs are, with and without prefill, and what training feels."""
+    """§6.5: utilization of the 12 GPUs with and without prefill, and the slow-down of training."""
     prompts = without_end(128, 2048)
     longest = {"guard_ms": 2, "queue": 8, "order": "longest_fit"}
     printed = run(TESTBED, longest, prompts, profile=IMPLIED)
@@ -114,14 +114,16 @@ def _percent(name: str, share: float, paper: float | None, tolerance: float | No
 
 def _search(result: ReplayResult, where: str, paper_us: float) -> Iterator[Row]:
     ours = result.search_us.p99
-    assert ours is not None  # something was searched for
+    assert ours is not None  # there were searches
     note = "p99 of CPU time on this machine; the paper: within"
     yield Row(name=f"search, {where}", paper=paper_us, ours=ours, unit="us", note=note)
 
 
 @cache
 def half_load() -> float:
-    """By how much to compress the trace so that it asks 1,000 GPUs for half of their bubbles, just over."""
+    """The factor by which to compress the trace so that it requests half of the bubbles of 1,000 GPUs, just
+    over.
+    """
     once = run(LARGE, CHUNKED, cells=CELLS, phase="out", load=100)
     assert once.offered_share  # the cell has bubbles, and the trace prompts
     return 100 * 0.51 / once.offered_share
@@ -134,7 +136,7 @@ def scale() -> Outcome:
         result = run(LARGE, CHUNKED, cells=CELLS, phase=phase, load=half_load())
         waits = result.queue_ms.p95
         assert waits is not None  # something was accepted
-        share = f"{result.offered_share:.2f} of the bubbles asked for, {result.request.load:.0f} x the trace"
+        share = f"{result.offered_share:.2f} of the bubbles requested, {result.request.load:.0f} x the trace"
         accepted = f"{100 * result.accepted / result.requests:.1f} % accepted"
         rows.append(
             Row(
@@ -157,22 +159,53 @@ def fig14() -> Outcome:
     cut = {(s, k): model.ttft_ms(s, k, HOP, CHUNK) for s in PROMPTS for k in DEGREES}
     hops = "hops of 16/7 ms, which is what the paper's 16 ms come to"
     rows = [
-        Row(name="TTFT, 512 tokens, PP 8 over PP 1", paper=1.29, ours=ttft[512, 8] / ttft[512, 1], unit="x",
-            note=f"{hops}; they weigh more where 512 tokens take {ttft[512, 1]:.0f} ms, not 55"),
-        Row(name="TTFT, 8,192 tokens, PP 1 over PP 8, whole", paper=1.67, ours=ttft[8192, 1] / ttft[8192, 8],
-            unit="x", note="not reproducible: whole, a prompt crosses all layers in sequence at any degree"),
-        Row(name="the same in chunks of 512", paper=1.67, ours=cut[8192, 1] / cut[8192, 8], unit="x",
-            note="stages work on different chunks at the same time; the paper leaves chunks to future work"),
-        Row(name="occupancy of each GPU, 8,192 tokens, PP 8", paper=None, ours=model.stage_ms(8192, 8),
-            unit="ms", note="what a degree surely gives: shorter bubbles suffice"),
-        Row(name="weights per GPU, PP 8", paper=2, ours=shape.parameters * 2 / 8 / 1e9, unit="GB",
-            tolerance=0.01, note="Llama-3-8B in fp16"),
-        Row(name="latency model, mean error", paper=None, ours=100 * off.mean, unit="%",
-            note=f"on {off.points} lengths that the fit did not see; worst {100 * off.worst:.1f} %"),
-    ]  # fmt: skip
+        Row(
+            name="TTFT, 512 tokens, PP 8 over PP 1",
+            paper=1.29,
+            ours=ttft[512, 8] / ttft[512, 1],
+            unit="x",
+            note=f"{hops}; they weigh more where 512 tokens take {ttft[512, 1]:.0f} ms, not 55",
+        ),
+        Row(
+            name="TTFT, 8,192 tokens, PP 1 over PP 8, whole",
+            paper=1.67,
+            ours=ttft[8192, 1] / ttft[8192, 8],
+            unit="x",
+            note="not reproducible: whole, a prompt crosses all layers in sequence at any degree",
+        ),
+        Row(
+            name="the same in chunks of 512",
+            paper=1.67,
+            ours=cut[8192, 1] / cut[8192, 8],
+            unit="x",
+            note="stages work on different chunks at the same time; the paper leaves chunks to future work",
+        ),
+        Row(
+            name="occupancy of each GPU, 8,192 tokens, PP 8",
+            paper=None,
+            ours=model.stage_ms(8192, 8),
+            unit="ms",
+            note="what a degree surely gives: shorter bubbles suffice",
+        ),
+        Row(
+            name="weights per GPU, PP 8",
+            paper=2,
+            ours=shape.parameters * 2 / 8 / 1e9,
+            unit="GB",
+            tolerance=0.01,
+            note="Llama-3-8B in fp16",
+        ),
+        Row(
+            name="latency model, mean error",
+            paper=None,
+            ours=100 * off.mean,
+            unit="%",
+            note=f"on {off.points} lengths that the fit did not see; worst {100 * off.worst:.1f} %",
+        ),
+    ]
     plots = tuple(
-        _plot(name, title, found)
-        for name, title, found in (
+        _plot(name, title, times)
+        for name, title, times in (
             ("bubbletea-fig14", "whole", ttft),
             ("bubbletea-fig14-chunks", f"in chunks of {CHUNK}", cut),
         )
@@ -180,7 +213,7 @@ def fig14() -> Outcome:
     return Outcome(rows=tuple(rows), plots=plots)
 
 
-def _plot(name: str, title: str, found: dict[tuple[int, int], float]) -> Plot:
+def _plot(name: str, title: str, times: dict[tuple[int, int], float]) -> Plot:
     return Plot(
         name=name,
         title=f"Llama-3-8B on A100s, {title}, by pipeline degree (as Fig. 14)",
@@ -190,7 +223,7 @@ def _plot(name: str, title: str, found: dict[tuple[int, int], float]) -> Plot:
             Series(
                 label=f"PP {degree}",
                 x=tuple(float(s) for s in PROMPTS),
-                y=tuple(found[s, degree] for s in PROMPTS),
+                y=tuple(times[s, degree] for s in PROMPTS),
             )
             for degree in DEGREES
         ),

@@ -1,4 +1,4 @@
-"""The Rail-only paper (Wang et al., 2023): fabrics, collectives, and the runs that its model is tested on.
+"""The Rail-only paper (Wang et al., 2023): fabrics, collectives, and the published runs that test its model.
 
 Sweeps and traffic (Figs. 2–5 and 8–10) are in rail_only_figures. The runs are those of Korthikanti et al.
 (2022).
@@ -29,9 +29,13 @@ HB_DOMAIN = 256
 
 # Table II: GPUs, switch radix, cost and power saved in percent.
 TABLE_2 = (
-    (32_768, 64, 38, 37), (32_768, 128, 77, 75), (32_768, 256, 62, 60),
-    (65_536, 64, 38, 37), (65_536, 128, 38, 37), (65_536, 256, 77, 75),
-)  # fmt: skip
+    (32_768, 64, 38, 37),
+    (32_768, 128, 77, 75),
+    (32_768, 256, 62, 60),
+    (65_536, 64, 38, 37),
+    (65_536, 128, 38, 37),
+    (65_536, 256, 77, 75),
+)
 
 
 def gpt(layers: int, hidden: int, heads: int) -> Transformer:
@@ -123,10 +127,10 @@ def _llama_3(row: dict[str, str]) -> HeldOut:
     """The 405B: chunks of one layer, so 8 a stage; first and last stage have a layer less than the others."""
     gpus, batch, tp, pp, dp = (int(row[name]) for name in ("gpus", "batch", "tp", "pp", "dp"))
     model = preset("llama-3-405b")
-    places = -(-model.layers // pp)
+    chunks = -(-model.layers // pp)
     how = How(recompute="none", sequence_parallel=True, fused_attention=True)
-    strategies = Strategies(tp=tp, pp=pp, dp=dp, interleave=places, micro_batch=1)
-    full = replace(model, layers=places * pp)
+    strategies = Strategies(tp=tp, pp=pp, dp=dp, interleave=chunks, micro_batch=1)
+    full = replace(model, layers=chunks * pp)
     seconds = float(iteration(full, how, strategies, batch, machines("h100", shipped())).total)
     return HeldOut(
         name=f"Llama 3 405B on {gpus} H100s",
@@ -202,7 +206,10 @@ def _claims() -> tuple[Row, ...]:
             note=f"not reproducible with Table II's prices; at 32,768 GPUs {full.cost_usd / 1e6:.1f}",
         ),
         Row(
-            name="its power", paper=4.6, ours=full.power_w / 1e6, unit="MW",
+            name="its power",
+            paper=4.6,
+            ours=full.power_w / 1e6,
+            unit="MW",
             note=f"of 32,768 GPUs; of 30,000 {exact.power_w / 1e6:.2f}",
         ),
         Row(
@@ -212,7 +219,7 @@ def _claims() -> tuple[Row, ...]:
             unit="%",
             note="“three-quarters” is not what two tiers instead of three leave: 3 of 5 ports a GPU",
         ),
-    )  # fmt: skip
+    )
 
 
 def all_to_all() -> Outcome:
@@ -253,15 +260,22 @@ def _counts(run: PublishedRun) -> tuple[Row, ...]:
     ours = model.parameters - 2 * h
     return (
         Row(
-            name=f"{run.name}: parameters", paper=parameters / 1e9, ours=ours / 1e9, unit="billion",
+            name=f"{run.name}: parameters",
+            paper=parameters / 1e9,
+            ours=ours / 1e9,
+            unit="billion",
             tolerance=1e-12,
             note="paper: the formula, which leaves out the final norm (2h); so does ours here",
         ),
         Row(
-            name=f"{run.name}: model FLOPs", paper=flops / 1e15, ours=model_flops(model, batch) / 1e15,
-            unit="PFLOP", tolerance=1e-12, note="paper: the formula; ours is counted product by product",
+            name=f"{run.name}: model FLOPs",
+            paper=flops / 1e15,
+            ours=model_flops(model, batch) / 1e15,
+            unit="PFLOP",
+            tolerance=1e-12,
+            note="paper: the formula; ours is counted product by product",
         ),
-    )  # fmt: skip
+    )
 
 
 def _utilizations(run: PublishedRun) -> tuple[Row, ...]:
@@ -273,14 +287,21 @@ def _utilizations(run: PublishedRun) -> tuple[Row, ...]:
     note = f"s/(3h) as printed; counted exactly, 2s/(9h), it is {exact:.1f}"
     return (
         Row(
-            name=f"{run.name}: MFU of the measured time", paper=run.mfu, ours=mfu, unit="%",
+            name=f"{run.name}: MFU of the measured time",
+            paper=run.mfu,
+            ours=mfu,
+            unit="%",
             tolerance=0.2 / run.mfu,
         ),
         Row(
-            name=f"{run.name}: HFU of the measured time", paper=run.hfu, ours=hfu, unit="%",
-            tolerance=0.2 / run.hfu, note=note,
+            name=f"{run.name}: HFU of the measured time",
+            paper=run.hfu,
+            ours=hfu,
+            unit="%",
+            tolerance=0.2 / run.hfu,
+            note=note,
         ),
-    )  # fmt: skip
+    )
 
 
 def _times(run: PublishedRun) -> tuple[Row, ...]:
@@ -312,11 +333,14 @@ def unfitted() -> Outcome:
     """Runs that the efficiencies were not fitted to."""
     rows = [
         Row(
-            name=run.name, paper=run.measured, ours=run.ours, unit=run.unit,
+            name=run.name,
+            paper=run.measured,
+            ours=run.ours,
+            unit=run.unit,
             note=f"held out; {100 * (run.ours / run.measured - 1):+.1f} %",
         )
         for run in held_out()
-    ]  # fmt: skip
+    ]
     return Outcome(rows=tuple(rows))
 
 

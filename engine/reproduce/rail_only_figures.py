@@ -68,29 +68,35 @@ def fig_2_and_3() -> Outcome:
     return Outcome(rows=(*rows, *_heat_map(megatron_jobs()["1008.0B"])), plots=(_volumes(),))
 
 
-def _shares(name: str, found: Traffic) -> tuple[Row, ...]:
-    parts = found.as_dict()
+def _shares(name: str, sent: Traffic) -> tuple[Row, ...]:
+    parts = sent.as_dict()
     pairs = {kind: 100 * share for kind, share in parts["pairs"].items()}  # type: ignore[attr-defined]
-    tp = 100 * (found.hb_bytes["tp"] + found.nic_bytes["tp"]) / found.total_bytes
+    tp = 100 * (sent.hb_bytes["tp"] + sent.nic_bytes["tp"]) / sent.total_bytes
     return (
         Row(
-            name=f"fig2 {name}: pairs without traffic", paper=99, ours=pairs["none"], unit="%",
+            name=f"fig2 {name}: pairs without traffic",
+            paper=99,
+            ours=pairs["none"],
+            unit="%",
             note="paper: over 99",
         ),
         Row(
-            name=f"fig2 {name}: pairs with TP traffic", paper=0.04, ours=pairs["tp"], unit="%",
+            name=f"fig2 {name}: pairs with TP traffic",
+            paper=0.04,
+            ours=pairs["tp"],
+            unit="%",
             note="paper: under 0.04; ordered pairs, ring of 8: 1/(N−1), so only N > 2,501 is under",
         ),
         Row(name=f"fig2 {name}: bytes that are TP", paper=75, ours=tp, unit="%", note="paper: over 75"),
-    )  # fmt: skip
+    )
 
 
 def _volumes() -> Plot:
-    found = [traffic(job) for job in megatron_jobs().values()]
-    x = tuple(range(len(found)))
+    sent = [traffic(job) for job in megatron_jobs().values()]
+    x = tuple(range(len(sent)))
     shares = {
         kind.upper(): tuple(
-            100 * (each.hb_bytes[kind] + each.nic_bytes[kind]) / each.total_bytes for each in found
+            100 * (each.hb_bytes[kind] + each.nic_bytes[kind]) / each.total_bytes for each in sent
         )
         for kind in ("tp", "dp", "pp")
     }
@@ -133,21 +139,26 @@ def fig_4() -> Outcome:
         hb_domain=256,
         gpus=4096,
     )
-    found = traffic(job)
-    gradients = found.hb_bytes["dp"] + found.nic_bytes["dp"]
+    sent = traffic(job)
+    gradients = sent.hb_bytes["dp"] + sent.nic_bytes["dp"]
     return Outcome(
         rows=(
             Row(
-                name="fig4: bytes that are DP on NICs", paper=0.8,
-                ours=100 * found.nic_bytes["dp"] / found.total_bytes, unit="%",
+                name="fig4: bytes that are DP on NICs",
+                paper=0.8,
+                ours=100 * sent.nic_bytes["dp"] / sent.total_bytes,
+                unit="%",
                 note="as in Fig. 3 the paper has fewer TP bytes; 16 bytes a parameter are over 200 GB a GPU",
             ),
             Row(
-                name="fig4: DP bytes inside HB domains", paper=98,
-                ours=100 * found.hb_bytes["dp"] / gradients, unit="%", tolerance=0.01,
+                name="fig4: DP bytes inside HB domains",
+                paper=98,
+                ours=100 * sent.hb_bytes["dp"] / gradients,
+                unit="%",
+                tolerance=0.01,
             ),
         )
-    )  # fmt: skip
+    )
 
 
 def fig_5() -> Outcome:
@@ -161,21 +172,23 @@ def fig_5() -> Outcome:
         hb_domain=8,
         gpus=128,
     )
-    found = traffic(job)
-    tokens = found.hb_bytes["ep"] + found.nic_bytes["ep"]
-    gradients = found.total_bytes - tokens
+    sent = traffic(job)
+    tokens = sent.hb_bytes["ep"] + sent.nic_bytes["ep"]
+    gradients = sent.total_bytes - tokens
     inside, outside = sent_bytes("all_to_all", 1.0, 8, 16, forwarded=False)
     rails = sum(sent_bytes("all_to_all", 1.0, 8, 16))
     direct = tokens * (inside + outside) / rails
     return Outcome(
         rows=(
             Row(
-                name="fig5: bytes that are all-to-all", paper=27,
-                ours=100 * direct / (direct + gradients), unit="%",
-                note=f"sent straight; forwarded over rails {100 * tokens / found.total_bytes:.1f}",
+                name="fig5: bytes that are all-to-all",
+                paper=27,
+                ours=100 * direct / (direct + gradients),
+                unit="%",
+                note=f"sent straight; forwarded over rails {100 * tokens / sent.total_bytes:.1f}",
             ),
         )
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -193,10 +206,17 @@ def _iteration_s(
     nominal : links run at their full rates.
     """
     document: dict[str, Any] = {
-        "gpus": gpus, "hb_domain": hb_domain, "switch_radix": 64, "gpu_type": "h100", "hb_gb_s": hb_gb_s,
-        "nic_gb_s": nic_gb_s, "model": MODELS[name][0], "batch": batch, "micro_batch": None,
+        "gpus": gpus,
+        "hb_domain": hb_domain,
+        "switch_radix": 64,
+        "gpu_type": "h100",
+        "hb_gb_s": hb_gb_s,
+        "nic_gb_s": nic_gb_s,
+        "model": MODELS[name][0],
+        "batch": batch,
+        "micro_batch": None,
         "efficiency": {"hb": 1, "nic": 1} if nominal else {},
-    }  # fmt: skip
+    }
     (row,) = iteration_rows(parse(NetworkRequest, document))
     assert row.iteration_s is not None  # all of these fit
     assert row.ideal_s is not None
@@ -223,11 +243,13 @@ def _fig_8_rows(gpus: int) -> tuple[Row, ...]:
         for name, paper in (("146B", 4.1), ("1T", 0.9))
     ] + [
         (
-            f"146B, {gpus:,} GPUs: less time, K {few} to {many}", paper,
-            saved(few, many, False), saved(few, many, True),
+            f"146B, {gpus:,} GPUs: less time, K {few} to {many}",
+            paper,
+            saved(few, many, False),
+            saved(few, many, True),
         )
         for few, many, paper in ((1, 8, 43.3), (8, 256, 30.6))
-    ]  # fmt: skip
+    ]
     note = "the paper does not say for how many GPUs; at links' nominal rates "
     return tuple(
         Row(name=f"fig8 {name}", paper=paper, ours=ours, unit="%", note=f"{note}{nominal:.1f}")
@@ -262,14 +284,19 @@ def fig_9() -> Outcome:
     gains = {k: _mean_gains(k) for k in (8, 256)}
     rows = [
         Row(
-            name=f"fig9 1T, K = {size}: less time, {what}", paper=paper, ours=100 * gains[size][index],
-            unit="%", note="mean over the other bandwidth; 32,768 GPUs, batch 4,096",
+            name=f"fig9 1T, K = {size}: less time, {what}",
+            paper=paper,
+            ours=100 * gains[size][index],
+            unit="%",
+            note="mean over the other bandwidth; 32,768 GPUs, batch 4,096",
         )
         for size, index, what, paper in (
-            (8, 0, "HB 2.4 to 9.6 Tbps", 8.0), (256, 0, "HB 2.4 to 9.6 Tbps", 13.3),
-            (8, 1, "NIC 100 to 400 Gbps", 35.9), (256, 1, "NIC 100 to 400 Gbps", 8.0),
+            (8, 0, "HB 2.4 to 9.6 Tbps", 8.0),
+            (256, 0, "HB 2.4 to 9.6 Tbps", 13.3),
+            (8, 1, "NIC 100 to 400 Gbps", 35.9),
+            (256, 1, "NIC 100 to 400 Gbps", 8.0),
         )
-    ]  # fmt: skip
+    ]
     holds = [gains[256][0] > gains[8][0], gains[8][1] > gains[256][1], *_more_is_never_slower()]
     return Outcome(rows=(*rows, _ordering("fig9", holds)), plots=tuple(_fig_9_plot(k) for k in (8, 256)))
 
@@ -323,11 +350,13 @@ def fig_10() -> Outcome:
     }
     rows = [
         Row(
-            name=f"fig10 1T, K = {k}, batch {batch:,}: of ideal", paper=paper,
-            ours=relative[k][BATCHES.index(batch)], unit="%",
+            name=f"fig10 1T, K = {k}, batch {batch:,}: of ideal",
+            paper=paper,
+            ours=relative[k][BATCHES.index(batch)],
+            unit="%",
         )
         for k, batch, paper in ((8, 256, 65), (8, 4096, 85), (256, 256, 95), (256, 4096, 99))
-    ]  # fmt: skip
+    ]
     holds = [relative[8][-1] > relative[8][0], relative[256][-1] > relative[256][0]]
     holds += [a <= b for a, b in zip(relative[8], relative[256], strict=True)]
     plot = Plot(

@@ -11,7 +11,7 @@ WIDTH_IN, HEIGHT_IN = 6.4, 3.6
 
 
 def write(out: Path, outcomes: Mapping[str, tuple[Experiment, Outcome]]) -> Path:
-    """Writes ``report.md`` and the plots into `out`, which is made if missing; returns the page's path.
+    """Writes ``report.md`` and the plots into `out`, which is created if missing; returns the page's path.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def write(out: Path, outcomes: Mapping[str, tuple[Experiment, Outcome]]) -> Path
 
 
 def require_matplotlib() -> None:
-    """Raises InputError where matplotlib is missing."""
+    """Raises InputError if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -23,11 +23,11 @@ def _bare_requirements() -> set[str]:
         for requirement in importlib.metadata.requires(name) or []:
             if "extra ==" in requirement:
                 continue
-            found = re.match(r"[A-Za-z0-9._-]+", requirement)
-            assert found
-            if found[0] not in names and _installed(found[0]):
-                names.add(found[0])
-                waiting.append(found[0])
+            match = re.match(r"[A-Za-z0-9._-]+", requirement)
+            assert match
+            if match[0] not in names and _installed(match[0]):
+                names.add(match[0])
+                waiting.append(match[0])
     return names
 
 

@@ -47,8 +47,8 @@ def test_the_answer_lies_in_the_folder(
     for name, column in tables.items():
         rows = answer[name.removesuffix(".csv")]
         with (out / name).open(newline="") as table:
-            found = list(csv.DictReader(table))
-        assert [row[column] for row in found] == [str(row[column]) for row in rows]
+            result = list(csv.DictReader(table))
+        assert [row[column] for row in result] == [str(row[column]) for row in rows]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -28,16 +28,23 @@ TEXTS_AND_TIMES = {"reason", "search_s", "search_us", "note", "label", "elapsed_
 SEARCHED = ("auto", "optimal")
 SHARINGS = ("spatial", "temporal")
 CELL: dict[str, Any] = {
-    "stages": 4, "dc_of_stage": [0, 0, 1, 2], "pipelines": 2, "microbatches": 4,
+    "stages": 4,
+    "dc_of_stage": [0, 0, 1, 2],
+    "pipelines": 2,
+    "microbatches": 4,
     "times": {"forward": [3, 2, 4, 3], "recompute": 2, "backward": 5},
     "wan": [{"latency": 2, "transfer": 3}, {"latency": 1, "transfer": 4}],
-}  # fmt: skip
+}
 SPLIT = {"times": {"forward": 3, "backward": 3, "weight": 3}}
 PLACE = {
     "latency_ms": [[abs(i - j) * 10.0 for j in range(8)] for i in range(8)],
     "bandwidth_gbps": [[1.0 + (i * j) % 3 for j in range(8)] for i in range(8)],
-    "stages": 4, "data_parallel": 2, "dp_bytes": 1e8, "pp_bytes": 1e7, "evaluations": 300,
-}  # fmt: skip
+    "stages": 4,
+    "data_parallel": 2,
+    "dp_bytes": 1e8,
+    "pp_bytes": 1e7,
+    "evaluations": 300,
+}
 TRAINED = [policy for policy in POLICIES if policy not in SEARCHED]
 
 
