@@ -10,9 +10,11 @@ in the order in which ops start.
 
 Why not `position_kernel`, the event loop for any traversal? There a link picks among messages that wait, so
 contention is decided after an op has run. Atlas decides it before: an op starts only when its link is free
-right after it, and the contention rule orders GPUs (`_hold`, `_turn`). Both loops' rules would have to be in
-one kernel, with a branch for each at every decision. Their priorities differ, too. Here B goes before R and R
-before F by rule; there each op has a key, and an R whose gradient is missing runs only if nothing else can.
+right after it, and the contention rule orders GPUs (`_hold`, `_turn`). Priorities differ, too. Here B goes
+before R and R before F by rule; there each op has a key, and an R whose gradient is missing runs only if
+nothing else can. It was tried on 60 stages, 60 microbatches and 4 pipelines that share links: the orders are
+not the published ones (Varuna takes 476 instead of 500 slots), and the loop takes 1.7 times the CPU time of
+this one.
 """
 
 from typing import NamedTuple
