@@ -8,10 +8,19 @@ from engine.job.events.event import Event, from_dict
 
 T0 = 1_790_000_000.0
 CUT = {"pipelines": 2, "stages": 3, "microbatches": 3, "gpus": 6, "iteration_s": 0.5}
-OP = {"track": "gpu", "pipeline": 0, "stage": 1, "op": "F", "microbatch": 0, "start": T0, "end": T0 + 0.5}
+OP = {
+    "track": "gpu",
+    "pipeline": 0,
+    "stage": 1,
+    "op": "F",
+    "microbatch": 0,
+    "chunk": 0,
+    "start": T0,
+    "end": T0 + 0.5,
+}
 TRANSFER = {
     "track": "wan", "pipeline": 0, "from_stage": 1, "to_stage": 2, "payload": "activation", "microbatch": 0,
-    "start": T0 + 0.5, "end": T0 + 0.52, "arrives": T0 + 0.53, "bytes": 5_000_000,
+    "chunk": 0, "start": T0 + 0.5, "end": T0 + 0.52, "arrives": T0 + 0.53, "bytes": 5_000_000,
 }  # fmt: skip
 EXAMPLES: dict[str, dict[str, Any]] = {
     "rank": {"rank": 0, "state": "failed", "detail": "no memory", "exit_code": 1, "pid": 17, "t": T0},

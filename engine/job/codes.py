@@ -6,8 +6,8 @@ from typing import Any
 from engine.simulate.spans import Payload, Span, SpanOp
 
 OPS: dict[SpanOp, str] = {
-    "F": "F", "R": "R", "B": "B", "W": "W", "all_reduce": "A", "optimizer": "O", "checkpoint": "C",
-    "prefill": "P",
+    "F": "F", "R": "R", "B": "B", "W": "W", "all_reduce": "A", "optimizer": "O", "prefill": "P",
+    "checkpoint": "C",
 }  # fmt: skip
 TRAINING = frozenset("FRBW")
 SYNC = frozenset("AOC")

@@ -1,4 +1,5 @@
 // Prefill live: the timeline of one run over its socket; the figures above it are asked for by htmx.
+import { MESSAGE } from "./lib/wire.js";
 import { $, jsonScript } from "./lib/dom.js";
 import { Connection } from "./run/connection.js";
 import { bindControls } from "./timeline/controls.js";
@@ -20,8 +21,8 @@ function follow() {
   const connection = new Connection({ path: section.dataset.wsPath, liveUrl: section.dataset.liveUrl });
   const take = (message) => {
     if (message.now !== undefined) Object.assign(clock, { serverMs: message.now, at: performance.now() });
-    if (message.type === "snapshot") timeline.load(message);
-    else if (message.type === "events") timeline.add(message);
+    if (message.type === MESSAGE.SNAPSHOT) timeline.load(message);
+    else if (message.type === MESSAGE.EVENTS) timeline.add(message);
     const note = $("[data-tl-empty]", section);
     note.hidden = model.hasSpans;
     note.textContent = "No iteration has been measured yet.";

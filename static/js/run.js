@@ -1,4 +1,5 @@
 // The run page: applies snapshot and events to the timeline, the figures, the charts and the words.
+import { MESSAGE, STATUS } from "./lib/wire.js";
 import { $, $$, framed, jsonScript, setText } from "./lib/dom.js";
 import { count } from "./lib/format.js";
 import { Charts } from "./run/charts.js";
@@ -66,18 +67,18 @@ function take(message) {
   if (message.now !== undefined) Object.assign(clock, { serverMs: message.now, at: performance.now() });
   const wasOver = isOver(run), was = run;
   if (message.run) run = { ...run, ...message.run };
-  if (message.type === "events" && isPlaced(was)) connection.renew();
+  if (message.type === MESSAGE.EVENTS && isPlaced(was)) connection.renew();
   timeline.ended = isOver(run);
-  if (message.type === "snapshot") {
+  if (message.type === MESSAGE.SNAPSHOT) {
     kept.of = message.shown?.of ?? 0;
     timeline.load(message);
-  } else if (message.type === "events") {
+  } else if (message.type === MESSAGE.EVENTS) {
     timeline.add(message);
     for (const batch of message.spans ?? []) kept.of += batch.spans.length;
   }
   if (message.usage) history.record(message.usage, message.now);
   if (isOver(run) && !wasOver) history.refresh(true);
-  if (message.type === "events" && message.marks?.some((mark) => mark.costs)) $("#disturbances")?.dispatchEvent(new Event("meridian:disturbed"));
+  if (message.type === MESSAGE.EVENTS && message.marks?.some((mark) => mark.costs)) $("#disturbances")?.dispatchEvent(new Event("meridian:disturbed"));
   addMarks($("[data-marks]"), message.marks, (mark) => { tabs.show("watch"); timeline.showTime(mark.t * 1_000 - model.epoch); }, model);
   showRanks(message.ranks);
   refresh();
@@ -85,8 +86,8 @@ function take(message) {
 
 /** Whether a run that was queued when it was last heard of has got its nodes or its prediction, which no event tells. */
 function isPlaced(was) {
-  if (was.status !== "queued") return false;
-  return run.status !== "queued" || (!model.predictedMs && run.waits_for !== was.waits_for);
+  if (was.status !== STATUS.QUEUED) return false;
+  return run.status !== STATUS.QUEUED || (!model.predictedMs && run.waits_for !== was.waits_for);
 }
 
 function bindCancel() {

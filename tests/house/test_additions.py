@@ -93,3 +93,33 @@ def test_a_page_is_a_view_a_template_and_a_line(copy: Path) -> None:
         "from webapp.design.mine import mine\n" + urls.read_text(encoding="utf-8"), encoding="utf-8"
     )
     assert "My page" in run(copy, "-", given=FETCH)
+
+
+KIND = '''class Mine(OfRank):
+    """Mine happened."""
+
+    key = ("run", "generation", "rank", "t")
+    kind: Literal["mine"] = "mine"
+    t: Unix
+    """When."""
+
+
+TrainingEvent = Mine | Rank |'''
+SEND = """from engine.job.events.event import from_json
+print(from_json('{"kind": "mine", "rank": 0, "t": 1.5}').sent_by("a", 1).to_json().decode())
+from scripts.events_docs import text
+print(text())
+"""
+
+
+def test_a_kind_of_event_is_a_class_in_the_file_of_its_group(copy: Path) -> None:
+    shutil.copytree(ROOT / "scripts", copy / "scripts")
+    (copy / "docs").mkdir()
+    shutil.copy(ROOT / "docs/events.md", copy / "docs")
+    file = copy / "engine/job/events/training.py"
+    source = file.read_text(encoding="utf-8")
+    assert source.count("TrainingEvent = Rank |") == 1
+    file.write_text(source.replace("TrainingEvent = Rank |", KIND), encoding="utf-8")
+    said = run(copy, "-", given=SEND)
+    assert '"kind":"mine"' in said
+    assert "Mine happened." in said

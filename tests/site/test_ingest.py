@@ -17,6 +17,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from redis import Redis
 
+from engine.job.events.event import KINDS
 from tests.site.telemetry import events, read, spans_event, take_in
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,7 +148,8 @@ def test_retention_keeps_the_last_iterations_and_all_rollups(run: Any) -> None:
 
 
 # Entries that are no events: what comes after them is taken in all the same.
-GARBAGE = (b"\xff\xfe", b"[" * 100_000, b"{", b"5", b"1" * 5000, b'{"kind": 1e999}', b"")
+MALFORMED = [json.dumps({"kind": kind, "run": "1", "generation": 1, "rank": 0}).encode() for kind in KINDS]
+GARBAGE = (*MALFORMED, b"\xff\xfe", b"[" * 100_000, b"{", b"5", b"1" * 5000, b'{"kind": 1e999}', b"")
 
 
 @pytest.mark.django_db(transaction=True)

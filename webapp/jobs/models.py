@@ -12,6 +12,7 @@ from django.db.models import Case, F, Q, Value, When
 
 from engine.inputs import parse
 from engine.job.checkpoint.manifest import newest_of_run
+from engine.job.events.training import RankState as Reported
 from engine.job.settings import RecoverySettings
 from webapp.accounts.models import Team
 from webapp.common.archived import Archivable, ArchivableQuerySet
@@ -60,12 +61,12 @@ class RankStatus(models.TextChoices):
     """What the node last said of a rank; `assigned` until it says anything."""
 
     ASSIGNED = "assigned", "Assigned"
-    STARTING = "starting", "Starting"
-    READY = "ready", "Ready"
-    RUNNING = "running", "Running"
-    FINISHED = "finished", "Finished"
-    FAILED = "failed", "Failed"
-    STOPPED = "stopped", "Stopped"
+    STARTING = Reported.STARTING.value, "Starting"
+    READY = Reported.READY.value, "Ready"
+    RUNNING = Reported.RUNNING.value, "Running"
+    FINISHED = Reported.FINISHED.value, "Finished"
+    FAILED = Reported.FAILED.value, "Failed"
+    STOPPED = Reported.STOPPED.value, "Stopped"
 
 
 # A rank only ever goes forward through these; an event that would take it back is late and ignored.

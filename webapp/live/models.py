@@ -10,6 +10,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from engine.job.events.prefill import DeskState as Reported
 from webapp.inventory.models import DataCenter, Node
 from webapp.jobs.models import Run, Status
 
@@ -97,8 +98,8 @@ class LogLine(models.Model):
 
 
 class DeskState(models.TextChoices):
-    OPEN = "open", "Open"
-    CLOSED = "closed", "Closed"
+    OPEN = Reported.OPEN.value, "Open"
+    CLOSED = Reported.CLOSED.value, "Closed"
 
 
 # A prefill coordinator says something every second; one that has said nothing for so long is not used.

@@ -2,10 +2,18 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from webapp.jobs.models import Desired, PastPrediction, RankState, Run, RunEvent
 from webapp.live.models import IterationStat, SpanBatch
+
+
+class MessageType(StrEnum):
+    """What a message to a browser is: the whole of what is shown, or what is new."""
+
+    SNAPSHOT = "snapshot"
+    EVENTS = "events"
 
 
 def unix(at: datetime | None) -> float | None:

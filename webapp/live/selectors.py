@@ -56,7 +56,7 @@ def _snapshot(run: Run) -> dict[str, Any]:
     spans, of = _last_spans(run)
     marks = list(RunEvent.objects.filter(run=run).order_by("-seq")[:MOST_MARKS])[::-1]
     return {
-        "type": "snapshot",
+        "type": payload.MessageType.SNAPSHOT,
         "seq": run.live_seq,
         "epoch": None if run.epoch is None else run.epoch * 1e3,
         "now": payload.now_ms(run, time.time()),

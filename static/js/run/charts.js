@@ -1,4 +1,5 @@
 // Loss by iteration, link throughput and utilization over the whole run, by plotly with the site's tokens.
+import { LEVEL } from "../lib/wire.js";
 import { el, svg } from "../lib/dom.js";
 import { timeElement } from "../lib/times.js";
 import { readTokens } from "../lib/tokens.js";
@@ -119,12 +120,12 @@ export class Charts {
   }
 
   #faultLines(t) {
-    return this.model.marks.filter((mark) => mark.level === "error").slice(-50).map((mark) => ({ type: "line", yref: "paper", x0: mark.time / 1_000, x1: mark.time / 1_000, y0: 0, y1: 1, line: { color: t.err, width: 1 } }));
+    return this.model.marks.filter((mark) => mark.level === LEVEL.ERROR).slice(-50).map((mark) => ({ type: "line", yref: "paper", x0: mark.time / 1_000, x1: mark.time / 1_000, y0: 0, y1: 1, line: { color: t.err, width: 1 } }));
   }
 
   // One sentence under the chart: the last fault.
   #faults() {
-    const fault = this.model.marks.findLast((mark) => mark.level === "error");
+    const fault = this.model.marks.findLast((mark) => mark.level === LEVEL.ERROR);
     this.faultNote.hidden = !fault;
     if (fault) this.faultNote.replaceChildren(el("span", { className: "err" }, timeElement(fault.t, "recent")), ` ${fault.text}`);
   }

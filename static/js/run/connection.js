@@ -1,5 +1,7 @@
 // The socket of a run: snapshot, then events by seq; what was missed is asked for since the last seq; polling where
 // sockets are blocked.
+import { MESSAGE } from "../lib/wire.js";
+
 const POLL_MS = 5_000, FIRST_WAIT_MS = 1_000, LONGEST_WAIT_MS = 30_000, SILENT_MS = 45_000, POLL_AFTER_FAILURES = 2, OPEN_WITHIN_MS = 8_000, GAP_MS = 1_500;
 
 export class Connection extends EventTarget {
@@ -71,8 +73,8 @@ export class Connection extends EventTarget {
   }
 
   #take(message) {
-    if (message.type === "snapshot") this.seq = message.seq;
-    else if (message.type === "events") {
+    if (message.type === MESSAGE.SNAPSHOT) this.seq = message.seq;
+    else if (message.type === MESSAGE.EVENTS) {
       if (this.seq === null || message.seq <= this.seq) return;
       // What comes after a gap is dropped: the answer to the question brings it again.
       if (message.seq !== this.seq + 1) { if (Date.now() - this.askedAt > GAP_MS) this.#ask(); return; }

@@ -1,4 +1,5 @@
 // "What am I looking at?": the timeline in words, with the figures of this run.
+import { STATUS } from "../lib/wire.js";
 import { $, el, setText } from "../lib/dom.js";
 import { count, difference, durationText, fixed, percent } from "../lib/format.js";
 import { recall, remember } from "../lib/storage.js";
@@ -23,7 +24,7 @@ export function explain(model, run, timeline) {
 function predicted(model, run) {
   if (!model.predictedMs) return "Nothing was predicted for this run.";
   const now = model.usage?.iteration_ms ?? null;
-  return `It shows what the simulator expects of each GPU, ${durationText(model.predictedMs)} an iteration and ${percent(model.predictedUtilization)} busy, counted from the real start of the iteration: where block and strip differ, the run differs from its prediction.${model.predictions.length > 1 ? ` At launch ${durationText(model.predictions[0].ms)} were predicted; each iteration shows what held in it.` : ""}${now === null ? "" : ` Measured: ${durationText(now)}, ${difference(now, model.predictedMs)}.`}${run.status === "queued" ? " The run waits, so the prediction stands alone." : ""}`;
+  return `It shows what the simulator expects of each GPU, ${durationText(model.predictedMs)} an iteration and ${percent(model.predictedUtilization)} busy, counted from the real start of the iteration: where block and strip differ, the run differs from its prediction.${model.predictions.length > 1 ? ` At launch ${durationText(model.predictions[0].ms)} were predicted; each iteration shows what held in it.` : ""}${now === null ? "" : ` Measured: ${durationText(now)}, ${difference(now, model.predictedMs)}.`}${run.status === STATUS.QUEUED ? " The run waits, so the prediction stands alone." : ""}`;
 }
 
 function wide(model) {

@@ -1,11 +1,12 @@
 // State, reason, badge, marks and ranks, changed in place.
+import { LEVEL, OVER, STATUS } from "../lib/wire.js";
 import { $, $$, el, setText } from "../lib/dom.js";
 import { count, span } from "../lib/format.js";
 import { timeElement, written } from "../lib/times.js";
 
 const MOST_MARKS = 200;
 
-export const isOver = ({ status }) => ["succeeded", "failed", "cancelled"].includes(status);
+export const isOver = ({ status }) => OVER.includes(status);
 
 export function showRun(run, model) {
   const state = $("[data-run-state]");
@@ -13,12 +14,12 @@ export function showRun(run, model) {
   setText(state, run.status_label);
   const made = Math.max(0, (run.iteration ?? -1) + 1), left = (run.steps - made) * (model.usage?.iteration_ms ?? model.typicalMs);
   setText($("[data-run-iteration]"), run.steps ? `Iteration ${count(made)} of ${count(run.steps)}` : "");
-  setText($("[data-run-left]"), run.status === "running" && made > 2 ? `${span(left / 1000)} left` : "");
+  setText($("[data-run-left]"), run.status === STATUS.RUNNING && made > 2 ? `${span(left / 1000)} left` : "");
   document.title = `${run.status_label} · ${run.name} · Meridian`;
   const over = isOver(run), reason = run.reason;
   const line = $("[data-run-reason]");
   line.hidden = !reason;
-  line.querySelector(".mark").dataset.level = run.status === "failed" ? "error" : over || (run.status === "running" && !run.ending) ? "info" : "warn";
+  line.querySelector(".mark").dataset.level = run.status === STATUS.FAILED ? LEVEL.ERROR : over || (run.status === STATUS.RUNNING && !run.ending) ? LEVEL.INFO : LEVEL.WARN;
   setText($("[data-reason-text]", line), reason);
   setText($("[data-reason-since]", line), run.since && !run.ending ? sinceWhen(run, over) : "");
   const cancel = $("[data-cancel-open]");
@@ -61,7 +62,7 @@ export function showBadge(connection, timeline, run) {
   else {
     const lag = Math.round((timeline.now() - timeline.model.frontier) / 1000);
     const allowed = Math.max(2, (2.5 * timeline.model.typicalMs) / 1000);
-    const behind = run.status === "running" && timeline.model.frontier > 0 && lag > allowed ? lag : silent > 25 ? silent : 0;
+    const behind = run.status === STATUS.RUNNING && timeline.model.frontier > 0 && lag > allowed ? lag : silent > 25 ? silent : 0;
     if (behind) [link, text] = ["behind", `Behind ${span(behind)}`];
   }
   badge.dataset.link = link;

@@ -1,6 +1,7 @@
 // Spans in typed arrays: one block is what one GPU did, or sent over one link, in one iteration.
-export const KINDS = ["F", "R", "B", "W", "A", "O", "P", "C"];
-const KIND_OF = new Map(KINDS.map((kind, index) => [kind, index]));
+import { OPS, PAYLOAD } from "../lib/wire.js";
+
+const KIND_OF = new Map(OPS.map((kind, index) => [kind, index]));
 
 /** The ops of one lane in one iteration, sorted by start. Times in ms. */
 export class OpBlock {
@@ -19,10 +20,10 @@ export class OpBlock {
     this.last = this.n ? this.end[this.n - 1] : 0;
   }
 
-  /** How long ops of each kind took in all, ms, in the order of KINDS. */
+  /** How long ops of each kind took in all, ms, in the order of OPS. */
   get sums() {
     if (this.summed) return this.summed;
-    this.summed = new Float64Array(KINDS.length);
+    this.summed = new Float64Array(OPS.length);
     for (let i = 0; i < this.n; i++) this.summed[this.kind[i]] += this.end[i] - this.start[i];
     return this.summed;
   }
@@ -52,7 +53,7 @@ export class OpBlock {
 
 /** What one GPU sent to one other stage in one iteration, sorted by start. Times in ms. */
 export class TransferBlock {
-  /** @param {Array} codes  ["T", microbatch, start, end, arrives, from_stage, to_stage, payload, bytes] */
+  /** @param {Array} codes  [code, microbatch, start, end, arrives, from_stage, to_stage, payload, bytes] */
   constructor(iteration, codes) {
     const sorted = [...codes].sort((x, y) => x[2] - y[2]);
     this.iteration = iteration;
@@ -61,7 +62,7 @@ export class TransferBlock {
     this.start = Float64Array.from(sorted, (code) => code[2]);
     this.end = Float64Array.from(sorted, (code) => code[3]);
     this.arrives = Float64Array.from(sorted, (code) => code[4]);
-    this.gradient = Uint8Array.from(sorted, (code) => (code[7] === "g" ? 1 : 0));
+    this.gradient = Uint8Array.from(sorted, (code) => (code[7] === PAYLOAD.GRADIENT ? 1 : 0));
     this.bytes = Float64Array.from(sorted, (code) => code[8] ?? 0);
     this.fromStage = sorted[0][5];
     // A stage between two of another data centre sends to both over one link.

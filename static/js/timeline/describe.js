@@ -1,11 +1,16 @@
 // An item in words: for the tooltip, the sheet under a narrow timeline, the live region and the table.
+import { OP } from "../lib/wire.js";
 import { bytes, count, difference, duration, instant, percent } from "../lib/format.js";
 import { written } from "../lib/times.js";
 import { bubblesIn } from "./gaps.js";
 import { laneName } from "./gutter.js";
 import { waitedFor } from "./waits.js";
 
-const NAMES = { F: "Forward", R: "Recompute", B: "Backward", W: "Weight gradient", A: "All-reduce", O: "Optimizer", P: "Prefill", C: "Checkpoint copied" };
+const NAMES = {
+  [OP.F]: "Forward", [OP.R]: "Recompute", [OP.B]: "Backward", [OP.W]: "Weight gradient", [OP.ALL_REDUCE]: "All-reduce",
+  [OP.OPTIMIZER]: "Optimizer", [OP.PREFILL]: "Prefill", [OP.CHECKPOINT]: "Checkpoint copied",
+};
+const WHOLE = [OP.ALL_REDUCE, OP.OPTIMIZER, OP.CHECKPOINT, OP.PREFILL]; // of no microbatch
 
 export function titleOf(scene, item) {
   if (item.type === "bubble") return "Bubble";
@@ -14,7 +19,7 @@ export function titleOf(scene, item) {
   if (item.type === "heat") return `${item.row.title}, ${item.row.lanes.length} GPUs`;
   if (item.type === "transfer") return `${item.gradient ? "Gradient" : "Activation"}, microbatch ${item.microbatch + 1}`;
   const name = NAMES[item.kind] ?? item.kind;
-  return "AOCP".includes(item.kind) ? name : `${name}, microbatch ${item.microbatch + 1}`;
+  return WHOLE.includes(item.kind) ? name : `${name}, microbatch ${item.microbatch + 1}`;
 }
 
 const length = (ms, unit) => (ms < 10_000 ? instant(ms, unit) : duration(ms, unit).join(" "));

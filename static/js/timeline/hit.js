@@ -1,5 +1,6 @@
 // What lies under a point, and what is known of it. Items are plain objects; times in ms since the epoch.
-import { KINDS, blockOf, lastAtOrBefore } from "./blocks.js";
+import { OPS, PAYLOAD } from "../lib/wire.js";
+import { blockOf, lastAtOrBefore } from "./blocks.js";
 import { eachGap, leastBubble, pieces } from "./gaps.js";
 import { rowPlace, sentOn, shows } from "./links.js";
 import { markAt } from "./marks.js";
@@ -33,7 +34,7 @@ function opAt(scene, row, time) {
 export function opItem(scene, lane, block, i, shift, iteration) {
   const { model } = scene, it = model.lanes[lane];
   return {
-    type: "op", lane, pipeline: it.pipeline, stage: it.stage, kind: KINDS[block.kind[i]], microbatch: block.microbatch[i],
+    type: "op", lane, pipeline: it.pipeline, stage: it.stage, kind: OPS[block.kind[i]], microbatch: block.microbatch[i],
     start: block.start[i] + shift, end: block.end[i] + shift, iteration, index: i,
     predicted: scene.mode === "predicted" ? null : predictedOp(model, lane, block, i, iteration),
   };
@@ -112,8 +113,8 @@ export function neighbour(scene, item, step) {
 
 /** The op or transfer of a lane that a permalink names ({iteration, kind, microbatch}), or null. */
 export function itemOf(scene, lane, { iteration, kind, microbatch }) {
-  if (kind === "a" || kind === "g") {
-    const gradient = kind === "g" ? 1 : 0;
+  if (kind === PAYLOAD.ACTIVATION || kind === PAYLOAD.GRADIENT) {
+    const gradient = kind === PAYLOAD.GRADIENT ? 1 : 0;
     for (const [link, byLane] of scene.model.sent) {
       const block = blockOf(byLane.get(lane) ?? [], iteration), i = block ? block.find(gradient, microbatch) : -1;
       if (i >= 0) return transferItem(scene, lane, link, block, i, 0, iteration);
@@ -121,7 +122,7 @@ export function itemOf(scene, lane, { iteration, kind, microbatch }) {
     return null;
   }
   for (const [block, shift, n] of drawn(scene, lane)) {
-    const i = n === iteration ? block.find(KINDS.indexOf(kind), microbatch) : -1;
+    const i = n === iteration ? block.find(OPS.indexOf(kind), microbatch) : -1;
     if (i >= 0) return opItem(scene, lane, block, i, shift, n);
   }
   return null;

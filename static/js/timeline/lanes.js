@@ -1,12 +1,13 @@
 // Paints one lane of ops: bubbles, ops by level of detail, labels, the predicted strip, what is yet to come.
-import { KINDS, blockOf, lastAtOrBefore } from "./blocks.js";
+import { OP, OPS } from "../lib/wire.js";
+import { blockOf, lastAtOrBefore } from "./blocks.js";
 import { eachGap, leastBubble, pieces } from "./gaps.js";
 
 const BUBBLE_FROM_PX = 2;
-const LABELS = { A: "AR", O: "Opt", C: "Copy", P: "P" };
+const LABELS = { [OP.ALL_REDUCE]: "AR", [OP.OPTIMIZER]: "Opt", [OP.CHECKPOINT]: "Copy", [OP.PREFILL]: "P" };
 
 export function labelOf(kind, microbatch) {
-  const name = KINDS[kind];
+  const name = OPS[kind];
   return LABELS[name] ?? `${name}${microbatch + 1}`;
 }
 
@@ -70,7 +71,7 @@ class Columns {
   constructor(scene, place) {
     this.scene = scene;
     this.place = place;
-    this.shares = new Float32Array(KINDS.length);
+    this.shares = new Float32Array(OPS.length);
     this.pixel = -1;
   }
 

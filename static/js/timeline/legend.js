@@ -1,8 +1,12 @@
 // The legend, drawn with the timeline's own colours and patterns.
+import { OP, OPS } from "../lib/wire.js";
 import { $$ } from "../lib/dom.js";
 import { makeStyle } from "./paint.js";
 
-const KIND = { forward: 0, recompute: 1, backward: 2, weight: 3, allreduce: 4, optimizer: 5, prefill: 6 };
+const KIND = {
+  forward: OPS.indexOf(OP.F), recompute: OPS.indexOf(OP.R), backward: OPS.indexOf(OP.B), weight: OPS.indexOf(OP.W),
+  allreduce: OPS.indexOf(OP.ALL_REDUCE), optimizer: OPS.indexOf(OP.OPTIMIZER), prefill: OPS.indexOf(OP.PREFILL),
+};
 
 export function paintLegend(root) {
   const paint = () => {

@@ -1,4 +1,5 @@
 // State changes and faults as marks on the time axis: a diamond and a line for faults, a circle for the rest.
+import { LEVEL } from "../lib/wire.js";
 import { AXIS, MINIMAP } from "./sizes.js";
 
 const REACH_PX = 7;
@@ -8,7 +9,7 @@ export function marksIn(scene) {
   return scene.model.marks.filter((mark) => mark.time >= scene.view.from && mark.time <= scene.view.to);
 }
 
-const colourOf = (t, level) => ({ error: t.err, warn: t.warn })[level] ?? t.ink2;
+const colourOf = (t, level) => ({ [LEVEL.ERROR]: t.err, [LEVEL.WARN]: t.warn })[level] ?? t.ink2;
 
 export function paintMarks(context, scene) {
   const { style, head, left } = scene, y = head - 5;
@@ -16,7 +17,7 @@ export function paintMarks(context, scene) {
     const x = Math.round(scene.x(mark.time)) + 0.5;
     if (x < left) continue;
     const colour = colourOf(style.t, mark.level);
-    if (mark.level === "error") { context.fillStyle = colour; context.fillRect(x - 0.5, head, 1, scene.height - head); }
+    if (mark.level === LEVEL.ERROR) { context.fillStyle = colour; context.fillRect(x - 0.5, head, 1, scene.height - head); }
     shape(context, style, mark.level, x, y, colour);
   }
 }
@@ -24,21 +25,21 @@ export function paintMarks(context, scene) {
 // Level by shape as well as by colour: a filled diamond, a ring with a ground, a ring.
 function shape(context, style, level, x, y, colour) {
   context.beginPath();
-  if (level === "error") { context.moveTo(x, y - 5); context.lineTo(x + 5, y); context.lineTo(x, y + 5); context.lineTo(x - 5, y); context.closePath(); }
-  else context.arc(x, y, level === "warn" ? 4 : 3, 0, 2 * Math.PI);
-  context.fillStyle = level === "error" ? colour : style.t.bg;
+  if (level === LEVEL.ERROR) { context.moveTo(x, y - 5); context.lineTo(x + 5, y); context.lineTo(x, y + 5); context.lineTo(x - 5, y); context.closePath(); }
+  else context.arc(x, y, level === LEVEL.WARN ? 4 : 3, 0, 2 * Math.PI);
+  context.fillStyle = level === LEVEL.ERROR ? colour : style.t.bg;
   context.fill();
   context.strokeStyle = colour;
   context.lineWidth = 1.5;
   context.stroke();
-  if (level === "warn") { context.fillStyle = colour; context.fillRect(x - 0.5, y - 2, 1, 4); }
+  if (level === LEVEL.WARN) { context.fillStyle = colour; context.fillRect(x - 0.5, y - 2, 1, 4); }
 }
 
 /** Faults and warnings as lines on the minimap. */
 export function paintMinimapMarks(context, scene, x) {
   for (const mark of scene.model.marks) {
     const at = x(mark.time);
-    if (mark.level === "info" || at < scene.left || at > scene.right) continue;
+    if (mark.level === LEVEL.INFO || at < scene.left || at > scene.right) continue;
     context.fillStyle = colourOf(scene.style.t, mark.level);
     context.fillRect(Math.round(at), 0, 1, MINIMAP);
   }

@@ -1,4 +1,5 @@
 // Everything that the timeline knows: lanes, links, what was predicted and what was measured, in ms since the epoch.
+import { TRANSFER } from "../lib/wire.js";
 import { OpBlock, TransferBlock, blockOf, putBlock } from "./blocks.js";
 
 // What the page keeps: the oldest iterations go first.
@@ -152,7 +153,7 @@ export class TimelineModel {
   #transfers(lane, iteration, codes) {
     const groups = new Map();
     for (const code of codes) {
-      if (code[0] !== "T") continue;
+      if (code[0] !== TRANSFER) continue;
       const to = this.lanes[this.laneAt.get(`${lane.pipeline}.${code[6]}`)];
       if (!to || to.dc === lane.dc) continue;
       const key = `${lane.dc}>${to.dc}`;

@@ -1,7 +1,9 @@
 // Colours and patterns of ops, and a batch that fills rectangles one style at a time.
+import { OP, OPS } from "../lib/wire.js";
 import { heatRamp, readTokens, withAlpha } from "../lib/tokens.js";
 
-const TILE = { R: 6, A: 3, P: 4, bubble: 6 };
+const RECOMPUTE = OPS.indexOf(OP.R), ALL_REDUCE = OPS.indexOf(OP.ALL_REDUCE), PREFILL = OPS.indexOf(OP.PREFILL);
+const TILE = { recompute: 6, allReduce: 3, prefill: 4, bubble: 6 };
 
 /** What is needed to paint under the present theme and pixel ratio. */
 export function makeStyle(ratio) {
@@ -16,7 +18,7 @@ export function makeStyle(ratio) {
     transferEdge: [t.opF, t.opB],
     band: withAlpha(t.opLabel, 0.55),
     // What an op is filled with where patterns show: ground and pattern in one.
-    fills: ops.map((colour, kind) => (kind === 1 ? diagonal(TILE.R, withAlpha(t.opLabel, 0.5), 1, ratio, colour) : kind === 4 ? level(TILE.A, withAlpha(t.opLabel, 0.45), ratio, colour) : kind === 6 ? dots(TILE.P, colour, ratio, withAlpha(colour, 0.3)) : colour)),
+    fills: ops.map((colour, kind) => (kind === RECOMPUTE ? diagonal(TILE.recompute, withAlpha(t.opLabel, 0.5), 1, ratio, colour) : kind === ALL_REDUCE ? level(TILE.allReduce, withAlpha(t.opLabel, 0.45), ratio, colour) : kind === PREFILL ? dots(TILE.prefill, colour, ratio, withAlpha(colour, 0.3)) : colour)),
     bubble: diagonal(TILE.bubble, t.bubbleLine, 1, ratio),
     font: (size, weight = 400) => `${weight} ${size}px ${t.family}`,
   };

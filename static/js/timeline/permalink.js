@@ -1,5 +1,5 @@
 // What is shown, as text for the address: range, rows, mode and the pinned op; and back.
-import { KINDS } from "./blocks.js";
+import { OPS, PAYLOAD } from "../lib/wire.js";
 
 const BY = ["dc", "pipeline", "stage"], MODES = ["both", "measured", "predicted"];
 
@@ -20,7 +20,7 @@ export function viewParams(timeline, { range = false, generation = null } = {}) 
   if (pinned && focus) {
     const it = timeline.model.lanes[focus.lane];
     if (focus.type === "op") params.set("op", [it.rank, focus.iteration + 1, focus.kind, focus.microbatch].join("."));
-    if (focus.type === "transfer") params.set("op", [it.rank, focus.iteration + 1, focus.gradient ? "g" : "a", focus.microbatch].join("."));
+    if (focus.type === "transfer") params.set("op", [it.rank, focus.iteration + 1, focus.gradient ? PAYLOAD.GRADIENT : PAYLOAD.ACTIVATION, focus.microbatch].join("."));
   }
   return params;
 }
@@ -40,6 +40,6 @@ export function parseView(text) {
 
 function parseOp(text) {
   const found = /^(\d+)\.(\d+)\.([A-Za-z])\.(-?\d+)$/.exec(text ?? "");
-  if (!found || !(KINDS.includes(found[3]) || "ag".includes(found[3]))) return null;
+  if (!found || ![...OPS, ...Object.values(PAYLOAD)].includes(found[3])) return null;
   return { rank: Number(found[1]), iteration: Number(found[2]) - 1, kind: found[3], microbatch: Number(found[4]) };
 }

@@ -1,14 +1,14 @@
 // Why an op started when it did: the latest of the things that it needed.
-import { KINDS } from "./blocks.js";
+import { OP, OPS } from "../lib/wire.js";
 import { drawn, opItem, transferItem } from "./hit.js";
 
-const F = 0, B = 2, A = 4;
+const F = OPS.indexOf(OP.F), B = OPS.indexOf(OP.B), A = OPS.indexOf(OP.ALL_REDUCE);
 
 /** What `item` waited for last: {reason, arrived, item (its producer, or null), transfer (or null)}, or null. */
 export function waitedFor(scene, item) {
   if (item.type === "transfer") return producer(scene, item);
   if (item.type !== "op") return null;
-  const found = [previousOnGpu(scene, item), arrival(scene, item), item.kind === "A" ? slowestPeer(scene, item) : null];
+  const found = [previousOnGpu(scene, item), arrival(scene, item), item.kind === OP.ALL_REDUCE ? slowestPeer(scene, item) : null];
   const known = found.filter((need) => need && need.arrived <= item.start + 1);
   return known.sort((x, y) => y.arrived - x.arrived)[0] ?? null;
 }
@@ -36,7 +36,7 @@ function previousOnGpu(scene, item) {
 
 // A forward needs the activation of the stage before, a backward the gradient of the stage after.
 function arrival(scene, item) {
-  const kind = KINDS.indexOf(item.kind);
+  const kind = OPS.indexOf(item.kind);
   if (kind !== F && kind !== B) return null;
   const stage = item.stage + (kind === F ? -1 : 1), { model } = scene;
   const lane = model.laneAt.get(`${item.pipeline}.${stage}`);

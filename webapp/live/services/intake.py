@@ -364,7 +364,7 @@ def _message(intake: Intake, before: Run) -> dict[str, Any]:
     marks = RunEvent.objects.filter(run=run, seq__gt=told).order_by("seq")
     stats = [stat for (pk, _), stat in sorted(intake.stats.items()) if pk == run.pk]
     message = {
-        "type": "events",
+        "type": payload.MessageType.EVENTS,
         "seq": run.live_seq,
         "now": payload.now_ms(run, time.time()),
         "run": payload.run_entry(run),
