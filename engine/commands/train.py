@@ -93,6 +93,8 @@ def command(
         open_place(job.checkpoint.dir).prepare()
     checkpoint = resumed(job, corpus.fingerprint()) if job.resume else None
     if checkpoint:
+        for torn in checkpoint.passed_over:
+            click.echo(f"passed over: {torn}", err=True)
         click.echo(f"resumes after step {checkpoint.manifest.step} from {checkpoint.where}", err=True)
     if out is not None:
         folder(out)

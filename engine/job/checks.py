@@ -21,6 +21,7 @@ _NOT_WITH_TP = {
 def check(job: JobFields) -> None:
     """All rules except those of the job's scenario."""
     _check_resume(job)
+    _check_learning_rate(job)
     _check_datacenters(job)
     _check_strategy(job)
     _check_tp(job)
@@ -37,6 +38,13 @@ def check(job: JobFields) -> None:
 def _check_resume(job: JobFields) -> None:
     if job.resume is True and job.checkpoint is None:
         raise InputError("resume", True, "needs checkpoint.dir to look in; or give the path of a checkpoint")
+
+
+def _check_learning_rate(job: JobFields) -> None:
+    warmup = job.lr_schedule.warmup_steps
+    if warmup > job.steps:
+        allowed = f"at most steps = {job.steps}: the learning rate would never be reached"
+        raise InputError("lr_schedule.warmup_steps", warmup, allowed)
 
 
 def _check_strategy(job: JobFields) -> None:

@@ -277,6 +277,51 @@ def test_corrupt_manifests_are_refused(change: Any, message: str, tmp_path: Path
         find(str(tmp_path))
 
 
+def torn_in_the_middle(folder: Path) -> None:
+    file = folder / "layer-00001.safetensors"
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize(
+    ("tear", "said"),
+    [
+        (torn_in_the_middle, "layer-00001.safetensors has"),
+        (lambda folder: (folder / "layer-00001.safetensors").unlink(), "layer-00001.safetensors is missing"),
+        (lambda folder: (folder / MANIFEST).write_bytes(b""), "is corrupt"),
+    ],
+)
+def test_a_torn_latest_checkpoint_gives_way_to_the_whole_one_before(
+    tear: Any, said: str, tmp_path: Path
+) -> None:
+    ranks = Ranks(open_place(str(tmp_path)), settings(str(tmp_path), keep=3))
+    for step in (1, 2, 3):
+        ranks.step(step)
+    ranks.close()
+    assert find(str(tmp_path)).passed_over == ()
+    steps = {int(name.split("-")[1]): name for name in open_place(str(tmp_path)).names()}
+    tear(tmp_path / steps[3])
+    found = find(str(tmp_path))
+    assert found.manifest.step == 2
+    (passed,) = found.passed_over
+    assert steps[3] in passed
+    assert said in passed
+    tear(tmp_path / steps[2])
+    assert len(find(str(tmp_path)).passed_over) == 2
+    tear(tmp_path / steps[1])
+    with pytest.raises(InputError, match="step-000000003"):
+        find(str(tmp_path))
+
+
+def test_an_older_torn_checkpoint_is_no_news(tmp_path: Path) -> None:
+    ranks = Ranks(open_place(str(tmp_path)), settings(str(tmp_path)))
+    ranks.step(1)
+    ranks.step(2)
+    ranks.close()
+    first = min(open_place(str(tmp_path)).names())
+    torn_in_the_middle(tmp_path / first)
+    assert find(str(tmp_path)).passed_over == ()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

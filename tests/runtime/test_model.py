@@ -129,6 +129,13 @@ def test_layers_are_dealt_to_places_in_forward_order() -> None:
     assert Stage(of, 1, wave).numbers == [2, 3]
 
 
+def test_a_warm_up_longer_than_the_run_is_refused_at_its_field() -> None:
+    assert job(steps=5, lr_schedule={"warmup_steps": 5}).lr_schedule.warmup_steps == 5
+    with pytest.raises(InputError, match=r"lr_schedule.warmup_steps: 6: at most steps = 5") as caught:
+        job(steps=5, lr_schedule={"warmup_steps": 6})
+    assert caught.value.field == "lr_schedule.warmup_steps"
+
+
 def test_learning_rates() -> None:
     cosine = LearningRateSchedule(warmup_steps=4, decay="cosine", final=0.1)
     rates = [cosine.rate(2.0, step, 15) for step in range(15)]

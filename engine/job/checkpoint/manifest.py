@@ -20,6 +20,10 @@ Data = bytes  # of a file; `bytes` is a field below
 Hex = Annotated[str, Field(pattern="^[0-9a-f]+$")]
 
 
+class Torn(InputError):
+    """Files of a checkpoint are not as they were written: its machine lost power, or its disk failed."""
+
+
 class SavedFile(Document):
     """A file of the checkpoint; xxh3 is of its bytes (128 bits, hex)."""
 
@@ -106,6 +110,8 @@ class Manifest(Document):
 class Checkpoint:
     """A published checkpoint that was found, its manifest read and checked.
 
+    passed_over : newer ones that are torn, each with why: they were looked at before this one.
+
     Raises
     ------
     InputError
@@ -116,6 +122,21 @@ class Checkpoint:
         self.place, self.name, self._field = place, name, field
         self.where = f"{place.where.rstrip('/')}/{name}"
         self.manifest = self._read_manifest()
+        self.passed_over: tuple[str, ...] = ()
+
+    def require_whole(self) -> None:
+        """Raise Torn where a file is missing or has another length than was written.
+
+        What stands in the files is compared with its checksum when it is read.
+        """
+        tokenizer = [self.manifest.tokenizer] if self.manifest.tokenizer else []
+        for entry in (*self.manifest.layers, *tokenizer):
+            length = self.place.length(self.name, entry.file)
+            if length is None:
+                raise Torn(self._field, self.where, f"is torn: {entry.file} is missing")
+            if length != entry.bytes:
+                allowed = f"is torn: {entry.file} has {length:,} of its {entry.bytes:,} bytes"
+                raise Torn(self._field, self.where, allowed)
 
     def layer(self, number: int) -> bytes:
         """The file of one layer. Raises InputError where it is missing, or not what was written."""
@@ -141,18 +162,16 @@ class Checkpoint:
             fields = json.loads(self.place.read(self.name, MANIFEST))
             checksum = fields.pop("xxh3")
         except OSError as error:
-            raise InputError(self._field, where, f"{MANIFEST} cannot be read ({error})") from None
+            raise Torn(self._field, where, f"{MANIFEST} cannot be read ({error})") from None
         except (ValueError, AttributeError, KeyError, TypeError):
-            raise InputError(
+            raise Torn(
                 self._field, where, f"{MANIFEST} is corrupt: it is not the manifest of a checkpoint"
             ) from None
         if fields.get("format") != FORMAT:
             allowed = f"{MANIFEST} is of format {fields.get('format')!r}; this version reads format {FORMAT}"
             raise InputError(self._field, where, allowed)
         if checksum != _checksum(fields):
-            raise InputError(
-                self._field, where, f"{MANIFEST} is corrupt: its checksum does not match its content"
-            )
+            raise Torn(self._field, where, f"{MANIFEST} is corrupt: its checksum does not match its content")
         return parse(Manifest, fields, at=f"{where}/{MANIFEST}")
 
 
@@ -164,7 +183,7 @@ def find(where: str, *, field: str = "resume") -> Checkpoint:
     Raises
     ------
     InputError
-        There is none, or the one that was found is corrupt (an older one is then named by its own path).
+        There is none that is whole, or the one that is named is corrupt.
     """
     parent, name = split(where)
     try:
@@ -180,9 +199,30 @@ def find(where: str, *, field: str = "resume") -> Checkpoint:
 
 
 def latest_in(place: Place, named: str = "*", *, field: str = "resume") -> Checkpoint | None:
-    """The checkpoint that was saved last, None where there is none; InputError where one is corrupt."""
-    found = [Checkpoint(place, name, field=field) for name in fnmatch.filter(place.names(), named)]
-    return max(found, key=lambda checkpoint: checkpoint.manifest.saved_at, default=None)
+    """The checkpoint that was saved last of those that are whole, None where there is none at all.
+
+    Torn ones are passed over, and named in `passed_over`. Raises InputError where all of them are torn, or
+    one is of another version.
+    """
+    found: list[Checkpoint] = []
+    torn: list[tuple[str, Torn]] = []
+    for name in sorted(fnmatch.filter(place.names(), named), reverse=True):
+        try:
+            found.append(Checkpoint(place, name, field=field))
+        except Torn as error:
+            torn.append((name, error))
+    for checkpoint in sorted(found, key=lambda one: one.manifest.saved_at, reverse=True):
+        try:
+            checkpoint.require_whole()
+        except Torn as error:
+            torn.append((checkpoint.name, error))
+            continue
+        newer = (f"{error.value}: {error.allowed}" for name, error in torn if name >= checkpoint.name)
+        checkpoint.passed_over = tuple(newer)
+        return checkpoint
+    if torn:
+        raise torn[0][1]
+    return None
 
 
 def name_of(step: int, nonce: str) -> str:

@@ -46,6 +46,9 @@ class Place(Protocol):
     def read(self, name: str, file: str) -> bytes:
         """A file of a published checkpoint."""
 
+    def length(self, name: str, file: str) -> int | None:
+        """Bytes of a file of a published checkpoint; None where it is not there."""
+
     def remove(self, name: str) -> None:
         """Remove a published checkpoint, its manifest first."""
 
@@ -114,6 +117,10 @@ class _Local:
     def read(self, name: str, file: str) -> bytes:
         return (self._root / name / file).read_bytes()
 
+    def length(self, name: str, file: str) -> int | None:
+        path = self._root / name / file
+        return path.stat().st_size if path.exists() else None
+
     def remove(self, name: str) -> None:
         (self._root / name / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(self._root / name, ignore_errors=True)
@@ -168,6 +175,9 @@ class _Remote:
 
     def read(self, name: str, file: str) -> bytes:
         return bytes(self._fs.cat_file(f"{self._root}/{name}/{file}"))
+
+    def length(self, name: str, file: str) -> int | None:
+        return self.size(name, file)  # where a file is does not depend on what is published
 
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -1,6 +1,7 @@
 """One rank's checkpoints: the one that it resumes from, and those that it saves."""
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from engine.train.checkpoint.saver import Helper, Saver, Store, Terms
 from engine.train.corpus import Corpus
 
 RESUMED = "checkpoint/resumed"
+log = logging.getLogger(__name__)
 
 
 class Keeper:
@@ -97,6 +99,8 @@ class Keeper:
         """The checkpoint that the first rank found and checked; every rank reads the same."""
         if self._leads:
             found = resumed(self._job, self._fingerprint)
+            for torn in found.passed_over if found else ():
+                log.warning("Checkpoint %s. The one before it is taken.", torn)
             self._store.set(RESUMED, json.dumps(found.where if found else None))
             return found
         where = json.loads(self._store.get(RESUMED))

@@ -4,6 +4,7 @@ Which one is the tracker's word at every step: the lowest that is there. What it
 as a pipeline's, so a run may resume from the other strategy's.
 """
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from engine.train.checkpoint.keeper import Keeper
 from engine.train.checkpoint.layers import load_into
 from engine.train.corpus import Corpus
 from engine.train.swap.host_model import HostModel
+
+log = logging.getLogger(__name__)
 
 
 class SwapKeeper:
@@ -30,6 +33,8 @@ class SwapKeeper:
         # A worker that joins has its weights from one that is there, not from where the others began.
         begins = spec.job.resume and me.rank < spec.job.pipelines
         found = resumed(spec.job, corpus.fingerprint()) if begins else None
+        for torn in found.passed_over if found else ():
+            log.warning("Checkpoint %s. The one before it is taken.", torn)
         self.resumed_from = found.manifest.step if found else None
         if found:
             for number, layer in model.layers.items():
