@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from engine.control import addresses
 from engine.errors import InputError
 
 # Names become a broker user, a key prefix and a queue, so no character that means something there.
@@ -73,11 +74,19 @@ def from_environment(environ: Mapping[str, str]) -> AgentConfig:
         broker_url=_broker_url(environ),
         gpus=_whole(environ, "MERIDIAN_NODE_GPUS", 1, 1024),
         device=device,
-        host=_required(environ, "MERIDIAN_NODE_HOST", "the address under which other nodes reach this one"),
+        host=_host(environ),
         var=Path(environ.get("MERIDIAN_VAR") or "var").expanduser().absolute(),
         spool_mb=_whole(environ, "MERIDIAN_SPOOL_MB", 1, 1_000_000, default=256),
         ports=_ports(environ),
     )
+
+
+def _host(environ: Mapping[str, str]) -> str:
+    name = "MERIDIAN_NODE_HOST"
+    host = _required(environ, name, "the address under which other nodes reach this one")
+    if not addresses.is_address(host):
+        raise InputError(name, host, addresses.ALLOWED)
+    return host
 
 
 def port_range(text: str, field: str) -> tuple[int, int]:

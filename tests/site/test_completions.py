@@ -219,10 +219,11 @@ def test_what_is_wrong_has_its_status_and_costs_nothing(shop: Shop, caplog: Any)
     assert not UsageEvent.objects.exists()
     refused({**ask, "prompt": PROMPT * 5}, 413, "prompt_too_long")  # the desk has counted
     assert shop.usage()[0].reason == "prompt_too_long"
-    long = refused({**ask, "prompt": "y" * 190, "max_tokens": 100}, 400, "context_length_exceeded")
+    answer = refused({**ask, "prompt": "y" * 190, "max_tokens": 100}, 400, "context_length_exceeded")
+    long = answer.json()["error"]
     said = f"This model's maximum context length is {CONTEXT} tokens. However, you requested 290 tokens"
-    assert long.json()["error"]["message"].startswith(said)
-    assert (long.json()["error"]["type"], long.json()["error"]["param"]) == ("invalid_request_error", "prompt")
+    assert long["message"].startswith(said)
+    assert (long["type"], long["param"]) == ("invalid_request_error", "prompt")
     with pytest.raises(openai.BadRequestError, match="maximum context length") as caught:
         shop.client.completions.create(**{**ask, "prompt": "y" * 190, "max_tokens": 100})
     assert caught.value.code == "context_length_exceeded"

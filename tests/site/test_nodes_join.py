@@ -105,6 +105,7 @@ def test_another_version_is_refused_with_the_remedy_and_the_token_stays_good(
         ("device", {"device": "tpu"}),
         ("host", {"host": ""}),
         ("host", {"host": "a b"}),
+        ("host", {"host": "10.0.0.999"}),
         ("ports", {"ports": "x"}),
         ("ports", {"ports": "29500-29501"}),
         ("ports", {"ports": "80-500"}),

@@ -39,6 +39,7 @@ def test_a_whole_environment() -> None:
         *(("MERIDIAN_NODE_GPUS", v) for v in ("0", "-1", "1.5", "many", "1025")),
         ("MERIDIAN_NODE_DEVICE", "tpu"),
         ("MERIDIAN_SPOOL_MB", "0"),
+        *(("MERIDIAN_NODE_HOST", v) for v in ("10.0.0.999", "a b", "node_1")),
     ],
 )
 def test_each_wrong_value_is_named(name: str, value: str | None) -> None:

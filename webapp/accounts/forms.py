@@ -1,20 +1,23 @@
 """Forms of accounts. They check and clean; saving is the services' part."""
 
+from functools import cache
 from typing import Any
 from zoneinfo import available_timezones
 
 from django import forms
 from django.contrib.auth.forms import (
+    AuthenticationForm,
     BaseUserCreationForm,
     PasswordChangeForm,
     PasswordResetForm,
     SetPasswordForm,
 )
+from django.core.validators import MaxLengthValidator
 
 from webapp.accounts import selectors, services
 from webapp.accounts.models import OPERATORS, Role, Team, User
 from webapp.common.editing import EditForm
-from webapp.common.formkit import Sectioned
+from webapp.common.formkit import PlainSelect, Sectioned
 
 ROLE_HELP = (
     "Viewers read. Operators also change inventory, plans and runs. Admins also manage people and read the "
@@ -24,15 +27,28 @@ ROLE_HELP = (
 PASSWORD_HELP = "At least 8 characters. Not a common password, not only digits, not similar to your name."
 
 
+@cache
+def _time_zones() -> list[str]:
+    """All that this machine knows: reading their names takes a file each."""
+    return sorted(available_timezones())
+
+
+class LoginForm(AuthenticationForm):
+    """User name and password. Of a name longer than those of accounts no password is tried."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        longest: Any = User._meta.get_field("username").max_length
+        self.fields["username"].validators.append(MaxLengthValidator(longest))
+
+
 class ProfileForm(Sectioned, EditForm):
     """What a person says of themselves."""
 
     time_zone = forms.ChoiceField(
         required=False,
-        choices=lambda: [
-            ("", "Time zone of the browser"),
-            *((zone, zone) for zone in sorted(available_timezones())),
-        ],
+        widget=PlainSelect,
+        choices=lambda: [("", "Time zone of the browser"), *((zone, zone) for zone in _time_zones())],
         help_text="The site shows times in this zone.",
     )
 

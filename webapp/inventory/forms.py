@@ -10,7 +10,7 @@ from engine.cluster.regions import countries
 from webapp.accounts.forms import team_field
 from webapp.accounts.models import OPERATORS, Team
 from webapp.common.editing import EditForm
-from webapp.common.formkit import Sectioned, limit
+from webapp.common.formkit import PlainSelect, Sectioned, limit
 from webapp.inventory import services
 from webapp.inventory.catalogue import region_notes, region_values
 from webapp.inventory.models import DataCenter, GpuPool, WanLink
@@ -48,11 +48,12 @@ class DataCenterForm(InventoryForm):
 
     country = forms.ChoiceField(
         choices=lambda: [("", "–"), *((code, f"{name} ({code})") for code, name in _by_name(countries()))],
-        required=False, help_text="The law of this country applies to data stored or processed there.",
+        required=False, widget=PlainSelect,
+        help_text="The law of this country applies to data stored or processed there.",
     )  # fmt: skip
     time_zone = forms.ChoiceField(
         label="Time zone", choices=lambda: [("", "–"), *((zone, zone) for zone in time_zones())],
-        required=False,
+        required=False, widget=PlainSelect,
     )  # fmt: skip
     gpu_type = forms.ChoiceField(label="GPU type", choices=gpu_types)
     price_per_gpu_hour = forms.DecimalField(
@@ -162,13 +163,13 @@ class LinkForm(InventoryForm):
         a, b = cleaned.get("a"), cleaned.get("b")
         if not a or not b:
             return cleaned
-        if a == b:
+        first, second = sorted((a, b), key=lambda dc: dc.pk)
+        if first == second:
             self.add_error("b", "A link joins two different data centres.")
         elif a.team_id != b.team_id:
             self.add_error("b", f"{a} and {b} belong to different teams.")
-        elif a.pk > b.pk:
-            cleaned["a"], cleaned["b"] = b, a
-        pair = WanLink.objects.filter(a=cleaned["a"], b=cleaned["b"]).exclude(pk=self.instance.pk)
-        if pair.exists():
+        elif WanLink.objects.filter(a=first, b=second).exclude(pk=self.instance.pk).exists():
             self.add_error("b", f"A link between {a} and {b} exists already.")
+        else:
+            cleaned["a"], cleaned["b"] = first, second
         return cleaned

@@ -152,7 +152,7 @@ class PlanForm(Sectioned, forms.Form):
         label="Sequence length, tokens", min_value=1, max_value=65536, initial=64, required=False
     )
     micro_batch = forms.IntegerField(
-        label="Microbatch size, sequences", min_value=1, initial=2, required=False
+        label="Microbatch size, sequences", min_value=1, max_value=100_000, initial=2, required=False
     )
     steps = forms.IntegerField(
         label="Iterations to train", min_value=1, max_value=10**9, initial=1000, required=False

@@ -7,7 +7,7 @@ from django import forms
 from engine.errors import InputError
 from engine.inputs import parse
 from engine.schedule.registry import name_of
-from engine.schedule.scenario import POLICIES, Scenario
+from engine.schedule.scenario import MOST_STAGES, POLICIES, Scenario
 from engine.simulate import SweepDocument
 from webapp.accounts.forms import team_field
 from webapp.common.asked_once import key_field
@@ -156,9 +156,11 @@ class ScheduleForm(Sectioned, forms.Form):
 def scenario_document(cleaned: dict[str, Any]) -> dict[str, Any]:
     """The document of `meridian simulate`, without a policy, that the form's values mean."""
     counts = cleaned["stages_per_dc"]
-    dcs = [dc for dc, count in enumerate(counts) for _ in range(count)]
-    if not dcs or min(counts) < 1:
+    if not counts or min(counts) < 1:
         raise InputError("stages_per_dc", counts, "at least one stage in each data centre")
+    if sum(counts) > MOST_STAGES:
+        raise InputError("stages_per_dc", sum(counts), f"at most {MOST_STAGES:,} stages in all")
+    dcs = [dc for dc, count in enumerate(counts) for _ in range(count)]
     kinds = ("forward", "backward", "recompute", "weight")
     document: dict[str, Any] = {
         "stages": len(dcs),

@@ -6,7 +6,6 @@ from typing import Any
 from axes.helpers import get_client_ip_address, get_cool_off
 from axes.models import AccessAttempt
 from django.contrib.auth.decorators import login_not_required
-from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView as DjangoLoginView
 from django.contrib.auth.views import LogoutView as DjangoLogoutView
 from django.http import HttpRequest, HttpResponse
@@ -15,6 +14,7 @@ from django.utils import timezone
 from django.utils.decorators import method_decorator
 
 from webapp.accounts import services
+from webapp.accounts.forms import LoginForm
 from webapp.accounts.middleware import for_everyone
 from webapp.accounts.models import User
 
@@ -24,18 +24,19 @@ class LoginView(DjangoLoginView):
     """The login page; who is logged in already goes on."""
 
     redirect_authenticated_user = True
+    authentication_form = LoginForm
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         found = super().get_context_data(**kwargs)
         found.pop("site", None)  # Django's, of a name that every page of ours has for its own
         return found | {"locked_out": False, "locked_minutes": 0, "typed_name": ""}
 
-    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+    def form_valid(self, form: LoginForm) -> HttpResponse:
         response = super().form_valid(form)
         began(self.request, form.get_user())
         return response
 
-    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
+    def form_invalid(self, form: LoginForm) -> HttpResponse:
         name = form.cleaned_data.get("username")
         if name and form.cleaned_data.get("password"):  # else no password was tried
             locked = bool(getattr(self.request, "axes_locked_out", False))
@@ -71,7 +72,7 @@ def locked_out(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
     name = request.POST.get("username", "")
     minutes = minutes_left(name, get_client_ip_address(request))
     context = {
-        "form": AuthenticationForm(request),
+        "form": LoginForm(request),
         "typed_name": name[:150],
         "next": request.POST.get("next", ""),
         "locked_out": True,

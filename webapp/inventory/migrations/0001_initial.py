@@ -85,7 +85,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=40, unique=True, validators=[django.core.validators.RegexValidator('\\A[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?\\Z', 'Lower-case letters, digits and inner hyphens, at most 40 characters, as in us-east-1.')])),
                 ('gpus', models.PositiveIntegerField(validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1024)], verbose_name='GPUs')),
                 ('device', models.CharField(choices=[('cpu', 'CPU'), ('emulated', 'Emulated GPU'), ('cuda', 'CUDA GPU')], default='cuda', max_length=10)),
-                ('host', models.CharField(default='127.0.0.1', max_length=253, validators=[django.core.validators.RegexValidator('\\A[A-Za-z0-9]([A-Za-z0-9.:_-]{0,251}[A-Za-z0-9])?\\Z', 'A host name or an IP address, as in 10.0.3.7.')])),
+                ('host', models.CharField(default='127.0.0.1', max_length=253, validators=[webapp.inventory.models.limits.known_address])),
                 ('port_from', models.PositiveIntegerField(default=29500, validators=[django.core.validators.MinValueValidator(1024), django.core.validators.MaxValueValidator(65535)], verbose_name='first port')),
                 ('port_to', models.PositiveIntegerField(default=29599, validators=[django.core.validators.MinValueValidator(1024), django.core.validators.MaxValueValidator(65535)], verbose_name='last port')),
                 ('draining_since', models.DateTimeField(editable=False, null=True)),

@@ -8,6 +8,7 @@ from django.core.validators import MaxValueValidator, RegexValidator
 
 from engine.cluster.gpus import catalogue
 from engine.cluster.regions import countries
+from engine.control import addresses
 from engine.inputs import nearest
 
 # Node names become broker users, key prefixes and queue names: letters that mean nothing there.
@@ -48,6 +49,12 @@ def known_country(value: str) -> None:
         raise ValidationError(
             f"{value} is not a country code of two capital letters (ISO 3166-1), such as SE."
         )
+
+
+def known_address(value: str) -> None:
+    """Refuse what is neither an IP address nor a host name."""
+    if not addresses.is_address(value):
+        raise ValidationError(f"{value[:80]} is no address: it {addresses.ALLOWED}.")
 
 
 def known_gpu_type(value: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.postgres.indexes import GinIndex
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
@@ -17,12 +17,9 @@ from engine.versions import series
 from webapp.accounts.models import Team
 from webapp.common.search import Words
 from webapp.inventory.models.datacenter import DataCenter
-from webapp.inventory.models.limits import NAME
+from webapp.inventory.models.limits import NAME, known_address
 from webapp.inventory.models.pool import GpuPool
 
-HOST = RegexValidator(
-    r"\A[A-Za-z0-9]([A-Za-z0-9.:_-]{0,251}[A-Za-z0-9])?\Z", "A host name or an IP address, as in 10.0.3.7."
-)
 FIRST_PORT = 29_500
 RANGE = 100  # ports that a new node gets, or more where it has many GPUs
 CLOCK_WARN_MS = 5.0
@@ -83,7 +80,7 @@ class Node(models.Model):
     gpus = models.PositiveIntegerField("GPUs", validators=[MinValueValidator(1), MaxValueValidator(1024)])
     device = models.CharField(max_length=10, choices=Device.choices, default=Device.CUDA)
     # Where other nodes reach it: its ranks and rendezvous stores listen there, on these ports.
-    host = models.CharField(max_length=253, default="127.0.0.1", validators=[HOST])
+    host = models.CharField(max_length=253, default="127.0.0.1", validators=[known_address])
     port_from = models.PositiveIntegerField("first port", default=FIRST_PORT, validators=_PORT)
     port_to = models.PositiveIntegerField("last port", default=FIRST_PORT + RANGE - 1, validators=_PORT)
     draining_since = models.DateTimeField(null=True, editable=False)  # it is given no more work
