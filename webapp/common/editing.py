@@ -76,7 +76,7 @@ def _object(text: str) -> dict[str, Any]:
     """What the form says it began from; nothing where that is no such text."""
     try:
         found = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

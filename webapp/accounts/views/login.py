@@ -6,6 +6,7 @@ from typing import Any
 from axes.helpers import get_client_ip_address, get_cool_off
 from axes.models import AccessAttempt
 from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView as DjangoLoginView
 from django.contrib.auth.views import LogoutView as DjangoLogoutView
 from django.http import HttpRequest, HttpResponse
@@ -31,12 +32,12 @@ class LoginView(DjangoLoginView):
         found.pop("site", None)  # Django's, of a name that every page of ours has for its own
         return found | {"locked_out": False, "locked_minutes": 0, "typed_name": ""}
 
-    def form_valid(self, form: LoginForm) -> HttpResponse:
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         response = super().form_valid(form)
         began(self.request, form.get_user())
         return response
 
-    def form_invalid(self, form: LoginForm) -> HttpResponse:
+    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         name = form.cleaned_data.get("username")
         if name and form.cleaned_data.get("password"):  # else no password was tried
             locked = bool(getattr(self.request, "axes_locked_out", False))
