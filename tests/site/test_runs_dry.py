@@ -28,7 +28,7 @@ def test_all_is_well_where_a_launch_would_start_at_once(world: World) -> None:
     answer = dry_run(world.plan, world.plan.result["best"])
     assert answer["ok"], answer
     assert [check["name"] for check in answer["checks"]] == [
-        "Document", "Memory", "GPUs in east", "GPUs in mid", "GPUs in west", "Link east – mid",
+        "Document", "Model", "Memory", "GPUs in east", "GPUs in mid", "GPUs in west", "Link east – mid",
         "Link mid – west", "Broker",
     ]  # fmt: skip
 

@@ -19,6 +19,7 @@ from webapp.inventory.selectors import pools
 from webapp.jobs.stock import Seats, Stock
 from webapp.planning.document import site_job, train_document
 from webapp.planning.models import Plan
+from webapp.planning.trained import trained_words
 
 GIB = 2**30
 
@@ -42,13 +43,18 @@ def dry_run(plan: Plan, option_index: int, stock: Stock | None = None) -> dict[s
         document = train_document(plan.request, plan.result["options"][option_index], plan.training)
     except InputError as error:
         return answer([Check(name="Document", ok=False, text=_sentence(error), blocks=True)])
-    return dry_run_document(document, plan.team, stock)
+    return dry_run_document(document, plan.team, stock, planned=plan.request)
 
 
 def dry_run_document(
-    document: dict[str, Any], team: Team, stock: Stock | None = None, seats: Seats = ()
-) -> dict[str, Any]:
-    """The same of a document of `meridian train` that `team` would launch; `seats` of one that is placed."""
+    document: dict[str, Any], team: Team, stock: Stock | None = None, seats: Seats = (),
+    planned: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The same of a document of `meridian train` that `team` would launch.
+
+    seats : of one that is placed.
+    planned : the document of the plan that it came from.
+    """
     try:
         job = site_job(document)
         memory = stage_memory(job)
@@ -57,6 +63,7 @@ def dry_run_document(
     named = pools(team, [dc.name for dc in job.datacenters])
     checks = [
         Check(name="Document", ok=True, text=_told(job)),
+        Check(name="Model", ok=True, text=f"A launch trains {trained_words(document, planned)}."),
         memory_check(job, memory, named),
         *_hosts(job, memory, named),
         *_gpus(document, team, stock, seats),

@@ -211,7 +211,7 @@ class JobForm(Sectioned, forms.Form):
 
     def __init__(
         self, data: Any = None, *, document: dict[str, Any], team: Team, seats: Seats = (),
-        initial: dict[str, Any] | None = None,
+        initial: dict[str, Any] | None = None, planned: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         old = parse(TrainJob, document)
         values = {name: getattr(old, name) for name in self.CHANGED}
@@ -226,7 +226,7 @@ class JobForm(Sectioned, forms.Form):
         asked = document.get("prefill") or {}
         values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
         super().__init__(data, initial={**values, **(initial or {})})
-        self.old, self._team, self._seats = document, team, seats
+        self.old, self._team, self._seats, self._planned = document, team, seats, planned
         self.dry = None if self.is_bound else self._dry(document)
         self._offer_layers(document)
 
@@ -257,7 +257,7 @@ class JobForm(Sectioned, forms.Form):
             raise InputError("recovery.layers_per_gpu", asked, f"at most {most} fit into its memory")
 
     def _dry(self, document: dict[str, Any]) -> dict[str, Any]:
-        return dry_run_document(document, self._team, seats=self._seats)
+        return dry_run_document(document, self._team, seats=self._seats, planned=self._planned)
 
     def _refuse_what_cannot_run(self) -> None:
         """Errors for what stands in the way for good; a launch says at which field a schedule fails."""
@@ -335,7 +335,10 @@ class CloneForm(JobForm):
 
     def __init__(self, data: Any = None, *, run: Run, initial: dict[str, Any] | None = None) -> None:
         job, named = run.job, {"name": _free_name(run.job), **(initial or {})}
-        super().__init__(data, document=job.document, team=job.team, seats=job.seats, initial=named)
+        super().__init__(
+            data, document=job.document, team=job.team, seats=job.seats, initial=named,
+            planned=job.plan_copy.get("request"),
+        )  # fmt: skip
         self.run = run
         resume = self.fields["resume"]
         resume.disabled = run.saved_step is None

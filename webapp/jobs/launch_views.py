@@ -26,6 +26,7 @@ from webapp.placement.predicted import option_on_placement
 from webapp.placement.selectors import launch_values, placements
 from webapp.planning.document import train_document
 from webapp.planning.models import Plan
+from webapp.planning.trained import trained_words
 
 
 def _run(request: HttpRequest, pk: int) -> Run:
@@ -57,7 +58,9 @@ def run_clone(request: HttpRequest, pk: int) -> HttpResponse:
     form = CloneForm(request.POST or None, run=run, initial={"idempotency_key": fresh_key()})
     return _launch_page(
         request, form, lambda values: clone_run(request.user, run, document=form.document, **values),
-        title=f"Clone {run}", run=run, cancel_url=reverse("jobs:run-detail", args=[pk]),
+        title=f"Clone {run}", run=run,
+        trains=trained_words(run.job.document, run.job.plan_copy.get("request")),
+        cancel_url=reverse("jobs:run-detail", args=[pk]),
         note="A new job with the values below. Data centres, links and model stay the same.",
     )  # fmt: skip
 
@@ -106,7 +109,7 @@ def _launch_option(user: Any, plan: Plan, index: int, key: str) -> Run:
 
 def _launch_placed(user: Any, plan: Plan, index: int, placement: Computation, key: str) -> Run:
     placed = option_on_placement(plan, plan.result["options"][index], placement)
-    if why := refusal(dry_run_document(placed.document, plan.team, seats=placed.seats)):
+    if why := refusal(dry_run_document(placed.document, plan.team, seats=placed.seats, planned=plan.request)):
         raise InputError("option", index, why.rstrip("."))
     return launch_placement(user, placement, name=plan.name, placed=placed, key=key)
 
@@ -140,7 +143,10 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
     kept = plan.request["job"].get("prefill") or {}
     initial = {"name": plan.name, "idempotency_key": fresh_key()}
     initial |= {f"prefill_{name}": gb for name, gb in kept.items()}
-    form = JobForm(request.POST or None, document=document, team=plan.team, seats=seats, initial=initial)
+    form = JobForm(
+        request.POST or None, document=document, team=plan.team, seats=seats, initial=initial,
+        planned=plan.request,
+    )  # fmt: skip
 
     def launch(values: dict[str, Any]) -> Run:
         if placement is None:
@@ -153,6 +159,7 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
         title=f"Launch {plan.name}",
         cancel_url=f"{reverse('planning:plan-detail', args=[pk])}?option={option}",
         note=_note(chosen, kept, placement),
+        trains=trained_words(document, plan.request),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from webapp.jobs.tables import RunTable
 from webapp.placement.predicted import option_on_placement
 from webapp.planning.document import train_document
 from webapp.planning.models import Plan
+from webapp.planning.trained import trained_words
 
 
 def _of_plan(request: HttpRequest, context: Context) -> Context:
@@ -34,7 +35,7 @@ def _of_plan(request: HttpRequest, context: Context) -> Context:
 
 
 def launch_check(plan: Plan, option: dict[str, Any], stock: Stock | None) -> dict[str, Any]:
-    """{ok, reason, label}: whether `option` can be launched, and what it would wait for.
+    """{ok, reason, label, trains}: whether `option` can be launched, what it would wait for, what it trains.
 
     stock : of an operator of the plan's team; nobody else may launch.
     """
@@ -46,7 +47,8 @@ def launch_check(plan: Plan, option: dict[str, Any], stock: Stock | None) -> dic
     except InputError as error:
         return {"ok": False, "reason": f"{error.allowed[:1].upper()}{error.allowed[1:]}", "label": label}
     lack = stock.shortage(plan.team_id, document)
-    return {"ok": True, "reason": lack.text if lack else "", "label": label}
+    trains = trained_words(document, plan.request)
+    return {"ok": True, "reason": lack.text if lack else "", "label": label, "trains": trains}
 
 
 def _before_launch(context: Context, launch: dict[str, Any], stock: Stock) -> Context:
@@ -62,7 +64,10 @@ def _before_launch(context: Context, launch: dict[str, Any], stock: Stock) -> Co
         return {"launch": launch, "dry": dry_run(plan, index, stock), "placing": failed}
     lack = stock.shortage(plan.team_id, placed.document, placed.seats)
     launch = {**launch, "label": f"{launch['label']}, placed", "reason": lack.text if lack else ""}
-    return {"launch": launch, "dry": dry_run_document(placed.document, plan.team, stock, placed.seats)}
+    return {
+        "launch": launch,
+        "dry": dry_run_document(placed.document, plan.team, stock, placed.seats, plan.request),
+    }
 
 
 def _runs(request: HttpRequest, context: Context) -> Context:

@@ -46,6 +46,8 @@ class Supply:
     total: int  # of the device, on nodes that answer or not
     gone: bool = False
     resting: int = 0  # on nodes that answer, but drain or are of another version
+    unjoined: Sequence[str] = ()  # nodes of the device that have not joined
+    others: int = 0  # GPUs of the pool of another device
 
     def shortage(self, name: str) -> Shortage | None:
         """Why the pool called `name` cannot give what is needed; None where it can."""
@@ -56,7 +58,10 @@ class Supply:
         gpus = f"{self.needed} GPU" if self.needed == 1 else f"{self.needed} GPUs"
         text = f"Waits for {gpus} in {name}, {self.idle} {'is' if self.idle == 1 else 'are'} idle"
         if self.total < self.needed:
-            return Shortage(text=f"{text}: there are {self.total} in total", needs_action=True)
+            why = [f"there are {self.total} in total"]
+            why += [f"{_several(self.unjoined)} must join first"] if self.unjoined else []
+            why += [f"{self.others} of another device do not count"] if self.others else []
+            return Shortage(text=f"{text}: {', '.join(why)}", needs_action=True)
         if self.online < self.needed:
             away = self.total - self.online - self.resting
             why = [f"{away} do not answer"] if away else []
@@ -77,11 +82,15 @@ class Stock:
         wanted = ((team, dc["name"]) for team, document in jobs for dc in document["datacenters"])
         self._pools = pools_of_teams(wanted)
         self._nodes: dict[tuple[int, str], list[Node]] = defaultdict(list)  # by pool and device
+        self._unjoined: dict[tuple[int, str], list[str]] = defaultdict(list)
         nodes = Node.objects.filter(pool__in={pool.pk for pool in self._pools.values()})
         # Nodes of a pool share their data centre: it is read once, not with each of a thousand.
-        light = nodes.exclude(acl_sha256="").prefetch_related("dc").defer("seen_ranks", "seen_hardware")
+        light = nodes.prefetch_related("dc").defer("seen_ranks", "seen_hardware")
         for node in light.order_by("name"):
-            self._nodes[node.pool_id, node.device].append(node)
+            if node.is_enrolled:
+                self._nodes[node.pool_id, node.device].append(node)
+            else:
+                self._unjoined[node.pool_id, node.device].append(node.name)
         held = RankState.objects.filter(node__in=nodes.order_by().values("pk")).exclude(state__in=RANK_OVER)
         self._held = set(held.order_by().values_list("node_id", "gpu"))
 
@@ -153,6 +162,13 @@ class Stock:
             online=online,
             resting=sum(node.gpus for node in nodes if node.state == NodeState.ONLINE) - online,
             total=sum(node.gpus for node in nodes),
+            unjoined=self._unjoined[pool.pk, device],
+            others=sum(
+                node.gpus
+                for (pk, other), rest in self._nodes.items()
+                if pk == pool.pk and other != device
+                for node in rest
+            ),
         )
 
 

@@ -25,6 +25,7 @@ from webapp.live.selectors import messages_since, snapshot, spans_between
 from webapp.live.tables import IterationTable
 from webapp.live.trace import kept, trace
 from webapp.placement.selectors import placements
+from webapp.planning.trained import trained_words
 
 METRICS = (
     "iteration", "start", "end", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens",
@@ -48,6 +49,7 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "job": run.job,
         "plan": run.job.plan,
         "placement": _placement(run),
+        "trains": trained_words(run.job.document, run.job.plan_copy.get("request")),
         "snapshot": snapshot(pk),
         "ws_path": f"/ws/runs/{pk}/",
         **{f"{name}_url": reverse(f"jobs:run-{name}", args=[pk]) for name in LINKS},

@@ -1,6 +1,7 @@
 """What a training job takes over from a plan of a model: times, limits, messages and the model itself."""
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -69,6 +70,17 @@ def planned_model(
 @lru_cache(maxsize=8)  # each option of a plan's page asks
 def _parsed(document: str) -> PlanRequest:
     return parse(PlanRequest, json.loads(document))
+
+
+def model_to_train(model: str | Mapping[str, Any], stages: int) -> dict[str, Any]:
+    """The `model` of a plan's job, a preset or a shape, as `model` of a training job.
+
+    Raises
+    ------
+    InputError
+        A training run cannot train it: it has too many parameters.
+    """
+    return _trained(model if isinstance(model, str) else parse(ModelInput, dict(model)), stages)
 
 
 def _trained(model: str | ModelInput | None, stages: int) -> dict[str, Any]:
