@@ -18,13 +18,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from engine.inputs import parse
 from engine.job.adapt.measured import LINK, planned
 from engine.job.adapt.replan import replan
+from engine.job.changed import changed
 from engine.job.job import TrainJob
 from engine.job.launch import Disturbance
 from engine.job.planned import schedule_of
 from tests.runtime.jobs import Run
 
 DEMO = Path(__file__).parent.parent / "examples" / "demo.json"
-CHANGES = {"policy": "varuna", "sharing": "spatial", "microbatches": 8, "adapt": {}}
+CHANGES = {
+    "strategy.policy": "varuna", "strategy.sharing": "spatial", "cell.microbatches": 8, "failures.adapt": {},
+}  # fmt: skip
 SINCE, STEPS, FRESH_STEPS = 8, 24, 12
 MOST_ITERATIONS, MOST_OFF = 5, 0.10
 KINDS = "FRB"
@@ -70,12 +73,14 @@ def fresh_job(job: TrainJob, case: Case) -> TrainJob:
     known = {name: ms * (case.factor if case.slows(name) else 1) for name, ms in expected.items()}
     found = replan(job, schedule, expected, known)
     text = str(found.schedule or schedule)
-    return job.model_copy(update={"schedule": text, "adapt": None, "steps": FRESH_STEPS})
+    job = job.with_fields("strategy", schedule=text).with_fields("failures", adapt=None)
+    return job.with_fields("optimizer", steps=FRESH_STEPS)
 
 
 def row(case: Case, folder: Path) -> tuple[str, bool]:
     """One line of the table, and whether the bar holds."""
-    job = parse(TrainJob, {**json.loads(DEMO.read_text()), **CHANGES, "steps": STEPS})
+    document = changed(json.loads(DEMO.read_text()), {**CHANGES, "optimizer.steps": STEPS})
+    job = parse(TrainJob, document)
     run = Run(job, str(folder / "adapts"), case.disturbance)
     told = [each for each in run.result()["adaptations"] if each["replanned"]]
     fresh = Run(fresh_job(job, case), str(folder / "fresh"), replace(case.disturbance, since=0))

@@ -17,6 +17,7 @@ import psutil
 from scipy.stats import theilslopes
 
 from benchmarks.train import example
+from engine.job.changed import changed
 
 STEPS = 1000
 PART = 4
@@ -41,11 +42,13 @@ def main() -> None:
 def job() -> dict[str, Any]:
     """The example, shorter."""
     of = example("atlas")
-    return {
-        **of, "steps": STEPS, "activation_bytes": of["activation_bytes"] // PART,
-        "times_ms": {name: ms / PART for name, ms in of["times_ms"].items()},
+    shorter = {
+        "optimizer.steps": STEPS,
+        "cell.activation_bytes": of["cell"]["activation_bytes"] // PART,
+        "device.times_ms": {name: ms / PART for name, ms in of["device"]["times_ms"].items()},
         "links": [{**link, "latency_ms": link["latency_ms"] / PART} for link in of["links"]],
-    }  # fmt: skip
+    }
+    return changed(of, shorter)
 
 
 def sampled(document: dict[str, Any]) -> tuple[list[Sample], dict[str, Any]]:

@@ -22,6 +22,7 @@ from engine.control.asyncio_driver import AsyncChannel, call
 from engine.control.desk_wire import FROM_DESK, GATEWAY_RANK, Answer
 from engine.control.handshake import Identity
 from engine.inputs import parse
+from engine.job.changed import changed
 from engine.job.events.event import Event
 from engine.job.events.prefill import Desk, DeskState, Prefill
 from engine.job.events.training import Rank, Spans
@@ -221,14 +222,14 @@ def main() -> None:
     parser.add_argument("--objective", type=float, default=2000.0, help="ms to the first token")
     options = parser.parse_args()
     document = json.loads(EXAMPLE.read_text())
-    options.desks = len(set(document["dc_of_stage"]))
+    options.desks = len(set(document["cell"]["dc_of_stage"]))
     with tempfile.TemporaryDirectory() as folder:
         write_tiny(Path(folder) / "tiny", steps=0)
         prefill = {
             "checkpoint": f"{folder}/tiny", "dtype": "fp32", "weight_budget_gb": 0.002, "kv_budget_gb": 0.001,
             "latency": LATENCY, "chunk_tokens": 32, "pause_slowdown": 1.0,
         }  # fmt: skip
-        job = parse(TrainJob, {**document, "steps": 1_000_000, "prefill": prefill})
+        job = parse(TrainJob, changed(document, {"optimizer.steps": 1_000_000, "prefill": prefill}))
         told, spec = Told(), single_machine(job, run="bench", log_dir=f"{folder}/log")
         group = RankGroup(spec, told.on_event)
         group.start()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.inputs import parse
+from engine.job.changed import changed
 from engine.job.events.event import Event
 from engine.job.events.training import Step
 from engine.job.job import TrainJob
@@ -29,15 +30,15 @@ IN_THE_MIDDLE_S = 2.0  # of an iteration of the example, which takes over 3 s
 BAR = 0.92  # of a step's utilization, on a plan that the planner calls feasible
 
 
-def example(**changes: Any) -> dict[str, Any]:
-    """The document of the example with other fields."""
-    return {**json.loads(EXAMPLE.read_text()), **changes}
+def example(changes: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The document of the example with other fields, by their path."""
+    return changed(json.loads(EXAMPLE.read_text()), changes or {})
 
 
 def smallest(document: dict[str, Any]) -> dict[str, Any]:
     """The document with the smallest number of microbatches a step whose plan is feasible."""
     for microbatches in itertools.count(1):
-        tried = {**document, "microbatches": microbatches}
+        tried = changed(document, {"cell.microbatches": microbatches})
         if planned(parse(TrainJob, tried)).result.feasible:
             return tried
     raise AssertionError
@@ -70,12 +71,13 @@ def compare() -> bool:
 
     "of all" is the share of whole iterations: with all-reduce, optimizer, and what no step hides.
     """
-    device = {"gpu": {**example()["swap"]["gpu"], "memory_bytes": 4_500_000}, "gradients": "device"}
+    gpu = {**example()["strategy"]["gpu"], "memory_bytes": 4_500_000}
+    device = {"strategy.gpu": gpu, "strategy.gradients": "device"}
     rows = {
         "gradients on host": smallest(example()),
-        "gradients on device": smallest(example(swap=device)),
-        "half the microbatches": example(microbatches=2),
-        "one microbatch": example(microbatches=1),
+        "gradients on device": smallest(example(device)),
+        "half the microbatches": example({"cell.microbatches": 2}),
+        "one microbatch": example({"cell.microbatches": 1}),
     }
     heads = ("C", "parts", "step ms", "planned", "busy", "planned", "of all", "planned", "overruns")
     print(f"{'job':22}" + "".join(f"{head:>9}" for head in heads))
@@ -94,13 +96,14 @@ def compare() -> bool:
 
 def elastic() -> bool:
     """One joins, one leaves, one is killed; whether every microbatch of every batch counted once."""
-    double = {"gpu": {"memory_bytes": 4_500_000, "host_to_device_gb_s": 0.012}}  # for numbers twice as wide
+    gpu = {"memory_bytes": 4_500_000, "host_to_device_gb_s": 0.012}  # for numbers twice as wide
+    double = {"strategy.gpu": gpu, "optimizer.steps": 10, "device.dtype": "fp64"}
     come_and_go = {
-        "joins": [{"after_step": 1, "device": 3}],
-        "leaves": [{"after_step": 4, "worker": 1}],
+        "strategy.joins": [{"after_step": 1, "device": 3}],
+        "strategy.leaves": [{"after_step": 4, "worker": 1}],
     }
-    result, events = train(example(swap={**double, **come_and_go}, steps=10, dtype="fp64"), kill_after=6)
-    plain, _ = train(example(swap=double, steps=10, dtype="fp64"))
+    result, events = train(example(double | come_and_go), kill_after=6)
+    plain, _ = train(example(double))
     batches = [sorted(itertools.chain(*e["units"].values())) for e in events if e["kind"] == "batch"]
     once = all(units == list(range(len(units))) for units in batches) and len(batches) == 10
     off = max(abs(a - b) for a, b in zip(result["losses"], plain["losses"], strict=True))

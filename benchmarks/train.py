@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from engine.job.changed import changed
 from engine.schedule.scenario import POLICIES
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -46,24 +47,27 @@ def policies(names: list[str]) -> None:
     """The demo cell under each policy; times are split so that those which split B can."""
     demo = example("demo")
     demo["model"] = {**demo["model"], "layers": 12}
-    demo["times_ms"] = {**demo["times_ms"], "backward": 20, "weight": 20}
+    demo["device"]["times_ms"] |= {"backward": 20, "weight": 20}
     demo["datacenters"][2]["gpus"] = demo["datacenters"][0]["gpus"]
     ends = [demo["datacenters"][i]["name"] for i in (0, 2)]
     demo["links"].append({"between": ends, "latency_ms": 10, "bandwidth_gbps": 1.0})  # for the loop
-    demo["time_limit_s"] = 10
+    demo["strategy"]["time_limit_s"] = 10
     results = {}
     for name in names:
         # Interleaving needs microbatches by the number of stages.
-        microbatches = 6 if name == "interleaved" else demo["microbatches"]
-        results[name] = train({**demo, "policy": name, "microbatches": microbatches})
+        microbatches = 6 if name == "interleaved" else demo["cell"]["microbatches"]
+        of_policy = {"strategy.policy": name, "cell.microbatches": microbatches}
+        results[name] = train(changed(demo, of_policy))
     _print_table(results)
 
 
 def overhead() -> None:
     """Iteration less its ops, over the iteration, on one GPU."""
     document = {
-        "datacenters": [{"name": "here", "gpus": 1}], "stages": 1, "microbatches": 8, "micro_batch": 4,
-        "policy": "1f1b", "model": {"layers": 4, "hidden": 256, "heads": 4, "seq": 128}, "steps": 12,
+        "datacenters": [{"name": "here", "gpus": 1}],
+        "cell": {"stages": 1, "microbatches": 8, "micro_batch": 4},
+        "model": {"layers": 4, "hidden": 256, "heads": 4, "seq": 128}, "optimizer": {"steps": 12},
+        "strategy": {"kind": "pipeline", "policy": "1f1b"},
     }  # fmt: skip
     result = train(document)
     optimizer = result["optimizer_ms"] / result["iteration_ms"]["median"]

@@ -176,7 +176,7 @@ def parse(model: type[D], data: Any, *, at: str = "") -> D:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise _first(error, model, at) from None
+        raise input_error(error, model, at) from None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -190,16 +190,16 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else "allowed: " + ", ".join(known)
 
 
-def _first(error: ValidationError, model: type[BaseModel], at: str) -> InputError:
+def input_error(error: ValidationError, model: type[BaseModel], at: str = "") -> InputError:
+    """The first thing that is wrong, as `parse` raises it."""
     # An unknown field is usually the cause of what else is wrong (a misspelt required one).
     # Of the branches of a union, the one that went deepest is the one that the user meant.
     problems = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", -len(e["loc"])))
     problem = problems[0]
-    location = [part for part in problem["loc"] if not _is_branch(part)]
+    location, owner = _walked(model, problem["loc"])
     field = _path(location, at)
     value = problem["input"]
     if problem["type"] == "extra_forbidden":
-        owner = _model_at(model, problem["loc"][:-1])
         known = _names(owner) if owner else []
         if owner and problem["loc"][-1] in getattr(owner, "later_fields", ()):
             return InputError(field, value, "not available in this version")
@@ -244,14 +244,35 @@ def _names(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _model_at(model: type[BaseModel] | None, parts: Sequence[int | str]) -> type[BaseModel] | None:
+def _walked(
+    model: type[BaseModel] | None, parts: Sequence[int | str]
+) -> tuple[list[int | str], type[BaseModel] | None]:
+    """The parts of a path that users know, and the model that the last one is a field of, or should be."""
+    known: list[int | str] = []
+    owner = model
+    tagged: dict[int | str, type[BaseModel]] = {}  # models of a discriminated union, whose tag comes next
     for part in parts:
+        if part in tagged:
+            model, tagged = tagged[part], {}
+            continue
+        if not _is_branch(part):
+            known.append(part)
+        if not isinstance(part, int):
+            owner = model
         if model is None or isinstance(part, int) or part not in model.model_fields:
             continue
-        found = [t for t in _flatten(model.model_fields[part].annotation) if isinstance(t, type)]
+        field = model.model_fields[part]
+        found = [t for t in _flatten(field.annotation) if isinstance(t, type)]
         models = [t for t in found if issubclass(t, BaseModel)]
+        tagged = _tagged(models, field.discriminator)
         model = models[0] if models else None
-    return model
+    return known, owner
+
+
+def _tagged(models: list[type[BaseModel]], by: Any) -> dict[int | str, type[BaseModel]]:
+    if not isinstance(by, str):
+        return {}
+    return {tag: model for model in models for tag in get_args(model.model_fields[by].annotation)}
 
 
 def _flatten(annotation: Any) -> list[Any]:

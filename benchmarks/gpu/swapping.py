@@ -28,16 +28,15 @@ def swap(*, dry: bool) -> Report:
     }
     document = smallest(
         {
-            "strategy": "swap",
             "datacenters": [{"name": "here", "gpus": 1}],
-            "microbatches": 1,
-            "accumulation": 2,
-            "device": "cpu" if dry else "cuda",
-            "times_ms": times,
+            "cell": {"microbatches": 1, "accumulation": 2},
             "model": model,
-            "steps": 6,
-            "seed": 1,
-            "swap": {"gpu": {"memory_bytes": CAP_BYTES[dry], "host_to_device_gb_s": HOST_GB_S[dry]}},
+            "device": {"kind": "cpu" if dry else "cuda", "times_ms": times},
+            "optimizer": {"steps": 6, "seed": 1},
+            "strategy": {
+                "kind": "swap",
+                "gpu": {"memory_bytes": CAP_BYTES[dry], "host_to_device_gb_s": HOST_GB_S[dry]},
+            },
         }
     )
     result, spans = _trained(document)

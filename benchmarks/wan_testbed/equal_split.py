@@ -147,7 +147,7 @@ class EqualSplitWiring(Wiring):
         for way, outgoing in self._outgoing.items():
             if isinstance(outgoing, EqualSplitOutgoing):
                 port = int(store.get(f"split/{way}/{me.pipeline}"))
-                other = self._fabric.at(me.pipeline, ends_of(way, self._job.stages)[1])
+                other = self._fabric.at(me.pipeline, ends_of(way, self._job.cell.stages)[1])
                 outgoing.connect(me.host, (other.host, port))
 
     def _new_incoming(self, way: int) -> Incoming:

@@ -33,11 +33,13 @@ from engine.job.events.training import (
     Validation,
     Workers,
 )
+from engine.job.flat import NOTICE, converted
 from engine.job.job import TrainJob
 from engine.job.launch import single_machine
 from engine.job.planned import pinned, schedule_of
 from engine.job.prefill import settings as prefill_settings
 from engine.job.recovery.told import smaller_layout
+from engine.job.sections.strategy import SWAP
 from engine.job.swap.planned import SwapPlan, planned
 from engine.run.gpus import check_machine
 from engine.run.launcher import RankGroup
@@ -76,32 +78,26 @@ def command(
 ) -> int:
     """Train a model across data centres that are emulated on this machine.
 
-    FILE (JSON or YAML, - for standard input) is a job: datacenters, links, stages, dc_of_stage, pipelines,
-    microbatches, micro_batch, policy, model {layers, hidden, heads, seq}, device (cpu, emulated
-    or cuda), times_ms, steps, strategy (pipeline or swap) and more; see
-    docs/training.md. Progress goes to stderr. Exit status 1 if the run failed.
+    FILE (JSON or YAML, - for standard input) is a job: datacenters, links, and the sections cell {stages,
+    pipelines, microbatches}, model {layers, hidden, heads, seq}, data, device {kind: cpu, emulated or cuda},
+    optimizer {steps, lr}, persistence, failures, strategy {kind: pipeline or swap, policy} and prefill; see
+    docs/training.md. A flat document of an earlier version is read too. Progress goes to stderr. Exit
+    status 1 if the run failed.
     """
-    job = _with_absolute_paths(parse(TrainJob, load_document(file)))
-    check_machine(single_machine(job, run="", log_dir=""))
-    corpus = corpus_of(job)
-    if job.swaps:
-        _warn_of_stalls(planned(job))
-    else:
-        job = pinned(job)
-        schedule_of(job)
-    if job.checkpoint:
-        open_place(job.checkpoint.dir).prepare()
-    checkpoint = resumed(job, corpus.fingerprint()) if job.resume else None
-    if checkpoint:
-        for torn in checkpoint.passed_over:
-            click.echo(f"passed over: {torn}", err=True)
-        click.echo(f"resumes after step {checkpoint.manifest.step} from {checkpoint.where}", err=True)
+    document = load_document(file)
+    job = parse(TrainJob, document)
+    read = converted(document)
+    try:
+        job = _prepared(_with_absolute_paths(job))
+    except InputError as error:
+        raise read.named(error) from None
     if out is not None:
         folder(out)
         trace, metrics = trace or out / "trace.json", metrics or out / "metrics.csv"
         spans = spans or out / "spans.jsonl"
     logs = out / "logs" if out is not None else None
-    watch, unwritten = _trained(job, spans, metrics, trace, tensorboard, logs)
+    notice = NOTICE if read.is_flat else ""
+    watch, unwritten = _trained(job, spans, metrics, trace, tensorboard, logs, notice)
     if watch.failure or watch.result is None:
         click.echo(f"meridian: the run failed: {watch.failure or 'no result came'}", err=True)
         return 1
@@ -114,6 +110,25 @@ def command(
     return 0
 
 
+def _prepared(job: TrainJob) -> TrainJob:
+    """The job with its schedule, once this machine, its text and its checkpoints have been looked at."""
+    check_machine(single_machine(job, run="", log_dir=""))
+    corpus = corpus_of(job)
+    if job.swap_strategy:
+        _warn_of_stalls(planned(job))
+    else:
+        job = pinned(job)
+        schedule_of(job)
+    if job.persistence.checkpoint:
+        open_place(job.persistence.checkpoint.dir).prepare()
+    checkpoint = resumed(job, corpus.fingerprint()) if job.persistence.resume else None
+    if checkpoint:
+        for torn in checkpoint.passed_over:
+            click.echo(f"passed over: {torn}", err=True)
+        click.echo(f"resumes after step {checkpoint.manifest.step} from {checkpoint.where}", err=True)
+    return job
+
+
 def _trained(
     job: TrainJob,
     spans: Path | None,
@@ -121,6 +136,7 @@ def _trained(
     trace: Path | None,
     tensorboard: Path | None,
     logs: Path | None,
+    notice: str,
 ) -> tuple["_Watch", OSError | None]:
     """What the run said, and why a file of it is not whole: a full disk must not cost the result of hours."""
     watch: _Watch | None = None
@@ -136,6 +152,8 @@ def _trained(
             for sink in sinks:
                 stack.enter_context(contextlib.closing(sink))
             watch = _Watch(job, span_file, sinks, keep_spans=trace_file is not None)
+            if notice:
+                click.echo(f"meridian: {notice}", err=True)
             _run(job, watch, log_dir)
             if trace_file:
                 json.dump(chrome_trace(watch.spans, "s"), trace_file)
@@ -157,27 +175,27 @@ def _warn_of_stalls(plan: SwapPlan) -> None:
 
 def _with_absolute_paths(job: TrainJob) -> TrainJob:
     """The job with its paths as every process sees them, whatever folder it runs in; URLs stay."""
-    changes: dict[str, Any] = {}
-    if isinstance(job.data, dict):
-        changes["data"] = {dc: _absolute(f"data.{dc}", path) for dc, path in job.data.items()}
-    elif job.data is not None:
-        changes["data"] = _absolute("data", job.data)
+    files, persistence = job.data.files, job.persistence
+    if isinstance(files, dict):
+        paths = {dc: _absolute(f"data.files.{dc}", path) for dc, path in files.items()}
+        job = job.with_fields("data", files=paths)
+    elif files is not None:
+        job = job.with_fields("data", files=_absolute("data.files", files))
     if job.model.tokenizer is not None:
-        tokenizer = _absolute("model.tokenizer", job.model.tokenizer)
-        changes["model"] = job.model.model_copy(update={"tokenizer": tokenizer})
-    if isinstance(job.resume, str):
-        changes["resume"] = _absolute("resume", job.resume)
-    if job.checkpoint is not None:
-        folder = _absolute("checkpoint.dir", job.checkpoint.dir)
-        changes["checkpoint"] = job.checkpoint.model_copy(update={"dir": folder})
+        job = job.with_fields("model", tokenizer=_absolute("model.tokenizer", job.model.tokenizer))
+    if isinstance(persistence.resume, str):
+        job = job.with_fields("persistence", resume=_absolute("persistence.resume", persistence.resume))
+    if persistence.checkpoint is not None:
+        folder = _absolute("persistence.checkpoint.dir", persistence.checkpoint.dir)
+        saves = persistence.checkpoint.model_copy(update={"dir": folder})
+        job = job.with_fields("persistence", checkpoint=saves)
     if job.tls is not None:
-        files = {name: _absolute(f"tls.{name}", path) for name, path in job.tls}
-        changes["tls"] = job.tls.model_copy(update=files)
+        job = job.with_fields("tls", **{name: _absolute(f"tls.{name}", path) for name, path in job.tls})
     if job.prefill is not None:
         folder = _absolute("prefill.checkpoint", job.prefill.checkpoint)
         prefill_settings.check_checkpoint(Path(folder))
-        changes["prefill"] = job.prefill.model_copy(update={"checkpoint": folder, "name": job.prefill.model})
-    return job.model_copy(update=changes)
+        job = job.with_fields("prefill", checkpoint=folder, name=job.prefill.model)
+    return job
 
 
 def _absolute(field: str, path: str) -> str:
@@ -240,12 +258,12 @@ class _Watch:
     def _on_rank(self, event: Rank) -> None:
         if event.state is RankState.READY:
             self._ready += 1
-            if self._ready == self._job.world_size:
+            if self._ready == self._job.cell.world_size:
                 click.echo(f"{self._ready} ranks are ready", err=True)
         if event.state is RankState.FAILED and self.failure is None:
             self.failure = f"rank {event.rank}: {event.detail}"
         if event.state is RankState.LEFT:
-            what = "is lost" if self._job.swaps else "has left the run"
+            what = "is lost" if self._job.swap_strategy else "has left the run"
             click.echo(f"worker {event.rank} {what}: {event.detail}", err=True)
 
     def _on_workers(self, event: Workers) -> None:
@@ -259,7 +277,7 @@ class _Watch:
             sink.step(event)
         took = "" if self._last_step is None else f"  {1e3 * (event.t - self._last_step):8.1f} ms"
         self._last_step = event.t
-        steps = self._job.steps
+        steps = self._job.optimizer.steps
         click.echo(f"iteration {event.iteration + 1}/{steps}  loss {_loss(event.loss)}{took}", err=True)
 
     def _on_recovery(self, event: Recovery) -> None:
@@ -283,7 +301,7 @@ class _Watch:
     def _on_spans(self, event: Spans) -> None:
         if not self._span_file and not self._stores_spans:
             return
-        pipeline, stage = divmod(event.rank, self._job.stages)
+        pipeline, stage = divmod(event.rank, self._job.cell.stages)
         gpu = f"{self._job.datacenters[self._job.dcs_of_pipeline[pipeline][stage]].name}/p{pipeline}s{stage}"
         for plain in event.spans:
             span = dataclasses.replace(plain, run=event.run, iteration=event.iteration, gpu=gpu)
@@ -317,7 +335,8 @@ def _events_in(folder: Path) -> Sink:
 def lines(job: TrainJob, result: dict[str, Any]) -> Iterator[str]:
     """The readable answer, line by line."""
     iteration, use = result["iteration_ms"], result["utilization"]
-    where = f"{name_of(job.policy)} on {job.world_size} GPUs ({job.device})"
+    policy = SWAP if job.swap_strategy else name_of(job.pipeline_strategy.policy)
+    where = f"{policy} on {job.cell.world_size} GPUs ({job.device.kind})"
     yield f"{where}, {result['steps']} steps, loss {_span(result['losses'])}"
     yield (
         f"iteration    {_ms(iteration['median'])} median, {_ms(iteration['p95'])} p95, "

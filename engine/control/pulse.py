@@ -33,8 +33,8 @@ class Pulses:
     @classmethod
     def of(cls, job: TrainJob, ranks: Sequence[int]) -> "Pulses | None":
         """The pulses of a job whose ranks do not watch each other; else None."""
-        alone = job.tp > 1 or (job.stages == 1 and len(set(job.dcs)) == 1)
-        return cls(ranks) if alone and not job.swaps else None
+        alone = job.cell.tp > 1 or (job.cell.stages == 1 and len(set(job.dcs)) == 1)
+        return cls(ranks) if alone and not job.swap_strategy else None
 
     def expect(self, rank: int) -> None:
         """The host is about to start `rank`: it has as long to begin as it may be silent later."""

@@ -29,7 +29,7 @@ from engine.job.launch import LaunchSpec
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import NOT_NEEDED
 from engine.job.recovery.life import Dead, Life
-from engine.job.settings import RecoverySettings
+from engine.job.sections.failures import RecoverySettings
 
 AGAIN_S = 0.3  # between two attempts to connect
 

@@ -9,7 +9,7 @@ from engine.job.launch import LaunchSpec
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import Layout
 from engine.job.recovery.life import Dead, Life
-from engine.job.settings import RecoverySettings
+from engine.job.sections.failures import RecoverySettings
 
 TICK_S = 0.5
 

@@ -40,7 +40,7 @@ from engine.job.recovery.layout import NOT_NEEDED, change, roles
 from engine.job.recovery.life import Dead, Life, Trouble
 from engine.job.recovery.plan import Saved, way_on
 from engine.job.recovery.smaller import smaller
-from engine.job.settings import RecoverySettings
+from engine.job.sections.failures import RecoverySettings
 
 HOUR_S = 3600.0
 

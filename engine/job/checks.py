@@ -1,20 +1,22 @@
 """Rules between the fields of a training job. Each raises InputError with the field that breaks it."""
 
 from itertools import pairwise
+from operator import attrgetter
 
 from engine.errors import InputError
 from engine.inputs import nearest
 from engine.job import swap_checks
 from engine.job.devices import CUDA, Devices
-from engine.job.fields import MOST_RANKS, JobFields, as_list
+from engine.job.fields import JobFields, as_list
+from engine.job.sections.limits import MOST_RANKS
 
 LONGEST_MS = 3.6e6
 SHORTEST_EMULATED_MS = 5.0  # below it the overshoot of sleeping (0.1–0.4 ms) is no longer small
 _NOT_WITH_TP = {
-    "devices": "a placement gives each stage of a pipeline one device",
-    "recovery": "ranks keep and transfer the state of whole stages",
+    "cell.devices": "a placement gives each stage of a pipeline one device",
+    "failures.recovery": "ranks keep and transfer the state of whole stages",
     "prefill": "a prefill worker uses one GPU, but the ranks of a stage wait for each other in every op",
-    "adapt": "the ranks of a stage would have to change the schedule together",
+    "failures.adapt": "the ranks of a stage would have to change the schedule together",
 }
 
 
@@ -36,22 +38,22 @@ def check(job: JobFields) -> None:
 
 
 def _check_resume(job: JobFields) -> None:
-    if job.resume is True and job.checkpoint is None:
-        raise InputError("resume", True, "needs checkpoint.dir to look in; or give the path of a checkpoint")
+    if job.persistence.resume is True and job.persistence.checkpoint is None:
+        raise InputError(
+            "persistence.resume", True, "needs checkpoint.dir to look in; or give the path of a checkpoint"
+        )
 
 
 def _check_learning_rate(job: JobFields) -> None:
-    warmup = job.lr_schedule.warmup_steps
-    if warmup > job.steps:
-        allowed = f"at most steps = {job.steps}: the learning rate would never be reached"
-        raise InputError("lr_schedule.warmup_steps", warmup, allowed)
+    warmup = job.optimizer.lr_schedule.warmup_steps
+    if warmup > job.optimizer.steps:
+        allowed = f"at most steps = {job.optimizer.steps}: the learning rate would never be reached"
+        raise InputError("optimizer.lr_schedule.warmup_steps", warmup, allowed)
 
 
 def _check_strategy(job: JobFields) -> None:
-    if job.swaps:
-        swap_checks.check(job)
-    elif job.swap is not None:
-        raise InputError("swap", job.swap.model_dump(exclude_none=True), "applies only to strategy swap")
+    if job.swap_strategy is not None:
+        swap_checks.check(job, job.swap_strategy)
 
 
 def _check_datacenters(job: JobFields) -> None:
@@ -62,87 +64,103 @@ def _check_datacenters(job: JobFields) -> None:
 
 
 def _check_stages(job: JobFields) -> None:
-    if job.dc_of_stage and len(job.dc_of_stage) != job.stages:
-        allowed = f"one DC index per stage: {job.stages} expected, {len(job.dc_of_stage)} given"
-        raise InputError("dc_of_stage", job.dc_of_stage, allowed)
-    for stage, dc in enumerate(job.dc_of_stage):
+    if job.cell.dc_of_stage and len(job.cell.dc_of_stage) != job.cell.stages:
+        allowed = f"one DC index per stage: {job.cell.stages} expected, {len(job.cell.dc_of_stage)} given"
+        raise InputError("cell.dc_of_stage", job.cell.dc_of_stage, allowed)
+    for stage, dc in enumerate(job.cell.dc_of_stage):
         if dc >= len(job.datacenters):
             raise InputError(
-                f"dc_of_stage[{stage}]", dc, f"an index into datacenters, 0 to {len(job.datacenters) - 1}"
+                f"cell.dc_of_stage[{stage}]",
+                dc,
+                f"an index into datacenters, 0 to {len(job.datacenters) - 1}",
             )
-    places = job.stages * (job.chunks or 1)
+    chunks = 1 if job.swap_strategy else job.pipeline_strategy.chunks or 1
+    places = job.cell.stages * chunks
     if job.model.layers < places:
-        chunks = f" × {job.chunks} chunks" if places > job.stages else ""
-        allowed = f"at least one layer per stage and chunk: {job.stages} stages{chunks}"
+        of_chunks = f" × {chunks} chunks" if places > job.cell.stages else ""
+        allowed = f"at least one layer per stage and chunk: {job.cell.stages} stages{of_chunks}"
         raise InputError("model.layers", job.model.layers, allowed)
-    if job.world_size > MOST_RANKS:
-        raise InputError("pipelines", job.pipelines, f"gives {job.world_size} ranks; at most {MOST_RANKS}")
+    if job.cell.world_size > MOST_RANKS:
+        raise InputError(
+            "cell.pipelines", job.cell.pipelines, f"gives {job.cell.world_size} ranks; at most {MOST_RANKS}"
+        )
     _check_cells(job)
-    if job.devices is not None:
-        _check_devices(job, job.devices)
+    if job.cell.devices is not None:
+        _check_devices(job, job.cell.devices)
         return
     for index, site in enumerate(job.datacenters):
         hosted = job.dcs.count(index)
-        needed = hosted * job.pipelines * job.tp
+        needed = hosted * job.cell.pipelines * job.cell.tp
         if needed > site.gpus:
-            tp = f" × tp = {job.tp}" if job.tp > 1 else ""
-            allowed = f"{site.name} needs {needed} ({hosted} stages × {job.pipelines} pipelines{tp})"
+            tp = f" × tp = {job.cell.tp}" if job.cell.tp > 1 else ""
+            allowed = f"{site.name} needs {needed} ({hosted} stages × {job.cell.pipelines} pipelines{tp})"
             raise InputError(f"datacenters[{index}].gpus", site.gpus, allowed)
 
 
 def _check_tp(job: JobFields) -> None:
-    if job.tp == 1:
+    if job.cell.tp == 1:
         return
     for name, reason in _NOT_WITH_TP.items():
-        given = getattr(job, name)
+        given = attrgetter(name)(job)
         if given is not None:
-            allowed = f"not available with tp = {job.tp}: {reason}"
+            allowed = f"not available with tp = {job.cell.tp}: {reason}"
             raise InputError(name, given.model_dump(exclude_none=True), allowed)
-    if job.device == "emulated":
+    if job.device.kind == "emulated":
         allowed = (
             "1 on device emulated, where the profile sets the times of ops, whatever the number of ranks"
         )
-        raise InputError("tp", job.tp, allowed)
+        raise InputError("cell.tp", job.cell.tp, allowed)
     model = job.model
     counts = {"heads": model.heads, "kv_heads": model.key_value_heads, "ffn": model.ffn_width}
     for name, count in counts.items():
-        if count % job.tp:
-            raise InputError("tp", job.tp, f"must divide model.{name} = {count}")
-    rows = -(-model.vocabulary // job.tp)  # of the embedding, of each rank but the last
-    if (job.tp - 1) * rows >= model.vocabulary:
+        if count % job.cell.tp:
+            raise InputError("cell.tp", job.cell.tp, f"must divide model.{name} = {count}")
+    rows = -(-model.vocabulary // job.cell.tp)  # of the embedding, of each rank but the last
+    if (job.cell.tp - 1) * rows >= model.vocabulary:
         allowed = (
             f"too many ranks for model.vocabulary = {model.vocabulary}: the last would have no row of it"
         )
-        raise InputError("tp", job.tp, allowed)
+        raise InputError("cell.tp", job.cell.tp, allowed)
 
 
 def _check_cells(job: JobFields) -> None:
-    if job.pipelines % job.cells:
-        raise InputError("cells", job.cells, f"a number that divides the {job.pipelines} pipelines")
-    if job.cells > 1 and job.is_mixed:
+    if job.cell.pipelines % job.cell.cells:
+        raise InputError(
+            "cell.cells", job.cell.cells, f"a number that divides the {job.cell.pipelines} pipelines"
+        )
+    if job.cell.cells > 1 and job.is_mixed:
         allowed = "1: devices place pipelines in different data centres, so cells differ"
-        raise InputError("cells", job.cells, allowed)
+        raise InputError("cell.cells", job.cell.cells, allowed)
 
 
 def _check_data(job: JobFields) -> None:
-    if not isinstance(job.data, dict):
+    files = job.data.files
+    if not isinstance(files, dict):
         return
     names = [dc.name for dc in job.datacenters]
-    for name in job.data:
+    for name in files:
         if name not in names:
-            raise InputError(f"data.{name}", job.data[name], "no such data centre, " + nearest(name, names))
+            raise InputError(
+                f"data.files.{name}", files[name], "no such data centre, " + nearest(name, names)
+            )
     for name in sorted({names[dc] for dcs in job.dcs_of_pipeline for dc in dcs}):
-        if name not in job.data:
-            raise InputError(f"data.{name}", None, "every data centre with stages needs a file or folder")
+        if name not in files:
+            raise InputError(
+                f"data.files.{name}", None, "every data centre with stages needs a file or folder"
+            )
 
 
 def _check_devices(job: JobFields, devices: Devices) -> None:
-    if job.dc_of_stage:
-        raise InputError("dc_of_stage", job.dc_of_stage, "must be left out: devices already says it")
-    devices.check(pipelines=job.pipelines, stages=job.stages, gpus=[dc.gpus for dc in job.datacenters])
-    if job.is_mixed and job.sharing == "temporal":
+    if job.cell.dc_of_stage:
+        raise InputError(
+            "cell.dc_of_stage", job.cell.dc_of_stage, "must be left out: devices already says it"
+        )
+    devices.check(
+        pipelines=job.cell.pipelines, stages=job.cell.stages, gpus=[dc.gpus for dc in job.datacenters]
+    )
+    if job.is_mixed and not job.swap_strategy and job.pipeline_strategy.sharing == "temporal":
         allowed = "spatial: pipelines run through different data centres and share no links"
-        raise InputError("sharing", job.sharing, allowed)
+        raise InputError("strategy.sharing", job.pipeline_strategy.sharing, allowed)
 
 
 def _check_links(job: JobFields) -> None:
@@ -159,16 +177,16 @@ def _check_links(job: JobFields) -> None:
         if set(link.between) in seen:
             raise InputError(f"links[{index}].between", link.between, "is listed twice")
         seen.append(set(link.between))
-    for stage in range(job.stages - 1):
+    for stage in range(job.cell.stages - 1):
         for a, b in sorted({(dcs[stage], dcs[stage + 1]) for dcs in job.dcs_of_pipeline}):
             if a != b and job.link_between(a, b) is None:
                 crossing = f"cross from {names[a]} to {names[b]}, but no link joins them"
                 allowed = f"stages {stage} and {stage + 1} {crossing}"
                 raise InputError("links", [link.between for link in job.links], allowed)
-    if job.swaps:
+    if job.swap_strategy:
         swap_checks.check_links(job)
         return
-    for stage in range(job.stages):
+    for stage in range(job.cell.stages):
         for (_, a), (_, b) in pairwise((*job.ring_of(stage), job.ring_of(stage)[0])):
             if a != b and job.link_between(a, b) is None:
                 crossing = f"are in {names[a]} and {names[b]}, but no link joins them"
@@ -177,34 +195,47 @@ def _check_links(job: JobFields) -> None:
 
 
 def _check_stage_times(job: JobFields) -> None:
-    if job.times_ms is None:
+    times_ms = job.device.times_ms
+    if times_ms is None:
         return
-    job.times_ms.check(job.stages, "times_ms")
-    for name, times in job.times_ms:
+    times_ms.check(job.cell.stages, "device.times_ms")
+    for name, times in times_ms:
         for stage, time_ms in enumerate(as_list(times)):
             if time_ms > LONGEST_MS:
-                field = f"times_ms.{name}[{stage}]" if isinstance(times, list) else f"times_ms.{name}"
+                field = (
+                    f"device.times_ms.{name}[{stage}]"
+                    if isinstance(times, list)
+                    else f"device.times_ms.{name}"
+                )
                 raise InputError(field, time_ms, f"at most {LONGEST_MS:,.0f} ms, an hour")
 
 
 def _check_times(job: JobFields) -> None:
-    if job.device != "emulated":
-        if job.activation_bytes is not None:
-            raise InputError("activation_bytes", job.activation_bytes, "only device emulated pads messages")
+    if job.device.kind != "emulated":
+        if job.cell.activation_bytes is not None:
+            raise InputError(
+                "cell.activation_bytes", job.cell.activation_bytes, "only device emulated pads messages"
+            )
         return
-    if job.times_ms is None:
-        raise InputError("times_ms", None, "required on device emulated: {forward, backward, recompute}")
-    for stage, forward in enumerate(as_list(job.times_ms.forward)):
+    if job.device.times_ms is None:
+        raise InputError(
+            "device.times_ms", None, "required on device emulated: {forward, backward, recompute}"
+        )
+    for stage, forward in enumerate(as_list(job.device.times_ms.forward)):
         if forward < SHORTEST_EMULATED_MS:
             field = (
-                f"times_ms.forward[{stage}]" if isinstance(job.times_ms.forward, list) else "times_ms.forward"
+                f"device.times_ms.forward[{stage}]"
+                if isinstance(job.device.times_ms.forward, list)
+                else "device.times_ms.forward"
             )
             raise InputError(field, forward, f"at least {SHORTEST_EMULATED_MS:g} ms on device emulated")
-    if job.recompute and max(as_list(job.times_ms.recompute)) == 0:
-        raise InputError("times_ms.recompute", job.times_ms.recompute, "greater than 0 if recompute is true")
-    if job.activation_bytes is not None and job.activation_bytes < job.tensor_bytes:
+    if job.cell.recompute and max(as_list(job.device.times_ms.recompute)) == 0:
+        raise InputError(
+            "device.times_ms.recompute", job.device.times_ms.recompute, "greater than 0 if recompute is true"
+        )
+    if job.cell.activation_bytes is not None and job.cell.activation_bytes < job.tensor_bytes:
         allowed = f"at least the real size of a message, {job.tensor_bytes} bytes"
-        raise InputError("activation_bytes", job.activation_bytes, allowed)
+        raise InputError("cell.activation_bytes", job.cell.activation_bytes, allowed)
 
 
 def _check_prefill(job: JobFields) -> None:
@@ -212,30 +243,32 @@ def _check_prefill(job: JobFields) -> None:
     settings = job.prefill
     if settings is None:
         return
-    if job.swaps:
+    if job.swap_strategy:
         allowed = "not with strategy swap: its devices load weights in their idle time; allowed: pipeline"
-        raise InputError("strategy", job.strategy, allowed)
+        raise InputError("strategy.kind", job.strategy.kind, allowed)
     if job.is_mixed:
         allowed = "must be left out if pipelines run through different data centres (devices)"
         raise InputError("prefill", settings.checkpoint, allowed)
-    if job.cells % settings.pp_degree:
-        allowed = f"must divide cells = {job.cells}: one GPU of each cell holds a stage"
+    if job.cell.cells % settings.pp_degree:
+        allowed = f"must divide cells = {job.cell.cells}: one GPU of each cell holds a stage"
         raise InputError("prefill.pp_degree", settings.pp_degree, allowed)
 
 
 def _check_adapt(job: JobFields) -> None:
-    if job.adapt is not None and job.swaps:
+    if job.failures.adapt is not None and job.swap_strategy:
         allowed = "must be left out with strategy swap, which uses ATOM's order"
-        raise InputError("adapt", job.adapt.model_dump(), allowed)
+        raise InputError("failures.adapt", job.failures.adapt.model_dump(), allowed)
 
 
 def _check_device(job: JobFields) -> None:
-    if job.ranks_per_gpu == 1:
+    if job.device.ranks_per_gpu == 1:
         return
-    if job.device != CUDA:
+    if job.device.kind != CUDA:
         raise InputError(
-            "ranks_per_gpu", job.ranks_per_gpu, f"must be 1 on device {job.device}, as only cuda shares GPUs"
+            "device.ranks_per_gpu",
+            job.device.ranks_per_gpu,
+            f"must be 1 on device {job.device.kind}, as only cuda shares GPUs",
         )
-    if job.tp > 1:
+    if job.cell.tp > 1:
         allowed = "must be 1 with tp: the ranks of a stage sum over NCCL, which needs a GPU for each"
-        raise InputError("ranks_per_gpu", job.ranks_per_gpu, allowed)
+        raise InputError("device.ranks_per_gpu", job.device.ranks_per_gpu, allowed)

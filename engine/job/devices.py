@@ -26,14 +26,14 @@ class Devices(Document):
         """Raise InputError where the placement does not fit a job; `gpus` are those of each data centre."""
         if len(self.pipelines) != pipelines:
             allowed = f"one list per pipeline: {pipelines} expected, {len(self.pipelines)} given"
-            raise InputError("devices.pipelines", self.pipelines, allowed)
+            raise InputError("cell.devices.pipelines", self.pipelines, allowed)
         seen: set[int] = set()
         for index, devices in enumerate(self.pipelines):
             if len(devices) != stages:
                 allowed = f"one device per stage: {stages} expected, {len(devices)} given"
-                raise InputError(f"devices.pipelines[{index}]", devices, allowed)
+                raise InputError(f"cell.devices.pipelines[{index}]", devices, allowed)
             for stage, device in enumerate(devices):
-                field = f"devices.pipelines[{index}][{stage}]"
+                field = f"cell.devices.pipelines[{index}][{stage}]"
                 if device >= sum(gpus):
                     raise InputError(field, device, f"the data centres have devices 0 to {sum(gpus) - 1}")
                 if device in seen:
@@ -41,7 +41,7 @@ class Devices(Document):
                 seen.add(device)
         if self.groups is not None and [sorted(group) for group in self.groups] != self._by_stage(stages):
             allowed = "must have the same devices, stage by stage, as pipelines"
-            raise InputError("devices.groups", self.groups, allowed)
+            raise InputError("cell.devices.groups", self.groups, allowed)
 
     def dcs(self, gpus: list[int]) -> tuple[tuple[int, ...], ...]:
         """Index of the data centre of each stage, by pipeline."""

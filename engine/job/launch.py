@@ -95,7 +95,7 @@ class LaunchSpec:
     def to_json(self) -> str:
         """The spec as one line of JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        values["job"] = self.job.model_dump(mode="json", exclude_none=True)
+        values["job"] = self.job.to_document()
         values["ranks"] = [asdict(assignment) for assignment in self.ranks]
         values["disturbance"] = asdict(self.disturbance)
         return json.dumps(values)
@@ -147,12 +147,12 @@ def single_machine(
     """
     ranks = []
     used = dict.fromkeys(range(len(job.datacenters)), 0)
-    places = job.stages * len(job.dcs_of_pipeline)
+    places = job.cell.stages * len(job.dcs_of_pipeline)
     for place in range(places):
-        pipeline, stage = divmod(place, job.stages)
+        pipeline, stage = divmod(place, job.cell.stages)
         dc = job.dcs_of_pipeline[pipeline][stage]
         name = job.datacenters[dc].name
-        for shard in range(job.tp):
+        for shard in range(job.cell.tp):
             ranks.append(
                 RankAssignment(
                     rank=shard * places + place,
@@ -162,7 +162,7 @@ def single_machine(
                     dc_name=name,
                     node=f"{name}-{used[dc]}",
                     host=LOCALHOST,
-                    gpu=_gpu_of(job, place, used[dc]) * job.tp + shard,
+                    gpu=_gpu_of(job, place, used[dc]) * job.cell.tp + shard,
                     shard=shard,
                 )
             )
@@ -177,10 +177,10 @@ def single_machine(
 
 def _gpu_of(job: TrainJob, place: int, of_dc: int) -> int:
     """The GPU of a stage of a pipeline on this machine: real ones are shared by the DCs that it plays."""
-    if job.device != CUDA:
+    if job.device.kind != CUDA:
         return of_dc
-    if job.devices is None:
-        return place // job.ranks_per_gpu
-    placed = [device for devices in job.devices.pipelines for device in devices]
-    joining = [joins.device for joins in job.swap.joins] if job.swap else []
-    return int([*placed, *joining][place]) // job.ranks_per_gpu
+    if job.cell.devices is None:
+        return place // job.device.ranks_per_gpu
+    placed = [device for devices in job.cell.devices.pipelines for device in devices]
+    joining = [joins.device for joins in job.swap_strategy.joins] if job.swap_strategy else []
+    return int([*placed, *joining][place]) // job.device.ranks_per_gpu

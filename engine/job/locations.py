@@ -3,16 +3,20 @@
 from collections import Counter
 from typing import Any
 
-Document = dict[str, Any]  # of `meridian train`
+from engine.job.changed import value_at
+from engine.job.sections.device import DeviceSection
+
+Document = dict[str, Any]  # of `meridian train`, in sections
 
 
 def dcs_of_pipelines(document: Document) -> tuple[tuple[int, ...], ...]:
     """Index into `datacenters` of each stage, by pipeline: pipelines differ under `devices` alone."""
-    if document.get("devices"):
+    cell = document["cell"]
+    if cell.get("devices"):
         owner = [dc for dc, site in enumerate(document["datacenters"]) for _ in range(site["gpus"])]
-        return tuple(tuple(owner[device] for device in way) for way in document["devices"]["pipelines"])
-    dcs = tuple(document.get("dc_of_stage") or [0] * document["stages"])
-    return (dcs,) * document.get("pipelines", 1)
+        return tuple(tuple(owner[device] for device in way) for way in cell["devices"]["pipelines"])
+    dcs = tuple(cell.get("dc_of_stage") or [0] * cell["stages"])
+    return (dcs,) * cell.get("pipelines", 1)
 
 
 def pool_of_rank(document: Document) -> list[str]:
@@ -24,3 +28,8 @@ def pool_of_rank(document: Document) -> list[str]:
 def gpus_needed(document: Document) -> dict[str, int]:
     """GPUs per pool, by name, in the order in which the stages need them."""
     return dict(Counter(pool_of_rank(document)))
+
+
+def device_of(document: Document) -> str:
+    """The kind of device of the job: cpu, emulated or cuda."""
+    return str(value_at(document, "device.kind", DeviceSection().kind))

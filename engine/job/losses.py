@@ -7,12 +7,12 @@ from statistics import median
 
 from engine.job.events.training import Step
 from engine.job.job import TrainJob
-from engine.job.settings import SpikeSettings
+from engine.job.sections.optimizer import SpikeSettings
 
 
 def rate_of(job: TrainJob, iteration: int) -> float:
     """The learning rate of an iteration."""
-    return job.lr_schedule.rate(job.lr, iteration, job.steps)
+    return job.optimizer.lr_schedule.rate(job.optimizer.lr, iteration, job.optimizer.steps)
 
 
 def step_event(job: TrainJob, iteration: int, loss: float, norm: float, t: float) -> Step:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.job.fields import BYTES_OF_DTYPE, BYTES_OF_PARAMETER
 from engine.job.job import TrainJob
 from engine.job.planned import schedule_of, wants_search
+from engine.job.sections.device import BYTES_OF_DTYPE, BYTES_OF_PARAMETER
 from engine.model.kernels import How
 from engine.model.memory import Numbers
 from engine.model.memory import StageMemory as Counted
@@ -49,10 +49,10 @@ def stage_memory(job: TrainJob) -> list[StageMemory]:
         The job's limits leave no schedule.
     """
     if wants_search(job):
-        most = min(job.memory_limit or job.microbatches, job.microbatches)
-        return [_needed(job, stage, most) for stage in range(job.stages)]
+        most = min(job.pipeline_strategy.memory_limit or job.cell.microbatches, job.cell.microbatches)
+        return [_needed(job, stage, most) for stage in range(job.cell.stages)]
     peak = np.asarray(time_schedule(job.scenario, schedule_of(job)).peak_in_flight()).max(axis=0)
-    return [_needed(job, stage, int(peak[stage])) for stage in range(job.stages)]
+    return [_needed(job, stage, int(peak[stage])) for stage in range(job.cell.stages)]
 
 
 def most_layers(job: TrainJob, gpu_bytes: float) -> int:
@@ -70,11 +70,11 @@ def most_layers(job: TrainJob, gpu_bytes: float) -> int:
 
 
 def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Counted:
-    width, kept = BYTES_OF_DTYPE[job.dtype], BYTES_OF_PARAMETER[job.dtype]
+    width, kept = BYTES_OF_DTYPE[job.device.dtype], BYTES_OF_PARAMETER[job.device.dtype]
     copied = width if width < kept else 0  # an embedding casts the rows that it reads instead
     how = How(recompute="full" if job.recomputes else "none", sequence_parallel=False, fused_attention=False)
     memory = counted(
-        job.model.shape, how, tp=1, micro_batch=job.micro_batch, blocks=layers, is_first=is_first,
+        job.model.shape, how, tp=1, micro_batch=job.cell.micro_batch, blocks=layers, is_first=is_first,
         is_last=is_last,
         stored=Numbers(
             width=width, parameter_bytes=NUMBERS_PER_PARAMETER * kept + copied, dropout=False
@@ -87,7 +87,7 @@ def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Co
 
 def _needed(job: TrainJob, stage: int, in_flight: int) -> StageMemory:
     layers = len(job.layers_of_stage[stage])
-    memory = _counted(job, layers, is_first=stage == 0, is_last=stage == job.stages - 1)
+    memory = _counted(job, layers, is_first=stage == 0, is_last=stage == job.cell.stages - 1)
     return StageMemory(
         stage=stage,
         state_bytes=int(memory.state_bytes),

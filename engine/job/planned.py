@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from engine.errors import Infeasible, InputError
 from engine.job.job import TrainJob
+from engine.job.sections.paths import path_of
 from engine.schedule import Schedule, Search, build
 from engine.schedule.check import fault_of
 from engine.schedule.ir import NO_OP
@@ -25,14 +26,14 @@ def schedule_of(job: TrainJob) -> Schedule:
         The job's limits leave no schedule, what the job gives as text is none, or the model has too few
         layers or the data centres no link for it.
     """
-    schedule = _given(job, job.schedule) if job.schedule else _built(job)
+    schedule = _given(job, job.pipeline_strategy.schedule) if job.pipeline_strategy.schedule else _built(job)
     _check(job, schedule)
-    return repeated(schedule, job.accumulation)
+    return repeated(schedule, job.cell.accumulation)
 
 
 def wants_search(job: TrainJob) -> bool:
     """Whether the job's schedule is still to be searched for."""
-    return job.schedule is None and job.policy in SEARCHING
+    return job.pipeline_strategy.schedule is None and job.pipeline_strategy.policy in SEARCHING
 
 
 def pinned(job: TrainJob, search: Search | None = None) -> TrainJob:
@@ -46,7 +47,7 @@ def pinned(job: TrainJob, search: Search | None = None) -> TrainJob:
         return job
     schedule = _built(job, search)
     _check(job, schedule)
-    return job.model_copy(update={"schedule": str(schedule)})
+    return job.with_fields("strategy", schedule=str(schedule))
 
 
 def repeated(schedule: Schedule, passes: int) -> Schedule:
@@ -77,9 +78,12 @@ def _left_aligned(ops: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def _built(job: TrainJob, search: Search | None = None) -> Schedule:
-    built = build(job.pass_scenario, search)
+    try:
+        built = build(job.pass_scenario, search)
+    except InputError as error:  # of the scenario's field
+        raise InputError(path_of(error.field), error.value, error.allowed) from None
     if isinstance(built, Infeasible):
-        raise InputError("policy", job.policy, f"infeasible: {built.reason}")
+        raise InputError("strategy.policy", job.pipeline_strategy.policy, f"infeasible: {built.reason}")
     return built.schedule
 
 
@@ -87,21 +91,23 @@ def _given(job: TrainJob, text: str) -> Schedule:
     try:
         schedule = parse_schedule(text)
     except ValueError as error:
-        raise InputError("schedule", text, str(error)) from None
+        raise InputError("strategy.schedule", text, str(error)) from None
     scenario = job.pass_scenario
     if fault := fault_of(scenario, schedule):
-        raise InputError("schedule", text, fault)
+        raise InputError("strategy.schedule", text, fault)
     try:
         time_ops(scenario, schedule)
     except DeadlockError as error:
-        raise InputError("schedule", text, str(error)) from None
+        raise InputError("strategy.schedule", text, str(error)) from None
     return schedule
 
 
 def _check(job: TrainJob, schedule: Schedule) -> None:
     places = len(schedule.traversal.positions)
     if job.model.layers < places:
-        allowed = f"at least one layer per stage and chunk: {job.stages} stages × {schedule.chunks} chunks"
+        allowed = (
+            f"at least one layer per stage and chunk: {job.cell.stages} stages × {schedule.chunks} chunks"
+        )
         raise InputError("model.layers", job.model.layers, allowed)
     for dcs in job.dcs_of_pipeline if schedule.traversal.wraps else ():
         if dcs[-1] != dcs[0] and job.between(dcs[-1], dcs[0]) is None:

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.job.fields import BUCKET_BYTES, BYTES_OF_PARAMETER
 from engine.job.job import TrainJob
 from engine.job.planned import schedule_of
+from engine.job.sections.device import BYTES_OF_PARAMETER
 from engine.schedule import Schedule
 from engine.schedule.scenario import Scenario, Times
 from engine.simulate import Span, time_schedule
 
+BUCKET_BYTES = 25_000_000  # of gradients that are summed at once
 # Calibration on two shared cores, for a prediction before anything was measured: gloo's all-reduce of small
 # buffers takes 0.5–1.6 ms between 2 ranks, its ring moves about 1 GB/s, fused AdamW about 5 ns a parameter.
 ALLREDUCE_FLOOR_S = 1.5e-3
@@ -69,8 +70,8 @@ def predict(
     schedule = schedule or schedule_of(job)
     scenario = scenario or (job.scenario_with(times) if times else job.scenario)
     timeline = time_schedule(scenario, schedule)
-    reduce_s = np.asarray(allreduce_s or [_modelled_allreduce_s(job, s) for s in range(job.stages)])
-    step_s = np.asarray(optimizer_s or [_modelled_optimizer_s(job, s) for s in range(job.stages)])
+    reduce_s = np.asarray(allreduce_s or [_modelled_allreduce_s(job, s) for s in range(job.cell.stages)])
+    step_s = np.asarray(optimizer_s or [_modelled_optimizer_s(job, s) for s in range(job.cell.stages)])
     first = np.nanmin(timeline.op_start, axis=2).min(axis=0) / 1e3
     last = np.nanmax(timeline.op_end, axis=2).max(axis=0) / 1e3  # a stage's replicas wait for each other
     begins = _optimizer_starts(job, last + reduce_s)
@@ -78,12 +79,14 @@ def predict(
     # sets the pace (nearly always the first stage, which ends last).
     iteration_s = float(np.max(begins + step_s - first))
     one_cell = [_in_seconds(span) for span in timeline.spans()]
-    spans = [_of_cell(span, cell * job.cell_pipelines) for cell in range(job.cells) for span in one_cell]
+    spans = [
+        _of_cell(span, cell * job.cell.cell_pipelines) for cell in range(job.cell.cells) for span in one_cell
+    ]
     spans += _closing_spans(job, last, reduce_s, begins, step_s)
-    busy_s = float(timeline.busy().sum()) * job.cells / 1e3
+    busy_s = float(timeline.busy().sum()) * job.cell.cells / 1e3
     return Prediction(
         spans=tuple(spans), iteration_s=iteration_s, makespan_s=timeline.makespan / 1e3,
-        utilization=busy_s / (iteration_s * job.places),
+        utilization=busy_s / (iteration_s * job.cell.places),
         allreduce_s=tuple(reduce_s.tolist()), optimizer_s=tuple(step_s.tolist()),
     )  # fmt: skip
 
@@ -94,16 +97,16 @@ def stage_parameters(job: TrainJob, stage: int) -> int:
     count = len(job.layers_of_stage[stage]) * shape.layer_parameters
     if stage == 0:
         count += shape.embedding_parameters
-    if stage == job.stages - 1:
+    if stage == job.cell.stages - 1:
         count += shape.head_parameters
     return count
 
 
 def _modelled_allreduce_s(job: TrainJob, stage: int) -> float:
-    if job.pipelines == 1:
+    if job.cell.pipelines == 1:
         return 0.0
-    n = job.pipelines
-    nbytes = stage_parameters(job, stage) * BYTES_OF_PARAMETER[job.dtype] / job.tp
+    n = job.cell.pipelines
+    nbytes = stage_parameters(job, stage) * BYTES_OF_PARAMETER[job.device.dtype] / job.cell.tp
     dcs = [dc for _, dc in job.ring_of(stage)]
     if len(set(dcs)) == 1:
         return ALLREDUCE_FLOOR_S + 2 * nbytes * (n - 1) / n / ALLREDUCE_BYTES_PER_S
@@ -131,12 +134,12 @@ def ring_s(latency_s: NDArray[np.float64], transfer_s: NDArray[np.float64]) -> f
 
 
 def _modelled_optimizer_s(job: TrainJob, stage: int) -> float:
-    return OPTIMIZER_FLOOR_S + stage_parameters(job, stage) / job.tp * OPTIMIZER_S_PER_PARAMETER
+    return OPTIMIZER_FLOOR_S + stage_parameters(job, stage) / job.cell.tp * OPTIMIZER_S_PER_PARAMETER
 
 
 def _optimizer_starts(job: TrainJob, reduced: NDArray[np.float64]) -> NDArray[np.float64]:
     """With a clip the norm of all stages goes up the pipeline and comes back before any may step."""
-    if job.clip is None:
+    if job.optimizer.clip is None:
         return reduced
     latency = job.scenario.hop_latency[:-1] / 1e3
     way_up = np.concatenate([[0.0], np.cumsum(latency)])
@@ -162,8 +165,8 @@ def _closing_spans(
     begins: NDArray[np.float64], step_s: NDArray[np.float64],
 ) -> list[Span]:  # fmt: skip
     spans = []
-    for pipeline in range(job.pipelines):
-        for stage in range(job.stages):
+    for pipeline in range(job.cell.pipelines):
+        for stage in range(job.cell.stages):
             where = {"track": "gpu", "pipeline": pipeline, "stage": stage}
             start, begin = float(last[stage]), float(begins[stage])
             if reduce_s[stage] > 0:

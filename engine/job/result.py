@@ -34,7 +34,7 @@ def measured_part(job: TrainJob, stats: list[dict[str, Any]]) -> dict[str, Any]:
             "measured": sum(rank["busy_s"] for rank in stats) / window_s if window_s else None,
             "simulated": None,
         },
-        "allreduce_ms": _median_ms(stats, "all_reduce") if job.pipelines > 1 else 0.0,
+        "allreduce_ms": _median_ms(stats, "all_reduce") if job.cell.pipelines > 1 else 0.0,
         "optimizer_ms": _median_ms(stats, "optimizer"),
         "wan": _wan(job, stats),
         "peak_rss_mb": max(rank["peak_rss_mb"] for rank in stats),
@@ -62,9 +62,9 @@ def completed(job: TrainJob, schedule: Schedule, result: dict[str, Any]) -> dict
         return result  # fewer iterations than the statistics leave out
     predicted = partial(
         predict, job, optimizer_s=tuple(stage["optimizer"] for stage in stages),
-        allreduce_s=tuple(s.get("all_reduce", 0.0) for s in stages) if job.pipelines > 1 else None,
+        allreduce_s=tuple(s.get("all_reduce", 0.0) for s in stages) if job.cell.pipelines > 1 else None,
     )  # fmt: skip
-    times = None if job.device == "emulated" else _measured_times(stages)
+    times = None if job.device.kind == "emulated" else _measured_times(stages)
     plans = [(0, predicted(schedule=schedule, times=times))]
     for event in adaptations:
         holds = parse_schedule(event["schedule"])
@@ -124,7 +124,7 @@ def _waits(stats: list[dict[str, Any]]) -> dict[str, Any]:
 def medians_of_stages(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, float]]:
     """Median seconds by kind of op for each stage, over its replicas."""
     stages = []
-    for stage in range(job.stages):
+    for stage in range(job.cell.stages):
         replicas = [rank["median_s"] for rank in stats if rank["stage"] == stage]
         kinds = set().union(*replicas)
         stages.append({kind: median(r[kind] for r in replicas if kind in r) for kind in kinds})

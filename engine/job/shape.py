@@ -34,14 +34,15 @@ class Shape:
 
 
 def shape_of(document: dict[str, Any]) -> Shape:
-    """The shape of the job in `document` (of `meridian train`)."""
+    """The shape of the job in `document` (of `meridian train`, in sections)."""
     names = [dc["name"] for dc in document["datacenters"]]
+    cell, strategy = document["cell"], document["strategy"]
     ways = dcs_of_pipelines(document)
     # Pipelines that run through different data centres share no links.
-    own = "temporal" if document["policy"] == "atlas" and len(set(ways)) == 1 else "spatial"
-    if document.get("schedule"):
-        own = sharing_of(document["schedule"])
-    sharing = document.get("sharing") or own
+    own = "temporal" if strategy["policy"] == "atlas" and len(set(ways)) == 1 else "spatial"
+    if strategy.get("schedule"):
+        own = sharing_of(strategy["schedule"])
+    sharing = strategy.get("sharing") or own
     crossings = dict.fromkeys(_crossings(ways))
     known = {frozenset(link["between"]): link for link in document.get("links", [])}
     links = []
@@ -51,12 +52,12 @@ def shape_of(document: dict[str, Any]) -> Shape:
             {"from": a, "to": b, "cap_gbps": link.get("bandwidth_gbps"), "latency_ms": link.get("latency_ms")}
         )
     return Shape(
-        stages=document["stages"],
-        pipelines=document.get("pipelines", 1),
+        stages=cell["stages"],
+        pipelines=cell.get("pipelines", 1),
         dcs=tuple(names),
         dcs_of_pipeline=ways,
         links=tuple(links),
-        pairs=document.get("pipelines", 1) // document.get("cells", 1) if sharing == "temporal" else 1,
+        pairs=cell.get("pipelines", 1) // cell.get("cells", 1) if sharing == "temporal" else 1,
     )
 
 

@@ -254,7 +254,9 @@ def share_of_memory(whole_bytes: float, ranks: int) -> float:
     left = whole_bytes / ranks - CONTEXT_BYTES
     if left <= 0:
         most = int(whole_bytes / CONTEXT_BYTES)
-        raise InputError("ranks_per_gpu", ranks, f"at most {most} on a GPU of {whole_bytes / 1e9:.0f} GB")
+        raise InputError(
+            "device.ranks_per_gpu", ranks, f"at most {most} on a GPU of {whole_bytes / 1e9:.0f} GB"
+        )
     return left / whole_bytes
 
 

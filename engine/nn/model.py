@@ -41,9 +41,9 @@ class Chunk(nn.Module):
     def __init__(self, job: TrainJob, numbers: list[int]) -> None:
         super().__init__()
         self.numbers = numbers
-        self.dtype = DTYPES[job.dtype]
-        self.layers = nn.ModuleList(build_layer(job.model, number, job.seed) for number in numbers)
-        self.to(PARAMETER_DTYPES[job.dtype])
+        self.dtype = DTYPES[job.device.dtype]
+        self.layers = nn.ModuleList(build_layer(job.model, number, job.optimizer.seed) for number in numbers)
+        self.to(PARAMETER_DTYPES[job.device.dtype])
         self.tape: list[Taped] | None = None
         self.cast: list[CastWeights] = []  # of each layer, once `keep_cast` was called
         self.leaves: dict[int, Tensor] = {}
@@ -76,7 +76,7 @@ class Stage(nn.Module):
 
     def __init__(self, job: TrainJob, stage: int, traversal: Traversal | None = None) -> None:
         super().__init__()
-        traversal = traversal or straight(job.stages)
+        traversal = traversal or straight(job.cell.stages)
         numbers = layers_of_places(job.model.layers, len(traversal.positions))
         places = [int(traversal.position_of[stage, chunk]) for chunk in range(traversal.chunks)]
         self.chunks = nn.ModuleList(Chunk(job, numbers[place]) for place in places)

@@ -46,7 +46,7 @@ class TpGroup(OneRank):
 
     def __init__(self, me: RankAssignment, ranks: int, store: Any, device: Device) -> None:
         if device.apart and not dist.is_nccl_available():
-            raise InputError("tp", ranks, "1 on device cuda here: this build of torch has no NCCL")
+            raise InputError("cell.tp", ranks, "1 on device cuda here: this build of torch has no NCCL")
         self.leads = me.shard == LEAD
         self._ranks, self._device = ranks, device.name
         self._packed: set[int] = set()  # ids of the parameters that hold queries, keys and values

@@ -67,7 +67,7 @@ def ground_of(start: Start, die: Die) -> Ground:
     def overrun(by_s: float) -> None:
         recorder.overrun(by_s)
 
-    device = device_of(job.device, me.gpu, ranks=job.ranks_per_gpu, overrun=overrun)
+    device = device_of(job.device.kind, me.gpu, ranks=job.device.ranks_per_gpu, overrun=overrun)
     mesh = Mesh(
         spec, me, schedule, device, port=start.port, listen_fd=start.listen_fd,
         also=start.kept.peers(me.rank) if start.kept else (), cuts=start.cuts,
@@ -86,14 +86,17 @@ def trained_on(ground: Ground) -> Trained:
     stage = Stage(job, me.stage, ground.schedule.traversal)
     tp.cut(stage.layers)
     stage.to(ground.device.name)
-    if job.tp == 1:  # torch's DTensors cast for each microbatch
+    if job.cell.tp == 1:  # torch's DTensors cast for each microbatch
         stage.keep_cast()
     gradients = Gradients(
-        list(stage.chunks), group=ground.mesh.replicas, replica=me.pipeline, replicas=job.pipelines,
-        eager=job.device != "emulated", tp=tp, leaf_of=stage.leaf_of,
+        list(stage.chunks), group=ground.mesh.replicas, replica=me.pipeline, replicas=job.cell.pipelines,
+        eager=job.device.kind != "emulated", tp=tp, leaf_of=stage.leaf_of,
     )  # fmt: skip
     optimizer = torch.optim.AdamW(
-        tp.groups(list(stage.parameters())), lr=job.lr, weight_decay=job.weight_decay, fused=True
+        tp.groups(list(stage.parameters())),
+        lr=job.optimizer.lr,
+        weight_decay=job.optimizer.weight_decay,
+        fused=True,
     )
     return Trained(stage=stage, gradients=gradients, optimizer=optimizer)
 
@@ -118,17 +121,17 @@ def validation_of(start: Start, ground: Ground, stage: Stage) -> Validation | No
 
 
 def _tp(me: RankAssignment, job: TrainJob, mesh: Mesh, device: Device) -> OneRank:
-    if job.tp == 1:
+    if job.cell.tp == 1:
         return ONE_RANK
     from engine.nn.tensor_parallel import TpGroup  # its part of torch takes seconds to import
 
-    return TpGroup(me, job.tp, mesh.store, device)
+    return TpGroup(me, job.cell.tp, mesh.store, device)
 
 
 def _adapting(
     spec: LaunchSpec, me: RankAssignment, schedule: Schedule, mesh: Mesh, events: EventWriter
 ) -> Follower | None:
-    if spec.job.adapt is None:
+    if spec.job.failures.adapt is None:
         return None
     if me.rank != spec.first_rank:
         return Follower(mesh.store, rank=me.rank)

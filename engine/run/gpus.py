@@ -16,9 +16,9 @@ PATIENCE_S = 120.0  # a machine that is busy imports torch for many seconds
 
 def check_machine(spec: LaunchSpec) -> None:
     """Raise InputError where this machine's ranks take GPUs that torch does not see, or too many take one."""
-    if spec.job.device != CUDA:
+    if spec.job.device.kind != CUDA:
         return
-    most = spec.job.ranks_per_gpu
+    most = spec.job.device.ranks_per_gpu
     ranks_of: dict[int, list[int]] = {}
     for rank in sorted(spec.local):
         gpu = next(a.gpu for a in spec.ranks if a.rank == rank)
@@ -27,18 +27,20 @@ def check_machine(spec: LaunchSpec) -> None:
         if len(ranks) > most:
             named = ", ".join(map(str, ranks))
             allowed = f"at least {len(ranks)}, as ranks {named} take GPU {gpu}; or a GPU for each rank"
-            raise InputError("ranks_per_gpu", most, allowed)
+            raise InputError("device.ranks_per_gpu", most, allowed)
     _check_seen({gpu: ranks[0] for gpu, ranks in ranks_of.items()}, seen())
 
 
 def _check_seen(taken: dict[int, int], count: int) -> None:
     """Raise InputError where one of the GPUs `taken` (rank by index) is none of the `count` there are."""
     if not count:
-        raise InputError("device", CUDA, "torch sees no CUDA device on this machine; allowed: cpu, emulated")
+        raise InputError(
+            "device.kind", CUDA, "torch sees no CUDA device on this machine; allowed: cpu, emulated"
+        )
     if taken and max(taken) >= count:
         gpu = max(taken)
         has = f"rank {taken[gpu]} is assigned GPU {gpu}, but torch sees {count} on this machine"
-        raise InputError("device", CUDA, has)
+        raise InputError("device.kind", CUDA, has)
 
 
 def seen() -> int:
@@ -54,4 +56,6 @@ def seen() -> int:
         )
         return int(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise InputError("device", CUDA, f"torch cannot list the GPUs of this machine: {error}") from None
+        raise InputError(
+            "device.kind", CUDA, f"torch cannot list the GPUs of this machine: {error}"
+        ) from None

@@ -104,10 +104,10 @@ class Host:
         self._life_read, self._life_write = os.pipe()
         watch_children(self._selector)
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._command)
-        if self.spec.job.recovery is not None:
+        if self.spec.job.failures.recovery is not None:
             import_ahead()
             predict(self.spec.job, schedule=self.schedule)  # compiles what a smaller layout is judged by
-        if self.spec.job.tp > 1:
+        if self.spec.job.cell.tp > 1:
             import_tensor_parallel()
         share()
         self.pulses = Pulses.of(self.spec.job, self.spec.local)
@@ -116,7 +116,7 @@ class Host:
                 self.spec, listener, self._selector, say=emit, start=self._start_late, asked=self._asked
             )
         self.desks = Desks(selector=self._selector, say=emit, life=(self._life_read, self._life_write))
-        if self.spec.job.recovery is not None:
+        if self.spec.job.failures.recovery is not None:
             self.machine = Machine(self.spec, self, self._selector, say=emit, listener=listener)
         else:
             self._fork_all(listener)
@@ -202,7 +202,7 @@ class Host:
 
     def _comes_later(self, me: RankAssignment) -> bool:
         """Whether a worker is to start when the tracker, which is here, says so."""
-        return self.tracker is not None and me.rank >= self.spec.job.world_size
+        return self.tracker is not None and me.rank >= self.spec.job.cell.world_size
 
     def _start_late(self, rank: int) -> None:
         if rank in self.spec.local and not self.stopping:
@@ -444,7 +444,9 @@ def main() -> int:
     try:
         check_machine(spec)
         TlsContexts.of(TlsFiles.of(spec.job))  # before anything starts
-        schedule, plan = (None, planned(spec.job)) if spec.job.swaps else (schedule_of(spec.job), None)
+        schedule, plan = (
+            (None, planned(spec.job)) if spec.job.swap_strategy else (schedule_of(spec.job), None)
+        )
         if spec.job.prefill is not None:
             local = [me for me in spec.ranks if me.rank in spec.local]
             examine(spec.job.prefill, stages=[neighbours(spec, me).stage for me in local])

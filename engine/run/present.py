@@ -14,7 +14,7 @@ from engine.train.wiring import Wiring
 
 def ops_of(schedule: Schedule, ground: Ground) -> int:
     """How many ops a schedule has for this GPU."""
-    return len(schedule.order(ground.me.pipeline % ground.job.cell_pipelines, ground.me.stage))
+    return len(schedule.order(ground.me.pipeline % ground.job.cell.cell_pipelines, ground.me.stage))
 
 
 class Present:
@@ -31,8 +31,8 @@ class Present:
         self._ground, self._trained, self._corpus, self._seat = ground, trained, corpus, seat
         self._schedule, self._disturbed = ground.schedule, False
         job, me = ground.job, ground.me
-        every = range(job.microbatches_of_step)
-        rows = [samples_of(me.pipeline, m, len(every), job.micro_batch) for m in every]
+        every = range(job.cell.microbatches_of_step)
+        rows = [samples_of(me.pipeline, m, len(every), job.cell.micro_batch) for m in every]
         self._samples = np.concatenate(rows)
         self.executor = self._new_executor()
 
@@ -57,7 +57,7 @@ class Present:
         job, me = ground.job, ground.me
         wiring = Wiring(job, schedule, me, ground.mesh, ground.device)
         part = Part(
-            work=work_of(schedule, me.pipeline % job.cell_pipelines, me.stage, self._lasts_s),
+            work=work_of(schedule, me.pipeline % job.cell.cell_pipelines, me.stage, self._lasts_s),
             places=wiring.places, links=wiring.links, late=schedule.recompute_gate == "late",
         )  # fmt: skip
         return Executor(
@@ -66,12 +66,12 @@ class Present:
         )  # fmt: skip
 
     def _batch(self, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens, targets = self._corpus.batch(iteration, self._ground.job.global_batch, self._samples)
+        tokens, targets = self._corpus.batch(iteration, self._ground.job.cell.global_batch, self._samples)
         return torch.from_numpy(tokens), torch.from_numpy(targets)
 
     def _lasts_s(self, kind: OpKind) -> float | None:
         ground, schedule = self._ground, self._schedule
-        if ground.job.device != "emulated":
+        if ground.job.device.kind != "emulated":
             return None
         pipeline, stage = ground.me.pipeline, ground.me.stage
         profile_ms = durations(ground.job.scenario, schedule.chunks, split=schedule.has(OpKind.W))

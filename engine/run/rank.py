@@ -120,7 +120,7 @@ class Training:
             log.info("Training continues after iteration %s.", f"{self._resumed_from:,}")
         if self._recalling:
             self._recalling.make_up(self._first)
-        for iteration in range(self._first, ground.job.steps):
+        for iteration in range(self._first, ground.job.optimizer.steps):
             if self._boundary.passed(iteration):
                 self._keeper.end(iteration)
                 log.info("Training stops after iteration %s, as asked.", f"{iteration:,}")
@@ -140,7 +140,7 @@ class Training:
     def _same_text(self) -> None:
         """Where data centres have files of their own, every rank must have the same text in them."""
         ground = self._ground
-        data, store = ground.job.data, ground.mesh.store
+        data, store = ground.job.data.files, ground.mesh.store
         if not isinstance(data, dict):
             return
         mine = self._start.corpus.fingerprint()
@@ -149,7 +149,7 @@ class Training:
         elif store.get("data").decode() != mine:
             name = ground.me.dc_name
             first = next(a.dc_name for a in ground.spec.ranks if a.rank == ground.spec.first_rank)
-            raise InputError(f"data.{name}", data[name], f"is not the same text as that in {first}")
+            raise InputError(f"data.files.{name}", data[name], f"is not the same text as that in {first}")
 
     def _recall(self, recalling: Recalling) -> None:
         header = recalling.begin()
@@ -162,7 +162,7 @@ class Training:
         recorder.begin(iteration)
         executor.run(iteration)
         loss, start, end = gradients.all_reduce(executor.loss, recorder.clock.unix)
-        if self._ground.job.pipelines > 1:
+        if self._ground.job.cell.pipelines > 1:
             recorder.op("all_reduce", None, start, end)
         square_sum = gradients.square_sum()
         self._reports.add(iteration, square_sum, loss)

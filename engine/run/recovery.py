@@ -47,7 +47,7 @@ class Machine:
         self, spec: LaunchSpec, processes: Processes, selector: selectors.BaseSelector, *,
         say: Say, listener: socket.socket | None,
     ) -> None:  # fmt: skip
-        settings = spec.job.recovery
+        settings = spec.job.failures.recovery
         assert settings is not None
         self._spec, self._processes, self._say = spec, processes, say
         self._memory = {rank: new_memory(rank) for rank in spec.local}
@@ -116,7 +116,7 @@ class Machine:
         assert self._life is not None
         job = self._present.job
         if self._life.source != "start":
-            job = job.model_copy(update={"resume": self._life.where})
+            job = job.with_fields("persistence", resume=self._life.where)
         return dataclasses.replace(self._present, life=self._life.number, job=job)
 
     def kept(self, rank: int) -> Kept:

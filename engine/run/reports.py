@@ -29,18 +29,18 @@ class StepReports:
     ) -> None:  # fmt: skip
         self._ground, self._gradients, self._sound, self._board = ground, gradients, sound, board
         job, me, mesh = ground.job, ground.me, ground.mesh
-        self.losses = Losses(job.spike or None)
+        self.losses = Losses(job.optimizer.spike or None)
         self._progress = ProgressLog(job, every_s=FIRST_RANK_EVERY_S)
         # Replicas hold the same sums, so one pipeline is enough to report them; a clip needs them everywhere.
         self._totals = Totals(mesh.endpoint, above=mesh.above(), below=mesh.below()) if me.leads else None
-        reports = job.clip is None and me.pipeline == 0
+        reports = job.optimizer.clip is None and me.pipeline == 0
         self._background = Background(self._totals, self._tell, die) if reports and self._totals else None
         self._changed = threading.Condition()
         self._told = first  # steps that were told of
 
     def add(self, iteration: int, square_sum: float, loss: float) -> None:
         """This stage's sum of squares and loss of an iteration; clips the gradients where the job says so."""
-        clip, tp = self._ground.job.clip, self._ground.tp
+        clip, tp = self._ground.job.optimizer.clip, self._ground.tp
         if clip is None:
             self.contribute(iteration, square_sum, loss)
             return

@@ -40,12 +40,12 @@ class Seats:
     @classmethod
     def of(cls, spec: LaunchSpec, schedule: Schedule, dc: int) -> "Seats":
         """Those of data centre number `dc`, by pipeline, then stage."""
-        gpus, count = gpus_of(spec, dc), spec.job.cell_pipelines
+        gpus, count = gpus_of(spec, dc), spec.job.cell.cell_pipelines
         return cls(
             ranks=tuple(me.rank for me in gpus),
             ops=tuple(len(schedule.order(me.pipeline % count, me.stage)) for me in gpus),
             stages=spec.job.dcs.count(dc),
-            cells=spec.job.cells,
+            cells=spec.job.cell.cells,
         )
 
 

@@ -52,7 +52,7 @@ def prefill_of(
     beside = neighbours(spec, me)
     stage = PrefillStage.load(
         settings.checkpoint,
-        stage_settings(settings, beside, device=device, emulated=spec.job.device == "emulated"),
+        stage_settings(settings, beside, device=device, emulated=spec.job.device.kind == "emulated"),
     )
     identity = identity_of(spec, me.rank)
     server = KvServer(stage.pool, identity, host=me.host, ports=spec.ports)

@@ -40,7 +40,7 @@ class Corpus:
         if not long_enough:
             size = max((file.size for file in files), default=0)
             allowed = f"needs a file of at least {seq + 1} (seq + 1) bytes or tokens; the longest has {size}"
-            raise InputError("data", None, allowed)
+            raise InputError("data.files", None, allowed)
         ends = np.cumsum([file.size - seq for file in long_enough], dtype=np.int64)
         return cls(files=tuple(long_enough), ends=ends, seq=seq, seed=seed)
 
@@ -96,13 +96,18 @@ def corpus_of(job: TrainJob, dc: str | None = None) -> Corpus:
     InputError
         The files are missing, unreadable, or hold too little text; or the tokenizer does not fit.
     """
-    data = job.data
+    data = job.data.files
     if isinstance(data, dict):
         data = data[dc] if dc is not None else next(iter(data.values()))
     model = job.model
-    share = job.validation.share if job.validation else 0.0
+    share = job.data.validation.share if job.data.validation else 0.0
     return open_corpus(
-        data, seq=model.seq, seed=job.seed, tokenizer=model.tokenizer, vocab=model.vocabulary, share=share
+        data,
+        seq=model.seq,
+        seed=job.optimizer.seed,
+        tokenizer=model.tokenizer,
+        vocab=model.vocabulary,
+        share=share,
     )
 
 
@@ -132,7 +137,7 @@ def open_corpus(
         held_out = Corpus.of([file[cut:] for file, cut in zip(files, cuts, strict=True)], seq=seq, seed=seed)
     except InputError as error:
         part = f" in the parts of {1 - share:.0%} and {share:.0%}" if share else ""
-        raise InputError("data", data, error.allowed + part) from None
+        raise InputError("data.files", data, error.allowed + part) from None
     return replace(trained, held_out=held_out)
 
 
@@ -147,15 +152,15 @@ def corpus_files(data: str | None) -> list[Path]:
     except (OSError, RuntimeError, ValueError):  # too long, a user that is none, NUL
         exists = False
     if not exists:
-        raise InputError("data", data[:200], "no such file or folder")
+        raise InputError("data.files", data[:200], "no such file or folder")
     if root.is_file():
         return [root]
     files = sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
     if not files:
-        raise InputError("data", data, "the folder holds no files")
+        raise InputError("data.files", data, "the folder holds no files")
     if len(files) > MOST_FILES:
         raise InputError(
-            "data", data, f"holds {len(files):,} files; at most {MOST_FILES:,}: join them into fewer"
+            "data.files", data, f"holds {len(files):,} files; at most {MOST_FILES:,}: join them into fewer"
         )
     return files
 
@@ -168,4 +173,4 @@ def _mapped(path: Path, encoder: Encoder | None) -> NDArray[Any]:
             return np.empty(0, dtype=np.uint8)
         return np.memmap(path, dtype=np.uint8, mode="r")
     except OSError as error:
-        raise InputError("data", str(path), f"cannot be read ({error.strerror})") from None
+        raise InputError("data.files", str(path), f"cannot be read ({error.strerror})") from None

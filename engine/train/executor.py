@@ -156,8 +156,8 @@ class Sizes:
     def of(cls, job: TrainJob) -> "Sizes":
         """Those of a job."""
         return cls(
-            shape=(job.micro_batch, job.model.seq, job.model.hidden), dtype=DTYPES[job.dtype],
-            microbatches=job.microbatches_of_step, pipelines=job.pipelines,
+            shape=(job.cell.micro_batch, job.model.seq, job.model.hidden), dtype=DTYPES[job.device.dtype],
+            microbatches=job.cell.microbatches_of_step, pipelines=job.cell.pipelines,
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.job.fields import BUCKET_BYTES
+from engine.job.predict import BUCKET_BYTES
 from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.train.exchange import finish
 

@@ -35,15 +35,15 @@ def log_start(
     peers : the ranks that it sends messages to, in words.
     """
     log.info("Rank %d of %d, in %s: %s.", me.rank, len(spec.ranks), me.dc_name, part)
-    log.info("Model: layers %s, %s parameters, %s.", ranges(layers), f"{parameters:,}", spec.job.dtype)
-    log.info("Device: %s, GPU %d of node %s; %s.", spec.job.device, me.gpu, me.node, memory_of(device))
+    log.info("Model: layers %s, %s parameters, %s.", ranges(layers), f"{parameters:,}", spec.job.device.dtype)
+    log.info("Device: %s, GPU %d of node %s; %s.", spec.job.device.kind, me.gpu, me.node, memory_of(device))
     log.info("Peers: %s.", ", ".join(peers) or "none")
 
 
 def part_of(job: TrainJob, me: RankAssignment) -> str:
     """The part of a rank in a pipeline, in words; stages, pipelines and shards count from 0, as in spans."""
-    shard = f", shard {me.shard} of {job.tp}" if job.tp > 1 else ""
-    return f"stage {me.stage} of {job.stages}, pipeline {me.pipeline} of {job.pipelines}{shard}"
+    shard = f", shard {me.shard} of {job.cell.tp}" if job.cell.tp > 1 else ""
+    return f"stage {me.stage} of {job.cell.stages}, pipeline {me.pipeline} of {job.cell.pipelines}{shard}"
 
 
 def memory_of(device: Device) -> str:
@@ -84,12 +84,13 @@ class ProgressLog:
         with self._lock:
             now, steps, job = self._clock(), iteration + 1, self._job
             waits = self._line_at is not None and now - self._line_at < self._every_s
-            if waits and steps != job.steps:
+            if waits and steps != job.optimizer.steps:
                 return
             parts = [] if loss is None else [f"loss {loss:.4f}", f"gradient norm {norm:.3g}"]
             parts += self._speed(now, steps)
             self._line_at, self._line_steps = now, steps
-        log.info("Iteration %s of %s%s.", f"{steps:,}", f"{job.steps:,}", "".join(f", {p}" for p in parts))
+        more = "".join(f", {part}" for part in parts)
+        log.info("Iteration %s of %s%s.", f"{steps:,}", f"{job.optimizer.steps:,}", more)
 
     def _speed(self, now: float, steps: int) -> list[str]:
         """Since the last line, in words; none for the first line, or after a step back."""

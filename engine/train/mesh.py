@@ -64,7 +64,9 @@ class Mesh:
     def below(self) -> int | None:
         """Rank of the next stage of this pipeline."""
         return (
-            self.at(self.me.pipeline, self.me.stage + 1).rank if self.me.stage < self.job.stages - 1 else None
+            self.at(self.me.pipeline, self.me.stage + 1).rank
+            if self.me.stage < self.job.cell.stages - 1
+            else None
         )
 
     def at(self, pipeline: int, stage: int) -> RankAssignment:
@@ -134,7 +136,7 @@ class Mesh:
         return any(
             dcs[stage] == dcs[other] == self.me.dc
             for dcs in self.job.dcs_of_pipeline
-            for stage in range(self.job.stages)
+            for stage in range(self.job.cell.stages)
             for other in neighbours(self._schedule, stage)
         )
 
@@ -143,7 +145,7 @@ class Mesh:
         if len(ring) == 1:
             return None
         ranks, name = [replica.rank for replica in ring], f"stage/{self.me.stage}/{self.me.shard}"
-        nccl = torch.distributed.is_nccl_available() and self.job.ranks_per_gpu == 1
+        nccl = torch.distributed.is_nccl_available() and self.job.device.ranks_per_gpu == 1
         backend = backend_of(self._device, {replica.dc for replica in ring}, nccl=nccl)
         if backend == "nccl":
             return nccl_group(PrefixStore(name, self.store), self.me, ranks)
@@ -186,11 +188,11 @@ class Mesh:
 
     def _peer_assignments(self) -> list[RankAssignment]:
         me, job = self.me, self.job
-        stages = {*self._neighbours, *(s for s in (me.stage - 1, me.stage + 1) if 0 <= s < job.stages)}
+        stages = {*self._neighbours, *(s for s in (me.stage - 1, me.stage + 1) if 0 <= s < job.cell.stages)}
         others = [self.at(me.pipeline, stage) for stage in sorted(stages)]
         crosses = any(job.network(hop, me.pipeline) is not None for hop in self._neighbours.values())
         if crosses and self._schedule.sharing == "temporal":
-            others += [self.at(p, me.stage) for p in job.cell_of(me.pipeline) if p != me.pipeline]
+            others += [self.at(p, me.stage) for p in job.cell.cell_of(me.pipeline) if p != me.pipeline]
         others += self._ring_neighbours()
         known = {other.rank for other in others}
         return others + [a for a in self.spec.ranks if a.rank in self._also and a.rank not in known]
@@ -244,7 +246,7 @@ def wan_peer(
 ) -> Peer:
     """A rank in another data centre."""
     # Between two processes of one machine there is no WAN but an emulated one.
-    emulated = job.device == "emulated" or other.host == me.host
+    emulated = job.device.kind == "emulated" or other.host == me.host
     shape = LinkShape(
         one_way_delay_s=network.latency_ms / 1e3, cap_bytes_per_s=network.cap_bytes_per_s,
         window_bytes=network.window_bytes, connections=network.connections,

@@ -60,11 +60,14 @@ class ProfileRequest(Document):
         return parse(
             TrainJob,
             {
-                "datacenters": [{"name": "here", "gpus": self.stages}], "stages": self.stages,
-                "microbatches": WARM_UP + self.repeats, "micro_batch": self.micro_batch,
-                "policy": "zb-h1" if self.split else "1f1b", "recompute": self.recompute,
-                "model": self.model.model_dump(exclude_none=True), "dtype": self.dtype, "seed": self.seed,
-                "steps": 1,
+                "datacenters": [{"name": "here", "gpus": self.stages}],
+                "cell": {
+                    "stages": self.stages, "microbatches": WARM_UP + self.repeats,
+                    "micro_batch": self.micro_batch, "recompute": self.recompute,
+                },
+                "model": self.model.model_dump(exclude_none=True), "device": {"dtype": self.dtype},
+                "optimizer": {"steps": 1, "seed": self.seed},
+                "strategy": {"kind": "pipeline", "policy": "zb-h1" if self.split else "1f1b"},
             },
         )  # fmt: skip
 
@@ -97,7 +100,7 @@ def profile_stage(request: ProfileRequest, stage: int) -> StageTimes:
     places = [
         Place(
             before=_port(job, "gradient", device) if stage else None,
-            after=_port(job, "activation", device) if stage < job.stages - 1 else None,
+            after=_port(job, "activation", device) if stage < job.cell.stages - 1 else None,
         )
     ]
     executor = Executor(
@@ -109,7 +112,7 @@ def profile_stage(request: ProfileRequest, stage: int) -> StageTimes:
     executor.run(0)
     return StageTimes(
         stage=stage, parameters=sum(p.numel() for p in module.parameters()),
-        tokens=job.micro_batch * job.model.seq, times_ms=stopwatch.times_ms(),
+        tokens=job.cell.micro_batch * job.model.seq, times_ms=stopwatch.times_ms(),
     )  # fmt: skip
 
 
@@ -129,8 +132,8 @@ def _work(request: ProfileRequest) -> list[Work]:
 
 
 def _tokens(job: TrainJob) -> tuple[Tensor, Tensor]:
-    shape = (job.microbatches * job.micro_batch, job.model.seq)
-    drawn = np.random.default_rng(job.seed).integers(0, job.model.vocabulary, (2, *shape))
+    shape = (job.cell.microbatches * job.cell.micro_batch, job.model.seq)
+    drawn = np.random.default_rng(job.optimizer.seed).integers(0, job.model.vocabulary, (2, *shape))
     return torch.from_numpy(drawn[0]), torch.from_numpy(drawn[1])
 
 
@@ -168,9 +171,9 @@ def _port(job: TrainJob, payload: Literal["activation", "gradient"], device: Dev
     crossing = Crossing(
         track="lan", from_stage=0, to_stage=0, payload=payload, chunk=0, nbytes=job.tensor_bytes
     )
-    shape = (job.micro_batch, job.model.seq, job.model.hidden)
-    message = device.host_buffer(shape, DTYPES[job.dtype])
-    message.normal_(generator=torch.Generator().manual_seed(job.seed))
+    shape = (job.cell.micro_batch, job.model.seq, job.model.hidden)
+    message = device.host_buffer(shape, DTYPES[job.device.dtype])
+    message.normal_(generator=torch.Generator().manual_seed(job.optimizer.seed))
     return Port(incoming=_Ready(message), outgoing=_Dropped(), takes=0, crossing=crossing)
 
 

@@ -68,7 +68,7 @@ class Encoder:
                     out.write(np.asarray(ids, dtype=TOKEN).tobytes())
             os.replace(partial, into)
         except UnicodeDecodeError as error:
-            raise InputError("data", str(path), f"is not UTF-8 text ({error})") from None
+            raise InputError("data.files", str(path), f"is not UTF-8 text ({error})") from None
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial)

@@ -67,13 +67,13 @@ class Validation:
         held_out: Corpus, device: Device, *, leads: bool, say: Say,
         tp: OneRank = ONE_RANK,
     ) -> None:  # fmt: skip
-        assert job.validation is not None
+        assert job.data.validation is not None
         self._job, self._me, self._fabric, self._stage = job, me, fabric, stage
-        self._settings, self._leads, self._say = job.validation, leads, say
+        self._settings, self._leads, self._say = job.data.validation, leads, say
         self._traversal, self._tp = traversal, tp
-        count, size = self._settings.sequences, job.micro_batch
+        count, size = self._settings.sequences, job.cell.micro_batch
         parts = [np.arange(first, min(count, first + size)) for first in range(0, count, size)]
-        self._parts = parts[me.pipeline :: job.pipelines]
+        self._parts = parts[me.pipeline :: job.cell.pipelines]
         tokens, targets = held_out.batch(0, count, np.arange(count))
         self._device = device.name
         self._tokens = torch.from_numpy(tokens).to(self._device)
@@ -84,7 +84,7 @@ class Validation:
 
     def after(self, step: int) -> None:
         """Take the loss if one is due after `step` steps."""
-        if step % self._settings.every and step != self._job.steps:
+        if step % self._settings.every and step != self._job.optimizer.steps:
             return
         total = self._pass(step)
         if total is not None and self._tp.leads:
@@ -141,7 +141,7 @@ class Validation:
 
     def _received(self, stage: int, tag: tuple[int, ...], sequences: int) -> Tensor:
         shape = (sequences, self._job.model.seq, self._job.model.hidden)
-        into = torch.empty(shape, dtype=DTYPES[self._job.dtype])
+        into = torch.empty(shape, dtype=DTYPES[self._job.device.dtype])
         if self._tp.leads:
             self._receive(stage, tag, into)
         return self._tp.take(into, lambda received: received.to(self._device))
@@ -155,7 +155,7 @@ class Validation:
     def _heard(self, step: int) -> Iterator[float]:
         """The sums of all pipelines, in their order: the same sum every time."""
         store = self._fabric.store
-        for pipeline in range(self._job.pipelines):
+        for pipeline in range(self._job.cell.pipelines):
             key = f"validation/{step}/{pipeline}"
             while not store.check([key]):
                 time.sleep(POLL_S)

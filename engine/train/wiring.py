@@ -83,7 +83,7 @@ class Wiring:
         self._staged = staging(device)
         self._new_buffer = functools.partial(device.host_buffer, dtype=torch.uint8)
         self._job, self._schedule, self._me, self._fabric = job, schedule, me, fabric
-        self._cell = job.cell_of(me.pipeline)
+        self._cell = job.cell.cell_of(me.pipeline)
         self._in_cell = self._cell.index(me.pipeline)  # as the schedule numbers it
         self._incoming: dict[int, Incoming] = {}
         self._outgoing: dict[int, Outgoing] = {}
@@ -130,7 +130,7 @@ class Wiring:
     def _new_incoming(self, way: int) -> Incoming:
         if not self._me.leads:
             return Silent()
-        sender = self._rank_at(ends_of(way, self._job.stages)[0])
+        sender = self._rank_at(ends_of(way, self._job.cell.stages)[0])
         if self._job.network(way // 2, self._me.pipeline) is None:
             group, member = self._lan(sender)
             return LanIncoming(group, member, sender, self._lan_tag(way), self._new_buffer)
@@ -143,7 +143,7 @@ class Wiring:
         return self._staged(self._sending(way)) if self._me.leads else Silent()
 
     def _sending(self, way: int) -> Outgoing:
-        receiver = self._rank_at(ends_of(way, self._job.stages)[1])
+        receiver = self._rank_at(ends_of(way, self._job.cell.stages)[1])
         network = self._job.network(way // 2, self._me.pipeline)
         if network is None:
             group, member = self._lan(receiver)
@@ -166,11 +166,11 @@ class Wiring:
     def _lan_tag(self, way: int) -> Callable[[Key], int]:
         # Two ranks have at most two hops between them: an inner one, and a loop's from last to first.
         chunks, microbatches = self._schedule.chunks, self._schedule.microbatches
-        link = 2 * (way // 2 == self._job.stages - 1) + way % 2
+        link = 2 * (way // 2 == self._job.cell.stages - 1) + way % 2
         return lambda key: (link * chunks + key[0]) * microbatches + key[1]
 
     def _shared(self, way: int) -> bool:
-        return self._schedule.sharing == "temporal" and self._job.cell_pipelines > 1
+        return self._schedule.sharing == "temporal" and self._job.cell.cell_pipelines > 1
 
     def _listed(self, way: int) -> tuple[int, int]:
         """The name of a way in the schedule's link order."""
@@ -185,7 +185,7 @@ class Wiring:
     def _sharing(self, way: int, *, sends: bool) -> dict[str, Any]:
         sides = [
             tuple(self._fabric.at(p, stage).rank for p in self._cell)
-            for stage in ends_of(way, self._job.stages)
+            for stage in ends_of(way, self._job.cell.stages)
         ]
         near, far = sides if sends else reversed(sides)
         transfers = self._schedule.transfers(*self._listed(way))
@@ -193,7 +193,7 @@ class Wiring:
         return {"link": way, "pipeline": self._in_cell, "near": near, "far": far, "order": order}
 
     def _crossing(self, way: int, chunk: int, payload: Payload) -> Crossing:
-        from_stage, to_stage = ends_of(way, self._job.stages)
+        from_stage, to_stage = ends_of(way, self._job.cell.stages)
         wan = self._job.network(way // 2, self._me.pipeline) is not None
         return Crossing(
             track="wan" if wan else "lan", from_stage=from_stage, to_stage=to_stage, payload=payload,

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from engine.job.changed import changed
 from engine.job.events.event import from_dict
 from engine.job.shape import shape_of
 from tests.site import many
@@ -56,7 +57,7 @@ def runs(world: World) -> None:
 def launched(world: World, name: str, *, steps: int = 20_000) -> Run:
     """A run of a job of its own, called after what is to be seen."""
     template = Job.objects.filter(name=world.plan.name).first() or world.launch().job
-    document = {**template.document, "steps": steps}
+    document = changed(template.document, {"optimizer.steps": steps})
     job = Job.objects.create(
         team=world.team, name=name, document=document, plan=world.plan, plan_copy=template.plan_copy,
         created_by=world.users["operator"],
@@ -88,7 +89,7 @@ def trained(world: World, run: Run, iterations: int, *, kept: int = 12) -> None:
     shape = shape_of(run.job.document)
     gbps = [0.93 * link["cap_gbps"] for link in shape.links]
     IterationStat.objects.filter(run=run).update(ranks=shape.ranks, link_gbps=gbps)
-    Run.objects.filter(pk=run.pk).update(steps=run.job.document["steps"], mark_seq=MARKS)
+    Run.objects.filter(pk=run.pk).update(steps=run.job.document["optimizer"]["steps"], mark_seq=MARKS)
 
 
 def queued(world: World) -> None:
@@ -202,9 +203,9 @@ def large_one(world: World) -> None:
 def _spread(run: Run, nodes: list[list[Any]]) -> None:
     """Ranks on nodes of eight GPUs, in order."""
     document, used = run.job.document, [0, 0, 0]
-    stages, made = document["stages"], []
-    for rank in range(stages * document["pipelines"]):
-        dc = document["dc_of_stage"][rank % stages]
+    stages, made = document["cell"]["stages"], []
+    for rank in range(stages * document["cell"]["pipelines"]):
+        dc = document["cell"]["dc_of_stage"][rank % stages]
         node = nodes[dc][used[dc] // 8]
         made.append(
             RankState(

@@ -97,13 +97,13 @@ class Rank:
         self.device = device = CudaDevice(me.stage)
         self.stage = Stage(job, me.stage, schedule.traversal).to(device.name)
         self.stage.keep_cast()
-        micro = job.microbatches_of_step
-        self._samples = np.concatenate([samples_of(0, m, micro, job.micro_batch) for m in range(micro)])
+        micro = job.cell.microbatches_of_step
+        self._samples = np.concatenate([samples_of(0, m, micro, job.cell.micro_batch) for m in range(micro)])
         self.gradients = Gradients(
             list(self.stage.chunks), group=StagedSums(Doubling(), device), replica=0, replicas=REPLICAS,
             leaf_of=self.stage.leaf_of,
         )  # fmt: skip
-        self.optimizer = torch.optim.AdamW(self.stage.parameters(), lr=job.lr, fused=True)
+        self.optimizer = torch.optim.AdamW(self.stage.parameters(), lr=job.optimizer.lr, fused=True)
         self.notes = Notes()
         wiring = StagedWiring(job, schedule, me, fabric, device)  # type: ignore[arg-type]
         part = Part(
@@ -137,7 +137,7 @@ class Rank:
         os.close(self.kept_at)
 
     def _batch(self, iteration: int) -> tuple[Tensor, Tensor]:
-        tokens, targets = self._corpus.batch(iteration, self._job.global_batch, self._samples)
+        tokens, targets = self._corpus.batch(iteration, self._job.cell.global_batch, self._samples)
         return torch.from_numpy(tokens), torch.from_numpy(targets)
 
 
@@ -153,9 +153,9 @@ class Answer:
 def train(job: TrainJob, gpu: Gpu, iterations: int = 1) -> Answer:
     """Iterations of a job of one pipeline, a GPU for each stage; the answer is that of the last."""
     schedule, office = schedule_of(job), Office()
-    corpus = open_corpus(job.data, seq=job.model.seq, seed=job.seed)
+    corpus = open_corpus(job.data.files, seq=job.model.seq, seed=job.optimizer.seed)
     assigned = {(r.pipeline, r.stage): r for r in single_machine(job, run="x", log_dir="").ranks}
-    assert gpu.count == len(assigned) == job.stages
+    assert gpu.count == len(assigned) == job.cell.stages
     threads = [ThreadPoolExecutor(1, f"rank-{me.rank}") for me in assigned.values()]
 
     def each(work: Callable[[int], Any]) -> list[Any]:

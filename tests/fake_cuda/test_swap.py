@@ -55,7 +55,7 @@ class Worker:
             self.model, plan, self.swapper, self.device, recorder,
             scale=torch.tensor(0.25, dtype=torch.float64), batch=self._batch,
         )  # fmt: skip
-        self._corpus = open_corpus(self.job.data, seq=self.job.model.seq, seed=self.job.seed)
+        self._corpus = open_corpus(self.job.data.files, seq=self.job.model.seq, seed=self.job.optimizer.seed)
 
     def train(self, steps: int) -> tuple[list[float], Tensor]:
         """Losses of some steps, and the weights after them."""

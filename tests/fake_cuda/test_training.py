@@ -48,7 +48,7 @@ def test_iterations_equal_one_pass_and_are_in_order(changes: dict[str, object]) 
     with fake_cuda(count=3) as gpu:
         answer = train(asked, gpu)
     assert gpu.faults == []
-    assert far(answer, whole(asked)) < (0.02 if asked.dtype == "bf16" else 1e-9)  # type: ignore[arg-type]
+    assert far(answer, whole(asked)) < (0.02 if asked.device.dtype == "bf16" else 1e-9)  # type: ignore[arg-type]
     schedule = schedule_of(asked)
     assert answer.ops == [[str(op) for op in schedule.order(0, stage)] for stage in range(3)]
 

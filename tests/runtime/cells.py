@@ -127,11 +127,15 @@ class LocalFabric:
 class LocalWiring(Wiring):
     def _new_incoming(self, way: int) -> Incoming:
         office = self._fabric.endpoint.office  # type: ignore[union-attr]
-        return LocalIncoming(office, self._rank_at(ends_of(way, self._job.stages)[0]), self._me.rank, way)
+        return LocalIncoming(
+            office, self._rank_at(ends_of(way, self._job.cell.stages)[0]), self._me.rank, way
+        )
 
     def _new_outgoing(self, way: int) -> Outgoing:
         office = self._fabric.endpoint.office  # type: ignore[union-attr]
-        link = LocalOutgoing(office, self._me.rank, self._rank_at(ends_of(way, self._job.stages)[1]), way)
+        link = LocalOutgoing(
+            office, self._me.rank, self._rank_at(ends_of(way, self._job.cell.stages)[1]), way
+        )
         return self._in_turn(way, link)
 
 
@@ -170,7 +174,7 @@ class Cell:
         torch.set_num_threads(1)
         self.job, self.schedule = job, schedule or schedule_of(job)
         self.office = Office()
-        self.corpus = open_corpus(job.data, seq=job.model.seq, seed=job.seed)
+        self.corpus = open_corpus(job.data.files, seq=job.model.seq, seed=job.optimizer.seed)
         ranks = {(r.pipeline, r.stage): r for r in single_machine(job, run="x", log_dir="").ranks}
         self.stages = {at: Stage(job, at[1], self.schedule.traversal) for at in ranks}
         self.notes = {at: Notes() for at in ranks}
@@ -199,11 +203,11 @@ class Cell:
         job, (pipeline, stage) = self.job, at
         fabric = LocalFabric(ranks, LocalEndpoint(self.office, ranks[at].rank))
         wiring = LocalWiring(job, self.schedule, ranks[at], fabric)  # type: ignore[arg-type]
-        micro = job.microbatches_of_step
-        samples = np.concatenate([samples_of(pipeline, m, micro, job.micro_batch) for m in range(micro)])
+        micro = job.cell.microbatches_of_step
+        samples = np.concatenate([samples_of(pipeline, m, micro, job.cell.micro_batch) for m in range(micro)])
 
         def batch(iteration: int) -> tuple[Tensor, Tensor]:
-            return tuple(map(torch.from_numpy, self.corpus.batch(iteration, job.global_batch, samples)))  # type: ignore[return-value]
+            return tuple(map(torch.from_numpy, self.corpus.batch(iteration, job.cell.global_batch, samples)))  # type: ignore[return-value]
 
         part = Part(
             work=work_of(self.schedule, pipeline, stage, lambda kind: None), places=wiring.places,
@@ -221,14 +225,14 @@ class Cell:
 def whole(job: TrainJob, iteration: int = 0) -> Answer:
     """The same iteration in one plain pass: no stages, schedule, microbatches or messages."""
     layers = [
-        build_layer(job.model, n, job.seed).to(PARAMETER_DTYPES[job.dtype])
+        build_layer(job.model, n, job.optimizer.seed).to(PARAMETER_DTYPES[job.device.dtype])
         for n in range(job.model.layers + 2)
     ]
-    corpus = open_corpus(job.data, seq=job.model.seq, seed=job.seed)
-    tokens, targets = corpus.batch(iteration, job.global_batch, np.arange(job.global_batch))
+    corpus = open_corpus(job.data.files, seq=job.model.seq, seed=job.optimizer.seed)
+    tokens, targets = corpus.batch(iteration, job.cell.global_batch, np.arange(job.cell.global_batch))
     x = torch.from_numpy(tokens)
     for layer in layers:
-        x = layer(x).to(DTYPES[job.dtype])
+        x = layer(x).to(DTYPES[job.device.dtype])
     loss = loss_of(x, torch.from_numpy(targets))
     loss.backward()
     gradients = {n: [p.grad for p in layer.parameters()] for n, layer in enumerate(layers)}

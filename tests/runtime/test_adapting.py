@@ -199,7 +199,7 @@ def check_switched(run: Run, result: dict[str, Any]) -> None:
         orders.setdefault(event["rank"], {})[event["iteration"]] = [op[1:] for op in ops]
     changed: set[int] = set()
     for by_iteration in orders.values():
-        assert sorted(by_iteration) == list(range(run.job.steps))
+        assert sorted(by_iteration) == list(range(run.job.optimizer.steps))
         own = {after for (_, a), (after, b) in pairwise(sorted(by_iteration.items())) if a != b}
         assert own <= set(begins)
         changed |= own

@@ -23,7 +23,7 @@ from engine.job.checkpoint.manifest import (
     newest_of_run,
 )
 from engine.job.checkpoint.place import MANIFEST, PARTIAL, Place, open_place
-from engine.job.fields import CheckpointSettings
+from engine.job.sections.persistence import CheckpointSettings
 from engine.train.checkpoint.layers import copy_of, load_into, to_bytes
 from engine.train.checkpoint.saver import Saver, Terms
 from tests.events import as_dicts
@@ -75,8 +75,9 @@ class Ranks:
 
     def _manifest(self, step: int, saved_at: float, files: list) -> Manifest:
         return Manifest(
-            version="0", saved_at=saved_at, step=step, model=self.of.model.model_dump(), dtype=self.of.dtype,
-            seed=self.of.seed, global_batch=self.of.global_batch, layers=files,
+            version="0", saved_at=saved_at, step=step, model=self.of.model.model_dump(),
+            dtype=self.of.device.dtype,
+            seed=self.of.optimizer.seed, global_batch=self.of.cell.global_batch, layers=files,
             data=DataPosition(fingerprint="aa", sequences=step), rng=RandomState(key=[7, step]),
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engine.errors import InputError
 from engine.job.launch import LaunchSpec, single_machine
 from engine.job.losses import Losses
-from engine.job.settings import SpikeSettings
+from engine.job.sections.optimizer import SpikeSettings
 from engine.train.corpus import Corpus, corpus_of, open_corpus
 from engine.train.metrics import Metrics
 from engine.train.text import byte_tokenizer
@@ -160,7 +160,7 @@ def test_a_spike_or_nan_ends_the_run() -> None:
 def test_what_is_watched_reaches_the_ranks(tmp_path: Path) -> None:
     for asked, got in ((False, False), ({"factor": 9}, SpikeSettings(factor=9)), (None, SpikeSettings())):
         spec = single_machine(job(spike=asked), run="x", log_dir=str(tmp_path))
-        assert LaunchSpec.from_json(spec.to_json()).job.spike == got
+        assert LaunchSpec.from_json(spec.to_json()).job.optimizer.spike == got
 
 
 def test_metrics_have_a_row_per_step() -> None:

@@ -81,8 +81,8 @@ def test_no_op_of_a_run_begins_before_the_one_before_is_over_or_its_message_is_t
         for iteration, s in spans
         if s.get("op") in ("F", "B")
     }
-    for pipeline in range(of.pipelines):
-        for stage in range(of.stages):
+    for pipeline in range(of.cell.pipelines):
+        for stage in range(of.cell.stages):
             mine = [
                 (s["start"], s["end"])
                 for _, s in spans
@@ -90,7 +90,7 @@ def test_no_op_of_a_run_begins_before_the_one_before_is_over_or_its_message_is_t
             ]
             assert all(end <= start + CLOCK_S for (_, end), (start, _) in pairwise(sorted(mine)))
     crossed = [(iteration, s) for iteration, s in spans if s["track"] == "wan"]
-    assert len(crossed) == 3 * 2 * of.pipelines * of.microbatches
+    assert len(crossed) == 3 * 2 * of.cell.pipelines * of.cell.microbatches
     for iteration, s in crossed:
         op = "F" if s["payload"] == "activation" else "B"
         begin = begins[iteration, s["pipeline"], s["to_stage"], op, s["microbatch"]]
@@ -100,7 +100,7 @@ def test_no_op_of_a_run_begins_before_the_one_before_is_over_or_its_message_is_t
 def slower_op(of: TrainJob, stage: int, factor: float) -> float:
     """Simulated iteration in seconds where the forward of one stage is slower than planned."""
     times = Times(
-        forward=[20.0 * (factor if s == stage else 1) for s in range(of.stages)],
+        forward=[20.0 * (factor if s == stage else 1) for s in range(of.cell.stages)],
         backward=40.0,
         recompute=20.0,
     )

@@ -28,7 +28,7 @@ def of(**changes: Any) -> TrainJob:
 def check(asked: TrainJob) -> Cell:
     cell = Cell(asked)
     answer = cell.run()
-    assert far(answer, whole(asked)) < EXACT[asked.dtype]
+    assert far(answer, whole(asked)) < EXACT[asked.device.dtype]
     for (pipeline, stage), notes in cell.notes.items():
         assert notes.ops == [str(op) for op in cell.schedule.order(pipeline, stage)]
     return cell
@@ -155,7 +155,7 @@ def test_any_cell_many(asked: dict[str, Any], draw_dc: int) -> None:
 
 
 def check_if_divisible(asked: TrainJob) -> None:
-    if asked.policy == "interleaved" and asked.microbatches % asked.stages:
+    if asked.pipeline_strategy.policy == "interleaved" and asked.cell.microbatches % asked.cell.stages:
         return  # no schedule of that policy
     check(asked)
 

@@ -32,7 +32,7 @@ def checkpoint_of(
     """Write a checkpoint of a model with random weights (biases and norms too) and return the model."""
     of = job(model=shape, dtype=dtype, stages=1, dc_of_stage=[0], policy="gpipe", recompute=False)
     generator = torch.Generator().manual_seed(5)
-    model = nn.Sequential(*[build_layer(of.model, n, of.seed) for n in range(of.model.layers + 2)])
+    model = nn.Sequential(*[build_layer(of.model, n, of.optimizer.seed) for n in range(of.model.layers + 2)])
     model.to(PARAMETER_DTYPES[dtype])
     optimizer = torch.optim.AdamW(model.parameters())
     place, files = open_place(str(folder)), []

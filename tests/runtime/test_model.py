@@ -26,8 +26,8 @@ def test_parameters_are_counted_as_they_are(shape: dict) -> None:
     layers = [build_layer(model, number, 0) for number in range(model.layers + 2)]
     assert sum(p.numel() for layer in layers for p in layer.parameters()) == model.parameters
     of = job(model=shape)
-    held = [sum(p.numel() for p in Stage(of, stage).parameters()) for stage in range(of.stages)]
-    assert held == [stage_parameters(of, stage) for stage in range(of.stages)]
+    held = [sum(p.numel() for p in Stage(of, stage).parameters()) for stage in range(of.cell.stages)]
+    assert held == [stage_parameters(of, stage) for stage in range(of.cell.stages)]
 
 
 @pytest.mark.parametrize("shape", [GPT, LLAMA])

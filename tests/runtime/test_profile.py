@@ -42,7 +42,7 @@ def test_the_answer_stands_as_times_ms() -> None:
         "datacenters": [{"name": "a", "gpus": 2}], "stages": 2, "microbatches": 2, "policy": "1f1b",
         "model": MODEL, "steps": 1, "times_ms": answer,
     }  # fmt: skip
-    times = parse(TrainJob, document).times_ms
+    times = parse(TrainJob, document).device.times_ms
     assert times is not None
     assert times.forward == [row["forward_ms"] for row in answer["rows"]]
     assert times.weight == [row["weight_ms"] for row in answer["rows"]]

@@ -44,13 +44,13 @@ def check_exactly_once(events: list[dict[str, Any]], of: Any, recoveries: list[d
             (s["op"], s["microbatch"]) for s in event["spans"] if s["track"] == "gpu" and s["op"] in "FB"
         )
         is_cut = cut is not None and event["life"] >= cut["life"]
-        microbatches = cut["layout"]["microbatches"] if is_cut else of.microbatches
+        microbatches = cut["layout"]["microbatches"] if is_cut else of.cell.microbatches
         expected = {(op, m): 1 for op in ("F", "B") for m in range(microbatches)}
         assert done == expected, f"rank {rank}, iteration {iteration}"
     # Ranks that are killed may take the spans of its last iterations with it, nothing else may be missing.
-    gone = 0 if cut is None else len(cut["left"]) * (of.steps - cut["iteration"])
-    missing = of.world_size * of.steps - gone - len(seen)
-    assert missing <= 2 * of.world_size * len(recoveries)
+    gone = 0 if cut is None else len(cut["left"]) * (of.optimizer.steps - cut["iteration"])
+    missing = of.cell.world_size * of.optimizer.steps - gone - len(seen)
+    assert missing <= 2 * of.cell.world_size * len(recoveries)
     assert not missing or recoveries
 
 

@@ -121,11 +121,11 @@ def test_a_smaller_layout_keeps_the_batch_and_seats_each_stage_once(
         assert "cannot hold a pipeline of 3 layers" in cut.reason
         return
     now = cut.job
-    assert now.stages == max(fits)
-    assert now.global_batch == whole.global_batch
+    assert now.cell.stages == max(fits)
+    assert now.cell.global_batch == whole.cell.global_batch
     assert {a.rank for a in cut.ranks} <= left
     seats = [(a.pipeline, a.stage) for a in cut.ranks]
-    assert sorted(seats) == [(p, s) for p in range(now.pipelines) for s in range(now.stages)]
+    assert sorted(seats) == [(p, s) for p in range(now.cell.pipelines) for s in range(now.cell.stages)]
     assert all(a.dc == now.dcs_of_pipeline[a.pipeline][a.stage] == (a.rank % 3 == 2) for a in cut.ranks)
     assert next((a.pipeline, a.stage) for a in cut.ranks if a.rank == 0) == (0, 0)
 
@@ -162,10 +162,10 @@ def test_fewer_stages_take_the_times_and_limits_of_their_layers() -> None:
     whole = job(device="emulated", times_ms=times, memory_limit=4, recovery={"layers_per_gpu": 2})
     cut = smaller(single_machine(whole, run="x", log_dir=""), {0, 1})
     assert isinstance(cut, Layout)
-    assert cut.job.times_ms is not None
-    assert cut.job.times_ms.forward == [30.0, 30.0]
-    assert cut.job.times_ms.backward == [40.0, 20.0]
-    assert cut.job.memory_limit == 2
+    assert cut.job.device.times_ms is not None
+    assert cut.job.device.times_ms.forward == [30.0, 30.0]
+    assert cut.job.device.times_ms.backward == [40.0, 20.0]
+    assert cut.job.pipeline_strategy.memory_limit == 2
 
 
 def test_of_a_placement_whole_pipelines_stay() -> None:

@@ -9,9 +9,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.job.fields import BYTES_OF_PARAMETER
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, single_machine
+from engine.job.sections.device import BYTES_OF_PARAMETER
 from engine.job.swap.planned import layers_of_job, planned
 from engine.nn.model import Chunk, loss_of
 from engine.plan.swap.profile import Rates, layers_of
@@ -25,7 +25,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"swap": {"gpu": {"host_to_device_gb_s": 1}}}, "swap.gpu.memory_bytes.*required"),
     ({"swap": {"gpu": {**GPU, "tflops": 3}}}, "swap.gpu.tflops.*times_ms"),
     ({"swap": {"gpu": GPU, "gradient": "host"}}, "did you mean 'gradients'"),
-    ({"swap": {"gpu": {**GPU, "memory_bytes": 100_000}}}, "swap.gpu.memory_bytes.*infeasible: layer 1"),
+    ({"swap": {"gpu": {**GPU, "memory_bytes": 100_000}}}, "strategy.gpu.memory_bytes.*infeasible: layer 1"),
     ({"stages": 2}, "stages.*whole model"),
     ({"policy": "atlas"}, "policy.*left out"),
     ({"dc_of_stage": [0]}, "dc_of_stage.*devices"),
@@ -97,13 +97,14 @@ def test_document_survives_a_launch() -> None:
 def test_layers_are_those_that_the_runtime_builds(family: dict[str, Any]) -> None:
     of = job(model={"layers": 2, "hidden": 32, "heads": 2, "seq": 16, **family})
     layers = layers_of_job(of)
-    width = BYTES_OF_PARAMETER[of.dtype]
+    width = BYTES_OF_PARAMETER[of.device.dtype]
     for number, layer in enumerate(layers):
         parameters = sum(p.numel() for p in Chunk(of, [number]).parameters())
         assert layer.parameter_bytes == parameters * width, layer.name
         assert layer.load_s == pytest.approx(layer.parameter_bytes / 0.04e9)
     rates = Rates(
-        flops_per_s=1, host_bytes_per_s=0.04e9, dtype_bytes=width, sequences=of.micro_batch, recompute=True,
+        flops_per_s=1, host_bytes_per_s=0.04e9, dtype_bytes=width, recompute=True,
+        sequences=of.cell.micro_batch,
         gradients_in_layer=True,
     )  # fmt: skip
     fine = layers_of(of.model.shape, rates)

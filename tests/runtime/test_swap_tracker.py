@@ -59,7 +59,7 @@ class Pretender:
         self.socket.sendall(self.channel.handshake.outgoing())
         self.told: list[FromTracker] = []
         self.gradients: list[int] = []
-        self.steps_in_weights = 0 if rank < spec.job.pipelines else None
+        self.steps_in_weights = 0 if rank < spec.job.cell.pipelines else None
         self.summing: Sum | Admit | None = None
         self.over = False
 
@@ -150,7 +150,7 @@ class World:
             self.spec, listener, self.selector, say=as_dicts(self.events), start=self.start, asked=b"\0"
         )
         self.workers: dict[int, Pretender] = {}
-        for rank in range(of.pipelines):
+        for rank in range(of.cell.pipelines):
             self.start(rank)
 
     def start(self, rank: int) -> None:
@@ -191,7 +191,7 @@ def test_every_unit_counts_once_whoever_dies(seed: int, deaths: int) -> None:
     try:
         world.run()
         assert sorted(world.committed) == list(range(STEPS)), "each step once"
-        units = world.spec.job.global_batch // world.spec.job.micro_batch
+        units = world.spec.job.cell.global_batch // world.spec.job.cell.micro_batch
         for held in world.committed.values():
             assert sorted(unit for of in held.values() for unit in of) == list(range(units))
         batches = [event["units"] for event in world.events if event["kind"] == "batch"]

@@ -44,16 +44,16 @@ HELLO = Hello(step=0, address=Address(store=1))
 
 def check_equal(run: Run, result: dict[str, Any]) -> None:
     losses, norms, _ = reference(run.job)
-    off = 1e-9 if run.job.dtype == "fp64" else 1e-5
+    off = 1e-9 if run.job.device.dtype == "fp64" else 1e-5
     assert result["losses"] == pytest.approx(losses, rel=off, abs=off)
     assert result["grad_norms"] == pytest.approx(norms, rel=off, abs=off)
 
 
 def check_exactly_once(run: Run) -> None:
     """By the tracker's word, and by the spans of all workers that came to the end of an iteration."""
-    units = run.job.global_batch // run.job.micro_batch
+    units = run.job.cell.global_batch // run.job.cell.micro_batch
     batches = run.of_kind("batch")
-    assert [batch["iteration"] for batch in batches] == list(range(run.job.steps))
+    assert [batch["iteration"] for batch in batches] == list(range(run.job.optimizer.steps))
     for batch in batches:
         assert sorted(itertools.chain(*batch["units"].values())) == list(range(units))
         spans = [

@@ -69,7 +69,7 @@ REFUSED = [
     ({**NO_DCS, "devices": {"pipelines": [[0, 1, 4], [5, 2, 3]]}, "sharing": "temporal"}, "sharing"),
     ({**NO_DCS, "devices": {"pipelines": [[0, 1, 2], [4, 5, 3]]}, "links": []}, "stage 0's replicas|join"),
     ({"chunks": 2}, "chunks"),
-    ({"strategy": "swap"}, "stages.*whole model"),
+    ({"strategy": "swap"}, "policy.*order is that of ATOM"),
     ({"strategy": "swop"}, "did you mean 'swap'"),
     ({"swap": {"gpu": {"memory_bytes": 1e6}}}, "swap.*applies only to strategy swap"),
     ({"dtype": "fp16"}, "dtype"),

@@ -15,25 +15,27 @@ from tests.runtime.jobs import Run, job
 def reference(of: TrainJob) -> tuple[list[float], list[float], torch.nn.Sequential]:
     """Plain training of the whole model: no stages, schedule or messages."""
     torch.set_num_threads(1)
-    model = torch.nn.Sequential(*[build_layer(of.model, n, of.seed) for n in range(of.model.layers + 2)]).to(
-        PARAMETER_DTYPES[of.dtype]
+    model = torch.nn.Sequential(
+        *[build_layer(of.model, n, of.optimizer.seed) for n in range(of.model.layers + 2)]
+    ).to(PARAMETER_DTYPES[of.device.dtype])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=of.optimizer.lr)
+    rate = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: of.optimizer.lr_schedule.rate(1.0, step, of.optimizer.steps)
     )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=of.lr)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: of.lr_schedule.rate(1.0, step, of.steps))
     corpus = corpus_of(of)
     losses, norms = [], []
-    for step in range(of.steps):
-        tokens, targets = corpus.batch(step, of.global_batch, np.arange(of.global_batch))
+    for step in range(of.optimizer.steps):
+        tokens, targets = corpus.batch(step, of.cell.global_batch, np.arange(of.cell.global_batch))
         optimizer.zero_grad()
         x = torch.from_numpy(tokens)
         for layer in model:  # each casts its weights to the type of its input
-            x = layer(x).to(DTYPES[of.dtype])
-        logits = x if of.dtype == "fp64" else x.float()
+            x = layer(x).to(DTYPES[of.device.dtype])
+        logits = x if of.device.dtype == "fp64" else x.float()
         loss = torch.nn.functional.cross_entropy(
             logits.reshape(-1, 256), torch.from_numpy(targets).reshape(-1)
         )
         loss.backward()
-        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), of.clip or 1e30)))
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), of.optimizer.clip or 1e30)))
         optimizer.step()
         rate.step()
         losses.append(float(loss.detach()))
@@ -70,7 +72,7 @@ def check(changes: dict, folder: Path) -> None:
     of = job(**changes)
     losses, norms, _ = reference(of)
     result = Run(of, str(folder)).result()
-    off = OFF[of.dtype]
+    off = OFF[of.device.dtype]
     assert result["losses"] == pytest.approx(losses, rel=off, abs=off)
     assert result["grad_norms"] == pytest.approx(norms, rel=off, abs=off)
 

@@ -59,7 +59,9 @@ class Model:
         self.parameters = dict(self.stage.named_parameters())
         chunks = list(self.stage.chunks)
         self.sums = Gradients(chunks, group=None, replica=0, replicas=1, tp=tp)
-        self.optimizer = torch.optim.AdamW(tp.groups(list(self.parameters.values())), lr=of.lr, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            tp.groups(list(self.parameters.values())), lr=of.optimizer.lr, fused=True
+        )
 
     def whole(self) -> dict[str, Tensor]:
         """The weights as one process has them."""
@@ -82,7 +84,7 @@ class Model:
         drawn = torch.randint(0, self.job.model.vocabulary, (2, ROWS, SEQ), generator=generator)
         (chunk,) = self.stage.chunks
         assert isinstance(chunk, Chunk)
-        chunk.tape = tape = [] if self.job.policy == "zb-h1" else None
+        chunk.tape = tape = [] if self.job.pipeline_strategy.policy == "zb-h1" else None
         loss = loss_of(chunk(drawn[0]), drawn[1])
         chunk.tape = None
         if tape is None:
@@ -133,11 +135,11 @@ def be_rank(of: TrainJob, me: RankAssignment, listener: socket.socket, into: str
         "127.0.0.1", listener.getsockname()[1], is_master=me.leads, wait_for_workers=False,
         master_listen_fd=listener.fileno() if me.leads else None,
     )  # fmt: skip
-    found = compared(of, TpGroup(me, of.tp, store, CpuDevice()))
+    found = compared(of, TpGroup(me, of.cell.tp, store, CpuDevice()))
     with open(into, "w", encoding="utf-8") as file:
         json.dump(found, file)
     store.add("done", 1)
-    while me.leads and store.add("done", 0) < of.tp:  # the store is in this process
+    while me.leads and store.add("done", 0) < of.cell.tp:  # the store is in this process
         time.sleep(0.01)
 
 

@@ -417,11 +417,11 @@ def train(world: World, run: Run, numbers: range, *, kept: int = 12) -> None:
 
 
 def place_ranks(world: World, run: Run) -> None:
-    dc_of_stage = run.job.document["dc_of_stage"]
+    dc_of_stage = run.job.document["cell"]["dc_of_stage"]
     stages = len(dc_of_stage)
     used = dict.fromkeys(range(len(world.dcs)), 0)
     made = []
-    for rank in range(stages * run.job.document["pipelines"]):
+    for rank in range(stages * run.job.document["cell"]["pipelines"]):
         dc = dc_of_stage[rank % stages]
         made.append(
             RankState(
@@ -480,8 +480,8 @@ def _busy(run: Run) -> dict[str, float]:
 
 def _sent(run: Run) -> dict[str, list[list[float]]]:
     """[from data centre, to data centre, bytes, start, end] of what each rank sends over the WAN."""
-    dc = run.job.document["dc_of_stage"]
-    size = run.job.document["activation_bytes"]
+    dc = run.job.document["cell"]["dc_of_stage"]
+    size = run.job.document["cell"]["activation_bytes"]
     return {
         str(rank): [
             [dc[code[5]], dc[code[6]], size, code[2] * 1.06, code[3] * 1.06]

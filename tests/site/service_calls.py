@@ -19,6 +19,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.utils import timezone
 
 from engine import __version__
+from engine.job.changed import changed
 from engine.job.events.event import from_dict
 from tests.events import event
 from tests.site.computations import (
@@ -88,7 +89,8 @@ def stopping(w: World) -> Run:
 
 
 def clone(w: World, run: Run) -> Callable[[], Any]:
-    return partial(jobs.clone_run, operator(w), run, name="other", document={**run.job.document, "steps": 7})
+    document = changed(run.job.document, {"optimizer.steps": 7})
+    return partial(jobs.clone_run, operator(w), run, name="other", document=document)
 
 
 def over(w: World) -> Run:
@@ -160,7 +162,7 @@ def release(w: World) -> Callable[[], Any]:
 
 def bring_back(w: World) -> Callable[[], Any]:
     run = placed(w)
-    Job.objects.filter(pk=run.job_id).update(document={**run.job.document, "recovery": {}})
+    Job.objects.filter(pk=run.job_id).update(document=changed(run.job.document, {"failures.recovery": {}}))
     Run.objects.filter(pk=run.pk).update(status=Status.RUNNING)
     run = Run.objects.get(pk=run.pk)
     return partial(jobs.bring_back, run, run.ranks.all()[0], "its agent ended.")

@@ -58,17 +58,17 @@ def test_resume_goes_on_and_retry_begins_anew(world: World) -> None:
     assert "Resume after" in client.get(f"/runs/{run.pk}/").content.decode()
     client.post(f"/runs/{run.pk}/retry/", {"resume": "1"})
     again = Run.objects.get(generation=2)
-    assert (again.resumes_step, again.document["resume"]) == (4, "/c/step-*-ab"), (
+    assert (again.resumes_step, again.document["persistence"]["resume"]) == (4, "/c/step-*-ab"), (
         "it may have saved more since"
     )
-    assert "resume" not in again.job.document
+    assert "persistence" not in again.job.document
     assert "Continues after iteration 4" in again.events.earliest("seq").text
     services.fail_run(again, "Broken before it saved.")
     client.post(f"/runs/{again.pk}/retry/", {"resume": "1"})
-    assert Run.objects.get(generation=3).document["resume"] == "/c/step-*-ab"
+    assert Run.objects.get(generation=3).document["persistence"]["resume"] == "/c/step-*-ab"
     services.fail_run(Run.objects.get(generation=3), "Broken.")
     client.post(f"/runs/{again.pk}/retry/")
-    assert "resume" not in Run.objects.get(generation=4).document
+    assert "persistence" not in Run.objects.get(generation=4).document
 
 
 def test_what_saved_nothing_cannot_be_resumed(world: World) -> None:
@@ -88,8 +88,9 @@ def test_clone_goes_on_with_other_values(world: World) -> None:
     run = saved_run(world)
     clone(world, run, name="lower", lr=1e-5, checkpoint_dir="/c", checkpoint_every=5, resume="on")
     made = Run.objects.get(job__name="lower").document
-    assert made["checkpoint"] == {"dir": "/c", "every": 5}
-    assert (made["resume"], made["lr"]) == ("/c/step-*-ab", 1e-5)
+    saves = {"dir": "/c", "every": 5}
+    assert made["persistence"] == {"checkpoint": saves, "resume": "/c/step-*-ab"}
+    assert made["optimizer"]["lr"] == 1e-5
     refused = clone(world, run, name="never", checkpoint_dir="/c", checkpoint_every="")
     assert refused.status_code == 422
     assert "checkpoint interval in iterations" in refused.content.decode()

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from engine.job.changed import fields_of
 from tests.site.test_checkpoints import clone
 from tests.site.world import World
 from webapp.jobs.models import Run
@@ -29,7 +30,7 @@ def test_prefill_is_switched_on_and_off(world: World) -> None:
     assert Run.objects.get(job__name="ahead").document["prefill"]["reserve_ms"] == 10_000
     clone(world, sells, name="survives", recoveries=3, adapt_percent=10)
     survives = Run.objects.get(job__name="survives").document
-    assert {"prefill", "recovery", "adapt"} <= survives.keys()
+    assert {"prefill", "failures.recovery", "failures.adapt"} <= fields_of(survives).keys() | {*survives}
     clone(world, sells, name="trains", prefill_checkpoint="")
     assert "prefill" not in Run.objects.get(job__name="trains").document
 

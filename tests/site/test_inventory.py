@@ -65,7 +65,7 @@ def test_pools_of_one_data_centre_are_planned_and_placed_apart(world: Any) -> No
     world.hear(*Node.objects.all())
     run = launch_run(world.users["operator"], job)
     assert allocate(run)
-    names = [document["datacenters"][dc]["name"] for dc in document["dc_of_stage"]]
+    names = [document["datacenters"][dc]["name"] for dc in document["cell"]["dc_of_stage"]]
     for rank in RankState.objects.filter(run=run).select_related("node__pool__dc"):
         assert names[rank.stage] in (str(rank.node.pool), rank.node.pool.dc.name)
 

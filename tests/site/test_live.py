@@ -165,7 +165,7 @@ def test_the_question_before_a_stop_says_from_where_the_run_could_go_on(world: W
     assert f"<span data-if-saved>{saved.format('1,200')}" in page
     assert "<span data-unless-saved hidden>" in page
     Run.objects.filter(pk=run.pk).update(saved_step=None, saved_where="")
-    run.job.document["resume"] = "/saved/elsewhere"
+    run.job.document["persistence"] = {"resume": "/saved/elsewhere"}
     run.job.save()
     assert begins.format("from the checkpoint that its job begins with") in page_of(world, run)
 

@@ -170,8 +170,8 @@ def test_the_plan_form_makes_a_plan_and_launches_it(world: Any) -> None:
     launched = client.post(made["Location"] + "launch/", {"option": 0})
     assert launched["Location"].startswith("/runs/")
     job = Job.objects.get(name="fresh")
-    assert job.document["dc_of_stage"] == [0, 0, 1, 1, 2, 2]
-    assert job.document["pipelines"] == 2
+    assert job.document["cell"]["dc_of_stage"] == [0, 0, 1, 1, 2, 2]
+    assert job.document["cell"]["pipelines"] == 2
 
 
 def test_what_runs_used_cannot_be_deleted(world: Any) -> None:

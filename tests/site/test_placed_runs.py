@@ -7,6 +7,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.changed import changed
 from engine.job.job import TrainJob
 from engine.job.shape import lanes, shape_of
 from tests.site.computations import PLACED_TRAINING, answered, joined_placement, placement_question
@@ -65,7 +66,7 @@ def test_every_rank_gets_the_gpu_of_its_place(world: World, placed: Computation)
         network.seats[device] and tuple(network.seats[device]) for w in ways for device in w
     ]
     job = parse(TrainJob, run.job.document)
-    assert job.devices is not None
+    assert job.cell.devices is not None
     spec = spec_of(run, world.nodes[0])
     assert [rank.dc for rank in spec.ranks] == [dc for dcs in job.dcs_of_pipeline for dc in dcs]
     assert [rank.dc_name for rank in spec.ranks] == [rank.node.partition("-")[0] for rank in spec.ranks]
@@ -110,7 +111,7 @@ def test_it_waits_for_its_own_gpus_only(world: World, placed: Computation) -> No
 
 def test_a_clone_stays_where_it_is_placed(world: World, placed: Computation) -> None:
     run = launched(world, placed)
-    document = {**run.job.document, "steps": 3}
+    document = changed(run.job.document, {"optimizer.steps": 3})
     again = clone_run(world.users["operator"], run, name="again", document=document)
     assert again.job.seats == run.job.seats
     assert len(again.job.seats) == 12
@@ -173,8 +174,10 @@ def test_the_form_has_what_other_launch_forms_have(world: World, placed: Computa
     assert made.status_code == 302, made.context["form"].errors
     job = Run.objects.get().job
     document = job.document
-    assert (document["checkpoint"]["dir"], document["checkpoint"]["every"]) == ("/shared/ckpt", 2)
-    assert (document["recovery"]["attempts"], document["adapt"]["deviation"]) == (3, 0.2)
-    assert (document["clip"], document["memory_limit"], document["model"]["hidden"]) == (1, 4, 64)
-    assert document["devices"] == placed_job(placed, PLACED_TRAINING).document["devices"]
+    saves, failures = document["persistence"]["checkpoint"], document["failures"]
+    assert (saves["dir"], saves["every"]) == ("/shared/ckpt", 2)
+    assert (failures["recovery"]["attempts"], failures["adapt"]["deviation"]) == (3, 0.2)
+    assert (document["optimizer"]["clip"], document["model"]["hidden"]) == (1, 64)
+    assert document["strategy"]["memory_limit"] == 4
+    assert document["cell"]["devices"] == placed_job(placed, PLACED_TRAINING).document["cell"]["devices"]
     assert job.seats == placed_job(placed, PLACED_TRAINING).seats

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from engine.job.changed import fields_of
 from engine.job.memory import most_layers, stage_memory
 from tests.site.test_clone_prefill import MODEL
 from tests.site.world import World
@@ -36,18 +37,21 @@ def test_what_a_plan_does_not_say_is_asked_for(world: World) -> None:
     run = Run.objects.get(job__name="kept")
     assert answer.url == f"/runs/{run.pk}/"
     plain = world.launch()
-    differing = {"steps", "checkpoint", "recovery", "adapt"}
-    assert {n: v for n, v in run.document.items() if n not in differing} == {
-        n: v for n, v in plain.job.document.items() if n not in differing
+    differing = {
+        "optimizer.steps", "persistence.checkpoint", "failures.recovery", "failures.adapt",
+    }  # fmt: skip
+    kept, before = fields_of(run.document), fields_of(plain.job.document)
+    assert {n: v for n, v in kept.items() if n not in differing} == {
+        n: v for n, v in before.items() if n not in differing
     }
-    assert run.document["steps"] == 77
-    assert run.document["checkpoint"] == {"dir": "/saved", "every": 5}
-    assert run.document["recovery"] == {"attempts": 4, "wait_s": 30, "layers_per_gpu": 5}
-    assert run.document["adapt"] == {"deviation": 0.2, "policy": "auto"}
+    assert run.document["optimizer"]["steps"] == 77
+    assert run.document["persistence"]["checkpoint"] == {"dir": "/saved", "every": 5}
+    assert run.document["failures"]["recovery"] == {"attempts": 4, "wait_s": 30, "layers_per_gpu": 5}
+    assert run.document["failures"]["adapt"] == {"deviation": 0.2, "policy": "auto"}
     assert run.job.plan == world.plan
     entry = AuditEntry.objects.get(verb="create", object_type="job", object_id=str(run.job_id))
-    assert entry.after["steps"] == 77
-    assert entry.after["recovery"]["attempts"] == 4
+    assert entry.after["optimizer.steps"] == 77
+    assert entry.after["failures.recovery"]["attempts"] == 4
 
 
 def test_the_layers_that_fit_into_a_gpu_are_offered_and_more_are_refused(world: World) -> None:
@@ -60,7 +64,7 @@ def test_the_layers_that_fit_into_a_gpu_are_offered_and_more_are_refused(world: 
     said = str(answer.context["form"].errors["recovery_layers_per_gpu"])
     assert f"At most {layers} fit into its memory" in said
     launch(world, name="plain", recovery_layers_per_gpu=layers)
-    assert "recovery" not in Run.objects.get(job__name="plain").document, "none is asked for"
+    assert "failures" not in Run.objects.get(job__name="plain").document, "none is asked for"
 
 
 def test_fewer_layers_fit_into_less_memory_and_never_more_than_the_memory(world: World) -> None:

@@ -49,9 +49,13 @@ def test_a_small_model_takes_the_times_and_messages_of_the_planned_one(world: Wo
     run = launch_plan(world.users["operator"], plan, plan.result["best"])
     job, option = parse(TrainJob, run.job.document), best(plan)
     assert job.model.layers == VALUES["layers"]
-    assert job.device == "emulated"
+    assert job.device.kind == "emulated"
     assert job.wan_bytes == 8192 * 4096 * 2  # of one sequence, in numbers of two bytes
-    assert (job.stages, job.pipelines, job.cells) == (6, option["pipelines"], option["dp_cells"])
+    assert (job.cell.stages, job.cell.pipelines, job.cell.cells) == (
+        6,
+        option["pipelines"],
+        option["dp_cells"],
+    )
     assert len(set(job.times.forward)) > 1, "32 layers on 6 stages: some have more"
     # what the runtime makes of the document, and what the planner made of the request, are the same cell
     assert simulate(job.scenario).makespan == pytest.approx(option["pp_time_ms"], rel=1e-6)
@@ -63,9 +67,8 @@ def test_the_planned_model_itself_is_trained_on_nodes_that_compute(world: World)
     made = document(plan)
     shape = {"layers": 6, "hidden": 64, "heads": 4, "ffn": 256, "seq": 64, "family": "gpt"}
     assert made["model"] == shape
-    assert (made["device"], made["dtype"], made["micro_batch"]) == ("cpu", "bf16", 2)
-    assert made["recompute"] is True
-    assert "times_ms" not in made
+    assert made["device"] == {"kind": "cpu", "dtype": "bf16"}
+    assert (made["cell"]["micro_batch"], made["cell"]["recompute"]) == (2, True)
     job = parse(TrainJob, made)
     assert job.tensor_bytes == plan.result["activation_bytes"]
     assert [len(layers) for layers in job.layers_of_stage] == [1] * 6
@@ -146,9 +149,10 @@ def test_orders_that_a_plan_found_are_launched_with_it(world: World) -> None:
     index = plan.result["best"]
     text = str(simulate(parse(TrainJob, document(plan)).scenario).timeline.schedule)  # type: ignore[union-attr]
     plan.result["options"][index]["schedule"] = text
-    assert launch_plan(world.users["operator"], plan, index).job.document["schedule"] == text
+    assert launch_plan(world.users["operator"], plan, index).job.document["strategy"]["schedule"] == text
     cut = {**best(plan), "schedule": text.replace("chunks 1", "chunks 2")}
-    assert "schedule" not in train_document(plan.request, cut, plan.training), "12 chunks of 6 layers"
+    without = train_document(plan.request, cut, plan.training)
+    assert "schedule" not in without["strategy"], "12 chunks of 6 layers"
 
 
 def test_the_site_places_one_gpu_a_stage() -> None:
@@ -157,4 +161,4 @@ def test_the_site_places_one_gpu_a_stage() -> None:
         InputError, match=r"tp: 2.*only with `meridian train`: the site gives each stage one GPU"
     ):
         site_job(given)
-    assert site_job({**given, "tp": 1}).tp == 1
+    assert site_job({**given, "tp": 1}).cell.tp == 1

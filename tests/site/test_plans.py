@@ -466,7 +466,7 @@ def test_an_option_of_several_cells_is_launched_as_it_was_planned(world: World) 
     world.hear()
     run = launch_plan(world.users["operator"], plan, index)
     document = run.job.document
-    assert (document["pipelines"], document["cells"]) == (4, 2)
+    assert (document["cell"]["pipelines"], document["cell"]["cells"]) == (4, 2)
     assert allocate(run)
     assert run.ranks.count() == 4 * 6
     assert shape_of(document).pairs == 2

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from engine.job.changed import changed
 from tests.site.tenancies import ask
 from tests.site.test_tenancy_pages import train
 from webapp.prefill.cells import cells
@@ -37,7 +38,7 @@ def test_a_run_whose_prompts_take_two_gpus_is_foretold_with_two(world: Any) -> N
     prefill = {"checkpoint": "/models/x", "latency": {"a_ms": 1, "b_ms": 1, "c_ms": 0}, "pp_degree": 2}
     pipelines = own.pattern.pipelines
     assert pipelines % 2 == 0
-    run.job.document = {**document, "cells": pipelines, "prefill": prefill}
+    run.job.document = changed(document, {"cell.cells": pipelines, "prefill": prefill})
     run.job.save()
     fleet = cells("llama-3-8b", world.dcs[:2])[0].fleet
     assert (own.pp_degree, fleet.pp_degree, fleet.cells_of_pattern) == (1, 2, pipelines)

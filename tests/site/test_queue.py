@@ -51,7 +51,7 @@ def test_a_round_says_what_asking_for_one_run_alone_says(world: World, nodes: No
     world.hear()
     other = GpuPool.objects.create(dc=world.dcs[1], gpu_type="h100")
     runs = [world.launch() for _ in range(6)]
-    runs[2].job.document["device"] = "cpu"
+    runs[2].job.document["device"]["kind"] = "cpu"
     runs[3].job.document["datacenters"][1]["name"] = "mid:h100"
     runs[4].job.document["datacenters"][2]["name"] = "gone"
     for run in runs:
@@ -89,7 +89,7 @@ def test_what_gets_free_goes_to_the_oldest_that_fits(world: World, nodes: Nodes)
 def test_one_run_that_cannot_be_read_keeps_no_other_from_its_turn(world: World, nodes: Nodes) -> None:
     world.hear()
     broken, good = world.launch(), world.launch()
-    broken.job.document["dc_of_stage"] = [9]
+    broken.job.document["cell"]["dc_of_stage"] = [9]
     broken.job.save()
     reconcile(nodes)
     good.refresh_from_db()

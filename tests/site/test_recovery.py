@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from engine.job.changed import changed
 from engine.job.events.event import from_dict
 from engine.job.launch import LaunchSpec
 from tests.events import event
@@ -33,7 +34,9 @@ WITHOUT_MID = {str(rank): [0, 0, 2, 2] for rank in (0, 1, 4, 5, 6, 7, 10, 11)}
 def run(world: Any, nodes: Nodes) -> Run:  # noqa: F811
     run = running(world, nodes)
     job = Job.objects.get(pk=run.job_id)
-    Job.objects.filter(pk=job.pk).update(document={**job.document, "recovery": {"attempts": 2}})
+    Job.objects.filter(pk=job.pk).update(
+        document=changed(job.document, {"failures.recovery": {"attempts": 2}})
+    )
     return Run.objects.get(pk=run.pk)
 
 
@@ -54,10 +57,10 @@ def test_a_recovery_is_a_mark_that_says_what_it_cost_and_comes_once(run: Run) ->
 def on_eight(run: Run) -> dict[str, Any]:
     """The job without mid, and who computes what in it."""
     joined = {"between": ["east", "west"], "latency_ms": 20.0, "bandwidth_gbps": 1.0}
-    changed = {"stages": 4, "dc_of_stage": [0, 0, 2, 2], "links": [*run.job.document["links"], joined]}
-    document = {name: value for name, value in run.job.document.items() if name != "schedule"}
+    shape = {"cell.stages": 4, "cell.dc_of_stage": [0, 0, 2, 2], "strategy.schedule": None}
+    links = [*run.job.document["links"], joined]
     seats = {rank: list(divmod(n, 4)) for n, rank in enumerate(sorted(WITHOUT_MID, key=int))}
-    return {"job": {**document, **changed}, "seats": seats}
+    return {"job": changed(run.job.document, {**shape, "links": links}), "seats": seats}
 
 
 def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes: Nodes) -> None:  # noqa: F811
@@ -161,7 +164,7 @@ def saved(run: Run) -> Run:
     """The run, saved after 20 of the 30 iterations that it has done."""
     job = Job.objects.get(pk=run.job_id)
     kept = {"dir": "/srv/ckpt", "every": 10}
-    Job.objects.filter(pk=job.pk).update(document={**job.document, "checkpoint": kept})
+    Job.objects.filter(pk=job.pk).update(document=changed(job.document, {"persistence.checkpoint": kept}))
     services.record_checkpoint(run, from_dict({**SAVED, "step": 20, "where": "/srv/ckpt/step-20"}))
     services.record_progress(run, iteration=29)
     return Run.objects.get(pk=run.pk)
@@ -205,8 +208,10 @@ def test_a_run_whose_first_machine_never_returns_goes_on_elsewhere(
     new = replacement(saved)
     assert new is not None
     assert (new.job_id, new.generation) == (saved.job_id, saved.generation + 1)
-    assert new.document["resume"] == "/srv/ckpt/step-20"
-    assert new.document["checkpoint"]["dir"] == f"/srv/ckpt/run-{new.pk}", "the old machine may still write"
+    assert new.document["persistence"]["resume"] == "/srv/ckpt/step-20"
+    assert new.document["persistence"]["checkpoint"]["dir"] == f"/srv/ckpt/run-{new.pk}", (
+        "the old machine may still write"
+    )
     assert new.secret != saved.secret
     assert any(f"continues as {new}" in text and "10 iterations" in text for text in marks(saved))
     found = disturbances_of(saved)
@@ -251,10 +256,10 @@ def test_it_goes_on_with_fewer_pipelines_where_gpus_are_missing(
     reconcile(nodes)
     new = replacement(saved)
     assert new is not None
-    now, before = new.job.document, saved.job.document
+    now, before = new.job.document["cell"], saved.job.document["cell"]
     assert (now["pipelines"], now["stages"]) == (1, before["stages"])
     assert now["microbatches"] * now.get("accumulation", 1) == 2 * before["microbatches"]
-    assert new.document["resume"] == "/srv/ckpt/step-20"
+    assert new.document["persistence"]["resume"] == "/srv/ckpt/step-20"
     assert any("6 of 12 GPUs, as east-1 did not return" in text for text in marks(saved))
     reconcile(nodes)
     new.refresh_from_db()
@@ -293,19 +298,19 @@ def test_it_does_not_move_before_its_other_ranks_are_gone(
     assert replacement(saved) is not None
 
 
-@pytest.mark.parametrize(
-    "changed", [{"recovery": None}, {"recovery": {"smaller": False}}, {"recovery": {"wait_s": 7200}}]
-)
+@pytest.mark.parametrize("settings", [None, {"smaller": False}, {"wait_s": 7200}])
 def test_it_does_not_move_unless_the_job_says_so(
     saved: Run,
     world: Any,
     nodes: Nodes,  # noqa: F811
-    changed: Any,
+    settings: Any,
 ) -> None:
     spare(world, 4)
     Node.objects.update(last_seen=timezone.now())
-    Job.objects.filter(pk=saved.job_id).update(document={**saved.job.document, **changed})
-    if "wait_s" in str(changed):
+    Job.objects.filter(pk=saved.job_id).update(
+        document=changed(saved.job.document, {"failures.recovery": settings})
+    )
+    if "wait_s" in str(settings):
         report(saved, "failed", range(3, 4), exit_code=1, detail="ValueError: boom")
     else:
         lose_first(saved, world)

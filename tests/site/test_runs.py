@@ -11,7 +11,9 @@ from django.test.utils import CaptureQueriesContext
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.changed import changed, fields_of, value_at
 from engine.job.job import TrainJob
+from engine.job.sections.paths import PATHS
 from tests.site.world import World, make_world
 from webapp.accounts.models import AuditEntry
 from webapp.inventory.models import Node
@@ -39,7 +41,7 @@ def test_a_key_holds_for_retry_and_clone_too(world: World) -> None:
     run = services.fail_run(world.launch(), "Broken.")
     again = services.retry_run(operator, run, key="r")
     assert services.retry_run(operator, run, key="r") == again
-    document = {**run.job.document, "steps": 3}
+    document = changed(run.job.document, {"optimizer.steps": 3})
     other = services.clone_run(operator, run, name="other", document=document, key="c")
     assert services.clone_run(operator, run, name="other", document=document, key="c") == other
     assert Run.objects.count() == 3
@@ -106,20 +108,25 @@ def test_a_clone_starts_from_the_runs_values_and_takes_what_was_changed(world: W
     made = Run.objects.get(job__name="three v2")
     assert response["Location"] == f"/runs/{made.pk}/"
     document = made.job.document
-    assert (document["steps"], document["lr"], document["policy"]) == (7, 0.02, "varuna")
-    kept = set(document) - {"steps", "lr", "policy"}
-    assert {name: document[name] for name in kept} == {
-        name: run.job.document[name] for name in kept if name in run.job.document
-    } | {name: document[name] for name in kept - set(run.job.document)}
-    assert kept - set(run.job.document) <= {"microbatches", "micro_batch", "seed"}
+    assert (document["optimizer"]["steps"], document["optimizer"]["lr"], document["strategy"]["policy"]) == (
+        7,
+        0.02,
+        "varuna",
+    )
+    made_of, copied = fields_of(document), fields_of(run.job.document)
+    kept = made_of.keys() - {"optimizer.steps", "optimizer.lr", "strategy.policy"}
+    assert {path: made_of[path] for path in kept & copied.keys()} == {
+        path: copied[path] for path in kept & copied.keys()
+    }
+    assert kept - copied.keys() <= {"cell.microbatches", "cell.micro_batch", "optimizer.seed"}
     parse(TrainJob, document)
     row = AuditEntry.objects.get(verb="clone")
-    assert (row.before["steps"], row.after["steps"]) == (50, 7)
+    assert (row.before["optimizer.steps"], row.after["optimizer.steps"]) == (50, 7)
     assert form_of(client, made)["name"] == "three v3"
 
 
 @pytest.mark.parametrize(
-    ("changed", "field"),
+    ("changes", "field"),
     [
         ({"steps": 0}, "steps"),
         ({"lr": "nan"}, "lr"),
@@ -129,10 +136,10 @@ def test_a_clone_starts_from_the_runs_values_and_takes_what_was_changed(world: W
     ],
 )
 def test_a_clone_that_cannot_run_is_refused_in_place(
-    world: World, changed: dict[str, Any], field: str | None
+    world: World, changes: dict[str, Any], field: str | None
 ) -> None:
     run, client = world.launch(), world.client("operator")
-    response = client.post(f"/runs/{run.pk}/clone/", {**form_of(client, run), **changed})
+    response = client.post(f"/runs/{run.pk}/clone/", {**form_of(client, run), **changes})
     assert response.status_code == 422
     assert field is None or field in response.context["form"].errors
     assert Run.objects.count() == 1
@@ -140,8 +147,8 @@ def test_a_clone_that_cannot_run_is_refused_in_place(
 
 def near_the_limit(world: World) -> Run:
     """A run whose GPUs hold all four microbatches at once: 9 GiB, a hundred times as many 130 GiB."""
-    document = {**world.launch().job.document, "policy": "gpipe", "micro_batch": 80_000}
-    document["activation_bytes"] = None
+    large = {"strategy.policy": "gpipe", "cell.micro_batch": 80_000, "cell.activation_bytes": None}
+    document = changed(world.launch().job.document, large)
     return services.clone_run(world.users["operator"], Run.objects.get(), name="large", document=document)
 
 
@@ -194,9 +201,27 @@ def test_documents_are_what_the_commands_take(world: World) -> None:
     run, client = world.launch(), world.client("viewer")
     job = client.get(f"/runs/{run.pk}/document.json")
     assert f'filename="run-{run.pk}.json"' in job["Content-Disposition"]
-    assert parse(TrainJob, json.loads(job.content)).steps == 50
+    assert parse(TrainJob, json.loads(job.content)).optimizer.steps == 50
     plan = client.get(f"/plans/{world.plan.pk}/document.json")
     assert parse(PlanRequest, json.loads(plan.content)).job.partitions == 6
+
+
+def test_a_row_of_before_documents_had_sections_is_read_in_sections(world: World) -> None:
+    run, client = world.launch(), world.client("operator")
+    sections = run.job.document
+    name_of = {path: name for name, path in PATHS.items()}
+    flat: dict[str, Any] = {}
+    for section, part in sections.items():
+        if section in ("datacenters", "links", "model"):
+            flat[section] = part
+        else:
+            flat |= {name_of[f"{section}.{name}"]: value for name, value in part.items()}
+    assert flat["steps"] == 50
+    Job.objects.filter(pk=run.job_id).update(document=flat)
+    assert Run.objects.get(pk=run.pk).document == sections
+    assert client.get(f"/runs/{run.pk}/document.json").json() == sections
+    assert client.get(f"/runs/{run.pk}/").status_code == 200
+    assert Job.objects.values_list("document__device", flat=True).get() == flat["device"], "as it was written"
 
 
 def test_the_document_of_a_resumed_attempt_goes_on_from_the_checkpoint(world: World) -> None:
@@ -209,7 +234,7 @@ def test_the_document_of_a_resumed_attempt_goes_on_from_the_checkpoint(world: Wo
     for attempt, begins in ((run, None), (again, "/c/step-*-ab")):
         copied = client.get(f"/runs/{attempt.pk}/document.json").json()
         shown = json.loads(client.get(f"/runs/{attempt.pk}/").context["document"])
-        assert copied.get("resume") == shown.get("resume") == begins
+        assert value_at(copied, "persistence.resume") == value_at(shown, "persistence.resume") == begins
         parse(TrainJob, copied)
 
 
@@ -246,7 +271,7 @@ def test_the_list_of_runs_is_filtered_by_state_plan_dc_who_and_text(world: World
     client = world.client("viewer")
     first = world.launch()
     second = services.clone_run(
-        world.users["admin"], first, name="warm", document={**first.job.document, "steps": 2}
+        world.users["admin"], first, name="warm", document=changed(first.job.document, {"optimizer.steps": 2})
     )
     services.fail_run(first, "Broken badly.")
     one, two = {"three #1"}, {"warm #1"}

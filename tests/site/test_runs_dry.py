@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.inputs import parse
+from engine.job.changed import changed
 from engine.job.job import TrainJob
 from engine.job.memory import NUMBERS_PER_PARAMETER, stage_memory
 from engine.nn.model import Stage
@@ -67,9 +68,9 @@ def test_links_that_have_changed_or_gone_are_named(world: World) -> None:
 
 def test_a_stage_that_does_not_fit_is_refused_with_both_figures(world: World) -> None:
     run = world.launch()
-    document = {**run.job.document, "model": {"layers": 6, "hidden": 4096, "heads": 32, "seq": 4096}}
-    document |= {"micro_batch": 64, "activation_bytes": None}
-    answer = dry_run_document(document, world.team)
+    model = {"layers": 6, "hidden": 4096, "heads": 32, "seq": 4096}
+    large = {"model": model, "cell.micro_batch": 64, "cell.activation_bytes": None}
+    answer = dry_run_document(changed(run.job.document, large), world.team)
     memory = next(check for check in answer["checks"] if check["name"] == "Memory")
     assert not memory["ok"]
     assert memory["blocks"]

@@ -35,7 +35,11 @@ def test_it_starts_once_the_worker_has_its_schedule(world: World) -> None:
     nodes, run = Nodes(), searched(world)
     reconcile(nodes)
     run.refresh_from_db()
-    assert (run.status, run.predicted, "schedule" in run.job.document) == (Status.QUEUED, {}, False)
+    assert (run.status, run.predicted, "schedule" in run.job.document["strategy"]) == (
+        Status.QUEUED,
+        {},
+        False,
+    )
     assert run.waits_for.startswith("Waits for its schedule: Automatic, a search")
     page = world.client("viewer").get(f"/runs/{run.pk}/").content.decode()
     assert "Waits for its schedule" in page
@@ -45,10 +49,10 @@ def test_it_starts_once_the_worker_has_its_schedule(world: World) -> None:
     reconcile(nodes)
     run = Run.objects.select_related("job").get(pk=run.pk)
     assert (run.status, run.search) == (Status.STARTING, None)
-    schedule = parse_schedule(run.job.document["schedule"])
-    assert schedule.microbatches == run.job.document["microbatches"]
+    schedule = parse_schedule(run.job.document["strategy"]["schedule"])
+    assert schedule.microbatches == run.job.document["cell"]["microbatches"]
     assert run.predicted["iteration_ms"] > 0
-    cell = run.job.document["pipelines"] // run.job.document.get("cells", 1)
+    cell = run.job.document["cell"]["pipelines"] // run.job.document["cell"].get("cells", 1)
     assert shape_of(run.job.document).pairs == (cell if schedule.sharing == "temporal" else 1)
     assert RunEvent.objects.filter(run=run, text__startswith="Its schedule was found").exists()
     assert launch_run(world.users["operator"], run.job).search is None  # the job has its schedule
@@ -60,7 +64,7 @@ def test_one_that_is_stopped_meanwhile_does_not_start(world: World) -> None:
     assert run.search_id is not None
     work_at(run.search_id)
     run = Run.objects.select_related("job").get(pk=run.pk)
-    assert (run.status, "schedule" in run.job.document) == (Status.CANCELLED, False)
+    assert (run.status, "schedule" in run.job.document["strategy"]) == (Status.CANCELLED, False)
     assert Computation.objects.get(pk=run.search_id).state == ComputationState.CANCELLED
     again = retry_run(world.users["operator"], run)
     assert again.search_id not in (None, run.search_id)
@@ -90,7 +94,7 @@ def test_the_orders_of_a_refined_option_are_run_as_they_are(world: World) -> Non
     plan.result = found
     plan.save()
     run = world.launch()
-    assert run.job.document["schedule"] == str(timeline.schedule)
+    assert run.job.document["strategy"]["schedule"] == str(timeline.schedule)
     assert run.search is None
     launch(world, name="kept", option=best, steps=77)
     assert Run.objects.get(job__name="kept").search is None

@@ -51,15 +51,15 @@ def test_button_check_and_run_say_what_is_trained(world: World, changes: Any, sa
 def test_the_planned_model_is_called_so() -> None:
     shape = {"layers": 4, "hidden": 64, "heads": 4, "seq": 64}
     request = {"job": {"model": shape}}
-    own = {"model": {**shape, "family": "gpt", "ffn": 256}, "stages": 2}
+    own = {"model": {**shape, "family": "gpt", "ffn": 256}, "cell": {"stages": 2}}
     assert trained_words(own, request) == "the planned model"
     other = {**own, "model": {**own["model"], "layers": 2}}
     assert trained_words(other, request).startswith("a stand-in of ")
     assert trained_words(own, None).startswith("a model of ")
     assert trained_words(own, {"job": {"model": "llama-3-8b"}}).startswith("a stand-in of ")
-    big = {"model": {"layers": 24, "hidden": 1024, "heads": 16, "seq": 64}, "stages": 2}
+    big = {"model": {"layers": 24, "hidden": 1024, "heads": 16, "seq": 64}, "cell": {"stages": 2}}
     assert "million parameters" in trained_words(big, request)
-    assert trained_words({"model": {"sparse": True}, "stages": 2}, request) == (
+    assert trained_words({"model": {"sparse": True}, "cell": {"stages": 2}}, request) == (
         "a model that this version does not know"
     )
 

@@ -46,7 +46,7 @@ def _say(run: Run, shortage: Shortage) -> None:
 def _assign(run: Run, stock: Stock) -> Iterator[RankState]:
     """The GPUs where the job is placed; else stage by stage, so that what all-reduces lies close together."""
     document, team = run.job.document, run.job.team_id
-    stages, names = document["stages"], pool_of_rank(document)
+    stages, names = document["cell"]["stages"], pool_of_rank(document)
     placed = iter(stock.seated(team, document, run.job.seats)) if run.job.seats else None
     supply = {name: iter(gpus) for name, gpus in stock.idle(team, document).items()}
     order = range(len(names)) if placed else sorted(range(len(names)), key=lambda rank: rank % stages)

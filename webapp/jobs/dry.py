@@ -9,6 +9,7 @@ from typing import Any
 from engine.errors import InputError
 from engine.job.fields import TrainLink
 from engine.job.job import TrainJob
+from engine.job.locations import device_of
 from engine.job.memory import StageMemory, stage_memory
 from engine.job.planned import wants_search
 from engine.schedule.registry import name_of
@@ -86,11 +87,12 @@ def answer(checks: list[Check]) -> dict[str, Any]:
 
 def _told(job: TrainJob) -> str:
     schedule = (
-        f"its schedule is searched for after the launch, for up to {job.time_limit_s:g} s"
+        f"its schedule is searched for after the launch, for up to {job.pipeline_strategy.time_limit_s:g} s"
         if wants_search(job)
         else "its schedule exists"
     )
-    return f"{job.stages} stages, {job.pipelines} pipelines, schedule {name_of(job.policy)}: {schedule}."
+    policy = name_of(job.pipeline_strategy.policy)
+    return f"{job.cell.stages} stages, {job.cell.pipelines} pipelines, schedule {policy}: {schedule}."
 
 
 def memory_check(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Check:
@@ -124,14 +126,14 @@ def memory_check(job: TrainJob, memory: list[StageMemory], named: Mapping[str, G
 def _hosts(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool]) -> Iterator[Check]:
     """Where nodes have no GPUs of their own, ranks share the memory of their machines: one check per data
     centre whose machines cannot hold them, by what the agents have seen."""
-    if job.device == "cuda":
+    if job.device.kind == "cuda":
         return
     needed: dict[str, list[int]] = defaultdict(list)
     for dcs in job.dcs_of_pipeline:
         for stage, dc in enumerate(dcs):
             needed[job.datacenters[dc].name].append(memory[stage].total_bytes)
     sizes: dict[int, list[int | None]] = defaultdict(list)
-    nodes = Node.objects.filter(pool__in=named.values(), device=job.device).order_by()
+    nodes = Node.objects.filter(pool__in=named.values(), device=job.device.kind).order_by()
     for pool, size in nodes.values_list("pool", "seen_hardware__memory_bytes"):
         sizes[pool].append(size)
     for name, stages in needed.items():
@@ -151,7 +153,7 @@ def _gpus(document: dict[str, Any], team: Team, stock: Stock | None, seats: Seat
     """One check per data centre: the device is offered there, and GPUs of it are idle."""
     stock = stock or Stock([(team.pk, document)])
     for name, supply in stock.supply(team.pk, document).items():
-        here = f"{supply.idle} of {supply.total} {document['device']} GPUs are idle, {supply.needed} needed."
+        here = f"{supply.idle} of {supply.total} {device_of(document)} GPUs are idle, {supply.needed} needed."
         lack = supply.shortage(name)
         text = f"{here} {lack.text}." if lack else here
         yield Check(
@@ -166,7 +168,7 @@ def _gpus(document: dict[str, Any], team: Team, stock: Stock | None, seats: Seat
 def _links(job: TrainJob, named: Mapping[str, GpuPool]) -> Iterator[Check]:
     """One check per link that pipelines or rings of replicas cross: it is in the inventory as counted on."""
     crossed = [pair for dcs in job.dcs_of_pipeline for pair in pairwise(dcs)]
-    for stage in range(job.stages):
+    for stage in range(job.cell.stages):
         ring = [dc for _, dc in job.ring_of(stage)]
         crossed += pairwise([*ring, ring[0]])
     first = {frozenset(pair): pair for pair in reversed(crossed) if pair[0] != pair[1]}

@@ -1,17 +1,20 @@
 """The launch form: the document of a run with the fields that people vary."""
 
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from django import forms
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.changed import changed, value_at
 from engine.job.checkpoint.manifest import newest_of_run
-from engine.job.fields import RUNNABLE
 from engine.job.job import TrainJob
 from engine.job.memory import most_layers
+from engine.job.sections.paths import PATHS
 from engine.prefill.placement import MOST_RESERVE_MS
 from engine.schedule.registry import name_of
+from engine.schedule.scenario import POLICIES
 from webapp.accounts.models import Team
 from webapp.common.formkit import Sectioned
 from webapp.inventory.selectors import pools
@@ -23,7 +26,11 @@ from webapp.planning.document import site_job
 # Of one policy; another has its own.
 POLICY_RULES = ("contention", "recompute_rule", "chunks", "traversal")
 # What a schedule is made for: where none of it changes, the schedule stays.
-SCHEDULE_IS_OF = ("policy", "sharing", "microbatches", "micro_batch", "memory_limit", "model", "times_ms")
+SCHEDULE_IS_OF = (
+    "strategy.policy", "strategy.sharing", "strategy.memory_limit", "cell.microbatches", "cell.micro_batch",
+    "model", "device.times_ms",
+)  # fmt: skip
+SECTIONS = frozenset(path.partition(".")[0] for path in PATHS.values())
 # Of the document's section `prefill`, by their path in it.
 PREFILL = (
     "checkpoint",
@@ -92,7 +99,7 @@ class JobForm(Sectioned, forms.Form):
         help_text="Largest norm of all gradients together. Leave empty to clip nothing.",
     )
     seed = forms.IntegerField(min_value=0, max_value=2**31 - 1)
-    policy = forms.ChoiceField(choices=[(policy, name_of(policy)) for policy in RUNNABLE])
+    policy = forms.ChoiceField(choices=[(policy, name_of(policy)) for policy in POLICIES])
     sharing = forms.ChoiceField(
         label="WAN link sharing", required=False,
         choices=[("", "As the policy does it"), ("temporal", "Temporal"), ("spatial", "Spatial")],
@@ -214,15 +221,18 @@ class JobForm(Sectioned, forms.Form):
         initial: dict[str, Any] | None = None, planned: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         old = parse(TrainJob, document)
-        values = {name: getattr(old, name) for name in self.CHANGED}
-        if old.checkpoint:
-            values |= {"checkpoint_dir": old.checkpoint.dir, "checkpoint_every": old.checkpoint.every}
-        values["validation_every"] = old.validation.every if old.validation else None
-        recovery, adapt = document.get("recovery") or {}, document.get("adapt") or {}
-        values["recoveries"] = old.recovery.attempts if old.recovery else None
+        saves, held_out, failures = old.persistence.checkpoint, old.data.validation, old.failures
+        values = {name: attrgetter(PATHS[name])(old) for name in self.CHANGED}
+        if saves:
+            values |= {"checkpoint_dir": saves.dir, "checkpoint_every": saves.every}
+        values["validation_every"] = held_out.every if held_out else None
+        recovery = value_at(document, "failures.recovery", {})
+        values["recoveries"] = failures.recovery.attempts if failures.recovery else None
         values |= {field: recovery.get(name) for name, field in RECOVERY.items()}
-        values["adapt_percent"] = round(100 * old.adapt.deviation) if old.adapt else None
-        values["adapt_policy"] = adapt.get("policy", "").replace("same", "")
+        values["adapt_percent"] = round(100 * failures.adapt.deviation) if failures.adapt else None
+        values["adapt_policy"] = (
+            value_at(document, "failures.adapt", {}).get("policy", "").replace("same", "")
+        )
         asked = document.get("prefill") or {}
         values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
         super().__init__(data, initial={**values, **(initial or {})})
@@ -248,13 +258,13 @@ class JobForm(Sectioned, forms.Form):
             return
         field = self.fields["recovery_layers_per_gpu"]
         field.help_text = f"{field.help_text} At most {most} fit."
-        if not document.get("recovery"):
+        if not value_at(document, "failures.recovery"):
             self.initial["recovery_layers_per_gpu"] = most
 
     def _refuse_too_many_layers(self) -> None:
         asked, most = self.cleaned_data["recovery_layers_per_gpu"], _most_layers(self.document, self._team)
         if self.cleaned_data["recoveries"] and asked and most is not None and asked > most:
-            raise InputError("recovery.layers_per_gpu", asked, f"at most {most} fit into its memory")
+            raise InputError("failures.recovery.layers_per_gpu", asked, f"at most {most} fit into its memory")
 
     def _dry(self, document: dict[str, Any]) -> dict[str, Any]:
         return dry_run_document(document, self._team, seats=self._seats, planned=self._planned)
@@ -272,37 +282,39 @@ class JobForm(Sectioned, forms.Form):
                 self.add_error(None, f"{check['name']}: {check['text']}")
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
-        document = dict(self.old)
-        if cleaned["policy"] != document["policy"]:
-            document = {name: value for name, value in document.items() if name not in POLICY_RULES}
-        for name in self.CHANGED:
-            if cleaned[name] in (None, ""):
-                document.pop(name, None)
-            else:
-                document[name] = cleaned[name]
-        self._checkpoints(document, cleaned)
-        held_out = dict(document.pop("validation", None) or {})
-        if cleaned["validation_every"]:
-            document["validation"] = {**held_out, "every": cleaned["validation_every"]}
-        settings = dict(document.pop("recovery", None) or {})
-        if cleaned["recoveries"]:
-            asked = {"attempts": cleaned["recoveries"]} | {n: cleaned[field] for n, field in RECOVERY.items()}
-            document["recovery"] = _with(settings, asked)
-        adapts = dict(document.pop("adapt", None) or {})
-        if cleaned["adapt_percent"]:
-            asked = {"deviation": cleaned["adapt_percent"] / 100, "policy": cleaned["adapt_policy"]}
-            document["adapt"] = _with(adapts, asked)
-        self._prefill(document, cleaned)
-        if any(document.get(name) != self.old.get(name) for name in SCHEDULE_IS_OF):
-            document.pop("schedule", None)
+        document = self.old
+        if cleaned["policy"] != document["strategy"]["policy"]:
+            document = changed(document, {PATHS[name]: None for name in POLICY_RULES})
+        values = {PATHS[name]: cleaned[name] if cleaned[name] != "" else None for name in self.CHANGED}
+        values |= self._checkpoints(cleaned)
+        every, held_out = cleaned["validation_every"], value_at(document, "data.validation", {})
+        values["data.validation"] = {**held_out, "every": every} if every else None
+        values["failures.recovery"] = self._recovery(cleaned)
+        values["failures.adapt"] = self._adapt(cleaned)
+        values["prefill"] = self._prefill(cleaned)
+        document = changed(document, values)
+        if any(value_at(document, path) != value_at(self.old, path) for path in SCHEDULE_IS_OF):
+            document = changed(document, {"strategy.schedule": None})
         site_job(document)
         return document
 
-    def _prefill(self, document: dict[str, Any], cleaned: dict[str, Any]) -> None:
+    def _recovery(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
+        if not cleaned["recoveries"]:
+            return None
+        asked = {"attempts": cleaned["recoveries"]} | {n: cleaned[field] for n, field in RECOVERY.items()}
+        return _with(value_at(self.old, "failures.recovery", {}), asked)
+
+    def _adapt(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
+        if not cleaned["adapt_percent"]:
+            return None
+        asked = {"deviation": cleaned["adapt_percent"] / 100, "policy": cleaned["adapt_policy"]}
+        return _with(value_at(self.old, "failures.adapt", {}), asked)
+
+    def _prefill(self, cleaned: dict[str, Any]) -> dict[str, Any] | None:
         """The section as it was with what the form says; nothing of it where no model is named."""
-        settings = dict(document.pop("prefill", None) or {})
+        settings = dict(self.old.get("prefill") or {})
         if not cleaned["prefill_checkpoint"]:
-            return
+            return None
         latency = dict(settings.pop("latency", None) or {})
         for path in PREFILL:
             part, name = (latency, path.partition(".")[2]) if "." in path else (settings, path)
@@ -312,16 +324,22 @@ class JobForm(Sectioned, forms.Form):
                 part[name] = value
         if latency.keys() & {"a_ms", "b_ms", "c_ms"}:
             latency.pop("points", None)
-        document["prefill"] = {**settings, "latency": latency}
+        return {**settings, "latency": latency}
 
-    def _checkpoints(self, document: dict[str, Any], cleaned: dict[str, Any]) -> None:
+    def _checkpoints(self, cleaned: dict[str, Any]) -> dict[str, Any]:
+        """What the form says of the section `persistence`, by path."""
         where, every = cleaned["checkpoint_dir"], cleaned["checkpoint_every"]
-        settings = dict(document.pop("checkpoint", None) or {})
         if where and not every:
             raise InputError("checkpoint_every", every, "enter the checkpoint interval in iterations")
-        if where:
-            document["checkpoint"] = {**settings, "dir": where, "every": every}
-        document.pop("resume", None)
+        settings = value_at(self.old, "persistence.checkpoint", {})
+        saves = {**settings, "dir": where, "every": every} if where else None
+        return {"persistence.checkpoint": saves, "persistence.resume": None}
+
+    def take_input_error(self, error: InputError) -> None:
+        """Fields have the names of the document's, without the section."""
+        section, _, field = error.field.partition(".")
+        inside = section in SECTIONS and field
+        super().take_input_error(InputError(field, error.value, error.allowed) if inside else error)
 
 
 class CloneForm(JobForm):
@@ -348,10 +366,11 @@ class CloneForm(JobForm):
             else "The run has saved no checkpoint."
         )
 
-    def _checkpoints(self, document: dict[str, Any], cleaned: dict[str, Any]) -> None:
-        super()._checkpoints(document, cleaned)
+    def _checkpoints(self, cleaned: dict[str, Any]) -> dict[str, Any]:
+        values = super()._checkpoints(cleaned)
         if cleaned["resume"]:
-            document["resume"] = newest_of_run(self.run.saved_where)
+            values["persistence.resume"] = newest_of_run(self.run.saved_where)
+        return values
 
 
 def _free_name(job: Job) -> str:

@@ -11,14 +11,16 @@ from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
 from engine.inputs import parse
+from engine.job.changed import changed, value_at
 from engine.job.checkpoint.manifest import newest_of_run
 from engine.job.events.training import RankState as Reported
-from engine.job.settings import RecoverySettings
+from engine.job.sections.failures import RecoverySettings
 from webapp.accounts.models import Team
 from webapp.common.archived import Archivable, ArchivableQuerySet
 from webapp.common.search import Words
 from webapp.computations.models import Computation
 from webapp.inventory.models import DataCenter, Node
+from webapp.jobs.document_field import DocumentField
 from webapp.planning.models import Plan
 
 
@@ -85,7 +87,7 @@ class Job(models.Model):
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="jobs")
     name = models.CharField(max_length=80)
-    document = models.JSONField()
+    document = DocumentField()
     plan = models.ForeignKey(Plan, null=True, on_delete=models.SET_NULL, related_name="jobs")
     # {name, request, option}: plans may change and be deleted, what ran may not
     plan_copy = models.JSONField(default=dict)
@@ -269,19 +271,20 @@ class Run(Archivable):
         One that takes the place of a run saves into a folder of its own: a machine that is cut off and not
         dead may still write into the old one.
         """
-        document = dict(self.job.document)
+        changes: dict[str, Any] = {}
         if self.resumes_from:
-            document["resume"] = newest_of_run(self.resumes_from)
-        saves = document.get("checkpoint")
+            changes["persistence.resume"] = newest_of_run(self.resumes_from)
+        saves = value_at(self.job.document, "persistence.checkpoint")
         if self.moved_from_id and saves:
-            document["checkpoint"] = {**saves, "dir": f"{str(saves['dir']).rstrip('/')}/run-{self.pk}"}
-        return document
+            own = f"{str(saves['dir']).rstrip('/')}/run-{self.pk}"
+            changes["persistence.checkpoint"] = {**saves, "dir": own}
+        return changed(self.job.document, changes)
 
     @property
     def recovery(self) -> RecoverySettings | None:
         """How it goes on after a failure, where its job says that it does."""
-        asked = self.job.document.get("recovery")
-        return None if asked is None else parse(RecoverySettings, asked, at="recovery")
+        asked = value_at(self.job.document, "failures.recovery")
+        return None if asked is None else parse(RecoverySettings, asked, at="failures.recovery")
 
     @property
     def stop_ordinal(self) -> int | None:

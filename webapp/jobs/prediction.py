@@ -38,7 +38,7 @@ def adapted_payload(
     job = parse(TrainJob, document)
     schedule = parse_schedule(event.schedule or "")
     size = (schedule.stages, schedule.pipelines, schedule.microbatches)
-    if size != (job.stages, job.cell_pipelines, job.microbatches_of_step):
+    if size != (job.cell.stages, job.cell.cell_pipelines, job.cell.microbatches_of_step):
         raise ValueError(
             f"a schedule of {size} (stages, pipelines, microbatches) does not belong to this job"
         )
@@ -63,7 +63,7 @@ def _payload(job: TrainJob, prediction: Prediction, seats: Seats | None) -> dict
     for span in prediction.spans:
         stage = span.stage if span.track == "gpu" else span.from_stage
         if stage is not None:
-            rank = ranks[span.pipeline, stage] if ranks else span.pipeline * job.stages + stage
+            rank = ranks[span.pipeline, stage] if ranks else span.pipeline * job.cell.stages + stage
             spans.setdefault(rank, [rank]).append(code_of(span, origin=0.0))
     return {
         "iteration_ms": round(prediction.iteration_s * 1e3, 3),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.job.locations import Document, gpus_needed
+from engine.job.locations import Document, device_of, gpus_needed
 from webapp.inventory.models import GpuPool, Node, NodeState
 from webapp.inventory.selectors.pools import pools_of_teams
 from webapp.jobs.models import RANK_OVER, RankState
@@ -101,15 +101,14 @@ class Stock:
 
     def idle(self, team: int, document: Document) -> dict[str, list[Gpu]]:
         """Idle GPUs of the job's device on nodes that may be given work, by the name of their pool."""
-        return {
-            name: self._idle(pool, document["device"]) for name, pool in self.pools(team, document).items()
-        }
+        device = device_of(document)
+        return {name: self._idle(pool, device) for name, pool in self.pools(team, document).items()}
 
     def supply(self, team: int, document: Document) -> dict[str, Supply]:
         """What each pool of the job can give it, by name."""
         named = self.pools(team, document)
         return {
-            name: self._supply(named.get(name), document["device"], needed)
+            name: self._supply(named.get(name), device_of(document), needed)
             for name, needed in gpus_needed(document).items()
         }
 
@@ -131,7 +130,7 @@ class Stock:
 
     def _named(self, team: int, document: Document) -> dict[str, Node]:
         pools = self.pools(team, document).values()
-        return {node.name: node for pool in pools for node in self._nodes[pool.pk, document["device"]]}
+        return {node.name: node for pool in pools for node in self._nodes[pool.pk, device_of(document)]}
 
     def shortage_of(self, team: int, document: Document, seats: Seats) -> Shortage | None:
         """Why these very GPUs cannot be had now."""

@@ -43,4 +43,6 @@ def _refuse_without_room(run: Run, document: dict[str, Any]) -> None:
     named = pools(run.job.team, [dc.name for dc in job.datacenters])
     room = memory_check(job, stage_memory(job), named)
     if not room.ok:
-        raise InputError("memory_limit", job.memory_limit, f"set a lower one: {room.text}")
+        raise InputError(
+            "strategy.memory_limit", job.pipeline_strategy.memory_limit, f"set a lower one: {room.text}"
+        )

@@ -38,7 +38,7 @@ def run_logs(request: HttpRequest, pk: int) -> HttpResponse:
         "lines": shown,
         "more": more,
         "newest": newest,
-        "stages": run.job.document["stages"],
+        "stages": run.job.document["cell"]["stages"],
         "ranks": RankState.objects.filter(run=run).select_related("node"),
         **asked,
         "logs_url": reverse("jobs:run-logs", args=[pk]),

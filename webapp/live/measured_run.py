@@ -149,11 +149,12 @@ def initial_of_run(found: MeasuredRun) -> dict[str, Any]:
         "backward_ms": pace.backward_ms,
         "recompute_ms": pace.recompute_ms,
         "activation_bytes": job.wan_bytes,
-        "parameters_per_stage": max(stage_parameters(job, stage) for stage in range(job.stages)),
-        "partitions": [job.stages],
-        "microbatches": job.microbatches,
+        "parameters_per_stage": max(stage_parameters(job, stage) for stage in range(job.cell.stages)),
+        "partitions": [job.cell.stages],
+        "microbatches": job.cell.microbatches,
         **{name: getattr(job.model, name) for name in ("layers", "hidden", "heads", "seq")},
-        **{name: getattr(job, name) for name in ("micro_batch", "steps", "lr", "seed")},
+        "micro_batch": job.cell.micro_batch,
+        **{name: getattr(job.optimizer, name) for name in ("steps", "lr", "seed")},
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.flat import in_sections
 from engine.job.job import TrainJob
 from webapp.computations.models import Computation
 from webapp.inventory.models import Device, Node
@@ -31,8 +32,8 @@ def placed_job(
 
     Parameters
     ----------
-    training : {model, microbatches, micro_batch, policy, steps, lr, seed, times_ms?, activation_bytes?}; the
-        last two are left out where nodes do not emulate.
+    training : {model, microbatches, micro_batch, policy, steps, lr, seed, times_ms?, activation_bytes?} by
+        their flat names; the last two are left out where nodes do not emulate.
     found : the engine's answer, where `placement` does not hold it yet.
 
     Raises
@@ -56,7 +57,7 @@ def placed_job(
     order = list(used)
     at = sorted(seats, key=lambda device: (order.index(names[nodes[seats[device][0]].pool_id]), device))
     number = {device: place for place, device in enumerate(at)}
-    document = {
+    fields = {
         "datacenters": [{"name": name, "gpus": held[pool.pk]} for name, pool in used.items()],
         "links": links_of(used),
         "stages": len(found["groups"]),
@@ -67,6 +68,7 @@ def placed_job(
         },
         **_trained(training, nodes),
     }
+    document = in_sections(fields)
     parse(TrainJob, document)
     return PlacedJob(document=document, seats=[list(seats[device]) for way in ways for device in way])
 

@@ -10,6 +10,7 @@ from django.http import Http404
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.changed import value_at
 from engine.plan.placement import scenarios
 from engine.plan.placement.request import PlacementRequest
 from webapp.accounts.permissions import visible_or_404
@@ -100,10 +101,11 @@ def launch_values(placement: Computation, user: Any) -> dict[str, Any]:
 
 def _of_model(document: dict[str, Any]) -> dict[str, Any]:
     """Of the run of a plan of a model: what is trained, and the times of its slowest stage."""
-    values = {**document["model"], "micro_batch": document["micro_batch"]}
-    if "activation_bytes" in document:
-        values["activation_bytes"] = document["activation_bytes"]
-    for name, times in document.get("times_ms", {}).items():
+    cell = document["cell"]
+    values = {**document["model"], "micro_batch": cell["micro_batch"]}
+    if "activation_bytes" in cell:
+        values["activation_bytes"] = cell["activation_bytes"]
+    for name, times in value_at(document, "device.times_ms", {}).items():
         values[f"{name}_ms"] = max(times) if isinstance(times, list) else times
     return values
 

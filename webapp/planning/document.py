@@ -5,6 +5,8 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.changed import changed
+from engine.job.flat import in_sections
 from engine.job.job import TrainJob
 from engine.job.planned import pinned, wants_search
 from engine.schedule import Scenario, Search
@@ -34,9 +36,9 @@ def train_document(
         raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
     if not training:
         raise InputError("training", None, "the plan has no section Training: copy the plan and fill it in")
-    document = _document(request, option, training)
+    document = in_sections(_fields(request, option, training))
     job = parse(TrainJob, document)
-    return document | _orders(option, job)
+    return changed(document, {"strategy.schedule": _orders(option, job)})
 
 
 def site_job(document: dict[str, Any]) -> TrainJob:
@@ -48,17 +50,20 @@ def site_job(document: dict[str, Any]) -> TrainJob:
         The document is refused, or the site cannot place its ranks.
     """
     job = parse(TrainJob, document)
-    if job.swaps:
+    if job.swap_strategy:
         raise InputError(
-            "strategy", job.strategy, "works only with `meridian train`: the site runs pipelines"
+            "strategy.kind", job.strategy.kind, "works only with `meridian train`: the site runs pipelines"
         )
-    if job.tp > 1:
+    if job.cell.tp > 1:
         raise InputError(
-            "tp", job.tp, "above 1 works only with `meridian train`: the site gives each stage one GPU"
+            "cell.tp",
+            job.cell.tp,
+            "above 1 works only with `meridian train`: the site gives each stage one GPU",
         )
     if not wants_search(job):
         return job
-    return parse(TrainJob, {**document, "time_limit_s": min(job.time_limit_s, LONGEST_SEARCH_S)})
+    limit_s = min(job.pipeline_strategy.time_limit_s, LONGEST_SEARCH_S)
+    return parse(TrainJob, changed(document, {"strategy.time_limit_s": limit_s}))
 
 
 def pinned_document(
@@ -75,10 +80,13 @@ def pinned_document(
     """
     job = site_job(document)
     found = pinned(job, search(job.scenario) if search else None)
-    return document if found is job else {**document, "schedule": found.schedule}
+    if found is job:
+        return document
+    return changed(document, {"strategy.schedule": found.pipeline_strategy.schedule})
 
 
-def _document(request: dict[str, Any], option: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
+def _fields(request: dict[str, Any], option: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the job by their flat names, as `training` has them."""
     used = [part["dc"] for part in option["partitions"]]
     names = list(dict.fromkeys(used))
     gpus = {dc["name"]: dc["gpus"] for dc in request["datacenters"]}
@@ -112,12 +120,12 @@ def _document(request: dict[str, Any], option: dict[str, Any], training: dict[st
     return document
 
 
-def _orders(option: dict[str, Any], job: TrainJob) -> dict[str, Any]:
-    """The orders that the plan found beyond its policy's, as `schedule`; none that the trained model is too
+def _orders(option: dict[str, Any], job: TrainJob) -> str | None:
+    """The orders that the plan found beyond its policy's, as text; none that the trained model is too
     small for, or that go round where links do not."""
     text = option.get("schedule")
     if text is None:
-        return {}
+        return None
     traversal = parse_schedule(text).traversal
     fits = len(traversal.positions) <= job.model.layers and not traversal.wraps
-    return {"schedule": text} if fits else {}
+    return str(text) if fits else None

@@ -7,12 +7,12 @@ from django.db.models import Prefetch
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.job.fields import RUNNABLE
 from engine.job.model_document import TrainModel
 from engine.model.presets import PRESETS
 from engine.model.serving import PrefillBudget
 from engine.plan.request import PlanRequest
 from engine.schedule.registry import name_of
+from engine.schedule.scenario import POLICIES
 from webapp.accounts.forms import team_field
 from webapp.common.asked_once import key_field
 from webapp.common.formkit import Sectioned
@@ -30,7 +30,7 @@ RUN_ON = [
 ]
 # `optimal` takes a minute a cell: the page Schedules has progress and a stop for that.
 MOST_TICKED = 20  # of a new plan; more are for the user to choose from
-AT_ONCE = tuple(name for name in RUNNABLE if name != "optimal")
+AT_ONCE = tuple(name for name in POLICIES if name != "optimal")
 
 
 class DataCenterChoice(forms.ModelMultipleChoiceField):

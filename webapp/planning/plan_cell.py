@@ -41,10 +41,14 @@ def timeline(request: dict[str, Any], option: dict[str, Any], cell: SimulationRe
         {
             "datacenters": [{"name": name} for name in used],
             "links": request.get("links", []),
-            "stages": _stages(option),
-            "pipelines": option["pipelines"] // option["dp_cells"],
-            "policy": option["policy"],
-            "dc_of_stage": [used.index(p["dc"]) for p in option["partitions"] for _ in range(p["stages"])],
+            "cell": {
+                "stages": _stages(option),
+                "pipelines": option["pipelines"] // option["dp_cells"],
+                "dc_of_stage": [
+                    used.index(part["dc"]) for part in option["partitions"] for _ in range(part["stages"])
+                ],
+            },
+            "strategy": {"policy": option["policy"]},
         }
     )
     spans: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}

@@ -7,8 +7,8 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.job.fields import BYTES_OF_DTYPE
 from engine.job.model_document import BYTE_VOCABULARY, MOST_PARAMETERS
+from engine.job.sections.device import BYTES_OF_DTYPE
 from engine.model.presets import preset
 from engine.plan.cell import placed_job, scenario_of
 from engine.plan.job import shape_of

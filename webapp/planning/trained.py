@@ -5,6 +5,7 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.changed import value_at
 from engine.job.model_document import TrainModel
 from webapp.planning.planned_model import model_to_train
 
@@ -14,7 +15,7 @@ def trained_words(document: Mapping[str, Any], planned: Mapping[str, Any] | None
 
     Parameters
     ----------
-    document : of `meridian train`.
+    document : of `meridian train`, in sections.
     planned : the document of the plan that it came from; None where there was none.
     """
     try:
@@ -26,7 +27,7 @@ def trained_words(document: Mapping[str, Any], planned: Mapping[str, Any] | None
         return f"a model of {size}"
     if _as_planned(document, planned):
         return "the planned model"
-    times = "the planned times" if document.get("times_ms") else "its own times"
+    times = "the planned times" if value_at(document, "device.times_ms") else "its own times"
     return f"a stand-in of {size} with {times}"
 
 
@@ -35,7 +36,7 @@ def _as_planned(document: Mapping[str, Any], planned: Mapping[str, Any]) -> bool
     if model is None:
         return False
     try:
-        wanted = model_to_train(model, document["stages"])
+        wanted = model_to_train(model, document["cell"]["stages"])
         return parse(TrainModel, document["model"]) == parse(TrainModel, wanted)
     except InputError:
         return False  # the planned one cannot be trained

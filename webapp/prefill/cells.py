@@ -129,7 +129,7 @@ def _cells(
     period_ms = float(run.predicted.get("iteration_ms") or 0)
     if period_ms <= 0 or not run.predicted.get("spans"):
         return
-    stages = int(run.job.document["stages"])
+    stages = int(run.job.document["cell"]["stages"])
     for place in sorted(set(places.values())):
         dc, latency = by_pk.get(place[0]), latencies().get((model, place[1]))
         if dc is None or latency is None:
@@ -156,7 +156,7 @@ def _fleet(pattern: TrainingPattern, document: dict[str, Any]) -> Fleet:
     """The GPUs of `pattern`, as many to a prompt as the run's own prefill has."""
     asked = settings_in(document.get("prefill"))
     degree = 1 if asked is None else asked.pp_degree
-    cells = document.get("cells", 1) if degree > 1 else 1
+    cells = document["cell"].get("cells", 1) if degree > 1 else 1
     return Fleet(pattern=pattern, phase_ms=(0.0,), pp_degree=degree, cells_of_pattern=cells)
 
 

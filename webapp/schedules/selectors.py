@@ -191,11 +191,15 @@ def drawn_timeline(computation: Computation, row: dict[str, Any]) -> dict[str, A
         {
             "datacenters": [{"name": f"DC {dc + 1}"} for dc in names],
             "links": [],
-            "stages": scenario.stages,
-            "pipelines": scenario.pipelines,
-            "policy": row["policy"],
-            "sharing": (row.get("chosen") or {}).get("sharing"),
-            "dc_of_stage": [names.index(dc) for dc in scenario.dcs],
+            "cell": {
+                "stages": scenario.stages,
+                "pipelines": scenario.pipelines,
+                "dc_of_stage": [names.index(dc) for dc in scenario.dcs],
+            },
+            "strategy": {
+                "policy": row["policy"],
+                "sharing": (row.get("chosen") or {}).get("sharing"),
+            },
         }
     )
     coded: dict[int, list[Any]] = {rank: [rank] for rank in range(shape.ranks)}

@@ -39,8 +39,10 @@ def replan(job: TrainJob, present: Schedule, expected: Measured, measured: Measu
     The layers of a model stay where they are, and so do its connections: the new schedule has the traversal,
     the chunks and the sharing of the present one.
     """
-    assert job.adapt is not None
-    policy = job.policy if job.adapt.policy == "same" else job.adapt.policy
+    assert job.failures.adapt is not None
+    policy = (
+        job.pipeline_strategy.policy if job.failures.adapt.policy == "same" else job.failures.adapt.policy
+    )
     scenario = as_taken(job, present, measured)
     before_s = _iteration_s(job, present, scenario)
     found = _built(job, present, scenario, policy)
@@ -67,17 +69,17 @@ def _iteration_s(job: TrainJob, schedule: Schedule, scenario: Scenario) -> float
 
 def _built(job: TrainJob, present: Schedule, scenario: Scenario, policy: str) -> Schedule | None:
     """The schedule of the policy that re-plans; None where it has none of the present one's shape."""
-    changed: dict[str, object] = {"policy": policy, "microbatches": job.microbatches}
+    changed: dict[str, object] = {"policy": policy, "microbatches": job.cell.microbatches}
     if policy in SEARCHING:
         changed |= {"traversal": present.traversal.name, "chunks": present.chunks}
-        if policy != job.policy:
+        if policy != job.pipeline_strategy.policy:
             changed |= {"contention": None, "recompute_rule": None}
     one_pass = scenario.model_copy(update=changed)
-    built = build(one_pass, Search(seconds=job.time_limit_s, seed=one_pass.seed))
+    built = build(one_pass, Search(seconds=job.pipeline_strategy.time_limit_s, seed=one_pass.seed))
     if isinstance(built, Infeasible):
         return None
     schedule = built.schedule
     same = schedule.traversal == present.traversal and schedule.sharing == present.sharing
     if not same or fault_of(one_pass, schedule):
         return None
-    return repeated(schedule, job.accumulation)
+    return repeated(schedule, job.cell.accumulation)

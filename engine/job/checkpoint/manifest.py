@@ -118,7 +118,7 @@ class Checkpoint:
         The manifest cannot be read, is corrupt or of another format.
     """
 
-    def __init__(self, place: Place, name: str, *, field: str = "resume") -> None:
+    def __init__(self, place: Place, name: str, *, field: str = "persistence.resume") -> None:
         self.place, self.name, self._field = place, name, field
         self.where = f"{place.where.rstrip('/')}/{name}"
         self.manifest = self._read_manifest()
@@ -175,7 +175,7 @@ class Checkpoint:
         return parse(Manifest, fields, at=f"{where}/{MANIFEST}")
 
 
-def find(where: str, *, field: str = "resume") -> Checkpoint:
+def find(where: str, *, field: str = "persistence.resume") -> Checkpoint:
     """Return the checkpoint at a path or URL, or the latest one in that folder.
 
     Stars in the last part stand for any text: the latest of the checkpoints so named (see `newest_of_run`).
@@ -198,7 +198,7 @@ def find(where: str, *, field: str = "resume") -> Checkpoint:
     return latest
 
 
-def latest_in(place: Place, named: str = "*", *, field: str = "resume") -> Checkpoint | None:
+def latest_in(place: Place, named: str = "*", *, field: str = "persistence.resume") -> Checkpoint | None:
     """The checkpoint that was saved last of those that are whole, None where there is none at all.
 
     Torn ones are passed over, and named in `passed_over`. Raises InputError where all of them are torn, or
@@ -250,20 +250,21 @@ def check_fits(checkpoint: Checkpoint, job: TrainJob, fingerprint: str) -> None:
     for name in theirs:
         if theirs[name] != ours[name]:
             allowed = f"is of another model: {name} {theirs[name]}, this job has {ours[name]}"
-            raise InputError("resume", checkpoint.where, allowed)
+            raise InputError("persistence.resume", checkpoint.where, allowed)
     pairs = {
-        "dtype": (manifest.dtype, job.dtype),
-        "seed": (manifest.seed, job.seed),
-        "global batch": (manifest.global_batch, job.global_batch),
+        "dtype": (manifest.dtype, job.device.dtype),
+        "seed": (manifest.seed, job.optimizer.seed),
+        "global batch": (manifest.global_batch, job.cell.global_batch),
         "data, tokenizer or validation.share": (manifest.data.fingerprint, fingerprint),
     }
     for name, (then, now) in pairs.items():
         if then != now:
             allowed = f"was written with another {name}: {then}, this job has {now}"
-            raise InputError("resume", checkpoint.where, allowed)
-    if manifest.step >= job.steps:
-        allowed = f"has done {manifest.step} steps; this job ends after {job.steps}: more steps are needed"
-        raise InputError("resume", checkpoint.where, allowed)
+            raise InputError("persistence.resume", checkpoint.where, allowed)
+    if manifest.step >= job.optimizer.steps:
+        steps = job.optimizer.steps
+        allowed = f"has done {manifest.step} steps; this job ends after {steps}: more steps are needed"
+        raise InputError("persistence.resume", checkpoint.where, allowed)
 
 
 def resumed(job: TrainJob, fingerprint: str) -> Checkpoint | None:
@@ -274,13 +275,13 @@ def resumed(job: TrainJob, fingerprint: str) -> Checkpoint | None:
     InputError
         There is none at the named place, it is corrupt, or not of this model, data, seed or batch.
     """
-    if not job.resume:
+    if not job.persistence.resume:
         return None
-    if job.resume is True:
-        assert job.checkpoint is not None, "checked by the job"
-        found = latest_in(open_place(job.checkpoint.dir))
+    if job.persistence.resume is True:
+        assert job.persistence.checkpoint is not None, "checked by the job"
+        found = latest_in(open_place(job.persistence.checkpoint.dir))
     else:
-        found = find(job.resume)
+        found = find(job.persistence.resume)
     if found:
         check_fits(found, job, fingerprint)
     return found

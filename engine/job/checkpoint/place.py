@@ -17,6 +17,7 @@ from engine.errors import InputError
 
 MANIFEST = "manifest.json"
 PARTIAL = ".writing-"
+FIELD = "persistence.checkpoint.dir"  # of a job
 STALE_S = 6 * 3600.0  # a partial folder that nobody has written to for so long belongs to a run that is gone
 
 
@@ -86,7 +87,7 @@ class _Local:
             with tempfile.TemporaryFile(dir=self._root):
                 pass
         except OSError as error:
-            raise InputError("checkpoint.dir", self.where, f"cannot be written ({error.strerror})") from None
+            raise InputError(FIELD, self.where, f"cannot be written ({error.strerror})") from None
 
     def write(self, name: str, file: str, data: bytes) -> None:
         folder = self._root / (PARTIAL + name)
@@ -141,9 +142,9 @@ class _Remote:
             self._fs: Any
             self._fs, self._root = fsspec.core.url_to_fs(where)
         except ImportError as error:
-            raise InputError("checkpoint.dir", where, f"needs a package that is missing ({error})") from None
+            raise InputError(FIELD, where, f"needs a package that is missing ({error})") from None
         except ValueError as error:
-            raise InputError("checkpoint.dir", where, f"cannot be opened ({error})") from None
+            raise InputError(FIELD, where, f"cannot be opened ({error})") from None
 
     def prepare(self) -> None:
         try:
@@ -151,7 +152,7 @@ class _Remote:
             self._fs.pipe_file(f"{self._root}/.writable", b"")
             self._fs.rm_file(f"{self._root}/.writable")
         except Exception as error:  # drivers raise what they like
-            raise InputError("checkpoint.dir", self.where, f"cannot be written ({error})") from None
+            raise InputError(FIELD, self.where, f"cannot be written ({error})") from None
 
     def write(self, name: str, file: str, data: bytes) -> None:
         self._fs.makedirs(f"{self._root}/{name}", exist_ok=True)

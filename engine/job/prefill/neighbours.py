@@ -23,7 +23,7 @@ def neighbours(spec: LaunchSpec, me: RankAssignment) -> Neighbours:
     """
     if spec.job.prefill is None:
         raise ValueError("the job has no prefill")
-    stages, apart = spec.job.prefill.pp_degree, spec.job.cell_pipelines
+    stages, apart = spec.job.prefill.pp_degree, spec.job.cell.cell_pipelines
     stage = me.pipeline // apart % stages
     rank_at = {(other.pipeline, other.stage): other.rank for other in spec.ranks}
     return Neighbours(

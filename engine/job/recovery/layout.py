@@ -33,7 +33,7 @@ def change(before: LaunchSpec, now: LaunchSpec, why: str) -> dict[str, Any]:
     has = {a.rank for a in now.ranks}
     layout = SmallerLayout(
         why=why, **_cut(now), before=Cut(**_cut(before)),
-        job=now.job.model_dump(mode="json", exclude_none=True),
+        job=now.job.to_document(),
         seats={str(a.rank): (a.pipeline, a.stage) for a in now.ranks},
         dcs_of_rank={str(a.rank): tuple(now.job.dcs_of_pipeline[a.pipeline]) for a in now.ranks},
     )  # fmt: skip
@@ -42,8 +42,8 @@ def change(before: LaunchSpec, now: LaunchSpec, why: str) -> dict[str, Any]:
 
 def _cut(spec: LaunchSpec) -> dict[str, Any]:
     return {
-        "pipelines": spec.job.pipelines, "stages": spec.job.stages,
-        "microbatches": spec.job.microbatches_of_step, "gpus": len(spec.ranks),
+        "pipelines": spec.job.cell.pipelines, "stages": spec.job.cell.stages,
+        "microbatches": spec.job.cell.microbatches_of_step, "gpus": len(spec.ranks),
         "iteration_s": predict(spec.job).iteration_s,
     }  # fmt: skip
 
@@ -53,4 +53,4 @@ def roles(spec: LaunchSpec) -> dict[int, tuple[int, int]]:
 
     Its saved state is of that part only.
     """
-    return {a.rank: (a.stage, spec.job.stages) for a in spec.ranks}
+    return {a.rank: (a.stage, spec.job.cell.stages) for a in spec.ranks}

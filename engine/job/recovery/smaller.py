@@ -14,6 +14,7 @@ import numpy as np
 
 from engine.errors import Infeasible, InputError
 from engine.inputs import parse
+from engine.job.changed import changed
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.planned import pinned, schedule_of
@@ -50,20 +51,20 @@ def smaller(spec: LaunchSpec, left: set[int]) -> Layout | Infeasible:
 
 def _stages(job: TrainJob) -> Iterator[int]:
     """Numbers of stages to try, the present one first; fewer only as far as a GPU can hold their layers."""
-    yield job.stages
-    assert job.recovery is not None
-    most = job.recovery.layers_per_gpu or 0
+    yield job.cell.stages
+    assert job.failures.recovery is not None
+    most = job.failures.recovery.layers_per_gpu or 0
     if not job.is_mixed:
-        yield from (s for s in range(job.stages - 1, 0, -1) if -(-job.model.layers // s) <= most)
+        yield from (s for s in range(job.cell.stages - 1, 0, -1) if -(-job.model.layers // s) <= most)
 
 
 def _too_few(spec: LaunchSpec, here: Sequence[RankAssignment]) -> str:
     job = spec.job
-    layers = -(-job.model.layers // job.stages)
-    most = max(layers, (job.recovery.layers_per_gpu or 0) if job.recovery else 0)
+    layers = -(-job.model.layers // job.cell.stages)
+    most = max(layers, (job.failures.recovery.layers_per_gpu or 0) if job.failures.recovery else 0)
     return (
         f"{len(here)} GPUs are left ({_by_name(here)}), which cannot hold a pipeline of {job.model.layers} "
-        f"layers with at most {most} on a GPU (recovery.layers_per_gpu)"
+        f"layers with at most {most} on a GPU (failures.recovery.layers_per_gpu)"
     )
 
 
@@ -75,23 +76,23 @@ def _by_name(here: Sequence[RankAssignment]) -> str:
 def _cuts(
     spec: LaunchSpec, here: Sequence[RankAssignment], stages: int
 ) -> Iterator[tuple[dict[str, Any], tuple[RankAssignment, ...]]]:
-    """For the most pipelines that fit and divide the global batch: what changes in the job, and the ranks."""
+    """For the most pipelines that fit and divide the global batch: changes to the job, and the ranks."""
     job = spec.job
-    total = job.pipelines * job.microbatches_of_step
-    for pipelines in range(min(job.pipelines, len(here) // stages), 0, -1):
+    total = job.cell.pipelines * job.cell.microbatches_of_step
+    for pipelines in range(min(job.cell.pipelines, len(here) // stages), 0, -1):
         if total % pipelines:
             continue
         placed = _whole(spec, here, pipelines) if job.is_mixed else _placed(spec, here, stages, pipelines)
         if placed is None:
             continue
         where, seats = placed
-        whole_cells = pipelines % job.cell_pipelines == 0
-        cells = pipelines // job.cell_pipelines if whole_cells else 1
+        whole_cells = pipelines % job.cell.cell_pipelines == 0
+        cells = pipelines // job.cell.cell_pipelines if whole_cells else 1
         for microbatches, accumulation in _passes(job, total // pipelines):
             yield {
-                **where, "stages": stages, "pipelines": pipelines, "cells": cells,
-                "microbatches": microbatches, "accumulation": accumulation, **_scaled(job, stages),
-                **_prefilling(job, cells),
+                **where, "cell.stages": stages, "cell.pipelines": pipelines, "cell.cells": cells,
+                "cell.microbatches": microbatches, "cell.accumulation": accumulation,
+                **_scaled(job, stages), **_prefilling(job, cells),
             }, seats  # fmt: skip
         return
 
@@ -103,7 +104,7 @@ def _prefilling(job: TrainJob, cells: int) -> dict[str, Any]:
 
 def _passes(job: TrainJob, total: int) -> list[tuple[int, int]]:
     """(microbatches, accumulation) for `total` of a pipeline and step: in one pass, or in ones as now."""
-    as_now = max(m for m in range(1, job.microbatches + 1) if total % m == 0)
+    as_now = max(m for m in range(1, job.cell.microbatches + 1) if total % m == 0)
     return list(dict.fromkeys([(total, 1), (as_now, total // as_now)]))
 
 
@@ -118,13 +119,13 @@ def _placed(
     free = list(here)
     seats: list[RankAssignment] = []
     for stage, dc in enumerate(dcs):
-        taken = _seated(spec, [a for a in free if a.dc == dc], stage, keeps=stages == spec.job.stages)
+        taken = _seated(spec, [a for a in free if a.dc == dc], stage, keeps=stages == spec.job.cell.stages)
         if len(taken) < pipelines:
             return None
         free = [a for a in free if a not in taken[:pipelines]]
         seats += [replace(a, pipeline=p, stage=stage) for p, a in enumerate(taken[:pipelines])]
     ranks = tuple(sorted(seats, key=lambda a: a.rank))
-    return {"dc_of_stage": list(dcs), "devices": None}, ranks
+    return {"cell.dc_of_stage": list(dcs), "cell.devices": None}, ranks
 
 
 def _seated(
@@ -152,7 +153,7 @@ def _dc_of_stage(
 ) -> tuple[int, ...] | None:
     """The data centres of so many stages: as now, or each with as many as it had and has GPUs for."""
     needs = Counter(job.dcs)
-    if stages == job.stages and all(needs[dc] * pipelines <= gpus[dc] for dc in needs):
+    if stages == job.cell.stages and all(needs[dc] * pipelines <= gpus[dc] for dc in needs):
         return job.dcs
     first = job.dcs[0]  # where the first rank is
     room = {dc: gpus[dc] // pipelines for dc in dict.fromkeys(job.dcs)}  # in the order of the stages
@@ -171,43 +172,43 @@ def _whole(
 ) -> tuple[dict[str, Any], tuple[RankAssignment, ...]] | None:
     """Of a placement whose pipelines differ: those of which nothing is lost."""
     job = spec.job
-    assert job.devices is not None
+    assert job.cell.devices is not None
     count = Counter(a.pipeline for a in here)
-    whole = [p for p in range(job.pipelines) if count[p] == job.stages][:pipelines]
+    whole = [p for p in range(job.cell.pipelines) if count[p] == job.cell.stages][:pipelines]
     if len(whole) < pipelines or (_leads(spec, here) and whole[0] != 0):  # it is in pipeline 0
         return None
     seats = tuple(replace(a, pipeline=whole.index(a.pipeline)) for a in here if a.pipeline in whole)
-    devices = {"pipelines": [list(job.devices.pipelines[p]) for p in whole]}
-    return {"devices": devices, "dc_of_stage": None}, seats
+    devices = {"pipelines": [list(job.cell.devices.pipelines[p]) for p in whole]}
+    return {"cell.devices": devices, "cell.dc_of_stage": None}, seats
 
 
 def _scaled(job: TrainJob, stages: int) -> dict[str, Any]:
     """Per-stage figures for another number of stages: times by layers, limits by the layers that are held."""
-    if stages == job.stages:
+    if stages == job.cell.stages:
         return {}
     before = np.array([len(layers) for layers in job.layers_of_stage])
     cut = np.array_split(np.arange(job.model.layers), stages)  # as layers_of_stage: the first ones take more
-    changed: dict[str, Any] = {}
-    if job.times_ms is not None:
+    scaled: dict[str, Any] = {}
+    if job.device.times_ms is not None:
         of_layer = {
-            kind: np.repeat(np.broadcast_to(ms, job.stages) / before, before) for kind, ms in job.times_ms
+            kind: np.repeat(np.broadcast_to(ms, job.cell.stages) / before, before)
+            for kind, ms in job.device.times_ms
         }
-        changed["times_ms"] = {
+        scaled["device.times_ms"] = {
             kind: [float(ms[layers].sum()) for layers in cut] for kind, ms in of_layer.items()
         }
     for name in ("memory_limit", "full_limit"):
-        limit = getattr(job, name)
+        limit = getattr(job.pipeline_strategy, name)
         if limit is not None:
-            changed[name] = max(1, limit * int(before.max()) // max(map(len, cut)))
-    return changed
+            scaled[f"strategy.{name}"] = max(1, limit * int(before.max()) // max(map(len, cut)))
+    return scaled
 
 
 def _document(job: TrainJob, changes: dict[str, Any]) -> dict[str, Any]:
     """The job with `changes`; what a search found for its present shape does not hold any more."""
-    values = job.model_dump(mode="json", exclude_none=True)
-    limit = min(job.time_limit_s, SEARCH_S)
-    values |= {"schedule": None, "time_limit_s": limit, **changes}
-    return {name: value for name, value in values.items() if value is not None}
+    limit = min(job.pipeline_strategy.time_limit_s, SEARCH_S)
+    own = {"strategy.schedule": None, "strategy.time_limit_s": limit}
+    return changed(job.to_document(), {**own, **changes})
 
 
 def _peak(job: TrainJob) -> float:

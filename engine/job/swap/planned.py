@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.job.fields import BYTES_OF_PARAMETER
 from engine.job.job import TrainJob
 from engine.job.predict import ALLREDUCE_BYTES_PER_S, ALLREDUCE_FLOOR_S
+from engine.job.sections.device import BYTES_OF_PARAMETER
 from engine.plan.swap.layers import Layer, SubModel
 from engine.plan.swap.plan import device_of, plan_swap
 from engine.plan.swap.profile import LAYERS_PER_BLOCK, Rates, layers_of
@@ -59,23 +59,23 @@ def planned(job: TrainJob) -> SwapPlan:
     InputError
         The model does not fit the device, however it is cut, or its ops are too short to emulate.
     """
-    assert job.swap is not None
+    assert job.swap_strategy is not None
     layers = layers_of_job(job)
     request = parse(
         SwapRequest,
         {
             "layers": [_given(layer) for layer in layers],
-            "gpu": job.swap.gpu.model_dump(exclude_none=True),
-            "accumulation": job.microbatches,
-            "gradients": job.swap.gradients,
+            "gpu": job.swap_strategy.gpu.model_dump(exclude_none=True),
+            "accumulation": job.cell.microbatches,
+            "gradients": job.swap_strategy.gradients,
             "spans": False,
         },
-        at="swap",
+        at="strategy",
     )
     result = plan_swap(request)
     if not result.subs:
-        field = "swap.gpu.memory_bytes" if job.swap.gpu.memory_bytes else "swap.gpu.name"
-        value = job.swap.gpu.memory_bytes or job.swap.gpu.name
+        field = "strategy.gpu.memory_bytes" if job.swap_strategy.gpu.memory_bytes else "strategy.gpu.name"
+        value = job.swap_strategy.gpu.memory_bytes or job.swap_strategy.gpu.name
         raise InputError(field, value, f"infeasible: {result.reason}")
     plan = SwapPlan(result=result, times_s=tuple(_times_s(job, sub) for sub in result.subs))
     _check_emulable(job, plan)
@@ -84,12 +84,14 @@ def planned(job: TrainJob) -> SwapPlan:
 
 def layers_of_job(job: TrainJob) -> tuple[Layer, ...]:
     """Embedding, blocks and head as the planner's layers: bytes, and seconds of one mini-batch."""
-    assert job.swap is not None
+    strategy = job.swap_strategy
+    assert strategy is not None
     forward_ms, recompute_ms, backward_ms = _whole_ms(job)
-    gpu = device_of(job.swap.gpu, SwapRequest.model_construct(mfu=None, dtype_bytes=4, layers=[], model=None))
+    gpu = device_of(strategy.gpu, SwapRequest.model_construct(mfu=None, dtype_bytes=4, layers=[], model=None))
     rates = Rates(
-        flops_per_s=1.0, host_bytes_per_s=gpu.host_bytes_per_s, dtype_bytes=BYTES_OF_PARAMETER[job.dtype],
-        sequences=job.micro_batch, recompute=True, gradients_in_layer=job.swap.gradients == "host",
+        flops_per_s=1.0, host_bytes_per_s=gpu.host_bytes_per_s,
+        dtype_bytes=BYTES_OF_PARAMETER[job.device.dtype], sequences=job.cell.micro_batch, recompute=True,
+        gradients_in_layer=strategy.gradients == "host",
     )  # fmt: skip
     fine = layers_of(job.model.shape, rates)
     blocks = [fine[i : i + LAYERS_PER_BLOCK] for i in range(1, len(fine) - 1, LAYERS_PER_BLOCK)]
@@ -111,10 +113,10 @@ def predicted_iteration_s(
 ) -> float:
     """Seconds of one global batch: its steps, the transfers between two batches, all-reduce, optimizer."""
     if allreduce_s is None:
-        n = job.pipelines
-        payload = job.model.parameters * BYTES_OF_PARAMETER[job.dtype] * 2 * (n - 1) / n
+        n = job.cell.pipelines
+        payload = job.model.parameters * BYTES_OF_PARAMETER[job.device.dtype] * 2 * (n - 1) / n
         allreduce_s = ALLREDUCE_FLOOR_S + payload / ALLREDUCE_BYTES_PER_S if n > 1 else 0.0
-    return job.accumulation * plan.round_s + plan.update_s + allreduce_s + optimizer_s
+    return job.cell.accumulation * plan.round_s + plan.update_s + allreduce_s + optimizer_s
 
 
 def _whole_ms(job: TrainJob) -> tuple[float, float, float]:
@@ -135,7 +137,7 @@ def _times_s(job: TrainJob, sub: SubModel) -> dict[str, float]:
 
 
 def _check_emulable(job: TrainJob, plan: SwapPlan) -> None:
-    if job.device != "emulated":
+    if job.device.kind != "emulated":
         return
     shortest = min(sub.forward_s for sub in plan.subs)
     if shortest * 1e3 < SHORTEST_OP_MS:
@@ -143,7 +145,7 @@ def _check_emulable(job: TrainJob, plan: SwapPlan) -> None:
             f"the shortest of {len(plan.subs)} sub-models has {shortest * 1e3:.3g} ms of a microbatch's "
             f"forward pass: at least {SHORTEST_OP_MS:g} ms on device emulated; give more time or more memory"
         )
-        raise InputError("times_ms.forward", _whole_ms(job)[0], allowed)
+        raise InputError("device.times_ms.forward", _whole_ms(job)[0], allowed)
 
 
 def _joined(
@@ -171,11 +173,11 @@ def _unfused_bytes(job: TrainJob, *, block: bool) -> int:
     by their positions, with the angles, and the gate's activation.
     """
     shape = job.model.shape
-    numbers = job.micro_batch * shape.seq * (shape.heads + 4)
+    numbers = job.cell.micro_batch * shape.seq * (shape.heads + 4)
     if block and shape.family == "llama":
-        numbers += job.micro_batch * shape.seq * (shape.hidden + shape.kv_width + shape.ffn)
+        numbers += job.cell.micro_batch * shape.seq * (shape.hidden + shape.kv_width + shape.ffn)
         numbers += 2 * shape.seq * (shape.hidden // shape.heads)
-    return numbers * BYTES_OF_PARAMETER[job.dtype]
+    return numbers * BYTES_OF_PARAMETER[job.device.dtype]
 
 
 def _name(number: int, count: int) -> str:

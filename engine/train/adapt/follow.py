@@ -99,9 +99,9 @@ class Leader(Follower):
         say: Say,
     ) -> None:  # fmt: skip
         super().__init__(store, rank=rank)
-        assert job.adapt is not None
+        assert job.failures.adapt is not None
         self._ranks, self._job, self._schedule, self._say = tuple(ranks), job, schedule, say
-        self._settings = job.adapt
+        self._settings = job.failures.adapt
         self._expected = planned(job.scenario, schedule)
         self._judge = self._new_judge()
         self._heard: int | None = None  # the iteration of which the reports come next; None: none began yet

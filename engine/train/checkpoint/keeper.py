@@ -22,8 +22,8 @@ from engine.job.checkpoint.manifest import (
 )
 from engine.job.checkpoint.place import open_place
 from engine.job.events.base import Say
-from engine.job.fields import CheckpointSettings
 from engine.job.launch import LaunchSpec, RankAssignment
+from engine.job.sections.persistence import CheckpointSettings
 from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.train.checkpoint.layers import copy_of, load_into
 from engine.train.checkpoint.saver import Helper, Saver, Store, Terms
@@ -51,14 +51,14 @@ class Keeper:
         self._layers, self._optimizer, self._tp = layers, optimizer, tp
         self._leads = me.rank == spec.first_rank
         self._tokenizer: bytes | None = None
-        needed = self._leads and (self._job.checkpoint or self._job.resume)
+        needed = self._leads and (self._job.persistence.checkpoint or self._job.persistence.resume)
         self._fingerprint = corpus.fingerprint() if needed else ""
-        found = self._agreed() if self._job.resume else None
+        found = self._agreed() if self._job.persistence.resume else None
         self.resumed_from = found.manifest.step if found else None
         if found:
             for number, layer in layers.items():
                 load_into(layer, optimizer, found, number, tp)
-        settings = self._job.checkpoint
+        settings = self._job.persistence.checkpoint
         self._saver: Saver | Helper | None = None
         if settings and me.pipeline == 0:
             self._saver = (
@@ -72,14 +72,14 @@ class Keeper:
 
     def after(self, step: int) -> bool:
         """Copy the layers if a checkpoint is due after `step` steps; returns whether it was."""
-        if self._saver is None or not self._saver.due(step, last=step == self._job.steps):
+        if self._saver is None or not self._saver.due(step, last=step == self._job.optimizer.steps):
             return False
         self._saver.save(step)
         return True
 
     def end(self, step: int) -> None:
         """The run ends before its time after `step` steps: save them, if they are not."""
-        due = self._saver is not None and not self._saver.due(step, last=step == self._job.steps)
+        due = self._saver is not None and not self._saver.due(step, last=step == self._job.optimizer.steps)
         if self._saver and due and step > self.first_step:
             self._saver.save(step)
 
@@ -127,9 +127,10 @@ class Keeper:
     def _manifest(self, step: int, saved_at: float, files: list[LayerFile]) -> Manifest:
         job = self._job
         return Manifest(
-            version=__version__, saved_at=saved_at, step=step, dtype=job.dtype, seed=job.seed,
-            model=job.model.model_dump(mode="json", exclude_none=True), global_batch=job.global_batch,
-            data=DataPosition(fingerprint=self._fingerprint, sequences=step * job.global_batch),
-            rng=RandomState(key=[job.seed, step]), layers=files,
+            version=__version__, saved_at=saved_at, step=step, dtype=job.device.dtype,
+            seed=job.optimizer.seed, global_batch=job.cell.global_batch,
+            model=job.model.model_dump(mode="json", exclude_none=True),
+            data=DataPosition(fingerprint=self._fingerprint, sequences=step * job.cell.global_batch),
+            rng=RandomState(key=[job.optimizer.seed, step]), layers=files,
             tokenizer=SavedFile.of("tokenizer.json", self._tokenizer) if self._tokenizer else None,
         )  # fmt: skip

@@ -60,7 +60,7 @@ def _tensors(checkpoint: Checkpoint, number: int) -> dict[str, Tensor]:
         return safetensors.load(checkpoint.layer(number))
     except SafetensorError as error:
         raise InputError(
-            "resume", checkpoint.where, f"layer {number} is not a safetensors file ({error})"
+            "persistence.resume", checkpoint.where, f"layer {number} is not a safetensors file ({error})"
         ) from None
 
 
@@ -71,7 +71,7 @@ def _fitting(
     if tensor is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
         has = "none" if tensor is None else f"{tuple(tensor.shape)} of {tensor.dtype}"
         allowed = f"layer {number} needs {name} {tuple(like.shape)} of {like.dtype}; the checkpoint has {has}"
-        raise InputError("resume", checkpoint.where, allowed)
+        raise InputError("persistence.resume", checkpoint.where, allowed)
     return tensor
 
 

@@ -23,7 +23,7 @@ from engine.job.checkpoint.place import MANIFEST, Place
 from engine.job.events.base import Say
 from engine.job.events.training import Checkpoint as CheckpointEvent
 from engine.job.events.training import CheckpointState
-from engine.job.fields import CheckpointSettings
+from engine.job.sections.persistence import CheckpointSettings
 from engine.train.checkpoint.layers import to_bytes
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore
 
-from engine.job.fields import BUCKET_BYTES
 from engine.job.launch import LaunchSpec, RankAssignment
+from engine.job.predict import BUCKET_BYTES
 from engine.train.exchange import finish
 from engine.train.mesh import RENDEZVOUS_S, gloo_group, wan_peer
 from engine.train.ring import Ring

@@ -40,7 +40,7 @@ class HostModel:
     """
 
     def __init__(self, job: TrainJob, subs: Sequence[SubModel], device: Device) -> None:
-        dtype = PARAMETER_DTYPES[job.dtype]
+        dtype = PARAMETER_DTYPES[job.device.dtype]
         self.chunks = [Chunk(job, list(range(sub.first, sub.last + 1))) for sub in subs]
         sizes = [sum(p.numel() for p in chunk.parameters()) for chunk in self.chunks]
         self.weights = [device.host_buffer(size, dtype) for size in sizes]
@@ -56,7 +56,7 @@ class HostModel:
                 parameter.data = view
                 parameter.grad = piece.of(gradients)
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=job.lr, weight_decay=job.weight_decay, fused=True
+            self.parameters, lr=job.optimizer.lr, weight_decay=job.optimizer.weight_decay, fused=True
         )
 
     @property

@@ -31,7 +31,7 @@ class SwapKeeper:
         self._spec, self._me, self._corpus, self._model, self._say = spec, me, corpus, model, say
         self._saves: Keeper | None = None
         # A worker that joins has its weights from one that is there, not from where the others began.
-        begins = spec.job.resume and me.rank < spec.job.pipelines
+        begins = spec.job.persistence.resume and me.rank < spec.job.cell.pipelines
         found = resumed(spec.job, corpus.fingerprint()) if begins else None
         for torn in found.passed_over if found else ():
             log.warning("Checkpoint %s. The one before it is taken.", torn)
@@ -42,7 +42,7 @@ class SwapKeeper:
 
     def after(self, step: int, *, ends: bool) -> bool:
         """Save the state after `step` steps if it is due, or the run ends here; returns whether it was."""
-        if self._spec.job.checkpoint is None:
+        if self._spec.job.persistence.checkpoint is None:
             return False
         if self._saves is None:
             self._saves = self._keeper()
@@ -59,7 +59,7 @@ class SwapKeeper:
     def _keeper(self) -> Keeper:
         """The keeper of a run of one rank, which holds all layers and has nothing to resume."""
         alone = replace(self._me, pipeline=0)
-        job = self._spec.job.model_copy(update={"resume": None})
+        job = self._spec.job.with_fields("persistence", resume=None)
         spec = replace(self._spec, job=job, ranks=(alone,))
         return Keeper(
             spec, alone, HashStore(), self._corpus, optimizer=self._model.optimizer, say=self._say,

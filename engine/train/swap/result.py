@@ -28,15 +28,15 @@ def result_of(job: TrainJob, plan: SwapPlan, tracker: Tracker) -> dict[str, Any]
         **(measured if tracker.changes else _simulated(job, plan, measured)),
         "wan": _wan(job, stats),
         "resumed_from": next((w["resumed_from"] for w in stats if w["resumed_from"] is not None), None),
-        "checkpoints": _checkpoints(saved) if job.checkpoint else None,
-        "startup_s": max(worker["startup_s"] for worker in stats if worker["rank"] < job.pipelines),
+        "checkpoints": _checkpoints(saved) if job.persistence.checkpoint else None,
+        "startup_s": max(worker["startup_s"] for worker in stats if worker["rank"] < job.cell.pipelines),
         "swap": _swap(plan, stats, tracker),
     }  # fmt: skip
 
 
 def _simulated(job: TrainJob, plan: SwapPlan, measured: dict[str, Any]) -> dict[str, Any]:
     """The measured part with the planner's iteration and utilization at the measured all-reduce."""
-    if job.device != "emulated" or measured["optimizer_ms"] is None:
+    if job.device.kind != "emulated" or measured["optimizer_ms"] is None:
         return measured
     step = plan.result.step
     assert step is not None
@@ -51,7 +51,7 @@ def _simulated(job: TrainJob, plan: SwapPlan, measured: dict[str, Any]) -> dict[
         "deviation": median_ms / (simulated_s * 1e3) - 1 if median_ms is not None else None,
         "utilization": {
             "measured": measured["utilization"]["measured"],
-            "simulated": job.accumulation * step.busy_s / simulated_s,
+            "simulated": job.cell.accumulation * step.busy_s / simulated_s,
         },
     }  # fmt: skip
 

@@ -92,10 +92,10 @@ class Tracker:
         self, spec: LaunchSpec, listener: socket.socket, selector: selectors.BaseSelector, *,
         say: Say, start: Callable[[int], None], asked: Flag,
     ) -> None:  # fmt: skip
-        assert spec.job.swap is not None
-        self._spec, self._job, self._swap = spec, spec.job, spec.job.swap
+        assert spec.job.swap_strategy is not None
+        self._spec, self._job, self._swap = spec, spec.job, spec.job.swap_strategy
         self._say, self._start, self._asked = say, start, asked
-        self._units = self._job.global_batch // self._job.micro_batch
+        self._units = self._job.cell.global_batch // self._job.cell.micro_batch
         self._waiting: dict[int, Worker] = {}
         self._members: dict[int, Worker] = {}
         self._ledger = Ledger(0, ())
@@ -203,11 +203,11 @@ class Tracker:
         worker = self._workers[connection] = Worker(connection=connection, rank=rank, address=message.address)
         if self._phase in ("ending", "over"):
             worker.say(End())
-        elif self._phase == "gathering" and rank < self._job.pipelines:
+        elif self._phase == "gathering" and rank < self._job.cell.pipelines:
             self._step = message.step
             self._members[rank] = worker
             worker.idle = True
-            if len(self._members) == self._job.pipelines:
+            if len(self._members) == self._job.cell.pipelines:
                 self._begin_batch()
         else:
             self._waiting[rank] = worker
@@ -280,7 +280,7 @@ class Tracker:
             if not worker.idle or self._ledger.holds(rank):
                 continue
             idle = sum(w.idle for w in self._members.values())
-            units = self._ledger.take(rank, self._job.microbatches, idle)
+            units = self._ledger.take(rank, self._job.cell.microbatches, idle)
             if units:
                 worker.idle = False
                 worker.say(Take(step=self._step, units=units))
@@ -326,7 +326,7 @@ class Tracker:
         self._phase = "stepping"
         self.redone += self._ledger.redone
         self._say_batch()
-        self._last = bool(self._asked[0]) or self._step + 1 == self._job.steps
+        self._last = bool(self._asked[0]) or self._step + 1 == self._job.optimizer.steps
         saver = min(self._members)
         for worker in self._members.values():
             worker.say(Commit(step=self._step, saver=saver, last=self._last))
@@ -344,14 +344,14 @@ class Tracker:
 
     def _between_batches(self) -> None:
         if self._last:
-            if self._step < self._job.steps:
+            if self._step < self._job.optimizer.steps:
                 rank = self._spec.first_rank
                 self._say(Boundary(rank=rank, iteration=self._step - 1, t=time.time()))
             self._end()
             return
         for index, joins in enumerate(self._swap.joins):
             if joins.after_step == self._step:
-                self._start(self._job.pipelines + index)
+                self._start(self._job.cell.pipelines + index)
         left = self._let_go()
         self._joining = sorted(self._waiting)
         self._members.update(self._waiting)

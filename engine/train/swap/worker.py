@@ -24,7 +24,7 @@ from torch import Tensor
 
 from engine.job.event_writer import EventWriter
 from engine.job.events.training import Rank, RankState
-from engine.job.losses import Losses
+from engine.job.losses import Losses, rate_of
 from engine.nn.device import CpuDevice, CudaDevice, Device, EmulatedDevice
 from engine.train.log_lines import FIRST_RANK_EVERY_S, OTHER_RANKS_EVERY_S, ProgressLog, log_start
 from engine.train.memory import give_back
@@ -81,8 +81,8 @@ class Training:
         self._memory = DeviceMemory(self._plan.result.capacity_bytes)
         self._model = HostModel(self._job, self._plan.subs, device)
         self._swapper = Swapper(self._model, self._plan, device, self._memory, self._recorder)
-        units = self._job.global_batch // self._job.micro_batch
-        dtype = torch.float64 if self._job.dtype == "fp64" else torch.float32
+        units = self._job.cell.global_batch // self._job.cell.micro_batch
+        dtype = torch.float64 if self._job.device.dtype == "fp64" else torch.float32
         self._rounds = Rounds(
             self._model, self._plan, self._swapper, device, self._recorder,
             scale=torch.tensor(1.0 / units, dtype=dtype), batch=self._batch,
@@ -90,7 +90,7 @@ class Training:
         self._keeper = SwapKeeper(
             self._spec, self._me, start.corpus, self._model, say=self._events.put
         )  # fmt: skip
-        self._losses = Losses(self._job.spike or None)
+        self._losses = Losses(self._job.optimizer.spike or None)
         self._groups = Groups(self._spec, self._me)
         self._step = self._keeper.resumed_from or 0
         self._begun: int | None = None  # the step whose record is open
@@ -146,7 +146,7 @@ class Training:
         start, busy_s = time.monotonic(), self._rounds.busy_s
         units = message.units
         self._loss += self._rounds.run(units)
-        if len(units) == self._job.microbatches:
+        if len(units) == self._job.cell.microbatches:
             self._whole.append((time.monotonic() - start, self._rounds.busy_s - busy_s))
         self._tracker.say(Done(units=units))
 
@@ -219,9 +219,9 @@ class Training:
         self._recorder.begin(step)
 
     def _update(self, norm: float) -> None:
-        if self._job.clip is not None:
-            self._model.flat.mul_(min(1.0, self._job.clip / (norm + 1e-6)))
-        rate = self._job.lr_schedule.rate(self._job.lr, self._step, self._job.steps)
+        if self._job.optimizer.clip is not None:
+            self._model.flat.mul_(min(1.0, self._job.optimizer.clip / (norm + 1e-6)))
+        rate = rate_of(self._job, self._step)
         for group in self._model.optimizer.param_groups:
             group["lr"] = rate
         self._model.optimizer.step()
@@ -254,15 +254,15 @@ class Training:
         threading.Thread(target=work, name="sum", daemon=True).start()
 
     def _batch(self, unit: int) -> Batch:
-        size = self._job.micro_batch
+        size = self._job.cell.micro_batch
         samples = np.arange(unit * size, (unit + 1) * size)
-        tokens, targets = self._start.corpus.batch(self._step, self._job.global_batch, samples)
+        tokens, targets = self._start.corpus.batch(self._step, self._job.cell.global_batch, samples)
         return torch.from_numpy(tokens), torch.from_numpy(targets)
 
     def _new_device(self) -> Device:
-        if self._job.device == "cuda":
-            return CudaDevice(self._me.gpu, self._job.ranks_per_gpu)
-        if self._job.device == "cpu":
+        if self._job.device.kind == "cuda":
+            return CudaDevice(self._me.gpu, self._job.device.ranks_per_gpu)
+        if self._job.device.kind == "cpu":
             return CpuDevice()
         return EmulatedDevice(self._recorder.overrun, self._plan.result.host_bytes_per_s)
 

@@ -68,7 +68,7 @@ class Pipeline:
         self.spans: list[tuple[int, float, float]] = []
         self.spec = spec
         for number in range(degree):
-            me = spec.ranks[number * of.stages]
+            me = spec.ranks[number * of.cell.stages]
             made = prefill_of(spec, me, store, device="cpu", ops=1, span=self._span(number))
             assert made is not None
             keep.callback(made.close)

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.changed import fields_of
 from engine.job.job import TrainJob
 from engine.job.planned import wants_search
 from webapp.accounts.permissions import require
@@ -205,8 +206,10 @@ def _clone(actor: Any, run: Run, name: str, document: dict[str, Any], key: str) 
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    return {name: old.get(name) for name in changed}, {name: new.get(name) for name in changed}
+    """The fields that differ, by their path in the document, before and after."""
+    before, after = fields_of(old), fields_of(new)
+    paths = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    return {path: before.get(path) for path in paths}, {path: after.get(path) for path in paths}
 
 
 def _queue(
@@ -220,7 +223,7 @@ def _queue(
         job=job,
         generation=last + 1,
         status_since=timezone.now(),
-        steps=job.document["steps"],
+        steps=job.document["optimizer"]["steps"],
         secret=secrets.token_hex(32),
         predicted={} if searched else predicted_payload(job.document),
         created_by=actor,

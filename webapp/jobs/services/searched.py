@@ -23,8 +23,9 @@ def ask_for_schedule(actor: Any, run: Run) -> None:
         actor, team=run.job.team, kind=ComputationKind.RUN, name=f"Schedule of {run}"[:80],
         request={"run": run.pk},
     )  # fmt: skip
-    limit_s = min(run.job.document.get("time_limit_s", LONGEST_SEARCH_S), LONGEST_SEARCH_S)
-    policy = name_of(run.job.document["policy"])
+    strategy = run.job.document["strategy"]
+    limit_s = min(strategy.get("time_limit_s", LONGEST_SEARCH_S), LONGEST_SEARCH_S)
+    policy = name_of(strategy["policy"])
     run.waits_for = f"Waits for its schedule: {policy}, a search of at most {limit_s:g} s"
     run.save(update_fields=["search", "waits_for"])
 

@@ -1,0 +1,1 @@
+"""The sections of a training job's document, one a file: fields, their ranges and what follows from them."""
