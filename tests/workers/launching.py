@@ -10,6 +10,7 @@ from engine.job.events.event import Event
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, single_machine
 from tests.events import event
+from tests.waiting import LIMIT_S
 
 JOB = {
     "datacenters": [{"name": "a", "gpus": 4}],
@@ -46,7 +47,7 @@ class FakeGroup:
 
     def stop(self, grace_s: float = 5.0) -> None:
         self._end.set()
-        self._thread.join(grace_s + 1)
+        self._thread.join(LIMIT_S)  # it needs no grace
 
     def stop_at_boundary(self) -> None:
         self.boundary = True

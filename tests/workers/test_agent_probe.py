@@ -11,14 +11,21 @@ import pytest
 from engine.errors import InputError
 from engine.job.events.node import Probe
 from tests.ports import free_port
-from workers.probe import ASKED, Listener, PeerAddress, Prober, ask
+from tests.waiting import LIMIT_S
+from workers import probe
+from workers.probe import ASKED, LONGEST_LISTEN_S, Listener, PeerAddress, Prober, ask
 
 SECRET = "0123456789abcdef" * 2
 
 
+@pytest.fixture(autouse=True)
+def _no_node_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "CONNECT_S", LIMIT_S)
+
+
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    made = Listener("127.0.0.1", 0, SECRET.encode(), 10)
+    made = Listener("127.0.0.1", 0, SECRET.encode(), LONGEST_LISTEN_S)
     yield made
     made.close()
 
@@ -32,13 +39,13 @@ def test_a_listening_node_is_measured(listener: Listener) -> None:
     assert found.ok, found
     assert found.rtt_ms is not None
     assert found.offset_ms is not None
-    assert 0 < found.rtt_ms < 1000
+    assert found.rtt_ms > 0
     # One clock on both sides: the estimate is off by at most its round trip.
     assert abs(found.offset_ms) <= found.rtt_ms * ASKED
 
 
 def test_who_does_not_know_the_secret_learns_nothing(listener: Listener) -> None:
-    with socket.create_connection(("127.0.0.1", listener.port), timeout=5) as stranger:
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=LIMIT_S) as stranger:
         stranger.sendall(b"x" * 200)
         with contextlib.suppress(ConnectionResetError):  # closed with our question unread: as good
             assert stranger.recv(8) == b""
@@ -62,8 +69,8 @@ def test_agents_that_are_asked_one_after_the_other_find_each_other() -> None:
     probers = {name: Prober(host="127.0.0.1", publish=events.put) for name in ports}
     for name, other in (("a", "b"), ("b", "a")):
         peers = [{"node": other, "host": "127.0.0.1", "port": ports[other]}]
-        probers[name].start("p1", SECRET, ports[name], peers, 4.0)
-    found = [events.get(timeout=20) for _ in range(2)]
+        probers[name].start("p1", SECRET, ports[name], peers, LONGEST_LISTEN_S)
+    found = [events.get(timeout=LIMIT_S) for _ in range(2)]
     assert {event.probe for event in found} == {"p1"}
     assert {event.results[0].node for event in found} == {"a", "b"}
     assert all(event.results[0].ok for event in found), found
@@ -77,7 +84,7 @@ def test_a_port_in_use_keeps_a_node_from_listening_not_from_asking(listener: Lis
         peers = [{"node": "b", "host": "127.0.0.1", "port": listener.port}]
         said = prober.start("p2", SECRET, taken.getsockname()[1], peers, 1.0)
     assert "cannot listen" in said
-    assert events.get(timeout=20).results[0].ok
+    assert events.get(timeout=LIMIT_S).results[0].ok
 
 
 @pytest.mark.parametrize(

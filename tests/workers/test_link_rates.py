@@ -8,16 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.run.link_rates import WARM_UP, steady_rate
-from engine.transport import TransportError
+from engine.run import link_rates
+from engine.run.link_rates import WARM_UP, emulated_link, steady_rate
+from engine.transport import LinkShape, Peer, TransportError
 from tests.ports import free_port
+from tests.waiting import LIMIT_S
 from workers.rates import LinkMeter
 
 SECRET = "s" * 32
 EMULATED = {"latency_ms": 20.0, "bandwidth_gbps": 0.05, "window_bytes": 100_000.0}  # 0.02 Gbit/s a connection
 
 
-def trial(*, listen_secret: str = SECRET, listener: bool = True, patience_s: float = 20.0) -> Any:
+def trial(*, listen_secret: str = SECRET, listener: bool = True, patience_s: float = LIMIT_S) -> Any:
     events: queue.Queue[Any] = queue.Queue()
     ends = [LinkMeter(host="127.0.0.1", publish=events.put) for _ in range(2)]
     port = free_port()
@@ -28,19 +30,51 @@ def trial(*, listen_secret: str = SECRET, listener: bool = True, patience_s: flo
         ends[0].start("t", listen_secret, peer=None, **shared)
     ends[1].start("t", SECRET, peer={"host": "127.0.0.1", "port": port}, **shared)
     assert ends[1].start("t", SECRET, peer={"host": "127.0.0.1", "port": port}, **shared) == "known already"
-    return events.get(timeout=60)
+    return events.get(timeout=2 * LIMIT_S)
 
 
-def test_an_emulated_link_is_measured_as_it_is() -> None:
+def test_an_emulated_link_is_measured() -> None:
+    """What it has to be is shown below: here a machine that is busy has its part in it."""
     found = trial()
     assert found.error == ""
-    assert found.rtt_ms == pytest.approx(40, rel=0.05)
+    assert found.rtt_ms >= 40, "nothing arrives before it is due"
     rates = {rate.connections: rate.gbps for rate in found.rates}
-    assert rates[1] == pytest.approx(0.02, rel=0.1)
-    assert rates[2] == pytest.approx(0.04, rel=0.1)
-    assert rates[4] == pytest.approx(0.05, rel=0.1)
-    assert 8 in rates
-    assert 16 not in rates
+    assert [*rates] == [1, 2, 4, 8][: len(rates)]
+    assert len(rates) >= 2
+    assert all(rate > 0 for rate in rates.values())
+
+
+class Wire:
+    """In place of an endpoint: what goes over it takes no time."""
+
+    def __init__(self, *, rank: int, **_: Any) -> None: ...
+    def connect(self, peers: list[Peer], patience_s: float) -> None:
+        (self.peer,) = peers
+
+    def send(self, *_: Any) -> None: ...
+    def close(self, linger_s: float) -> None: ...
+
+
+def test_it_ends_where_more_connections_give_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = emulated_link(**EMULATED)
+    assert (shape.one_way_delay_s, shape.cap_bytes_per_s) == (0.02, pytest.approx(6.25e6))
+    shapes: list[LinkShape] = []
+
+    def blast(wire: Wire, *_: Any) -> float:
+        """What a connection's window and the cap let through."""
+        shapes.append(wire.peer.shape)
+        return min(shapes[-1].connections * 2.5e6, 6.25e6)
+
+    monkeypatch.setattr(link_rates, "Endpoint", Wire)
+    monkeypatch.setattr(link_rates, "_ping", lambda _wire, number, _s: [0.04, 0.04, 0.7][number % 3])
+    monkeypatch.setattr(link_rates, "_blast", blast)
+    found = link_rates.measure(
+        "h", ("h", 1), secret=SECRET, trial="t", counts=[1, 2, 4, 8, 16], shape=shape, seconds=1, patience_s=1
+    )
+    assert found.rtt_ms == pytest.approx(40)
+    assert [rate.connections for rate in found.rates] == [1, 2, 4, 8]
+    assert [rate.gbps for rate in found.rates] == pytest.approx([0.02, 0.04, 0.05, 0.05])
+    assert {(s.one_way_delay_s, s.window_bytes) for s in shapes} == {(0.02, 100_000)}
 
 
 def test_nobody_listens() -> None:
@@ -50,7 +84,7 @@ def test_nobody_listens() -> None:
 
 
 def test_another_secret_is_refused() -> None:
-    assert trial(listen_secret="x" * 32, patience_s=2.0).error
+    assert trial(listen_secret="x" * 32, patience_s=5.0).error
 
 
 @pytest.mark.parametrize(

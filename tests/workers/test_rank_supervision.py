@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engine.job.events.event import Event
 from engine.job.launch import LaunchSpec
 from tests.events import as_dicts, event
+from tests.waiting import LIMIT_S, until
 from tests.workers.launching import BrokenGroup, FakeGroup, spec
 from workers.ledger import ENDED, LATELY_S, Ledger
 from workers.ranks import RankSupervisor
@@ -90,7 +91,7 @@ def test_a_stop_of_an_older_generation_leaves_the_newer_alone(node: Node) -> Non
     assert node.ranks.stop("r1", 1, 0) == "nothing to stop"
     assert node.groups[0].running()
     node.ranks.stop("r1", 2, 1)
-    node.groups[0]._thread.join(3)
+    node.groups[0]._thread.join(LIMIT_S)
     assert len(node.ended("stopped")) == 2
 
 
@@ -158,7 +159,7 @@ def test_ranks_of_an_earlier_life_are_reported_and_killed(tmp_path: Path) -> Non
         after = Node(tmp_path)
         assert after.ranks.report_gone() == 2
         assert [event["rank"] for event in after.ended("failed")] == [0, 1]
-        assert orphan.wait(5) != 0
+        assert orphan.wait(LIMIT_S) != 0
         time.sleep(0.1)
         assert stranger.poll() is None
         assert {rank.state for rank in after.ranks.states()} == {"failed"}
@@ -192,10 +193,10 @@ def test_no_order_of_tasks_starts_a_generation_twice_or_out_of_order(
             assert begun == sorted(set(begun))
     for group in node.groups:
         if group.spec.generation <= stopped.get(group.spec.run, -1):
-            group._thread.join(3)
+            group._thread.join(LIMIT_S)
             assert not group.running()
     node.ranks.stop_all(1)
-    assert not any(group.running() for group in node.groups)
+    until(lambda: not any(group.running() for group in node.groups))
 
 
 class SlowStart(FakeGroup):
