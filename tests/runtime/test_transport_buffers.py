@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.transport import SharedReceiver, SharedSender
 from engine.transport.buffers import GRAIN_BYTES, LEAST_KEPT_BYTES, Buffers, OnArrival
 from tests.runtime.transport_pairs import cell, pair
+from tests.waiting import LIMIT_S
 
 MIB = 1 << 20
 
@@ -70,10 +71,10 @@ def test_a_buffer_that_is_made_on_arrival(posted: bool) -> None:
             receive = there.post_receive(0, (1,), OnArrival(600_000, make))
         sent = here.send(1, (1,), b"x" * 600_000)
         if not posted:
-            sent.wait(10)
+            sent.wait(LIMIT_S)
             assert not made
             receive = there.post_receive(0, (1,), OnArrival(600_000, make))
-        receive.wait(10)
+        receive.wait(LIMIT_S)
         assert [receive.buffer] == made
         assert receive.buffer == b"x" * 600_000
 
@@ -113,6 +114,6 @@ def _places_after(senders, receivers, order, size, number, places) -> int:
     for p, tag in order:
         senders[p].send(tag, bytes([number]) * size)
     for receive in receives:
-        receive.wait(20)
+        receive.wait(LIMIT_S)
         assert receive.buffer[:: size // 8] == bytes([number]) * 8
     return len(set(places))

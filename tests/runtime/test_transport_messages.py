@@ -3,7 +3,6 @@
 import random
 import socket
 import sys
-import threading
 import time
 from types import SimpleNamespace
 
@@ -15,7 +14,8 @@ from engine.errors import InputError
 from engine.transport import LinkShape, MessageSizeError
 from engine.transport.connection import _stays_here
 from engine.transport.inbox import Inbox
-from tests.runtime.transport_pairs import pair
+from tests.runtime.transport_pairs import pair, sent_together
+from tests.waiting import LIMIT_S, until
 
 FAST = LinkShape(one_way_delay_s=0.001, cap_bytes_per_s=2e9, window_bytes=1e6, connections=3)
 SLOW = LinkShape(one_way_delay_s=0.01, cap_bytes_per_s=10e6)
@@ -61,11 +61,11 @@ def test_every_byte_arrives_in_its_place(links, kind, sizes, extra, posted_late,
     padding = [None if n % 2 else sizes[n] + extra for n in range(len(sizes))]
     sends = [here.send(1, tags[n], messages[n], padded_to=padding[n]) for n in range(len(sizes))]
     for send in sends[: 1 if posted_late else 0]:
-        send.wait(10)
+        send.wait(LIMIT_S)
     receives = receives or post()
     for n, receive in receives.items():
-        receive.wait(10)
-        sends[n].wait(10)
+        receive.wait(LIMIT_S)
+        sends[n].wait(LIMIT_S)
         assert buffers[n] == messages[n]
         assert receive.message_bytes == (padding[n] or sizes[n])
         assert sends[n].start <= sends[n].end
@@ -76,8 +76,8 @@ def test_a_receive_without_a_buffer_brings_its_own_and_a_tag_can_be_used_again()
     with pair() as (here, there):
         for turn in range(3):
             receive = there.post_receive(0, (5,), into=None if turn else 40_000)
-            here.send(1, (5,), payload(40_000, turn)).wait(5)
-            receive.wait(5)
+            here.send(1, (5,), payload(40_000, turn)).wait(LIMIT_S)
+            receive.wait(LIMIT_S)
             assert receive.buffer == payload(40_000, turn)
 
 
@@ -88,7 +88,7 @@ def test_channels_and_directions_keep_equal_tags_apart():
         here.send(1, (1,), b"two", channel=2)
         there.send(0, (1,), b"back")
         for receive in receives:
-            receive.wait(5)
+            receive.wait(LIMIT_S)
         assert [bytes(r.buffer) for r in receives] == [b"two", b"one", b"back"]
 
 
@@ -98,16 +98,16 @@ def test_a_message_of_another_size_fails_its_receive_alone():
         here.send(1, (1,), bytes(20))
         here.send(1, (2,), payload(300_000))
         with pytest.raises(MessageSizeError, match="20 bytes came for a buffer of 10"):
-            wrong.wait(5)
-        right.wait(5)
+            wrong.wait(LIMIT_S)
+        right.wait(LIMIT_S)
         assert right.buffer == payload(300_000)
 
 
 def test_filler_crosses_the_wire_but_not_into_the_buffer():
     with pair(FAST) as (here, there):
         receive = there.post_receive(0, (1,), 3)
-        here.send(1, (1,), b"abc", padded_to=5_000_000).wait(5)
-        receive.wait(5)
+        here.send(1, (1,), b"abc", padded_to=5_000_000).wait(LIMIT_S)
+        receive.wait(LIMIT_S)
         assert bytes(receive.buffer) == b"abc"
         assert here.traffic()[0].bytes_sent == there.traffic()[0].bytes_received == 5_000_000
 
@@ -119,16 +119,16 @@ def test_what_an_emulated_link_has_a_part_in_counts_as_there_when_it_says(size):
         soon, long_ago = time.monotonic() + 0.2, time.monotonic() - 5
         here.send(1, (1,), bytes(size), due=soon)
         here.send(1, (2,), bytes(size), due=long_ago)
-        before.wait(5)
+        before.wait(LIMIT_S)
         assert before.due == pytest.approx(long_ago, abs=0.01)
         assert before.arrived > long_ago + 5, "it is there when it is there"
-        ahead.wait(5)
+        ahead.wait(LIMIT_S)
         assert time.monotonic() >= soon - 0.01
         assert ahead.arrived >= ahead.due == pytest.approx(soon, abs=0.01)
     with pair(SLOW) as (here, there):
         receive, later = there.post_receive(0, (1,), size), time.monotonic() + 0.3
         here.send(1, (1,), bytes(size), due=later)
-        receive.wait(5)
+        receive.wait(LIMIT_S)
         assert receive.due >= later - 0.01, "held, though the link brings it sooner"
 
 
@@ -136,9 +136,10 @@ def test_the_measured_passage_is_the_link_s():
     """Times on the emulated clock are exact, whatever the machine does."""
     with pair(SLOW) as (here, there):
         receives = [there.post_receive(0, (n,)) for n in range(2)]
-        sends = [here.send(1, (n,), payload(500_000)) for n in range(2)]
+        with sent_together(here) as now:
+            sends = [here.send(1, (n,), payload(500_000), not_before=now) for n in range(2)]
         for handle in (*receives, *sends):
-            handle.wait(10)
+            handle.wait(LIMIT_S)
         first, second = sends
         assert first.end - first.start == pytest.approx(0.05)
         assert second.start == pytest.approx(first.end)
@@ -154,7 +155,7 @@ def test_a_slower_link_is_slower_by_its_figures_and_only_in_its_direction():
         receives = [there.post_receive(0, (1,)), here.post_receive(1, (1,))]
         sends = [here.send(1, (1,), payload(200_000)), there.send(0, (1,), payload(200_000))]
         for handle in (*receives, *sends):
-            handle.wait(10)
+            handle.wait(LIMIT_S)
         slow, fast = (send.end - send.start for send in sends)
         assert slow / fast == pytest.approx(5)
 
@@ -162,24 +163,26 @@ def test_a_slower_link_is_slower_by_its_figures_and_only_in_its_direction():
 def test_a_small_message_does_not_wait_behind_bulk_data():
     with pair(SLOW) as (here, there):
         bulk = [there.post_receive(0, (n,)) for n in range(4)]
-        for n in range(4):
-            here.send(1, (n,), payload(500_000))
         small = there.post_receive(0, (9,))
-        here.send(1, (9,), b"norm")
-        small.wait(10)
-        bulk[-1].wait(10)
+        with sent_together(here) as now:
+            for n in range(4):
+                here.send(1, (n,), payload(500_000), not_before=now)
+            here.send(1, (9,), b"norm", not_before=now)
+        small.wait(LIMIT_S)
+        bulk[-1].wait(LIMIT_S)
         assert small.due < bulk[0].due
 
 
 def test_a_message_leaves_no_earlier_than_told_and_does_not_hold_up_others():
     with pair(SLOW) as (here, there):
         receives = [there.post_receive(0, (n,)) for n in range(2)]
-        later = here.send(1, (0,), payload(50_000), not_before=time.monotonic() + 0.2)
-        now = here.send(1, (1,), payload(50_000))
-        for handle in (*receives, later, now):
-            handle.wait(10)
-        assert now.end < later.start
-        assert later.start - now.start == pytest.approx(0.2, abs=0.1)
+        with sent_together(here) as now:
+            later = here.send(1, (0,), payload(50_000), not_before=now + 0.2)
+            first = here.send(1, (1,), payload(50_000), not_before=now)
+        for handle in (*receives, later, first):
+            handle.wait(LIMIT_S)
+        assert first.end <= later.start
+        assert later.start >= now + 0.2
 
 
 def test_unexpected_messages_are_bounded_and_flow_on_once_posted():
@@ -190,9 +193,9 @@ def test_unexpected_messages_are_bounded_and_flow_on_once_posted():
             sends[-1].wait(0.3)
         for n in range(12):
             receive = there.post_receive(0, (n,))
-            receive.wait(10)
+            receive.wait(LIMIT_S)
             assert receive.buffer == payload(6_000_000, n)
-        sends[-1].wait(10)
+        sends[-1].wait(LIMIT_S)
 
 
 def test_a_receive_posted_before_its_message_came_is_known_before_the_message_is_read(
@@ -204,17 +207,12 @@ def test_a_receive_posted_before_its_message_came_is_known_before_the_message_is
     monkeypatch.setattr(Inbox, "place", lambda self, *args: (order.append("place"), place(self, *args))[1])
     data = bytes(1 << 16)
     with pair() as (sender, receiver):
-        held, gate = threading.Event(), threading.Event()
         before = sender.traffic()[0].egress_bytes
-        receiver._loop.call(lambda: (held.set(), gate.wait(20)))  # it gets no turn while both happen
-        assert held.wait(10)
-        receive = receiver.post_receive(0, (1,), len(data))
-        sender.send(1, (1,), data)
-        deadline = time.monotonic() + 10
-        while sender.traffic()[0].egress_bytes < before + len(data) and time.monotonic() < deadline:
-            time.sleep(0.001)
-        gate.set()
-        receive.wait(10)
+        with sent_together(receiver):  # it gets no turn while both happen
+            receive = receiver.post_receive(0, (1,), len(data))
+            sender.send(1, (1,), data)
+            until(lambda: sender.traffic()[0].egress_bytes >= before + len(data), every_s=0.001)
+        receive.wait(LIMIT_S)
     assert order[:2] == ["post", "place"]
 
 

@@ -6,7 +6,6 @@ import random
 import socket
 import struct
 import threading
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from engine.control.handshake import Identity, dial
 from engine.transport import Endpoint, LinkLost, LinkShape, Peer
 from engine.transport.wire import Header, Kind, pack
 from tests.runtime.transport_pairs import endpoint, in_parallel, pair
+from tests.waiting import LIMIT_S, until
 
 FAST = LinkShape(one_way_delay_s=0.001, cap_bytes_per_s=2e9, window_bytes=1e6, connections=3)
 
@@ -34,11 +34,11 @@ def test_a_link_that_is_cut_again_and_again_loses_nothing_and_doubles_nothing(sh
                     side = rng.randrange(2)
                     ends[side].cut(1 - side)
             for receive, message in zip(receives, messages, strict=True):
-                receive.wait(30)
+                receive.wait(LIMIT_S)
                 assert receive.buffer == message
                 receive.buffer[:] = bytes(len(message))
             for send in sends:
-                send.wait(30)
+                send.wait(LIMIT_S)
             assert not any(any(receive.buffer) for receive in receives)
         assert ends[0].traffic()[0].bytes_received == ends[1].traffic()[0].bytes_sent
 
@@ -51,27 +51,27 @@ def test_one_lost_connection_of_four_is_replaced_and_its_chunks_go_again(caplog:
         link = here._links[1]
         send = here.send(1, (1,), message)
         here.call(lambda: link.ended(link._connections[2], "cut for the test"))
-        receive.wait(30)
-        send.wait(30)
+        receive.wait(LIMIT_S)
+        send.wait(LIMIT_S)
         assert receive.buffer == message
         assert here.traffic()[0].reconnects == 1
-        _until(lambda: sorted(link._connections) == [-1, 0, 1, 2, 3])
-        _until(lambda: any("restored" in line for line in caplog.messages))
+        until(lambda: sorted(link._connections) == [-1, 0, 1, 2, 3])
+        until(lambda: any("restored" in line for line in caplog.messages))
     broken = [line for line in caplog.messages if line.startswith("Link to rank 1")]
     assert broken[0] == "Link to rank 1 (east → west): cut for the test; reconnecting."
     assert len(broken) == 2
 
 
 def test_a_peer_that_does_not_come_back_is_lost_with_the_reason():
-    here, there = endpoint(0, silence_timeout_s=1.5), endpoint(1, silence_timeout_s=1.5)
+    here, there = endpoint(0, silence_timeout_s=5), endpoint(1, silence_timeout_s=5)
     ends = (here, there)
     with contextlib.closing(here), contextlib.closing(there):
-        in_parallel(2, lambda r: ends[r].connect([Peer(rank=1 - r, address=ends[1 - r].address)], 10))
+        in_parallel(2, lambda r: ends[r].connect([Peer(rank=1 - r, address=ends[1 - r].address)], LIMIT_S))
         receive = here.post_receive(1, (1,))
         there.call(lambda: setattr(there._links[0], "_dials", False))  # it cannot reach us any more
         here.cut(1)
         with pytest.raises(LinkLost, match=r"silent for .*connection -?\d was cut"):
-            receive.wait(30)
+            receive.wait(LIMIT_S)
 
 
 def test_a_peer_that_was_started_again_is_not_taken_for_the_old_one():
@@ -79,14 +79,14 @@ def test_a_peer_that_was_started_again_is_not_taken_for_the_old_one():
     here, there = endpoint(0), endpoint(1)
     ends = (here, there)
     with contextlib.closing(here), contextlib.closing(there):
-        in_parallel(2, lambda r: ends[r].connect([Peer(rank=1 - r, address=ends[1 - r].address)], 10))
+        in_parallel(2, lambda r: ends[r].connect([Peer(rank=1 - r, address=ends[1 - r].address)], LIMIT_S))
         receive = here.post_receive(1, (1,))
         again = endpoint(1)
         with contextlib.closing(again):
             with contextlib.suppress(LinkLost):
-                again.connect([Peer(rank=0, address=here.address)], 5)
+                again.connect([Peer(rank=0, address=here.address)], LIMIT_S)
             with pytest.raises(LinkLost, match="started again"):
-                receive.wait(30)
+                receive.wait(LIMIT_S)
 
 
 @pytest.mark.parametrize("rubbish", ["truncated", "corrupt header", "false acknowledgement", "huge control"])
@@ -107,14 +107,16 @@ def test_frames_that_no_sound_peer_sends_end_their_connection_with_the_reason(ru
     }[rubbish]
     here = endpoint(0)
     with contextlib.closing(here), contextlib.ExitStack() as stack:
-        connecting = threading.Thread(target=lambda: here.connect([Peer(rank=1, address=here.address)], 20))
+        connecting = threading.Thread(
+            target=lambda: here.connect([Peer(rank=1, address=here.address)], LIMIT_S)
+        )
         connecting.start()
         sockets, numbers = zip(*(_greeted(stack, here, index, 2) for index in range(2)), strict=True)
         connecting.join()
         sockets[0].sendall(frame(numbers) if callable(frame) else frame)
         if rubbish == "truncated":
             sockets[0].shutdown(socket.SHUT_WR)
-        _until(lambda: reason in here._links[1].trouble)
+        until(lambda: reason in here._links[1].trouble)
 
 
 def _false_acknowledgement(numbers) -> bytes:
@@ -126,7 +128,7 @@ def _false_acknowledgement(numbers) -> bytes:
 def _greeted(stack, here: Endpoint, index: int, count: int) -> tuple[socket.socket, int]:
     """A raw connection that knows the secret."""
     raw = stack.enter_context(socket.create_connection(here.address))
-    raw.settimeout(20)
+    raw.settimeout(LIMIT_S)
     dialogue = dial(Identity(rank=1, run="run", generation=0, secret=b"s3cret", session=b"s" * 16), peer=0,
                     index=index, count=count)  # fmt: skip
     step = next(dialogue)
@@ -148,10 +150,10 @@ def test_a_peer_of_another_version_is_refused_with_the_reason():
         hello = bytearray(next(dialogue))
         struct.pack_into("<H", hello, 8, 1)
         raw.sendall(hello)
-        raw.settimeout(20)
+        raw.settimeout(LIMIT_S)
         answer = raw.recv(89, socket.MSG_WAITALL)
         assert answer[0] == 1
-        _until(lambda: "another version" in here._greeter.refused)
+        until(lambda: "another version" in here._greeter.refused)
 
 
 def test_the_reason_of_a_refusal_can_be_read_by_the_refused():
@@ -170,14 +172,14 @@ def test_the_reason_of_a_refusal_can_be_read_by_the_refused():
 def test_everything_that_leaves_is_counted_as_egress():
     with pair(connections=2) as (here, there):
         receive = there.post_receive(0, (1,), 1_000_000)
-        here.send(1, (1,), bytes(1_000_000), padded_to=2_000_000).wait(20)
-        receive.wait(20)
+        here.send(1, (1,), bytes(1_000_000), padded_to=2_000_000).wait(LIMIT_S)
+        receive.wait(LIMIT_S)
         traffic = here.traffic()[0]
         assert traffic.bytes_sent == 2_000_000
         assert 2_000_000 < traffic.egress_bytes < 2_020_000
         assert traffic.resent_bytes == 0
         here.cut(1)
-        _until(lambda: here.traffic()[0].egress_bytes > traffic.egress_bytes)  # what went before still counts
+        until(lambda: here.traffic()[0].egress_bytes > traffic.egress_bytes)  # what went before still counts
 
 
 def test_a_paced_link_is_given_no_more_than_its_cap():
@@ -186,19 +188,12 @@ def test_a_paced_link_is_given_no_more_than_its_cap():
         in_parallel(
             2,
             lambda r: ends[r].connect(
-                [Peer(rank=1 - r, address=ends[1 - r].address, connections=2, cap_bytes_per_s=40e6)], 10
+                [Peer(rank=1 - r, address=ends[1 - r].address, connections=2, cap_bytes_per_s=40e6)], LIMIT_S
             ),
         )
         receive = ends[1].post_receive(0, (1,), 8_000_000)
         send = ends[0].send(1, (1,), bytes(8_000_000))
-        receive.wait(20)
-        send.wait(20)
+        receive.wait(LIMIT_S)
+        send.wait(LIMIT_S)
         # Its last chunk may be given out at once, and 50 ms in which nothing was sent be made up for.
         assert send.end - send.start > (8_000_000 - 400_000) / 40e6 - 0.05
-
-
-def _until(true, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -9,6 +9,7 @@ from engine.errors import InputError
 from engine.transport import LinkLost, LinkShape, SharedReceiver, SharedSender
 from engine.transport.sharing import _Leg
 from tests.runtime.transport_pairs import cell
+from tests.waiting import LIMIT_S
 
 WAN = LinkShape(one_way_delay_s=0.02, cap_bytes_per_s=20e6)
 LAN = LinkShape(one_way_delay_s=0, cap_bytes_per_s=12.5e9)
@@ -46,8 +47,8 @@ def test_every_message_arrives_whole_whatever_the_order_of_production(pipelines,
             filled += sum(max(len(message), padded_to) for message in data.values())
             sends = {(p, tag): senders[p].send(tag, data[p, tag]) for p, tag in rng.sample(order, len(order))}
             for key in order:
-                receives[key].wait(10)
-                sends[key].wait(10)
+                receives[key].wait(LIMIT_S)
+                sends[key].wait(LIMIT_S)
                 assert bytes(receives[key].buffer) == data[key]
                 assert sends[key].start <= sends[key].end
                 assert wan is None or sends[key].end < receives[key].due <= receives[key].arrived
@@ -79,8 +80,8 @@ def test_messages_take_the_whole_hop_one_after_the_other(pipelines):
         before = time.monotonic()
         sends[late] = senders[late[0]].send(late[1], bytes(size))
         for key in order:
-            receives[key].wait(10)
-            sends[key].wait(10)
+            receives[key].wait(LIMIT_S)
+            sends[key].wait(LIMIT_S)
         alone = size / (pipelines * WAN.bytes_per_s)
         first = sends[order[0]]
         assert first.end - first.start == pytest.approx(alone, rel=0.02)
@@ -115,7 +116,7 @@ def test_each_pair_carries_the_parts_in_the_static_order(monkeypatch):
             senders[p].send(tag, bytes(900))
             time.sleep(0.005)
         for receive in receives:
-            receive.wait(10)
+            receive.wait(LIMIT_S)
     assert all(names == [(7, at) for at in range(len(order))] for names in forwarded.values())
 
 
@@ -129,12 +130,12 @@ def test_a_relay_that_dies_surfaces_at_the_waits_of_the_others():
         ranks[1].close()
         sent = senders[0].send((0,), bytes(1000))
         with pytest.raises(LinkLost):
-            sent.wait(5)
+            sent.wait(LIMIT_S)
         with pytest.raises(LinkLost):
-            senders[0].send((1,), bytes(1000)).wait(5)
+            senders[0].send((1,), bytes(1000)).wait(LIMIT_S)
         ranks[0].close()
         with pytest.raises(LinkLost):
-            receive.wait(5)
+            receive.wait(LIMIT_S)
 
 
 def test_a_message_that_the_order_does_not_know_is_refused():

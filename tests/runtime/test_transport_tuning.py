@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from engine.errors import InputError
 from engine.transport import Peer
 from engine.transport.tuning import MOST_AUTO_CONNECTIONS, Tuner, first_choice
-from tests.runtime.test_transport_recovery import _until
 from tests.runtime.transport_pairs import endpoint, in_parallel
+from tests.waiting import LIMIT_S, until
 
 MBIT = 1e6 / 8
 
@@ -81,17 +81,17 @@ def test_connections_are_opened_and_retired_while_messages_pass(wishes):
         for count in (5, 2, 4):
             wanted = threading.Event()
             ends[wishes].call(lambda count=count, wanted=wanted: (links[wishes]._want(count), wanted.set()))
-            assert wanted.wait(10)
+            assert wanted.wait(LIMIT_S)
             done = False
             while not done:
                 tag = (next(serial),)
                 message = random.Random(tag[0]).randbytes(500_000)
                 receive = ends[1].post_receive(0, tag)
                 ends[0].send(1, tag, message)
-                receive.wait(20)
+                receive.wait(LIMIT_S)
                 assert receive.buffer == message
                 done = all(end.traffic()[0].connections == count for end in ends)
-            _until(lambda count=count: all(len(link._connections) == count + 1 for link in links))
+            until(lambda count=count: all(len(link._connections) == count + 1 for link in links))
         assert all(end.traffic()[0].reconnects == 0 for end in ends)
 
 
