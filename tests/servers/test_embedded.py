@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 import redis
 
 from engine.errors import InputError
+from tests.waiting import LIMIT_S, has_ended, until
 from webapp.servers import NotRunning, ServersError, embedded, endpoints, places, running
 from webapp.servers.postgres import clear_stale
 
@@ -45,7 +45,7 @@ def in_a_process(var: Path) -> Iterator[subprocess.Popen[str]]:
         yield child
     finally:
         child.terminate()
-        child.wait(20)
+        child.wait(LIMIT_S)
         assert child.stderr is not None
         child.stderr.close()
 
@@ -53,16 +53,6 @@ def in_a_process(var: Path) -> Iterator[subprocess.Popen[str]]:
 def pids(var: Path) -> list[int]:
     state = json.loads((var / "servers.json").read_text())
     return [state["postgres"]["pid"], state["valkey"]["pid"]]
-
-
-def wait_gone(pid: int, patience_s: float = 10) -> bool:
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
-        status = Path(f"/proc/{pid}/stat")
-        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_what_was_acknowledged_survives_kill_9_of_everything(var: Path) -> None:
@@ -85,7 +75,7 @@ def test_nothing_is_left_when_the_holder_is_killed(var: Path) -> None:
     with in_a_process(var) as holder:
         children = pids(var)
         holder.kill()
-        assert all(wait_gone(pid) for pid in children)
+        until(lambda: all(map(has_ended, children)))
     with pytest.raises(NotRunning, match="make demo"):
         endpoints(var)
 
@@ -98,7 +88,7 @@ def test_a_second_start_names_the_first(var: Path) -> None:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=LIMIT_S,
             check=False,
         )
         assert second.returncode == 2

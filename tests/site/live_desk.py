@@ -27,6 +27,7 @@ from engine.prefill.latency import LatencyModel
 from engine.prefill.placement import Cache, Refusal, Request, Settings
 from engine.serve.pipeline import Prefilled, PrefillPipeline
 from tests.runtime.prefill.checkpoints import TINY, theirs
+from tests.waiting import LIMIT_S
 from webapp.jobs.models import Run
 
 VOCABULARY = int(TINY["vocab_size"])  # type: ignore[call-overload]
@@ -86,12 +87,12 @@ class LiveDesk:
         self.port = listening.getsockname()[1]
         self._server: Any = asyncio.run_coroutine_threadsafe(
             serve(listening, me, FROM_GATEWAY, self._serve), self._loop
-        ).result(10)
+        ).result(LIMIT_S)
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(LIMIT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(LIMIT_S)
         self._loop.close()
 
     def close_port(self) -> None:
@@ -102,7 +103,7 @@ class LiveDesk:
             for line in list(self._open):
                 await line.close()
 
-        asyncio.run_coroutine_threadsafe(cut(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(cut(), self._loop).result(LIMIT_S)
 
     async def _stop(self) -> None:
         self._server.close()

@@ -2,12 +2,12 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
 
+from tests.waiting import LIMIT_S, until
 from webapp.prefill.gateway.lines import close_lines
 
 
@@ -29,13 +29,10 @@ def live_site() -> Iterator[str]:
     server = _Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()
-    until = time.monotonic() + 20
-    while not server.started and time.monotonic() < until:
-        time.sleep(0.01)
-    assert server.started
+    until(lambda: server.started, "the server")
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(LIMIT_S)
         assert not thread.is_alive()

@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import URLPattern, get_resolver, reverse
 
 from tests.site.access import ACCESS, PERSONS, SOCKETS
+from tests.waiting import LIMIT_S
 
 DEALT_WITH = {200, 201, 202, 204, 409, 422}
 WHERE = "tests/site/access.py"
@@ -103,11 +104,11 @@ async def first_answer(world: Any, person: str, path: str) -> str:
     scope = {"type": "websocket", "path": f"/{path}", "headers": [], "user": user, "subprotocols": []}
     socket = ApplicationCommunicator(URLRouter(websocket_urlpatterns), scope)
     await socket.send_input({"type": "websocket.connect"})
-    message = await socket.receive_output(5)
+    message = await socket.receive_output(LIMIT_S)
     if message["type"] == "websocket.accept":
-        message = await socket.receive_output(5)
+        message = await socket.receive_output(LIMIT_S)
     await socket.send_input({"type": "websocket.disconnect", "code": 1000})
-    await socket.wait(5)
+    await socket.wait(LIMIT_S)
     return str(message.get("code", 0) % 1000) if message["type"] == "websocket.close" else "ok"
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from tests.site.live_desk import CONTEXT, LiveDesk, expected, live_desk
 from tests.site.live_site import live_site
 from tests.site.tenancies import give_key, grant
 from tests.site.test_tenancy_pages import train
+from tests.waiting import LIMIT_S, until
 from webapp.common import broker
 from webapp.jobs.models import Run
 from webapp.prefill import services
@@ -56,23 +56,15 @@ class Shop:
         return httpx.post(
             self.url + path,
             headers={**({"Authorization": f"Bearer {token}"} if token else {}), **headers},
-            timeout=20,
+            timeout=LIMIT_S,
             **sent,
         )
 
     def usage(self, count: int = 1) -> list[UsageEvent]:
         """The events, once there are `count`."""
-        return wait_for(
+        return until(
             lambda: (rows := list(UsageEvent.objects.order_by("pk"))) and len(rows) >= count and rows
         )
-
-
-def wait_for(probe: Callable[[], Any], seconds: float = 10.0) -> Any:
-    until = time.monotonic() + seconds
-    while not (value := probe()):
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.02)
-    return value
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +95,7 @@ def shop(transactional_db: Any, model: PrefillPipeline) -> Iterator[Shop]:
 
         desk = open_desk()
         url = stack.enter_context(live_site())
-        client = openai.OpenAI(api_key=secret, base_url=f"{url}/v1", max_retries=0, timeout=20)
+        client = openai.OpenAI(api_key=secret, base_url=f"{url}/v1", max_retries=0, timeout=LIMIT_S)
         yield Shop(url, world, run, key, secret, desk, client, open_desk)
         client.close()
     connections.close_all()
@@ -290,14 +282,18 @@ def test_a_client_that_leaves_and_one_that_is_slow_hold_nobody_up(shop: Shop, mo
     body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 4_000, "stream": True}
     headers = {"Authorization": f"Bearer {shop.secret}"}
     shop.desk.endless = True
-    with httpx.stream("POST", f"{shop.url}/v1/completions", json=body, headers=headers, timeout=20) as left:
+    with httpx.stream(
+        "POST", f"{shop.url}/v1/completions", json=body, headers=headers, timeout=LIMIT_S
+    ) as left:
         next(left.iter_bytes())
-    wait_for(lambda: shop.desk.withdrawn)
+    until(lambda: shop.desk.withdrawn)
     assert shop.usage()[0].outcome == Outcome.DELIVERED  # its prefill was there
-    with httpx.stream("POST", f"{shop.url}/v1/completions", json=body, headers=headers, timeout=20) as slow:
+    with httpx.stream(
+        "POST", f"{shop.url}/v1/completions", json=body, headers=headers, timeout=LIMIT_S
+    ) as slow:
         pieces = slow.iter_raw(100)
         next(pieces)  # an iterator that is dropped would close the connection
-        wait_for(lambda: len(set(shop.desk.withdrawn)) == 2)  # it holds too much that was not taken
+        until(lambda: len(set(shop.desk.withdrawn)) == 2)  # it holds too much that was not taken
         shop.desk.endless = False
         other = shop.post("/v1/completions", {"model": MODEL, "prompt": PROMPT, "max_tokens": 2})
         assert other.json()["choices"][0]["text"] == expected(PROMPT, 2)
@@ -331,7 +327,7 @@ def test_a_fault_of_ours_is_said_without_the_prompt(shop: Shop, monkeypatch: Any
 
 async def test_a_body_that_comes_too_slowly_or_too_large_never_reaches_django(monkeypatch: Any) -> None:
     """Django would spool it to a disk."""
-    monkeypatch.setattr("webapp.prefill.gateway.bodies.BODY_S", 0.05)
+    monkeypatch.setattr("webapp.prefill.gateway.bodies.BODY_S", LIMIT_S)
     reached = []
 
     async def django(scope: Any, receive: Any, send: Any) -> None:
@@ -346,7 +342,7 @@ async def test_a_body_that_comes_too_slowly_or_too_large_never_reaches_django(mo
 
         async def receive() -> Any:
             if not left:
-                await asyncio.sleep(10)
+                await asyncio.Event().wait()
             body = left.pop(0)
             return {"type": "http.request", "body": body, "more_body": bool(left) or not end}
 
@@ -359,6 +355,7 @@ async def test_a_body_that_comes_too_slowly_or_too_large_never_reaches_django(mo
     assert await ask([b"{", b"}"]) == 0
     assert reached == [{"type": "http.request", "body": b"{}", "more_body": False}]
     assert await ask([b"x" * 1_000_000] * 3) == 413
+    monkeypatch.setattr("webapp.prefill.gateway.bodies.BODY_S", 0.05)
     assert await ask([b"{"], end=False) == 408
     assert len(reached) == 1
 
@@ -455,7 +452,7 @@ def test_a_batch_whose_client_leaves_while_it_is_sent_ends_at_once(monkeypatch: 
         sending = asyncio.create_task(send())
         await took.wait()
         sending.cancel()
-        await asyncio.wait([sending, *{task for task in working if task}], timeout=5)
+        await asyncio.wait([sending, *{task for task in working if task}], timeout=LIMIT_S)
         assert all(task is not None and task.done() for task in working)
         await answers.aclose()
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from redis import Redis
 
 from engine.job.events.event import KINDS
 from tests.site.telemetry import events, read, spans_event, take_in
+from tests.waiting import LIMIT_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -174,15 +174,15 @@ def test_a_killed_ingest_loses_nothing_and_takes_in_no_garbage() -> None:
         for i, (node, _, event) in enumerate(sent):
             client.xadd(f"node:{node}:events", {"e": json.dumps(event)})
             if i == len(sent) // 2:
-                wait_until(lambda: SpanBatch.objects.exists())
+                until(lambda: SpanBatch.objects.exists())
                 ingest.send_signal(signal.SIGKILL)
                 ingest.wait()
         ingest = start()
-        wait_until(lambda: SpanBatch.objects.count() == 150 * 12)
-        wait_until(lambda: not any(client.xlen(f"node:{n}-1:events") for n in ("east", "mid", "west")))
+        until(lambda: SpanBatch.objects.count() == 150 * 12)
+        until(lambda: not any(client.xlen(f"node:{n}-1:events") for n in ("east", "mid", "west")))
     finally:
         ingest.terminate()
-        assert ingest.wait(10) == 0
+        assert ingest.wait(LIMIT_S) == 0
         client.delete(*[f"node:{n}-1:events" for n in ("east", "mid", "west")])
         client.close()
 
@@ -190,13 +190,6 @@ def test_a_killed_ingest_loses_nothing_and_takes_in_no_garbage() -> None:
 def url_of_test_database() -> str:
     values = connection.settings_dict
     return f"postgresql://{values['USER']}:{values['PASSWORD']}@{values['HOST']}:{values['PORT']}/{values['NAME']}"
-
-
-def wait_until(done: Any, limit_s: float = 40.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not done():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -219,17 +212,17 @@ async def test_a_browser_gets_a_snapshot_then_events_and_a_stranger_nothing() ->
     async def connected(name: str) -> ApplicationCommunicator:
         made = socket(name)
         await made.send_input({"type": "websocket.connect"})
-        assert (await made.receive_output(5))["type"] == "websocket.accept"
+        assert (await made.receive_output(LIMIT_S))["type"] == "websocket.accept"
         return made
 
     async def heard(by: ApplicationCommunicator) -> dict[str, Any]:
-        return json.loads((await by.receive_output(5))["text"])
+        return json.loads((await by.receive_output(LIMIT_S))["text"])
 
     async def say(by: ApplicationCommunicator, text: str) -> None:
         await by.send_input({"type": "websocket.receive", "text": text})
 
     stranger = await connected("stranger")
-    assert (await stranger.receive_output(5))["code"] == NOT_FOUND
+    assert (await stranger.receive_output(LIMIT_S))["code"] == NOT_FOUND
     viewer = await connected("viewer")
     first = await heard(viewer)
     assert (first["type"], first["seq"], len(first["lanes"])) == ("snapshot", 0, 12)
@@ -242,4 +235,4 @@ async def test_a_browser_gets_a_snapshot_then_events_and_a_stranger_nothing() ->
     third = await heard(viewer)
     assert (third["type"], third["seq"]) == ("snapshot", 1)
     await viewer.send_input({"type": "websocket.disconnect", "code": 1000})
-    await viewer.wait(5)
+    await viewer.wait(LIMIT_S)

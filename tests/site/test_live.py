@@ -26,6 +26,7 @@ from tests.site.telemetry import (
     take_in,
 )
 from tests.site.world import World, make_world
+from tests.waiting import LIMIT_S
 from webapp.common import broker
 from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
@@ -269,19 +270,19 @@ class Browser:
 
     async def open(self) -> "Browser":
         await self.line.send_input({"type": "websocket.connect"})
-        assert (await self.line.receive_output(5))["type"] == "websocket.accept"
+        assert (await self.line.receive_output(LIMIT_S))["type"] == "websocket.accept"
         return self
 
     async def say(self, **message: Any) -> None:
         await self.line.send_input({"type": "websocket.receive", "text": json.dumps(message)})
 
     async def hear(self) -> Message:
-        output = await self.line.receive_output(10)
+        output = await self.line.receive_output(LIMIT_S)
         return json.loads(output["text"]) if "text" in output else output
 
     async def close(self) -> None:
         await self.line.send_input({"type": "websocket.disconnect", "code": 1000})
-        await self.line.wait(5)
+        await self.line.wait(LIMIT_S)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -15,6 +15,7 @@ from engine.job.changed import changed, fields_of, value_at
 from engine.job.job import TrainJob
 from engine.job.sections.paths import PATHS
 from tests.site.world import World, make_world
+from tests.waiting import LIMIT_S
 from webapp.accounts.models import AuditEntry
 from webapp.inventory.models import Node
 from webapp.jobs import services
@@ -54,7 +55,7 @@ def test_two_requests_at_once_with_one_key_launch_one_run() -> None:
     together = threading.Barrier(2)
 
     def ask() -> None:
-        together.wait(10)
+        together.wait(LIMIT_S)
         try:
             got.append(services.launch_plan(world.users["operator"], world.plan, best(world), key="twice").pk)
         finally:
@@ -64,7 +65,7 @@ def test_two_requests_at_once_with_one_key_launch_one_run() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT_S)
     assert len(got) == 2
     assert got[0] == got[1]
     assert Run.objects.count() == Job.objects.count() == 1
