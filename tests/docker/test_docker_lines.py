@@ -14,6 +14,7 @@ import redis
 
 from scripts.dockerfile import parse, substitute
 from tests.ports import free_port
+from tests.waiting import LIMIT_S
 from webapp.servers.acl import set_node_user
 from webapp.servers.places import packaged_binaries
 
@@ -64,7 +65,7 @@ def valkey(tmp_path: Path) -> Callable[[], "tuple[subprocess.Popen[bytes], redis
             },
         )  # fmt: skip
         client = redis.Redis(port=port, password="a-password", decode_responses=True)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + LIMIT_S
         while True:
             try:
                 client.ping()
@@ -87,7 +88,7 @@ def test_valkey_is_durable_and_keeps_the_users_of_nodes(
         set_node_user(client, "n1", "a" * 64)
         client.set("answered", "kept")
         server.send_signal(signal.SIGKILL)
-        server.wait(10)
+        server.wait(LIMIT_S)
         server, client = valkey()
         assert "node-n1" in client.acl_users()
         assert client.get("answered") == "kept"
@@ -95,7 +96,7 @@ def test_valkey_is_durable_and_keeps_the_users_of_nodes(
             redis.Redis(port=client.connection_pool.connection_kwargs["port"], password="wrong").ping()
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(LIMIT_S)
 
 
 def test_the_probe_of_a_node_sees_whether_an_agent_holds_its_lock(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from tests.fake_cuda.memory import Kind
 from tests.fake_cuda.mutating import without
 from tests.fake_cuda.patches import fake_cuda
 from tests.fake_cuda.watching import unwatched
+from tests.waiting import LIMIT_S
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32,
@@ -139,7 +140,7 @@ def row(done: int, tokens: int) -> Row:
     now = time.monotonic()
     return Row(
         request="a", done=done, ids=tuple(PROMPT[done : done + tokens]), tokens=tokens, total=len(PROMPT),
-        iteration=0, op=0, begin_s=now, until_s=now + 30, lease_s=30.0, sampling=Sampling(),
+        iteration=0, op=0, begin_s=now, until_s=now + LIMIT_S, lease_s=LIMIT_S, sampling=Sampling(),
     )  # fmt: skip
 
 

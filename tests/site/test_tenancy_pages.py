@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from tests.site.house import rows
@@ -127,8 +128,7 @@ def test_another_tenants_ids_do_not_exist(world: Any) -> None:
         assert key.prefix not in page, path
     assert client.post("/keys/new/", {"tenancy": pk, "name": "mine"}).status_code == 422
     assert "Fathom" not in text(client.get(f"/usage/?tenancy={pk}"))
-    export = b"".join(client.get("/usage/export.jsonl"))
-    assert export == b""
+    assert whole(client.get("/usage/export.jsonl")) == ""
 
 
 def test_the_review_shows_what_running_and_planned_runs_leave(world: Any) -> None:
@@ -263,15 +263,25 @@ def test_an_overlap_that_is_none_is_refused(world: Any, overlap: str) -> None:
     assert "overlap_h" in answer.context["form"].errors
 
 
+def whole(answer: Any) -> str:
+    """An answer that is streamed as the site's server reads it: piece by piece, in an event loop."""
+
+    async def read() -> bytes:
+        return b"".join([piece async for piece in answer])
+
+    text: str = async_to_sync(read)().decode()
+    return text
+
+
 def test_exports_have_every_event_of_the_filter(world: Any) -> None:
     tenancy = grant(world, ask(world, name="=SUM(A1)"))
     for i in range(60):
         refused = {"outcome": Outcome.REFUSED, "reason": "no_bubble", "ttft_ms": None}
         use(tenancy, i, **(refused if i % 3 == 0 else {}))
     client = world.client("tenant")
-    lines = b"".join(client.get("/usage/export.jsonl?outcome=delivered")).decode().splitlines()
+    lines = whole(client.get("/usage/export.jsonl?outcome=delivered")).splitlines()
     assert sum(json.loads(line)["charge_microusd"] for line in lines) == 40 * 60
-    table = list(csv.DictReader(io.StringIO(b"".join(client.get("/usage/export.csv")).decode())))
+    table = list(csv.DictReader(io.StringIO(whole(client.get("/usage/export.csv")))))
     assert len(table) == 60
     assert table[0]["tenancy"] == "'=SUM(A1)"
     assert client.get("/usage/export.xls").status_code == 404
