@@ -9,6 +9,8 @@ from typing import Any
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
+from tests.waiting import LIMIT_S
+
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -16,7 +18,7 @@ FLAGS = (
 MACOS = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 NAMES = ("chromium", "chromium-browser", "google-chrome", MACOS)
 PASSWORD = "meridian-demo"
-WITHIN_MS = 30_000  # for a busy machine: what is there at once is not waited for
+WITHIN_MS = 1e3 * LIMIT_S  # for a busy machine: what is there at once is not waited for
 expect.set_options(timeout=WITHIN_MS)
 STICKS_OUT = """[...document.querySelectorAll("body *")]
     .filter((e) => e.getBoundingClientRect().right > document.scrollingElement.clientWidth)

@@ -20,6 +20,7 @@ import psutil
 from websockets.sync.client import ClientConnection, connect
 
 from tests.ports import free_port
+from tests.waiting import LIMIT_S
 from webapp.servers.process import spawn
 
 ROOT = Path(__file__).parents[2]
@@ -32,8 +33,12 @@ def environment(var: Path) -> dict[str, str]:
     return {**kept, "MERIDIAN_VAR": str(var), "PYTHONUNBUFFERED": "1"}
 
 
-def wait_for(what: str, probe: Callable[[], Any], seconds: float, every: float = 0.2) -> Any:
-    """The first true value of `probe`, or an AssertionError that says what did not come."""
+def wait_for(what: str, probe: Callable[[], Any], seconds: float = LIMIT_S, every: float = 0.2) -> Any:
+    """The first true value of `probe`, or an AssertionError that says what did not come.
+
+    seconds : after which it is given up, but never before LIMIT_S: how fast this machine is says nothing.
+    """
+    seconds = max(seconds, LIMIT_S)
     deadline = time.monotonic() + seconds
     while True:
         value = probe()
@@ -125,7 +130,7 @@ class Demo:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:
-                self.process.wait(30)
+                self.process.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
         _, alive = psutil.wait_procs(family, timeout=5)
@@ -142,7 +147,7 @@ class Client:
         self.opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.jar))
 
     def get(self, path: str) -> str:
-        with self.opener.open(self.url + path, timeout=20) as answer:
+        with self.opener.open(self.url + path, timeout=LIMIT_S) as answer:
             self.last_url = answer.url
             return str(answer.read().decode())
 
@@ -155,7 +160,7 @@ class Client:
         body = urllib.parse.urlencode(data, doseq=True).encode()
         request = urllib.request.Request(self.url + path, body, {"Referer": self.url + path})
         try:
-            answer = self.opener.open(request, timeout=30)
+            answer = self.opener.open(request, timeout=LIMIT_S)
         except urllib.error.HTTPError as refusal:
             if refusal.code != 422:  # a form that came back with its errors
                 raise
@@ -175,7 +180,7 @@ class Client:
             additional_headers={"Cookie": cookies},
             origin=self.url,  # type: ignore[arg-type]
             max_size=2**25,
-            open_timeout=10,
+            open_timeout=LIMIT_S,
         )
 
     def _token(self) -> str:

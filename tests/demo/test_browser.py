@@ -80,8 +80,8 @@ def _drawn(page: Page) -> None:
     wait_for("a drawing on the timeline", lambda: _colours(page) > 20, 15)
 
 
-def _badge(page: Page, text: str, seconds: float = 20) -> None:
-    expect(page.locator("[data-badge]")).to_have_text(re.compile(text), timeout=seconds * 1000)
+def _badge(page: Page, text: str) -> None:
+    expect(page.locator("[data-badge]")).to_have_text(re.compile(text))
 
 
 def test_login_refuses_and_admits(browser: Browser, demo: Demo) -> None:
@@ -102,7 +102,7 @@ def test_the_timeline_paints_and_moves(visitor: Visitor, run_path: str) -> None:
     _badge(page, "^Live$")
     _drawn(page)
     before, iteration = _pixels(page), page.locator("[data-run-iteration]").inner_text()
-    expect(page.locator("[data-run-iteration]")).not_to_have_text(iteration, timeout=15_000)
+    expect(page.locator("[data-run-iteration]")).not_to_have_text(iteration)
     assert _pixels(page) != before
     for name in ("iteration", "utilization", "bubbles", "wan", "loss"):
         expect(page.locator(f'[data-figure="{name}"] [data-value]')).to_have_text(
@@ -114,7 +114,7 @@ def test_the_timeline_paints_and_moves(visitor: Visitor, run_path: str) -> None:
 def test_the_loss_falls(visitor: Visitor, run_path: str) -> None:
     visitor.go(run_path)
     reference = visitor.page.locator('[data-figure="loss"] [data-ref]')
-    expect(reference).to_have_text(re.compile(r"at 1, −\d"), timeout=30_000)
+    expect(reference).to_have_text(re.compile(r"at 1, −\d"))
 
 
 def test_hover_and_keys_tell_of_ops(visitor: Visitor, run_path: str) -> None:
@@ -167,8 +167,8 @@ def test_a_cut_connection_says_so_and_heals(visitor: Visitor, run_path: str) -> 
     _badge(visitor.page, "^Offline, retry")
     before, asked = visitor.page.locator("[data-run-iteration]").inner_text(), len(said)
     visitor.context.set_offline(False)
-    _badge(visitor.page, "^Live$", 40)
-    expect(visitor.page.locator("[data-run-iteration]")).not_to_have_text(before, timeout=20_000)
+    _badge(visitor.page, "^Live$")
+    expect(visitor.page.locator("[data-run-iteration]")).not_to_have_text(before)
     assert '"since"' in said[asked]
 
 
@@ -352,9 +352,9 @@ def test_a_blocked_socket_is_polled(visitor: Visitor, run_path: str) -> None:
     visitor.expected = ("WebSocket",)
     visitor.page.route_web_socket(re.compile("/ws/runs/"), lambda socket: socket.close(code=1011))
     visitor.go(run_path)
-    _badge(visitor.page, "^Every 5 s$", 30)
+    _badge(visitor.page, "^Every 5 s$")
     before = visitor.page.locator("[data-run-iteration]").inner_text()
-    expect(visitor.page.locator("[data-run-iteration]")).not_to_have_text(before, timeout=30_000)
+    expect(visitor.page.locator("[data-run-iteration]")).not_to_have_text(before)
     _drawn(visitor.page)
 
 
@@ -393,13 +393,13 @@ def test_a_comparison_shows_its_timelines_on_one_axis(visitor: Visitor) -> None:
         page.locator(f"[name=policies][value='{policy}']").set_checked(policy == "gpipe")
     page.get_by_role("button", name="Compare").click()
     sides = page.locator("[data-timeline-list] > section")
-    expect(sides).to_have_count(3, timeout=30_000)  # gpipe, varuna, atlas
+    expect(sides).to_have_count(3)  # gpipe, varuna, atlas
     expect(page.locator(".options tbody tr")).to_have_count(3)
     expect(page.locator(".options .is-selected").first).to_contain_text("Atlas")
-    expect(sides.nth(2).locator("[data-totals-line]")).to_contain_text("12 GPUs", timeout=10_000)
+    expect(sides.nth(2).locator("[data-totals-line]")).to_contain_text("12 GPUs")
     before = sides.nth(2).locator("[data-totals-line]").inner_text()
     page.locator("[data-timelines] > .section-head [data-zoom=in]").click()
-    expect(sides.nth(2).locator("[data-totals-line]")).not_to_have_text(before, timeout=10_000)
+    expect(sides.nth(2).locator("[data-totals-line]")).not_to_have_text(before)
     assert not visitor.violations()
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.demo.harness import ROOT, environment
 from tests.ports import free_port
+from tests.waiting import LIMIT_S
 
 NOBODY_THERE = f"127.0.0.1:{free_port()}"
 
@@ -24,7 +25,7 @@ def _start(var: Path | str, *arguments: str, **variables: str) -> subprocess.Com
         env={**environment(Path(var)), **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
     )
 
 
