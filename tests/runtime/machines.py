@@ -14,6 +14,7 @@ from engine.job.launch import LaunchSpec, single_machine
 from engine.run.launcher import RankGroup
 from tests.events import as_dicts
 from tests.ports import free_port
+from tests.waiting import LIMIT_S
 
 AGAIN_S = 0.2  # after which what watches over an agent starts it again
 
@@ -59,10 +60,10 @@ class Machines:
         """Wait for the end of all and return the result."""
         self.wait(lambda: bool(self.of_kind("result")), "the result", timeout_s)
         for group in self.groups:
-            assert group.wait(20), "a host did not end"
+            assert group.wait(LIMIT_S), "a host did not end"
         return self.of_kind("result")[0]
 
-    def wait(self, what: Callable[[], bool], name: str, timeout_s: float = 60.0) -> None:
+    def wait(self, what: Callable[[], bool], name: str, timeout_s: float = LIMIT_S) -> None:
         deadline = time.monotonic() + timeout_s
         while not what():
             assert time.monotonic() < deadline, f"{name} did not come: {self.events[-5:]}"

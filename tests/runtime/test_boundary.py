@@ -15,6 +15,7 @@ from engine.train.boundary import KEY, Boundary
 from engine.transport import Endpoint
 from tests.events import as_dicts
 from tests.runtime.jobs import Run, job
+from tests.waiting import LIMIT_S
 
 
 class Store:
@@ -78,7 +79,7 @@ def test_a_store_that_is_gone_is_the_loss_of_a_peer_not_a_cause() -> None:
 @pytest.mark.long
 def test_a_run_ends_at_a_boundary_with_result_and_digest(tmp_path: Path) -> None:
     run = Run(job(steps=1_000_000), str(tmp_path / "cut"))
-    assert run.training.wait(60)
+    assert run.training.wait(LIMIT_S)
     run.group.stop_at_boundary()
     result = run.result(60)
     (said,) = run.of_kind("boundary")

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tests.demo.harness import wait_for
 from tests.events import as_dicts
 from tests.ports import free_port
 from tests.runtime.jobs import Run, job
+from tests.waiting import LIMIT_S, until
 
 ENDLESS = {"steps": 1_000_000}
 
@@ -31,13 +31,6 @@ def pids(run: Run) -> set[int]:
 
 def alive(processes: set[int]) -> set[int]:
     return {pid for pid in processes if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"}
-
-
-def gone_within(processes: set[int], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while alive(processes) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not alive(processes)
 
 
 def test_events_of_a_run(tmp_path: Path) -> None:
@@ -65,12 +58,12 @@ def test_events_of_a_run(tmp_path: Path) -> None:
 
 def test_killed_rank_fails_the_run_and_takes_all_ranks_along(tmp_path: Path) -> None:
     run = Run(job(**ENDLESS), str(tmp_path))
-    assert run.training.wait(60)
+    assert run.training.wait(LIMIT_S)
     victim = next(e["pid"] for e in run.of_kind("rank") if e["rank"] == 4)
     assert os.getsid(victim) == os.getsid(0), "what gives way does so within its session only (autogroup)"
     assert psutil.Process(victim).environ()["THP_MEM_ALLOC_ENABLE"] == "1"
     os.kill(victim, signal.SIGKILL)
-    assert run.group.wait(30)
+    assert run.group.wait(LIMIT_S)
     failed = [e for e in run.of_kind("rank") if e["state"] == "failed"]
     assert [(e["rank"], e["exit_code"]) for e in failed] == [(4, -9)]
     assert "SIGKILL" in failed[0]["detail"]
@@ -82,7 +75,7 @@ def test_failing_rank_gives_its_own_last_line_though_the_disk_of_its_log_is_full
     if Path("/dev/full").exists():
         (tmp_path / "rank-0.log").symlink_to("/dev/full")
     run = Run(job(lr=1000.0, steps=200, recompute=False), str(tmp_path))
-    assert run.group.wait(60)
+    assert run.group.wait(LIMIT_S)
     failed = [e for e in run.of_kind("rank") if e["state"] == "failed"]
     assert [e["rank"] for e in failed] == [0], "; ".join(
         f"{e['rank']} {e['exit_code']} {e['detail']}" for e in failed
@@ -122,7 +115,7 @@ def test_two_nodes_stopped_one_after_the_other_have_both_stopped(tmp_path: Path)
 @pytest.mark.long
 def test_stop_leaves_no_process(tmp_path: Path) -> None:
     run = Run(job(**ENDLESS), str(tmp_path))
-    assert run.training.wait(60)
+    assert run.training.wait(LIMIT_S)
     run.group.stop(3.0)
     assert not run.group.running()
     assert not alive(pids(run))
@@ -133,15 +126,15 @@ def test_stop_leaves_no_process(tmp_path: Path) -> None:
 def test_ranks_die_with_a_killed_owner(tmp_path: Path) -> None:
     script = (
         "import sys, time; from tests.runtime.jobs import Run, job\n"
-        f"run = Run(job(steps=1000000), {str(tmp_path)!r}); run.training.wait(60)\n"
-        "print(*{e['pid'] for e in run.of_kind('rank')}, flush=True); time.sleep(60)"
+        f"run = Run(job(steps=1000000), {str(tmp_path)!r}); run.training.wait({LIMIT_S})\n"
+        "print(*{e['pid'] for e in run.of_kind('rank')}, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         ranks = {int(pid) for pid in owner.stdout.readline().split()}
         assert len(ranks) == 6
         owner.kill()
-    assert gone_within(ranks, 10)
+    until(lambda: not alive(ranks))
 
 
 def test_launch_spec_survives_json() -> None:

@@ -7,8 +7,6 @@ import selectors
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +36,7 @@ from tests.ports import free_port
 from tests.runtime.jobs import Run
 from tests.runtime.swap_jobs import EMULATED, GPU, job
 from tests.runtime.test_training_equals_single import reference
+from tests.waiting import LIMIT_S, until
 
 HELLO = Hello(step=0, address=Address(store=1))
 
@@ -122,7 +121,7 @@ def test_one_leaves_one_joins_one_is_killed(devices: list[int], tmp_path: Path) 
     )  # fmt: skip
     run = Run(of, str(tmp_path))
     assert run.training.wait(60)
-    wait_for(lambda: any("joined" in event for event in run.of_kind("workers")))
+    until(lambda: any("joined" in event for event in run.of_kind("workers")))
     first = next(e["pid"] for e in run.of_kind("rank") if e["rank"] == 0)
     os.kill(first, signal.SIGKILL)
     result = run.result()
@@ -140,7 +139,7 @@ def test_the_last_worker_that_is_killed_fails_the_run(tmp_path: Path) -> None:
     assert run.training.wait(60)
     for count, rank in enumerate((0, 1), start=1):
         os.kill(next(e["pid"] for e in run.of_kind("rank") if e["rank"] == rank), signal.SIGKILL)
-        wait_for(lambda count=count: sum(e["exit_code"] == -9 for e in run.of_kind("rank")) == count)
+        until(lambda count=count: sum(e["exit_code"] == -9 for e in run.of_kind("rank")) == count)
     assert run.group.wait(30)
     assert [(e["rank"], e["state"]) for e in run.of_kind("rank") if e["exit_code"]] == [
         (0, "left"), (1, "failed"),
@@ -232,16 +231,14 @@ def test_who_does_not_know_the_secret_is_refused() -> None:
                 Client(other, 0, listener.getsockname()[1], HELLO, lambda _: None)
             answers.append(str(refused.value))
 
-        def turn(seconds: float) -> None:
-            deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline:
-                for key, _ in selector.select(0.05):
-                    key.data()
+        def answered() -> bool:
+            for key, _ in selector.select(0.05):
+                key.data()
+            return bool(answers) and not knocking.is_alive()
 
         knocking = threading.Thread(target=knock, args=("wrong",))
         knocking.start()
-        turn(0.5)
-        knocking.join()
+        until(answered)
         assert len(answers) == 1
         assert "does not know the secret" in answers[0]
         assert not tracker.awaits
@@ -271,10 +268,10 @@ def test_a_tracker_that_ends_before_a_worker_it_let_go_has_not_failed_it(
         before = set(threading.enumerate())
         client = Client(spec, 0, listener.getsockname()[1], HELLO, lambda _: lost.set())
         serving.join()
-        assert client.inbox.get(timeout=30) == told
+        assert client.inbox.get(timeout=LIMIT_S) == told
         for thread in set(threading.enumerate()) - before:
             if thread.name == "tracker":  # the listener: it ends with the connection
-                thread.join(30)
+                thread.join(LIMIT_S)
                 assert not thread.is_alive()
         assert lost.is_set() == dies
 
@@ -287,10 +284,3 @@ def test_memory_that_is_not_there_is_refused() -> None:
     memory.give(60)
     memory.take(100)
     assert memory.peak_bytes == 100
-
-
-def wait_for(met: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
