@@ -45,7 +45,8 @@ class EditForm(forms.ModelForm):
                 told = f"Somebody changed this to {_told(now, field)}. You entered {_told(entered, field)}."
                 self.add_error(name, f"{told} Save again to replace it.")
         if self.errors:
-            data: Any = self.data.copy()  # what is sent once more begins from what was just told
+            sent: Any = self.data
+            data = sent.copy()  # what is sent once more begins from what was just told
             data[self.add_prefix(BEGAN)] = json.dumps(values)
             self.data = data
 

@@ -154,7 +154,9 @@ def list_page(
     """
     found = filter_class(request.GET, queryset=rows, request=request)
     plain_selects(found.form)
-    shown = {"extra_columns": [("chosen", ChosenColumn())], "sequence": ("chosen", "...")} if bulk else {}
+    shown: dict[str, Any] = {}
+    if bulk:
+        shown = {"extra_columns": [("chosen", ChosenColumn())], "sequence": ("chosen", "...")}
     table = bound_table(request, table_class, found.qs, **shown)
     archivable = "archived" in found.form.fields
     page = {

@@ -42,9 +42,9 @@ def invitation_list(request: HttpRequest) -> HttpResponse:
 def invitation_create(request: HttpRequest) -> HttpResponse:
     """Invite somebody; the link is shown once."""
     require_somewhere(request.user, ADMINS)
-    if (made := to_be_shown(request)) is not None:
+    if (link := to_be_shown(request)) is not None:
         crumbs = {"crumbs": _crumbs(), "back_url": reverse("accounts:invitation-list")}
-        return page_shown_once(request, "accounts/link.html", made | crumbs)
+        return page_shown_once(request, "accounts/link.html", link | crumbs)
     form = InvitationForm(request.POST or None, user=request.user)
     if request.method == "POST" and form.is_valid():
         values = form.cleaned_data
