@@ -10,7 +10,7 @@ from engine.errors import InputError
 
 
 def folder(out: Path) -> Path:
-    """The folder `out`, made where it is missing. Raises InputError where it cannot be made."""
+    """The folder `out`, created if missing. Raises InputError if it cannot be created."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -19,12 +19,12 @@ def folder(out: Path) -> Path:
 
 
 def write_json(value: Any, path: Path) -> None:
-    """Write `value` as JSON. Raises InputError where the file cannot be written."""
+    """Write `value` as JSON. Raises InputError if the file cannot be written."""
     write_text(json.dumps(value, allow_nan=False), path)
 
 
 def write_rows(head: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> None:
-    """Write a table as CSV; None is an empty field. Raises InputError where the file cannot be written."""
+    """Write a table as CSV; None is an empty field. Raises InputError if the file cannot be written."""
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file, lineterminator="\n")
@@ -35,7 +35,7 @@ def write_rows(head: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a file. Raises InputError where it cannot be written."""
+    """Write a file. Raises InputError if it cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

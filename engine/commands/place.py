@@ -106,6 +106,6 @@ def _times(cost_s: float, ours_s: float) -> str | None:
 
 
 def _write(placement: Placement, out: Path) -> None:
-    """Writes the answer and the cost over evaluations. Raises InputError where the folder cannot be."""
+    """Writes the answer and the cost over evaluations. Raises InputError if the folder cannot be written."""
     write_json(placement.as_dict(), folder(out) / "result.json")
     write_rows(["evaluations", "cost_s"], placement.history, out / "history.csv")

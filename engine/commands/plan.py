@@ -50,7 +50,7 @@ def _planned(request: PlanRequest) -> PlanResult:
 
 
 def _write(result: PlanResult, out: Path) -> None:
-    """Writes the answer and its options. Raises InputError where the folder cannot be made or written."""
+    """Writes the answer and its options. Raises InputError if the folder cannot be created or written."""
     write_json(result.as_dict(), folder(out) / "result.json")
     rows = [_flat(option) for option in result.options]
     write_rows(list(rows[0]) if rows else [], (list(row.values()) for row in rows), out / "options.csv")

@@ -120,7 +120,7 @@ def _fail(reason: str) -> NoReturn:
 
 
 def _one_end(request: ProbeRequest, listens: bool) -> LinkRates | None:
-    """What this end measured; None where it listened."""
+    """The measurement of this end; None if it listened."""
     assert request.host is not None
     assert request.secret is not None
     shared: dict[str, Any] = {
@@ -168,7 +168,7 @@ def _emulated(request: ProbeRequest) -> LinkRates:
 
 
 def _answer(rates: LinkRates) -> dict[str, Any]:
-    """The JSON of what was found, and `link`: its figures as files of other commands have them."""
+    """The measurement as JSON, and `link`: its figures as in the files of other commands."""
     best = max(rate.gbps for rate in rates.rates)
     return rates.as_dict() | {"link": {"latency_ms": rates.rtt_ms / 2, "bandwidth_gbps": best}}
 

@@ -9,9 +9,9 @@ from engine.simulate.trace import chrome_trace
 
 
 def write_result(result: SimulationResult, out: Path) -> None:
-    """The answer as result.json; where feasible its spans.csv, trace.json and schedule.txt.
+    """The answer as result.json; if feasible, its spans.csv, trace.json and schedule.txt.
 
-    Raises InputError where a file cannot be written.
+    Raises InputError if a file cannot be written.
     """
     write_json(result.as_dict(), out / "result.json")
     if result.timeline is None:

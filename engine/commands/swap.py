@@ -120,7 +120,7 @@ def _compare(result: SwapResult) -> Iterator[str]:
 
 
 def _write(result: SwapResult, out: Path) -> None:
-    """Writes the answer and its trace. Raises InputError where the folder cannot be made or written."""
+    """Writes the answer and its trace. Raises InputError if the folder cannot be created or written."""
     from engine.simulate.trace import chrome_trace
 
     write_json(result.as_dict(), folder(out) / "result.json")

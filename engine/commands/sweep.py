@@ -37,7 +37,7 @@ def command(file: str, as_json: bool, out: Path | None) -> None:
 
 
 def _write(rows: Sequence[SweepRow], out: Path) -> None:
-    """Writes the answer, as JSON and as a table. Raises InputError where the folder cannot be."""
+    """Writes the answer, as JSON and as a table. Raises InputError if the folder cannot be written."""
     given = [row.as_dict() for row in rows]
     write_json({"rows": given}, folder(out) / "result.json")
     columns = list(given[0])

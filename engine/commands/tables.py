@@ -23,7 +23,7 @@ def render(head: Sequence[str], rows: Sequence[Sequence[str | None]], left: Sequ
 
 
 def number(value: float | None, decimals: int = 2) -> str | None:
-    """`value` with thousands separators; what is little does not read 0."""
+    """`value` with thousands separators; a small value does not read 0."""
     if value is None:
         return None
     if value != 0 and abs(value) < 10 ** (1 - decimals):

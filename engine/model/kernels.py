@@ -157,7 +157,7 @@ def _attention_rest(model: Transformer, device: Device, micro_batch: Values, tp:
 def _mlp(
     model: Transformer, device: Device, micro_batch: Values, tp: Values, tokens: Values, experts: Values
 ) -> Pass:
-    """`experts` MLPs on `tokens` tokens in all."""
+    """`experts` MLPs on `tokens` tokens in total."""
     inner = model.ffn / tp
     into = 2 if model.family == "llama" else 1
     up = _product(device, tokens / experts, model.hidden, into * inner)

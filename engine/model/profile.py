@@ -23,7 +23,7 @@ class StageProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """How a stage runs: `micro_batch` sequences at once on `tensor_parallel` GPUs, at utilization `mfu`."""
+    """Settings of a stage: `micro_batch` sequences at once on `tensor_parallel` GPUs, at MFU `mfu`."""
 
     micro_batch: int
     tensor_parallel: int

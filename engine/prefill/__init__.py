@@ -1,1 +1,1 @@
-"""Who uses the idle time? Prefill of other people's prompts in the bubbles of training, which goes first."""
+"""Prefill of other people's prompts in the bubbles of training, which goes first."""

@@ -201,7 +201,7 @@ class Controller:
         return Moved(moved=tuple(new for new in news if new is not None), lost=lost)
 
     def _continued(self, old: Placement) -> Placement | None:
-        """`old` with its chunks as far as they have begun, and the rest placed again."""
+        """`old` with the chunks that have begun, and the rest placed again."""
         chunks = old.rows.reshape(-1, self.fleet.pp_degree, 4)
         begun = chunks[chunks[:, 0, BEGIN] <= self.now_ms]
         after = max(self.now_ms, float(begun[-1, 0, END])) if len(begun) else self.now_ms

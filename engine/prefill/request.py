@@ -101,7 +101,7 @@ class ProfileDocument(Document):
 
     @property
     def measured(self) -> tuple[Point, ...]:
-        """What the model is fitted to; empty where its figures are given."""
+        """The points that the model is fitted to; empty if its figures are given."""
         if self.points is not None:
             return tuple(self.points)
         return profile(self.model, self.gpu or "", self.tensor_parallel).points if self.model else ()
@@ -114,7 +114,7 @@ class ProfileDocument(Document):
 
     @property
     def worst_error(self) -> float | None:
-        """Largest relative error of the model on what it is fitted to."""
+        """Largest relative error of the model on the points of its fit."""
         return max((abs(e) for e in errors(self.latency, self.measured)), default=None)
 
 
@@ -188,7 +188,7 @@ class ReplayRequest(Document):
         )
 
     def fleet(self, pattern: TrainingPattern) -> Fleet:
-        """The cells of `pattern`. Raises InputError where they are too many GPUs."""
+        """The cells of `pattern`. Raises InputError if they have too many GPUs."""
         if self.cells * pattern.gpus > MOST_GPUS:
             allowed = f"{pattern.gpus} GPUs per cell: at most {MOST_GPUS} in total"
             raise InputError("cells", self.cells, allowed)

@@ -63,7 +63,7 @@ def megatron_jobs() -> dict[str, Job]:
 
 
 def fig_2_and_3() -> Outcome:
-    """Who talks to whom, and how much, in Megatron-LM's four largest runs."""
+    """Pairs that talk, and their traffic, in Megatron-LM's four largest runs."""
     rows = [row for name, job in megatron_jobs().items() for row in _shares(name, traffic(job))]
     return Outcome(rows=(*rows, *_heat_map(megatron_jobs()["1008.0B"])), plots=(_volumes(),))
 

@@ -94,7 +94,7 @@ def _better(scenario: Scenario, schedule: Schedule, best: Known) -> Known:
 
 
 def _model(scenario: Scenario, problem: Problem, best: Known, search: Search) -> OptimalModel:
-    """The model between what is proven and what is known, with the latter as a hint."""
+    """The model between the proven bound and the best known makespan, with the best schedule as a hint."""
     hint = times_of(problem, scenario, best.schedule)
     most = max(begin + problem.length(key[0], key[2]) for key, begin in hint.start.items())
     # Where durations were rounded down, the best makespan may be below what is proven of the true ones.

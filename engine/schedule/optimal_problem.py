@@ -180,5 +180,5 @@ class Problem:
 
 
 def _chunks(limit: int | None, scenario: Scenario, chunks: int) -> int | None:
-    """A limit in chunks; None where it cannot matter."""
+    """A limit in chunks; None if it cannot matter."""
     return None if limit is None or limit >= scenario.microbatches else limit * chunks

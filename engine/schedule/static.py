@@ -103,7 +103,7 @@ def sorted_by_turn(
 
     forwards, backwards : codes of all F and all B of a stage in their order, shape (ops,), the same for all.
     warm_up : forwards before the first turn of one F and one B, shape (stages,).
-    put_off : turns by which W follows its B, shape (stages,); None where B is whole.
+    put_off : turns by which W follows its B, shape (stages,); None if B is whole.
     """
     i = np.arange(len(forwards))
     keys = [3 * (i - warm_up[:, None]), np.broadcast_to(3 * i + 1, (len(warm_up), len(i)))]

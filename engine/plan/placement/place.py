@@ -29,7 +29,7 @@ MOST_EXCHANGED = 1e7
 
 
 def default_evaluations(devices: int, stages: int) -> int:
-    """How many partitions are looked at where the request does not say: by N and P alone."""
+    """The default number of evaluations, from N and P alone."""
     fit = int(MOST_READ // genetic.costs_read(devices, stages))
     return min(MOST_EVALUATIONS, max(FEWEST_EVALUATIONS, fit))
 
@@ -101,7 +101,9 @@ def _answer(search: PartitionSearch, starts: tuple[Start, ...], all_seen: bool) 
 
 
 def _history(search: PartitionSearch, final_s: float) -> tuple[tuple[int, float], ...]:
-    """Where the least cost fell; last to that of the answer, whose path is searched more thoroughly."""
+    """The evaluations at which the least cost fell; last the answer's, whose path is searched more
+    thoroughly.
+    """
     book, entries = search.book, int(search.book.entries[0])
     falls = list(zip(book.at[:entries].tolist(), book.fell_to[:entries].tolist(), strict=True))
     if final_s < falls[-1][1] * kernel_search.LESS:

@@ -30,7 +30,7 @@ def known_models() -> list[str]:
 
 
 def named(name: str) -> Transformer:
-    """The model called `name`. Raises InputError, with the nearest known name, where there is none."""
+    """The model called `name`. Raises InputError, with the nearest known name, if there is none."""
     if name in PRESETS:
         return preset(name)
     if name in gpt3():

@@ -167,7 +167,7 @@ class SwapRequest(Document):
 
     @property
     def explicit_layers(self) -> list[LayerInput] | None:
-        """The layers of the document, None where they come from a model's shape."""
+        """The layers of the document, None if they come from a model's shape."""
         return self.model.layers if isinstance(self.model, LayersInput) else self.layers
 
     def _of_a_model(self) -> None:
