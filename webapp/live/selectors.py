@@ -146,7 +146,8 @@ def _last_iterations(run: Run) -> list[IterationStat]:
 def _first_loss(run: Run) -> dict[str, Any] | None:
     """The first loss of the run, which later ones are compared with; None before there is one."""
     stats = IterationStat.objects.filter(run=run, loss__isnull=False).order_by("iteration")
-    return stats.values("iteration", "loss").first()
+    first = stats.values("iteration", "loss").first()
+    return dict(first) if first else None
 
 
 def _last_spans(run: Run) -> tuple[list[dict[str, Any]], int]:
