@@ -130,7 +130,7 @@ def test_layers_are_dealt_to_places_in_forward_order() -> None:
 
 
 def test_a_warm_up_longer_than_the_run_is_refused_at_its_field() -> None:
-    assert job(steps=5, lr_schedule={"warmup_steps": 5}).lr_schedule.warmup_steps == 5
+    assert job(steps=5, lr_schedule={"warmup_steps": 5}).optimizer.lr_schedule.warmup_steps == 5
     with pytest.raises(InputError, match=r"lr_schedule.warmup_steps: 6: at most steps = 5") as caught:
         job(steps=5, lr_schedule={"warmup_steps": 6})
     assert caught.value.field == "lr_schedule.warmup_steps"
