@@ -126,7 +126,7 @@ async def measure(group: RankGroup, told: Told, options: argparse.Namespace, sec
         assert group.running(), "the run ended before its desks were there"
         await asyncio.sleep(0.1)
     me = Identity(rank=GATEWAY_RANK, run="bench", generation=1, secret=secret.encode())
-    lines = [await call(d["host"], d["port"], me, d["rank"], FROM_DESK) for d in told.desks.values()]
+    lines = [await call(d.host, d.port, me, d.rank, FROM_DESK) for d in told.desks.values()]
     askers = [Asker(line, told, options, seed) for seed, line in enumerate(lines)]
     await iterations(told, 2)
     blocks: dict[bool, list[list[float]]] = {True: [], False: []}
