@@ -95,6 +95,14 @@ def test_a_label_that_has_no_room_is_left_out() -> None:
     assert label_of(bow, (60, 20), [Box(x=200, y=100, wide=400, high=40)]) is None
 
 
+def test_the_label_of_a_busy_link_stands_where_it_hides_least() -> None:
+    bow = Curve(x1=0, y1=100, x2=400, y2=100, bend=0)
+    taken = [Box(x=200, y=100, wide=400, high=40), Box(x=190, y=100, wide=60, high=20)]
+    label = label_of(bow, (60, 20), taken, must=True)
+    assert label
+    assert not label.overlaps(taken[1])
+
+
 @given(st.integers(1, 30))
 def test_what_has_no_place_stands_side_by_side(count: int) -> None:
     made = row([(WIDE / 40, 50.0)] * count, top=400)

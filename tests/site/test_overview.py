@@ -1,5 +1,6 @@
 """The overview and the map: the database counts as counting one by one does; flows reach their links."""
 
+import itertools
 import re
 from collections import Counter
 from typing import Any
@@ -9,9 +10,10 @@ from django.test.utils import CaptureQueriesContext
 
 from engine.job.shape import shape_of
 from tests.site.many import fill
-from tests.site.world import World
-from webapp.inventory.models import DataCenter, Node, NodeState
+from tests.site.world import World, make_dc
+from webapp.inventory.models import DataCenter, Node, NodeState, WanLink
 from webapp.inventory.selectors.use import Use, gpu_use, together
+from webapp.inventory.selectors.worldmap import drawing
 from webapp.jobs.models import RANK_OVER, RankState, Run
 from webapp.live.selectors import run_usage, usages
 from webapp.overview import context
@@ -105,3 +107,15 @@ def test_many_silent_nodes_are_one_line(world: World) -> None:
     assert entry["title"] == f"{many['totals']['nodes_silent']} nodes are silent"
     rows = world.client("viewer").get(entry["url"]).context["table"].paginator.count
     assert rows == many["totals"]["nodes_silent"] > 3
+
+
+def test_every_link_in_use_has_its_figures(world: World) -> None:
+    dcs = [make_dc(world.team, f"dc{i}", latitude=50 + i / 100, longitude=8 + i / 100) for i in range(10)]
+    links = [
+        WanLink.objects.create(a=a, b=b, latency_ms=1, bandwidth_gbps=1)
+        for a, b in itertools.combinations(dcs, 2)
+    ]
+    used = {(world.team.pk, frozenset((link.a.name, link.b.name))): 0.5 for link in links[:6]}
+    drawn = drawing(dcs, links, {}, of=len(dcs), flows=used)
+    assert [line.link for line in drawn.lines] == links
+    assert all(line.label for line in drawn.lines[:6])

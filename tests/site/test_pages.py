@@ -1,5 +1,6 @@
 """Who sees what: every page by role, other teams' things do not exist, and lists cost no query per row."""
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from tests.site.world import make_dc, make_node
 from webapp.accounts.models import AuditEntry, Role
 from webapp.inventory.models import Node
+from webapp.inventory.services import save
 from webapp.jobs.models import Job, Run
 
 LISTS = ["/", "/datacenters/", "/nodes/", "/links/", "/plans/", "/runs/"]
@@ -183,3 +185,36 @@ def test_what_runs_used_cannot_be_deleted(world: Any) -> None:
     assert response.status_code == 409
     assert "three #1" in response.context["blocked"]
     assert Node.objects.filter(pk=world.nodes[0].pk).exists()
+
+
+def test_the_side_bar_has_groups_and_no_name_twice(world: Any) -> None:
+    text = world.client("admin").get("/").content.decode()
+    bar = text[text.index('<nav aria-label="Main">') : text.index("</header>")]
+    names = re.findall(r'class="(?:nav-group|nav-item|link-button)"[^>]*>([^<]+?) *<', bar)
+    assert len(names) == len(set(names)), names
+    at = names.index("Calculators")
+    assert names[at + 1 : at + 5] == ["Schedules", "Placement", "Network design", "Swap plan"]
+    assert names[names.index("Train") + 1 : at] == ["Plans", "Runs"]
+
+
+def test_the_parts_of_a_run_are_tabs_on_each_of_its_pages(world: Any) -> None:
+    run, client = world.launch(), world.client("operator")
+    for part, label in (("", None), ("metrics/", "Metrics"), ("logs/", "Logs")):
+        text = client.get(f"/runs/{run.pk}/{part}").content.decode()
+        tabs = text[text.index('<div class="tabs">') :]
+        tabs = tabs[: tabs.index('<div id="panel' if not part else "</div>")]
+        for name in ("Watch", "Events", "GPUs", "Job", "Metrics", "Logs"):
+            assert re.search(rf">{name}\b", tabs), (part, name)
+        assert "Compare schedules" not in tabs
+        assert (label is None) == ("aria-current" not in tabs)
+
+
+def test_audit_rows_of_the_inventory_and_of_launches_have_names(world: Any) -> None:
+    node = make_node(world.dcs[0], "audited", host="10.9.9.9")
+    node.pool = world.dcs[1].pools.get()
+    save(world.users["operator"], node)
+    world.launch()
+    moved = AuditEntry.objects.filter(object_type="node", object_label="audited").latest("pk")
+    assert (moved.before["dc"], moved.after["dc"], moved.after["pool"]) == ("east", "mid", "mid:a100-80g")
+    launched = AuditEntry.objects.filter(object_type="job").latest("pk")
+    assert launched.after["plan"] == "three"

@@ -162,15 +162,19 @@ def curve(boxes: Sequence[Box], a: int, b: int) -> Curve:
     return least[1]
 
 
-def label_of(bow: Curve, size: tuple[float, float], taken: Iterable[Box]) -> Box | None:
-    """Where on `bow` a label of `size` hides nothing of `taken`; None where there is no such spot."""
+def label_of(
+    bow: Curve, size: tuple[float, float], taken: Iterable[Box], *, must: bool = False
+) -> Box | None:
+    """Where on `bow` a label of `size` hides nothing of `taken`; None where there is no such spot.
+
+    must : it stands where it hides the fewest then.
+    """
     taken = list(taken)
-    for share in (0.5, 0.42, 0.58, 0.34, 0.66):
-        x, y = bow.at(share)
-        box = Box(x=x, y=y, wide=size[0], high=size[1])
-        if not any(box.overlaps(other, 2.0) for other in taken):
-            return box
-    return None
+    spots = (bow.at(share) for share in (0.5, 0.42, 0.58, 0.34, 0.66))
+    boxes = [Box(x=x, y=y, wide=size[0], high=size[1]) for x, y in spots]
+    hidden = [sum(box.overlaps(other, 2.0) for other in taken) for box in boxes]
+    best = hidden.index(min(hidden))
+    return boxes[best] if must or not hidden[best] else None
 
 
 def _hidden(bow: Curve, boxes: Sequence[Box]) -> int:

@@ -208,21 +208,21 @@ def _lines(
     links: Sequence[WanLink], dcs: Sequence[DataCenter], boxes: dict[int, Box], flows: Flows
 ) -> list[Line]:
     taken = [boxes[dc.pk] for dc in dcs]
-    made = []
-    for link in links:
-        bow = _bow(link, dcs, boxes)
-        label = label_of(bow, (LABEL_WIDE, 26.0), taken) if len(links) <= MOST_LABELS else None
+    made: dict[int, Line] = {}
+    used = {link.pk: flows.get((link.a.team_id, frozenset((link.a.name, link.b.name)))) for link in links}
+    # Links in use have their figures always, and choose their places first.
+    for link in sorted(links, key=lambda link: -(used[link.pk] or 0.0)):
+        bow, gbps = _bow(link, dcs, boxes), used[link.pk]
+        drawn = gbps or len(links) <= MOST_LABELS
+        label = label_of(bow, (LABEL_WIDE, 26.0), taken, must=bool(gbps)) if drawn else None
         if label:
             taken.append(label)
-        gbps = flows.get((link.a.team_id, frozenset((link.a.name, link.b.name))))
-        made.append(
-            Line(
-                link=link, url=reverse("inventory:link-detail", args=[link.pk]), bow=bow, label=label,
-                width=line_width(link.bandwidth_gbps), ends=(link.a_id, link.b_id), gbps=gbps,
-                title=_title(link, gbps),
-            )
+        made[link.pk] = Line(
+            link=link, url=reverse("inventory:link-detail", args=[link.pk]), bow=bow, label=label,
+            width=line_width(link.bandwidth_gbps), ends=(link.a_id, link.b_id), gbps=gbps,
+            title=_title(link, gbps),
         )  # fmt: skip
-    return made
+    return [made[link.pk] for link in links]
 
 
 def _title(link: WanLink, gbps: float | None) -> str:

@@ -108,9 +108,9 @@ def _declare(link: WanLink, changed: list[str], actor: Any) -> None:
 
 
 def _values(thing: models.Model) -> dict[str, Any]:
-    """The editable fields of `thing` as JSON values, for the audit row."""
+    """The editable fields of `thing` as JSON values, for the audit row; other things by their names."""
     fields = [field for field in thing._meta.concrete_fields if field.editable and not field.primary_key]
-    return {field.name: _plain(field.value_from_object(thing)) for field in fields}
+    return {field.name: _plain(getattr(thing, field.name)) for field in fields}
 
 
 def _plain(value: Any) -> Any:

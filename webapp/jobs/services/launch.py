@@ -163,7 +163,7 @@ def _launch_option(
         team=plan.team, name=name or plan.name, document=document, plan=plan, plan_copy=copy, created_by=actor
     )
     _, differs = _difference(planned, changed or planned)
-    after = {"plan": plan.pk, "dp_cells": option["dp_cells"], **differs}
+    after = {"plan": plan.name, "dp_cells": option["dp_cells"], **differs}
     record(actor, "create", job, team=plan.team, after=after)
     return _queue(actor, job, key)
 
@@ -178,7 +178,7 @@ def _launch_placed(actor: Any, placement: Computation, name: str, placed: Placed
         team=placement.team, name=name, document=placed.document, seats=placed.seats,
         plan=planned[0] if planned else None, plan_copy=copy, created_by=actor,
     )  # fmt: skip
-    record(actor, "create", job, team=job.team, after={"placement": str(placement.pk), "name": name})
+    record(actor, "create", job, team=job.team, after={"placement": placement.name, "name": name})
     return _queue(actor, job, key, f"Placed by {placement.name}.")
 
 
