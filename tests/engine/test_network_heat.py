@@ -43,13 +43,13 @@ def test_groups_sum_the_matrix_of_every_pair(
     assume(result.job is not None)
     assert result.job is not None
     assert result.traffic is not None
-    groups = heat(result.job, groups)
-    assert len(groups.bytes) <= groups
-    expected = np.zeros_like(groups.bytes)
+    summed = heat(result.job, groups)
+    assert len(summed.bytes) <= groups
+    expected = np.zeros_like(summed.bytes)
     for (sender, receiver, _), size in matrix(result.job).items():
-        expected[sender // groups.gpus_each, receiver // groups.gpus_each] += size
-    np.testing.assert_allclose(groups.bytes, expected, rtol=1e-12)
-    assert groups.bytes.sum() == pytest.approx(result.traffic.total_bytes, rel=1e-12)
+        expected[sender // summed.gpus_each, receiver // summed.gpus_each] += size
+    np.testing.assert_allclose(summed.bytes, expected, rtol=1e-12)
+    assert summed.bytes.sum() == pytest.approx(result.traffic.total_bytes, rel=1e-12)
 
 
 def test_numbers_of_a_stage_are_those_of_its_gpus() -> None:

@@ -42,8 +42,8 @@ def above(family: str, *, split: bool, limit: int, latency: float, transfer: flo
     proven = greedy.lower_bound
     if seconds and not greedy.optimal:
         traversal, chunks = TRAVERSAL[family]
-        fields = {"policy": "optimal", "traversal": traversal, "chunks": chunks, "time_limit_s": seconds}
-        proven = max(proven, simulate(parse(Scenario, {**cell, **fields})).lower_bound)
+        solver = {"policy": "optimal", "traversal": traversal, "chunks": chunks, "time_limit_s": seconds}
+        proven = max(proven, simulate(parse(Scenario, {**cell, **solver})).lower_bound)
     assert proven <= greedy.makespan * (1 + 1e-9)
     return greedy.makespan / proven - 1
 
