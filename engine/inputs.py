@@ -182,11 +182,15 @@ def parse(model: type[D], data: Any, *, at: str = "") -> D:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``did you mean x?`` for the nearest of `known`, or the list of them.
 
-    A name that `word` only adds to, such as h100 in h100-80g, is nearer than one that looks like it.
+    A name that `word` only adds to, such as h100 in h100-80g, is nearer than one that looks like it, unless
+    that one begins with the name too: atlas-fig6 for atlas-fig66, not atlas.
     """
     known, word = list(known), str(word)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     within = [name for name in known if re.match(rf"{re.escape(name)}[^A-Za-z0-9]", word)]
-    close = sorted(within, key=len)[-1:] or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    longest = max(within, key=len, default="")
+    if not (close and close[0].startswith(longest)):
+        close = [longest] if longest else close
     return f"did you mean {close[0]!r}?" if close else "allowed: " + ", ".join(known)
 
 
