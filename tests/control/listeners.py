@@ -148,11 +148,11 @@ def recovery(keep: ExitStack) -> Iterator[Target]:
     keep.enter_context(patch.object(recovery_lead, "SILENT_S", LIMIT_S))
     of = job(recovery={})
     spec = single_machine(of, run="run", log_dir="")
-    assert of.recovery is not None
+    assert of.failures.recovery is not None
     loop, listening = Loop(), socket.create_server((LOCALHOST, 0))
     here = replace(spec, local=(0,))
     lead = Lead(
-        here, of.recovery, NoRanks(), loop.selector, history=History(), say=lambda _: None,
+        here, of.failures.recovery, NoRanks(), loop.selector, history=History(), say=lambda _: None,
         listener=listening,
     )  # fmt: skip
     port = listening.getsockname()[1]

@@ -38,10 +38,10 @@ class Follower:
         self.calls.settimeout(LIMIT_S)
         whole = single_machine(job(recovery={}), run="run", log_dir="")
         self.spec: LaunchSpec = replace(whole, local=(3,), rendezvous_port=self.calls.getsockname()[1])
-        assert self.spec.job.recovery is not None
+        assert self.spec.job.failures.recovery is not None
         self.loop = Loop()
         self.host = Follow(
-            self.spec, self.spec.job.recovery, NoRanks(), self.loop.selector, history=History()
+            self.spec, self.spec.job.failures.recovery, NoRanks(), self.loop.selector, history=History()
         )
         self.loop.start(self.host.tick)
 
