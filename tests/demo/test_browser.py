@@ -80,6 +80,11 @@ def _drawn(page: Page) -> None:
     wait_for("a drawing on the timeline", lambda: _colours(page) > 20, 15)
 
 
+def _drawn_anew(page: Page, before: str) -> None:
+    """The browser paints when it comes to it, not when a key is pressed."""
+    wait_for("another drawing on the timeline", lambda: _pixels(page) != before, 15)
+
+
 def _badge(page: Page, text: str) -> None:
     expect(page.locator("[data-badge]")).to_have_text(re.compile(text))
 
@@ -103,7 +108,7 @@ def test_the_timeline_paints_and_moves(visitor: Visitor, run_path: str) -> None:
     _drawn(page)
     before, iteration = _pixels(page), page.locator("[data-run-iteration]").inner_text()
     expect(page.locator("[data-run-iteration]")).not_to_have_text(iteration)
-    assert _pixels(page) != before
+    _drawn_anew(page, before)
     for name in ("iteration", "utilization", "bubbles", "wan", "loss"):
         expect(page.locator(f'[data-figure="{name}"] [data-value]')).to_have_text(
             re.compile(r"^[\d,]+(\.\d+)?$")
@@ -132,7 +137,7 @@ def test_hover_and_keys_tell_of_ops(visitor: Visitor, run_path: str) -> None:
     expect(told).not_to_have_text(first)
     frozen = _pixels(page)
     page.keyboard.press("w")
-    assert _pixels(page) != frozen
+    _drawn_anew(page, frozen)
     page.keyboard.press("Escape")
     page.keyboard.press("l")
     _badge(page, "^Live$")

@@ -36,7 +36,7 @@ def test_each_cell_is_predicted_as_one_alone(count: int, of: int, policy: str) -
     ops = [s for s in together.spans if s.op not in ("all_reduce", "optimizer")]
     expected = [s for s in alone.spans if s.op not in ("all_reduce", "optimizer")]
     for cell in range(count):
-        here = [s for s in ops if s.pipeline in many.cell_of(cell * of)]
+        here = [s for s in ops if s.pipeline in many.cell.cell_of(cell * of)]
         shifted = [{**s.as_dict(), "pipeline": s.pipeline - cell * of} for s in here]
         assert shifted == [s.as_dict() for s in expected]
 

@@ -187,7 +187,7 @@ def test_a_plan_goes_with_its_computations_and_its_runs_stay(world: Any) -> None
     assert not Computation.objects.exists()
     run.refresh_from_db()
     assert run.job.plan is None
-    assert run.job.document["stages"] == 6
+    assert run.job.document["cell"]["stages"] == 6
     assert "plan three" in client.get(reverse("jobs:run-detail", args=[run.pk])).content.decode()
     assert "(deleted)" in client.get(reverse("jobs:run-detail", args=[run.pk])).content.decode()
 

@@ -206,7 +206,7 @@ def test_others_see_nothing_of_it(world: Any) -> None:
         assert "east:" not in text, url
 
 
-@pytest.mark.parametrize("state", ["silent", "answering", "empty"])
+@pytest.mark.parametrize("state", ["silent", "never", "answering", "empty"])
 def test_data_centres_are_filtered_by_what_their_nodes_say(world: Any, state: str) -> None:
     west = world.dcs[2]
     make_node(west, "west-2")
@@ -214,7 +214,7 @@ def test_data_centres_are_filtered_by_what_their_nodes_say(world: Any, state: st
     world.hear(world.nodes[0], world.nodes[2])
     Node.objects.filter(name="west-2").update(last_seen=timezone.now() - timedelta(hours=1))
     found = world.client("viewer").get(f"/datacenters/?state={state}").context["table"].data
-    expected = {"silent": {"mid", "west"}, "answering": {"east"}, "empty": {"bare"}}[state]
+    expected = {"silent": {"west"}, "never": {"mid"}, "answering": {"east"}, "empty": {"bare"}}[state]
     assert {dc.name for dc in found} == expected
 
 

@@ -169,7 +169,8 @@ def test_a_clone_that_needs_more_memory_than_there_is_says_so_at_the_field(world
 def test_a_clone_is_checked_before_it_is_launched(world: World) -> None:
     run, client = near_the_limit(world), world.client("operator")
     page = client.get(f"/runs/{run.pk}/clone/")
-    assert page.context["form"].dry == dry_run_document(run.job.document, world.team)
+    planned = run.job.plan_copy["request"]
+    assert page.context["form"].dry == dry_run_document(run.job.document, world.team, planned=planned)
     assert "of 4 microbatches" in page.content.decode()
     values = {**form_of(client, run), "micro_batch": 10, "check": "1"}
     checked = client.post(f"/runs/{run.pk}/clone/", values)

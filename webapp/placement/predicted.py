@@ -9,10 +9,10 @@ from engine.job.predict import predict
 from webapp.computations.models import Computation
 from webapp.placement.options import placed_plan
 from webapp.placement.placed import PlacedJob, placed_job
-from webapp.planning.document import pinned_document, train_document
+from webapp.planning.document import pinned_document, train_document, train_fields
 from webapp.planning.models import Plan
 
-# Of a run's document, what says where it computes: a placement has its own.
+# Of a run's fields, what says where it computes: a placement has its own.
 WHERE = ("datacenters", "links", "stages", "dc_of_stage", "pipelines", "cells", "device", "schedule")
 
 
@@ -49,7 +49,7 @@ def option_on_placement(
 
     Raises InputError where either cannot be run; says why.
     """
-    planned = train_document(plan.request, option, plan.training)
+    planned = train_fields(plan.request, option, plan.training)
     training = {name: value for name, value in planned.items() if name not in WHERE}
     return placed_job(placement, training, found)
 

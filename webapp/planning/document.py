@@ -32,11 +32,7 @@ def train_document(
     InputError
         The option cannot be run in this version, or the document that it gives is refused.
     """
-    if not option.get("feasible"):
-        raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
-    if not training:
-        raise InputError("training", None, "the plan has no section Training: copy the plan and fill it in")
-    document = in_sections(_fields(request, option, training))
+    document = in_sections(train_fields(request, option, training))
     job = parse(TrainJob, document)
     return changed(document, {"strategy.schedule": _orders(option, job)})
 
@@ -85,8 +81,17 @@ def pinned_document(
     return changed(document, {"strategy.schedule": found.pipeline_strategy.schedule})
 
 
-def _fields(request: dict[str, Any], option: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the job by their flat names, as `training` has them."""
+def train_fields(
+    request: dict[str, Any], option: dict[str, Any], training: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The fields of that job by their flat names, without the orders that the plan found. Not validated.
+
+    Raises InputError: the option cannot be run in this version.
+    """
+    if not option.get("feasible"):
+        raise InputError("option", option.get("dp_cells"), option.get("reason") or "is not feasible")
+    if not training:
+        raise InputError("training", None, "the plan has no section Training: copy the plan and fill it in")
     used = [part["dc"] for part in option["partitions"]]
     names = list(dict.fromkeys(used))
     gpus = {dc["name"]: dc["gpus"] for dc in request["datacenters"]}
