@@ -24,13 +24,20 @@ from tests.waiting import LIMIT_S
 from webapp.servers.process import spawn
 
 ROOT = Path(__file__).parents[2]
+START_S = 240.0  # for the ranks of a run; pytest ends a test after 300
 
 
 def environment(var: Path) -> dict[str, str]:
-    """The environment of a user's shell: nothing of the test process's own servers."""
+    """The environment of a user's shell: nothing of the test process's own servers.
+
+    Ranks may take as long to start as a test may wait: twelve of them import torch where other work goes on.
+    """
     ours = ("MERIDIAN_", "DATABASE_URL", "VALKEY_URL", "DJANGO_SETTINGS_MODULE")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-    return {**kept, "MERIDIAN_VAR": str(var), "PYTHONUNBUFFERED": "1"}
+    started_s = f"{START_S:.0f}"
+    return {
+        **kept, "MERIDIAN_VAR": str(var), "MERIDIAN_START_TIMEOUT_S": started_s, "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
 
 
 def wait_for(what: str, probe: Callable[[], Any], seconds: float = LIMIT_S, every: float = 0.2) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.demo.browser import Visitor, chromium, launched
-from tests.demo.harness import Client, Demo, run_ids, wait_for
+from tests.demo.harness import START_S, Client, Demo, run_ids, wait_for
 
 PATH = chromium()
 pytestmark = [
@@ -56,7 +56,7 @@ def run_path(demo: Demo, operator: Client) -> str:
     """The page of the demo run, once it has measured three iterations."""
     run = run_ids(operator.get("/runs/"))[0]
     probe = f"/runs/{run}/live.json"
-    wait_for("three iterations", lambda: (operator.json(probe)["run"]["iteration"] or 0) >= 2, 90)
+    wait_for("three iterations", lambda: (operator.json(probe)["run"]["iteration"] or 0) >= 2, START_S)
     return f"/runs/{run}/"
 
 
