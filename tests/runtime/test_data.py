@@ -136,7 +136,7 @@ def test_files_of_each_data_centre(tmp_path: Path) -> None:
     assert run.group.wait(240)
     failed = [e["detail"] for e in run.of_kind("rank") if e["state"] == "failed"]
     assert len(failed) == 1
-    assert failed[0].startswith("data.south: ")
+    assert failed[0].startswith("data.files.south: ")
     assert "not the same text as that in north" in failed[0]
 
 

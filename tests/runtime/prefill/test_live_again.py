@@ -51,7 +51,7 @@ def test_a_run_that_recovers_sells_again(folder: Path, tmp_path: Path) -> None:
         run.group.stop(0.0)
     (recovery,) = result["recoveries"]
     assert recovery["from"] in ("memory", "peer")
-    check_exactly_once(run.events, run.spec.job.model_copy(update={"steps": result["steps"]}), [recovery])
+    check_exactly_once(run.events, run.spec.job.with_fields("optimizer", steps=result["steps"]), [recovery])
     for dc in ("north", "south"):
         assert run.desk_states(dc) == ["open", "closed", "open", "closed"]
 
