@@ -1,4 +1,4 @@
-"""Control-plane tasks of planning: computations, worked at one after another by the search worker."""
+"""Computations, which the search worker does one after another."""
 
 import threading
 import uuid

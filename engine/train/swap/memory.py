@@ -19,10 +19,6 @@ class DeviceMemory:
         self._used = 0.0
         self._changed = threading.Condition()
 
-    @property
-    def used_bytes(self) -> float:
-        return self._used
-
     def take(self, nbytes: float) -> None:
         """Take room, when there is some.
 
