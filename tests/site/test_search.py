@@ -13,7 +13,7 @@ from tests.site.tenancies import ask
 from tests.site.world import World, make_dc, make_node
 from webapp.accounts.models import Team, User
 from webapp.common import search as finding
-from webapp.common.search import Asked, Begin
+from webapp.common.search import Begin, SearchText
 from webapp.inventory.models import DataCenter, Node
 
 PERSONS = ("tenant", "viewer", "operator", "admin", "stranger")
@@ -53,7 +53,7 @@ def filled(world: World) -> World:
 
 
 def kinds(world: World, person: str, q: str) -> set[str]:
-    found = finding.search(world.users[person], Asked.of(q), 5)
+    found = finding.search(world.users[person], SearchText.of(q), 5)
     return {group.name for group in found}
 
 
@@ -74,7 +74,7 @@ def test_nobody_finds_anything_without_a_login_or_an_active_account(filled: Worl
     gone = filled.users["admin"]
     gone.is_active = False
     gone.save()
-    assert finding.search(gone, Asked.of("zeta"), 5) == []
+    assert finding.search(gone, SearchText.of("zeta"), 5) == []
 
 
 @pytest.mark.parametrize("person", PERSONS)
@@ -141,7 +141,7 @@ def test_python_and_the_database_agree_on_words(world: World) -> None:
     texts = ("east-1", "GPU a100.80g", "Straße 7", "a_b:c", "ÜNÏ x", "tab\there", "1.5e3", "İx", "日本 語")
     for index, text in enumerate(texts):
         dc = DataCenter.objects.create(team=world.team, name=f"dc{index}", place=text)
-        for word in Asked.of(text).words:
+        for word in SearchText.of(text).words:
             assert DataCenter.objects.filter(Begin(word, "name", "place"), pk=dc.pk).exists(), (text, word)
 
 

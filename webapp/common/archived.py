@@ -30,6 +30,11 @@ class Archivable(models.Model):
         return ""
 
 
+def dated(row: Any) -> str:
+    """When an archivable row was made, and whether it is archived: "2026-11-26, archived"."""
+    return f"{row.created_at:%Y-%m-%d}{', archived' if row.archived_at else ''}"
+
+
 class ArchivedFilterSet(filters.FilterSet):
     """A filter of archivable rows: without `archived` it hides those that are archived."""
 

@@ -50,15 +50,15 @@ class Begin(Func):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SearchText:
     """What was typed: the text without spaces around it, and its words."""
 
     text: str
     words: tuple[str, ...]
 
     @classmethod
-    def of(cls, typed: str) -> "Asked":
-        """What `typed` asks for; only its first LONGEST characters and MOST_WORDS words count."""
+    def of(cls, typed: str) -> "SearchText":
+        """The text of `typed`; only its first LONGEST characters and MOST_WORDS words count."""
         text = " ".join(typed[:LONGEST].replace("\0", " ").split())
         words = dict.fromkeys(text.translate(_SPACES).split())
         return cls(text=text, words=tuple(words)[:MOST_WORDS])
@@ -113,10 +113,10 @@ class Rows:
     named: str
     hit: Callable[[Any], tuple[str, str, str]]
 
-    def found(self, user: Any, asked: Asked, most: int) -> list[Hit]:
+    def found(self, user: Any, query: SearchText, most: int) -> list[Hit]:
         """The best `most` of what `user` may see."""
-        wanted = reduce(and_, map(self.matches, asked.words))
-        rows = self.rows(user).filter(wanted).annotate(rank=ranked(self.named, asked))
+        wanted = reduce(and_, map(self.matches, query.words))
+        rows = self.rows(user).filter(wanted).annotate(rank=ranked(self.named, query))
         hits = []
         for row in rows.order_by("rank", Lower(self.named), "-pk")[:most]:
             name, url, detail = self.hit(row)
@@ -136,12 +136,12 @@ class Listed:
     label: str
     things: Callable[[Any], Iterable[tuple[str, str, str]]]
 
-    def found(self, user: Any, asked: Asked, most: int) -> list[Hit]:
+    def found(self, user: Any, query: SearchText, most: int) -> list[Hit]:
         """The best `most` of what `user` may see."""
         hits = [
-            Hit(name=name, url=url, detail=detail, rank=asked.rank(name))
+            Hit(name=name, url=url, detail=detail, rank=query.rank(name))
             for name, url, detail in self.things(user)
-            if asked.fits(name, detail)
+            if query.fits(name, detail)
         ]
         return sorted(hits, key=lambda hit: hit.rank)[:most]
 
@@ -165,12 +165,12 @@ def of_which(of: str, word: str, model: type[Model], *columns: str) -> Q:
     return Q(**{f"{of}__in": rows.values("pk")})
 
 
-def ranked(name: str, asked: Asked) -> Case:
-    """How well the column `name` fits, 0 best, as `Asked.rank` says of a text."""
+def ranked(name: str, query: SearchText) -> Case:
+    """How well the column `name` fits, 0 best, as `SearchText.rank` says of a text."""
     return Case(
-        When(**{f"{name}__iexact": asked.text}, then=0),
-        When(**{f"{name}__istartswith": asked.text}, then=1),
-        When(**{f"{name}__icontains": asked.text}, then=2),
+        When(**{f"{name}__iexact": query.text}, then=0),
+        When(**{f"{name}__istartswith": query.text}, then=1),
+        When(**{f"{name}__icontains": query.text}, then=2),
         default=3,
     )
 
@@ -184,14 +184,14 @@ def register(*kinds: Kind) -> None:
         _kinds[kind.name] = kind
 
 
-def search(user: Any, asked: Asked, most: int) -> list[Group]:
-    """What `user` may see of what was asked, `most` of a kind; the kind with the best hit comes first."""
-    groups = list(_groups(user, asked, most)) if asked.words else []
+def search(user: Any, query: SearchText, most: int) -> list[Group]:
+    """What `user` may see of the text, `most` of a kind; the kind with the best hit comes first."""
+    groups = list(_groups(user, query, most)) if query.words else []
     return sorted(groups, key=lambda group: group.hits[0].rank)
 
 
-def _groups(user: Any, asked: Asked, most: int) -> Iterator[Group]:
+def _groups(user: Any, query: SearchText, most: int) -> Iterator[Group]:
     for kind in sorted(_kinds.values(), key=lambda kind: kind.order):
-        hits = kind.found(user, asked, most + 1)
+        hits = kind.found(user, query, most + 1)
         if hits:
             yield Group(name=kind.name, label=kind.label, hits=hits[:most], more=len(hits) > most)

@@ -5,6 +5,7 @@ from typing import Any
 from django.db.models import Q
 from django.urls import reverse
 
+from webapp.common.archived import dated
 from webapp.common.queries import whole
 from webapp.common.search import Rows, of_which
 from webapp.jobs.models import Job, Run
@@ -23,7 +24,7 @@ def _runs_with(word: str) -> Q:
 
 
 def _run(run: Run) -> tuple[str, str, str]:
-    said = f"{run.state.label}, launched {run.created_at:%Y-%m-%d}{', archived' if run.archived_at else ''}"
+    said = f"{run.state.label}, launched {dated(run)}"
     return str(run), reverse("jobs:run-detail", args=[run.pk]), said
 
 

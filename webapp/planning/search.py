@@ -5,6 +5,7 @@ from typing import Any
 from django.db.models import Q
 from django.urls import reverse
 
+from webapp.common.archived import dated
 from webapp.common.search import Begin, Rows
 from webapp.planning.models import Plan
 
@@ -17,7 +18,7 @@ def _plan(plan: Plan) -> tuple[str, str, str]:
     return (
         plan.name,
         reverse("planning:plan-detail", args=[plan.pk]),
-        f"{plan.created_at:%Y-%m-%d}{', archived' if plan.archived_at else ''}",
+        dated(plan),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from django.db.models import Q
 from django.urls import reverse
 
+from webapp.common.archived import dated
 from webapp.common.search import Begin, Rows
 from webapp.computations.models import Computation, ComputationKind
 
@@ -18,7 +19,7 @@ def _comparison(row: Computation) -> tuple[str, str, str]:
     return (
         row.name,
         reverse("schedules:schedule-detail", args=[row.pk]),
-        f"{row.created_at:%Y-%m-%d}{', archived' if row.archived_at else ''}",
+        dated(row),
     )
 
 
