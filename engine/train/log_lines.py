@@ -47,10 +47,10 @@ def part_of(job: TrainJob, me: RankAssignment) -> str:
 
 
 def memory_of(device: Device) -> str:
-    """The most memory that this process took so far, in words: of the host, and of its GPU if it has one."""
+    """The peak memory of this process so far, in words: of the host, and of its GPU if it has one."""
     of_gpu = device.peak_bytes()
-    host = f"at most {peak_rss_mb():,.0f} MB of host memory so far"
-    return host if of_gpu is None else f"{host}, {of_gpu / 1e9:.2f} GB of GPU memory"
+    host = f"peak memory {peak_rss_mb():,.0f} MB"
+    return host if of_gpu is None else f"{host}, {of_gpu / 1e9:.2f} GB on the GPU"
 
 
 def ranges(numbers: list[int]) -> str:
