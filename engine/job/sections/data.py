@@ -24,7 +24,7 @@ class ValidationSettings(Document):
 class DataSection(Document):
     """The text of a job.
 
-    files : a file or folder, or one by data centre; None: text that is made up.
+    files : a file or folder, or one by data centre; None: the source text of the Python standard library.
     """
 
     files: PathName | dict[str, PathName] | None = None
