@@ -26,8 +26,11 @@ from tests.runtime.jobs import Run
 
 DEMO = Path(__file__).parent.parent / "examples" / "demo.json"
 CHANGES = {
-    "strategy.policy": "varuna", "strategy.sharing": "spatial", "cell.microbatches": 8, "failures.adapt": {},
-}  # fmt: skip
+    "strategy.policy": "varuna",
+    "strategy.sharing": "spatial",
+    "cell.microbatches": 8,
+    "failures.adapt": {},
+}
 SINCE, STEPS, FRESH_STEPS = 8, 24, 12
 MOST_ITERATIONS, MOST_OFF = 5, 0.10
 KINDS = "FRB"

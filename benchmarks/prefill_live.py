@@ -156,10 +156,11 @@ async def measure(group: RankGroup, told: Told, options: argparse.Namespace, sec
             for name, on in (("with", True), ("without", False))
         },
         "seconds": time.monotonic() - began,
-        "prefill_gpu_s": (told.prefill_ms - prefill_before) / 1e3, "guard_ms": told.guard_ms,
+        "prefill_gpu_s": (told.prefill_ms - prefill_before) / 1e3,
+        "guard_ms": told.guard_ms,
         # Of iterations with prefill; by more no iteration can be slower for the placing.
         "ops_waited_ms_per_iteration": (told.waited_ms - waited_before) / max(1, filled),
-    }  # fmt: skip
+    }
     return result(blocks, told, more)
 
 
@@ -195,11 +196,14 @@ def slowdown(blocks: dict[bool, list[list[float]]]) -> dict[str, Any]:
     low, high = np.quantile(drawn, [0.025, 0.975]) - 1
     medians = {on: float(np.median([t for block in rows for t in block])) for on, rows in blocks.items()}
     return {
-        "blocks": len(means[True]), "iteration_ms_with": 1e3 * float(means[True].mean()),
+        "blocks": len(means[True]),
+        "iteration_ms_with": 1e3 * float(means[True].mean()),
         "iteration_ms_without": 1e3 * float(means[False].mean()),
-        "slowdown": float(ratios.mean() - 1), "low": float(low),
-        "high": float(high), "slowdown_of_medians": medians[True] / medians[False] - 1,
-    }  # fmt: skip
+        "slowdown": float(ratios.mean() - 1),
+        "low": float(low),
+        "high": float(high),
+        "slowdown_of_medians": medians[True] / medians[False] - 1,
+    }
 
 
 def say(found: dict[str, Any]) -> None:
@@ -226,9 +230,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_tiny(Path(folder) / "tiny", steps=0)
         prefill = {
-            "checkpoint": f"{folder}/tiny", "dtype": "fp32", "weight_budget_gb": 0.002, "kv_budget_gb": 0.001,
-            "latency": LATENCY, "chunk_tokens": 32, "pause_slowdown": 1.0,
-        }  # fmt: skip
+            "checkpoint": f"{folder}/tiny",
+            "dtype": "fp32",
+            "weight_budget_gb": 0.002,
+            "kv_budget_gb": 0.001,
+            "latency": LATENCY,
+            "chunk_tokens": 32,
+            "pause_slowdown": 1.0,
+        }
         job = parse(TrainJob, changed(document, {"optimizer.steps": 1_000_000, "prefill": prefill}))
         told, spec = Told(), single_machine(job, run="bench", log_dir=f"{folder}/log")
         group = RankGroup(spec, told.on_event)

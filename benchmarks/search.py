@@ -17,9 +17,12 @@ Doc = dict[str, Any]
 WHOLE = {"forward": 1, "recompute": 1, "backward": 2}
 SPLIT = {"forward": 1, "recompute": 1, "backward": 1, "weight": 1}
 FIG6 = {
-    "stages": 6, "dc_of_stage": [0, 0, 1, 1, 2, 2], "pipelines": 2, "microbatches": 4,
+    "stages": 6,
+    "dc_of_stage": [0, 0, 1, 1, 2, 2],
+    "pipelines": 2,
+    "microbatches": 4,
     "wan": {"latency": 0, "transfer": 2},
-}  # fmt: skip
+}
 TESTBED = {"stages": 4, "dc_of_stage": [0, 0, 1, 2], "pipelines": 3, "wan": {"latency": 0, "transfer": 3}}
 
 

@@ -25,12 +25,8 @@ CELL = {
     "spans": False,
 }
 SPLIT = {"times": {"forward": 1, "recompute": 1, "backward": 1, "weight": 1}}
-RULES = {
-    "gpipe": {}, "1f1b": {}, "varuna": {}, "atlas": {}, "interleaved": {}, "zb-h1": SPLIT, "zb-v": SPLIT,
-}  # fmt: skip
-SEARCHES = {
-    "crosspipe-ud": SPLIT, "crosspipe-udsub": SPLIT, "crosspipe-loop": SPLIT, "crosspipe-wave": SPLIT,
-}  # fmt: skip
+RULES = {"gpipe": {}, "1f1b": {}, "varuna": {}, "atlas": {}, "interleaved": {}, "zb-h1": SPLIT, "zb-v": SPLIT}
+SEARCHES = {"crosspipe-ud": SPLIT, "crosspipe-udsub": SPLIT, "crosspipe-loop": SPLIT, "crosspipe-wave": SPLIT}
 ROUNDS = 20
 
 

@@ -66,9 +66,10 @@ def overhead() -> None:
     document = {
         "datacenters": [{"name": "here", "gpus": 1}],
         "cell": {"stages": 1, "microbatches": 8, "micro_batch": 4},
-        "model": {"layers": 4, "hidden": 256, "heads": 4, "seq": 128}, "optimizer": {"steps": 12},
+        "model": {"layers": 4, "hidden": 256, "heads": 4, "seq": 128},
+        "optimizer": {"steps": 12},
         "strategy": {"kind": "pipeline", "policy": "1f1b"},
-    }  # fmt: skip
+    }
     result = train(document)
     optimizer = result["optimizer_ms"] / result["iteration_ms"]["median"]
     used = result["utilization"]["measured"] + optimizer

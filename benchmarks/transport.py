@@ -40,9 +40,11 @@ def main() -> None:
     print(f"\nemulated WAN   {head}")
     for delay_ms, gbps, connections, nbytes in SHAPED:
         shape = LinkShape(
-            one_way_delay_s=delay_ms / 1e3, cap_bytes_per_s=gbps * 125e6,
-            window_bytes=WINDOW_BYTES, connections=connections,  # type: ignore[arg-type]
-        )  # fmt: skip
+            one_way_delay_s=delay_ms / 1e3,
+            cap_bytes_per_s=gbps * 125e6,
+            window_bytes=WINDOW_BYTES,
+            connections=connections,  # type: ignore[arg-type]
+        )
         expected = nbytes / shape.bytes_per_s + shape.one_way_delay_s
         seconds = measure(2, shape, 1, nbytes, repeats=REPEATS, peer=one_to_one)
         report("", f"{delay_ms:10} {gbps:11} {shape.connection_count:12}", nbytes, expected, seconds)
@@ -100,9 +102,13 @@ def rank_process(
 
 
 def one_to_one(
-    endpoint: Endpoint, addresses: dict[int, tuple[str, int]], shape: LinkShape | None, connections: int,
-    nbytes: int, repeats: int,
-) -> list[float]:  # fmt: skip
+    endpoint: Endpoint,
+    addresses: dict[int, tuple[str, int]],
+    shape: LinkShape | None,
+    connections: int,
+    nbytes: int,
+    repeats: int,
+) -> list[float]:
     """Rank 0 sends to rank 1; returns the times of its sends (rank 0), of its arrivals (rank 1)."""
     other = 1 - endpoint.rank
     endpoint.connect([Peer(rank=other, address=addresses[other], shape=shape, connections=connections)])
@@ -124,9 +130,13 @@ def one_to_one(
 
 
 def one_of_a_cell(
-    endpoint: Endpoint, addresses: dict[int, tuple[str, int]], shape: LinkShape | None, connections: int,
-    nbytes: int, repeats: int,
-) -> list[float]:  # fmt: skip
+    endpoint: Endpoint,
+    addresses: dict[int, tuple[str, int]],
+    shape: LinkShape | None,
+    connections: int,
+    nbytes: int,
+    repeats: int,
+) -> list[float]:
     """Ranks 0 and 1 send one message of rank 0 over both pairs to rank 2, helped by rank 3."""
     del connections  # the shape says
     rank, pipeline = endpoint.rank, endpoint.rank % 2

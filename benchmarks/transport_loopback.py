@@ -128,9 +128,13 @@ def receiver(pipe: Connection, connections: int) -> None:
 
 def endpoint(rank: int, name: str, pipe: Connection, connections: int) -> Endpoint:
     end = Endpoint(
-        rank=rank, listen_host="127.0.0.1", secret="benchmark", run=name, silence_timeout_s=60,
+        rank=rank,
+        listen_host="127.0.0.1",
+        secret="benchmark",
+        run=name,
+        silence_timeout_s=60,
         checksums=name == "ours, checksums",
-    )  # fmt: skip
+    )
     pipe.send(end.address)
     end.connect([Peer(rank=1 - rank, address=pipe.recv(), connections=connections)])
     return end

@@ -22,9 +22,12 @@ from engine.simulate import simulate
 
 CROSSPIPE = "crosspipe"
 CELL = {
-    "stages": 4, "dc_of_stage": [0, 0, 1, 1], "pipelines": 2, "microbatches": 3,
+    "stages": 4,
+    "dc_of_stage": [0, 0, 1, 1],
+    "pipelines": 2,
+    "microbatches": 3,
     "wan": {"latency": 1, "transfer": 1},
-}  # fmt: skip
+}
 TIMES = (
     {"forward": 1, "recompute": 1, "backward": 2},
     {"forward": 1, "backward": 1, "weight": 1},
@@ -32,12 +35,19 @@ TIMES = (
 DEVICES = {
     "latency_ms": [[abs(i - j) * 10.0 for j in range(12)] for i in range(12)],
     "bandwidth_gbps": [[1.0 + (i * j) % 3 for j in range(12)] for i in range(12)],
-    "stages": 3, "data_parallel": 4, "dp_bytes": 1e8, "pp_bytes": 1e7, "evaluations": 500,
-}  # fmt: skip
+    "stages": 3,
+    "data_parallel": 4,
+    "dp_bytes": 1e8,
+    "pp_bytes": 1e7,
+    "evaluations": 500,
+}
 BUBBLES = {
     "bubbles": {"scenario": {**CELL, "times": TIMES[0], "policy": "atlas"}, "slot_ms": 20},
-    "profile": {"model": "llama-3-8b", "gpu": "a100-80g"}, "trace": "azure-code", "requests": 50, "load": 20,
-}  # fmt: skip
+    "profile": {"model": "llama-3-8b", "gpu": "a100-80g"},
+    "trace": "azure-code",
+    "requests": 50,
+    "load": 20,
+}
 
 
 def schedules(policies: Iterable[str]) -> None:

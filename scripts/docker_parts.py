@@ -159,8 +159,10 @@ def _ask(port: int) -> None:
     def get(path: str, *headers: str) -> tuple[int, str]:
         done = subprocess.run(
             ["curl", "-s", "-m", "20", "-w", "\n%{http_code}", *headers, url + path],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         body, _, code = done.stdout.rpartition("\n")
         return int(code), body
 
@@ -216,9 +218,11 @@ def _valkey(place: Path) -> Iterator[str]:
         (folder / "bin" / name).chmod(0o755)
     (folder / "password").write_text(password)
     env = {
-        "PATH": f"{folder}/bin:{os.defpath}", "VALKEY_DATA": str(folder), "VALKEY_PORT": str(port),
+        "PATH": f"{folder}/bin:{os.defpath}",
+        "VALKEY_DATA": str(folder),
+        "VALKEY_PORT": str(port),
         "VALKEY_PASSWORD_FILE": str(folder / "password"),
-    }  # fmt: skip
+    }
     server = subprocess.Popen(
         ["sh", ROOT / "docker/valkey.sh"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
     )
@@ -260,9 +264,12 @@ def node(image: Image, place: Path) -> None:
         set_node_user(client, NODE, hashlib.sha256(b"of-this-node").hexdigest())
         address = valkey.rpartition("@")[2]
         lines = {
-            "MERIDIAN_NODE": NODE, "MERIDIAN_BROKER_URL": f"redis://node-{NODE}:of-this-node@{address}",
-            "MERIDIAN_NODE_GPUS": "1", "MERIDIAN_NODE_DEVICE": "cpu", "MERIDIAN_NODE_HOST": "127.0.0.1",
-        }  # fmt: skip
+            "MERIDIAN_NODE": NODE,
+            "MERIDIAN_BROKER_URL": f"redis://node-{NODE}:of-this-node@{address}",
+            "MERIDIAN_NODE_GPUS": "1",
+            "MERIDIAN_NODE_DEVICE": "cpu",
+            "MERIDIAN_NODE_HOST": "127.0.0.1",
+        }
         env_file = image.room.inside(f"/var/lib/meridian/nodes/{NODE}.env")
         env_file.parent.mkdir(parents=True, exist_ok=True)
         env_file.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))

@@ -127,9 +127,12 @@ class Room:
         lines.append(shlex.join(words))
         return subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-ec", "\n".join(lines)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
 
 def context_files(context: Path, source: str, copies: Path) -> Path:

@@ -15,9 +15,7 @@ CLOSE = 1e-6
 OWN_SHARING = {"atlas": "temporal"}
 OWN_RULE = {"gpipe": "late", "1f1b": "late", "varuna": "jit", "atlas": "idle"}
 OWN_CHUNKS = {"interleaved": 2, "zb-v": 2, "crosspipe-loop": 2, "crosspipe-wave": 2, "crosspipe-udsub": 2}
-OWN_TRAVERSAL = {
-    "interleaved": "loop", "crosspipe-loop": "loop", "zb-v": "wave", "crosspipe-wave": "wave",
-}  # fmt: skip
+OWN_TRAVERSAL = {"interleaved": "loop", "crosspipe-loop": "loop", "zb-v": "wave", "crosspipe-wave": "wave"}
 NEVER_SPLIT = ("gpipe", "1f1b", "varuna", "atlas", "interleaved")
 FREE = ("auto", "optimal")  # policies that choose traversal, chunks, sharing and rules themselves
 
@@ -128,9 +126,7 @@ def way_of(name: str, stages: int, chunks: int) -> list[tuple[int, int]]:
     if name == "straight":
         return [(s, c) for s in range(stages) for c in range(chunks)]
     back = name == "wave"
-    return [
-        (stages - 1 - s if back and c % 2 else s, c) for c in range(chunks) for s in range(stages)
-    ]  # fmt: skip
+    return [(stages - 1 - s if back and c % 2 else s, c) for c in range(chunks) for s in range(stages)]
 
 
 def check_choice(facts: _Facts) -> None:

@@ -12,9 +12,13 @@ def create(name: str) -> None:
     """Create the database `name`, migrated and empty, and have Django's connection use it from now on."""
     values = connection.settings_dict
     with psycopg.connect(
-        host=values["HOST"], port=values["PORT"], user=values["USER"], password=values["PASSWORD"],
-        dbname="postgres", autocommit=True,
-    ) as server:  # fmt: skip
+        host=values["HOST"],
+        port=values["PORT"],
+        user=values["USER"],
+        password=values["PASSWORD"],
+        dbname="postgres",
+        autocommit=True,
+    ) as server:
         server.execute("SELECT pg_advisory_lock(%s)", [LOCK])  # until this connection is closed
         known = server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [MIGRATED]).fetchone()
         if not known:

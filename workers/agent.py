@@ -158,11 +158,14 @@ class Agent:
         tells = self._hardware is not None and (number % HARDWARE_EVERY == 0 or not self._told)
         self._told |= tells
         return Heartbeat(
-            t=time.time(), gpus=config.gpus, device=config.device, version=__version__,
+            t=time.time(),
+            gpus=config.gpus,
+            device=config.device,
+            version=__version__,
             ranks=self.ranks.states(),
             clock=Clock(offset_ms=clock.offset_s * 1e3, rtt_ms=clock.rtt_s * 1e3) if clock else None,
             hardware=self._hardware if tells else None,
-        )  # fmt: skip
+        )
 
     def _look(self) -> None:
         self._hardware = look_apart(self.config.device)

@@ -41,9 +41,15 @@ def agent() -> None:
 @click.option("--run", "start", is_flag=True, help="Start the agent at once, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def join(
-    url: str, token: str, host: str | None, ports: str | None, gpus: int | None, device: str | None,
-    start: bool, as_json: bool,
-) -> None:  # fmt: skip
+    url: str,
+    token: str,
+    host: str | None,
+    ports: str | None,
+    gpus: int | None,
+    device: str | None,
+    start: bool,
+    as_json: bool,
+) -> None:
     """Make this machine a node of the site at URL."""
     from workers import hardware
     from workers import join as joining
@@ -55,9 +61,14 @@ def join(
     host = host or joining.own_address(address)
     joining.check_host(host)
     body: dict[str, Any] = {
-        "token": token, "version": __version__, "host": host, "ports": ports, "gpus": gpus, "device": device,
+        "token": token,
+        "version": __version__,
+        "host": host,
+        "ports": ports,
+        "gpus": gpus,
+        "device": device,
         "hardware": found,
-    }  # fmt: skip
+    }
     answer = joining.ask(url, body)
     path = joining.write_environment(var_folder(), answer["environment"])
     name = answer["environment"]["MERIDIAN_NODE"]

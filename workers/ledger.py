@@ -74,9 +74,10 @@ class Ledger:
                 )
             self._runs.pop(run, None)  # to the end: the newest are kept longest
             self._runs[run] = RunRecord(
-                generation=generation, start=start,
+                generation=generation,
+                start=start,
                 ranks={rank: RankRecord(state=RankState.STARTING) for rank in ranks},
-            )  # fmt: skip
+            )
             self._write()
             return ""
 

@@ -127,11 +127,14 @@ class RankSupervisor:
         self._forget_ended()
         return tuple(
             NodeRank(
-                run=rank["run"], generation=rank["generation"], rank=rank["rank"], pid=rank["pid"],
+                run=rank["run"],
+                generation=rank["generation"],
+                rank=rank["rank"],
+                pid=rank["pid"],
                 state=rank["state"],
             )
             for rank in self._ledger.recent()
-        )  # fmt: skip
+        )
 
     def report_gone(self) -> int:
         """Report the ranks of an earlier life of the agent as failed, killing any that outlived it."""
@@ -202,11 +205,15 @@ class RankSupervisor:
             values = json.loads(text)
             events = [
                 Rank(
-                    run=values["run"], generation=values["generation"], rank=rank, state=RankState.FAILED,
-                    detail=f"refused: {reason}", t=time.time(),
+                    run=values["run"],
+                    generation=values["generation"],
+                    rank=rank,
+                    state=RankState.FAILED,
+                    detail=f"refused: {reason}",
+                    t=time.time(),
                 )
                 for rank in values["local"]
-            ]  # fmt: skip
+            ]
         except (ValueError, KeyError, TypeError):
             return
         for event in events:

@@ -31,9 +31,17 @@ class LinkMeter:
         self._seen: deque[str] = deque(maxlen=100)
 
     def start(
-        self, trial: str, secret: str, *, port: int, peer: Mapping[str, Any] | None, counts: Sequence[int],
-        emulated: Mapping[str, Any] | None, seconds: float, patience_s: float,
-    ) -> str:  # fmt: skip
+        self,
+        trial: str,
+        secret: str,
+        *,
+        port: int,
+        peer: Mapping[str, Any] | None,
+        counts: Sequence[int],
+        emulated: Mapping[str, Any] | None,
+        seconds: float,
+        patience_s: float,
+    ) -> str:
         """Listen on `port`, or measure to `peer` {host, port} where there is one; once for each `trial`.
 
         The side that measures publishes one `rates` event: {trial, rtt_ms, rates, error}. Returns what is

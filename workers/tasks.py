@@ -37,12 +37,24 @@ def register(app: Celery, ranks: RankSupervisor, prober: Prober, meter: LinkMete
 
     @app.task(name="workers.measure_link")
     def measure_link(
-        trial: str, secret: str, port: int, counts: list[int], peer: dict[str, Any] | None = None,
-        emulated: dict[str, Any] | None = None, seconds: float = 1.0, patience_s: float = 10.0,
-    ) -> None:  # fmt: skip
+        trial: str,
+        secret: str,
+        port: int,
+        counts: list[int],
+        peer: dict[str, Any] | None = None,
+        emulated: dict[str, Any] | None = None,
+        seconds: float = 1.0,
+        patience_s: float = 10.0,
+    ) -> None:
         """Measure the rate to `peer` and tell of it in a `rates` event; without one, listen on `port`."""
         done = meter.start(
-            str(trial), str(secret), port=int(port), peer=peer, counts=counts, emulated=emulated,
-            seconds=float(seconds), patience_s=float(patience_s),
-        )  # fmt: skip
+            str(trial),
+            str(secret),
+            port=int(port),
+            peer=peer,
+            counts=counts,
+            emulated=emulated,
+            seconds=float(seconds),
+            patience_s=float(patience_s),
+        )
         log.info("measure_link: %s", done)

@@ -10,8 +10,15 @@ import sys
 from pathlib import Path
 
 LOCK = Path(__file__).resolve().parent.parent.parent / "requirements.lock"
-LACKING = ("annotated-types", "immutabledict", "ortools", "protobuf", "pydantic", "pydantic_core",
-           "typing-inspection")  # fmt: skip
+LACKING = (
+    "annotated-types",
+    "immutabledict",
+    "ortools",
+    "protobuf",
+    "pydantic",
+    "pydantic_core",
+    "typing-inspection",
+)
 PLATFORMS = (
     "manylinux_2_28_x86_64",
     "manylinux_2_27_x86_64",

@@ -13,8 +13,15 @@ from engine.model.transformer import Transformer
 from engine.train.profiling import ProfileRequest, profile_stage
 
 LENGTHS = (2048, 4096, 8192)
-SHAPE = {"family": "llama", "layers": 3, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14_336,
-         "vocab": 128_256}  # fmt: skip
+SHAPE = {
+    "family": "llama",
+    "layers": 3,
+    "hidden": 4096,
+    "heads": 32,
+    "kv_heads": 8,
+    "ffn": 14_336,
+    "vocab": 128_256,
+}
 SMALL = {"family": "llama", "layers": 3, "hidden": 64, "heads": 4, "kv_heads": 2, "vocab": 256}
 HOW = How(recompute="none", sequence_parallel=False, fused_attention=True)
 MFU_BAR = 0.5
@@ -71,14 +78,28 @@ def blocks(*, dry: bool) -> Report:
     rows = []
     for shape, (seq, micro_batch) in itertools.product(shapes, ((64, 1),) if dry else OF_BLOCKS):
         asked = {
-            "model": {"family": "llama", "layers": 3, "vocab": 256, "seq": seq, **shape}, "stages": 3,
-            "micro_batch": micro_batch, "device": "cpu" if dry else "cuda", "dtype": "bf16", "repeats": 6,
-        }  # fmt: skip
+            "model": {"family": "llama", "layers": 3, "vocab": 256, "seq": seq, **shape},
+            "stages": 3,
+            "micro_batch": micro_batch,
+            "device": "cpu" if dry else "cuda",
+            "dtype": "bf16",
+            "repeats": 6,
+        }
         times = profile_stage(parse(ProfileRequest, asked), 1).times_ms
         medians = (times[op][0] for op in ("forward", "recompute", "backward"))
         rows.append(("llama", *shape.values(), seq, micro_batch, *medians))
-    columns = ("family", "hidden", "heads", "kv_heads", "ffn", "seq", "micro_batch", "forward_ms",
-               "recompute_ms", "backward_ms")  # fmt: skip
+    columns = (
+        "family",
+        "hidden",
+        "heads",
+        "kv_heads",
+        "ffn",
+        "seq",
+        "micro_batch",
+        "forward_ms",
+        "recompute_ms",
+        "backward_ms",
+    )
     return Report(part="blocks", tables=[Table(title="Blocks, bf16", columns=columns, rows=rows)])
 
 

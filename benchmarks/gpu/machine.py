@@ -39,11 +39,13 @@ def machine(*, dry: bool) -> Report:
         Check(name="bf16 product of 8192³", value=f"{2 * MATRIX**3 / product_s / 1e12:.0f} TFLOP/s"),
         *(Check(name=name, value=f"{rate / 1e9:.1f} GB/s") for name, rate in rates.items()),
         Check(
-            name="memory of a process before its first tensor", value=f"{context / 1e9:.2f} GB",
-            bar=f"at most {CONTEXT_BYTES / 1e9:g} GB, as `ranks_per_gpu` counts", ok=context <= CONTEXT_BYTES,
+            name="memory of a process before its first tensor",
+            value=f"{context / 1e9:.2f} GB",
+            bar=f"at most {CONTEXT_BYTES / 1e9:g} GB, as `ranks_per_gpu` counts",
+            ok=context <= CONTEXT_BYTES,
         ),
         Check(name="free when it began", value=f"{before / 1e9:.1f} GB"),
-    ]  # fmt: skip
+    ]
     return report
 
 

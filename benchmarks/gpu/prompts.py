@@ -21,14 +21,26 @@ from engine.run.tiny import write_tiny
 from engine.serve.measuring import PrefillProfile, PrefillProfileRequest, profile_prefill
 
 LLAMA2_7B = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
-    "intermediate_size": 11_008, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 32, "head_dim": 128, "vocab_size": 32_000, "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5, "hidden_act": "silu",
-    "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False, "bos_token_id": None,
-    "eos_token_id": None, "initializer_range": 0.02,
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11_008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "head_dim": 128,
+    "vocab_size": 32_000,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "initializer_range": 0.02,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
-}  # fmt: skip
+}
 # Vidur (commit 7d47513), H100: median ms of the linear operators of one layer of Llama-2 7B, without
 # attention and head (their own profile of kernels, github.com/microsoft/vidur).
 VIDUR_LAYER_MS = {128: 0.201, 256: 0.289, 512: 0.3785, 1024: 0.664, 2048: 1.278, 4096: 2.6313}
@@ -121,14 +133,25 @@ def _document(served: Path, profile: PrefillProfile, dry: bool) -> dict[str, Any
     return {
         "datacenters": [{"name": "a", "gpus": 1}, {"name": "b", "gpus": 1}],
         "links": [{"between": ["a", "b"], "latency_ms": 10, "bandwidth_gbps": 10}],
-        "stages": 2, "dc_of_stage": [0, 1], "microbatches": 4, "micro_batch": 1, "policy": "1f1b",
-        "model": small if dry else TRAINED, "dtype": "bf16", "steps": 1_000_000, **on_card(2, dry),
+        "stages": 2,
+        "dc_of_stage": [0, 1],
+        "microbatches": 4,
+        "micro_batch": 1,
+        "policy": "1f1b",
+        "model": small if dry else TRAINED,
+        "dtype": "bf16",
+        "steps": 1_000_000,
+        **on_card(2, dry),
         "prefill": {
-            "checkpoint": str(served), "dtype": "bf16", "weight_budget_gb": 2.0, "kv_budget_gb": 0.5,
-            "latency": {"points": _growing(profile.points)}, "chunk_tokens": 32,
+            "checkpoint": str(served),
+            "dtype": "bf16",
+            "weight_budget_gb": 2.0,
+            "kv_budget_gb": 0.5,
+            "latency": {"points": _growing(profile.points)},
+            "chunk_tokens": 32,
             "pause_slowdown": 1.0,
         },
-    }  # fmt: skip
+    }
 
 
 def _growing(points: Sequence[tuple[int, float]]) -> list[list[float]]:

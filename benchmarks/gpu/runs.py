@@ -28,10 +28,17 @@ LONGEST_RUN_S = 120.0
 CELL: dict[str, Any] = {
     "datacenters": [{"name": "north", "gpus": 4}, {"name": "south", "gpus": 2}],
     "links": [{"between": ["north", "south"], "latency_ms": 2, "bandwidth_gbps": 1}],
-    "stages": 3, "dc_of_stage": [0, 0, 1], "pipelines": 2, "microbatches": 6, "micro_batch": 2,
-    "model": {"layers": 6, "hidden": 64, "heads": 4, "seq": 64}, "steps": 6, "lr": 1e-3, "seed": 7,
+    "stages": 3,
+    "dc_of_stage": [0, 0, 1],
+    "pipelines": 2,
+    "microbatches": 6,
+    "micro_batch": 2,
+    "model": {"layers": 6, "hidden": 64, "heads": 4, "seq": 64},
+    "steps": 6,
+    "lr": 1e-3,
+    "seed": 7,
     "time_limit_s": 5,
-}  # fmt: skip
+}
 
 
 def policies(*, dry: bool) -> Report:
@@ -126,9 +133,13 @@ def checkpoints(*, dry: bool) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         saves = {"dir": folder, "every": 4}
         document = {
-            **CELL, "policy": "zb-h1", "pipelines": 1, "steps": 8,
-            "validation": {"every": 4, "sequences": 8}, **on_card(3, dry),
-        }  # fmt: skip
+            **CELL,
+            "policy": "zb-h1",
+            "pipelines": 1,
+            "steps": 8,
+            "validation": {"every": 4, "sequences": 8},
+            **on_card(3, dry),
+        }
         whole = train(document)
         train({**document, "steps": 4, "checkpoint": saves})
         resumed = train({**document, "checkpoint": saves, "resume": True})
@@ -155,18 +166,31 @@ def checkpoints(*, dry: bool) -> Report:
 
 def memory(*, dry: bool) -> Report:
     """The most that a rank's tensors took beside what the dry run of the site counts."""
-    wide = {"family": "llama", "layers": 4, "hidden": 2048, "heads": 16, "kv_heads": 8, "seq": 2048,
-            "vocab": 32_000}  # fmt: skip
+    wide = {
+        "family": "llama",
+        "layers": 4,
+        "hidden": 2048,
+        "heads": 16,
+        "kv_heads": 8,
+        "seq": 2048,
+        "vocab": 32_000,
+    }
     small = {"layers": 4, "hidden": 64, "heads": 4, "seq": 64}
     cases = [(1, False, "bf16"), (1, True, "bf16"), (2, False, "bf16"), (1, False, "fp32")]
 
     def row(case: tuple[int, bool, str]) -> tuple[Cell, ...]:
         stages, recompute, dtype = case
         document = {
-            "datacenters": [{"name": "here", "gpus": stages}], "stages": stages, "microbatches": 4,
-            "policy": "1f1b", "recompute": recompute, "model": small if dry else wide, "dtype": dtype,
-            "steps": 2, **on_card(len(cases), dry),
-        }  # fmt: skip
+            "datacenters": [{"name": "here", "gpus": stages}],
+            "stages": stages,
+            "microbatches": 4,
+            "policy": "1f1b",
+            "recompute": recompute,
+            "model": small if dry else wide,
+            "dtype": dtype,
+            "steps": 2,
+            **on_card(len(cases), dry),
+        }
         result = train(document)
         counted = max(stage.total_bytes for stage in stage_memory(parse(TrainJob, document))) / 1e9
         peak = result.get("peak_gpu_mb", 0.0) / 1e3

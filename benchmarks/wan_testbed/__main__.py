@@ -43,9 +43,19 @@ from engine.simulate import time_schedule
 QUICK_PART = 8
 # Of the forwarder and of the ranks, cores that they kept busy; of the packets, their mean size.
 _HEAD = (
-    "seconds", "least–most", "simulated", "off", "× torch", "simulated", "off", "forwarder", "ranks",
-    "KB/packet", "dropped", "load",
-)  # fmt: skip
+    "seconds",
+    "least–most",
+    "simulated",
+    "off",
+    "× torch",
+    "simulated",
+    "off",
+    "forwarder",
+    "ranks",
+    "KB/packet",
+    "dropped",
+    "load",
+)
 _WIDTHS = (9, 14, 11, 9, 9, 11, 8, 11, 7, 11, 9, 7)
 Build = Callable[[RankAssignment], Rank]
 
@@ -125,10 +135,13 @@ def steps(case: Case, single_bytes_per_s: float, lan_bytes_per_s: float, only: S
     if "torch" in only:
         rows.append(
             Step(
-                name="torch 1F1B, gloo, one connection", build=partial(TorchRank, case, placed),
-                simulated_s=waiting_s(case, single_bytes_per_s, lan_bytes_per_s), warm_up=1, iterations=1,
+                name="torch 1F1B, gloo, one connection",
+                build=partial(TorchRank, case, placed),
+                simulated_s=waiting_s(case, single_bytes_per_s, lan_bytes_per_s),
+                warm_up=1,
+                iterations=1,
             )
-        )  # fmt: skip
+        )
     for key, name, policy, sharing, connections, equal in _OURS:
         if key in only:
             rate = min(connections * single_bytes_per_s, PAIR_BYTES_PER_S)
@@ -139,10 +152,13 @@ def steps(case: Case, single_bytes_per_s: float, lan_bytes_per_s: float, only: S
             few = connections == 1
             rows.append(
                 Step(
-                    name=name, build=partial(OurRank, run), simulated_s=simulated_s,
-                    warm_up=1 if few else 2, iterations=1 if few else 5,
+                    name=name,
+                    build=partial(OurRank, run),
+                    simulated_s=simulated_s,
+                    warm_up=1 if few else 2,
+                    iterations=1 if few else 5,
                 )
-            )  # fmt: skip
+            )
     return rows
 
 
@@ -160,13 +176,19 @@ def _row(step: Step, done: Sequence[Iteration], seconds: float, baseline: tuple[
     packets, nbytes = (sum(getattr(one.forwarded, name) for one in done) for name in ("packets", "nbytes"))
     ratio, simulated = baseline[0] / seconds, baseline[1] / step.simulated_s
     values = (
-        f"{seconds:.2f}", f"{min(each):.2f}–{max(each):.2f}", f"{step.simulated_s:.2f}",
+        f"{seconds:.2f}",
+        f"{min(each):.2f}–{max(each):.2f}",
+        f"{step.simulated_s:.2f}",
         f"{seconds / step.simulated_s - 1:+.1%}",
-        f"{ratio:.1f}", f"{simulated:.1f}", f"{ratio / simulated - 1:+.1%}",
+        f"{ratio:.1f}",
+        f"{simulated:.1f}",
+        f"{ratio / simulated - 1:+.1%}",
         f"{sum(one.forwarded.cpu_s for one in done) / wall_s:.2f}",
         f"{sum(one.ranks_cpu_s for one in done) / wall_s:.2f}",
-        f"{nbytes / max(1, packets) / 1e3:.1f}", str(sum(one.forwarded.dropped for one in done)), _load(),
-    )  # fmt: skip
+        f"{nbytes / max(1, packets) / 1e3:.1f}",
+        str(sum(one.forwarded.dropped for one in done)),
+        _load(),
+    )
     return _line(step.name, values)
 
 

@@ -48,10 +48,13 @@ def _between(made: Wan, dc: int, seconds: float) -> float:
         receiver.stdout.readline()
         return float(
             subprocess.run(
-                made.run(0, *_FLOWS, "rate", *there, str(seconds)), check=True, stdout=subprocess.PIPE,
-                text=True, timeout=300,
+                made.run(0, *_FLOWS, "rate", *there, str(seconds)),
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=300,
             ).stdout
-        )  # fmt: skip
+        )
     finally:
         receiver.kill()
         receiver.wait()

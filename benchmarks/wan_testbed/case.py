@@ -61,11 +61,19 @@ class Case:
         transfer_ms, lan_ms = (self.message_bytes / rate * 1e3 for rate in (bytes_per_s, lan_bytes_per_s))
         relayed_ms = 2 * lan_ms * (PIPELINES - 1) / PIPELINES if sharing == "temporal" else 0.0
         return Scenario(
-            stages=STAGES, dc_of_stage=list(DC_OF_STAGE), pipelines=PIPELINES, microbatches=MICROBATCHES,
-            times=self.times, wan=Link(latency=DELAY_S * 1e3 + relayed_ms, transfer=transfer_ms),
-            lan=Link(transfer=lan_ms), policy=policy,
-            sharing=sharing, chunks=1, time_limit_s=10, spans=False,
-        )  # fmt: skip
+            stages=STAGES,
+            dc_of_stage=list(DC_OF_STAGE),
+            pipelines=PIPELINES,
+            microbatches=MICROBATCHES,
+            times=self.times,
+            wan=Link(latency=DELAY_S * 1e3 + relayed_ms, transfer=transfer_ms),
+            lan=Link(transfer=lan_ms),
+            policy=policy,
+            sharing=sharing,
+            chunks=1,
+            time_limit_s=10,
+            spans=False,
+        )
 
     def job(self, policy: str, connections: int) -> TrainJob:
         """The same as a job of the runtime; the model is there for the shape of its messages only."""
@@ -76,11 +84,20 @@ class Case:
         ]
         document = {
             "datacenters": [{"name": name, "gpus": gpus} for name, gpus in zip(names, NODES, strict=True)],
-            "links": links, "stages": STAGES, "dc_of_stage": list(DC_OF_STAGE), "pipelines": PIPELINES,
-            "microbatches": MICROBATCHES, "policy": policy, "connections": connections, "device": "emulated",
-            "times_ms": self.times.model_dump(), "dtype": "bf16", "steps": 1, "chunks": 1,
+            "links": links,
+            "stages": STAGES,
+            "dc_of_stage": list(DC_OF_STAGE),
+            "pipelines": PIPELINES,
+            "microbatches": MICROBATCHES,
+            "policy": policy,
+            "connections": connections,
+            "device": "emulated",
+            "times_ms": self.times.model_dump(),
+            "dtype": "bf16",
+            "steps": 1,
+            "chunks": 1,
             "model": {"layers": STAGES, "hidden": HIDDEN, "heads": 32, "seq": self.seq},
-        }  # fmt: skip
+        }
         return parse(TrainJob, document)
 
 

@@ -61,9 +61,16 @@ class OurRank:
         job = run.case.job("1f1b", run.connections)
         first = run.ranks[0]
         spec = LaunchSpec(
-            run="testbed", generation=1, job=job, ranks=run.ranks, local=(me.rank,), secret="testbed",
-            rendezvous_host=first.host, rendezvous_port=_STORE_PORT, log_dir=os.devnull,
-        )  # fmt: skip
+            run="testbed",
+            generation=1,
+            job=job,
+            ranks=run.ranks,
+            local=(me.rank,),
+            secret="testbed",
+            rendezvous_host=first.host,
+            rendezvous_port=_STORE_PORT,
+            log_dir=os.devnull,
+        )
         listener = (
             socket.create_server((first.host, _STORE_PORT), backlog=64) if me.rank == first.rank else None
         )
@@ -84,14 +91,20 @@ class OurRank:
         self._wiring = self._wired(run, me)
         part = Part(
             work=work_of(run.schedule, me.pipeline, me.stage, _durations(run.case)),
-            places=self._wiring.places, links=self._wiring.links,
+            places=self._wiring.places,
+            links=self._wiring.links,
             late=run.schedule.recompute_gate == "late",
-        )  # fmt: skip
+        )
         sizes = Sizes(shape=shape, dtype=DTYPE, microbatches=MICROBATCHES, pipelines=PIPELINES)
         self._executor = Executor(
-            stage, part, sizes, batch=_batch(run.case), gradients=self._gradients,  # type: ignore[arg-type]
-            recorder=self._recorder, device=device,
-        )  # fmt: skip
+            stage,
+            part,
+            sizes,
+            batch=_batch(run.case),
+            gradients=self._gradients,  # type: ignore[arg-type]
+            recorder=self._recorder,
+            device=device,
+        )
         self._mesh.barrier("ready")
 
     def _wired(self, run: Run, me: RankAssignment) -> Wiring:

@@ -38,9 +38,10 @@ class TorchRank:
         shape = (1, case.seq, HIDDEN)
         self._first, self._last = me.stage == 0, last
         self._block = Block(
-            LOGITS if last else shape, forward_s=times.forward / 1e3,  # type: ignore[operator]
+            LOGITS if last else shape,
+            forward_s=times.forward / 1e3,  # type: ignore[operator]
             backward_s=(times.recompute + times.backward) / 1e3,  # type: ignore[operator]
-        )  # fmt: skip
+        )
         self._tokens = torch.zeros((MICROBATCHES, case.seq), dtype=torch.long)
         self._targets = torch.zeros((MICROBATCHES, 1), dtype=torch.long)
         stage = PipelineStage(

@@ -72,9 +72,10 @@ def measured(
                 pipe.send((iteration, begin))
             seconds = max(_answers(pipes, _ITERATION_S)) - begin
             yield Iteration(
-                seconds=seconds, forwarded=made.forwarded().since(before),
+                seconds=seconds,
+                forwarded=made.forwarded().since(before),
                 ranks_cpu_s=sum(map(cpu_seconds, pids)) - cpu_before,
-            )  # fmt: skip
+            )
         for pipe in pipes:
             pipe.send(None)
         _answers(pipes, _START_S)

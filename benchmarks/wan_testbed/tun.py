@@ -52,9 +52,11 @@ class Forwarded:
     def since(self, before: "Forwarded") -> "Forwarded":
         """What it did from `before` on."""
         return Forwarded(
-            packets=self.packets - before.packets, nbytes=self.nbytes - before.nbytes,
-            dropped=self.dropped - before.dropped, cpu_s=self.cpu_s - before.cpu_s,
-        )  # fmt: skip
+            packets=self.packets - before.packets,
+            nbytes=self.nbytes - before.nbytes,
+            dropped=self.dropped - before.dropped,
+            cpu_s=self.cpu_s - before.cpu_s,
+        )
 
 
 class Wan:

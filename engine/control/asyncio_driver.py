@@ -21,9 +21,12 @@ class AsyncChannel(Generic[M]):
     """A channel on an asyncio stream; `greet` comes first."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handshake: Handshake,
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        handshake: Handshake,
         heard: Messages[M],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._reader, self._writer = reader, writer
         self._channel = Channel(handshake, heard)
 
@@ -102,9 +105,11 @@ async def call(
 
 
 async def serve(
-    listening: socket.socket, me: Identity, heard: Messages[M],
+    listening: socket.socket,
+    me: Identity,
+    heard: Messages[M],
     attend: Callable[[AsyncChannel[M], Greeting], Awaitable[None]],
-) -> asyncio.Server:  # fmt: skip
+) -> asyncio.Server:
     """Take connections at a listening socket; `attend` runs for each that knows the secret, to its end.
 
     A ValueError that `attend` raises means that a message makes no sense now: the connection is closed.

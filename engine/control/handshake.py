@@ -149,9 +149,14 @@ def dial(me: Identity, *, peer: int, index: int = 0, count: int = 1) -> Dialogue
         raise AuthenticationError(f"rank {peer} refused: wrong secret")
     session = yield _SESSION_BYTES
     return Greeting(
-        rank=peer, index=index, count=count, clock_offset_s=offset, connection=_number(nonce),
-        session=session, round_trip_s=answered_at - sent_at,
-    )  # fmt: skip
+        rank=peer,
+        index=index,
+        count=count,
+        clock_offset_s=offset,
+        connection=_number(nonce),
+        session=session,
+        round_trip_s=answered_at - sent_at,
+    )
 
 
 def listen(me: Identity) -> Dialogue:

@@ -38,9 +38,14 @@ class Follow(RecoveryHost):
     """This machine's part; its ranks live only while the leading host does, their memory longer."""
 
     def __init__(
-        self, spec: LaunchSpec, settings: RecoverySettings, ranks: Ranks, selector: selectors.BaseSelector, *,
+        self,
+        spec: LaunchSpec,
+        settings: RecoverySettings,
+        ranks: Ranks,
+        selector: selectors.BaseSelector,
+        *,
         history: History,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(spec, settings, ranks, selector, history=history, phase="away")
         self._line: Connection[FromLeader] | None = None
         self._welcome = False
@@ -146,6 +151,9 @@ class Follow(RecoveryHost):
 
     def _report(self) -> Report:
         return Report(
-            held=self._ranks.held(), life=self._life, saved=self._history.saved, lost_at=self._lost_at,
+            held=self._ranks.held(),
+            life=self._life,
+            saved=self._history.saved,
+            lost_at=self._lost_at,
             layout=self._layout,
-        )  # fmt: skip
+        )

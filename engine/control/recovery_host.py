@@ -35,9 +35,15 @@ class RecoveryHost:
     """
 
     def __init__(
-        self, spec: LaunchSpec, settings: RecoverySettings, ranks: Ranks, selector: selectors.BaseSelector, *,
-        history: History, phase: str,
-    ) -> None:  # fmt: skip
+        self,
+        spec: LaunchSpec,
+        settings: RecoverySettings,
+        ranks: Ranks,
+        selector: selectors.BaseSelector,
+        *,
+        history: History,
+        phase: str,
+    ) -> None:
         self._spec, self._settings, self._ranks, self._selector = spec, settings, ranks, selector
         self._history, self._phase = history, phase
         self._since = time.monotonic()  # of waiting for another machine

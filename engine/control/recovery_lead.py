@@ -54,9 +54,16 @@ class Lead(RecoveryHost):
     """
 
     def __init__(
-        self, spec: LaunchSpec, settings: RecoverySettings, ranks: Ranks, selector: selectors.BaseSelector, *,
-        history: History, say: Say, listener: socket.socket | None,
-    ) -> None:  # fmt: skip
+        self,
+        spec: LaunchSpec,
+        settings: RecoverySettings,
+        ranks: Ranks,
+        selector: selectors.BaseSelector,
+        *,
+        history: History,
+        say: Say,
+        listener: socket.socket | None,
+    ) -> None:
         super().__init__(spec, settings, ranks, selector, history=history, phase="gathering")
         self._say = say
         self._machines: dict[Connection[FromFollower], tuple[int, ...]] = {}  # the ranks of each
@@ -109,11 +116,18 @@ class Lead(RecoveryHost):
         failed, detail = self._trouble.described(self._spec)
         now, way = time.time(), self._way
         event = Recovery(
-            rank=self._spec.first_rank, failed=Failed(failed), detail=detail, noticed=self._trouble.noticed,
-            detected_s=round(self._trouble.silent_s, 3), source=Source(way.source), iteration=way.step,
+            rank=self._spec.first_rank,
+            failed=Failed(failed),
+            detail=detail,
+            noticed=self._trouble.noticed,
+            detected_s=round(self._trouble.silent_s, 3),
+            source=Source(way.source),
+            iteration=way.step,
             lost_s=round(max(0.0, now - (self._history.since(way.step) or self._trouble.noticed)), 3),
-            life=way.number, t=now, **self._change,
-        )  # fmt: skip
+            life=way.number,
+            t=now,
+            **self._change,
+        )
         self._trouble, self._change = None, {}
         self.told.append(_without_job(event))
         self._say(event)
@@ -179,12 +193,17 @@ class Lead(RecoveryHost):
         with listen(spec.rendezvous_host, spec.ports, spec.first_rank) as store:
             self._life += 1
             self._way = Life(
-                number=self._life, step=way.step, source=way.source, where=way.where, peers=way.peers,
-                store_port=store.getsockname()[1], saved_step=saved.step if saved else 0,
+                number=self._life,
+                step=way.step,
+                source=way.source,
+                where=way.where,
+                peers=way.peers,
+                store_port=store.getsockname()[1],
+                saved_step=saved.step if saved else 0,
                 validated_step=max(history.validation, default=0),
                 retell=way.source in ("memory", "peer") and way.step - 1 not in history.losses,
                 layout=self._layout,
-            )  # fmt: skip
+            )
             self._phase = "running"
             self._held.clear()
             self._tell_all(Start(life=self._way))

@@ -41,10 +41,16 @@ class Connection(Generic[M]):
     """
 
     def __init__(
-        self, connected: socket.socket, selector: selectors.BaseSelector, channel: Channel[M],
-        handler: Handler[M], *, silent_s: float, connecting: bool = False,
+        self,
+        connected: socket.socket,
+        selector: selectors.BaseSelector,
+        channel: Channel[M],
+        handler: Handler[M],
+        *,
+        silent_s: float,
+        connecting: bool = False,
         listener: "Listener[M] | None" = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._socket, self._selector, self._channel = connected, selector, channel
         self._handler, self._listener, self._silent_s = handler, listener, silent_s
         self._connecting = connecting
@@ -174,9 +180,15 @@ class Connection(Generic[M]):
 
 
 def call(
-    address: tuple[str, int], selector: selectors.BaseSelector, me: Identity, peer: int,
-    heard: Messages[M], handler: Handler[M], *, silent_s: float,
-) -> Connection[M]:  # fmt: skip
+    address: tuple[str, int],
+    selector: selectors.BaseSelector,
+    me: Identity,
+    peer: int,
+    heard: Messages[M],
+    handler: Handler[M],
+    *,
+    silent_s: float,
+) -> Connection[M]:
     """Connect to `peer` at an address; the handler hears of it when it has proved the secret.
 
     Raises OSError: the address is none, or not to be reached.
@@ -201,9 +213,15 @@ class Listener(Generic[M]):
     """
 
     def __init__(
-        self, listening: socket.socket, selector: selectors.BaseSelector, me: Identity, heard: Messages[M],
-        handler: Handler[M], *, silent_s: float,
-    ) -> None:  # fmt: skip
+        self,
+        listening: socket.socket,
+        selector: selectors.BaseSelector,
+        me: Identity,
+        heard: Messages[M],
+        handler: Handler[M],
+        *,
+        silent_s: float,
+    ) -> None:
         self._socket, self._selector, self._me, self._heard = listening, selector, me, heard
         self._handler, self._silent_s = handler, silent_s
         self._unproven = Unproven()

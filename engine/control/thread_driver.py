@@ -53,9 +53,13 @@ class BlockingChannel(Generic[M]):
     """
 
     def __init__(
-        self, connected: socket.socket, handshake: Handshake, heard: Messages[M], *,
+        self,
+        connected: socket.socket,
+        handshake: Handshake,
+        heard: Messages[M],
+        *,
         seconds: float = HANDSHAKE_S,
-    ) -> None:  # fmt: skip
+    ) -> None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self._channel = connected, Channel(handshake, heard)
         self._sending = threading.Lock()

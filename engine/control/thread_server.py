@@ -29,10 +29,16 @@ class ThreadServer:
     """
 
     def __init__(
-        self, listening: socket.socket, me: Identity, attend: Callable[[socket.socket, Handshake], None], *,
-        name: str, most: int | None = None, look: Callable[[], float | None] = lambda: None,
+        self,
+        listening: socket.socket,
+        me: Identity,
+        attend: Callable[[socket.socket, Handshake], None],
+        *,
+        name: str,
+        most: int | None = None,
+        look: Callable[[], float | None] = lambda: None,
         secured: Callable[[socket.socket], AbstractContextManager[socket.socket]] = nullcontext,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._listening, self._me, self._attend = listening, me, attend
         self._most, self._look, self._secured = most, look, secured
         self.address: tuple[str, int] = listening.getsockname()[:2]

@@ -6,9 +6,15 @@ from typing import Any
 from engine.simulate.spans import Payload, Span, SpanOp
 
 OPS: dict[SpanOp, str] = {
-    "F": "F", "R": "R", "B": "B", "W": "W", "all_reduce": "A", "optimizer": "O", "prefill": "P",
+    "F": "F",
+    "R": "R",
+    "B": "B",
+    "W": "W",
+    "all_reduce": "A",
+    "optimizer": "O",
+    "prefill": "P",
     "checkpoint": "C",
-}  # fmt: skip
+}
 TRAINING = frozenset("FRBW")
 SYNC = frozenset("AOC")
 PREFILL = "P"
@@ -38,9 +44,16 @@ def code_of(span: Span, *, origin: float) -> Code:
         raise ValueError("a transfer has from_stage, to_stage and payload")
     arrives = end if span.arrives is None else _ms(span.arrives, origin)
     return [
-        TRANSFER, span.microbatch, start, end, arrives, span.from_stage, span.to_stage,
-        PAYLOADS[span.payload], span.bytes or 0,
-    ]  # fmt: skip
+        TRANSFER,
+        span.microbatch,
+        start,
+        end,
+        arrives,
+        span.from_stage,
+        span.to_stage,
+        PAYLOADS[span.payload],
+        span.bytes or 0,
+    ]
 
 
 def in_seconds(span: Span) -> Span:
@@ -63,14 +76,29 @@ def span_of(code: Code, *, pipeline: int, stage: int, wan: bool, **where: Any) -
     """
     if code[0] != TRANSFER:
         return Span(
-            track="gpu", pipeline=pipeline, stage=stage, op=OP_NAMES[code[0]], microbatch=code[1],
-            start=code[2], end=code[3], **where,
-        )  # fmt: skip
+            track="gpu",
+            pipeline=pipeline,
+            stage=stage,
+            op=OP_NAMES[code[0]],
+            microbatch=code[1],
+            start=code[2],
+            end=code[3],
+            **where,
+        )
     return Span(
-        track="wan" if wan else "lan", pipeline=pipeline, from_stage=code[5], to_stage=code[6],
-        payload=PAYLOAD_NAMES[code[7]], microbatch=code[1], start=code[2],
-        end=code[3], arrives=code[4], bytes=code[8], run=where.get("run"), iteration=where.get("iteration"),
-    )  # fmt: skip
+        track="wan" if wan else "lan",
+        pipeline=pipeline,
+        from_stage=code[5],
+        to_stage=code[6],
+        payload=PAYLOAD_NAMES[code[7]],
+        microbatch=code[1],
+        start=code[2],
+        end=code[3],
+        arrives=code[4],
+        bytes=code[8],
+        run=where.get("run"),
+        iteration=where.get("iteration"),
+    )
 
 
 def _ms(seconds: float, origin: float) -> float:

@@ -195,13 +195,22 @@ class JobFields(Document):
         wan = [self._slowest(hop) for hop in hops]
         rules, cell = self.pipeline_strategy, self.cell
         values = {
-            "stages": cell.stages, "dc_of_stage": list(dcs), "pipelines": cell.cell_pipelines,
-            "microbatches": microbatches or cell.microbatches_of_step, "times": times, "wan": wan or Link(),
-            "sharing": "spatial" if self.is_mixed else rules.sharing, "memory_limit": rules.memory_limit,
-            "full_limit": rules.full_limit, "policy": rules.policy, "contention": rules.contention,
-            "recompute_rule": rules.recompute_rule, "chunks": self._chunks, "traversal": rules.traversal,
+            "stages": cell.stages,
+            "dc_of_stage": list(dcs),
+            "pipelines": cell.cell_pipelines,
+            "microbatches": microbatches or cell.microbatches_of_step,
+            "times": times,
+            "wan": wan or Link(),
+            "sharing": "spatial" if self.is_mixed else rules.sharing,
+            "memory_limit": rules.memory_limit,
+            "full_limit": rules.full_limit,
+            "policy": rules.policy,
+            "contention": rules.contention,
+            "recompute_rule": rules.recompute_rule,
+            "chunks": self._chunks,
+            "traversal": rules.traversal,
             "time_limit_s": rules.time_limit_s,
-        }  # fmt: skip
+        }
         try:
             return parse(Scenario, values)
         except InputError as error:

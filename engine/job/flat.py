@@ -17,9 +17,19 @@ NOTICE = (
     "the document has flat fields: they stay valid; docs/training.md shows the sections that hold them now"
 )
 _SECTIONS = (
-    "datacenters", "links", "cell", "model", "data", "device", "optimizer", "persistence", "failures",
-    "strategy", "prefill", "tls",
-)  # fmt: skip
+    "datacenters",
+    "links",
+    "cell",
+    "model",
+    "data",
+    "device",
+    "optimizer",
+    "persistence",
+    "failures",
+    "strategy",
+    "prefill",
+    "tls",
+)
 _REQUIRED = {"cell", "optimizer", "strategy"}
 _SWAP = "swap"  # the flat field; its parts are those of the strategy
 _NAMES = (*PATHS, _SWAP)

@@ -110,9 +110,12 @@ class LaunchSpec:
             disturbance = _disturbance(values.pop("disturbance", {}))
             ports = values.pop("ports", None)
             return cls(
-                **{**values, "local": tuple(values["local"])}, job=job, ranks=ranks, disturbance=disturbance,
+                **{**values, "local": tuple(values["local"])},
+                job=job,
+                ranks=ranks,
+                disturbance=disturbance,
                 ports=None if ports is None else _port_range(ports),
-            )  # fmt: skip
+            )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise InputError(
                 "spec", str(error), "must be a launch spec as LaunchSpec.to_json writes it"
@@ -169,10 +172,17 @@ def single_machine(
         used[dc] += 1
     ranks.sort(key=lambda assignment: assignment.rank)
     return LaunchSpec(
-        run=run, generation=1, job=job, ranks=tuple(ranks), local=tuple(range(len(ranks))),
-        rendezvous_host=LOCALHOST, rendezvous_port=0, secret=secrets.token_hex(16), log_dir=log_dir,
+        run=run,
+        generation=1,
+        job=job,
+        ranks=tuple(ranks),
+        local=tuple(range(len(ranks))),
+        rendezvous_host=LOCALHOST,
+        rendezvous_port=0,
+        secret=secrets.token_hex(16),
+        log_dir=log_dir,
         disturbance=disturbance or Disturbance(),
-    )  # fmt: skip
+    )
 
 
 def _gpu_of(job: TrainJob, place: int, of_dc: int) -> int:

@@ -18,9 +18,13 @@ def rate_of(job: TrainJob, iteration: int) -> float:
 def step_event(job: TrainJob, iteration: int, loss: float, norm: float, t: float) -> Step:
     """The `step` event of an iteration that ended at Unix time `t`."""
     return Step(
-        iteration=iteration, loss=loss, grad_norm=norm, learning_rate=rate_of(job, iteration),
-        tokens=job.tokens_per_step, t=t,
-    )  # fmt: skip
+        iteration=iteration,
+        loss=loss,
+        grad_norm=norm,
+        learning_rate=rate_of(job, iteration),
+        tokens=job.tokens_per_step,
+        t=t,
+    )
 
 
 class Losses:

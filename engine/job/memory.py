@@ -74,13 +74,16 @@ def _counted(job: TrainJob, layers: int, *, is_first: bool, is_last: bool) -> Co
     copied = width if width < kept else 0  # an embedding casts the rows that it reads instead
     how = How(recompute="full" if job.recomputes else "none", sequence_parallel=False, fused_attention=False)
     memory = counted(
-        job.model.shape, how, tp=1, micro_batch=job.cell.micro_batch, blocks=layers, is_first=is_first,
+        job.model.shape,
+        how,
+        tp=1,
+        micro_batch=job.cell.micro_batch,
+        blocks=layers,
+        is_first=is_first,
         is_last=is_last,
-        stored=Numbers(
-            width=width, parameter_bytes=NUMBERS_PER_PARAMETER * kept + copied, dropout=False
-        ),
+        stored=Numbers(width=width, parameter_bytes=NUMBERS_PER_PARAMETER * kept + copied, dropout=False),
         serving_bytes=job.prefill.bytes if job.prefill else 0,
-    )  # fmt: skip
+    )
     not_copied = copied * job.model.shape.embedding_parameters if is_first else 0
     return replace(memory, state_bytes=memory.state_bytes - not_copied)
 

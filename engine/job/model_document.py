@@ -76,9 +76,15 @@ class TrainModel(Document):
     def shape(self) -> Transformer:
         """The model as the engine counts parameters, FLOPs and bytes."""
         return Transformer(
-            layers=self.layers, hidden=self.hidden, heads=self.heads, kv_heads=self.key_value_heads,
-            ffn=self.ffn_width, vocab=self.vocabulary, seq=self.seq, family=self.family,
-        )  # fmt: skip
+            layers=self.layers,
+            hidden=self.hidden,
+            heads=self.heads,
+            kv_heads=self.key_value_heads,
+            ffn=self.ffn_width,
+            vocab=self.vocabulary,
+            seq=self.seq,
+            family=self.family,
+        )
 
     @property
     def parameters(self) -> int:

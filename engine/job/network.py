@@ -41,6 +41,10 @@ def hop_network(*, latency_ms: float, cap_gbps: float, connections: int | None) 
     count = connections or tcp.connections_needed(cap, tcp.single_connection(one_way_s))
     rate = tcp.bandwidth(one_way_s, cap, count)
     return HopNetwork(
-        latency_ms=latency_ms, cap_gbps=cap_gbps, connections=count,
-        window_bytes=round(tcp.WINDOW_BYTES), rate_bytes_per_s=rate, auto=connections is None,
-    )  # fmt: skip
+        latency_ms=latency_ms,
+        cap_gbps=cap_gbps,
+        connections=count,
+        window_bytes=round(tcp.WINDOW_BYTES),
+        rate_bytes_per_s=rate,
+        auto=connections is None,
+    )

@@ -61,8 +61,10 @@ def repeated(schedule: Schedule, passes: int) -> Schedule:
         rest, microbatch = np.divmod(codes, micro)
         return rest * total + microbatch + one_pass * micro
 
-    ops = [np.where(schedule.ops == NO_OP, NO_OP, numbered(schedule.ops >> 2, i) * 4 + (schedule.ops & 3))
-           for i in range(passes)]  # fmt: skip
+    ops = [
+        np.where(schedule.ops == NO_OP, NO_OP, numbered(schedule.ops >> 2, i) * 4 + (schedule.ops & 3))
+        for i in range(passes)
+    ]
     links = {
         link: np.concatenate([numbered(codes, i) for i in range(passes)]).astype(np.int32)
         for link, codes in schedule.link_order.items()

@@ -42,17 +42,24 @@ class Prediction:
     def as_dict(self) -> dict[str, Any]:
         """The prediction as JSON values."""
         return {
-            "iteration_s": self.iteration_s, "makespan_s": self.makespan_s, "utilization": self.utilization,
-            "allreduce_s": list(self.allreduce_s), "optimizer_s": list(self.optimizer_s),
+            "iteration_s": self.iteration_s,
+            "makespan_s": self.makespan_s,
+            "utilization": self.utilization,
+            "allreduce_s": list(self.allreduce_s),
+            "optimizer_s": list(self.optimizer_s),
             "spans": [span.as_dict() for span in self.spans],
-        }  # fmt: skip
+        }
 
 
 def predict(
-    job: TrainJob, *, schedule: Schedule | None = None, times: Times | None = None,
+    job: TrainJob,
+    *,
+    schedule: Schedule | None = None,
+    times: Times | None = None,
     scenario: Scenario | None = None,
-    allreduce_s: tuple[float, ...] | None = None, optimizer_s: tuple[float, ...] | None = None,
-) -> Prediction:  # fmt: skip
+    allreduce_s: tuple[float, ...] | None = None,
+    optimizer_s: tuple[float, ...] | None = None,
+) -> Prediction:
     """Return what one iteration takes.
 
     Parameters
@@ -85,10 +92,13 @@ def predict(
     spans += _closing_spans(job, last, reduce_s, begins, step_s)
     busy_s = float(timeline.busy().sum()) * job.cell.cells / 1e3
     return Prediction(
-        spans=tuple(spans), iteration_s=iteration_s, makespan_s=timeline.makespan / 1e3,
+        spans=tuple(spans),
+        iteration_s=iteration_s,
+        makespan_s=timeline.makespan / 1e3,
         utilization=busy_s / (iteration_s * job.cell.places),
-        allreduce_s=tuple(reduce_s.tolist()), optimizer_s=tuple(step_s.tolist()),
-    )  # fmt: skip
+        allreduce_s=tuple(reduce_s.tolist()),
+        optimizer_s=tuple(step_s.tolist()),
+    )
 
 
 def stage_parameters(job: TrainJob, stage: int) -> int:
@@ -161,9 +171,12 @@ def _of_cell(span: Span, first: int) -> Span:
 
 
 def _closing_spans(
-    job: TrainJob, last: NDArray[np.float64], reduce_s: NDArray[np.float64],
-    begins: NDArray[np.float64], step_s: NDArray[np.float64],
-) -> list[Span]:  # fmt: skip
+    job: TrainJob,
+    last: NDArray[np.float64],
+    reduce_s: NDArray[np.float64],
+    begins: NDArray[np.float64],
+    step_s: NDArray[np.float64],
+) -> list[Span]:
     spans = []
     for pipeline in range(job.cell.pipelines):
         for stage in range(job.cell.stages):

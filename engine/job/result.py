@@ -43,7 +43,7 @@ def measured_part(job: TrainJob, stats: list[dict[str, Any]]) -> dict[str, Any]:
         "worst_overrun_ms": max(rank["worst_overrun_ms"] for rank in stats),
         "dropped_events": sum(rank["dropped_events"] for rank in stats),
         **({"prefill": _waits(stats)} if "prefill" in stats[0] else {}),
-    }  # fmt: skip
+    }
 
 
 def completed(job: TrainJob, schedule: Schedule, result: dict[str, Any]) -> dict[str, Any]:
@@ -61,9 +61,11 @@ def completed(job: TrainJob, schedule: Schedule, result: dict[str, Any]) -> dict
     if not all("optimizer" in stage for stage in stages):
         return result  # fewer iterations than the statistics leave out
     predicted = partial(
-        predict, job, optimizer_s=tuple(stage["optimizer"] for stage in stages),
+        predict,
+        job,
+        optimizer_s=tuple(stage["optimizer"] for stage in stages),
         allreduce_s=tuple(s.get("all_reduce", 0.0) for s in stages) if job.cell.pipelines > 1 else None,
-    )  # fmt: skip
+    )
     times = None if job.device.kind == "emulated" else _measured_times(stages)
     plans = [(0, predicted(schedule=schedule, times=times))]
     for event in adaptations:
@@ -175,4 +177,4 @@ def _wan(job: TrainJob, stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "connections": max(row["connections"] for row in egress[way]),
         }
         for way, (nbytes, seconds) in sorted(totals.items())
-    ]  # fmt: skip
+    ]

@@ -41,11 +41,7 @@ class RmsNorm(nn.RMSNorm):
 
 def norm_of(shape: TrainModel) -> nn.Module:
     """The norm of a family over its hidden size."""
-    return (
-        RmsNorm(shape.hidden, eps=RMS_EPS)
-        if shape.family == "llama"
-        else LayerNorm(shape.hidden)
-    )  # fmt: skip
+    return RmsNorm(shape.hidden, eps=RMS_EPS) if shape.family == "llama" else LayerNorm(shape.hidden)
 
 
 class Embedding(nn.Module):

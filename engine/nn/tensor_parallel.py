@@ -53,10 +53,13 @@ class TpGroup(OneRank):
         # torch keeps a record of the latest 2,000 collectives, 2 kB each; ours are in the spans already.
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")
         dist.init_process_group(
-            "nccl" if device.apart else "gloo", rank=me.shard, world_size=ranks,
-            store=dist.PrefixStore(f"tp/{me.pipeline}/{me.stage}", store), timeout=timedelta(seconds=WAIT_S),
+            "nccl" if device.apart else "gloo",
+            rank=me.shard,
+            world_size=ranks,
+            store=dist.PrefixStore(f"tp/{me.pipeline}/{me.stage}", store),
+            timeout=timedelta(seconds=WAIT_S),
             device_id=device.name if device.apart else None,
-        )  # fmt: skip
+        )
         self._mesh = init_device_mesh(device.name.type, (ranks,))
 
     def cut(self, layers: Sequence[nn.Module]) -> None:
@@ -98,9 +101,13 @@ class TpGroup(OneRank):
         if not isinstance(parameter, DTensor):
             return local
         return DTensor.from_local(
-            local, self._mesh, parameter.placements, run_check=False, shape=parameter.shape,
+            local,
+            self._mesh,
+            parameter.placements,
+            run_check=False,
+            shape=parameter.shape,
             stride=parameter.stride(),
-        )  # fmt: skip
+        )
 
     def square_sum(self, flat: Tensor, parameters: Sequence[nn.Parameter]) -> float:
         parts = flat.split([self.local(parameter).numel() for parameter in parameters])
@@ -139,10 +146,12 @@ def _plan_of(layer: nn.Module) -> dict[str, ParallelStyle]:
         return {"norm": _branched(), "project": ColwiseParallel(output_layouts=Replicate())}
     split = ("qkv", "widen") if isinstance(layer, GptBlock) else ("query", "key", "value", "gate", "widen")
     return {
-        "attention_norm": _branched(), "mlp_norm": _branched(),
-        "project": RowwiseParallel(), "narrow": RowwiseParallel(),
+        "attention_norm": _branched(),
+        "mlp_norm": _branched(),
+        "project": RowwiseParallel(),
+        "narrow": RowwiseParallel(),
         **{name: ColwiseParallel() for name in split},
-    }  # fmt: skip
+    }
 
 
 def _branched() -> ParallelStyle:

@@ -69,15 +69,28 @@ def ground_of(start: Start, die: Die) -> Ground:
 
     device = device_of(job.device.kind, me.gpu, ranks=job.device.ranks_per_gpu, overrun=overrun)
     mesh = Mesh(
-        spec, me, schedule, device, port=start.port, listen_fd=start.listen_fd,
-        also=start.kept.peers(me.rank) if start.kept else (), cuts=start.cuts,
-    )  # fmt: skip
+        spec,
+        me,
+        schedule,
+        device,
+        port=start.port,
+        listen_fd=start.listen_fd,
+        also=start.kept.peers(me.rank) if start.kept else (),
+        cuts=start.cuts,
+    )
     adapting = _adapting(spec, me, schedule, mesh, events)
     recorder = Recorder(me, events, die, adapting.report if adapting else None)
     return Ground(
-        spec=spec, me=me, schedule=schedule, events=events, device=device, mesh=mesh, recorder=recorder,
-        adapting=adapting, tp=_tp(me, job, mesh, device),
-    )  # fmt: skip
+        spec=spec,
+        me=me,
+        schedule=schedule,
+        events=events,
+        device=device,
+        mesh=mesh,
+        recorder=recorder,
+        adapting=adapting,
+        tp=_tp(me, job, mesh, device),
+    )
 
 
 def trained_on(ground: Ground) -> Trained:
@@ -89,9 +102,14 @@ def trained_on(ground: Ground) -> Trained:
     if job.cell.tp == 1:  # torch's DTensors cast for each microbatch
         stage.keep_cast()
     gradients = Gradients(
-        list(stage.chunks), group=ground.mesh.replicas, replica=me.pipeline, replicas=job.cell.pipelines,
-        eager=job.device.kind != "emulated", tp=tp, leaf_of=stage.leaf_of,
-    )  # fmt: skip
+        list(stage.chunks),
+        group=ground.mesh.replicas,
+        replica=me.pipeline,
+        replicas=job.cell.pipelines,
+        eager=job.device.kind != "emulated",
+        tp=tp,
+        leaf_of=stage.leaf_of,
+    )
     optimizer = torch.optim.AdamW(
         tp.groups(list(stage.parameters())),
         lr=job.optimizer.lr,
@@ -104,9 +122,13 @@ def trained_on(ground: Ground) -> Trained:
 def prefill_on(ground: Ground, ops: int) -> RankPrefill | None:
     """What sells the idle time between so many ops an iteration; None in a job without prefill."""
     return prefill_of(
-        ground.spec, ground.me, ground.mesh.store, device=str(ground.device.name), ops=ops,
+        ground.spec,
+        ground.me,
+        ground.mesh.store,
+        device=str(ground.device.name),
+        ops=ops,
         span=ground.recorder.prefill,
-    )  # fmt: skip
+    )
 
 
 def validation_of(start: Start, ground: Ground, stage: Stage) -> Validation | None:
@@ -115,9 +137,17 @@ def validation_of(start: Start, ground: Ground, stage: Stage) -> Validation | No
     if held_out is None:
         return None
     return Validation(
-        ground.job, ground.me, ground.schedule.traversal, stage, ground.mesh, held_out, ground.device,
-        leads=ground.is_first, say=ground.events.put, tp=ground.tp,
-    )  # fmt: skip
+        ground.job,
+        ground.me,
+        ground.schedule.traversal,
+        stage,
+        ground.mesh,
+        held_out,
+        ground.device,
+        leads=ground.is_first,
+        say=ground.events.put,
+        tp=ground.tp,
+    )
 
 
 def _tp(me: RankAssignment, job: TrainJob, mesh: Mesh, device: Device) -> OneRank:
@@ -136,6 +166,10 @@ def _adapting(
     if me.rank != spec.first_rank:
         return Follower(mesh.store, rank=me.rank)
     return Leader(
-        mesh.store, rank=me.rank, ranks=[a.rank for a in spec.ranks], job=spec.job, schedule=schedule,
+        mesh.store,
+        rank=me.rank,
+        ranks=[a.rank for a in spec.ranks],
+        job=spec.job,
+        schedule=schedule,
         say=events.put,
-    )  # fmt: skip
+    )

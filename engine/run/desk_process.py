@@ -84,9 +84,7 @@ def run(start: DeskStart, *, events_fd: int, life_fd: int) -> None:
 
 
 class _Process:
-    def __init__(
-        self, start: DeskStart, decoder: socket.socket | None, store: Any, events_fd: int
-    ) -> None:  # fmt: skip
+    def __init__(self, start: DeskStart, decoder: socket.socket | None, store: Any, events_fd: int) -> None:
         self._events_fd = events_fd
         assert start.spec.job.prefill is not None
         self._start, self._settings, self._store = start, start.spec.job.prefill, store
@@ -95,15 +93,20 @@ class _Process:
         self._decoder = _DecoderLine(decoder, self._wake) if decoder else None
         spec, folder = start.spec, Path(self._settings.checkpoint)
         model = Model(
-            tokenizer=tokenizer_of(folder, vocab=config.vocab_size), vocabulary=config.vocab_size,
-            context=config.max_position_embeddings, ends=_ends(folder),
+            tokenizer=tokenizer_of(folder, vocab=config.vocab_size),
+            vocabulary=config.vocab_size,
+            context=config.max_position_embeddings,
+            ends=_ends(folder),
             engine_id=f"{spec.run}/{spec.generation}/{start.first.dc_name}",
-        )  # fmt: skip
+        )
         self._origin = time.monotonic()
         plan = DeskPlan(
-            self._seats, self._settings, cache_shape(config, self._settings), layers=config.num_hidden_layers,
+            self._seats,
+            self._settings,
+            cache_shape(config, self._settings),
+            layers=config.num_hidden_layers,
             token_bytes=config.hidden_size * DTYPES[self._settings.dtype].itemsize,
-        )  # fmt: skip
+        )
         self._service = DeskService(
             plan, model, decoder=self._decoder, now_ms=self._now_ms, origin_s=self._origin
         )
@@ -263,9 +266,15 @@ def state_event(start: DeskStart, state: DeskState, detail: str, host: str, port
     """The event of kind `desk`."""
     assert start.spec.job.prefill is not None
     return Desk(
-        dc=start.first.dc_name, model=start.spec.job.prefill.model, host=host, port=port,
-        rank=DESK_RANK + start.first.dc, state=state, detail=detail, t=time.time(),
-    )  # fmt: skip
+        dc=start.first.dc_name,
+        model=start.spec.job.prefill.model,
+        host=host,
+        port=port,
+        rank=DESK_RANK + start.first.dc,
+        state=state,
+        detail=detail,
+        t=time.time(),
+    )
 
 
 def where(error: BaseException) -> str:

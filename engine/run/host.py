@@ -214,13 +214,20 @@ class Host:
         hosts_store = listener is not None and me.rank == self.spec.first_rank
         machine = self.machine
         start = rank_module.Start(
-            spec=machine.spec_now() if machine else self.spec, me=me, schedule=self.schedule, plan=self.plan,
-            corpus=self.corpora[me.dc_name], port=self._port,
+            spec=machine.spec_now() if machine else self.spec,
+            me=me,
+            schedule=self.schedule,
+            plan=self.plan,
+            corpus=self.corpora[me.dc_name],
+            port=self._port,
             listen_fd=listener.fileno() if listener is not None and hosts_store else None,
-            events_fd=events_write, began=self.began, asked=self._asked,
-            kept=machine.kept(me.rank) if machine else None, cuts=machine.cuts if machine else None,
+            events_fd=events_write,
+            began=self.began,
+            asked=self._asked,
+            kept=machine.kept(me.rank) if machine else None,
+            cuts=machine.cuts if machine else None,
             pulses=self.pulses,
-        )  # fmt: skip
+        )
         if self.pulses is not None:
             self.pulses.expect(me.rank)
         pid = os.fork()

@@ -52,10 +52,12 @@ class RankGroup:
         with open(os.path.join(self.spec.log_dir, "host.log"), "ab") as host_log:
             self._host = subprocess.Popen(
                 [sys.executable, "-u", "-m", "engine.run.host"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=host_log,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=host_log,
                 env={**_HUGE_PAGES, **os.environ},
                 process_group=0,  # not a session: prefill of one host gives way to training of another
-            )  # fmt: skip
+            )
         self._reader = threading.Thread(target=self._read, name=f"ranks-{self.spec.run}", daemon=True)
         self._reader.start()
         self._command(self.spec.to_json())

@@ -52,9 +52,16 @@ def emulated_link(latency_ms: float, bandwidth_gbps: float, window_bytes: float)
 
 
 def listen(
-    host: str, port: int, *, secret: str, trial: str, counts: Sequence[int], shape: LinkShape | None,
-    patience_s: float, ready: Callable[[Address], None] = lambda _: None,
-) -> None:  # fmt: skip
+    host: str,
+    port: int,
+    *,
+    secret: str,
+    trial: str,
+    counts: Sequence[int],
+    shape: LinkShape | None,
+    patience_s: float,
+    ready: Callable[[Address], None] = lambda _: None,
+) -> None:
     """Answer one `measure` on (host, port), then return; also when the other side ends early.
 
     Port 0 is any that is free; `ready` is called with the address once it listens there.
@@ -79,9 +86,16 @@ def listen(
 
 
 def measure(
-    host: str, address: Address, *, secret: str, trial: str, counts: Sequence[int], shape: LinkShape | None,
-    seconds: float, patience_s: float,
-) -> LinkRates:  # fmt: skip
+    host: str,
+    address: Address,
+    *,
+    secret: str,
+    trial: str,
+    counts: Sequence[int],
+    shape: LinkShape | None,
+    seconds: float,
+    patience_s: float,
+) -> LinkRates:
     """Measure the link from `host` to a listener at `address`.
 
     Parameters
@@ -121,9 +135,11 @@ def _peer(rank: int, address: Address, count: int, shape: LinkShape | None) -> P
     if shape is None:
         return Peer(rank=rank, address=address, connections=count)
     emulated = LinkShape(
-        one_way_delay_s=shape.one_way_delay_s, cap_bytes_per_s=shape.cap_bytes_per_s,
-        window_bytes=shape.window_bytes, connections=count,
-    )  # fmt: skip
+        one_way_delay_s=shape.one_way_delay_s,
+        cap_bytes_per_s=shape.cap_bytes_per_s,
+        window_bytes=shape.window_bytes,
+        connections=count,
+    )
     return Peer(rank=rank, address=address, shape=emulated)
 
 

@@ -58,12 +58,21 @@ class Present:
         wiring = Wiring(job, schedule, me, ground.mesh, ground.device)
         part = Part(
             work=work_of(schedule, me.pipeline % job.cell.cell_pipelines, me.stage, self._lasts_s),
-            places=wiring.places, links=wiring.links, late=schedule.recompute_gate == "late",
-        )  # fmt: skip
+            places=wiring.places,
+            links=wiring.links,
+            late=schedule.recompute_gate == "late",
+        )
         return Executor(
-            trained.stage, part, Sizes.of(job), batch=self._batch, gradients=trained.gradients,
-            recorder=ground.recorder, seat=self._seat, device=ground.device, tp=ground.tp,
-        )  # fmt: skip
+            trained.stage,
+            part,
+            Sizes.of(job),
+            batch=self._batch,
+            gradients=trained.gradients,
+            recorder=ground.recorder,
+            seat=self._seat,
+            device=ground.device,
+            tp=ground.tp,
+        )
 
     def _batch(self, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
         tokens, targets = self._corpus.batch(iteration, self._ground.job.cell.global_batch, self._samples)

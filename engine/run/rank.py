@@ -77,18 +77,31 @@ class Training:
         seat = self._prefill.seat if self._prefill else None
         self._present = Present(ground, self._trained, start.corpus, seat)
         self._boundary = Boundary(
-            ground.mesh.store, rank=ground.me.rank, asked=start.asked, leads=ground.is_first,
+            ground.mesh.store,
+            rank=ground.me.rank,
+            asked=start.asked,
+            leads=ground.is_first,
             say=ground.events.put,
-        )  # fmt: skip
+        )
         stage, kept = self._trained.stage, start.kept
         self._keeper = Keeper(
-            ground.spec, ground.me, ground.mesh.store, start.corpus, optimizer=self._trained.optimizer,
-            layers=dict(zip(stage.numbers, stage.layers, strict=True)), say=ground.events.put, tp=ground.tp,
-        )  # fmt: skip
+            ground.spec,
+            ground.me,
+            ground.mesh.store,
+            start.corpus,
+            optimizer=self._trained.optimizer,
+            layers=dict(zip(stage.numbers, stage.layers, strict=True)),
+            say=ground.events.put,
+            tp=ground.tp,
+        )
         self._reports = StepReports(
-            ground, self._trained.gradients, die=die, sound=self._keeper.sound,
-            board=kept.board if kept else None, first=self._keeper.first_step,
-        )  # fmt: skip
+            ground,
+            self._trained.gradients,
+            die=die,
+            sound=self._keeper.sound,
+            board=kept.board if kept else None,
+            first=self._keeper.first_step,
+        )
         every_s = None if ground.is_first else OTHER_RANKS_EVERY_S  # the first rank says it with the loss
         self._progress = ProgressLog(ground.job, every_s=every_s) if every_s else None
         self._validation = validation_of(start, ground, stage)
@@ -108,10 +121,14 @@ class Training:
         self._trained.stage.cast_again()  # a checkpoint or the last life may have changed the weights
         stage = self._trained.stage
         log_start(
-            ground.spec, ground.me, part=part_of(ground.job, ground.me), layers=stage.numbers,
+            ground.spec,
+            ground.me,
+            part=part_of(ground.job, ground.me),
+            layers=stage.numbers,
             parameters=sum(parameter.numel() for parameter in stage.parameters()),
-            peers=ground.mesh.peers(), device=ground.device,
-        )  # fmt: skip
+            peers=ground.mesh.peers(),
+            device=ground.device,
+        )
         self._say(RankState.READY)
         ground.mesh.barrier("ready")
         self._say(RankState.RUNNING)

@@ -14,9 +14,14 @@ class Recalling:
     """The memory of a rank, with what it has to bring back to where the last life had come."""
 
     def __init__(
-        self, kept: Kept, ground: Ground, trained: Trained, keeper: Keeper, reports: StepReports,
+        self,
+        kept: Kept,
+        ground: Ground,
+        trained: Trained,
+        keeper: Keeper,
+        reports: StepReports,
         validation: Validation | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._kept, self._ground, self._keeper = kept, ground, keeper
         self._reports, self._validation = reports, validation
         self._steps = Steps(

@@ -44,9 +44,14 @@ class Machine:
     """
 
     def __init__(
-        self, spec: LaunchSpec, processes: Processes, selector: selectors.BaseSelector, *,
-        say: Say, listener: socket.socket | None,
-    ) -> None:  # fmt: skip
+        self,
+        spec: LaunchSpec,
+        processes: Processes,
+        selector: selectors.BaseSelector,
+        *,
+        say: Say,
+        listener: socket.socket | None,
+    ) -> None:
         settings = spec.job.failures.recovery
         assert settings is not None
         self._spec, self._processes, self._say = spec, processes, say
@@ -124,10 +129,12 @@ class Machine:
         assert self._life is not None
         leads = rank == self._spec.first_rank
         return Kept(
-            life=self._life, fd=self._memory[rank], board=self._history.board,
+            life=self._life,
+            fd=self._memory[rank],
+            board=self._history.board,
             told=self._history.before(self._life.step) if leads else (),
             validation=tuple(self._history.validation.values()) if leads else (),
-        )  # fmt: skip
+        )
 
     # What the leading host asks (lead.Ranks).
 

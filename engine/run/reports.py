@@ -24,9 +24,15 @@ class StepReports:
     """
 
     def __init__(
-        self, ground: Ground, gradients: Gradients, *, die: Die, sound: Callable[[int], None],
-        board: Board | None, first: int,
-    ) -> None:  # fmt: skip
+        self,
+        ground: Ground,
+        gradients: Gradients,
+        *,
+        die: Die,
+        sound: Callable[[int], None],
+        board: Board | None,
+        first: int,
+    ) -> None:
         self._ground, self._gradients, self._sound, self._board = ground, gradients, sound, board
         job, me, mesh = ground.job, ground.me, ground.mesh
         self.losses = Losses(job.optimizer.spike or None)

@@ -41,9 +41,13 @@ class Tiny:
 
 
 def write_tiny(
-    out: Path, *, steps: int = STEPS, seed: int = 0, report: Callable[[int, float], None] | None = None,
+    out: Path,
+    *,
+    steps: int = STEPS,
+    seed: int = 0,
+    report: Callable[[int, float], None] | None = None,
     shape: TrainModel = SHAPE,
-) -> Tiny:  # fmt: skip
+) -> Tiny:
     """Write config.json, weights, tokenizer.json and README into the folder `out`, new or empty.
 
     It is there when all of it is: the files are written next to it and the folder is renamed.
@@ -65,9 +69,11 @@ def write_tiny(
     loss = _trained(layers, shape, steps, seed, report) if steps else None
     weights = dict(_weights(layers, shape))
     parameters = sum(tensor.size for tensor in weights.values())
-    how = "Its weights are random." if loss is None else (
-        f"Trained for {steps} steps on the text of Python's standard library: {loss:.2f} nats a byte."
-    )  # fmt: skip
+    how = (
+        "Its weights are random."
+        if loss is None
+        else (f"Trained for {steps} steps on the text of Python's standard library: {loss:.2f} nats a byte.")
+    )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as beside:
@@ -84,9 +90,12 @@ def write_tiny(
 
 
 def _trained(
-    layers: nn.ModuleList, shape: TrainModel, steps: int, seed: int,
+    layers: nn.ModuleList,
+    shape: TrainModel,
+    steps: int,
+    seed: int,
     report: Callable[[int, float], None] | None,
-) -> float:  # fmt: skip
+) -> float:
     corpus = open_corpus(None, seq=shape.seq, seed=seed)
     optimizer = torch.optim.AdamW(layers.parameters(), lr=LR)
     samples, losses = np.arange(BATCH), []
@@ -117,7 +126,12 @@ def _weights(layers: nn.ModuleList, shape: TrainModel) -> Iterator[tuple[str, np
 def _config(layers: nn.ModuleList, shape: TrainModel) -> dict[str, object]:
     block = {f"weights.{name}": list(tensor.shape) for name, tensor in layers[1].named_parameters()}
     return {
-        "architectures": ["LlamaForCausalLM"], "dtype": "float32", "vocab_size": shape.vocabulary,
-        "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None,
-        **llama_config(shape, block), "max_position_embeddings": CONTEXT,
-    }  # fmt: skip
+        "architectures": ["LlamaForCausalLM"],
+        "dtype": "float32",
+        "vocab_size": shape.vocabulary,
+        "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **llama_config(shape, block),
+        "max_position_embeddings": CONTEXT,
+    }

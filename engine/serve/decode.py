@@ -31,9 +31,14 @@ class DecodeWorker:
     """
 
     def __init__(
-        self, folder: str | Path, me: Identity, *, dtype: str = "fp32", device: str = "cpu",
+        self,
+        folder: str | Path,
+        me: Identity,
+        *,
+        dtype: str = "fp32",
+        device: str = "cpu",
         tls: TlsFiles | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._folder, self._dtype, self._device = Path(folder).expanduser(), dtype, device
         config = read_config(self._folder)
         shape = KvShape.of(config, range(config.num_hidden_layers), dtype=dtype, block_tokens=1)
@@ -71,10 +76,12 @@ class DecodeWorker:
             return []
         ids = torch.tensor([[last_token]], device=self.model.device)
         made = self.model.generate(
-            ids, attention_mask=torch.ones(1, cache.tokens + 1, dtype=torch.int64, device=ids.device),
-            past_key_values=self._theirs(cache), max_new_tokens=max_new_tokens,
+            ids,
+            attention_mask=torch.ones(1, cache.tokens + 1, dtype=torch.int64, device=ids.device),
+            past_key_values=self._theirs(cache),
+            max_new_tokens=max_new_tokens,
             **{"do_sample": False} | options,
-        )  # fmt: skip
+        )
         tokens: list[int] = made[0, 1:].tolist()
         return tokens
 

@@ -70,9 +70,12 @@ def _attend(x: Tensor, w: BlockWeights, config: LlamaConfig, turns: Angles, past
     from torch.nn.attention.bias import causal_lower_right
 
     mixed = functional.scaled_dot_product_attention(
-        query[None], past.keys[None, :, :end], past.values[None, :, :end],
-        attn_mask=causal_lower_right(count, end), enable_gqa=config.kv_heads < config.num_attention_heads,
-    )  # fmt: skip
+        query[None],
+        past.keys[None, :, :end],
+        past.values[None, :, :end],
+        attn_mask=causal_lower_right(count, end),
+        enable_gqa=config.kv_heads < config.num_attention_heads,
+    )
     return functional.linear(mixed[0].transpose(0, 1).reshape(count, -1), w.project)
 
 

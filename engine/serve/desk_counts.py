@@ -29,12 +29,22 @@ class Counts:
         """The event of kind `prefill`; counting begins anew. guard_ms : the longest of its GPUs."""
         now = time.monotonic()
         made = Prefill(
-            dc=dc, t=time.time(), window_s=round(now - self.since, 3), accepted=self.accepted,
-            refused=dict(self.refused), delivered=self.delivered, failed=dict(self.failed),
-            missed=self.missed, waiting=waiting, prefill_ms=round(self.prefill_ms, 3),
-            waited_ms=round(self.waited_ms, 3), gpus=gpus, guard_ms=round(guard_ms, 3), slowdown=slowdown,
+            dc=dc,
+            t=time.time(),
+            window_s=round(now - self.since, 3),
+            accepted=self.accepted,
+            refused=dict(self.refused),
+            delivered=self.delivered,
+            failed=dict(self.failed),
+            missed=self.missed,
+            waiting=waiting,
+            prefill_ms=round(self.prefill_ms, 3),
+            waited_ms=round(self.waited_ms, 3),
+            gpus=gpus,
+            guard_ms=round(guard_ms, 3),
+            slowdown=slowdown,
             paused=paused,
-        )  # fmt: skip
+        )
         self.accepted = self.delivered = self.missed = 0
         self.prefill_ms, self.waited_ms, self.since = 0.0, 0.0, now
         self.refused.clear()

@@ -58,7 +58,7 @@ class DeskPlan:
 
     def __init__(
         self, seats: Seats, settings: PrefillSettings, shape: KvShape, *, layers: int, token_bytes: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         model, self.degree = settings.latency.model, settings.pp_degree
         waking_ms = WAKING_MS * self.degree  # each stage takes a part of what is said of all
         self._latency = LatencyModel(a_ms=model.a_ms + waking_ms, b_ms=model.b_ms, c_ms=model.c_ms)
@@ -157,9 +157,14 @@ class DeskPlan:
         return controller.offer(request)
 
     def resume(
-        self, old: Placement, done: int, now_ms: float, *, not_before_ms: float = 0.0,
+        self,
+        old: Placement,
+        done: int,
+        now_ms: float,
+        *,
+        not_before_ms: float = 0.0,
         passed: Sequence[tuple[int, int]] = (),
-    ) -> Placement | None:  # fmt: skip
+    ) -> Placement | None:
         """See `Controller.resume`; None, too, while the bubbles are not known."""
         self._advance(now_ms)
         if not self.knows:
@@ -198,9 +203,11 @@ class DeskPlan:
 
     def _new_controller(self) -> Controller:
         settings = Settings(
-            guard_ms=self._settings.guard_ms, queue=self._settings.queue,
-            chunk_tokens=self._settings.chunk_tokens, reserve_ms=self._settings.reserve_ms,
-        )  # fmt: skip
+            guard_ms=self._settings.guard_ms,
+            queue=self._settings.queue,
+            chunk_tokens=self._settings.chunk_tokens,
+            reserve_ms=self._settings.reserve_ms,
+        )
         fleet = Fleet(
             pattern=self._cell.pattern(), phase_ms=(0.0,), pp_degree=self.degree, cells_of_pattern=self._cells
         )

@@ -53,9 +53,14 @@ class DeskService:
     """
 
     def __init__(
-        self, plan: DeskPlan, model: Model, *, decoder: Decoder | None, now_ms: Callable[[], float],
+        self,
+        plan: DeskPlan,
+        model: Model,
+        *,
+        decoder: Decoder | None,
+        now_ms: Callable[[], float],
         origin_s: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.plan, self.model, self._decoder, self._now_ms = plan, model, decoder, now_ms
         self._origin_s = origin_s
         self.counts = Counts()
@@ -97,9 +102,12 @@ class DeskService:
         key = f"{self._number}-{ask.request}"
         objective = ask.ttft_objective_ms
         request = Request(
-            id=key, tokens=len(ids), arrival_ms=max(now_ms, self.plan.controller.now_ms),
-            priority=ask.priority, deadline_ms=now_ms + objective if objective is not None else np.inf,
-        )  # fmt: skip
+            id=key,
+            tokens=len(ids),
+            arrival_ms=max(now_ms, self.plan.controller.now_ms),
+            priority=ask.priority,
+            deadline_ms=now_ms + objective if objective is not None else np.inf,
+        )
         placed = self.plan.offer(request)
         if isinstance(placed, Refusal):
             after = placed.retry_after_ms
@@ -107,9 +115,15 @@ class DeskService:
             return
         text = AnswerText(self.model.tokenizer.pieces(), ask.stop)
         live = Live(
-            key=key, guest=guest, ask=ask, ids=ids, text=text, received_ms=now_ms, placement=placed,
+            key=key,
+            guest=guest,
+            ask=ask,
+            ids=ids,
+            text=text,
+            received_ms=now_ms,
+            placement=placed,
             degree=self.plan.degree,
-        )  # fmt: skip
+        )
         self._live[key], self._names[name] = live, key
         self.counts.accepted += 1
         guest.post(
@@ -337,13 +351,19 @@ class DeskService:
         final, last = done + tokens == len(live.ids), stage == live.degree - 1
         left_s = max(0.0, float(live.placement.rows[-1, END]) - now_ms) / 1e3
         message = Row(
-            request=live.key, done=done, tokens=tokens, total=len(live.ids),
+            request=live.key,
+            done=done,
+            tokens=tokens,
+            total=len(live.ids),
             ids=tuple(live.ids[done : done + tokens]) if stage == 0 else (),
-            iteration=op[0], op=op[1], begin_s=self._origin_s + float(row[BEGIN]) / 1e3,
+            iteration=op[0],
+            op=op[1],
+            begin_s=self._origin_s + float(row[BEGIN]) / 1e3,
             until_s=self._origin_s + until_ms / 1e3,
-            sampling=live.ask.sampling if final and last else None, keep=final and live.keeps,
+            sampling=live.ask.sampling if final and last else None,
+            keep=final and live.keeps,
             lease_s=left_s + (HAND_OVER_LEASE_S if live.ask.hand_over else LEASE_S),
-        )  # fmt: skip
+        )
         self._tell(gpu, message)
 
     def _ran(self, gpu: int, ran: ChunkRan, now_ms: float) -> None:
@@ -374,9 +394,11 @@ class DeskService:
         ask, params = live.ask, None
         if live.keeps:
             params = transfer_params(
-                engine_id=self.model.engine_id, request=live.key, tokens=len(live.ids),
+                engine_id=self.model.engine_id,
+                request=live.key,
+                tokens=len(live.ids),
                 stages=[live.caches[stage] for stage in range(live.degree)],
-            )  # fmt: skip
+            )
         for gpu in live.gpus[:-1]:  # the last one knows
             end = Cancel(request=live.key, done=0) if live.keeps else Drop(request=live.key)
             self._tell(gpu, end)

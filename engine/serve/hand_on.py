@@ -161,9 +161,15 @@ class HandedOn:
     """
 
     def __init__(
-        self, me: Identity, shape: Hidden, to: Taker, *, before: int, host: str,
+        self,
+        me: Identity,
+        shape: Hidden,
+        to: Taker,
+        *,
+        before: int,
+        host: str,
         ports: tuple[int, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._shape, self._to, self._before = shape, to, before
         self._server = ThreadServer(listen(host, ports, me.rank), me, self._attend, name="handed-on")
         self.address = self._server.address

@@ -74,17 +74,26 @@ def stage_settings(
 ) -> StageSettings:
     """Of a rank at this place of a pipeline, whose tensors are on `device`."""
     return StageSettings(
-        stage=place.stage, stages=place.stages, dtype=settings.dtype, device=device,
-        weight_budget_bytes=settings.weight_budget_bytes, kv_budget_bytes=settings.kv_budget_bytes,
+        stage=place.stage,
+        stages=place.stages,
+        dtype=settings.dtype,
+        device=device,
+        weight_budget_bytes=settings.weight_budget_bytes,
+        kv_budget_bytes=settings.kv_budget_bytes,
         block_tokens=BLOCK_TOKENS,
         latency=settings.latency.model if emulated else None,
-    )  # fmt: skip
+    )
 
 
 def _handed_on(
-    stage: PrefillStage, identity: Identity, seat: Seat, me: RankAssignment, ports: tuple[int, int] | None,
-    *, before: int,
-) -> HandedOn:  # fmt: skip
+    stage: PrefillStage,
+    identity: Identity,
+    seat: Seat,
+    me: RankAssignment,
+    ports: tuple[int, int] | None,
+    *,
+    before: int,
+) -> HandedOn:
     config = stage.config
     shape = Hidden(size=config.hidden_size, dtype=stage.dtype, context=config.max_position_embeddings)
     return HandedOn(identity, shape, seat, before=before, host=me.host, ports=ports)

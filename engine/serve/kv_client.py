@@ -95,10 +95,15 @@ class KvClient(CacheSource):
         """The shape that a stage announces, if this model has it and it is what the answer promised."""
         block_tokens = header.get("block_tokens")
         expected: Frame = {
-            "cache": params.remote_request_id, "tokens": params.remote_tokens,
-            "first_layer": stage.first_layer, "layers": stage.layers, "kv_heads": self.shape.kv_heads,
-            "head_size": self.shape.head_size, "dtype": self.shape.dtype, "block_tokens": block_tokens,
-        }  # fmt: skip
+            "cache": params.remote_request_id,
+            "tokens": params.remote_tokens,
+            "first_layer": stage.first_layer,
+            "layers": stage.layers,
+            "kv_heads": self.shape.kv_heads,
+            "head_size": self.shape.head_size,
+            "dtype": self.shape.dtype,
+            "block_tokens": block_tokens,
+        }
         if header != expected:
             differs = next((key for key in expected if header.get(key) != expected[key]), "fields")
             raise KvTransferError(
@@ -107,9 +112,13 @@ class KvClient(CacheSource):
         if not isinstance(block_tokens, int) or not 0 < block_tokens <= 1_000_000:
             raise KvTransferError(f"a cache in blocks of {block_tokens!r} tokens")
         shape = KvShape(
-            first_layer=stage.first_layer, layers=stage.layers, kv_heads=self.shape.kv_heads,
-            head_size=self.shape.head_size, dtype=self.shape.dtype, block_tokens=block_tokens,
-        )  # fmt: skip
+            first_layer=stage.first_layer,
+            layers=stage.layers,
+            kv_heads=self.shape.kv_heads,
+            head_size=self.shape.head_size,
+            dtype=self.shape.dtype,
+            block_tokens=block_tokens,
+        )
         if shape.blocks_of(params.remote_tokens) != len(stage.block_ids):
             raise KvTransferError(f"{len(stage.block_ids)} blocks do not hold {params.remote_tokens} tokens")
         return shape

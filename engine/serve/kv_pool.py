@@ -52,9 +52,13 @@ class KvShape:
     def of(cls, config: LlamaConfig, blocks: range, *, dtype: str, block_tokens: int) -> "KvShape":
         """The cache of `blocks` of a model."""
         return cls(
-            first_layer=blocks.start, layers=len(blocks), kv_heads=config.kv_heads,
-            head_size=config.head_size, dtype=dtype, block_tokens=block_tokens,
-        )  # fmt: skip
+            first_layer=blocks.start,
+            layers=len(blocks),
+            kv_heads=config.kv_heads,
+            head_size=config.head_size,
+            dtype=dtype,
+            block_tokens=block_tokens,
+        )
 
     @property
     def token_bytes(self) -> int:
@@ -138,9 +142,13 @@ class KvPool:
     """
 
     def __init__(
-        self, shape: KvShape, *, budget_bytes: int, device: torch.device | str = "cpu",
+        self,
+        shape: KvShape,
+        *,
+        budget_bytes: int,
+        device: torch.device | str = "cpu",
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if budget_bytes < shape.block_bytes:
             allowed = f"at least {shape.block_bytes:,}: a block of {shape.block_tokens} tokens"
             raise InputError("kv_budget_bytes", budget_bytes, allowed)

@@ -33,15 +33,26 @@ class KvServer(HandOver):
     """
 
     def __init__(
-        self, pool: KvPool, me: Identity, *, host: str, ports: tuple[int, int] | None = None,
-        patience_s: float = PATIENCE_S, tls: TlsFiles | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        pool: KvPool,
+        me: Identity,
+        *,
+        host: str,
+        ports: tuple[int, int] | None = None,
+        patience_s: float = PATIENCE_S,
+        tls: TlsFiles | None = None,
+    ) -> None:
         self.pool, self.me, self.host = pool, me, host
         self._patience_s, contexts = patience_s, TlsContexts.of(tls)
         self._server = ThreadServer(
-            listen(host, ports, me.rank), me, self._attend, name=f"kv-{me.rank}", most=MOST_GUESTS,
-            look=self._expire, secured=lambda connected: secured(connected, contexts, listens=True),
-        )  # fmt: skip
+            listen(host, ports, me.rank),
+            me,
+            self._attend,
+            name=f"kv-{me.rank}",
+            most=MOST_GUESTS,
+            look=self._expire,
+            secured=lambda connected: secured(connected, contexts, listens=True),
+        )
         self.port: int = self._server.address[1]
 
     def __enter__(self) -> "KvServer":
@@ -55,9 +66,13 @@ class KvServer(HandOver):
         blocks = self.pool.offer(request, lease_s=lease_s)
         shape = self.pool.shape
         return StageCache(
-            rank=self.me.rank, host=self.host, port=self.port, block_ids=blocks,
-            first_layer=shape.first_layer, layers=shape.layers,
-        )  # fmt: skip
+            rank=self.me.rank,
+            host=self.host,
+            port=self.port,
+            block_ids=blocks,
+            first_layer=shape.first_layer,
+            layers=shape.layers,
+        )
 
     def withdraw(self, request: str) -> bool:
         """Free the request's cache; a transfer that is under way breaks off."""
@@ -100,10 +115,15 @@ class KvServer(HandOver):
     def _send(self, connected: socket.socket, cache: KvCache) -> None:
         shape = cache.shape
         header: Frame = {
-            "cache": cache.request, "tokens": cache.tokens, "first_layer": shape.first_layer,
-            "layers": shape.layers, "kv_heads": shape.kv_heads, "head_size": shape.head_size,
-            "dtype": shape.dtype, "block_tokens": shape.block_tokens,
-        }  # fmt: skip
+            "cache": cache.request,
+            "tokens": cache.tokens,
+            "first_layer": shape.first_layer,
+            "layers": shape.layers,
+            "kv_heads": shape.kv_heads,
+            "head_size": shape.head_size,
+            "dtype": shape.dtype,
+            "block_tokens": shape.block_tokens,
+        }
         send_frame(connected, header)
         staging = torch.empty(shape.block_bytes, dtype=torch.uint8)
         for index, block in enumerate(cache.blocks):

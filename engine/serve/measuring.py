@@ -90,8 +90,9 @@ class PrefillProfile:
                 for row in self.rows
             ],
             "points": [list(point) for point in self.points],
-            "weight_bytes": self.weight_bytes, "kv_bytes_per_token": self.token_bytes,
-        }  # fmt: skip
+            "weight_bytes": self.weight_bytes,
+            "kv_bytes_per_token": self.token_bytes,
+        }
         fitted = self.fitted
         if isinstance(fitted, Infeasible):
             return measured | {"latency": None, "held_out": None, "reason": fitted.reason}

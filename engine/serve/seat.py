@@ -100,9 +100,15 @@ class Seat:
     """
 
     def __init__(
-        self, stage: PrefillStage, server: HandOver, *, ops: int, leads: bool, span: "SpanTo",
+        self,
+        stage: PrefillStage,
+        server: HandOver,
+        *,
+        ops: int,
+        leads: bool,
+        span: "SpanTo",
         onward: Onward | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._stage, self._server, self._span, self._onward = stage, server, span, onward
         self._leads, self._order = leads, OpsChanged(since=0, ops=ops)
         self._changed = threading.Condition()
@@ -323,9 +329,14 @@ class Seat:
             if not row.keep:
                 pool.free(row.request, Freed.ABORTED)
         return ChunkRan(
-            request=row.request, done=row.done, tokens=chunk.tokens, start_s=start, end_s=end, token=token,
+            request=row.request,
+            done=row.done,
+            tokens=chunk.tokens,
+            start_s=start,
+            end_s=end,
+            token=token,
             cache=cache,
-        )  # fmt: skip
+        )
 
     def _input(self, row: Row) -> Tensor:
         """What the stage runs. Raises ValueError where it is not there: dropped since the row was due."""

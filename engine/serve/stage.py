@@ -71,9 +71,12 @@ class PrefillStage:
     """
 
     def __init__(
-        self, part: Part, tensors: dict[str, Tensor], settings: StageSettings,
+        self,
+        part: Part,
+        tensors: dict[str, Tensor],
+        settings: StageSettings,
         report: Callable[[Ran], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.part, self.settings, self.config = part, settings, part.config
         self.device, self.dtype = torch.device(settings.device), DTYPES[settings.dtype]
         self.weight_bytes = part.weight_bytes(settings.dtype)
@@ -104,9 +107,13 @@ class PrefillStage:
 
     @classmethod
     def load(
-        cls, folder: str | Path, settings: StageSettings, *, report: Callable[[Ran], None] | None = None,
+        cls,
+        folder: str | Path,
+        settings: StageSettings,
+        *,
+        report: Callable[[Ran], None] | None = None,
         seed: int | None = None,
-    ) -> "PrefillStage":  # fmt: skip
+    ) -> "PrefillStage":
         """The stage of the Hugging Face checkpoint in `folder`: config.json and safetensors.
 
         Parameters

@@ -106,10 +106,16 @@ def block_shapes(config: LlamaConfig) -> Shapes:
     hidden, inner = config.hidden_size, config.intermediate_size
     wide, narrow = config.num_attention_heads * config.head_size, config.kv_heads * config.head_size
     return {
-        "attention_norm": (hidden,), "query": (wide, hidden), "key": (narrow, hidden),
-        "value": (narrow, hidden), "project": (hidden, wide), "mlp_norm": (hidden,),
-        "gate": (inner, hidden), "widen": (inner, hidden), "narrow": (hidden, inner),
-    }  # fmt: skip
+        "attention_norm": (hidden,),
+        "query": (wide, hidden),
+        "key": (narrow, hidden),
+        "value": (narrow, hidden),
+        "project": (hidden, wide),
+        "mlp_norm": (hidden,),
+        "gate": (inner, hidden),
+        "widen": (inner, hidden),
+        "narrow": (hidden, inner),
+    }
 
 
 def read_weights(folder: Path, part: Part, *, dtype: str, device: torch.device) -> dict[str, Tensor]:

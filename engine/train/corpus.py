@@ -112,9 +112,14 @@ def corpus_of(job: TrainJob, dc: str | None = None) -> Corpus:
 
 
 def open_corpus(
-    data: str | None, *, seq: int, seed: int, tokenizer: str | None = None, vocab: int = 256,
+    data: str | None,
+    *,
+    seq: int,
+    seed: int,
+    tokenizer: str | None = None,
+    vocab: int = 256,
     share: float = 0.0,
-) -> Corpus:  # fmt: skip
+) -> Corpus:
     """Return the text of a file or folder, or by default of the Python standard library's own modules.
 
     Parameters

@@ -88,9 +88,13 @@ class LanIncoming:
     """
 
     def __init__(
-        self, group: Any, member: int, peer: int, tag: Callable[[Key], int],
+        self,
+        group: Any,
+        member: int,
+        peer: int,
+        tag: Callable[[Key], int],
         new_buffer: Callable[[int], Tensor],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._group, self._member, self._peer, self._tag = group, member, peer, tag
         self._new_buffer = new_buffer
         self._posted: dict[Key, tuple[Any, Tensor]] = {}

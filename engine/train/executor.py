@@ -116,11 +116,15 @@ def work_of(
     last = {op.chunk: i for i, op in enumerate(order) if op.kind is adds}
     return tuple(
         Work(
-            kind=op.kind, microbatch=op.microbatch, chunk=op.chunk, final=last[op.chunk] == i,
-            keep=(op.chunk, op.microbatch) not in recomputed, lasts_s=lasts_s(op.kind),
+            kind=op.kind,
+            microbatch=op.microbatch,
+            chunk=op.chunk,
+            final=last[op.chunk] == i,
+            keep=(op.chunk, op.microbatch) not in recomputed,
+            lasts_s=lasts_s(op.kind),
         )
         for i, op in enumerate(order)
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +160,11 @@ class Sizes:
     def of(cls, job: TrainJob) -> "Sizes":
         """Those of a job."""
         return cls(
-            shape=(job.cell.micro_batch, job.model.seq, job.model.hidden), dtype=DTYPES[job.device.dtype],
-            microbatches=job.cell.microbatches_of_step, pipelines=job.cell.pipelines,
-        )  # fmt: skip
+            shape=(job.cell.micro_batch, job.model.seq, job.model.hidden),
+            dtype=DTYPES[job.device.dtype],
+            microbatches=job.cell.microbatches_of_step,
+            pipelines=job.cell.pipelines,
+        )
 
 
 class Executor:
@@ -174,10 +180,18 @@ class Executor:
     """
 
     def __init__(
-        self, stage: Stage, part: Part, sizes: Sizes, *, batch: Callable[[int], tuple[Tensor, Tensor]],
-        gradients: Gradients, recorder: Recorder, seat: Seat | None = None, device: Device | None = None,
+        self,
+        stage: Stage,
+        part: Part,
+        sizes: Sizes,
+        *,
+        batch: Callable[[int], tuple[Tensor, Tensor]],
+        gradients: Gradients,
+        recorder: Recorder,
+        seat: Seat | None = None,
+        device: Device | None = None,
         tp: OneRank = ONE_RANK,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._device, self._tp = device or CpuDevice(), tp
         self._chunks: list[Chunk] = list(stage.chunks)  # type: ignore[arg-type]
         self._part, self._sizes, self._places = part, sizes, part.places

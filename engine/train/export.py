@@ -41,9 +41,12 @@ class Exported:
     def as_dict(self) -> dict[str, Any]:
         """The export as JSON values."""
         return {
-            "out": self.out, "architecture": self.architecture, "step": self.step,
-            "parameters": self.parameters, "files": list(self.files),
-        }  # fmt: skip
+            "out": self.out,
+            "architecture": self.architecture,
+            "step": self.step,
+            "parameters": self.parameters,
+            "files": list(self.files),
+        }
 
 
 def export(checkpoint: Checkpoint, out: Path) -> Exported:
@@ -70,9 +73,12 @@ def export(checkpoint: Checkpoint, out: Path) -> Exported:
     except OSError as error:
         raise InputError("--out", str(out), f"cannot be written ({error.strerror})") from None
     return Exported(
-        out=str(out), architecture=_architecture(checkpoint.manifest.shape), step=checkpoint.manifest.step,
-        parameters=parameters, files=tuple(sorted(path.name for path in out.iterdir())),
-    )  # fmt: skip
+        out=str(out),
+        architecture=_architecture(checkpoint.manifest.shape),
+        step=checkpoint.manifest.step,
+        parameters=parameters,
+        files=tuple(sorted(path.name for path in out.iterdir())),
+    )
 
 
 def _write_weights(checkpoint: Checkpoint, folder: Path) -> int:
@@ -144,31 +150,49 @@ def _write_config(manifest: Manifest, folder: Path) -> None:
     config = {
         "architectures": [_architecture(shape)],
         "dtype": "float64" if manifest.dtype == "fp64" else "float32",
-        "vocab_size": embedding[0], "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None,
+        "vocab_size": embedding[0],
+        "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "eos_token_id": None,
         **(llama_config(shape, block) if shape.family == "llama" else _gpt2(shape, block)),
-    }  # fmt: skip
+    }
     (folder / "config.json").write_text(json.dumps(config, indent=2))
 
 
 def _gpt2(shape: TrainModel, block: dict[str, list[int]]) -> dict[str, Any]:
     return {
-        "model_type": "gpt2", "n_positions": shape.seq, "n_embd": shape.hidden, "n_layer": shape.layers,
-        "n_head": shape.heads, "n_inner": block["weights.widen.weight"][0], "activation_function": "gelu",
-        "layer_norm_epsilon": 1e-5, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0,
-    }  # fmt: skip
+        "model_type": "gpt2",
+        "n_positions": shape.seq,
+        "n_embd": shape.hidden,
+        "n_layer": shape.layers,
+        "n_head": shape.heads,
+        "n_inner": block["weights.widen.weight"][0],
+        "activation_function": "gelu",
+        "layer_norm_epsilon": 1e-5,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+    }
 
 
 def llama_config(shape: TrainModel, block: dict[str, list[int]]) -> dict[str, Any]:
     """What config.json says of a Llama's shape; `block` has the shapes of its first block's weights."""
     head_size = shape.hidden // shape.heads
     return {
-        "model_type": "llama", "max_position_embeddings": shape.seq, "hidden_size": shape.hidden,
-        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "head_dim": head_size,
+        "model_type": "llama",
+        "max_position_embeddings": shape.seq,
+        "hidden_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "head_dim": head_size,
         "num_key_value_heads": block["weights.key.weight"][0] // head_size,
-        "intermediate_size": block["weights.widen.weight"][0], "hidden_act": "silu", "rms_norm_eps": 1e-5,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}, "attention_bias": False,
+        "intermediate_size": block["weights.widen.weight"][0],
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+        "attention_bias": False,
         "mlp_bias": False,
-    }  # fmt: skip
+    }
 
 
 def _architecture(shape: TrainModel) -> str:

@@ -31,10 +31,16 @@ class Gradients:
     """
 
     def __init__(
-        self, chunks: Sequence[nn.Module], *, group: Any | None, replica: int, replicas: int,
-        eager: bool = True, tp: OneRank = ONE_RANK,
+        self,
+        chunks: Sequence[nn.Module],
+        *,
+        group: Any | None,
+        replica: int,
+        replicas: int,
+        eager: bool = True,
+        tp: OneRank = ONE_RANK,
         leaf_of: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter,
-    ) -> None:  # fmt: skip
+    ) -> None:
         # All replicas sum the buckets in this order: that in which most schedules finish them.
         first_to_last = [(i, parameter) for i, chunk in enumerate(chunks) for parameter in chunk.parameters()]
         self._chunk_of = [chunk for chunk, _ in reversed(first_to_last)]

@@ -25,9 +25,15 @@ def start_log() -> None:
 
 
 def log_start(
-    spec: LaunchSpec, me: RankAssignment, *, part: str, layers: list[int], parameters: int,
-    peers: Iterable[str], device: Device,
-) -> None:  # fmt: skip
+    spec: LaunchSpec,
+    me: RankAssignment,
+    *,
+    part: str,
+    layers: list[int],
+    parameters: int,
+    peers: Iterable[str],
+    device: Device,
+) -> None:
     """Say what this rank is.
 
     part : its part of the run, in words.

@@ -39,9 +39,17 @@ class Mesh:
     """
 
     def __init__(
-        self, spec: LaunchSpec, me: RankAssignment, schedule: Schedule, device: Device, *, port: int,
-        listen_fd: int | None, also: Sequence[int] = (), cuts: Cuts | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        spec: LaunchSpec,
+        me: RankAssignment,
+        schedule: Schedule,
+        device: Device,
+        *,
+        port: int,
+        listen_fd: int | None,
+        also: Sequence[int] = (),
+        cuts: Cuts | None = None,
+    ) -> None:
         self._device = device
         self.spec, self.me, self.job, self._schedule = spec, me, spec.job, schedule
         self._also, self._cuts = also, cuts
@@ -173,11 +181,16 @@ class Mesh:
         if not others or not self.me.leads:
             return None
         endpoint = Endpoint(
-            rank=self.me.rank, listen_host=self.me.host, secret=self.spec.secret,
-            run=f"{self.spec.run}, life {self.spec.life}", generation=self.spec.generation,
-            listen_ports=self.spec.ports, cut=self._cut, tls=TlsFiles.of(self.job),
+            rank=self.me.rank,
+            listen_host=self.me.host,
+            secret=self.spec.secret,
+            run=f"{self.spec.run}, life {self.spec.life}",
+            generation=self.spec.generation,
+            listen_ports=self.spec.ports,
+            cut=self._cut,
+            tls=TlsFiles.of(self.job),
             new_buffer=self._new_buffer if self._device.apart else None,
-        )  # fmt: skip
+        )
         self.share("address", list(endpoint.address))
         endpoint.connect([self._peer(other) for other in others], timeout_s=RENDEZVOUS_S)
         return endpoint
@@ -248,14 +261,19 @@ def wan_peer(
     # Between two processes of one machine there is no WAN but an emulated one.
     emulated = job.device.kind == "emulated" or other.host == me.host
     shape = LinkShape(
-        one_way_delay_s=network.latency_ms / 1e3, cap_bytes_per_s=network.cap_bytes_per_s,
-        window_bytes=network.window_bytes, connections=network.connections,
-    )  # fmt: skip
-    return Peer(
-        rank=other.rank, address=address, link=f"{me.dc_name} → {other.dc_name}",
-        shape=shape if emulated else None, connections="auto" if network.auto else network.connections,
+        one_way_delay_s=network.latency_ms / 1e3,
         cap_bytes_per_s=network.cap_bytes_per_s,
-    )  # fmt: skip
+        window_bytes=network.window_bytes,
+        connections=network.connections,
+    )
+    return Peer(
+        rank=other.rank,
+        address=address,
+        link=f"{me.dc_name} → {other.dc_name}",
+        shape=shape if emulated else None,
+        connections="auto" if network.auto else network.connections,
+        cap_bytes_per_s=network.cap_bytes_per_s,
+    )
 
 
 def open_store(spec: LaunchSpec, port: int) -> PrefixStore:
@@ -267,9 +285,13 @@ def _store(spec: LaunchSpec, port: int, listen_fd: int | None) -> PrefixStore:
     limit = timedelta(seconds=RENDEZVOUS_S)
     try:
         store = TCPStore(
-            spec.rendezvous_host, port, is_master=listen_fd is not None, wait_for_workers=False,
-            timeout=limit, master_listen_fd=listen_fd,
-        )  # fmt: skip
+            spec.rendezvous_host,
+            port,
+            is_master=listen_fd is not None,
+            wait_for_workers=False,
+            timeout=limit,
+            master_listen_fd=listen_fd,
+        )
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise PeerLost(f"no rendezvous at {spec.rendezvous_host}:{port}: {reason}") from None

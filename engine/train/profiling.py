@@ -62,14 +62,17 @@ class ProfileRequest(Document):
             {
                 "datacenters": [{"name": "here", "gpus": self.stages}],
                 "cell": {
-                    "stages": self.stages, "microbatches": WARM_UP + self.repeats,
-                    "micro_batch": self.micro_batch, "recompute": self.recompute,
+                    "stages": self.stages,
+                    "microbatches": WARM_UP + self.repeats,
+                    "micro_batch": self.micro_batch,
+                    "recompute": self.recompute,
                 },
-                "model": self.model.model_dump(exclude_none=True), "device": {"dtype": self.dtype},
+                "model": self.model.model_dump(exclude_none=True),
+                "device": {"dtype": self.dtype},
                 "optimizer": {"steps": 1, "seed": self.seed},
                 "strategy": {"kind": "pipeline", "policy": "zb-h1" if self.split else "1f1b"},
             },
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +107,21 @@ def profile_stage(request: ProfileRequest, stage: int) -> StageTimes:
         )
     ]
     executor = Executor(
-        module, Part(work=tuple(_work(request)), places=places, links=[], late=False), Sizes.of(job),
-        batch=lambda _: _tokens(job), device=device,
+        module,
+        Part(work=tuple(_work(request)), places=places, links=[], late=False),
+        Sizes.of(job),
+        batch=lambda _: _tokens(job),
+        device=device,
         gradients=Gradients(list(module.chunks), group=None, replica=0, replicas=1),
         recorder=stopwatch,  # type: ignore[arg-type]  # of the recorder, the executor uses no more than this
-    )  # fmt: skip
+    )
     executor.run(0)
     return StageTimes(
-        stage=stage, parameters=sum(p.numel() for p in module.parameters()),
-        tokens=job.cell.micro_batch * job.model.seq, times_ms=stopwatch.times_ms(),
-    )  # fmt: skip
+        stage=stage,
+        parameters=sum(p.numel() for p in module.parameters()),
+        tokens=job.cell.micro_batch * job.model.seq,
+        times_ms=stopwatch.times_ms(),
+    )
 
 
 def _work(request: ProfileRequest) -> list[Work]:
@@ -123,12 +131,16 @@ def _work(request: ProfileRequest) -> list[Work]:
     count = WARM_UP + request.repeats
     return [
         Work(
-            kind=kind, microbatch=m, chunk=0, keep=not request.recompute,
-            final=m == count - 1 and kind is kinds[-1], lasts_s=None,
+            kind=kind,
+            microbatch=m,
+            chunk=0,
+            keep=not request.recompute,
+            final=m == count - 1 and kind is kinds[-1],
+            lasts_s=None,
         )
         for m in range(count)
         for kind in kinds
-    ]  # fmt: skip
+    ]
 
 
 def _tokens(job: TrainJob) -> tuple[Tensor, Tensor]:

@@ -75,9 +75,12 @@ class Recorder:
     """
 
     def __init__(
-        self, me: RankAssignment, writer: EventWriter, die: Callable[[BaseException], None],
+        self,
+        me: RankAssignment,
+        writer: EventWriter,
+        die: Callable[[BaseException], None],
         report: Callable[[int, Sequence[Span]], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.clock = Clock()
         self._me, self._writer, self._die, self._report = me, writer, die, report
         self._lock = threading.Lock()
@@ -102,9 +105,16 @@ class Recorder:
         self._now = _Iteration(number=number)
 
     def op(
-        self, op: SpanOp, microbatch: int | None, start: float, end: float, *, chunk: int = 0,
-        payload: Payload | None = None, nbytes: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        op: SpanOp,
+        microbatch: int | None,
+        start: float,
+        end: float,
+        *,
+        chunk: int = 0,
+        payload: Payload | None = None,
+        nbytes: int | None = None,
+    ) -> None:
         """Note an op of this GPU, or a load onto it during its ops; times of time.monotonic()."""
         record = self._now
         assert record is not None
@@ -113,9 +123,17 @@ class Recorder:
         unix = self.clock.unix
         me = self._me
         span = Span(
-            track="gpu", pipeline=me.pipeline, stage=me.stage, op=op, microbatch=microbatch, chunk=chunk,
-            start=unix(start), end=unix(end), payload=payload, bytes=nbytes,
-        )  # fmt: skip
+            track="gpu",
+            pipeline=me.pipeline,
+            stage=me.stage,
+            op=op,
+            microbatch=microbatch,
+            chunk=chunk,
+            start=unix(start),
+            end=unix(end),
+            payload=payload,
+            bytes=nbytes,
+        )
         with self._lock:
             record.spans.append(span)
         if self._is_warm(record):
@@ -186,12 +204,19 @@ class Recorder:
             if c.track == "wan"
         ]
         return {
-            "pipeline": self._me.pipeline, "stage": self._me.stage, "median_s": self.medians(),
-            "busy_s": self._busy_s, "window_s": self._window_s, "iterations_s": list(self._iterations),
+            "pipeline": self._me.pipeline,
+            "stage": self._me.stage,
+            "median_s": self.medians(),
+            "busy_s": self._busy_s,
+            "window_s": self._window_s,
+            "iterations_s": list(self._iterations),
             "last_iteration": self._last,
-            "traffic": traffic, "peak_rss_mb": peak_rss_mb(), "overruns": self.overruns,
-            "worst_overrun_ms": self.worst_overrun_s * 1e3, "dropped_events": self._writer.dropped,
-        }  # fmt: skip
+            "traffic": traffic,
+            "peak_rss_mb": peak_rss_mb(),
+            "overruns": self.overruns,
+            "worst_overrun_ms": self.worst_overrun_s * 1e3,
+            "dropped_events": self._writer.dropped,
+        }
 
     def _reaper(self, track: Track) -> queue.SimpleQueue[Any]:
         # One per track: a LAN message must not wait for a WAN message to learn that it has ended.
@@ -213,11 +238,18 @@ class Recorder:
     def _note(self, record: _Iteration, crossing: Crossing, microbatch: int, passage: Passage) -> None:
         unix = self.clock.unix
         span = Span(
-            track=crossing.track, pipeline=self._me.pipeline, from_stage=crossing.from_stage,
-            to_stage=crossing.to_stage, payload=crossing.payload, microbatch=microbatch,
-            chunk=crossing.chunk, start=unix(passage.start), end=unix(passage.end),
-            arrives=unix(passage.arrives), bytes=crossing.nbytes,
-        )  # fmt: skip
+            track=crossing.track,
+            pipeline=self._me.pipeline,
+            from_stage=crossing.from_stage,
+            to_stage=crossing.to_stage,
+            payload=crossing.payload,
+            microbatch=microbatch,
+            chunk=crossing.chunk,
+            start=unix(passage.start),
+            end=unix(passage.end),
+            arrives=unix(passage.arrives),
+            bytes=crossing.nbytes,
+        )
         with self._lock:
             record.spans.append(span)
             total = self._traffic.setdefault(crossing, _Traffic())
@@ -238,9 +270,12 @@ class Recorder:
     def _event(self, record: _Iteration) -> Spans:
         unix = self.clock.unix
         return Spans(
-            rank=self._me.rank, iteration=record.number, start=unix(record.begin), end=unix(record.end),
+            rank=self._me.rank,
+            iteration=record.number,
+            start=unix(record.begin),
+            end=unix(record.end),
             spans=tuple(record.spans),
-        )  # fmt: skip
+        )
 
 
 def peak_rss_mb() -> float:

@@ -63,10 +63,19 @@ class Validation:
     """
 
     def __init__(
-        self, job: TrainJob, me: RankAssignment, traversal: Traversal, stage: Stage, fabric: Fabric,
-        held_out: Corpus, device: Device, *, leads: bool, say: Say,
+        self,
+        job: TrainJob,
+        me: RankAssignment,
+        traversal: Traversal,
+        stage: Stage,
+        fabric: Fabric,
+        held_out: Corpus,
+        device: Device,
+        *,
+        leads: bool,
+        say: Say,
         tp: OneRank = ONE_RANK,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert job.data.validation is not None
         self._job, self._me, self._fabric, self._stage = job, me, fabric, stage
         self._settings, self._leads, self._say = job.data.validation, leads, say

@@ -76,9 +76,13 @@ class Wiring:
     """
 
     def __init__(
-        self, job: TrainJob, schedule: Schedule, me: RankAssignment, fabric: Fabric,
+        self,
+        job: TrainJob,
+        schedule: Schedule,
+        me: RankAssignment,
+        fabric: Fabric,
         device: Device | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         device = device or CpuDevice()
         self._staged = staging(device)
         self._new_buffer = functools.partial(device.host_buffer, dtype=torch.uint8)
@@ -196,9 +200,13 @@ class Wiring:
         from_stage, to_stage = ends_of(way, self._job.cell.stages)
         wan = self._job.network(way // 2, self._me.pipeline) is not None
         return Crossing(
-            track="wan" if wan else "lan", from_stage=from_stage, to_stage=to_stage, payload=payload,
-            chunk=chunk, nbytes=self._job.wan_bytes if wan else self._job.tensor_bytes,
-        )  # fmt: skip
+            track="wan" if wan else "lan",
+            from_stage=from_stage,
+            to_stage=to_stage,
+            payload=payload,
+            chunk=chunk,
+            nbytes=self._job.wan_bytes if wan else self._job.tensor_bytes,
+        )
 
     def _tell_started(self, rank: int, chunk: int, microbatch: int) -> None:
         assert self._fabric.endpoint is not None

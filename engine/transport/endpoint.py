@@ -52,12 +52,21 @@ class Endpoint:
     """
 
     def __init__(
-        self, *, rank: int, listen_host: str, secret: bytes | str, run: str, generation: int = 0,
-        listen_ports: tuple[int, int] | None = None, unexpected_bytes: int = 256 << 20,
-        silence_timeout_s: float = SILENT_S, checksums: bool = True, tls: TlsFiles | None = None,
+        self,
+        *,
+        rank: int,
+        listen_host: str,
+        secret: bytes | str,
+        run: str,
+        generation: int = 0,
+        listen_ports: tuple[int, int] | None = None,
+        unexpected_bytes: int = 256 << 20,
+        silence_timeout_s: float = SILENT_S,
+        checksums: bool = True,
+        tls: TlsFiles | None = None,
         new_buffer: Callable[[int], memoryview] | None = None,
         cut: Callable[[int], bool] = lambda _: False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         key = secret.encode() if isinstance(secret, str) else secret
         if not key:
             raise InputError("secret", "", "must not be empty")
@@ -104,10 +113,17 @@ class Endpoint:
                 raise link.lost
 
     def send(
-        self, peer: int, tag: Sequence[int], buffer: Buffer, *, padded_to: int | None = None,
-        channel: int = 0, not_before: float | None = None, due: float | None = None,
+        self,
+        peer: int,
+        tag: Sequence[int],
+        buffer: Buffer,
+        *,
+        padded_to: int | None = None,
+        channel: int = 0,
+        not_before: float | None = None,
+        due: float | None = None,
         urgent: bool | None = None,
-    ) -> Send:  # fmt: skip
+    ) -> Send:
         """Send `buffer` as message `tag`; returns at once. Leave the buffer alone until `wait` returned.
 
         Parameters
@@ -128,9 +144,13 @@ class Endpoint:
         send = Send(peer, check_tag(tag), size)
         ready = time.monotonic() if not_before is None else not_before
         message = Outgoing(
-            send=send, channel=channel, data=data, ready=ready, urgent=urgent,
+            send=send,
+            channel=channel,
+            data=data,
+            ready=ready,
+            urgent=urgent,
             due=math.nan if due is None else due,
-        )  # fmt: skip
+        )
         link = self._link(peer)
         self._loop.call(lambda: link.send(message))
         return send
@@ -200,10 +220,16 @@ class Endpoint:
         if peer.rank == self.rank or peer.rank in self._links:
             raise InputError("peers", peer.rank, "must be other ranks, each once")
         link = Link(
-            self._loop, self._greeter, self.rank, peer, place=_look_up(peer),
-            inbox=Inbox(self._unexpected_bytes, self.new_buffer), silent_ticks=self._silent_ticks,
-            checksums=self._checksums, is_cut=functools.partial(self._cut, peer.rank),
-        )  # fmt: skip
+            self._loop,
+            self._greeter,
+            self.rank,
+            peer,
+            place=_look_up(peer),
+            inbox=Inbox(self._unexpected_bytes, self.new_buffer),
+            silent_ticks=self._silent_ticks,
+            checksums=self._checksums,
+            is_cut=functools.partial(self._cut, peer.rank),
+        )
         self._links[peer.rank] = link
         self._loop.call(lambda: self._adopt(link))
         return link

@@ -169,9 +169,13 @@ class Inbox:
         if receive is None and bounded and not self._room_for(header.payload_bytes):
             return None
         assembly = _Assembly(
-            key=key, receive=None, buffer=memoryview(b""), message_bytes=header.message_bytes,
-            missing=header.message_bytes, expected=receive is not None,
-        )  # fmt: skip
+            key=key,
+            receive=None,
+            buffer=memoryview(b""),
+            message_bytes=header.message_bytes,
+            missing=header.message_bytes,
+            expected=receive is not None,
+        )
         if receive is not None and receive.into is not None and receive.nbytes == header.payload_bytes:
             assembly.buffer = receive.into()
         else:

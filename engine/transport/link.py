@@ -52,9 +52,18 @@ class Link:
     """
 
     def __init__(
-        self, loop: Loop, greeter: Greeter, rank: int, peer: Peer, *, place: Place, inbox: Inbox,
-        silent_ticks: int, checksums: bool, is_cut: Callable[[], bool] = lambda: False,
-    ) -> None:  # fmt: skip
+        self,
+        loop: Loop,
+        greeter: Greeter,
+        rank: int,
+        peer: Peer,
+        *,
+        place: Place,
+        inbox: Inbox,
+        silent_ticks: int,
+        checksums: bool,
+        is_cut: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.peer = peer
         self.complete = threading.Event()  # every connection stands, or the link is lost
         self.over = threading.Event()  # no connection is left
@@ -105,9 +114,11 @@ class Link:
             if self.complete.is_set() and not self._connections and not self._dialling:
                 self._dialling.add(URGENT)
                 self._greeter.knock(
-                    self._place, seconds=_ATTEMPT_S, greeted=self._answered,
+                    self._place,
+                    seconds=_ATTEMPT_S,
+                    greeted=self._answered,
                     failed=functools.partial(self._undialled, URGENT),
-                )  # fmt: skip
+                )
             return
         for index in range(URGENT, self._size.most):
             if index not in self._connections and index not in self._dialling:
@@ -227,14 +238,18 @@ class Link:
         connections = list(self._connections.values())
         urgent = self._connections.get(URGENT)
         return LinkTraffic(
-            peer=self.peer.rank, link=self.peer.link,
+            peer=self.peer.rank,
+            link=self.peer.link,
             connections=self._carrying() if self.peer.auto else self.peer.connection_count,
-            bytes_sent=self._outbox.bytes_sent, bytes_received=self.inbox.bytes_received,
-            busy_s=self._outbox.busy_s, most_late_s=self.inbox.most_late_s,
+            bytes_sent=self._outbox.bytes_sent,
+            bytes_received=self.inbox.bytes_received,
+            busy_s=self._outbox.busy_s,
+            most_late_s=self.inbox.most_late_s,
             egress_bytes=self._gone_bytes + sum(c.bytes_out for c in connections),
-            resent_bytes=self._outbox.bytes_resent, reconnects=self._reconnects,
+            resent_bytes=self._outbox.bytes_resent,
+            reconnects=self._reconnects,
             round_trip_s=urgent.round_trip_s() if urgent is not None and urgent.open else None,
-        )  # fmt: skip
+        )
 
     # What the connections report (connection.Owner).
 
@@ -326,10 +341,14 @@ class Link:
         first = not self.complete.is_set()
         count = 0 if self.peer.auto else self.peer.connection_count + 1
         self._greeter.dial(
-            self._place, peer=self.peer.rank, index=index + 1, count=count,
+            self._place,
+            peer=self.peer.rank,
+            index=index + 1,
+            count=count,
             seconds=_FIRST_ATTEMPT_S if first else _ATTEMPT_S,
-            greeted=functools.partial(self._dialled, index), failed=functools.partial(self._undialled, index),
-        )  # fmt: skip
+            greeted=functools.partial(self._dialled, index),
+            failed=functools.partial(self._undialled, index),
+        )
 
     def _dialled(self, index: int, connected: socket.socket, greeting: Greeting) -> None:
         self._dialling.discard(index)

@@ -115,9 +115,14 @@ class Outbox:
     """
 
     def __init__(
-        self, loop: Loop, shape: LinkShape | None, *, lanes: int, pace_bytes_per_s: float | None = None,
+        self,
+        loop: Loop,
+        shape: LinkShape | None,
+        *,
+        lanes: int,
+        pace_bytes_per_s: float | None = None,
         checksums: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.bytes_sent = 0
         self.bytes_resent = 0
         self.bytes_delivered = 0
@@ -330,10 +335,16 @@ class Outbox:
     def _emit(self, lane: _Lane, chunk: Chunk, due: float, now: float) -> None:
         message = chunk.message
         header = Header(
-            kind=Kind.DATA if self._checksums else Kind.UNCHECKED, channel=message.channel,
-            tag=message.send.tag, message=message.number, offset=chunk.offset, length=chunk.length,
-            payload_bytes=len(message.data), message_bytes=message.send.message_bytes, due=due,
-        )  # fmt: skip
+            kind=Kind.DATA if self._checksums else Kind.UNCHECKED,
+            channel=message.channel,
+            tag=message.send.tag,
+            message=message.number,
+            offset=chunk.offset,
+            length=chunk.length,
+            payload_bytes=len(message.data),
+            message_bytes=message.send.message_bytes,
+            due=due,
+        )
         real = message.data[chunk.offset : chunk.offset + header.real_bytes]
         filler = chunk.length - len(real)
         if self._checksums:

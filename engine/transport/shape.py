@@ -47,9 +47,10 @@ class LinkShape:
         """The link with a `factor`-th of its rate, as cap and window give it."""
         cap, window = self.cap_bytes_per_s, self.window_bytes
         return replace(
-            self, cap_bytes_per_s=None if cap is None else cap / factor,
+            self,
+            cap_bytes_per_s=None if cap is None else cap / factor,
             window_bytes=None if window is None else window / factor,
-        )  # fmt: skip
+        )
 
     @property
     def connection_count(self) -> int:

@@ -102,9 +102,15 @@ class _SharedEnd:
     """What both ends of a shared link have in common."""
 
     def __init__(
-        self, endpoint: Endpoint, *, link: int, pipeline: int, near: Sequence[int], far: Sequence[int],
+        self,
+        endpoint: Endpoint,
+        *,
+        link: int,
+        pipeline: int,
+        near: Sequence[int],
+        far: Sequence[int],
         order: Order,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not 0 <= link < _MOST_LINKS:
             raise InputError("link", link, f"must be 0 to {_MOST_LINKS - 1}")
         if len(near) != len(far):
@@ -173,13 +179,26 @@ class _SharedEnd:
         return slice(size * index // parts, size * (index + 1) // parts)
 
     def _send(
-        self, leg: _Leg, peer: int, name: Tag, data: memoryview, *, not_before: float | None = None,
-        due: float | None = None, padded_to: int | None = None,
-    ) -> Send:  # fmt: skip
+        self,
+        leg: _Leg,
+        peer: int,
+        name: Tag,
+        data: memoryview,
+        *,
+        not_before: float | None = None,
+        due: float | None = None,
+        padded_to: int | None = None,
+    ) -> Send:
         return self._endpoint.send(
-            peer, name, data, padded_to=padded_to, channel=self._channel(leg), not_before=not_before, due=due,
+            peer,
+            name,
+            data,
+            padded_to=padded_to,
+            channel=self._channel(leg),
+            not_before=not_before,
+            due=due,
             urgent=leg is _Leg.REPORT,
-        )  # fmt: skip
+        )
 
 
 class SharedSender(_SharedEnd):
@@ -196,9 +215,16 @@ class SharedSender(_SharedEnd):
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, link: int, pipeline: int, near: Sequence[int], far: Sequence[int],
-        order: Order, padded_to: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        endpoint: Endpoint,
+        *,
+        link: int,
+        pipeline: int,
+        near: Sequence[int],
+        far: Sequence[int],
+        order: Order,
+        padded_to: int = 0,
+    ) -> None:
         super().__init__(endpoint, link=link, pipeline=pipeline, near=near, far=far, order=order)
         self._padded_to = padded_to
         self._turns: deque[_Turn] = deque()
@@ -209,9 +235,7 @@ class SharedSender(_SharedEnd):
         """Arm the relay for one pass through the order; passes queue up behind each other."""
         self._begin(iteration, lambda: self._arm(iteration))
 
-    def send(
-        self, tag: Sequence[int], buffer: Buffer, *, not_before: float | None = None
-    ) -> SharedSend:  # fmt: skip
+    def send(self, tag: Sequence[int], buffer: Buffer, *, not_before: float | None = None) -> SharedSend:
         """Send one of this pipeline's messages of this iteration, when its turn in the order comes.
 
         not_before : earliest departure, time.monotonic(); by default now.

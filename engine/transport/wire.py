@@ -112,18 +112,29 @@ def unpack(data: memoryview) -> Header:
     if kind not in (Kind.DATA, Kind.UNCHECKED) and length > MOST_CONTROL_BYTES:
         raise MalformedFrame(f"a frame of kind {Kind(kind).name} with {length} bytes")
     return Header(
-        kind=Kind(kind), channel=channel, tag=tuple(rest[:parts]), message=message, offset=offset,
-        length=length, payload_bytes=payload, message_bytes=total, due=due, checksum=rest[-1],
-    )  # fmt: skip
+        kind=Kind(kind),
+        channel=channel,
+        tag=tuple(rest[:parts]),
+        message=message,
+        offset=offset,
+        length=length,
+        payload_bytes=payload,
+        message_bytes=total,
+        due=due,
+        checksum=rest[-1],
+    )
 
 
 def pack_acknowledgement(counts: dict[int, int]) -> list[memoryview]:
     """A frame that tells how many chunks have come over each connection, by the connection's number."""
     body = b"".join(_COUNT.pack(connection, count) for connection, count in counts.items())
     header = Header(
-        kind=Kind.ACK, length=len(body), payload_bytes=len(body), message_bytes=len(body),
+        kind=Kind.ACK,
+        length=len(body),
+        payload_bytes=len(body),
+        message_bytes=len(body),
         checksum=xxhash.xxh3_64_intdigest(body),
-    )  # fmt: skip
+    )
     return [memoryview(pack(header)), memoryview(body)]
 
 

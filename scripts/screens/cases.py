@@ -220,10 +220,25 @@ def _log_in(name: str, times: int) -> Callable[[Visitor], None]:
 def _things(paths: dict[str, str]) -> list[Shot]:
     """Nodes, data centres, people and plans that are not well, and what is shown once."""
     names = (
-        "node-never-joined", "node-silent", "node-old-version", "node-draining", "node-wrong-clock",
-        "node-east-1", "dc-leaving", "dc-north", "dc-delete", "dc-drain", "link", "user-left",
-        "user-locked", "plan-large", "plan-layouts", "plan-computing", "plan-refused", "placement-of-plan",
-    )  # fmt: skip
+        "node-never-joined",
+        "node-silent",
+        "node-old-version",
+        "node-draining",
+        "node-wrong-clock",
+        "node-east-1",
+        "dc-leaving",
+        "dc-north",
+        "dc-delete",
+        "dc-drain",
+        "link",
+        "user-left",
+        "user-locked",
+        "plan-large",
+        "plan-layouts",
+        "plan-computing",
+        "plan-refused",
+        "placement-of-plan",
+    )
     made = [Shot(name=name, path=paths[name], settle_ms=600) for name in names]
     lists = {
         "datacenter": "/datacenters/",

@@ -26,8 +26,12 @@ def rows(command: str, *, env: dict[str, str] | None = None) -> Any:
     """What `python -m scripts.screens.rows COMMAND` answers; this process starts no Django."""
     answer = subprocess.run(
         [sys.executable, "-m", "scripts.screens.rows", command],
-        cwd=ROOT, env=env, check=True, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=env,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     return json.loads(answer.stdout.splitlines()[-1])
 
 

@@ -73,10 +73,20 @@ def tenancies(world: World) -> None:
 def layouts(world: World) -> None:
     """A plan that was to find out in how many stages, how many GPUs each, and how large the microbatches."""
     values = {
-        "source": "model", "model": "gpt-a", "mfu": 0.4, "datacenters": world.dcs,
-        "partitions": (2, 4), "tp": (1, 2), "model_micro_batch": (1, 2), "microbatches": 8,
-        "method": "search", "policy": "1f1b", "order": "gpus", "objective": "cost_per_token", "bill": "used",
-    }  # fmt: skip
+        "source": "model",
+        "model": "gpt-a",
+        "mfu": 0.4,
+        "datacenters": world.dcs,
+        "partitions": (2, 4),
+        "tp": (1, 2),
+        "model_micro_batch": (1, 2),
+        "microbatches": 8,
+        "method": "search",
+        "policy": "1f1b",
+        "order": "gpus",
+        "objective": "cost_per_token",
+        "bill": "used",
+    }
     request = compose.request_of(values)
     create_plan(world.users["operator"], team=world.team, name="layouts", request=request, training=None)
 
@@ -145,9 +155,14 @@ def probes(world: World) -> None:
     for source, target, answer in answers:
         asked = timezone.now() - timedelta(minutes=3)
         NodeProbe.objects.create(
-            probe="p1", source=source, target=target, asked_at=asked, asked_by=world.users["operator"],
-            at=timezone.now() if answer else None, **answer,
-        )  # fmt: skip
+            probe="p1",
+            source=source,
+            target=target,
+            asked_at=asked,
+            asked_by=world.users["operator"],
+            at=timezone.now() if answer else None,
+            **answer,
+        )
 
 
 def paths() -> dict[str, str]:

@@ -68,10 +68,19 @@ def _second(run: Run, dc: str, share: float, t: float, chance: random.Random) ->
     full, late = (asked // 4, asked // 9) if burst > 1 else (0, asked // 12)
     accepted = asked - full - late
     return prefill_event(
-        run, dc=dc, t=t, accepted=accepted, refused={"queue_full": full, "ttft": late}, delivered=accepted,
-        failed={}, missed=int(chance.random() < 0.02), waiting=full, gpus=4, slowdown=0.003,
+        run,
+        dc=dc,
+        t=t,
+        accepted=accepted,
+        refused={"queue_full": full, "ttft": late},
+        delivered=accepted,
+        failed={},
+        missed=int(chance.random() < 0.02),
+        waiting=full,
+        gpus=4,
+        slowdown=0.003,
         prefill_ms=min(1_600.0, 130.0 * accepted),
-    )  # fmt: skip
+    )
 
 
 def _ttft_ms(chance: random.Random) -> float:

@@ -59,9 +59,13 @@ def launched(world: World, name: str, *, steps: int = 20_000) -> Run:
     template = Job.objects.filter(name=world.plan.name).first() or world.launch().job
     document = changed(template.document, {"optimizer.steps": steps})
     job = Job.objects.create(
-        team=world.team, name=name, document=document, plan=world.plan, plan_copy=template.plan_copy,
+        team=world.team,
+        name=name,
+        document=document,
+        plan=world.plan,
+        plan_copy=template.plan_copy,
         created_by=world.users["operator"],
-    )  # fmt: skip
+    )
     return launch_run(world.users["operator"], job)
 
 
@@ -154,11 +158,15 @@ def long_one(world: World) -> None:
     chance = random.Random(7)
     LogLine.objects.bulk_create(
         LogLine(
-            run=run, rank=i % RANKS, seq=i, at=timezone.now() - timedelta(seconds=(1500 - i) / 6),
-            text=_line(i, chance), dropped=412 if i == 1480 else 0,
+            run=run,
+            rank=i % RANKS,
+            seq=i,
+            at=timezone.now() - timedelta(seconds=(1500 - i) / 6),
+            text=_line(i, chance),
+            dropped=412 if i == 1480 else 0,
         )
         for i in range(1500)
-    )  # fmt: skip
+    )
     add_mark(run, MarkLevel.WARN, "west-1 was silent for 7 s.")
 
 
@@ -184,13 +192,21 @@ def large_one(world: World) -> None:
     for a, b in itertools.pairwise(dcs):
         WanLink.objects.create(a=a, b=b, latency_ms=12, bandwidth_gbps=5)
     values: dict[str, Any] = {
-        **VALUES, "datacenters": dcs, "partitions": LARGE_STAGES, "microbatches": LARGE_MICROBATCHES,
-        "comm_to_compute": 16, "layers": LARGE_STAGES, "max_dp_cells": 1,
-    }  # fmt: skip
+        **VALUES,
+        "datacenters": dcs,
+        "partitions": LARGE_STAGES,
+        "microbatches": LARGE_MICROBATCHES,
+        "comm_to_compute": 16,
+        "layers": LARGE_STAGES,
+        "max_dp_cells": 1,
+    }
     plan = create_plan(
-        world.users["operator"], team=world.team, name=LARGE,
-        request=compose.request_of(values), training=compose.training_of(values),
-    )  # fmt: skip
+        world.users["operator"],
+        team=world.team,
+        name=LARGE,
+        request=compose.request_of(values),
+        training=compose.training_of(values),
+    )
     from webapp.jobs.services import launch_plan
 
     run = launch_plan(world.users["operator"], plan, 0)

@@ -152,9 +152,14 @@ def recovery(keep: ExitStack) -> Iterator[Target]:
     loop, listening = Loop(), socket.create_server((LOCALHOST, 0))
     here = replace(spec, local=(0,))
     lead = Lead(
-        here, of.failures.recovery, NoRanks(), loop.selector, history=History(), say=lambda _: None,
+        here,
+        of.failures.recovery,
+        NoRanks(),
+        loop.selector,
+        history=History(),
+        say=lambda _: None,
         listener=listening,
-    )  # fmt: skip
+    )
     port = listening.getsockname()[1]
     loop.start(lead.tick)
     keep.callback(loop.selector.close)
@@ -172,10 +177,14 @@ def recovery(keep: ExitStack) -> Iterator[Target]:
         return channel
 
     yield Target(
-        port=port, members=tuple(identity_of(spec, rank, RECOVERY) for rank in (1, 2, 3)), peer=0, join=join,
-        works=_beats, failed=lambda: loop.failure,
+        port=port,
+        members=tuple(identity_of(spec, rank, RECOVERY) for rank in (1, 2, 3)),
+        peer=0,
+        join=join,
+        works=_beats,
+        failed=lambda: loop.failure,
         early=Halted(bereft=(), held={}, life=0, lost_at=0.0),
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -191,10 +200,14 @@ def swap(keep: ExitStack) -> Iterator[Target]:
     keep.callback(tracker.close)
     keep.callback(loop.stop)
     yield Target(
-        port=port, members=tuple(identity_of(spec, rank, SWAP) for rank in (0, 1, 2)), peer=0,
+        port=port,
+        members=tuple(identity_of(spec, rank, SWAP) for rank in (0, 1, 2)),
+        peer=0,
         join=_join(port, 0, FROM_TRACKER, lambda _: Hello(step=0, address=Address(store=1))),
-        works=_beats, failed=lambda: loop.failure, early=Voted(epoch=1),
-    )  # fmt: skip
+        works=_beats,
+        failed=lambda: loop.failure,
+        early=Voted(epoch=1),
+    )
 
 
 @contextmanager
@@ -236,9 +249,12 @@ def coordinator(keep: ExitStack) -> Iterator[Target]:
 
     member = Identity(rank=GATEWAY_RANK, run="run", generation=1, secret=ME.secret)
     yield Target(
-        port=port, members=(member,) * 3, peer=DESK_RANK, join=_join(port, DESK_RANK, FROM_DESK, None),
+        port=port,
+        members=(member,) * 3,
+        peer=DESK_RANK,
+        join=_join(port, DESK_RANK, FROM_DESK, None),
         works=works,
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -254,9 +270,12 @@ def probe(keep: ExitStack) -> Iterator[Target]:
         assert isinstance(next(channel.messages()), Time)
 
     yield Target(
-        port=listener.port, members=(me,) * 3, peer=LISTENER,
-        join=_join(listener.port, LISTENER, FROM_LISTENER, None), works=works,
-    )  # fmt: skip
+        port=listener.port,
+        members=(me,) * 3,
+        peer=LISTENER,
+        join=_join(listener.port, LISTENER, FROM_LISTENER, None),
+        works=works,
+    )
 
 
 def _socket(port: int, peer: int) -> Callable[[Identity], Any]:
@@ -278,9 +297,13 @@ def caches(keep: ExitStack) -> Iterator[Target]:
 
     member = Identity(rank=9, run="run", generation=1, secret=ME.secret)
     yield Target(
-        port=server.port, members=(member,) * 3, peer=0, join=_socket(server.port, 0), works=works,
+        port=server.port,
+        members=(member,) * 3,
+        peer=0,
+        join=_socket(server.port, 0),
+        works=works,
         lines=False,
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -306,9 +329,13 @@ def hidden_states(keep: ExitStack) -> Iterator[Target]:
 
 
 ALL = {
-    "recovery": recovery, "swap": swap, "prefill coordinator": coordinator, "probe": probe,
-    "KV caches": caches, "hidden states": hidden_states,
-}  # fmt: skip
+    "recovery": recovery,
+    "swap": swap,
+    "prefill coordinator": coordinator,
+    "probe": probe,
+    "KV caches": caches,
+    "hidden states": hidden_states,
+}
 
 
 def until_closed(connected: socket.socket) -> bytes:

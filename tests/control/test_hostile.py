@@ -112,9 +112,16 @@ def too_early(target: Target) -> None:
 
 
 ATTACKS = (
-    no_handshake, no_proof, wrong_secret, wrong_run, replayed_proof, half_open, endless_line, malformed,
+    no_handshake,
+    no_proof,
+    wrong_secret,
+    wrong_run,
+    replayed_proof,
+    half_open,
+    endless_line,
+    malformed,
     too_early,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)

@@ -12,9 +12,15 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 from tests.waiting import LIMIT_S
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 MACOS = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 NAMES = ("chromium", "chromium-browser", "google-chrome", MACOS)
 PASSWORD = "meridian-demo"

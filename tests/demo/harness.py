@@ -35,9 +35,7 @@ def environment(var: Path) -> dict[str, str]:
     ours = ("MERIDIAN_", "DATABASE_URL", "VALKEY_URL", "DJANGO_SETTINGS_MODULE")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     started_s = f"{START_S:.0f}"
-    return {
-        **kept, "MERIDIAN_VAR": str(var), "MERIDIAN_START_TIMEOUT_S": started_s, "PYTHONUNBUFFERED": "1",
-    }  # fmt: skip
+    return {**kept, "MERIDIAN_VAR": str(var), "MERIDIAN_START_TIMEOUT_S": started_s, "PYTHONUNBUFFERED": "1"}
 
 
 def wait_for(what: str, probe: Callable[[], Any], seconds: float = LIMIT_S, every: float = 0.2) -> Any:
@@ -77,8 +75,10 @@ class Demo:
                 *([] if self.sells else ["--no-sell"]),
             ],
             death_signal=signal.SIGINT,  # a test process that is killed takes the product with it
-            output=subprocess.PIPE, env=environment(self.var), cwd=ROOT,
-        )  # fmt: skip
+            output=subprocess.PIPE,
+            env=environment(self.var),
+            cwd=ROOT,
+        )
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
         try:
             wait_for("the line with the logins", self._is_ready, ready_within_s)

@@ -83,9 +83,12 @@ def test_a_plan_copied_as_a_command_gives_the_same_plan_in_a_shell(visitor: Visi
     )
     assert done.returncode == 0, done.stderr
     assert document["job"]["partitions"] == 6
-    options, shown = json.loads(done.stdout)["options"], visitor.page.evaluate(
-        "JSON.parse(document.querySelector('script[type=\"application/json\"]').textContent).options"
-    )  # fmt: skip
+    options, shown = (
+        json.loads(done.stdout)["options"],
+        visitor.page.evaluate(
+            "JSON.parse(document.querySelector('script[type=\"application/json\"]').textContent).options"
+        ),
+    )
     assert [option["iteration_ms"] for option in options] == [option["iteration_ms"] for option in shown]
 
 

@@ -124,8 +124,11 @@ def test_an_iteration_has_the_prediction_that_held_in_it(
     found = js(page, body, {"plans": plans, "light": light, "told": told, "at": at})
     own = max(i for i, n in enumerate(since) if n <= at)
     assert found == {
-        "ms": 100 + own, "ends": 10 + own, "now": 99 + len(plans), "all": [10 + i for i in range(len(plans))],
-    }  # fmt: skip
+        "ms": 100 + own,
+        "ends": 10 + own,
+        "now": 99 + len(plans),
+        "all": [10 + i for i in range(len(plans))],
+    }
 
 
 def test_spans_of_an_older_prediction_are_taken_when_they_come(page: Page) -> None:
@@ -186,16 +189,30 @@ def test_coverage_is_the_share_of_time_that_was_busy(page: Page, lanes: Any, fir
 
 @QUICK
 @given(
-    start=st.floats(-1e7, 1e9), length=st.floats(1, 1e6), by=st.sampled_from(["dc", "pipeline", "stage"]),
-    mode=st.sampled_from(["both", "measured", "predicted"]), live=st.booleans(), pinned=st.booleans(),
+    start=st.floats(-1e7, 1e9),
+    length=st.floats(1, 1e6),
+    by=st.sampled_from(["dc", "pipeline", "stage"]),
+    mode=st.sampled_from(["both", "measured", "predicted"]),
+    live=st.booleans(),
+    pinned=st.booleans(),
     op=st.tuples(st.integers(0, 1023), st.integers(0, 10**6), st.sampled_from("FRBWAO"), st.integers(-1, 99)),
-)  # fmt: skip
+)
 def test_an_address_says_all_that_is_shown(
     page: Page, start: float, length: float, by: str, mode: str, live: bool, pinned: bool, op: Any
 ) -> None:
     rank, iteration, kind, microbatch = op
-    shown = {"from": start, "to": start + length, "by": by, "mode": mode, "live": live, "pinned": pinned,
-             "rank": rank, "iteration": iteration, "kind": kind, "microbatch": microbatch}  # fmt: skip
+    shown = {
+        "from": start,
+        "to": start + length,
+        "by": by,
+        "mode": mode,
+        "live": live,
+        "pinned": pinned,
+        "rank": rank,
+        "iteration": iteration,
+        "kind": kind,
+        "microbatch": microbatch,
+    }
     body = """
         const { viewParams, parseView } = await load('timeline/permalink.js');
         const timeline = { view: { live: v.live, from: v.from, to: v.to }, by: v.by, mode: v.mode,
@@ -226,13 +243,25 @@ EPOCH = 1_790_000_000_000.0  # 2026-09-21 14:13:20 UTC, in ms
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("12", {"iteration": 11}), ("1,842", {"iteration": 1841}), ("iteration 3", {"iteration": 2}),
-        ("#7", {"iteration": 6}), ("0", None), ("-1", None), ("1.5", None), ("soon", None), ("", None),
-        ("350 ms", {"time": 350}), ("12.5 s", {"time": 12_500}), ("2min", {"time": 120_000}), ("25:00", None),
-        ("14:13:30", {"time": 10_000}), ("14:14", {"time": 40_000}), ("14:13:30 UTC", {"time": 10_000}),
+        ("12", {"iteration": 11}),
+        ("1,842", {"iteration": 1841}),
+        ("iteration 3", {"iteration": 2}),
+        ("#7", {"iteration": 6}),
+        ("0", None),
+        ("-1", None),
+        ("1.5", None),
+        ("soon", None),
+        ("", None),
+        ("350 ms", {"time": 350}),
+        ("12.5 s", {"time": 12_500}),
+        ("2min", {"time": 120_000}),
+        ("25:00", None),
+        ("14:13:30", {"time": 10_000}),
+        ("14:14", {"time": 40_000}),
+        ("14:13:30 UTC", {"time": 10_000}),
         ("14:13:19", {"time": -1_000}),
     ],
-)  # fmt: skip
+)
 def test_a_place_is_an_iteration_a_time_or_a_clock_time(page: Page, text: str, place: Any) -> None:
     body = "return (await load('timeline/goto.js')).parsePlace(v.text, { epoch: v.epoch, until: 60000 });"
     assert js(page, body, {"text": text, "epoch": EPOCH}) == place
@@ -241,10 +270,14 @@ def test_a_place_is_an_iteration_a_time_or_a_clock_time(page: Page, text: str, p
 @pytest.mark.parametrize(
     ("text", "after"),
     [
-        ("19:43:30", 10_000), ("19:44", 40_000), ("14:13:30 utc", 10_000), ("14:13:30", 10_000 - 19_800_000),
-        ("19:43:19", -1_000), ("19:45", 100_000 - 86_400_000),
+        ("19:43:30", 10_000),
+        ("19:44", 40_000),
+        ("14:13:30 utc", 10_000),
+        ("14:13:30", 10_000 - 19_800_000),
+        ("19:43:19", -1_000),
+        ("19:45", 100_000 - 86_400_000),
     ],
-)  # fmt: skip
+)
 def test_a_clock_time_is_that_of_the_readers_clock(
     page: Page, elsewhere: Page, text: str, after: int
 ) -> None:
@@ -279,15 +312,21 @@ def test_marks_are_told_at_the_readers_clock(page: Page, elsewhere: Page) -> Non
         return factsOf({ model: {}, zero: 0 }, item);"""
     facts = js(elsewhere, body, EPOCH / 1e3)
     assert facts == [
-        ["warning", "2026-09-21 19:43 GMT+5:30"], ["at", "5,000.0 ms"], ["2026-09-21 19:44", "two"]
-    ]  # fmt: skip
+        ["warning", "2026-09-21 19:43 GMT+5:30"],
+        ["at", "5,000.0 ms"],
+        ["2026-09-21 19:44", "two"],
+    ]
 
 
 def test_drawings_and_forms_get_the_readers_zone(page: Page, elsewhere: Page) -> None:
     at = 'data-at="2026-03-01T23:30:00+00:00"'
-    write(elsewhere, page, f"""<svg><text {at} data-when="minute">x</text>
+    write(
+        elsewhere,
+        page,
+        f"""<svg><text {at} data-when="minute">x</text>
         <circle><title {at} data-when="second" data-rest=": 5 ms">x</title></circle></svg>
-        <input type="hidden" data-zone-name>""")  # fmt: skip
+        <input type="hidden" data-zone-name>""",
+    )
     body = """
         (await load('lib/times.js')).localTimes();
         const text = name => document.querySelector(name).textContent;
@@ -393,8 +432,13 @@ def test_space_freezes_wherever_it_would_only_scroll(page: Page, elsewhere: Page
     write(elsewhere, page, SPACED)
     js(elsewhere, SPACE, False)
     for focused, freezes in {
-        "content": 1, "link": 1, "application": 1, "button": 0, "field": 0, "summary": 0,
-    }.items():  # fmt: skip
+        "content": 1,
+        "link": 1,
+        "application": 1,
+        "button": 0,
+        "field": 0,
+        "summary": 0,
+    }.items():
         elsewhere.focus(f"#{focused}")
         before = elsewhere.evaluate("frozen")
         elsewhere.keyboard.press("Space")

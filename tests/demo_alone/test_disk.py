@@ -98,8 +98,10 @@ def test_a_disk_that_fills_while_a_run_trains(small_disk: Path) -> None:
         trained = query(
             demo,
             "select count(*) from live_iterationstat where run_id = %s and start between %s and %s",
-            int(run), full_from, full_to,
-        )  # fmt: skip
+            int(run),
+            full_from,
+            full_to,
+        )
         assert trained[0][0] >= 5, "the ranks trained on meanwhile"
         assert state_of(client, run)["status"] == "running"
         # An agent that cannot write says so once, not at every event.

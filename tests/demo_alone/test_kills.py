@@ -154,10 +154,21 @@ def test_a_part_killed_right_after_a_launch_does_not_lose_or_double_it(
 def test_a_killed_search_worker_is_replaced_and_its_comparison_answered(shared: Demo, client: Client) -> None:
     """Ten sweeps of a solver keep the worker busy when it is killed; the next begins anew and ends."""
     form = {
-        "name": "killed in between", "policies": "optimal", "stages_per_dc": "4, 4", "pipelines": 1,
-        "microbatches": 16, "unit": "slot", "forward": 1, "backward": 1, "weight": 1, "wan_latency": 2,
-        "wan_transfer": 1, "time_limit_s": 3, "parameter": "wan.latency", "values": "0, 1, 2, 3, 4",
-    }  # fmt: skip
+        "name": "killed in between",
+        "policies": "optimal",
+        "stages_per_dc": "4, 4",
+        "pipelines": 1,
+        "microbatches": 16,
+        "unit": "slot",
+        "forward": 1,
+        "backward": 1,
+        "weight": 1,
+        "wan_latency": 2,
+        "wan_transfer": 1,
+        "time_limit_s": 3,
+        "parameter": "wan.latency",
+        "values": "0, 1, 2, 3, 4",
+    }
     ((team,),) = query(shared, "select id from accounts_team limit 1")
     client.post("/schedules/new/", {**form, "team": team})
     state = "select state from computations_computation where name = 'killed in between'"
@@ -293,8 +304,10 @@ def test_a_broker_that_stays_away_for_a_minute(shared: Demo, client: Client, run
     trained = query(
         shared,
         "select count(*) from live_iterationstat where run_id = %s and start between %s and %s",
-        int(run), away_from, away_to,
-    )  # fmt: skip
+        int(run),
+        away_from,
+        away_to,
+    )
     assert trained[0][0] >= 10, "training went on meanwhile"
     wait_for("the site ready", lambda: _ready(client), 60)
     client.post(f"/runs/{run}/cancel/")

@@ -40,13 +40,21 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("static")
     done = subprocess.run(
         [sys.executable, "manage.py", "collectstatic", "--no-input", "-v", "0"],
-        cwd=ROOT, capture_output=True, text=True, timeout=250, check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
         env={
-            **os.environ, "MERIDIAN_ENV": "production", "MERIDIAN_SECRET_KEY": "of-no-use-but-to-collect",
-            "MERIDIAN_HOSTS": "localhost", "DATABASE_URL": "postgresql://nobody@localhost/none",
-            "VALKEY_URL": "redis://localhost/0", "MERIDIAN_STATIC_ROOT": str(folder),
+            **os.environ,
+            "MERIDIAN_ENV": "production",
+            "MERIDIAN_SECRET_KEY": "of-no-use-but-to-collect",
+            "MERIDIAN_HOSTS": "localhost",
+            "DATABASE_URL": "postgresql://nobody@localhost/none",
+            "VALKEY_URL": "redis://localhost/0",
+            "MERIDIAN_STATIC_ROOT": str(folder),
         },
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return folder
 

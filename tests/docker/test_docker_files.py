@@ -106,8 +106,11 @@ def test_the_context_ignores_the_secrets_folder(tmp_path: Path) -> None:
 def test_a_compose_file_fits_the_specification(name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", DOCKER / name],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -117,8 +120,11 @@ def test_hadolint_finds_nothing_that_matters() -> None:
         pytest.skip("no hadolint here")
     done = subprocess.run(
         [hadolint, "--failure-threshold", "warning", DOCKER / "Dockerfile"],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -203,7 +209,10 @@ def test_a_compose_file_with_a_mistake_does_not_fit(tmp_path: Path) -> None:
     wrong.write_text((DOCKER / "compose.yaml").read_text().replace("restart:", "restarts:", 1))
     done = subprocess.run(
         [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", wrong],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 1
     assert "restarts" in done.stdout

@@ -58,12 +58,15 @@ def valkey(tmp_path: Path) -> Callable[[], "tuple[subprocess.Popen[bytes], redis
 
     def start() -> "tuple[subprocess.Popen[bytes], redis.Redis]":
         server = subprocess.Popen(
-            ["sh", ROOT / "docker/valkey.sh"], stdout=subprocess.DEVNULL,
+            ["sh", ROOT / "docker/valkey.sh"],
+            stdout=subprocess.DEVNULL,
             env={
-                "PATH": f"{tmp_path}/bin:{os.defpath}", "VALKEY_DATA": str(tmp_path / "data"),
-                "VALKEY_PORT": str(port), "VALKEY_PASSWORD_FILE": str(tmp_path / "password"),
+                "PATH": f"{tmp_path}/bin:{os.defpath}",
+                "VALKEY_DATA": str(tmp_path / "data"),
+                "VALKEY_PORT": str(port),
+                "VALKEY_PASSWORD_FILE": str(tmp_path / "password"),
             },
-        )  # fmt: skip
+        )
         client = redis.Redis(port=port, password="a-password", decode_responses=True)
         deadline = time.monotonic() + LIMIT_S
         while True:
@@ -103,8 +106,11 @@ def test_the_probe_of_a_node_sees_whether_an_agent_holds_its_lock(tmp_path: Path
     def status() -> int:
         return subprocess.run(
             [sys.executable, ROOT / "docker/node/probe.py"],
-            env={"MERIDIAN_VAR": str(tmp_path)}, stdout=subprocess.DEVNULL, timeout=20, check=False,
-        ).returncode  # fmt: skip
+            env={"MERIDIAN_VAR": str(tmp_path)},
+            stdout=subprocess.DEVNULL,
+            timeout=20,
+            check=False,
+        ).returncode
 
     assert status() == 1
     lock = tmp_path / "agents/n1/lock"

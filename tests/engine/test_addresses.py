@@ -8,10 +8,20 @@ from engine.control.addresses import is_address
 @pytest.mark.parametrize(
     "text",
     [
-        "10.0.3.7", "127.0.0.1", "::1", "2001:db8::7", "fe80::1", "::ffff:10.0.0.1", "localhost", "node-1",
-        "node-1.example.org", "3com.example", "a" * 63, "1.2.3.4.example",
+        "10.0.3.7",
+        "127.0.0.1",
+        "::1",
+        "2001:db8::7",
+        "fe80::1",
+        "::ffff:10.0.0.1",
+        "localhost",
+        "node-1",
+        "node-1.example.org",
+        "3com.example",
+        "a" * 63,
+        "1.2.3.4.example",
     ],
-)  # fmt: skip
+)
 def test_ip_addresses_and_host_names_of_rfc_1123_are_addresses(text: str) -> None:
     assert is_address(text)
 
@@ -19,12 +29,33 @@ def test_ip_addresses_and_host_names_of_rfc_1123_are_addresses(text: str) -> Non
 @pytest.mark.parametrize(
     "text",
     [
-        "", " ", "10.0.0.999", "10.0.0", "10.0.0.1.1", "1", "10.0.0.1/24", "10.0.0.1:80",
+        "",
+        " ",
+        "10.0.0.999",
+        "10.0.0",
+        "10.0.0.1.1",
+        "1",
+        "10.0.0.1/24",
+        "10.0.0.1:80",
         "2001:db8:::7",
-        "fe80::1%eth0", "[::1]", "node_1", "-node", "node-", "node..org", ".org", "org.", "a" * 64,
+        "fe80::1%eth0",
+        "[::1]",
+        "node_1",
+        "-node",
+        "node-",
+        "node..org",
+        ".org",
+        "org.",
+        "a" * 64,
         ".".join(["a" * 60] * 5),
-        "a b", "a\nb", "node\n", "a\0", "grün.example", "\ud83d", "http://node-1",
+        "a b",
+        "a\nb",
+        "node\n",
+        "a\0",
+        "grün.example",
+        "\ud83d",
+        "http://node-1",
     ],
-)  # fmt: skip
+)
 def test_what_no_machine_answers_to_is_none(text: str) -> None:
     assert not is_address(text)

@@ -16,13 +16,26 @@ from tests.events import EXAMPLES, T0, event
 times = st.floats(1.0, 1e10)
 ordinals = st.integers(0, 2**31 - 1)
 spans = st.builds(
-    Span, track=st.just("gpu"), pipeline=ordinals, stage=ordinals, op=st.sampled_from("FRBW"),
-    microbatch=ordinals, start=times, end=times,
+    Span,
+    track=st.just("gpu"),
+    pipeline=ordinals,
+    stage=ordinals,
+    op=st.sampled_from("FRBW"),
+    microbatch=ordinals,
+    start=times,
+    end=times,
 ) | st.builds(
-    Span, track=st.sampled_from(["wan", "lan"]), pipeline=ordinals, from_stage=ordinals, to_stage=ordinals,
-    payload=st.sampled_from(["activation", "gradient"]), start=times, end=times, arrives=times,
+    Span,
+    track=st.sampled_from(["wan", "lan"]),
+    pipeline=ordinals,
+    from_stage=ordinals,
+    to_stage=ordinals,
+    payload=st.sampled_from(["activation", "gradient"]),
+    start=times,
+    end=times,
+    arrives=times,
     bytes=st.integers(0, 2**50),
-)  # fmt: skip
+)
 
 
 def test_there_is_an_example_of_each_kind() -> None:

@@ -164,8 +164,15 @@ class Gpu:
 
     # Ops.
 
-    def launch(self, name: str, stream: "Stream", uses: Sequence[Use], made: Sequence[Block] = (), *,
-               rate: float = OP_BYTES_PER_S) -> None:  # fmt: skip
+    def launch(
+        self,
+        name: str,
+        stream: "Stream",
+        uses: Sequence[Use],
+        made: Sequence[Block] = (),
+        *,
+        rate: float = OP_BYTES_PER_S,
+    ) -> None:
         """Queue an op that uses some tensors and fills blocks that were just `made` for it."""
         with self.lock:
             self._memory.settle_frees()

@@ -92,7 +92,7 @@ class Rank:
 
     def __init__(
         self, job: TrainJob, schedule: Schedule, fabric: LocalFabric, me: RankAssignment, corpus: Corpus
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._job, self._corpus = job, corpus
         self.device = device = CudaDevice(me.stage)
         self.stage = Stage(job, me.stage, schedule.traversal).to(device.name)
@@ -100,20 +100,30 @@ class Rank:
         micro = job.cell.microbatches_of_step
         self._samples = np.concatenate([samples_of(0, m, micro, job.cell.micro_batch) for m in range(micro)])
         self.gradients = Gradients(
-            list(self.stage.chunks), group=StagedSums(Doubling(), device), replica=0, replicas=REPLICAS,
+            list(self.stage.chunks),
+            group=StagedSums(Doubling(), device),
+            replica=0,
+            replicas=REPLICAS,
             leaf_of=self.stage.leaf_of,
-        )  # fmt: skip
+        )
         self.optimizer = torch.optim.AdamW(self.stage.parameters(), lr=job.optimizer.lr, fused=True)
         self.notes = Notes()
         wiring = StagedWiring(job, schedule, me, fabric, device)  # type: ignore[arg-type]
         part = Part(
-            work=work_of(schedule, 0, me.stage, lambda kind: None), places=wiring.places,
-            links=wiring.links, late=schedule.recompute_gate == "late",
-        )  # fmt: skip
+            work=work_of(schedule, 0, me.stage, lambda kind: None),
+            places=wiring.places,
+            links=wiring.links,
+            late=schedule.recompute_gate == "late",
+        )
         self.executor = Executor(
-            self.stage, part, Sizes.of(job), batch=self._batch, gradients=self.gradients,
-            recorder=self.notes, device=device,  # type: ignore[arg-type]
-        )  # fmt: skip
+            self.stage,
+            part,
+            Sizes.of(job),
+            batch=self._batch,
+            gradients=self.gradients,
+            recorder=self.notes,
+            device=device,  # type: ignore[arg-type]
+        )
         self.kept_at = new_memory(me.rank)
         self.memory = Memory(self.kept_at, list(self.stage.parameters()), self.optimizer, device)
         self.loss, self.summed = 0.0, {}  # type: ignore[var-annotated]

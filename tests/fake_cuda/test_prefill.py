@@ -33,13 +33,26 @@ from tests.fake_cuda.watching import unwatched
 from tests.waiting import LIMIT_S
 
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32,
-    "intermediate_size": 80, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 8, "vocab_size": 97, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
-    "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
-    "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.2,
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 80,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 97,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "initializer_range": 0.2,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
-}  # fmt: skip
+}
 PROMPT = [3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46]
 BLOCK = 8
 
@@ -67,16 +80,18 @@ def _known_to_the_fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stages(folder: Path, device: str, count: int = 2) -> PrefillPipeline:
     """Stages with weights that are drawn on the device."""
-    return PrefillPipeline([
-        PrefillStage.load(
-            folder,
-            StageSettings(
-                stage=stage, stages=count, device=device, kv_budget_bytes=1_000_000, block_tokens=BLOCK
-            ),
-            seed=5,
-        )
-        for stage in range(count)
-    ])  # fmt: skip
+    return PrefillPipeline(
+        [
+            PrefillStage.load(
+                folder,
+                StageSettings(
+                    stage=stage, stages=count, device=device, kv_budget_bytes=1_000_000, block_tokens=BLOCK
+                ),
+                seed=5,
+            )
+            for stage in range(count)
+        ]
+    )
 
 
 def prefill(run: PrefillPipeline) -> Tensor:
@@ -139,9 +154,18 @@ def row(done: int, tokens: int) -> Row:
     """A chunk of the prompt, which the seat may run at once."""
     now = time.monotonic()
     return Row(
-        request="a", done=done, ids=tuple(PROMPT[done : done + tokens]), tokens=tokens, total=len(PROMPT),
-        iteration=0, op=0, begin_s=now, until_s=now + LIMIT_S, lease_s=LIMIT_S, sampling=Sampling(),
-    )  # fmt: skip
+        request="a",
+        done=done,
+        ids=tuple(PROMPT[done : done + tokens]),
+        tokens=tokens,
+        total=len(PROMPT),
+        iteration=0,
+        op=0,
+        begin_s=now,
+        until_s=now + LIMIT_S,
+        lease_s=LIMIT_S,
+        sampling=Sampling(),
+    )
 
 
 def test_a_decoder_gets_the_cache_that_the_device_holds(folder: Path) -> None:

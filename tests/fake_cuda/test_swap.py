@@ -52,9 +52,14 @@ class Worker:
         recorder: Any = self.spans
         self.swapper = Swapper(self.model, plan, self.device, memory, recorder)
         self.rounds = Rounds(
-            self.model, plan, self.swapper, self.device, recorder,
-            scale=torch.tensor(0.25, dtype=torch.float64), batch=self._batch,
-        )  # fmt: skip
+            self.model,
+            plan,
+            self.swapper,
+            self.device,
+            recorder,
+            scale=torch.tensor(0.25, dtype=torch.float64),
+            batch=self._batch,
+        )
         self._corpus = open_corpus(self.job.data.files, seq=self.job.model.seq, seed=self.job.optimizer.seed)
 
     def train(self, steps: int) -> tuple[list[float], Tensor]:

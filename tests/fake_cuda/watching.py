@@ -15,8 +15,17 @@ from tests.fake_cuda.memory import Block, Extent
 aten = torch.ops.aten
 OVERWRITE = {aten.copy_, aten.zero_, aten.fill_, aten.normal_, aten.uniform_, aten.random_}
 WAIT = {aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select}  # the host needs the result
-SHAPES_ALONE = {aten.empty_like, aten.zeros_like, aten.ones_like, aten.full_like, aten.new_zeros,
-                aten.new_empty, aten.new_ones, aten.new_full, aten.new_empty_strided}  # fmt: skip
+SHAPES_ALONE = {
+    aten.empty_like,
+    aten.zeros_like,
+    aten.ones_like,
+    aten.full_like,
+    aten.new_zeros,
+    aten.new_empty,
+    aten.new_ones,
+    aten.new_full,
+    aten.new_empty_strided,
+}
 INDICES_MAY_BE_ON_THE_HOST = {aten.index, aten.index_put_, aten._index_put_impl_}
 
 
@@ -90,8 +99,9 @@ class Watch(TorchDispatchMode):
         if None not in devices:
             gpu.launch("copy", stream, uses)
             return func(*args, **kwargs)
-        gpu.launch("copy to device" if devices[1] is None else "copy to host", stream, uses,
-                   rate=COPY_BYTES_PER_S)  # fmt: skip
+        gpu.launch(
+            "copy to device" if devices[1] is None else "copy to host", stream, uses, rate=COPY_BYTES_PER_S
+        )
         made = func(*args, **kwargs)
         if not (not_blocking and all(blocks)):
             stream.synchronize()

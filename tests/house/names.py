@@ -9,9 +9,17 @@ from tests.house.rooms import SITE, number_of, room_of
 
 # Apps by the namespace of their addresses.
 SAME = (
-    "accounts", "inventory", "computations", "planning", "placement", "schedules", "design", "jobs", "live",
+    "accounts",
+    "inventory",
+    "computations",
+    "planning",
+    "placement",
+    "schedules",
+    "design",
+    "jobs",
+    "live",
     "prefill",
-)  # fmt: skip
+)
 APP_OF_NAMESPACE = {**{name: name for name in SAME}, "v1": "prefill"}
 ADDRESS = re.compile(r"^([a-z0-9]+):[a-z0-9-]+$")
 TAG = re.compile(r"""\{%\s*(?:url|include|extends)\s+["']([^"']+)["']""")

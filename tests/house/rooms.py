@@ -5,13 +5,36 @@ the others.
 """
 
 ENGINE = (
-    "base", "cluster", "model", "schedule", "simulate", "plan", "prefill", "job", "control", "transport",
-    "nn", "train serve", "run", "reproduce", "commands", "cli",
-)  # fmt: skip
+    "base",
+    "cluster",
+    "model",
+    "schedule",
+    "simulate",
+    "plan",
+    "prefill",
+    "job",
+    "control",
+    "transport",
+    "nn",
+    "train serve",
+    "run",
+    "reproduce",
+    "commands",
+    "cli",
+)
 SITE = (
-    "common", "accounts", "inventory", "computations", "planning", "placement schedules design", "jobs",
-    "live", "prefill", "api", "root",
-)  # fmt: skip
+    "common",
+    "accounts",
+    "inventory",
+    "computations",
+    "planning",
+    "placement schedules design",
+    "jobs",
+    "live",
+    "prefill",
+    "api",
+    "root",
+)
 
 # Of webapp, by the part of the name behind it; an app's own files otherwise.
 _OF_SITE = {

@@ -210,14 +210,19 @@ class Cell:
             return tuple(map(torch.from_numpy, self.corpus.batch(iteration, job.cell.global_batch, samples)))  # type: ignore[return-value]
 
         part = Part(
-            work=work_of(self.schedule, pipeline, stage, lambda kind: None), places=wiring.places,
-            links=wiring.links, late=self.schedule.recompute_gate == "late",
-        )  # fmt: skip
+            work=work_of(self.schedule, pipeline, stage, lambda kind: None),
+            places=wiring.places,
+            links=wiring.links,
+            late=self.schedule.recompute_gate == "late",
+        )
         executor = Executor(
-            self.stages[at], part, Sizes.of(job), batch=batch,
+            self.stages[at],
+            part,
+            Sizes.of(job),
+            batch=batch,
             gradients=Gradients(list(self.stages[at].chunks), group=None, replica=0, replicas=1),
             recorder=self.notes[at],  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
         self.notes[at].executor = executor
         return executor
 

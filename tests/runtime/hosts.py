@@ -59,8 +59,10 @@ class Nursery:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "tests.runtime.hosts", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environment,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+            )
 
     def may_start(self, environment: dict[str, str]) -> bool:
         """Whether a host of that environment is the same, forked or started."""

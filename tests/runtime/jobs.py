@@ -16,10 +16,18 @@ def document(**changes: Any) -> dict[str, Any]:
     values: dict[str, Any] = {
         "datacenters": [{"name": "north", "gpus": 4}, {"name": "south", "gpus": 2}],
         "links": [{"between": ["north", "south"], "latency_ms": 2, "bandwidth_gbps": 1}],
-        "stages": 3, "dc_of_stage": [0, 0, 1], "pipelines": 2, "microbatches": 3, "micro_batch": 2,
-        "policy": "atlas", "recompute": True, "model": {"layers": 3, "hidden": 32, "heads": 2, "seq": 16},
-        "steps": 3, "lr": 1e-3, "seed": 7,
-    }  # fmt: skip
+        "stages": 3,
+        "dc_of_stage": [0, 0, 1],
+        "pipelines": 2,
+        "microbatches": 3,
+        "micro_batch": 2,
+        "policy": "atlas",
+        "recompute": True,
+        "model": {"layers": 3, "hidden": 32, "heads": 2, "seq": 16},
+        "steps": 3,
+        "lr": 1e-3,
+        "seed": 7,
+    }
     return {name: value for name, value in {**values, **changes}.items() if value is not None}
 
 

@@ -37,9 +37,15 @@ def job_of(steps: int, folder: Path, **changes: Any) -> TrainJob:
     """The cell, on device emulated, in fp64."""
     saves = {"dir": str(folder / "saved"), "every": 10}
     return job(
-        dtype="fp64", steps=steps, device="emulated", times_ms=TIMES, checkpoint=saves, microbatches=2,
-        links=[{"between": ["north", "south"], "latency_ms": 10, "bandwidth_gbps": 5}], **changes,
-    )  # fmt: skip
+        dtype="fp64",
+        steps=steps,
+        device="emulated",
+        times_ms=TIMES,
+        checkpoint=saves,
+        microbatches=2,
+        links=[{"between": ["north", "south"], "latency_ms": 10, "bandwidth_gbps": 5}],
+        **changes,
+    )
 
 
 def strike(run: Machines, kind: str, random_: random.Random) -> None:
@@ -66,9 +72,12 @@ def one(run: Machines, kind: str, random_: random.Random) -> Kill:
     recovery = run.of_kind("recovery")[told]
     run.wait(lambda: _again(run, life, reached), "the iteration that was lost", 90.0)
     return Kill(
-        kind=kind, source=recovery["from"], noticed_s=recovery["noticed"] - unix,
-        runs_s=recovery["t"] - unix, recovered_s=time.monotonic() - began,
-    )  # fmt: skip
+        kind=kind,
+        source=recovery["from"],
+        noticed_s=recovery["noticed"] - unix,
+        runs_s=recovery["t"] - unix,
+        recovered_s=time.monotonic() - began,
+    )
 
 
 def _again(run: Machines, life: int, iteration: int) -> bool:

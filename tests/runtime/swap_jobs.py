@@ -15,10 +15,16 @@ def document(**changes: Any) -> dict[str, Any]:
         "strategy": "swap",
         "datacenters": [{"name": "north", "gpus": 3}, {"name": "south", "gpus": 2}],
         "links": [{"between": ["north", "south"], "latency_ms": 2, "bandwidth_gbps": 1}],
-        "pipelines": 3, "microbatches": 4, "micro_batch": 2, "dtype": "fp64",
-        "model": {"layers": 6, "hidden": 32, "heads": 2, "seq": 16}, "swap": {"gpu": GPU},
-        "steps": 3, "lr": 1e-3, "seed": 7,
-    }  # fmt: skip
+        "pipelines": 3,
+        "microbatches": 4,
+        "micro_batch": 2,
+        "dtype": "fp64",
+        "model": {"layers": 6, "hidden": 32, "heads": 2, "seq": 16},
+        "swap": {"gpu": GPU},
+        "steps": 3,
+        "lr": 1e-3,
+        "seed": 7,
+    }
     return {name: value for name, value in {**values, **changes}.items() if value is not None}
 
 

@@ -33,10 +33,16 @@ from tests.runtime.test_training_equals_single import reference
 LIMIT = 0.1
 PLANNED = {("F", 0): 20.0, ("B", 0): 40.0, ("F", 1): 20.0, ("link", 0, 1): 16.0}
 EMULATED: dict[str, Any] = {
-    "device": "emulated", "times_ms": {"forward": 10, "recompute": 10, "backward": 20}, "recompute": None,
-    "activation_bytes": 1_000_000, "policy": "atlas", "microbatches": 4, "sharing": "temporal",
-    "links": [{"between": ["north", "south"], "latency_ms": 10, "bandwidth_gbps": 0.4}], "adapt": {},
-}  # fmt: skip
+    "device": "emulated",
+    "times_ms": {"forward": 10, "recompute": 10, "backward": 20},
+    "recompute": None,
+    "activation_bytes": 1_000_000,
+    "policy": "atlas",
+    "microbatches": 4,
+    "sharing": "temporal",
+    "links": [{"between": ["north", "south"], "latency_ms": 10, "bandwidth_gbps": 0.4}],
+    "adapt": {},
+}
 factors = st.fixed_dictionaries({name: st.floats(1 - LIMIT + 1e-6, 1 + LIMIT - 1e-6) for name in PLANNED})
 
 
@@ -51,9 +57,12 @@ def test_noise_below_the_limit_is_no_deviation(noise: list[dict[Any, float]], it
 
 
 @given(
-    before=st.lists(factors, max_size=6), what=st.sampled_from(sorted(PLANNED, key=str)), data=st.data(),
-    iterations=st.integers(1, 5), slower=st.booleans(),
-)  # fmt: skip
+    before=st.lists(factors, max_size=6),
+    what=st.sampled_from(sorted(PLANNED, key=str)),
+    data=st.data(),
+    iterations=st.integers(1, 5),
+    slower=st.booleans(),
+)
 def test_a_lasting_deviation_is_found_with_its_last_iteration(
     before: list[Any], what: Any, data: Any, iterations: int, slower: bool
 ) -> None:
@@ -242,9 +251,10 @@ def test_each_iteration_of_a_result_counts_with_the_plan_that_held_in_it() -> No
     busy = sum(each.utilization * each.iteration_s for each in lasts)
     assert half == pytest.approx(busy / sum(each.iteration_s for each in lasts))
     again = {**event, "iteration": 30, "times": as_rows({q: 3 * ms for q, ms in slow.items()})}
-    assert of_window(2, 10, event, again) == {**of_window(2, 10, event), "adaptations": [
-        {"iteration": 10, "replanned": False}, {"iteration": 30, "replanned": False},
-    ]}, "what never held counts for nothing"  # fmt: skip
+    assert of_window(2, 10, event, again) == {
+        **of_window(2, 10, event),
+        "adaptations": [{"iteration": 10, "replanned": False}, {"iteration": 30, "replanned": False}],
+    }, "what never held counts for nothing"
 
 
 @pytest.mark.long

@@ -46,10 +46,12 @@ def test_each_cell_is_predicted_as_one_alone(count: int, of: int, policy: str) -
     [
         ({"cells": 3}, "cells.*3.*divides the 2 pipelines"),
         ({"cells": 0}, "cells"),
-        ({"cells": 2, "dc_of_stage": None, "policy": "1f1b", "devices": MIXED},
-         "cells.*2.*different data centres"),
+        (
+            {"cells": 2, "dc_of_stage": None, "policy": "1f1b", "devices": MIXED},
+            "cells.*2.*different data centres",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refused_with_the_field(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         job(**changes)

@@ -64,22 +64,31 @@ class Ranks:
         self.weights = {0: torch.zeros(3), 1: torch.ones(2)}
         self.of = job(**changes)
         store = DictStore()
-        terms = Terms(
-            settings=settings, place=place, writers=(0, 1), leader=0, manifest=self._manifest
-        )  # fmt: skip
+        terms = Terms(settings=settings, place=place, writers=(0, 1), leader=0, manifest=self._manifest)
         self.savers = [
-            Saver(terms, store, rank=rank, say=as_dicts(self.events),
-                  copies=lambda rank=rank: {rank: {"weights.w": self.weights[rank].clone()}})
+            Saver(
+                terms,
+                store,
+                rank=rank,
+                say=as_dicts(self.events),
+                copies=lambda rank=rank: {rank: {"weights.w": self.weights[rank].clone()}},
+            )
             for rank in (0, 1)
-        ]  # fmt: skip
+        ]
 
     def _manifest(self, step: int, saved_at: float, files: list) -> Manifest:
         return Manifest(
-            version="0", saved_at=saved_at, step=step, model=self.of.model.model_dump(),
+            version="0",
+            saved_at=saved_at,
+            step=step,
+            model=self.of.model.model_dump(),
             dtype=self.of.device.dtype,
-            seed=self.of.optimizer.seed, global_batch=self.of.cell.global_batch, layers=files,
-            data=DataPosition(fingerprint="aa", sequences=step), rng=RandomState(key=[7, step]),
-        )  # fmt: skip
+            seed=self.of.optimizer.seed,
+            global_batch=self.of.cell.global_batch,
+            layers=files,
+            data=DataPosition(fingerprint="aa", sequences=step),
+            rng=RandomState(key=[7, step]),
+        )
 
     def step(self, step: int) -> None:
         for saver in self.savers:
@@ -212,9 +221,12 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_run(where: str, tm
 def test_nodes_that_do_not_share_the_folder_are_told(tmp_path: Path) -> None:
     ranks = Ranks(open_place(str(tmp_path / "a")), settings(str(tmp_path / "a")))
     ranks.savers[1]._terms = Terms(  # rank 1 sees a folder of the same name on another disk
-        settings=settings("b"), place=open_place(str(tmp_path / "b")), writers=(0, 1), leader=0,
+        settings=settings("b"),
+        place=open_place(str(tmp_path / "b")),
+        writers=(0, 1),
+        leader=0,
         manifest=ranks._manifest,
-    )  # fmt: skip
+    )
     ranks.step(1)
     assert ranks.close() == ["failed"]
     assert "layer-00001.safetensors" in ranks.events[0]["detail"]
@@ -358,9 +370,12 @@ def test_layers_come_back_bit_by_bit(tmp_path: Path) -> None:
     train(layer, optimizer, range(3))
     place = open_place(str(tmp_path))
     terms = Terms(
-        settings=settings(str(tmp_path)), place=place, writers=(0,), leader=0,
+        settings=settings(str(tmp_path)),
+        place=place,
+        writers=(0,),
+        leader=0,
         manifest=Ranks(place, settings(str(tmp_path)))._manifest,
-    )  # fmt: skip
+    )
     saver = Saver(
         terms, DictStore(), rank=0, say=lambda event: None, copies=lambda: {0: copy_of(layer, optimizer)}
     )

@@ -37,9 +37,12 @@ def write(folder: Path, **texts: str) -> str:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    sizes=st.lists(st.integers(0, 400), min_size=1, max_size=5), seq=st.integers(1, 20),
-    share=st.floats(0.01, 0.5), seed=st.integers(0, 99), step=st.integers(0, 10**9),
-)  # fmt: skip
+    sizes=st.lists(st.integers(0, 400), min_size=1, max_size=5),
+    seq=st.integers(1, 20),
+    share=st.floats(0.01, 0.5),
+    seed=st.integers(0, 99),
+    step=st.integers(0, 10**9),
+)
 def test_no_text_is_both_trained_on_and_held_out(
     sizes: list[int], seq: int, share: float, seed: int, step: int
 ) -> None:
@@ -204,6 +207,14 @@ def test_validation_through_chunks(policy: str, tmp_path: Path) -> None:
     links = [{"between": ["north", "south"], "latency_ms": 2, "bandwidth_gbps": 1}]
     model = {"layers": 4, "hidden": 32, "heads": 2, "seq": 16}
     validated(
-        tmp_path, policy=policy, chunks=2, stages=2, dc_of_stage=[0, 1], pipelines=1, microbatches=2,
-        links=links, model=model, recompute=False,
-    )  # fmt: skip
+        tmp_path,
+        policy=policy,
+        chunks=2,
+        stages=2,
+        dc_of_stage=[0, 1],
+        pipelines=1,
+        microbatches=2,
+        links=links,
+        model=model,
+        recompute=False,
+    )

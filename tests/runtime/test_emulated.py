@@ -15,10 +15,15 @@ from engine.simulate import time_schedule
 from tests.runtime.jobs import Run, job
 
 EMULATED = {
-    "device": "emulated", "times_ms": {"forward": 20, "recompute": 20, "backward": 40}, "recompute": None,
-    "steps": 6, "activation_bytes": 1_000_000, "policy": "varuna", "sharing": "spatial",
+    "device": "emulated",
+    "times_ms": {"forward": 20, "recompute": 20, "backward": 40},
+    "recompute": None,
+    "steps": 6,
+    "activation_bytes": 1_000_000,
+    "policy": "varuna",
+    "sharing": "spatial",
     "links": [{"between": ["north", "south"], "latency_ms": 10, "bandwidth_gbps": 0.5}],
-}  # fmt: skip
+}
 CLOCK_S = 0.005  # ranks tell the time by clocks that each has set once
 
 

@@ -136,9 +136,11 @@ cells = st.fixed_dictionaries(
 def any_cell(asked: dict[str, Any], draw_dc: int) -> TrainJob:
     stages = asked["stages"]
     return of(
-        **asked, dtype="fp64", dc_of_stage=[int(s >= draw_dc) for s in range(stages)],
+        **asked,
+        dtype="fp64",
+        dc_of_stage=[int(s >= draw_dc) for s in range(stages)],
         datacenters=[{"name": "north", "gpus": 12}, {"name": "south", "gpus": 12}],
-    )  # fmt: skip
+    )
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)

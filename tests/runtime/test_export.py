@@ -28,7 +28,7 @@ SHAPES = [
 
 def checkpoint_of(
     folder: Path, shape: dict[str, Any], dtype: str, *, tokenizer: bytes | None = None
-) -> nn.Sequential:  # fmt: skip
+) -> nn.Sequential:
     """Write a checkpoint of a model with random weights (biases and norms too) and return the model."""
     of = job(model=shape, dtype=dtype, stages=1, dc_of_stage=[0], policy="gpipe", recompute=False)
     generator = torch.Generator().manual_seed(5)
@@ -50,11 +50,18 @@ def checkpoint_of(
     if tokenizer:
         place.write("step-000000001-a", "tokenizer.json", tokenizer)
     manifest = Manifest(
-        version="0", saved_at=1.0, step=1, model=of.model.model_dump(mode="json", exclude_none=True),
-        dtype=dtype, seed=7, global_batch=1, data=DataPosition(fingerprint="aa", sequences=1),
-        rng=RandomState(key=[7, 1]), layers=files,
+        version="0",
+        saved_at=1.0,
+        step=1,
+        model=of.model.model_dump(mode="json", exclude_none=True),
+        dtype=dtype,
+        seed=7,
+        global_batch=1,
+        data=DataPosition(fingerprint="aa", sequences=1),
+        rng=RandomState(key=[7, 1]),
+        layers=files,
         tokenizer=SavedFile.of("tokenizer.json", tokenizer) if tokenizer else None,
-    )  # fmt: skip
+    )
     place.write("step-000000001-a", MANIFEST, manifest.to_bytes())
     place.publish("step-000000001-a")
     return model.eval()

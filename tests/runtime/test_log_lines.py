@@ -28,8 +28,11 @@ def lines(caplog: pytest.LogCaptureFixture, times_s: list[float], steps: int, **
 def test_first_and_last_iteration_are_logged_and_others_every_so_often(caplog):
     said = lines(caplog, [float(second) for second in range(25)], steps=25)
     assert [line.split(",")[0].rstrip(".") for line in said] == [
-        "Iteration 1 of 25", "Iteration 11 of 25", "Iteration 21 of 25", "Iteration 25 of 25",
-    ]  # fmt: skip
+        "Iteration 1 of 25",
+        "Iteration 11 of 25",
+        "Iteration 21 of 25",
+        "Iteration 25 of 25",
+    ]
 
 
 def test_speed_is_that_since_the_last_line(caplog):

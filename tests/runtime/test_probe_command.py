@@ -38,8 +38,11 @@ def start() -> Iterator[Start]:
     def one(document: dict[str, Any], *flags: str) -> "subprocess.Popen[str]":
         end = subprocess.Popen(
             [*MERIDIAN, *flags],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         ends.append(end)
         assert end.stdin is not None
         end.stdin.write(json.dumps(document))
@@ -66,8 +69,14 @@ def test_an_emulated_link_is_measured_and_its_answer_stands_as_a_link() -> None:
 
 
 def test_two_ends_measure_what_is_between_them(start: Start) -> None:
-    document = {"host": "127.0.0.1", "port": free_port(), "secret": SECRET, "connections": [1, 2],
-                "seconds": 0.2, "patience_s": 30}  # fmt: skip
+    document = {
+        "host": "127.0.0.1",
+        "port": free_port(),
+        "secret": SECRET,
+        "connections": [1, 2],
+        "seconds": 0.2,
+        "patience_s": 30,
+    }
     there, here = start(document, "--listen"), start(document)
     printed, complaint = here.communicate(timeout=60)
     assert (here.returncode, complaint) == (0, "")
@@ -78,8 +87,13 @@ def test_two_ends_measure_what_is_between_them(start: Start) -> None:
 
 
 def test_another_secret_is_refused_at_both_ends(start: Start) -> None:
-    document = {"host": "127.0.0.1", "port": free_port(), "secret": SECRET, "connections": [1],
-                "patience_s": 6}  # fmt: skip
+    document = {
+        "host": "127.0.0.1",
+        "port": free_port(),
+        "secret": SECRET,
+        "connections": [1],
+        "patience_s": 6,
+    }
     there, here = start(document, "--listen"), start({**document, "secret": "known to one end"})
     for end, reason in ((here, "does not know the secret"), (there, "did not connect")):
         printed, complaint = end.communicate(timeout=60)

@@ -39,9 +39,14 @@ def test_every_op_of_every_stage_is_timed(split: bool, recompute: bool, dtype: s
 def test_the_answer_stands_as_times_ms() -> None:
     answer = json.loads(run({**ASKED, "split": True}, "--json"))
     document = {
-        "datacenters": [{"name": "a", "gpus": 2}], "stages": 2, "microbatches": 2, "policy": "1f1b",
-        "model": MODEL, "steps": 1, "times_ms": answer,
-    }  # fmt: skip
+        "datacenters": [{"name": "a", "gpus": 2}],
+        "stages": 2,
+        "microbatches": 2,
+        "policy": "1f1b",
+        "model": MODEL,
+        "steps": 1,
+        "times_ms": answer,
+    }
     times = parse(TrainJob, document).device.times_ms
     assert times is not None
     assert times.forward == [row["forward_ms"] for row in answer["rows"]]

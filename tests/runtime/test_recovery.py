@@ -61,9 +61,12 @@ def check_same(result: dict[str, Any], whole: dict[str, Any]) -> None:
 
 
 ONE_STAGE = {
-    "stages": 1, "dc_of_stage": None, "datacenters": [{"name": "north", "gpus": 2}], "links": [],
+    "stages": 1,
+    "dc_of_stage": None,
+    "datacenters": [{"name": "north", "gpus": 2}],
+    "links": [],
     "policy": "1f1b",
-}  # fmt: skip
+}
 
 
 def test_a_rank_that_hangs_is_noticed_where_only_its_host_can(

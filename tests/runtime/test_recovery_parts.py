@@ -77,7 +77,7 @@ def test_no_rank_begins_with_a_state_that_nobody_has(ahead: list[int], lost: set
         ([], {"south-0": "silent for 4.6 s", "south-1": "it ended"}, "datacenter"),
         ([Dead(rank=r, why="killed by SIGKILL", cause=True) for r in (2, 5)], {}, "datacenter"),
     ],
-)  # fmt: skip
+)
 def test_what_failed(dead: list[Dead], nodes: dict[str, str], failed: str) -> None:
     trouble = Trouble(noticed=0.0)
     trouble.add(dead)
@@ -114,8 +114,11 @@ def test_a_smaller_layout_keeps_the_batch_and_seats_each_stage_once(
     whole = job(recovery={"layers_per_gpu": layers_per_gpu}, microbatches=microbatches, dtype="fp64")
     left = {0, *others}
     cut = smaller(single_machine(whole, run="x", log_dir=""), left)
-    fits = [stages for stages in range(1, 4) if stages <= len(left)
-            and (stages == 3 or -(-3 // stages) <= (layers_per_gpu or 0))]  # fmt: skip
+    fits = [
+        stages
+        for stages in range(1, 4)
+        if stages <= len(left) and (stages == 3 or -(-3 // stages) <= (layers_per_gpu or 0))
+    ]
     if isinstance(cut, Infeasible):
         assert not fits
         assert "cannot hold a pipeline of 3 layers" in cut.reason

@@ -65,16 +65,33 @@ def test_same_layout_to_the_bit_and_what_does_not_fit_is_refused(tmp_path: Path)
 
 
 WAVE = {
-    "policy": "crosspipe-wave", "chunks": 2, "stages": 2, "dc_of_stage": [0, 1], "pipelines": 1,
-    "microbatches": 6, "recompute": False,
-}  # fmt: skip
+    "policy": "crosspipe-wave",
+    "chunks": 2,
+    "stages": 2,
+    "dc_of_stage": [0, 1],
+    "pipelines": 1,
+    "microbatches": 6,
+    "recompute": False,
+}
 LAYOUTS = [
-    {"policy": "1f1b", "recompute": False, "stages": 1, "dc_of_stage": [0], "pipelines": 1,
-     "microbatches": 6},
+    {
+        "policy": "1f1b",
+        "recompute": False,
+        "stages": 1,
+        "dc_of_stage": [0],
+        "pipelines": 1,
+        "microbatches": 6,
+    },
     {"policy": "varuna", "sharing": "temporal", "dc_of_stage": [0, 1, 1], "pipelines": 1, "microbatches": 6},
-    {"policy": "gpipe", "stages": 2, "dc_of_stage": [0, 1], "sharing": "spatial", "micro_batch": 1,
-     "microbatches": 6},
-]  # fmt: skip
+    {
+        "policy": "gpipe",
+        "stages": 2,
+        "dc_of_stage": [0, 1],
+        "sharing": "spatial",
+        "micro_batch": 1,
+        "microbatches": 6,
+    },
+]
 
 
 @pytest.mark.long
@@ -94,11 +111,25 @@ def test_from_atlas_to_a_wave_of_chunks_and_back(tmp_path: Path) -> None:
 TP_LAYOUTS = [
     {"tp": 2, "stages": 2, "dc_of_stage": [0, 1]},
     {"policy": "gpipe", "stages": 3, "dc_of_stage": [0, 1, 1], "sharing": "spatial"},
-    {"tp": 4, "policy": "1f1b", "stages": 1, "dc_of_stage": [0], "pipelines": 1, "microbatches": 6,
-     "recompute": False},
-    {"tp": 2, "policy": "zb-h1", "stages": 2, "dc_of_stage": [0, 1], "pipelines": 1, "microbatches": 6,
-     "recompute": False},
-]  # fmt: skip
+    {
+        "tp": 4,
+        "policy": "1f1b",
+        "stages": 1,
+        "dc_of_stage": [0],
+        "pipelines": 1,
+        "microbatches": 6,
+        "recompute": False,
+    },
+    {
+        "tp": 2,
+        "policy": "zb-h1",
+        "stages": 2,
+        "dc_of_stage": [0, 1],
+        "pipelines": 1,
+        "microbatches": 6,
+        "recompute": False,
+    },
+]
 WIDE = {
     "datacenters": [{"name": "north", "gpus": 4}, {"name": "south", "gpus": 4}],
     "model": {"family": "llama", "layers": 3, "hidden": 32, "heads": 8, "kv_heads": 4, "ffn": 64, "seq": 16},

@@ -103,10 +103,13 @@ def test_layers_are_those_that_the_runtime_builds(family: dict[str, Any]) -> Non
         assert layer.parameter_bytes == parameters * width, layer.name
         assert layer.load_s == pytest.approx(layer.parameter_bytes / 0.04e9)
     rates = Rates(
-        flops_per_s=1, host_bytes_per_s=0.04e9, dtype_bytes=width, recompute=True,
+        flops_per_s=1,
+        host_bytes_per_s=0.04e9,
+        dtype_bytes=width,
+        recompute=True,
         sequences=of.cell.micro_batch,
         gradients_in_layer=True,
-    )  # fmt: skip
+    )
     fine = layers_of(of.model.shape, rates)
     assert sum(layer.memory_bytes for layer in layers) > sum(layer.memory_bytes for layer in fine)
 

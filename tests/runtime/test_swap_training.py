@@ -56,9 +56,11 @@ def check_exactly_once(run: Run) -> None:
     for batch in batches:
         assert sorted(itertools.chain(*batch["units"].values())) == list(range(units))
         spans = [
-            span for event in run.of_kind("spans") if event["iteration"] == batch["iteration"]
+            span
+            for event in run.of_kind("spans")
+            if event["iteration"] == batch["iteration"]
             for span in event["spans"]
-        ]  # fmt: skip
+        ]
         for op in ("F", "R", "B"):
             done = [(s.get("chunk"), s["microbatch"]) for s in spans if s.get("op") == op]
             assert len(done) == len(set(done)) == units * (1 + max(chunk for chunk, _ in done))
@@ -101,7 +103,7 @@ def test_losses_norms_and_spans(tmp_path: Path) -> None:
         {"swap": {"gpu": {"memory_bytes": 1e8}}},
     ],
     ids=["fp32", "llama", "device-two-dcs", "one-sub-model"],
-)  # fmt: skip
+)
 def test_every_way_equals_a_plain_loop(changes: dict[str, Any], tmp_path: Path) -> None:
     run = Run(job(**changes), str(tmp_path))
     check_equal(run, run.result())
@@ -112,13 +114,15 @@ def test_every_way_equals_a_plain_loop(changes: dict[str, Any], tmp_path: Path) 
 @pytest.mark.parametrize("devices", [[0, 1, 2], [0, 1, 3]], ids=["gloo", "ring"])
 def test_one_leaves_one_joins_one_is_killed(devices: list[int], tmp_path: Path) -> None:
     of = job(
-        **EMULATED, steps=14, devices={"pipelines": [[device] for device in devices]},
+        **EMULATED,
+        steps=14,
+        devices={"pipelines": [[device] for device in devices]},
         swap={
             "gpu": GPU,
             "joins": [{"after_step": 1, "device": 4}, {"after_step": 2, "device": devices[1]}],
             "leaves": [{"after_step": 2, "worker": 1}],
         },
-    )  # fmt: skip
+    )
     run = Run(of, str(tmp_path))
     assert run.training.wait(60)
     until(lambda: any("joined" in event for event in run.of_kind("workers")))
@@ -142,8 +146,9 @@ def test_the_last_worker_that_is_killed_fails_the_run(tmp_path: Path) -> None:
         until(lambda count=count: sum(e["exit_code"] == -9 for e in run.of_kind("rank")) == count)
     assert run.group.wait(30)
     assert [(e["rank"], e["state"]) for e in run.of_kind("rank") if e["exit_code"]] == [
-        (0, "left"), (1, "failed"),
-    ]  # fmt: skip
+        (0, "left"),
+        (1, "failed"),
+    ]
     assert not run.of_kind("result")
 
 
@@ -168,8 +173,15 @@ def test_checkpoint_and_resume_equal_the_whole_run(tmp_path: Path) -> None:
     assert half["losses"] + rest["losses"] == pytest.approx(whole["losses"], rel=1e-12)
 
 
-AS_PIPELINE = {"strategy": None, "swap": None, "stages": 2, "dc_of_stage": [0, 0], "policy": "1f1b",
-               "datacenters": [{"name": "north", "gpus": 6}], "links": None}  # fmt: skip
+AS_PIPELINE = {
+    "strategy": None,
+    "swap": None,
+    "stages": 2,
+    "dc_of_stage": [0, 0],
+    "policy": "1f1b",
+    "datacenters": [{"name": "north", "gpus": 6}],
+    "links": None,
+}
 
 
 @pytest.mark.long

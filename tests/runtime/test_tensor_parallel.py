@@ -25,8 +25,11 @@ from tests.runtime.tp_ranks import CASES
 CLOSE = {"fp32": 1e-5, "fp64": 1e-9, "bf16": 3e-2}
 TWO_DCS = {
     "datacenters": [{"name": "north", "gpus": 4}, {"name": "south", "gpus": 4}],
-    "stages": 2, "dc_of_stage": [0, 1], "tp": 2, "model": {"layers": 2, "hidden": 32, "heads": 4, "seq": 16},
-}  # fmt: skip
+    "stages": 2,
+    "dc_of_stage": [0, 1],
+    "tp": 2,
+    "model": {"layers": 2, "hidden": 32, "heads": 4, "seq": 16},
+}
 LLAMA = {"family": "llama", "layers": 4, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn": 64, "seq": 16}
 
 
@@ -34,9 +37,11 @@ LLAMA = {"family": "llama", "layers": 4, "hidden": 32, "heads": 4, "kv_heads": 2
 def found() -> Iterator[dict[str, list[dict[str, Any]]]]:
     """What the ranks of each case found beside one process."""
     program = subprocess.Popen(
-        [sys.executable, "-m", "tests.runtime.tp_ranks"], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "tests.runtime.tp_ranks"],
+        stdout=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         answer, _ = program.communicate(timeout=280)
         assert program.returncode == 0
@@ -181,22 +186,41 @@ def test_ranks_are_numbered_leads_first_and_take_gpus_side_by_side() -> None:
         ({"tp": 3}, "tp: 3.*must divide model.heads = 4"),
         ({"model": LLAMA, "tp": 4}, "tp: 4.*must divide model.kv_heads = 2"),
         ({"model": {**LLAMA, "ffn": 63}}, "tp: 2.*must divide model.ffn = 63"),
-        ({"model": {**LLAMA, "hidden": 512, "heads": 256, "kv_heads": 256, "ffn": 256, "vocab": 270},
-          "tp": 256, "stages": 1, "pipelines": 1, "dc_of_stage": None,
-          "datacenters": [{"name": "north", "gpus": 256}], "links": []},
-         "tp: 256.*too many ranks for model.vocabulary = 270"),
+        (
+            {
+                "model": {**LLAMA, "hidden": 512, "heads": 256, "kv_heads": 256, "ffn": 256, "vocab": 270},
+                "tp": 256,
+                "stages": 1,
+                "pipelines": 1,
+                "dc_of_stage": None,
+                "datacenters": [{"name": "north", "gpus": 256}],
+                "links": [],
+            },
+            "tp: 256.*too many ranks for model.vocabulary = 270",
+        ),
         ({"tp": 4}, r"datacenters\[0\].gpus: 4.*north needs 8 \(1 stages × 2 pipelines × tp = 4\)"),
         ({"tp": 0}, "tp: 0"),
-        ({"tp": 64, "pipelines": 16, "model": {**TWO_DCS["model"], "hidden": 64, "heads": 64}},
-         "pipelines: 16.*gives 2048 ranks; at most 1024"),
+        (
+            {"tp": 64, "pipelines": 16, "model": {**TWO_DCS["model"], "hidden": 64, "heads": 64}},
+            "pipelines: 16.*gives 2048 ranks; at most 1024",
+        ),
         ({"device": "emulated", "times_ms": {"forward": 5, "backward": 10}}, "tp: 2.*1 on device emulated"),
         ({"devices": {"pipelines": [[0, 4], [1, 5]]}, "dc_of_stage": None}, "devices.*one device"),
         ({"recovery": {}}, "recovery.*not available with tp = 2"),
         ({"adapt": {}}, "adapt.*not available with tp = 2"),
-        ({"prefill": {"checkpoint": "m", "latency": {"a_ms": 0, "b_ms": 1, "c_ms": 0}, "weight_budget_gb": 1,
-                      "kv_budget_gb": 1}}, "prefill.*not available with tp = 2"),
+        (
+            {
+                "prefill": {
+                    "checkpoint": "m",
+                    "latency": {"a_ms": 0, "b_ms": 1, "c_ms": 0},
+                    "weight_budget_gb": 1,
+                    "kv_budget_gb": 1,
+                }
+            },
+            "prefill.*not available with tp = 2",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_go_together_is_refused_by_field(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         job(**{**TWO_DCS, **changes})

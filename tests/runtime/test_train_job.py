@@ -147,8 +147,11 @@ def test_command_trains_and_writes_spans_and_trace(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "t").read_text())["traceEvents"]
     assert json.loads((tmp_path / "out/result.json").read_text()) == result
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "result.json", "metrics.csv", "spans.jsonl", "logs",
-    }, "the trace went where it was asked to"  # fmt: skip
+        "result.json",
+        "metrics.csv",
+        "spans.jsonl",
+        "logs",
+    }, "the trace went where it was asked to"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -60,12 +60,12 @@ THE_REST = [
     {"policy": "crosspipe-udsub", "lr_schedule": {"warmup_steps": 2, "decay": "cosine"}, "model": SIX},
     {"policy": "auto", "time_limit_s": 2, "model": SIX},
     *(
-    {"policy": policy, "sharing": sharing, "recompute": recompute}
-    for policy in ("gpipe", "1f1b", "varuna", "atlas")
-    for sharing in ("spatial", "temporal")
-    for recompute in (True, False)
+        {"policy": policy, "sharing": sharing, "recompute": recompute}
+        for policy in ("gpipe", "1f1b", "varuna", "atlas")
+        for sharing in ("spatial", "temporal")
+        for recompute in (True, False)
     ),
-]  # fmt: skip
+]
 
 
 def check(changes: dict, folder: Path) -> None:

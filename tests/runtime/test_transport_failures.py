@@ -26,9 +26,12 @@ from tests.waiting import LIMIT_S
 
 @pytest.mark.parametrize(
     ("strange", "reason"),
-    [({"secret": b"other"}, "does not know the secret"), ({"run": "other"}, "another run"),
-     ({"generation": 2}, "another generation")],
-)  # fmt: skip
+    [
+        ({"secret": b"other"}, "does not know the secret"),
+        ({"run": "other"}, "another run"),
+        ({"generation": 2}, "another generation"),
+    ],
+)
 def test_a_stranger_is_refused(strange, reason):
     here, there = endpoint(0), endpoint(1, **strange)
     with contextlib.closing(here), contextlib.closing(there):

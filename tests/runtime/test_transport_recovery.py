@@ -133,8 +133,12 @@ def _greeted(stack, here: Endpoint, index: int, count: int) -> tuple[socket.sock
     """A raw connection that knows the secret."""
     raw = stack.enter_context(socket.create_connection(here.address))
     raw.settimeout(LIMIT_S)
-    dialogue = dial(Identity(rank=1, run="run", generation=0, secret=b"s3cret", session=b"s" * 16), peer=0,
-                    index=index, count=count)  # fmt: skip
+    dialogue = dial(
+        Identity(rank=1, run="run", generation=0, secret=b"s3cret", session=b"s" * 16),
+        peer=0,
+        index=index,
+        count=count,
+    )
     step = next(dialogue)
     try:
         while True:

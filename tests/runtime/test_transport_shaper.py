@@ -123,9 +123,15 @@ def test_chunks_are_bounded_and_share_a_message_evenly(total, connections):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("one_way_delay_s", -1), ("one_way_delay_s", math.nan), ("cap_bytes_per_s", 0),
-     ("window_bytes", math.inf), ("connections", 0), ("connections", 10**6)],
-)  # fmt: skip
+    [
+        ("one_way_delay_s", -1),
+        ("one_way_delay_s", math.nan),
+        ("cap_bytes_per_s", 0),
+        ("window_bytes", math.inf),
+        ("connections", 0),
+        ("connections", 10**6),
+    ],
+)
 def test_absurd_figures_are_refused_by_name(field, value):
     with pytest.raises(InputError) as refused:
         LinkShape(**{"one_way_delay_s": 0.01, field: value})

@@ -24,18 +24,58 @@ def openssl(*arguments: object) -> None:
 
 def authority(folder: Path) -> Path:
     folder.mkdir()
-    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", 2,
-            "-subj", "/CN=run", "-keyout", folder / "ca.key", "-out", folder / "ca.pem")  # fmt: skip
+    openssl(
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        2,
+        "-subj",
+        "/CN=run",
+        "-keyout",
+        folder / "ca.key",
+        "-out",
+        folder / "ca.pem",
+    )
     return folder
 
 
 def node(folder: Path, name: str) -> TlsFiles:
     """A certificate for `name`, signed by the authority in `folder`."""
     key, request, certificate = (folder / f"{name}.{kind}" for kind in ("key", "csr", "pem"))
-    openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
-            "-keyout", key, "-out", request)  # fmt: skip
-    openssl("x509", "-req", "-in", request, "-CA", folder / "ca.pem", "-CAkey", folder / "ca.key",
-            "-CAcreateserial", "-days", 2, "-out", certificate)  # fmt: skip
+    openssl(
+        "req",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-subj",
+        f"/CN={name}",
+        "-keyout",
+        key,
+        "-out",
+        request,
+    )
+    openssl(
+        "x509",
+        "-req",
+        "-in",
+        request,
+        "-CA",
+        folder / "ca.pem",
+        "-CAkey",
+        folder / "ca.key",
+        "-CAcreateserial",
+        "-days",
+        2,
+        "-out",
+        certificate,
+    )
     return TlsFiles(certificate=certificate, key=key, authority=folder / "ca.pem")
 
 

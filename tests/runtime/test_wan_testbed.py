@@ -66,9 +66,11 @@ def test_a_message_of_two_stages_goes_there_and_back_once_it_was_asked_for() -> 
 
 
 @given(
-    st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=5), st.integers(1, 6),
-    st.floats(0.1, 3), st.floats(0.1, 3),
-)  # fmt: skip
+    st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=5),
+    st.integers(1, 6),
+    st.floats(0.1, 3),
+    st.floats(0.1, 3),
+)
 def test_the_baseline_is_never_faster_than_one_that_does_not_wait(
     ways: list[tuple[float, float]], microbatches: int, forward_s: float, backward_s: float
 ) -> None:

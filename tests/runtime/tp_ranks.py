@@ -120,21 +120,26 @@ def compared(of: TrainJob, tp: OneRank) -> dict[str, Any]:
     (told, gradients), (expected, sums) = shared.train(), alone.train()
     trained, reference = shared.whole(), alone.whole()
     return {
-        "whole": all(wholes.values()), "part": all(parts.values()), "held": bytes_of[0] / bytes_of[1],
+        "whole": all(wholes.values()),
+        "part": all(parts.values()),
+        "held": bytes_of[0] / bytes_of[1],
         "told": off(told, expected),
         "gradients": max(off(gradients[name], sums[name]) for name in sums),
         "weights": max(off(trained[name], reference[name]) for name in reference),
         "digests": shared.stage.digests(tp),
-    }  # fmt: skip
+    }
 
 
 def be_rank(of: TrainJob, me: RankAssignment, listener: socket.socket, into: str) -> None:
     """Be one rank of a case and write to a file what it found."""
     torch.set_num_threads(1)
     store = TCPStore(
-        "127.0.0.1", listener.getsockname()[1], is_master=me.leads, wait_for_workers=False,
+        "127.0.0.1",
+        listener.getsockname()[1],
+        is_master=me.leads,
+        wait_for_workers=False,
         master_listen_fd=listener.fileno() if me.leads else None,
-    )  # fmt: skip
+    )
     found = compared(of, TpGroup(me, of.cell.tp, store, CpuDevice()))
     with open(into, "w", encoding="utf-8") as file:
         json.dump(found, file)

@@ -23,8 +23,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def one(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "webapp.supervisor.one", *arguments],
-        cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("name", SECRET)

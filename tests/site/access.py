@@ -37,9 +37,13 @@ def outcomes(
 ) -> Outcomes:
     """What each gets: "ok" (dealt with: 2xx, 409, 422, a redirect elsewhere), "login", "403" or "404"."""
     return {
-        "anonymous": anonymous, "tenant": tenant, "viewer": viewer, "operator": operator, "admin": admin,
+        "anonymous": anonymous,
+        "tenant": tenant,
+        "viewer": viewer,
+        "operator": operator,
+        "admin": admin,
         "stranger": stranger,
-    }  # fmt: skip
+    }
 
 
 # Open to all, logged in or not.

@@ -14,14 +14,23 @@ from webapp.planning import services
 SCENARIO: dict[str, Any] = {name: value for name, value in fig6.FIG6.items() if name != "policy"}
 QUESTION: dict[str, Any] = {"scenario": SCENARIO, "policies": ["gpipe", "atlas"], "unit": "slot"}
 SWEEP: dict[str, Any] = {
-    "scenario": SCENARIO, "policies": ["varuna", "atlas"], "parameter": "wan.latency", "values": [0, 1, 2],
-}  # fmt: skip
+    "scenario": SCENARIO,
+    "policies": ["varuna", "atlas"],
+    "parameter": "wan.latency",
+    "values": [0, 1, 2],
+}
 
 # What is trained on a placement of four stages.
 PLACED_TRAINING: dict[str, Any] = {
-    "model": {"layers": 4, "hidden": 32, "heads": 2, "seq": 32}, "microbatches": 4, "micro_batch": 1,
-    "policy": "1f1b", "times_ms": {"forward": 20, "backward": 40}, "steps": 5, "lr": 1e-3, "seed": 0,
-}  # fmt: skip
+    "model": {"layers": 4, "hidden": 32, "heads": 2, "seq": 32},
+    "microbatches": 4,
+    "micro_batch": 1,
+    "policy": "1f1b",
+    "times_ms": {"forward": 20, "backward": 40},
+    "steps": 5,
+    "lr": 1e-3,
+    "seed": 0,
+}
 
 
 def queued(
@@ -36,9 +45,13 @@ def queued(
 def plan_asked_for(world: World, name: str = "large") -> Computation:
     """A plan that waits for its worker."""
     return services.ask_for_plan(
-        world.users["operator"], team=world.team, name=name, request=world.plan.request,
-        training=world.plan.training, key=name,
-    )  # fmt: skip
+        world.users["operator"],
+        team=world.team,
+        name=name,
+        request=world.plan.request,
+        training=world.plan.training,
+        key=name,
+    )
 
 
 def claimed(world: World) -> Computation:
@@ -61,10 +74,17 @@ def answered(
 def placement_question(world: World) -> dict[str, Any]:
     """GPUs of the world's data centres, four stages of three."""
     data = {
-        "team": world.team.pk, "name": "here", "source": "inventory", "device": "gpu", "stages": 4,
-        "datacenters": [dc.pk for dc in world.dcs], "dp_bytes": 1e8, "pp_bytes": 1e6, "evaluations": 300,
+        "team": world.team.pk,
+        "name": "here",
+        "source": "inventory",
+        "device": "gpu",
+        "stages": 4,
+        "datacenters": [dc.pk for dc in world.dcs],
+        "dp_bytes": 1e8,
+        "pp_bytes": 1e6,
+        "evaluations": 300,
         "baselines": "on",
-    }  # fmt: skip
+    }
     form = PlacementForm(data, user=world.users["operator"])
     assert form.is_valid(), form.errors
     return form.question

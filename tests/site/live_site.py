@@ -23,9 +23,14 @@ def live_site() -> Iterator[str]:
     from webapp.asgi import application
 
     config = uvicorn.Config(
-        application, host="127.0.0.1", port=0, lifespan="off", log_config=None, loop="asyncio",
+        application,
+        host="127.0.0.1",
+        port=0,
+        lifespan="off",
+        log_config=None,
+        loop="asyncio",
         timeout_graceful_shutdown=1,
-    )  # fmt: skip
+    )
     server = _Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()

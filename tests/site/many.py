@@ -147,13 +147,19 @@ def plans(world: World, numbers: range) -> None:
 def computations(world: World, numbers: range) -> None:
     Computation.objects.bulk_create(
         Computation(
-            team=world.team, kind=kept.kind, name=f"{_name(WORDS, i)} {kept.kind}", request=kept.request,
-            answer=kept.answer, state=(ComputationState.DONE, ComputationState.CANCELLED)[i % 7 == 0],
-            created_by=world.users["operator"], started_at=_ago(i), finished_at=_ago(i),
+            team=world.team,
+            kind=kept.kind,
+            name=f"{_name(WORDS, i)} {kept.kind}",
+            request=kept.request,
+            answer=kept.answer,
+            state=(ComputationState.DONE, ComputationState.CANCELLED)[i % 7 == 0],
+            created_by=world.users["operator"],
+            started_at=_ago(i),
+            finished_at=_ago(i),
         )
         for kept in (comparison(world), placement(world))
         for i in numbers
-    )  # fmt: skip
+    )
 
 
 def runs(world: World, numbers: range) -> None:
@@ -298,17 +304,25 @@ def tenancies(world: World, numbers: range) -> None:
     now = timezone.now()
     statuses = ("active", "requested", "active", "requested", "active", "refused", "suspended", "ended")
     common = {
-        "team": world.team, "tenant": world.users["tenant"], "model": MODEL, "asked_ttft_ms": 2000,
-        "asked_days": 90, "typical_prompt": 1024, "asked_longest_prompt": 4096,
-    }  # fmt: skip
+        "team": world.team,
+        "tenant": world.users["tenant"],
+        "model": MODEL,
+        "asked_ttft_ms": 2000,
+        "asked_days": 90,
+        "typical_prompt": 1024,
+        "asked_longest_prompt": 4096,
+    }
     made = []
     for i in numbers:
         status = statuses[i % len(statuses)]
         granted = {
-            "tokens_per_min": 20_000 + 10_000 * (i % 7), "ttft_ms": 2000, "longest_prompt": 4096,
-            "price": 40_000 + 5_000 * (i % 5), "starts_at": now - timedelta(days=40),
+            "tokens_per_min": 20_000 + 10_000 * (i % 7),
+            "ttft_ms": 2000,
+            "longest_prompt": 4096,
+            "price": 40_000 + 5_000 * (i % 5),
+            "starts_at": now - timedelta(days=40),
             "ends_at": now + timedelta(days=-2 if status == "ended" else 20 + i % 60),
-        }  # fmt: skip
+        }
         decided = {"decided_by": world.users["admin"], "decided_at": now - timedelta(days=40)}
         held = granted if status in ("active", "suspended", "ended") else {}
         made.append(

@@ -133,9 +133,15 @@ def suspended(w: World) -> Tenancy:
 
 def used(w: World) -> Callable[[], Any]:
     return partial(
-        prefill.record_usage, grant(w), request_id="r", dc=w.dcs[0], at=timezone.now(), outcome="refused",
-        reason="no_bubble", prompt_tokens=1,
-    )  # fmt: skip
+        prefill.record_usage,
+        grant(w),
+        request_id="r",
+        dc=w.dcs[0],
+        at=timezone.now(),
+        outcome="refused",
+        reason="no_bubble",
+        prompt_tokens=1,
+    )
 
 
 def moved_dc(w: World) -> Any:

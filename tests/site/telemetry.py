@@ -16,13 +16,20 @@ from webapp.live import services
 
 # A run that planned anew: its link and one of its GPUs are slower than was thought.
 ADAPTED: dict[str, Any] = {
-    "kind": "adapted", "rank": 0, "iteration": 41, "replanned": True, "policy": "varuna",
+    "kind": "adapted",
+    "rank": 0,
+    "iteration": 41,
+    "replanned": True,
+    "policy": "varuna",
     "deviations": [
         {"what": "link", "at": [1, 2], "planned_ms": 40.0, "measured_ms": 80.04},
         {"what": "F", "at": [5], "planned_ms": 20.0, "measured_ms": 26.1},
     ],
-    "planned_s": 1.1026, "before_s": 1.4837, "after_s": 1.286, "t": 1.79e9 + 3,
-}  # fmt: skip
+    "planned_s": 1.1026,
+    "before_s": 1.4837,
+    "after_s": 1.286,
+    "t": 1.79e9 + 3,
+}
 
 
 def adapted(run: Run, *, slower: float = 1.3, **fields: Any) -> dict[str, Any]:

@@ -11,17 +11,17 @@ from webapp.prefill import services
 from webapp.prefill.models import ApiKey, Outcome, Tenancy, UsageEvent
 
 MODEL = "llama-3-8b"
-LIMITS = {
-    "tokens_per_min": 60_000, "ttft_ms": 2_000, "longest_prompt": 4_096, "price": 60_000, "days": 90,
-}  # fmt: skip
+LIMITS = {"tokens_per_min": 60_000, "ttft_ms": 2_000, "longest_prompt": 4_096, "price": 60_000, "days": 90}
 
 
 def ask(world: World, actor: User | None = None, **values: Any) -> Tenancy:
     """A request by the tenant for the first two data centres."""
     made = Tenancy(
-        team=world.team, name=values.pop("name", "Fathom Search"), model=MODEL,
+        team=world.team,
+        name=values.pop("name", "Fathom Search"),
+        model=MODEL,
         **{"asked_tokens_per_min": 90_000, "asked_ttft_ms": 400, "asked_days": 90, **values},
-    )  # fmt: skip
+    )
     return services.request_tenancy(actor or world.users["tenant"], made, world.dcs[:2])
 
 

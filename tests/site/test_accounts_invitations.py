@@ -31,8 +31,10 @@ def test_the_link_makes_an_account_once(house: Any) -> None:
     assert client.post(path, NEW)["Location"] == "/"
     ada = User.objects.get(username="ada")
     assert (ada.email, ada.memberships.get().role, ada.memberships.get().team) == (
-        "ada@example.org", Role.OPERATOR, house.team,
-    )  # fmt: skip
+        "ada@example.org",
+        Role.OPERATOR,
+        house.team,
+    )
     assert client.get("/plans/").status_code == 200  # and is logged in
     assert [row.verb for row in AuditEntry.objects.filter(actor=ada)] == ["login", "accept", "create"]
     again = Client()
@@ -107,9 +109,13 @@ def test_a_crafted_form_gives_no_other_role(house: Any) -> None:
 
 @pytest.mark.parametrize(
     ("change", "field"),
-    [({"username": "viewer"}, "username"), ({"password2": "another"}, "password2"),
-     ({"password1": "12345678", "password2": "12345678"}, "password2"), ({"username": ""}, "username")],
-)  # fmt: skip
+    [
+        ({"username": "viewer"}, "username"),
+        ({"password2": "another"}, "password2"),
+        ({"password1": "12345678", "password2": "12345678"}, "password2"),
+        ({"username": ""}, "username"),
+    ],
+)
 def test_a_bad_new_account_is_refused_at_its_field(house: Any, change: dict[str, str], field: str) -> None:
     answer = Client().post(invite(house), NEW | change)
     assert answer.status_code == 422

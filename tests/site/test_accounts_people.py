@@ -46,8 +46,11 @@ def test_a_role_is_changed_and_audited(house: Any) -> None:
     assert house.membership("viewer").role == Role.OPERATOR
     row = rows("set-role")[0]
     assert (row.actor.username, row.team, row.before, row.after) == (
-        "admin", house.team, {"role": "viewer"}, {"role": "operator"},
-    )  # fmt: skip
+        "admin",
+        house.team,
+        {"role": "viewer"},
+        {"role": "operator"},
+    )
 
 
 @pytest.mark.parametrize("who", ["viewer", "operator", "tenant", "stranger", "both"])
@@ -165,5 +168,7 @@ def test_createsuperuser_writes_a_row(db: Any) -> None:
     call_command("createsuperuser", username="root", email="", interactive=False, verbosity=0)
     entry = AuditEntry.objects.get(verb="create", object_type="user")
     assert (entry.object_label, entry.actor, entry.after) == (
-        "root", None, {"username": "root", "is_superuser": True},
-    )  # fmt: skip
+        "root",
+        None,
+        {"username": "root", "is_superuser": True},
+    )

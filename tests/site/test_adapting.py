@@ -89,10 +89,18 @@ def test_each_iteration_has_the_last_plan_before_it(run: Run) -> None:
 def test_ranks_that_begin_anew_have_the_schedule_of_the_launch_again(run: Run) -> None:
     launch = run.predicted
     recovered = {
-        "kind": "recovery", "rank": 0, "failed": "rank", "detail": "rank 4: killed by SIGKILL",
-        "from": "memory", "noticed": 1.79e9, "detected_s": 0.0, "iteration": 50, "lost_s": 3.25, "life": 2,
+        "kind": "recovery",
+        "rank": 0,
+        "failed": "rank",
+        "detail": "rank 4: killed by SIGKILL",
+        "from": "memory",
+        "noticed": 1.79e9,
+        "detected_s": 0.0,
+        "iteration": 50,
+        "lost_s": 3.25,
+        "life": 2,
         "t": 1.79e9 + 30,
-    }  # fmt: skip
+    }
     ((_, message),) = send(run, adapted(run), adapted(run, iteration=60, t=1.79e9 + 9), recovered)
     run.refresh_from_db()
     assert (run.predicted, run.predicted_since) == (launch, 50)
@@ -101,9 +109,18 @@ def test_ranks_that_begin_anew_have_the_schedule_of_the_launch_again(run: Run) -
 
 def test_a_recovery_without_another_plan_changes_no_prediction(run: Run) -> None:
     recovered = {
-        "kind": "recovery", "rank": 0, "failed": "rank", "detail": "rank 4: killed", "from": "memory",
-        "noticed": 1.79e9, "detected_s": 0.0, "iteration": 5, "lost_s": 1.0, "life": 2, "t": 1.79e9,
-    }  # fmt: skip
+        "kind": "recovery",
+        "rank": 0,
+        "failed": "rank",
+        "detail": "rank 4: killed",
+        "from": "memory",
+        "noticed": 1.79e9,
+        "detected_s": 0.0,
+        "iteration": 5,
+        "lost_s": 1.0,
+        "life": 2,
+        "t": 1.79e9,
+    }
     services.record_recovery(run, from_dict(recovered))
     run.refresh_from_db()
     assert (run.predicted, run.predicted_since) == (predicted_payload(run.job.document), 0)
@@ -121,11 +138,14 @@ def test_spans_of_predictions_of_forgotten_iterations_are_forgotten_and_their_fi
 @pytest.mark.parametrize(
     "broken",
     [
-        {"deviations": [{"what": "X", "at": [0]}]}, {"t": "soon"}, {"before_s": None},
-        {"schedule": "microbatches 1"}, {"times": [["F", 0, "long"]]},
+        {"deviations": [{"what": "X", "at": [0]}]},
+        {"t": "soon"},
+        {"before_s": None},
+        {"schedule": "microbatches 1"},
+        {"times": [["F", 0, "long"]]},
         {"schedule": OF_ANOTHER_JOB},
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_refused_and_the_rest_taken(broken: dict[str, Any], run: Run) -> None:
     launch = run.predicted
     send(run, {**adapted(run), **broken})

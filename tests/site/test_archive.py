@@ -44,14 +44,15 @@ def two_runs(world: Any) -> list[Any]:
 KINDS = {
     "plan": Kind(address="planning:plan", model=Plan, two=two_plans),
     "placement": Kind(
-        address="placement:placement", model=Computation,
+        address="placement:placement",
+        model=Computation,
         two=lambda w: [placement(w), queued(w, placement(w).request, ComputationKind.PLACEMENT)],
     ),
     "comparison": Kind(
         address="schedules:schedule", model=Computation, two=lambda w: [comparison(w), queued(w)]
     ),
     "run": Kind(address="jobs:run", model=Run, two=two_runs),
-}  # fmt: skip
+}
 
 
 def send(client: Any, kind: Kind, verb: str, *things: Any, **data: Any) -> Any:
@@ -111,9 +112,10 @@ def test_only_operators_of_the_team_put_away(world: Any, name: str) -> None:
         assert send(world.client("viewer"), kind, verb, one, confirmed="1").status_code == 403
         assert send(world.client("stranger"), kind, verb, one, confirmed="1").status_code == 404
         assert send(world.client("operator"), kind, verb).status_code == 302  # nothing was chosen
-        assert world.client("operator").post(
-            reverse(f"{kind.address}-{verb}"), {"pk": "no key"}
-        ).status_code == 404  # fmt: skip
+        assert (
+            world.client("operator").post(reverse(f"{kind.address}-{verb}"), {"pk": "no key"}).status_code
+            == 404
+        )
     assert (
         "chosen" not in world.client("viewer").get(reverse(f"{kind.address}-list")).context["table"].columns
     )

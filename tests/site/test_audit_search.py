@@ -21,11 +21,15 @@ def entries(seed: int, count: int) -> list[AuditEntry]:
 
     return AuditEntry.objects.bulk_create(
         AuditEntry(
-            verb="change", object_type="run", object_id=str(i), object_label=text(2), message=text(4),
+            verb="change",
+            object_type="run",
+            object_id=str(i),
+            object_label=text(2),
+            message=text(4),
             request_id=chance.choice(("", "req-1", "price")),
         )
         for i in range(count)
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("most", [0, 5, 2000])

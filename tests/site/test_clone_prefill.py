@@ -10,18 +10,24 @@ from tests.site.world import World
 from webapp.jobs.models import Run
 
 MODEL = {
-    "prefill_checkpoint": "/models/tiny", "prefill_name": "llama-tiny", "prefill_latency_a_ms": 3,
-    "prefill_latency_b_ms": 0.2, "prefill_latency_c_ms": 0, "prefill_chunk_tokens": 16,
-}  # fmt: skip
+    "prefill_checkpoint": "/models/tiny",
+    "prefill_name": "llama-tiny",
+    "prefill_latency_a_ms": 3,
+    "prefill_latency_b_ms": 0.2,
+    "prefill_latency_c_ms": 0,
+    "prefill_chunk_tokens": 16,
+}
 
 
 def test_prefill_is_switched_on_and_off(world: World) -> None:
     clone(world, world.launch(), name="sells", **MODEL)
     sells = Run.objects.get(job__name="sells")
     assert sells.document["prefill"] == {
-        "checkpoint": "/models/tiny", "name": "llama-tiny", "chunk_tokens": 16,
+        "checkpoint": "/models/tiny",
+        "name": "llama-tiny",
+        "chunk_tokens": 16,
         "latency": {"a_ms": 3, "b_ms": 0.2, "c_ms": 0},
-    }  # fmt: skip
+    }
     clone(world, sells, name="slower", prefill_latency_b_ms=0.4, prefill_pp_degree=1)
     slower = Run.objects.get(job__name="slower").document["prefill"]
     assert slower["pp_degree"] == 1

@@ -172,9 +172,13 @@ def assert_nowhere(words: list[str], logged: str) -> None:
 
 def _value(client: Any, key: str) -> str:
     read = {
-        "string": client.get, "hash": client.hgetall, "list": lambda k: client.lrange(k, 0, -1),
-        "set": client.smembers, "zset": lambda k: client.zrange(k, 0, -1), "stream": client.xrange,
-    }  # fmt: skip
+        "string": client.get,
+        "hash": client.hgetall,
+        "list": lambda k: client.lrange(k, 0, -1),
+        "set": client.smembers,
+        "zset": lambda k: client.zrange(k, 0, -1),
+        "stream": client.xrange,
+    }
     return f"{key} {read[client.type(key)](key)}"
 
 
@@ -380,9 +384,11 @@ def test_a_bare_model_goes_to_the_desk_that_admits_it(shop: Shop) -> None:
 
 def test_a_client_that_decodes_itself_is_told_where_the_cache_lies(shop: Shop) -> None:
     made = shop.client.completions.create(
-        model=MODEL, prompt=[1, 2, 3], max_tokens=1,
+        model=MODEL,
+        prompt=[1, 2, 3],
+        max_tokens=1,
         extra_body={"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}},
-    )  # fmt: skip
+    )
     params = made.model_extra["kv_transfer_params"] if made.model_extra else {}
     assert (params["remote_host"], params["remote_tokens"], params["do_remote_prefill"]) == (
         "10.0.0.1",
@@ -402,10 +408,14 @@ def test_a_client_that_decodes_itself_is_told_where_the_cache_lies(shop: Shop) -
 def test_a_batch_waits_for_its_turn_and_says_what_became_of_each_line(shop: Shop) -> None:
     texts = [f"{number} times {PROMPT}" for number in range(12)]
     rows: list[Any] = [
-        {"custom_id": f"c{i}", "method": "POST", "url": "/v1/completions",
-         "body": {"model": MODEL, "prompt": text, "max_tokens": 2}}
+        {
+            "custom_id": f"c{i}",
+            "method": "POST",
+            "url": "/v1/completions",
+            "body": {"model": MODEL, "prompt": text, "max_tokens": 2},
+        }
         for i, text in enumerate(texts)
-    ]  # fmt: skip
+    ]
     rows.append({**rows[0], "custom_id": "long", "body": {"model": MODEL, "prompt": "x" * 300}})
     rows.append({**rows[0], "custom_id": "wrong", "body": {"model": MODEL, "prompt": "x", "n": 2}})
     body = "\n".join(map(json.dumps, rows)).encode()

@@ -49,11 +49,23 @@ def test_a_silent_desk_and_one_of_a_run_that_ended_are_not_used(run: Any) -> Non
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"generation": 9}, {"dc": "west"}, {"dc": 2}, {"dc": None}, {"dc": 99}, {"host": "169.254.169.254"},
-        {"port": 0}, {"port": 70_000}, {"port": True}, {"model": ""}, {"model": 3}, {"state": "ajar"},
-        {"t": "now"}, {"t": float("nan")}, {"rank": -1},
+        {"generation": 9},
+        {"dc": "west"},
+        {"dc": 2},
+        {"dc": None},
+        {"dc": 99},
+        {"host": "169.254.169.254"},
+        {"port": 0},
+        {"port": 70_000},
+        {"port": True},
+        {"model": ""},
+        {"model": 3},
+        {"state": "ajar"},
+        {"t": "now"},
+        {"t": float("nan")},
+        {"rank": -1},
     ],
-)  # fmt: skip
+)
 def test_a_node_speaks_only_for_itself_and_in_whole_sentences(run: Any, wrong: dict[str, Any]) -> None:
     say(desk_event(run, **wrong))
     assert not Desk.objects.exists()
@@ -74,12 +86,18 @@ def test_another_node_cannot_close_a_desk(run: Any) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"accepted": -1}, {"accepted": 1.5}, {"refused": [1]}, {"refused": {"x" * 41: 1}},
+        {"accepted": -1},
+        {"accepted": 1.5},
+        {"refused": [1]},
+        {"refused": {"x" * 41: 1}},
         {"prefill_ms": "1"},
-        {"refused": {str(i): 1 for i in range(21)}}, {"window_s": float("inf")}, {"slowdown": "much"},
-        {"waited_ms": -1.0}, {"guard_ms": "long"},
+        {"refused": {str(i): 1 for i in range(21)}},
+        {"window_s": float("inf")},
+        {"slowdown": "much"},
+        {"waited_ms": -1.0},
+        {"guard_ms": "long"},
     ],
-)  # fmt: skip
+)
 def test_a_wrong_second_is_left_out(run: Any, wrong: dict[str, Any]) -> None:
     say(prefill_event(run, **wrong), prefill_event(run, t=12.0))
     assert PrefillSecond.objects.get().t == 12.0

@@ -17,10 +17,18 @@ from webapp.live.disturbances import disturbances_of
 from webapp.live.selectors import snapshot
 
 RECOVERED: dict[str, Any] = {
-    "kind": "recovery", "rank": 0, "failed": "rank", "detail": "rank 4 (east p0s4): killed by SIGKILL",
-    "noticed": 1.79e9, "detected_s": 0.0, "from": "memory", "iteration": 40, "lost_s": 3.25, "life": 2,
+    "kind": "recovery",
+    "rank": 0,
+    "failed": "rank",
+    "detail": "rank 4 (east p0s4): killed by SIGKILL",
+    "noticed": 1.79e9,
+    "detected_s": 0.0,
+    "from": "memory",
+    "iteration": 40,
+    "lost_s": 3.25,
+    "life": 2,
     "t": 1.79e9 + 30,
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -31,9 +31,14 @@ from webapp.accounts.models import Team
 
 # What a person enters where a field is empty as the form is first shown.
 FILL = {
-    "email": "new@example.org", "username": "newcomer", "number": "1", "text": "new-1",
-    "textarea": "Because.", "password": "correct horse battery", "old_password": "the old password",
-}  # fmt: skip
+    "email": "new@example.org",
+    "username": "newcomer",
+    "number": "1",
+    "text": "new-1",
+    "textarea": "Because.",
+    "password": "correct horse battery",
+    "old_password": "the old password",
+}
 # Of some forms of the test's world, values other than those first shown.
 CHOSEN: dict[str, Data] = {
     "inventory:link-create": {"a": ["east"], "b": ["west"]},

@@ -48,18 +48,24 @@ def test_pools_of_one_data_centre_are_planned_and_placed_apart(world: Any) -> No
     request = compose.request_of({**VALUES, "datacenters": world.dcs[:2]})
     by_name = {dc["name"]: dc for dc in request["datacenters"]}
     assert {name: (dc["gpu_type"], dc["gpus"]) for name, dc in by_name.items()} == {
-        "east:a100-80g": ("a100-80g", 4), "east:h100": ("h100", 4), "mid": ("a100-80g", 4),
-    }  # fmt: skip
+        "east:a100-80g": ("a100-80g", 4),
+        "east:h100": ("h100", 4),
+        "mid": ("a100-80g", 4),
+    }
     inside = next(link for link in request["links"] if set(link["between"]) == {"east:a100-80g", "east:h100"})
     assert (inside["latency_ms"], inside["bandwidth_gbps"]) == (0, east.intra_gbps)
     assert {frozenset(link["between"]) for link in request["links"]} >= {
-        frozenset(("east:h100", "mid")), frozenset(("east:a100-80g", "mid")),
-    }  # fmt: skip
+        frozenset(("east:h100", "mid")),
+        frozenset(("east:a100-80g", "mid")),
+    }
     parse(PlanRequest, request)
     plan = create_plan(
-        world.users["operator"], team=world.team, name="mixed", request=request,
+        world.users["operator"],
+        team=world.team,
+        name="mixed",
+        request=request,
         training=compose.training_of({**VALUES, "datacenters": world.dcs[:2]}),
-    )  # fmt: skip
+    )
     document = train_document(request, plan.best, plan.training)
     job = Job.objects.create(team=world.team, name="mixed", document=document)
     world.hear(*Node.objects.all())
@@ -127,9 +133,13 @@ def test_a_measurement_is_checked(world: Any, wrong: dict[str, Any]) -> None:
         services.record_measurement(world.link, source="probe", actor=None, **said)
     with pytest.raises(PermissionDenied):
         services.record_measurement(
-            world.link, latency_ms=1.0, bandwidth_gbps=None, connections=None, source="declared",
+            world.link,
+            latency_ms=1.0,
+            bandwidth_gbps=None,
+            connections=None,
+            source="declared",
             actor=world.users["viewer"],
-        )  # fmt: skip
+        )
     assert not LinkMeasurement.objects.exists()
 
 

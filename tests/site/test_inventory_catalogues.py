@@ -18,7 +18,7 @@ from engine.cluster.regions import (
     paths,
     prices_in,
     regions,
-)  # fmt: skip
+)
 
 ZONES = Path("/usr/share/zoneinfo/zone.tab")
 PLACES = st.tuples(st.floats(-90, 90), st.floats(-180, 180))

@@ -5,18 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webapp.inventory.layout import (
-    EDGE,
-    HIGH,
-    WIDE,
-    Box,
-    Curve,
-    curve,
-    frame_of,
-    label_of,
-    row,
-    spread,
-)  # fmt: skip
+from webapp.inventory.layout import EDGE, HIGH, WIDE, Box, Curve, curve, frame_of, label_of, row, spread
 from webapp.inventory.selectors.history import _step, _ticks_to
 from webapp.inventory.selectors.worldmap import line_width
 

@@ -63,8 +63,10 @@ def test_rates_go_into_the_history_and_the_page(world: Any, asked: Any) -> None:
     assert not services.record_rates(trial.source.name, answer(trial, rtt_ms=99.0)), "the first answer stays"
     rows = list(LinkMeasurement.objects.filter(link=world.link, source="probe"))
     assert [(row.connections, row.bandwidth_gbps, row.latency_ms) for row in rows] == [
-        (4, 0.61, 10.0), (2, 0.6, None), (1, 0.3, None)
-    ]  # fmt: skip
+        (4, 0.61, 10.0),
+        (2, 0.6, None),
+        (1, 0.3, None),
+    ]
     shown = page.get(where).content.decode()
     assert "hx-trigger" not in shown
     assert "0.610" in shown

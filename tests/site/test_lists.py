@@ -81,8 +81,9 @@ def test_a_select_of_things_has_them_all_and_marks_the_chosen(world: Any) -> Non
     assert found
     options = re.findall(r'<option value="([^"]*)"( selected)?>([^<]*)<', found[1])
     assert {(value, name) for value, _, name in options} == {
-        ("", "Any"), *((str(each.pk), each.name) for each in world.dcs),
-    }  # fmt: skip
+        ("", "Any"),
+        *((str(each.pk), each.name) for each in world.dcs),
+    }
     assert [value for value, selected, _ in options if selected] == [str(dc.pk)]
 
 

@@ -76,9 +76,11 @@ def test_what_a_run_knows_of_its_links_is_in_their_history(world: World) -> None
     run = placed(world)
     row: dict[str, Any] = {"bytes": 1, "egress_bytes": 2, "connections": 17}
     wan = [
-        {**row, "from": "east", "to": "mid", "gbps": 0.9}, {**row, "from": "mid", "to": "east", "gbps": 0.8},
-        {**row, "from": "mid", "to": "west", "gbps": None}, {**row, "from": "gone", "to": "west", "gbps": 1},
-    ]  # fmt: skip
+        {**row, "from": "east", "to": "mid", "gbps": 0.9},
+        {**row, "from": "mid", "to": "east", "gbps": 0.8},
+        {**row, "from": "mid", "to": "west", "gbps": None},
+        {**row, "from": "gone", "to": "west", "gbps": 1},
+    ]
     for _ in range(2):  # a result that comes twice counts once
         record_result(run, {"wan": wan})
     found = LinkMeasurement.objects.get(source=LinkSource.RUN)

@@ -32,9 +32,14 @@ def test_heartbeats_tell_the_offset(world: Any) -> None:
 
 
 IMPOSSIBLE = (
-    None, 3, {}, {"offset_ms": "1", "rtt_ms": 1}, {"offset_ms": float("nan"), "rtt_ms": 1},
-    {"offset_ms": 1.0, "rtt_ms": -1}, {"offset_ms": 1e300, "rtt_ms": 1},
-)  # fmt: skip
+    None,
+    3,
+    {},
+    {"offset_ms": "1", "rtt_ms": 1},
+    {"offset_ms": float("nan"), "rtt_ms": 1},
+    {"offset_ms": 1.0, "rtt_ms": -1},
+    {"offset_ms": 1e300, "rtt_ms": 1},
+)
 
 
 @pytest.mark.parametrize("clock", IMPOSSIBLE)

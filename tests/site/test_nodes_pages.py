@@ -109,8 +109,11 @@ def test_hardware_of_any_shape_is_shown_or_left_out(world: Any) -> None:
     node = world.nodes[0]
     strange: tuple[Any, ...] = (
         {"gpus": [{"name": "A" * 500, "memory_bytes": "many"}, 7], "cores": -1, "python": 3},
-        {"gpus": "x"}, {}, {"error": "<script>"}, {"x": "y" * 100_000},
-    )  # fmt: skip
+        {"gpus": "x"},
+        {},
+        {"error": "<script>"},
+        {"x": "y" * 100_000},
+    )
     for number, hardware in enumerate(strange):
         seen = timezone.now() + timedelta(seconds=number)
         services.record_heartbeat(node.name, seen, event("heartbeat", ranks=[], hardware=hardware))

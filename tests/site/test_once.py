@@ -19,11 +19,18 @@ FORMS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "accounts:invitation-create": lambda w: {"email": "a@b.org", "team": w.team.pk, "role": Role.VIEWER},
     "accounts:me-edit": lambda w: {"first_name": "Ada"},
     "inventory:node-create": lambda w: {
-        "name": "fresh", "pool": w.dcs[0].pools.get().pk, "gpus": 1, "device": "emulated",
+        "name": "fresh",
+        "pool": w.dcs[0].pools.get().pk,
+        "gpus": 1,
+        "device": "emulated",
         "host": "127.0.0.1",
     },
     "inventory:datacenter-create": lambda w: {
-        "team": w.team.pk, "name": "fresh", "intra_gbps": 100, "gpu_type": "h100", "price_per_gpu_hour": 2,
+        "team": w.team.pk,
+        "name": "fresh",
+        "intra_gbps": 100,
+        "gpu_type": "h100",
+        "price_per_gpu_hour": 2,
     },
     "inventory:link-edit": lambda w: {"latency_ms": 11, "bandwidth_gbps": 1},
     "inventory:pool-edit": lambda w: {"price_per_gpu_hour": 3},
@@ -31,7 +38,7 @@ FORMS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "inventory:node-drain": lambda w: {"runs": "finish"},
     "inventory:datacenter-drain": lambda w: {"runs": "finish"},
     "prefill:key-create": lambda w: {"tenancy": grant(w).pk, "name": "new"},
-}  # fmt: skip
+}
 CHANGING = sorted(name for name, access in ACCESS.items() if access.post is not None and ":" in name)
 
 

@@ -20,7 +20,8 @@ from webapp.live.selectors import snapshot
 STATES: dict[RunState, tuple[dict[str, Any], str]] = {
     RunState.QUEUED: ({"status_reason": "Launched by ada."}, "Launched by ada."),
     RunState.WAITING: (
-        {"waits_for": "waits for 4 GPUs in west", "status_reason": "Launched."}, "Waits for 4 GPUs in west",
+        {"waits_for": "waits for 4 GPUs in west", "status_reason": "Launched."},
+        "Waits for 4 GPUs in west",
     ),
     RunState.STARTING: ({"waits_for": "Waits for east-1 to answer"}, "Waits for east-1 to answer"),
     RunState.RUNNING: (
@@ -31,7 +32,7 @@ STATES: dict[RunState, tuple[dict[str, Any], str]] = {
     RunState.SUCCEEDED: ({"status_reason": "Trained 50 iterations."}, "Trained 50 iterations."),
     RunState.FAILED: ({"status_reason": "Rank 3 died & more."}, "Rank 3 died & more."),
     RunState.CANCELLED: ({"status_reason": "Stopped by ada."}, "Stopped by ada."),
-}  # fmt: skip
+}
 
 
 def put(world: World, state: RunState) -> Run:

@@ -23,10 +23,21 @@ from webapp.placement.network import network_from
 from webapp.placement.placed import placed_job
 
 FORM: dict[str, Any] = {
-    "name": "placed", "steps": 5, "layers": 4, "hidden": 32, "heads": 2, "seq": 32, "microbatches": 4,
-    "micro_batch": 1, "policy": "1f1b", "forward_ms": 20, "backward_ms": 40, "recompute_ms": 0, "lr": 1e-3,
+    "name": "placed",
+    "steps": 5,
+    "layers": 4,
+    "hidden": 32,
+    "heads": 2,
+    "seq": 32,
+    "microbatches": 4,
+    "micro_batch": 1,
+    "policy": "1f1b",
+    "forward_ms": 20,
+    "backward_ms": 40,
+    "recompute_ms": 0,
+    "lr": 1e-3,
     "seed": 0,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -167,9 +178,13 @@ def test_the_form_checks_and_launches(world: World, placed: Computation) -> None
 def test_the_form_has_what_other_launch_forms_have(world: World, placed: Computation) -> None:
     world.hear()
     more = {
-        "checkpoint_dir": "/shared/ckpt", "checkpoint_every": 2, "recoveries": 3, "adapt_percent": 20,
-        "clip": 1, "memory_limit": 4,
-    }  # fmt: skip
+        "checkpoint_dir": "/shared/ckpt",
+        "checkpoint_every": 2,
+        "recoveries": 3,
+        "adapt_percent": 20,
+        "clip": 1,
+        "memory_limit": 4,
+    }
     made = world.client("operator").post(f"/placement/{placed.pk}/launch/", {**FORM, **more, "hidden": 64})
     assert made.status_code == 302, made.context["form"].errors
     job = Run.objects.get().job

@@ -32,12 +32,21 @@ from webapp.placement.network import AWS, network_from, of_case, of_document, of
 DOCUMENT = {
     "latency_ms": [[0, 1, 9, 9], [1, 0, 9, 9], [9, 9, 0, 1], [9, 9, 1, 0]],
     "bandwidth_gbps": [[1, 10, 1, 1], [10, 1, 1, 1], [1, 1, 1, 10], [1, 1, 10, 1]],
-    "stages": 2, "data_parallel": 2, "dp_bytes": 1e8, "pp_bytes": 1e6,
-}  # fmt: skip
+    "stages": 2,
+    "data_parallel": 2,
+    "dp_bytes": 1e8,
+    "pp_bytes": 1e6,
+}
 FORM: dict[str, Any] = {
-    "name": "here", "source": "inventory", "device": "gpu", "stages": 4, "dp_bytes": 1e8, "pp_bytes": 1e6,
-    "evaluations": 300, "baselines": "on",
-}  # fmt: skip
+    "name": "here",
+    "source": "inventory",
+    "device": "gpu",
+    "stages": 4,
+    "dp_bytes": 1e8,
+    "pp_bytes": 1e6,
+    "evaluations": 300,
+    "baselines": "on",
+}
 
 
 def filled(world: World, **changes: Any) -> PlacementForm:
@@ -213,8 +222,9 @@ def test_the_page_shows_what_the_command_answers(world: World, viewer: Client) -
     assert found["cost_s"] == pytest.approx(cost)
     assert len(computation.answer["baselines"]) == 4
     assert {b["name"] for b in computation.answer["baselines"] if b["history"]} == {
-        "plain genetic", "the paper's search",
-    }  # fmt: skip
+        "plain genetic",
+        "the paper's search",
+    }
 
 
 @pytest.mark.django_db
@@ -224,9 +234,16 @@ def test_every_table_is_a_file_in_full(world: World, viewer: Client) -> None:
     for name, table in page.context["tables"].items():
         text = viewer.get(reverse("placement:placement-table", args=[computation.pk, name])).content.decode()
         assert len(list(csv.reader(io.StringIO(text)))) == len(table.rows) + 1
-    devices = [row[2:] for row in csv.reader(io.StringIO(viewer.get(
-        reverse("placement:placement-table", args=[computation.pk, "pipelines"])
-    ).content.decode()))][1:]  # fmt: skip
+    devices = [
+        row[2:]
+        for row in csv.reader(
+            io.StringIO(
+                viewer.get(
+                    reverse("placement:placement-table", args=[computation.pk, "pipelines"])
+                ).content.decode()
+            )
+        )
+    ][1:]
     assert len({device for pipeline in devices for device in pipeline}) == 12
     assert viewer.get(reverse("placement:placement-table", args=[computation.pk, "none"])).status_code == 404
 

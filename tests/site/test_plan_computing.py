@@ -22,11 +22,24 @@ CREATE = reverse("planning:plan-create")
 
 def values(world: World, **more: Any) -> dict[str, Any]:
     return {
-        "team": world.team.pk, "name": "large", "datacenters": [dc.pk for dc in world.dcs],
-        "source": "times", "forward_ms": 20, "backward_ms": 40, "recompute_ms": 20, "partitions": 6,
-        "activation_bytes": 5_000_000, "microbatches": 4, "method": "search", "policy": "crosspipe-ud",
-        "order": "gpus", "objective": "throughput", "bill": "used", "idempotency_key": "k", **more,
-    }  # fmt: skip
+        "team": world.team.pk,
+        "name": "large",
+        "datacenters": [dc.pk for dc in world.dcs],
+        "source": "times",
+        "forward_ms": 20,
+        "backward_ms": 40,
+        "recompute_ms": 20,
+        "partitions": 6,
+        "activation_bytes": 5_000_000,
+        "microbatches": 4,
+        "method": "search",
+        "policy": "crosspipe-ud",
+        "order": "gpus",
+        "objective": "throughput",
+        "bill": "used",
+        "idempotency_key": "k",
+        **more,
+    }
 
 
 def page_of(computation: Computation) -> str:
@@ -77,8 +90,10 @@ def test_one_that_is_stopped_leaves_no_plan_and_can_be_asked_for_again(world: Wo
     assert "There is no plan" in page
     form = client.get(CREATE, {"again": computation.pk}).context["form"]
     assert (form["name"].value(), form["policy"].value(), form["method"].value()) == (
-        "large", "crosspipe-ud", method,
-    )  # fmt: skip
+        "large",
+        "crosspipe-ud",
+        method,
+    )
     assert client.get(CREATE, {"again": "x"}).status_code == 404
 
 

@@ -37,9 +37,7 @@ def test_what_a_plan_does_not_say_is_asked_for(world: World) -> None:
     run = Run.objects.get(job__name="kept")
     assert answer.url == f"/runs/{run.pk}/"
     plain = world.launch()
-    differing = {
-        "optimizer.steps", "persistence.checkpoint", "failures.recovery", "failures.adapt",
-    }  # fmt: skip
+    differing = {"optimizer.steps", "persistence.checkpoint", "failures.recovery", "failures.adapt"}
     kept, before = fields_of(run.document), fields_of(plain.job.document)
     assert {n: v for n, v in kept.items() if n not in differing} == {
         n: v for n, v in before.items() if n not in differing

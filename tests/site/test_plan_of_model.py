@@ -25,13 +25,24 @@ GIB = 2**30
 def planned(world: World, **changes: Any) -> Plan:
     """A plan of Llama 3 8B over the three data centres, unless `changes` say otherwise."""
     values = {
-        **VALUES, "source": "model", "model": "llama-3-8b", "mfu": 0.4, "datacenters": world.dcs,
-        "method": "search", "policy": "varuna", "trains": "small", "device": "emulated", **changes,
-    }  # fmt: skip
+        **VALUES,
+        "source": "model",
+        "model": "llama-3-8b",
+        "mfu": 0.4,
+        "datacenters": world.dcs,
+        "method": "search",
+        "policy": "varuna",
+        "trains": "small",
+        "device": "emulated",
+        **changes,
+    }
     return create_plan(
-        world.users["operator"], team=world.team, name=f"of a model {Plan.objects.count()}",
-        request=compose.request_of(values), training=compose.training_of(values),
-    )  # fmt: skip
+        world.users["operator"],
+        team=world.team,
+        name=f"of a model {Plan.objects.count()}",
+        request=compose.request_of(values),
+        training=compose.training_of(values),
+    )
 
 
 def best(plan: Plan) -> dict[str, Any]:

@@ -41,11 +41,16 @@ DOCUMENT: dict[str, Any] = {
         {"between": ["us", "eu"], "latency_ms": 20.0, "bandwidth_gbps": 5.0, "egress_price_per_gb": 0.02}
     ],
     "job": {
-        "partitions": 6, "microbatches": 4, "forward_ms": 10.0, "backward_ms": 20.0, "recompute_ms": 10.0,
-        "comm_to_compute": 2.0, "activation_bytes": 5e6,
+        "partitions": 6,
+        "microbatches": 4,
+        "forward_ms": 10.0,
+        "backward_ms": 20.0,
+        "recompute_ms": 10.0,
+        "comm_to_compute": 2.0,
+        "activation_bytes": 5e6,
     },
     "allreduce": False,
-}  # fmt: skip
+}
 
 
 def made(world: World, name: str = "searched", **more: Any) -> Plan:
@@ -74,10 +79,14 @@ def test_what_a_slider_says_is_what_the_document_holds(
     gpus: tuple[int, int], latency: int, bandwidth: int, price: float
 ) -> None:
     query = {
-        "gpus-0": str(gpus[0]), "gpus-1": str(gpus[1]), "latency-0": str(latency),
-        "bandwidth-0": str(bandwidth), "option": "3", "budget": "",
+        "gpus-0": str(gpus[0]),
+        "gpus-1": str(gpus[1]),
+        "latency-0": str(latency),
+        "bandwidth-0": str(bandwidth),
+        "option": "3",
+        "budget": "",
         "price-1": str(price),
-    }  # fmt: skip
+    }
     document, used = changed(DOCUMENT, query)
     assert [dc["gpus"] for dc in document["datacenters"]] == list(gpus)
     assert document["datacenters"][1]["price_per_gpu_hour"] == price
@@ -274,13 +283,16 @@ def test_a_what_if_that_takes_long_is_computed_by_the_worker(
 @pytest.mark.parametrize(
     ("more", "at_once"),
     [
-        ({}, True), ({"policy": "optimal"}, False), ({"policy": "crosspipe-ud"}, True),
+        ({}, True),
+        ({"policy": "optimal"}, False),
+        ({"policy": "crosspipe-ud"}, True),
         ({"policy": "crosspipe-ud", "microbatches": 4000}, False),
-        ({"sites": 20}, True), ({"sites": 21}, False),
+        ({"sites": 20}, True),
+        ({"sites": 21}, False),
         ({"method": "algorithm1", "policy": "atlas"}, True),
         ({"method": "algorithm1", "policy": "atlas", "microbatches": 20_000}, False),
     ],
-)  # fmt: skip
+)
 def test_which_what_ifs_are_answered_at_once(more: dict[str, Any], at_once: bool) -> None:
     more = dict(more)
     sites = [
@@ -395,12 +407,22 @@ def test_a_plan_without_an_option_says_why(world: World, operator: Client) -> No
 @pytest.mark.django_db
 def test_the_form_asks_for_the_search_and_starts_refining(world: World, operator: Client) -> None:
     data = {
-        "team": world.team.pk, "name": "by search", "datacenters": [dc.pk for dc in world.dcs],
-        "source": "times", "forward_ms": 20, "backward_ms": 40, "recompute_ms": 20,
-        "activation_bytes": 5_000_000, "partitions": 6, "microbatches": 4,
-        "method": "search", "policy": "auto", "order": "gpus", "objective": "throughput",
+        "team": world.team.pk,
+        "name": "by search",
+        "datacenters": [dc.pk for dc in world.dcs],
+        "source": "times",
+        "forward_ms": 20,
+        "backward_ms": 40,
+        "recompute_ms": 20,
+        "activation_bytes": 5_000_000,
+        "partitions": 6,
+        "microbatches": 4,
+        "method": "search",
+        "policy": "auto",
+        "order": "gpus",
+        "objective": "throughput",
         "bill": "used",
-    }  # fmt: skip
+    }
     refused = operator.post(reverse("planning:plan-create"), {**data, "method": "algorithm1"})
     assert "policy" in refused.context["form"].errors
     operator.post(reverse("planning:plan-create"), data)
@@ -416,11 +438,23 @@ def test_the_form_asks_for_the_search_and_starts_refining(world: World, operator
 @pytest.mark.django_db
 def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: World, operator: Client) -> None:
     data = {
-        "team": world.team.pk, "name": "layouts", "datacenters": [dc.pk for dc in world.dcs],
-        "source": "model", "model": "gpt-a", "model_micro_batch": "1, 2", "tp": "1,2", "mfu": 0.4,
-        "partitions": "2, 4", "microbatches": 4, "method": "search", "policy": "1f1b", "order": "gpus",
-        "objective": "cost_per_token", "bill": "used", "weight_budget_gb": 1.5,
-    }  # fmt: skip
+        "team": world.team.pk,
+        "name": "layouts",
+        "datacenters": [dc.pk for dc in world.dcs],
+        "source": "model",
+        "model": "gpt-a",
+        "model_micro_batch": "1, 2",
+        "tp": "1,2",
+        "mfu": 0.4,
+        "partitions": "2, 4",
+        "microbatches": 4,
+        "method": "search",
+        "policy": "1f1b",
+        "order": "gpus",
+        "objective": "cost_per_token",
+        "bill": "used",
+        "weight_budget_gb": 1.5,
+    }
     answer = operator.post(reverse("planning:plan-create"), data)
     assert answer.status_code == 302, answer.context["form"].errors
     work_at(Computation.objects.get(kind="plan").pk)  # so many layouts are nothing to wait for
@@ -435,8 +469,10 @@ def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: Wor
         assert f"{stages} · {option['tp']} · {option['micro_batch']}</td>" in shown.content.decode()
     again = operator.get(reverse("planning:plan-create"), {"from": plan.pk}).context["form"]
     assert [again[name].value() for name in ("partitions", "tp", "model_micro_batch")] == [
-        "2, 4", "1, 2", "1, 2",
-    ]  # fmt: skip
+        "2, 4",
+        "1, 2",
+        "1, 2",
+    ]
     assert [again[name].value() for name in ("weight_budget_gb", "kv_budget_gb")] == [1.5, 1.0]
     caches = operator.post(
         reverse("planning:plan-create"), {**data, "weight_budget_gb": "", "kv_budget_gb": 1}
@@ -454,13 +490,21 @@ def test_the_form_takes_several_layouts_of_a_model_and_finds_the_best(world: Wor
 def test_an_option_of_several_cells_is_launched_as_it_was_planned(world: World) -> None:
     Node.objects.filter(pk__in=[node.pk for node in world.nodes]).update(gpus=12)
     values = {
-        **VALUES, "datacenters": world.dcs, "activation_bytes": 5_000_000, "comm_to_compute": 2.0,
-        "method": "algorithm1", "max_dp_cells": 2, "order": "gpus",
-    }  # fmt: skip
+        **VALUES,
+        "datacenters": world.dcs,
+        "activation_bytes": 5_000_000,
+        "comm_to_compute": 2.0,
+        "method": "algorithm1",
+        "max_dp_cells": 2,
+        "order": "gpus",
+    }
     plan = services.create_plan(
-        world.users["operator"], team=world.team, name="cells", request=compose.request_of(values),
+        world.users["operator"],
+        team=world.team,
+        name="cells",
+        request=compose.request_of(values),
         training=compose.training_of(values),
-    )  # fmt: skip
+    )
     index, option = next((i, o) for i, o in enumerate(plan.result["options"]) if o["dp_cells"] == 2)
     assert option["feasible"]
     world.hear()

@@ -100,10 +100,17 @@ def test_one_run_that_cannot_be_read_keeps_no_other_from_its_turn(world: World, 
 def test_the_two_ways_to_say_that_a_node_may_be_given_work_agree(world: World) -> None:
     now, site = timezone.now(), series()
     variants: list[dict[str, Any]] = [
-        {}, {"last_seen": None}, {"last_seen": now - timedelta(hours=1)}, {"draining_since": now},
-        {"acl_sha256": ""}, {"version": ""}, {"version": site}, {"version": f"{site}.9"},
-        {"version": f"{site}9.1"}, {"version": "9.9.9"},
-    ]  # fmt: skip
+        {},
+        {"last_seen": None},
+        {"last_seen": now - timedelta(hours=1)},
+        {"draining_since": now},
+        {"acl_sha256": ""},
+        {"version": ""},
+        {"version": site},
+        {"version": f"{site}.9"},
+        {"version": f"{site}9.1"},
+        {"version": "9.9.9"},
+    ]
     for i, fields in enumerate(variants):
         known = {"last_seen": now, "acl_sha256": "0" * 64, "version": f"{site}.0", **fields}
         dc = world.dcs[i % 3]

@@ -202,8 +202,11 @@ def test_every_transition_is_in_the_audit_with_before_and_after(world: World, no
     moves = [(row.before or {}, row.after or {}) for row in rows if row.after and "status" in row.after]
     walked = [(before["status"], after["status"]) for before, after in moves]
     assert walked == [
-        ("queued", "starting"), ("starting", "running"), ("running", "stopping"), ("stopping", "cancelled"),
-    ]  # fmt: skip
+        ("queued", "starting"),
+        ("starting", "running"),
+        ("running", "stopping"),
+        ("stopping", "cancelled"),
+    ]
 
 
 def test_what_needs_somebody_is_told_apart_from_what_takes_time(world: World, nodes: Nodes) -> None:

@@ -22,10 +22,18 @@ from webapp.live.models import IterationStat
 
 GONE = {"detail": "the node's agent ended, so its ranks ended too", "gone": True}
 EVENT = {
-    "kind": "recovery", "rank": 0, "failed": "rank", "detail": "rank 4 (east p0s4): killed by SIGKILL",
-    "detected_s": 0.0, "noticed": 1.79e9, "from": "memory", "iteration": 41, "lost_s": 3.25, "life": 2,
+    "kind": "recovery",
+    "rank": 0,
+    "failed": "rank",
+    "detail": "rank 4 (east p0s4): killed by SIGKILL",
+    "detected_s": 0.0,
+    "noticed": 1.79e9,
+    "from": "memory",
+    "iteration": 41,
+    "lost_s": 3.25,
+    "life": 2,
     "t": 1.79e9 + 3,
-}  # fmt: skip
+}
 # Two pipelines of four stages, on what is left without mid.
 WITHOUT_MID = {str(rank): [0, 0, 2, 2] for rank in (0, 1, 4, 5, 6, 7, 10, 11)}
 

@@ -29,9 +29,16 @@ def test_all_is_well_where_a_launch_would_start_at_once(world: World) -> None:
     answer = dry_run(world.plan, world.plan.result["best"])
     assert answer["ok"], answer
     assert [check["name"] for check in answer["checks"]] == [
-        "Document", "Model", "Memory", "GPUs in east", "GPUs in mid", "GPUs in west", "Link east – mid",
-        "Link mid – west", "Broker",
-    ]  # fmt: skip
+        "Document",
+        "Model",
+        "Memory",
+        "GPUs in east",
+        "GPUs in mid",
+        "GPUs in west",
+        "Link east – mid",
+        "Link mid – west",
+        "Broker",
+    ]
 
 
 def test_nothing_is_changed(world: World) -> None:
@@ -89,9 +96,14 @@ def test_others_plans_do_not_exist_and_options_are_checked(world: World) -> None
 
 def job_of(**changes: Any) -> TrainJob:
     document = {
-        "datacenters": [{"name": "here", "gpus": 64}], "stages": 3, "microbatches": 4, "policy": "1f1b",
-        "model": {"layers": 6, "hidden": 64, "heads": 4, "seq": 32}, "device": "cpu", "steps": 1,
-    }  # fmt: skip
+        "datacenters": [{"name": "here", "gpus": 64}],
+        "stages": 3,
+        "microbatches": 4,
+        "policy": "1f1b",
+        "model": {"layers": 6, "hidden": 64, "heads": 4, "seq": 32},
+        "device": "cpu",
+        "steps": 1,
+    }
     return parse(TrainJob, {**document, **changes})
 
 

@@ -26,10 +26,19 @@ from webapp.schedules.forms import ScheduleForm, initial_of_scenario
 pytestmark = pytest.mark.django_db
 
 FORM: dict[str, Any] = {
-    "name": "Figure 6", "policies": ["gpipe", "atlas"], "stages_per_dc": "2, 2, 2", "pipelines": 2,
-    "microbatches": 4, "unit": "slot", "forward": "1", "backward": "2", "recompute": "1", "wan_latency": "0",
-    "wan_transfer": "2", "time_limit_s": 30,
-}  # fmt: skip
+    "name": "Figure 6",
+    "policies": ["gpipe", "atlas"],
+    "stages_per_dc": "2, 2, 2",
+    "pipelines": 2,
+    "microbatches": 4,
+    "unit": "slot",
+    "forward": "1",
+    "backward": "2",
+    "recompute": "1",
+    "wan_latency": "0",
+    "wan_transfer": "2",
+    "time_limit_s": 30,
+}
 
 
 @pytest.fixture

@@ -236,5 +236,7 @@ def test_a_tenancy_keeps_its_history(world: Any) -> None:
     services.suspend_tenancy(world.users["admin"], tenancy, "Bursts.")
     verbs = rows("request") | rows("approve") | rows("suspend")
     assert [row.verb for row in verbs.filter(object_id=str(tenancy.pk)).order_by("pk")] == [
-        "request", "approve", "suspend",
-    ]  # fmt: skip
+        "request",
+        "approve",
+        "suspend",
+    ]

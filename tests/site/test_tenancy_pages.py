@@ -25,13 +25,23 @@ from webapp.prefill.cells import SETTINGS
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
 
 REQUEST = {
-    "name": "Fathom Search", "model": MODEL, "asked_tokens_per_min": 90_000, "asked_ttft_ms": 2_000,
-    "asked_days": 90, "typical_prompt": 1_024, "asked_longest_prompt": 4_096,
-}  # fmt: skip
+    "name": "Fathom Search",
+    "model": MODEL,
+    "asked_tokens_per_min": 90_000,
+    "asked_ttft_ms": 2_000,
+    "asked_days": 90,
+    "typical_prompt": 1_024,
+    "asked_longest_prompt": 4_096,
+}
 GRANT = {
-    "tokens_per_min": 75_000, "ttft_ms": 2_000, "longest_prompt": 4_096, "price": "0.06", "days": 30,
-    "reason": "", "decision": "approve",
-}  # fmt: skip
+    "tokens_per_min": 75_000,
+    "ttft_ms": 2_000,
+    "longest_prompt": 4_096,
+    "price": "0.06",
+    "days": 30,
+    "reason": "",
+    "decision": "approve",
+}
 
 
 def text(page: Any) -> str:
@@ -172,9 +182,12 @@ def test_more_sold_means_later_or_refused(world: Any) -> None:
 def test_a_run_that_keeps_places_ahead_refuses_fewer(world: Any) -> None:
     run, tenancy, client = train(world), ask(world), world.client("admin")
     asked = {
-        "checkpoint": "/models/m", "latency": {"a_ms": 1, "b_ms": 1, "c_ms": 0}, "queue": 1, "guard_ms": 3,
+        "checkpoint": "/models/m",
+        "latency": {"a_ms": 1, "b_ms": 1, "c_ms": 0},
+        "queue": 1,
+        "guard_ms": 3,
         "chunk_tokens": 64,
-    }  # fmt: skip
+    }
 
     def forecast(**changes: Any) -> Any:
         Job.objects.filter(pk=run.job_id).update(

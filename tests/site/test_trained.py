@@ -19,9 +19,12 @@ from webapp.planning.trained import trained_words
 def planned(world: World, **changes: Any) -> Plan:
     values = {**VALUES, "datacenters": world.dcs, **changes}
     return create_plan(
-        world.users["operator"], team=world.team, name="asked", request=compose.request_of(values),
+        world.users["operator"],
+        team=world.team,
+        name="asked",
+        request=compose.request_of(values),
         training=compose.training_of(values),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

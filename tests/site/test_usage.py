@@ -79,8 +79,13 @@ def test_what_does_not_belong_together_is_refused(world: Any) -> None:
     use(other)
     with pytest.raises(ValidationError, match="another tenancy's"):
         services.record_usage(
-            key.tenancy, request_id=f"request-{other.pk}-0", dc=world.dcs[0], at=other.created_at,
-            outcome=Outcome.REFUSED, reason="no_bubble", prompt_tokens=1,
-        )  # fmt: skip
+            key.tenancy,
+            request_id=f"request-{other.pk}-0",
+            dc=world.dcs[0],
+            at=other.created_at,
+            outcome=Outcome.REFUSED,
+            reason="no_bubble",
+            prompt_tokens=1,
+        )
     with pytest.raises(ValidationError, match="never granted"):
         use(ask(world))

@@ -141,9 +141,13 @@ def test_a_model_that_only_a_desk_knows_can_be_asked_for_and_quoted(world: Any) 
     stranger = world.client("stranger").get("/tenancies/new/").content.decode()
     assert "tiny-bytes" not in stranger
     asked = Tenancy(
-        team=world.team, name="Tiny", model="tiny-bytes", asked_tokens_per_min=90_000, asked_ttft_ms=400,
+        team=world.team,
+        name="Tiny",
+        model="tiny-bytes",
+        asked_tokens_per_min=90_000,
+        asked_ttft_ms=400,
         asked_days=9,
-    )  # fmt: skip
+    )
     services.request_tenancy(world.users["tenant"], asked, world.dcs[:1])
     assert world.client("admin").get(f"/tenancies/{asked.pk}/review/").status_code == 200
     granted = services.approve_tenancy(world.users["admin"], asked, limits(), world.dcs[:1])
@@ -258,13 +262,27 @@ def test_a_key_opens_nothing_else_and_a_session_not_the_api(world: Any) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"{", b"[1]", b"null", b"\xff", "[" * 100_000, '{"model": 3, "prompt_tokens": 1}',
-        {"model": "llama-3-8b@east"}, {**ask_for(1), "prompt": "x"}, ask_for(0), ask_for(-1), ask_for(10**12),
-        ask_for("7"), ask_for(True), ask_for(1.5), {**ask_for(1), "temperature": 1},
-        {"model": "llama-3-8b@east", "prompt": ""}, {"model": "llama-3-8b@east", "prompt": ["x"]},
+        b"",
+        b"{",
+        b"[1]",
+        b"null",
+        b"\xff",
+        "[" * 100_000,
+        '{"model": 3, "prompt_tokens": 1}',
+        {"model": "llama-3-8b@east"},
+        {**ask_for(1), "prompt": "x"},
+        ask_for(0),
+        ask_for(-1),
+        ask_for(10**12),
+        ask_for("7"),
+        ask_for(True),
+        ask_for(1.5),
+        {**ask_for(1), "temperature": 1},
+        {"model": "llama-3-8b@east", "prompt": ""},
+        {"model": "llama-3-8b@east", "prompt": ["x"]},
         '{"model": "llama-3-8b@east", "prompt_tokens": NaN}',
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_sense_is_400(world: Any, body: Any) -> None:
     _, secret = give_key(world)
     answer = call(secret, body)

@@ -50,14 +50,25 @@ def test_an_answer_without_text_is_an_empty_turn() -> None:
 
 # Each with the values of a field that mean the same, and one that does not.
 SAME: dict[str, tuple[tuple[Any, ...], Any]] = {
-    "n": ((1, 1.0, None), 2), "best_of": ((1, 1.0), 2.0), "frequency_penalty": ((0, 0.0, -0.0), 0.5),
-    "presence_penalty": ((0, 0.0), -1), "repetition_penalty": ((1, 1.0), 1.1), "top_k": ((0, -1, -1.0), 40),
-    "min_p": ((0, 0.0), 0.1), "top_logprobs": ((0, 0.0), 5), "echo": ((False,), True),
-    "logprobs": ((False, None), 0), "store": ((False,), True), "max_tokens": ((4, 4.0), 4.5),
-    "max_completion_tokens": ((4, 4.0), 0), "seed": ((-1, 7, 7.0, 1 - 2**63), 1.5),
-    "stream": ((False, True, 0, 1), 2), "ignore_eos": ((False, True, 1, 0.0), "yes"),
-    "temperature": ((1, 1.0, 0), True), "top_p": ((1, 1.0), 0),
-}  # fmt: skip
+    "n": ((1, 1.0, None), 2),
+    "best_of": ((1, 1.0), 2.0),
+    "frequency_penalty": ((0, 0.0, -0.0), 0.5),
+    "presence_penalty": ((0, 0.0), -1),
+    "repetition_penalty": ((1, 1.0), 1.1),
+    "top_k": ((0, -1, -1.0), 40),
+    "min_p": ((0, 0.0), 0.1),
+    "top_logprobs": ((0, 0.0), 5),
+    "echo": ((False,), True),
+    "logprobs": ((False, None), 0),
+    "store": ((False,), True),
+    "max_tokens": ((4, 4.0), 4.5),
+    "max_completion_tokens": ((4, 4.0), 0),
+    "seed": ((-1, 7, 7.0, 1 - 2**63), 1.5),
+    "stream": ((False, True, 0, 1), 2),
+    "ignore_eos": ((False, True, 1, 0.0), "yes"),
+    "temperature": ((1, 1.0, 0), True),
+    "top_p": ((1, 1.0), 0),
+}
 
 
 def values() -> Iterator[tuple[str, Any]]:
@@ -124,11 +135,16 @@ HALF = "\ud83d"
 @pytest.mark.parametrize(
     "change",
     [
-        {"prompt": [HALF]}, {"stop": ["x", HALF]}, {"user": HALF}, {"model": HALF}, {HALF: 1},
-        {"metadata": {HALF: "x"}}, {"messages": [{"role": "user", "content": HALF}]},
+        {"prompt": [HALF]},
+        {"stop": ["x", HALF]},
+        {"user": HALF},
+        {"model": HALF},
+        {HALF: 1},
+        {"metadata": {HALF: "x"}},
+        {"messages": [{"role": "user", "content": HALF}]},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": HALF}]}]},
     ],
-)  # fmt: skip
+)
 def test_half_a_surrogate_is_refused_wherever_it_stands(change: dict[str, Any]) -> None:
     error = refusal({**ASK, **change})
     assert "U+D83D" in error.message

@@ -50,8 +50,12 @@ def test_the_page_of_a_run_is_told_of_its_end(world: Any) -> None:
 def test_of_many_data_centres_the_most_linked_are_drawn(world: Any, most: int) -> None:
     hub, rim = make_dc(world.team, "zz-hub"), make_dc(world.team, "zz-rim")
     for dc in (*world.dcs, rim):
-        WanLink.objects.create(a=min(hub, dc, key=lambda x: x.pk), b=max(hub, dc, key=lambda x: x.pk),
-                               latency_ms=1, bandwidth_gbps=1)  # fmt: skip
+        WanLink.objects.create(
+            a=min(hub, dc, key=lambda x: x.pk),
+            b=max(hub, dc, key=lambda x: x.pk),
+            latency_ms=1,
+            bandwidth_gbps=1,
+        )
     degree = {"zz-hub": 4, "mid": 3, "east": 2, "west": 2, "zz-rim": 1}
     expected = sorted(degree, key=lambda name: (-degree[name], name))[:most] if most < 5 else sorted(degree)
     shown, of = most_linked(world.users["viewer"], DataCenter.objects.order_by("name"), most)

@@ -39,9 +39,11 @@ def test_no_migration_is_missing(db: Any) -> None:
 
 def test_production_settings_pass_the_deployment_check() -> None:
     environment = {
-        **os.environ, "MERIDIAN_ENV": "production", "MERIDIAN_SECRET_KEY": "k9#" + "aZ3-" * 20,
+        **os.environ,
+        "MERIDIAN_ENV": "production",
+        "MERIDIAN_SECRET_KEY": "k9#" + "aZ3-" * 20,
         "MERIDIAN_HOSTS": "meridian.example",
-    }  # fmt: skip
+    }
     command = [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -120,7 +120,7 @@ def test_a_refusal_is_one_line_with_the_remedy(site: Site, tmp_path: Path) -> No
         (("agent", "run", "../x"), "NAME: '../x'"),
         (("doctor", "nobody"), "NAME: 'nobody'"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line_and_status_2(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     done = meridian(tmp_path, *arguments)
     assert done.returncode == 2, done.stderr
@@ -129,9 +129,12 @@ def test_bad_input_is_one_line_and_status_2(tmp_path: Path, arguments: tuple[str
 
 
 NONSENSE: tuple[dict[str, Any], ...] = (
-    {}, {"PATH": "/x", "MERIDIAN_NODE": "a"}, {"MERIDIAN_NODE": "a", "MERIDIAN_X": "1\nPATH=/x"},
-    {"MERIDIAN_NODE": "../../etc/x"}, {"MERIDIAN_NODE": 3},
-)  # fmt: skip
+    {},
+    {"PATH": "/x", "MERIDIAN_NODE": "a"},
+    {"MERIDIAN_NODE": "a", "MERIDIAN_X": "1\nPATH=/x"},
+    {"MERIDIAN_NODE": "../../etc/x"},
+    {"MERIDIAN_NODE": 3},
+)
 
 
 @pytest.mark.parametrize("environment", NONSENSE)

@@ -38,10 +38,13 @@ def environment(broker: EmbeddedServers, tmp_path: Path) -> dict[str, str]:
         set_node_user(admin, "a", hashlib.sha256(b"pw").hexdigest())
         admin.set("node:a:site", json.dumps({"version": __version__}))
     made = {
-        "MERIDIAN_NODE": "a", "MERIDIAN_BROKER_URL": f"redis://node-a:pw@127.0.0.1:{broker.servers[0].port}/0",
-        "MERIDIAN_NODE_GPUS": "2", "MERIDIAN_NODE_DEVICE": "cpu", "MERIDIAN_NODE_HOST": "127.0.0.1",
+        "MERIDIAN_NODE": "a",
+        "MERIDIAN_BROKER_URL": f"redis://node-a:pw@127.0.0.1:{broker.servers[0].port}/0",
+        "MERIDIAN_NODE_GPUS": "2",
+        "MERIDIAN_NODE_DEVICE": "cpu",
+        "MERIDIAN_NODE_HOST": "127.0.0.1",
         "MERIDIAN_NODE_PORTS": "23100-23109",
-    }  # fmt: skip
+    }
     write_environment(tmp_path, made)
     return made
 

@@ -89,10 +89,13 @@ def test_a_port_in_use_keeps_a_node_from_listening_not_from_asking(listener: Lis
 
 @pytest.mark.parametrize(
     ("field", "secret", "peers"),
-    [("secret", "short", []), ("peers", SECRET, [{}]),
-     ("peers", SECRET, [{"node": "a", "host": "h", "port": "x"}]),
-     ("peers", SECRET, [{"node": "a", "host": "h", "port": 1}] * 300)],
-)  # fmt: skip
+    [
+        ("secret", "short", []),
+        ("peers", SECRET, [{}]),
+        ("peers", SECRET, [{"node": "a", "host": "h", "port": "x"}]),
+        ("peers", SECRET, [{"node": "a", "host": "h", "port": 1}] * 300),
+    ],
+)
 def test_wrong_orders_are_refused(field: str, secret: str, peers: list[dict[str, Any]]) -> None:
     with pytest.raises(InputError) as caught:
         Prober(host="127.0.0.1", publish=print).start("p", secret, 1, peers, 1.0)

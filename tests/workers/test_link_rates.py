@@ -24,8 +24,12 @@ def trial(*, listen_secret: str = SECRET, listener: bool = True, patience_s: flo
     ends = [LinkMeter(host="127.0.0.1", publish=events.put) for _ in range(2)]
     port = free_port()
     shared: dict[str, Any] = {
-        "port": port, "counts": [1, 2, 4, 8], "emulated": EMULATED, "seconds": 0.8, "patience_s": patience_s,
-    }  # fmt: skip
+        "port": port,
+        "counts": [1, 2, 4, 8],
+        "emulated": EMULATED,
+        "seconds": 0.8,
+        "patience_s": patience_s,
+    }
     if listener:
         ends[0].start("t", listen_secret, peer=None, **shared)
     ends[1].start("t", SECRET, peer={"host": "127.0.0.1", "port": port}, **shared)
@@ -99,9 +103,15 @@ def test_another_secret_is_refused() -> None:
 )
 def test_a_bad_order_names_its_field(field: str, changes: dict[str, Any]) -> None:
     order: dict[str, Any] = {
-        "trial": "t", "secret": SECRET, "port": 1, "peer": None, "counts": [1], "emulated": EMULATED,
-        "seconds": 1.0, "patience_s": 1.0,
-    }  # fmt: skip
+        "trial": "t",
+        "secret": SECRET,
+        "port": 1,
+        "peer": None,
+        "counts": [1],
+        "emulated": EMULATED,
+        "seconds": 1.0,
+        "patience_s": 1.0,
+    }
     with pytest.raises(InputError) as caught:
         LinkMeter(host="127.0.0.1", publish=lambda _: None).start(**{**order, **changes})
     assert caught.value.field == field

@@ -11,9 +11,19 @@ from django.db.models import QuerySet
 from webapp.accounts.models import AuditEntry
 
 FIELDS = (
-    "id", "at", "actor", "team", "verb", "object_type", "object_id", "object_label", "before", "after",
-    "request_id", "message",
-)  # fmt: skip
+    "id",
+    "at",
+    "actor",
+    "team",
+    "verb",
+    "object_type",
+    "object_id",
+    "object_label",
+    "before",
+    "after",
+    "request_id",
+    "message",
+)
 AT_ONCE = 1000
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

@@ -219,9 +219,16 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
         return self.filter(Q(team__in=teams) | accounts | Q(actor=user))
 
     def write(
-        self, actor: Any, verb: str, thing: models.Model, *, team: Team | None = None,
-        before: dict[str, Any] | None = None, after: dict[str, Any] | None = None, message: str = "",
-    ) -> AuditEntry:  # fmt: skip
+        self,
+        actor: Any,
+        verb: str,
+        thing: models.Model,
+        *,
+        team: Team | None = None,
+        before: dict[str, Any] | None = None,
+        after: dict[str, Any] | None = None,
+        message: str = "",
+    ) -> AuditEntry:
         """The row of a change; services write it with `record`."""
         return self.create(
             actor=actor,

@@ -29,11 +29,21 @@ def _visible_teams(user: Any) -> Any:
 
 KINDS = (
     Rows(
-        order=100, name="person", label="People", rows=people, matches=_people_with, named="username",
+        order=100,
+        name="person",
+        label="People",
+        rows=people,
+        matches=_people_with,
+        named="username",
         hit=_person,
     ),
     Rows(
-        order=110, name="team", label="Teams", rows=_visible_teams, named="name", hit=_team,
+        order=110,
+        name="team",
+        label="Teams",
+        rows=_visible_teams,
+        named="name",
+        hit=_team,
         matches=lambda word: Q(Begin(word, "name")),
     ),
-)  # fmt: skip
+)

@@ -39,9 +39,12 @@ class ArchivedFilterSet(filters.FilterSet):
     """A filter of archivable rows: without `archived` it hides those that are archived."""
 
     archived = filters.BooleanFilter(
-        field_name="archived_at", lookup_expr="isnull", exclude=True, label="Archived",
+        field_name="archived_at",
+        lookup_expr="isnull",
+        exclude=True,
+        label="Archived",
         widget=forms.CheckboxInput,
-    )  # fmt: skip
+    )
 
     def filter_queryset(self, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """As the filters say; an `archived` that is no answer hides them too."""

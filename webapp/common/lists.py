@@ -137,10 +137,20 @@ def _without(request: HttpRequest, key: str, value: str) -> str:
 
 
 def list_page(
-    request: HttpRequest, *, title: str, rows: Any, filter_class: Any, table_class: Any, empty: str,
-    create: tuple[str, str] | None = None, actions: Sequence[Action] = (), note: str = "", bulk: str = "",
-    template: str = "components/list.html", context: dict[str, Any] | None = None,
-) -> HttpResponse:  # fmt: skip
+    request: HttpRequest,
+    *,
+    title: str,
+    rows: Any,
+    filter_class: Any,
+    table_class: Any,
+    empty: str,
+    create: tuple[str, str] | None = None,
+    actions: Sequence[Action] = (),
+    note: str = "",
+    bulk: str = "",
+    template: str = "components/list.html",
+    context: dict[str, Any] | None = None,
+) -> HttpResponse:
     """Render components/list.html, or a `template` that extends it.
 
     Parameters

@@ -20,9 +20,14 @@ def show_once(request: HttpRequest, address: str, values: dict[str, Any]) -> Htt
     answer["Cache-Control"] = "no-store"
     signed = signing.dumps([request.user.pk, values], salt=address)
     answer.set_cookie(
-        _name(address), signed, max_age=LONGEST_S, path=address, httponly=True, samesite="Strict",
+        _name(address),
+        signed,
+        max_age=LONGEST_S,
+        path=address,
+        httponly=True,
+        samesite="Strict",
         secure=request.is_secure(),
-    )  # fmt: skip
+    )
     return answer
 
 

@@ -24,9 +24,7 @@ log = structlog.get_logger(__name__)
 SILENT_S = 20
 # A queued computation whose message was lost is sent again after this.
 UNHEARD_S = 60
-_SET_LATER = {
-    "request", "created_by", "progress", "answer", "claim", "started_at", "heard_at", "finished_at",
-}  # fmt: skip
+_SET_LATER = {"request", "created_by", "progress", "answer", "claim", "started_at", "heard_at", "finished_at"}
 
 
 def start(

@@ -43,7 +43,8 @@ def sweep_table(sweep: dict[str, Any]) -> Figures:
     label, unit = SWEPT[sweep["parameter"]]
     rows = sweep["rows"]
     return Figures(
-        name="sweep", title=f"Iteration time over {label}",
+        name="sweep",
+        title=f"Iteration time over {label}",
         note="With the fastest parallelism that fits, for each value",
         rows=rows,
         columns=[
@@ -53,7 +54,7 @@ def sweep_table(sweep: dict[str, Any]) -> Figures:
             *(Column(label=name.upper(), key=name, decimals=0, wide=True) for name in ("tp", "pp", "dp")),
             *([Column(label="", key="reason")] if any(row["reason"] for row in rows) else []),
         ],
-    )  # fmt: skip
+    )
 
 
 def sweep_chart(sweep: dict[str, Any]) -> dict[str, Any] | None:
@@ -81,12 +82,16 @@ def heat_table(found: dict[str, Any]) -> Figures:
         if size > 0
     ]
     return Figures(
-        name="heat", title="Traffic between GPUs", rows=rows, file_only=True,
+        name="heat",
+        title="Traffic between GPUs",
+        rows=rows,
+        file_only=True,
         columns=[
-            Column(label="Sending GPUs", key="from"), Column(label="Receiving GPUs", key="to"),
+            Column(label="Sending GPUs", key="from"),
+            Column(label="Receiving GPUs", key="to"),
             Column(label="Bytes", key="bytes", decimals=0),
         ],
-    )  # fmt: skip
+    )
 
 
 def heat_matrix(found: dict[str, Any]) -> Matrix:
@@ -105,8 +110,16 @@ def heat_matrix(found: dict[str, Any]) -> Matrix:
             level = max(0, LEVELS - 1 - math.floor(math.log10(most / size) + 1e-9))
             cells.append((_size(size), level, f"{pair}: {size / 1e12:,.6g} TB"))
         rows.append((head, cells))
-    return Matrix(show="traffic", label="Traffic", unit="TB", names=short, rows=rows, most=most / 1e12,
-                  of=len(names), by_device=found["gpus_each"] == 1)  # fmt: skip
+    return Matrix(
+        show="traffic",
+        label="Traffic",
+        unit="TB",
+        names=short,
+        rows=rows,
+        most=most / 1e12,
+        of=len(names),
+        by_device=found["gpus_each"] == 1,
+    )
 
 
 def _names(found: dict[str, Any]) -> list[str]:

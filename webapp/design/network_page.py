@@ -29,9 +29,11 @@ MOST_GPUS = 200_000
 MOST_DOMAINS = 8
 MOST_VALUES = 6
 COLLECTIVES = {
-    "allgather": "all-gather", "reduce_scatter": "reduce-scatter", "allreduce": "all-reduce",
+    "allgather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "allreduce": "all-reduce",
     "all_to_all": "all-to-all",
-}  # fmt: skip
+}
 RATED = [name for name, gpu in catalogue().items() if gpu.nic_bytes_per_s]
 MODELS = [name for name in PRESETS if name not in PER_STAGE]
 
@@ -48,10 +50,14 @@ class NetworkForm(DesignForm):
     )
     switch_radix = forms.IntegerField(label="Ports per switch", min_value=2, max_value=100_000, initial=64)
     message_mb = forms.FloatField(
-        label="Message size, MB", min_value=0.001, max_value=1e6, initial=1000, required=False,
+        label="Message size, MB",
+        min_value=0.001,
+        max_value=1e6,
+        initial=1000,
+        required=False,
         help_text="Buffer of a collective over all GPUs; for an all-to-all, what each GPU sends. Leave "
         "empty for no collectives.",
-    )  # fmt: skip
+    )
     model = forms.ChoiceField(
         choices=[("", "none: fabric only"), *((n, n) for n in MODELS)], required=False, initial="gpt-1t"
     )
@@ -84,9 +90,10 @@ class NetworkForm(DesignForm):
     transceiver_w = forms.FloatField(label="Transceiver power, W", min_value=0, initial=9)
 
     sweep = forms.ChoiceField(
-        label="Sweep parameter", required=False,
+        label="Sweep parameter",
+        required=False,
         choices=[("", "nothing"), *((name, f"{label}, {unit}") for name, (label, unit) in SWEPT.items())],
-    )  # fmt: skip
+    )
     values = Numbers(
         most=MOST_VALUES,
         required=False,
@@ -109,9 +116,12 @@ class NetworkForm(DesignForm):
     def compose(self, values: dict[str, Any]) -> dict[str, Any]:
         prices = {name: values[name] for name in ("port_usd", "transceiver_usd", "port_w", "transceiver_w")}
         document: dict[str, Any] = {
-            "gpus": values["gpus"], "hb_domain": values["hb_domain"], "prices": prices,
-            "switch_radix": values["switch_radix"], "gpu_type": values["gpu_type"],
-        }  # fmt: skip
+            "gpus": values["gpus"],
+            "hb_domain": values["hb_domain"],
+            "prices": prices,
+            "switch_radix": values["switch_radix"],
+            "gpu_type": values["gpu_type"],
+        }
         document |= {name: values[name] for name in ("hb_gb_s", "nic_gb_s") if values[name] is not None}
         if values["message_mb"] is not None:
             document["collectives"] = _over_all(values["gpus"], document["hb_domain"], values["message_mb"])
@@ -121,8 +131,10 @@ class NetworkForm(DesignForm):
         document |= {name: values[name] for name in trained if values[name] is not None}
         if values["experts"]:
             document["moe"] = {
-                "experts": values["experts"], "top_k": values["top_k"] or 1, "every": values["every"] or 1,
-            }  # fmt: skip
+                "experts": values["experts"],
+                "top_k": values["top_k"] or 1,
+                "every": values["every"] or 1,
+            }
         return document
 
     def check(self, document: dict[str, Any]) -> None:
@@ -195,20 +207,40 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
             Fact(label="Iteration", value=f"{best['iteration_s']:,.3f}", unit="s", beside=f"HB {size}{over}")
         )
     made += [
-        Fact(label=label, value=DASH if saved is None else f"{100 * saved:,.1f}", unit="%",
-             beside=f"{kept / 1e6:,.2f} of {whole / 1e6:,.2f} {unit}")
-        for label, saved, kept, whole, unit in (
-            ("Cost saved by rail-only", fabric["cost_saving"], fabric["rail_only"]["cost_usd"],
-             fabric["rail_optimised"]["cost_usd"], "M$"),
-            ("Power saved by rail-only", fabric["power_saving"], fabric["rail_only"]["power_w"],
-             fabric["rail_optimised"]["power_w"], "MW"),
+        Fact(
+            label=label,
+            value=DASH if saved is None else f"{100 * saved:,.1f}",
+            unit="%",
+            beside=f"{kept / 1e6:,.2f} of {whole / 1e6:,.2f} {unit}",
         )
-    ]  # fmt: skip
+        for label, saved, kept, whole, unit in (
+            (
+                "Cost saved by rail-only",
+                fabric["cost_saving"],
+                fabric["rail_only"]["cost_usd"],
+                fabric["rail_optimised"]["cost_usd"],
+                "M$",
+            ),
+            (
+                "Power saved by rail-only",
+                fabric["power_saving"],
+                fabric["rail_only"]["power_w"],
+                fabric["rail_optimised"]["power_w"],
+                "MW",
+            ),
+        )
+    ]
     for row in answer.get("collectives") or []:
         if row["op"] == "all_to_all" and row["x"] == size and row["rail_optimised_s"]:
             slower = 100 * (row["rail_only_s"] / row["rail_optimised_s"] - 1)
-            made.append(Fact(label="All-to-all slowdown", value=f"{slower:,.1f}", unit="%",
-                             beside=f"HB {size}, over all GPUs"))  # fmt: skip
+            made.append(
+                Fact(
+                    label="All-to-all slowdown",
+                    value=f"{slower:,.1f}",
+                    unit="%",
+                    beside=f"HB {size}, over all GPUs",
+                )
+            )
     return made + _carried(answer)
 
 
@@ -219,11 +251,19 @@ def _carried(answer: dict[str, Any]) -> list[Fact]:
     first = f"HB {answer['fabrics'][0]['hb_domain']}"
     share = 100 * traffic["bytes"]["tp"] / traffic["total_bytes"] if traffic["total_bytes"] else 0.0
     return [
-        Fact(label="Traffic per iteration", value=f"{traffic['total_bytes'] / 1e12:,.1f}", unit="TB",
-             beside=f"{first}, {share:.1f} % of them TP"),
-        Fact(label="GPU pairs without traffic", value=f"{100 * traffic['pairs']['none']:.3f}", unit="%",
-             beside=f"{first}, of pairs of GPUs"),
-    ]  # fmt: skip
+        Fact(
+            label="Traffic per iteration",
+            value=f"{traffic['total_bytes'] / 1e12:,.1f}",
+            unit="TB",
+            beside=f"{first}, {share:.1f} % of them TP",
+        ),
+        Fact(
+            label="GPU pairs without traffic",
+            value=f"{100 * traffic['pairs']['none']:.3f}",
+            unit="%",
+            beside=f"{first}, of pairs of GPUs",
+        ),
+    ]
 
 
 def _tables(answer: dict[str, Any]) -> list[Figures]:
@@ -246,11 +286,14 @@ def _tables(answer: dict[str, Any]) -> list[Figures]:
 
 def _iterations(rows: list[dict[str, Any]]) -> Figures:
     return Figures(
-        name="iterations", title="Iteration time by HB domain", note="With the fastest parallelism that fits",
+        name="iterations",
+        title="Iteration time by HB domain",
+        note="With the fastest parallelism that fits",
         rows=rows,
         columns=[
             Column(label="HB", key="hb_domain", decimals=0),
-            Column(label="TP", key="tp", decimals=0), Column(label="PP", key="pp", decimals=0),
+            Column(label="TP", key="tp", decimals=0),
+            Column(label="PP", key="pp", decimals=0),
             Column(label="DP", key="dp", decimals=0),
             Column(label="Interleave", key="interleave", decimals=0, wide=True),
             Column(label="Iteration", key="iteration_s", unit="s", decimals=3),
@@ -261,35 +304,39 @@ def _iterations(rows: list[dict[str, Any]]) -> Figures:
             Column(label="Memory", key="memory_gb_per_gpu", unit="GB", decimals=1, wide=True),
             *([Column(label="", key="reason")] if any(row["reason"] for row in rows) else []),
         ],
-    )  # fmt: skip
+    )
 
 
 def _parts(rows: list[dict[str, Any]]) -> Figures:
     """What the chart of an iteration's parts draws."""
     return Figures(
-        name="parts", title="Parts of an iteration", note="The parts add up: nothing overlaps",
+        name="parts",
+        title="Parts of an iteration",
+        note="The parts add up: nothing overlaps",
         rows=[row for row in rows if row["feasible"]],
         columns=[
             Column(label="HB", key="hb_domain", decimals=0),
             *(Column(label=of, key=f"parts_s.{part}", unit="s", decimals=3) for part, of in PARTS.items()),
             Column(label="Iteration", key="iteration_s", unit="s", decimals=3),
         ],
-    )  # fmt: skip
+    )
 
 
 def _collectives(rows: list[dict[str, Any]]) -> Figures:
     return Figures(
-        name="collectives", title="Collectives over all GPUs",
+        name="collectives",
+        title="Collectives over all GPUs",
         note="At nominal rates; for an all-to-all the message is that of one pair",
         rows=[{**row, "name": COLLECTIVES[row["op"]]} for row in rows],
         columns=[
-            Column(label="HB", key="x", decimals=0), Column(label="Domains", key="y", decimals=0, wide=True),
+            Column(label="HB", key="x", decimals=0),
+            Column(label="Domains", key="y", decimals=0, wide=True),
             Column(label="Collective", key="name"),
             Column(label="Message", key="bytes", unit="MB", decimals=3, scale=1e-6, wide=True),
             Column(label="Rail-only", key="rail_only_s", unit="ms", decimals=2, scale=1e3),
             Column(label="Rail-optimised", key="rail_optimised_s", unit="ms", decimals=2, scale=1e3),
         ],
-    )  # fmt: skip
+    )
 
 
 def _fabrics(fabrics: list[dict[str, Any]]) -> Figures:
@@ -299,10 +346,13 @@ def _fabrics(fabrics: list[dict[str, Any]]) -> Figures:
             saving = {n: fabric[n] for n in ("cost_saving", "power_saving")} if kind == "rail_only" else {}
             rows.append({"hb_domain": fabric["hb_domain"], "design": label, **fabric[kind], **saving})
     return Figures(
-        name="fabrics", title="Fabrics", note="Clos network with the fewest tiers, at the prices "
-        "entered", rows=rows,
+        name="fabrics",
+        title="Fabrics",
+        note="Clos network with the fewest tiers, at the prices entered",
+        rows=rows,
         columns=[
-            Column(label="HB", key="hb_domain", decimals=0), Column(label="Fabric", key="design"),
+            Column(label="HB", key="hb_domain", decimals=0),
+            Column(label="Fabric", key="design"),
             Column(label="Tiers", key="tiers", decimals=0, wide=True),
             Column(label="Switches", key="switches", decimals=0),
             Column(label="Transceivers", key="transceivers", decimals=0, wide=True),
@@ -311,13 +361,11 @@ def _fabrics(fabrics: list[dict[str, Any]]) -> Figures:
             Column(label="Saves", key="cost_saving", unit="% cost", decimals=1, scale=100),
             Column(label="Saves", key="power_saving", unit="% power", decimals=1, scale=100, wide=True),
         ],
-    )  # fmt: skip
+    )
 
 
 def _traffic(traffic: dict[str, Any]) -> Figures:
-    kinds = {
-        "tp": "TP", "dp_hb": "DP in the HB domain", "dp_nic": "DP on NICs", "pp": "PP", "ep": "EP",
-    }  # fmt: skip
+    kinds = {"tp": "TP", "dp_hb": "DP in the HB domain", "dp_nic": "DP on NICs", "pp": "PP", "ep": "EP"}
     rows = [
         {
             "kind": label,
@@ -327,21 +375,28 @@ def _traffic(traffic: dict[str, Any]) -> Figures:
         for kind, label in kinds.items()
     ]
     return Figures(
-        name="traffic", title="Traffic of one iteration", note="Sum of all collectives", rows=rows,
+        name="traffic",
+        title="Traffic of one iteration",
+        note="Sum of all collectives",
+        rows=rows,
         columns=[
             Column(label="", key="kind"),
             Column(label="Bytes", key="bytes", unit="TB", decimals=2, scale=1e-12),
             Column(label="Share", key="share", unit="%", decimals=2, scale=100),
         ],
-    )  # fmt: skip
+    )
 
 
 def _failures(failures: list[dict[str, Any]]) -> Figures:
     rows = [{**row, "design": row["design"].replace("_", "-")} for row in failures]
     return Figures(
-        name="failures", title="After a failure", note="For the first HB domain size above", rows=rows,
+        name="failures",
+        title="After a failure",
+        note="For the first HB domain size above",
+        rows=rows,
         columns=[
-            Column(label="Failure of", key="case"), Column(label="Fabric", key="design"),
+            Column(label="Failure of", key="case"),
+            Column(label="Fabric", key="design"),
             Column(label="GPUs lost", key="gpus_lost", decimals=0),
             Column(label="Iteration", key="iteration_s", unit="s, without spares", decimals=3),
             Column(label="Slow-down", key="slowdown", unit="×", decimals=3, wide=True),
@@ -349,7 +404,7 @@ def _failures(failures: list[dict[str, Any]]) -> Figures:
             Column(label="Iteration", key="spared_iteration_s", unit="s, with spares", decimals=3, wide=True),
             Column(label="Recovery", key="recovery", wide=True),
         ],
-    )  # fmt: skip
+    )
 
 
 PARTS = {"compute": "Compute", "tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "bubble": "Bubble"}
@@ -358,15 +413,20 @@ PARTS = {"compute": "Compute", "tp": "TP", "pp": "PP", "dp": "DP", "ep": "EP", "
 def _charts(answer: dict[str, Any]) -> dict[str, Any]:
     rows = [row for row in answer.get("iterations") or [] if row["feasible"]]
     drawn = sweep_chart(answer["swept"]) if answer.get("swept") else None
-    stacks = {
-        "stacks": {
-            "title": "Parts of an iteration, s", "parts": list(PARTS.values()),
-            "bars": [
-                {"label": f"HB {row['hb_domain']}", "values": [row["parts_s"][part] for part in PARTS]}
-                for row in rows
-            ],
+    stacks = (
+        {
+            "stacks": {
+                "title": "Parts of an iteration, s",
+                "parts": list(PARTS.values()),
+                "bars": [
+                    {"label": f"HB {row['hb_domain']}", "values": [row["parts_s"][part] for part in PARTS]}
+                    for row in rows
+                ],
+            }
         }
-    } if rows else {}  # fmt: skip
+        if rows
+        else {}
+    )
     return stacks | ({"lines": drawn} if drawn else {})
 
 
@@ -378,6 +438,12 @@ page = DesignPage(
     title="Network design",
     lead="Compares rail-only and rail-optimised networks: cost, power, iteration times, collectives, "
     "traffic, failures.",
-    command="network", script="js/design.js", form=NetworkForm, answer=_answer, facts=_facts, tables=_tables,
-    charts=_charts, heat=_heat,
-)  # fmt: skip
+    command="network",
+    script="js/design.js",
+    form=NetworkForm,
+    answer=_answer,
+    facts=_facts,
+    tables=_tables,
+    charts=_charts,
+    heat=_heat,
+)

@@ -93,15 +93,21 @@ class DesignPage:
         query = request.GET.urlencode()
         tables = [table for table in self.tables(answer) if not table.file_only] if answer else []
         context = {
-            "title": self.title, "lead": self.lead, "form": form, "sections": form.sections,
-            "script": self.script, "answer": answer, "query": f"{query}&" if query else "",
-            "facts": self.facts(answer) if answer else [], "tables": tables,
+            "title": self.title,
+            "lead": self.lead,
+            "form": form,
+            "sections": form.sections,
+            "script": self.script,
+            "answer": answer,
+            "query": f"{query}&" if query else "",
+            "facts": self.facts(answer) if answer else [],
+            "tables": tables,
             "matrix": self.heat(answer) if answer else None,
             "charts": self.charts(answer) if answer else None,
             "command": f"meridian {self.command} {self.command}.json",
             "document_name": f"{self.command}.json",
             "document_url": f"?{query}&as=document" if query else "?as=document",
-        }  # fmt: skip
+        }
         return render(request, "design/design.html", context, status=status)
 
 

@@ -49,9 +49,8 @@ class SwapForm(DesignForm):
         help_text="Mini-batches per step. Leave empty for the fewest.",
     )
     resident = forms.TypedChoiceField(
-        label="Sub-models on the GPU", choices=[(2, "2"), (1, "1, as in the paper")],
-        coerce=int, initial=2,
-    )  # fmt: skip
+        label="Sub-models on the GPU", choices=[(2, "2"), (1, "1, as in the paper")], coerce=int, initial=2
+    )
     gradients = forms.ChoiceField(choices=[("host", "on the host"), ("device", "stay")], initial="host")
     workers = forms.IntegerField(min_value=1, max_value=1_000_000, required=False, initial=4)
     global_batch = forms.IntegerField(
@@ -92,9 +91,10 @@ class SwapForm(DesignForm):
         document |= {name: values[name] for name in asked if values[name] is not None}
         if values["stages"] and values["microbatches"] and values["mbps"]:
             document["compare"] = {
-                "stages": values["stages"], "microbatches": values["microbatches"],
+                "stages": values["stages"],
+                "microbatches": values["microbatches"],
                 "links": [{"name": f"{rate:g} Mbps", "mbps": rate} for rate in values["mbps"]],
-            }  # fmt: skip
+            }
         return document
 
     def check(self, document: dict[str, Any]) -> None:
@@ -116,15 +116,28 @@ def _facts(answer: dict[str, Any]) -> list[Fact]:
     fleet, steps = answer["fleet"] or {}, answer["accumulation"]
     made = [
         Fact(label="Utilization", value=f"{100 * answer['utilization']:.1f}", unit="%", beside="of a step"),
-        Fact(label="Step", value=f"{answer['step_s']:,.3f}", unit="s",
-             beside=f"{answer['stall_s']:,.3f} s of it waiting"),
-        Fact(label="Accumulation", value=f"{steps:,}", unit="mini-batch" if steps == 1 else "mini-batches",
-             beside=f"loads {_count(answer['loads_per_step'], 'sub-model', 'sub-models')}"),
-        Fact(label="Mini-batch", value=f"{answer['seconds_per_minibatch_gpu']:,.3f}", unit="s",
-             beside="GPU time"),
-        Fact(label="Host memory", value=f"{answer['host_bytes'] / GIB:,.1f}", unit="GiB",
-             beside="per worker"),
-    ]  # fmt: skip
+        Fact(
+            label="Step",
+            value=f"{answer['step_s']:,.3f}",
+            unit="s",
+            beside=f"{answer['stall_s']:,.3f} s of it waiting",
+        ),
+        Fact(
+            label="Accumulation",
+            value=f"{steps:,}",
+            unit="mini-batch" if steps == 1 else "mini-batches",
+            beside=f"loads {_count(answer['loads_per_step'], 'sub-model', 'sub-models')}",
+        ),
+        Fact(
+            label="Mini-batch",
+            value=f"{answer['seconds_per_minibatch_gpu']:,.3f}",
+            unit="s",
+            beside="GPU time",
+        ),
+        Fact(
+            label="Host memory", value=f"{answer['host_bytes'] / GIB:,.1f}", unit="GiB", beside="per worker"
+        ),
+    ]
     reduced = answer["allreduce_s"]
     said = "" if reduced is None else f"all-reduce {reduced:,.2f} s"
     if fleet.get("minibatches_per_s"):
@@ -140,34 +153,42 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def _tables(answer: dict[str, Any]) -> list[Figures]:
-    parts = [{**part, "number": i + 1, "layers": f"{part['first']}–{part['last']}"}
-             for i, part in enumerate(answer["sub_models"])]  # fmt: skip
+    parts = [
+        {**part, "number": i + 1, "layers": f"{part['first']}–{part['last']}"}
+        for i, part in enumerate(answer["sub_models"])
+    ]
     made = [
         Figures(
-            name="sub-models", title="Sub-models", note="Fewest sub-models, then least data cut, then "
-            "earliest cuts", rows=parts,
+            name="sub-models",
+            title="Sub-models",
+            note="Fewest sub-models, then least data cut, then earliest cuts",
+            rows=parts,
             columns=[
-                Column(label="", key="number", decimals=0), Column(label="Layers", key="layers"),
+                Column(label="", key="number", decimals=0),
+                Column(label="Layers", key="layers"),
                 Column(label="Memory", key="memory_bytes", unit="GiB", decimals=3, scale=1 / GIB),
                 Column(label="Forward", key="forward_s", unit="ms", decimals=1, scale=1e3, wide=True),
                 Column(label="Backward", key="backward_s", unit="ms", decimals=1, scale=1e3),
                 Column(label="Load", key="load_s", unit="ms", decimals=1, scale=1e3),
             ],
         )
-    ]  # fmt: skip
+    ]
     if answer["compare"]:
         made.append(
             Figures(
-                name="compare", title="Compared with", note="GPU time: wall time × GPUs ÷ mini-batches",
+                name="compare",
+                title="Compared with",
+                note="GPU time: wall time × GPUs ÷ mini-batches",
                 rows=[{**row, "method": NAMES[row["policy"]]} for row in answer["compare"]],
                 columns=[
-                    Column(label="Method", key="method"), Column(label="Network", key="link"),
+                    Column(label="Method", key="method"),
+                    Column(label="Network", key="link"),
                     Column(label="Mini-batch", key="seconds_per_minibatch_gpu", unit="GPU s", decimals=4),
                     Column(label="Busy", key="utilization", unit="%", decimals=1, scale=100, wide=True),
                     Column(label="Speed-up of the swap plan", key="speedup", unit="×", decimals=2),
                 ],
             )
-        )  # fmt: skip
+        )
     if answer.get("spans"):
         made.append(_step(answer["spans"]))
     return made
@@ -177,14 +198,18 @@ def _step(spans: list[dict[str, Any]]) -> Figures:
     """What the chart of one step draws."""
     rows = [{**span, "number": span.get("chunk", 0) + 1} for span in sorted(spans, key=lambda s: s["start"])]
     return Figures(
-        name="step", title="One step", note="What computes and what loads, over "
-        "time", rows=rows, most=MOST_ROWS,
+        name="step",
+        title="One step",
+        note="What computes and what loads, over time",
+        rows=rows,
+        most=MOST_ROWS,
         columns=[
-            Column(label="Op", key="op"), Column(label="Sub-model", key="number", decimals=0),
+            Column(label="Op", key="op"),
+            Column(label="Sub-model", key="number", decimals=0),
             Column(label="Start", key="start", unit="s", decimals=3),
             Column(label="End", key="end", unit="s", decimals=3),
         ],
-    )  # fmt: skip
+    )
 
 
 def _charts(answer: dict[str, Any]) -> dict[str, Any]:
@@ -193,21 +218,31 @@ def _charts(answer: dict[str, Any]) -> dict[str, Any]:
         return {}
     return {
         "gantt": {
-            "title": "One step, s", "length": answer["step_s"], "rows": ["Compute", "Load"],
+            "title": "One step, s",
+            "length": answer["step_s"],
+            "rows": ["Compute", "Load"],
             "spans": [
                 {
-                    "row": 1 if span["op"] == "load" else 0, "kind": span["op"], "start": span["start"],
-                    "end": span["end"], "label": f"{span['op']} {span.get('chunk', 0) + 1}",
+                    "row": 1 if span["op"] == "load" else 0,
+                    "kind": span["op"],
+                    "start": span["start"],
+                    "end": span["end"],
+                    "label": f"{span['op']} {span.get('chunk', 0) + 1}",
                 }
                 for span in spans
             ],
         }
-    }  # fmt: skip
+    }
 
 
 page = DesignPage(
     title="Swap plan",
     lead="Trains a model on one GPU that cannot hold it: one part runs while the next one loads.",
-    command="swap", script="js/design.js", form=SwapForm, answer=_answer, facts=_facts, tables=_tables,
+    command="swap",
+    script="js/design.js",
+    form=SwapForm,
+    answer=_answer,
+    facts=_facts,
+    tables=_tables,
     charts=_charts,
-)  # fmt: skip
+)

@@ -19,21 +19,36 @@ class InventoryConfig(AppConfig):
         )
         register(
             Entry(
-                order=120, name="datacenters", label="Data centres", address="inventory:datacenter-list",
-                roles=READERS, rows=DataCenter.objects.visible_to,
+                order=120,
+                name="datacenters",
+                label="Data centres",
+                address="inventory:datacenter-list",
+                roles=READERS,
+                rows=DataCenter.objects.visible_to,
             ),
             Entry(
-                order=130, name="nodes", label="Nodes", address="inventory:node-list", roles=READERS,
+                order=130,
+                name="nodes",
+                label="Nodes",
+                address="inventory:node-list",
+                roles=READERS,
                 rows=Node.objects.visible_to,
             ),
             Entry(
-                order=140, name="links", label="Links", address="inventory:link-list", roles=READERS,
+                order=140,
+                name="links",
+                label="Links",
+                address="inventory:link-list",
+                roles=READERS,
                 rows=WanLink.objects.visible_to,
             ),
             Entry(order=150, name="map", label="Map", address="inventory:map", roles=READERS),
             Entry(
-                order=160, name="gpu-types", label="GPU types", address="inventory:gputype-list",
+                order=160,
+                name="gpu-types",
+                label="GPU types",
+                address="inventory:gputype-list",
                 roles=READERS,
             ),
-        )  # fmt: skip
+        )
         search.register(*KINDS)

@@ -20,18 +20,22 @@ def _visible_dcs(request: Any) -> QuerySet[DataCenter]:
 class DataCenterFilterSet(filters.FilterSet):
     q = filters.CharFilter(method="find", label="Find")
     gpu_type = filters.ChoiceFilter(
-        field_name="pools__gpu_type", choices=lambda: [(name, name) for name in sorted(catalogue())],
+        field_name="pools__gpu_type",
+        choices=lambda: [(name, name) for name in sorted(catalogue())],
         label="GPU type",
-    )  # fmt: skip
+    )
 
     country = filters.ChoiceFilter(label="Country")
     state = filters.ChoiceFilter(
         choices=[
-            ("silent", "With silent nodes"), ("never", "With nodes never seen"),
-            ("answering", "All nodes answer"), ("empty", "No nodes"),
+            ("silent", "With silent nodes"),
+            ("never", "With nodes never seen"),
+            ("answering", "All nodes answer"),
+            ("empty", "No nodes"),
         ],
-        method="in_state", label="State",
-    )  # fmt: skip
+        method="in_state",
+        label="State",
+    )
 
     class Meta:
         model = DataCenter
@@ -82,9 +86,10 @@ class RegionForm(forms.Form):
     q = forms.CharField(label="Find", required=False)
     cloud = forms.ChoiceField(required=False, choices=lambda: [("", "Any"), *_clouds()])
     gpu_type = forms.ChoiceField(
-        label="GPU type", required=False,
+        label="GPU type",
+        required=False,
         choices=lambda: [("", "Any"), *((name, name) for name in sorted(catalogue()))],
-    )  # fmt: skip
+    )
 
 
 class RegionFilter:

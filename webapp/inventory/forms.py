@@ -48,13 +48,16 @@ class DataCenterForm(InventoryForm):
 
     country = forms.ChoiceField(
         choices=lambda: [("", "–"), *((code, f"{name} ({code})") for code, name in _by_name(countries()))],
-        required=False, widget=PlainSelect,
+        required=False,
+        widget=PlainSelect,
         help_text="The law of this country applies to data stored or processed there.",
-    )  # fmt: skip
+    )
     time_zone = forms.ChoiceField(
-        label="Time zone", choices=lambda: [("", "–"), *((zone, zone) for zone in time_zones())],
-        required=False, widget=PlainSelect,
-    )  # fmt: skip
+        label="Time zone",
+        choices=lambda: [("", "–"), *((zone, zone) for zone in time_zones())],
+        required=False,
+        widget=PlainSelect,
+    )
     gpu_type = forms.ChoiceField(label="GPU type", choices=gpu_types)
     price_per_gpu_hour = forms.DecimalField(
         label="Price, $/GPU h", min_value=0, max_digits=10, decimal_places=4, initial=0

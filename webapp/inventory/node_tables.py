@@ -34,9 +34,18 @@ class NodeTable(Table):
     class Meta(Table.Meta):
         model = Node
         fields = (
-            "name", "state", "dc", "gpus", "busy", "free", "device", "host", "clock_offset_ms", "version",
+            "name",
+            "state",
+            "dc",
+            "gpus",
+            "busy",
+            "free",
+            "device",
+            "host",
+            "clock_offset_ms",
+            "version",
             "last_seen",
-        )  # fmt: skip
+        )
         order_by = "name"
 
     def render_state(self, record: Node) -> str:

@@ -72,9 +72,12 @@ def node_create(request: HttpRequest) -> HttpResponse:
         except ValidationError as error:
             form.take_errors(error)
     page = {
-        "title": "Add node", "form": form, "sections": form.sections, "submit_label": "Add node",
+        "title": "Add node",
+        "form": form,
+        "sections": form.sections,
+        "submit_label": "Add node",
         "cancel_url": reverse("inventory:node-list"),
-    }  # fmt: skip
+    }
     return render(request, "components/form.html", page, status=422 if form.errors else 200)
 
 
@@ -244,11 +247,15 @@ def node_reach(request: HttpRequest) -> HttpResponse:
     shown = list(found.order_by("dc__name", "name")[:MOST_SHOWN])
     matrix = reach_matrix(request.user, shown)
     context = {
-        "title": "Reachability", "dcs": dcs, "chosen": chosen, "nodes": shown, "total": found.count(),
+        "title": "Reachability",
+        "dcs": dcs,
+        "chosen": chosen,
+        "nodes": shown,
+        "total": found.count(),
         "matrix": matrix,
         "probing": any(cell is not None and cell.is_waiting for row in matrix for cell in row["cells"]),
         "online": [node for node in shown if node.state == NodeState.ONLINE],
-    }  # fmt: skip
+    }
     return render(request, "inventory/node_reach.html", context)
 
 

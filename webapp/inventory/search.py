@@ -46,16 +46,31 @@ def _gpu_types(user: Any) -> Iterator[tuple[str, str, str]]:
 
 KINDS = (
     Rows(
-        order=20, name="datacenter", label="Data centres", rows=DataCenter.objects.visible_to,
-        named="name", hit=_datacenter, matches=lambda word: Q(Begin(word, "name", "place")),
+        order=20,
+        name="datacenter",
+        label="Data centres",
+        rows=DataCenter.objects.visible_to,
+        named="name",
+        hit=_datacenter,
+        matches=lambda word: Q(Begin(word, "name", "place")),
     ),
     Rows(
-        order=60, name="node", label="Nodes", rows=_nodes, named="name", hit=_node,
+        order=60,
+        name="node",
+        label="Nodes",
+        rows=_nodes,
+        named="name",
+        hit=_node,
         matches=lambda word: Q(Begin(word, "name", "host")),
     ),
     Rows(
-        order=70, name="link", label="Links", rows=_links, named="a__name", hit=_link,
+        order=70,
+        name="link",
+        label="Links",
+        rows=_links,
+        named="a__name",
+        hit=_link,
         matches=_links_with,
     ),
     Listed(order=120, name="gputype", label="GPU types", things=_gpu_types),
-)  # fmt: skip
+)

@@ -118,9 +118,11 @@ class MeasurementTable(Table):
     connections = NumberColumn("Connections")
     actor = tables.Column("By", default="Meridian")
     use = tables.TemplateColumn(
-        template_name="inventory/measurement_use.html", verbose_name="Use", orderable=False,
+        template_name="inventory/measurement_use.html",
+        verbose_name="Use",
+        orderable=False,
         attrs={"td": {"class": "num"}, "th": {"class": "num"}},
-    )  # fmt: skip
+    )
     narrow = ("at", "latency_ms", "use")
 
     class Meta(Table.Meta):
@@ -156,9 +158,11 @@ class RegionTable(Table):
     prices = tables.Column("GPUs with a list price", orderable=False)
     least_price = NumberColumn("from", unit="$/GPU h", decimals=2)
     use = tables.TemplateColumn(
-        template_name="inventory/region_use.html", verbose_name="Use", orderable=False,
+        template_name="inventory/region_use.html",
+        verbose_name="Use",
+        orderable=False,
         attrs={"td": {"class": "num"}},
-    )  # fmt: skip
+    )
     narrow = ("name", "place", "use")
 
     class Meta(Table.Meta):

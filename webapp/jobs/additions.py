@@ -68,15 +68,19 @@ def _table(request: HttpRequest, where: Q) -> Any:
 
 ADDITIONS = (
     Addition(
-        page="node", order=10, name="ranks", context=_of_node,
+        page="node",
+        order=10,
+        name="ranks",
+        context=_of_node,
         templates={"ranks": "jobs/node_ranks.html", "lines": "jobs/node_leaving.html"},
     ),
     Addition(page="drain", order=10, name="runs", templates={"runs": "jobs/drain_runs.html"}),
     Addition(
-        page="datacenter", order=10, name="runs", context=_of_datacenter,
+        page="datacenter",
+        order=10,
+        name="runs",
+        context=_of_datacenter,
         templates={"runs": "jobs/datacenter_runs.html"},
     ),
-    Addition(
-        page="link", order=10, name="runs", context=_of_link, templates={"runs": "jobs/link_runs.html"}
-    ),
-)  # fmt: skip
+    Addition(page="link", order=10, name="runs", context=_of_link, templates={"runs": "jobs/link_runs.html"}),
+)

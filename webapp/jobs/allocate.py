@@ -53,9 +53,15 @@ def _assign(run: Run, stock: Stock) -> Iterator[RankState]:
     for rank in order:
         node, gpu = next(placed or supply[names[rank]])
         yield RankState(
-            run=run, rank=rank, pipeline=rank // stages, stage=rank % stages,
-            dc=node.dc, node=node, gpu=gpu, state_since=timezone.now(),
-        )  # fmt: skip
+            run=run,
+            rank=rank,
+            pipeline=rank // stages,
+            stage=rank % stages,
+            dc=node.dc,
+            node=node,
+            gpu=gpu,
+            state_since=timezone.now(),
+        )
 
 
 def _port(run: Run) -> int:

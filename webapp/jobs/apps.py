@@ -27,8 +27,12 @@ class JobsConfig(AppConfig):
         work.register_work(work.Work(held=held, on=runs_on, end=end_runs_on))
         register(
             Entry(
-                order=25, name="runs", label="Runs", address="jobs:run-list", roles=READERS,
+                order=25,
+                name="runs",
+                label="Runs",
+                address="jobs:run-list",
+                roles=READERS,
                 rows=lambda user: Run.objects.visible_to(user).open(),
             )
-        )  # fmt: skip
+        )
         search.register(*KINDS)

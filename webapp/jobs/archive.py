@@ -12,9 +12,12 @@ from webapp.jobs.services import delete_runs, goes_on_from
 def part(order: int, one: str, several: str, model: Any) -> Part:
     """Rows of `model`, which are of one run each."""
     return Part(
-        of="run", order=order, one=one, several=several,
+        of="run",
+        order=order,
+        one=one,
+        several=several,
         rows=lambda runs: model.objects.filter(run__in=[run.pk for run in runs]),
-    )  # fmt: skip
+    )
 
 
 def _stays(runs: Sequence[Run]) -> list[str]:
@@ -24,11 +27,16 @@ def _stays(runs: Sequence[Run]) -> list[str]:
 
 
 pages = ArchivePages(
-    kind="run", several="runs", address="jobs:run", remove=delete_runs, stays=_stays, against=goes_on_from,
+    kind="run",
+    several="runs",
+    address="jobs:run",
+    remove=delete_runs,
+    stays=_stays,
+    against=goes_on_from,
     rows=lambda: Run.objects.select_related("job__team").defer(
         "predicted", "result", "job__document", "job__plan_copy", "job__seats"
     ),
-)  # fmt: skip
+)
 PARTS = (
     part(10, "record of a GPU", "records of GPUs", RankState),
     part(20, "event", "events", RunEvent),

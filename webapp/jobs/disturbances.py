@@ -20,19 +20,27 @@ def recovery(event: Recovery, *, done: int) -> Cost:
     """Of a `recovery` event; `done` iterations had ended."""
     layout = event.layout
     return {
-        "kind": "recovery", "what": event.detail[:300], "silent_s": event.detected_s,
-        "lost_s": event.lost_s, "again": max(0, done - event.iteration), "iteration": event.iteration,
+        "kind": "recovery",
+        "what": event.detail[:300],
+        "silent_s": event.detected_s,
+        "lost_s": event.lost_s,
+        "again": max(0, done - event.iteration),
+        "iteration": event.iteration,
         "from": event.source,
         **({"gpus": [layout.gpus, layout.before.gpus]} if layout else {}),
-    }  # fmt: skip
+    }
 
 
 def adaptation(event: Adapted) -> Cost:
     """Of an `adapted` event."""
     return {
-        "kind": "adaptation", "what": deviating(event)[:300], "iteration": event.iteration,
-        "replanned": event.replanned, "before_ms": event.before_s * 1e3, "after_ms": event.after_s * 1e3,
-    }  # fmt: skip
+        "kind": "adaptation",
+        "what": deviating(event)[:300],
+        "iteration": event.iteration,
+        "replanned": event.replanned,
+        "before_ms": event.before_s * 1e3,
+        "after_ms": event.after_s * 1e3,
+    }
 
 
 def failure(reason: str, *, done: int, saved: int | None) -> Cost:
@@ -43,6 +51,9 @@ def failure(reason: str, *, done: int, saved: int | None) -> Cost:
 def move(run: Run, to: Run, *, again: int) -> Cost:
     """Of a run whose job goes on in another one."""
     return {
-        "kind": "move", "what": run.status_reason[:300], "again": again, "to": to.pk,
+        "kind": "move",
+        "what": run.status_reason[:300],
+        "again": again,
+        "to": to.pk,
         "from": Source.START if run.saved_step is None else Source.CHECKPOINT,
-    }  # fmt: skip
+    }

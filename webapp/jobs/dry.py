@@ -48,9 +48,12 @@ def dry_run(plan: Plan, option_index: int, stock: Stock | None = None) -> dict[s
 
 
 def dry_run_document(
-    document: dict[str, Any], team: Team, stock: Stock | None = None, seats: Seats = (),
+    document: dict[str, Any],
+    team: Team,
+    stock: Stock | None = None,
+    seats: Seats = (),
     planned: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The same of a document of `meridian train` that `team` would launch.
 
     seats : of one that is placed.

@@ -27,9 +27,14 @@ from webapp.planning.document import site_job
 POLICY_RULES = ("contention", "recompute_rule", "chunks", "traversal")
 # What a schedule is made for: where none of it changes, the schedule stays.
 SCHEDULE_IS_OF = (
-    "strategy.policy", "strategy.sharing", "strategy.memory_limit", "cell.microbatches", "cell.micro_batch",
-    "model", "device.times_ms",
-)  # fmt: skip
+    "strategy.policy",
+    "strategy.sharing",
+    "strategy.memory_limit",
+    "cell.microbatches",
+    "cell.micro_batch",
+    "model",
+    "device.times_ms",
+)
 SECTIONS = frozenset(path.partition(".")[0] for path in PATHS.values())
 # Of the document's section `prefill`, by their path in it.
 PREFILL = (
@@ -48,8 +53,13 @@ PREFILL = (
 RECOVERY = {"wait_s": "recovery_wait_s", "layers_per_gpu": "recovery_layers_per_gpu"}
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
 NEEDS_MEMORY = (
-    "micro_batch", "microbatches", "memory_limit", "policy", "prefill_kv_budget_gb", "prefill_checkpoint",
-)  # fmt: skip
+    "micro_batch",
+    "microbatches",
+    "memory_limit",
+    "policy",
+    "prefill_kv_budget_gb",
+    "prefill_checkpoint",
+)
 
 
 def _prefill_field(path: str) -> str:
@@ -101,57 +111,81 @@ class JobForm(Sectioned, forms.Form):
     seed = forms.IntegerField(min_value=0, max_value=2**31 - 1)
     policy = forms.ChoiceField(choices=[(policy, name_of(policy)) for policy in POLICIES])
     sharing = forms.ChoiceField(
-        label="WAN link sharing", required=False,
+        label="WAN link sharing",
+        required=False,
         choices=[("", "As the policy does it"), ("temporal", "Temporal"), ("spatial", "Spatial")],
-    )  # fmt: skip
+    )
     microbatches = forms.IntegerField(label="Microbatches", min_value=1, max_value=10_000)
     micro_batch = forms.IntegerField(label="Microbatch size, sequences", min_value=1, max_value=100_000)
     memory_limit = forms.IntegerField(
-        label="Activation limit, microbatches", min_value=1, max_value=10_000, required=False,
+        label="Activation limit, microbatches",
+        min_value=1,
+        max_value=10_000,
+        required=False,
         help_text="How many microbatches' activations a stage may hold at once. Leave empty for no limit.",
-    )  # fmt: skip
+    )
     validation_every = forms.IntegerField(
-        label="Validation interval, iterations", min_value=1, max_value=10**9, required=False,
+        label="Validation interval, iterations",
+        min_value=1,
+        max_value=10**9,
+        required=False,
         help_text="Validates on the end of every text file, which is never trained on. Leave empty to "
         "skip validation.",
-    )  # fmt: skip
+    )
     checkpoint_dir = forms.CharField(
-        label="Checkpoint location", max_length=500, required=False,
+        label="Checkpoint location",
+        max_length=500,
+        required=False,
         help_text="A folder that all nodes share, or a URL such as s3://… Leave empty to save no "
         "checkpoints.",
-    )  # fmt: skip
+    )
     checkpoint_every = forms.IntegerField(
         label="Checkpoint interval, iterations", min_value=1, max_value=10**9, required=False
     )
     recoveries = forms.IntegerField(
-        label="Restarts per hour", min_value=1, max_value=10_000, required=False,
+        label="Restarts per hour",
+        min_value=1,
+        max_value=10_000,
+        required=False,
         help_text="How often per hour the run may restart after a failure. Leave empty to stop at the "
         "first failure.",
-    )  # fmt: skip
+    )
     recovery_wait_s = forms.FloatField(
-        label="Wait for a lost machine, s", min_value=0.001, max_value=86_400, required=False,
+        label="Wait for a lost machine, s",
+        min_value=0.001,
+        max_value=86_400,
+        required=False,
         help_text="How long to wait before the run continues on fewer GPUs. Leave empty for 120 s.",
-    )  # fmt: skip
+    )
     recovery_layers_per_gpu = forms.IntegerField(
-        label="Layers per GPU, at most", min_value=1, max_value=100_000, required=False,
+        label="Layers per GPU, at most",
+        min_value=1,
+        max_value=100_000,
+        required=False,
         help_text="Lets a GPU take over layers if fewer GPUs than stages are left. Leave empty to stop "
         "the run instead.",
-    )  # fmt: skip
+    )
     adapt_percent = forms.IntegerField(
-        label="Re-plan threshold, %", min_value=1, max_value=1000, required=False,
+        label="Re-plan threshold, %",
+        min_value=1,
+        max_value=1000,
+        required=False,
         help_text="Re-plan when ops or transfers differ from the plan by more than this. Leave empty to "
         "keep the schedule.",
-    )  # fmt: skip
+    )
     adapt_policy = forms.ChoiceField(
-        label="Policy of the new plan", required=False,
+        label="Policy of the new plan",
+        required=False,
         choices=[("", "The same policy"), ("auto", "Automatic, a search")],
         help_text="A search uses CPU time on the machine of the first rank while training runs.",
-    )  # fmt: skip
+    )
     prefill_checkpoint = forms.CharField(
-        label="Model", max_length=500, required=False,
+        label="Model",
+        max_length=500,
+        required=False,
         help_text="Folder of a Hugging Face Llama model, at the same path on every node. Leave empty to "
         "sell no prefill.",
-    )  # fmt: skip
+    )
     prefill_name = forms.CharField(
         label="Model name",
         max_length=128,
@@ -159,10 +193,12 @@ class JobForm(Sectioned, forms.Form):
         help_text="The name that tenants use. Leave empty for the folder's name.",
     )
     prefill_latency_a_ms = forms.FloatField(
-        label="Latency of a chunk, a, ms", min_value=0, required=False,
+        label="Latency of a chunk, a, ms",
+        min_value=0,
+        required=False,
         help_text="Latency of a chunk of n tokens on one GPU is a + b·n + c·n². meridian profile "
         "--prefill prints the three.",
-    )  # fmt: skip
+    )
     prefill_latency_b_ms = forms.FloatField(label="Latency per token, b, ms", min_value=0, required=False)
     prefill_latency_c_ms = forms.FloatField(
         label="Latency per token squared, c, ms", min_value=0, required=False
@@ -177,18 +213,23 @@ class JobForm(Sectioned, forms.Form):
         label="Weight budget per GPU, GB", min_value=1e-3, required=False, help_text="Leave empty for 2 GB."
     )
     prefill_pp_degree = forms.IntegerField(
-        label="GPUs per model copy", min_value=1, required=False,
+        label="GPUs per model copy",
+        min_value=1,
+        required=False,
         help_text="Splits the model over the same stage of this many adjacent cells; must divide the "
         "number of cells. Leave empty for 1.",
-    )  # fmt: skip
+    )
     prefill_kv_budget_gb = forms.FloatField(
         label="KV cache budget per GPU, GB", min_value=1e-3, required=False, help_text="Leave empty for 1 GB."
     )
     prefill_reserve_ms = forms.FloatField(
-        label="Reservation window, ms", min_value=0, max_value=MOST_RESERVE_MS, required=False,
+        label="Reservation window, ms",
+        min_value=0,
+        max_value=MOST_RESERVE_MS,
+        required=False,
         help_text="When the queue is full, still accept requests that can start within this time. Leave "
         "empty for 0.",
-    )  # fmt: skip
+    )
     idempotency_key = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
 
     layout = [
@@ -217,9 +258,15 @@ class JobForm(Sectioned, forms.Form):
     )
 
     def __init__(
-        self, data: Any = None, *, document: dict[str, Any], team: Team, seats: Seats = (),
-        initial: dict[str, Any] | None = None, planned: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        data: Any = None,
+        *,
+        document: dict[str, Any],
+        team: Team,
+        seats: Seats = (),
+        initial: dict[str, Any] | None = None,
+        planned: dict[str, Any] | None = None,
+    ) -> None:
         old = parse(TrainJob, document)
         saves, held_out, failures = old.persistence.checkpoint, old.data.validation, old.failures
         values = {name: attrgetter(PATHS[name])(old) for name in self.CHANGED}
@@ -354,9 +401,13 @@ class CloneForm(JobForm):
     def __init__(self, data: Any = None, *, run: Run, initial: dict[str, Any] | None = None) -> None:
         job, named = run.job, {"name": _free_name(run.job), **(initial or {})}
         super().__init__(
-            data, document=job.document, team=job.team, seats=job.seats, initial=named,
+            data,
+            document=job.document,
+            team=job.team,
+            seats=job.seats,
+            initial=named,
             planned=job.plan_copy.get("request"),
-        )  # fmt: skip
+        )
         self.run = run
         resume = self.fields["resume"]
         resume.disabled = run.saved_step is None

@@ -57,18 +57,20 @@ def run_clone(request: HttpRequest, pk: int) -> HttpResponse:
     require(request.user, run.job.team)
     form = CloneForm(request.POST or None, run=run, initial={"idempotency_key": fresh_key()})
     return _launch_page(
-        request, form, lambda values: clone_run(request.user, run, document=form.document, **values),
-        title=f"Clone {run}", run=run,
+        request,
+        form,
+        lambda values: clone_run(request.user, run, document=form.document, **values),
+        title=f"Clone {run}",
+        run=run,
         trains=trained_words(run.job.document, run.job.plan_copy.get("request")),
         cancel_url=reverse("jobs:run-detail", args=[pk]),
         note="A new job with the values below. Data centres, links and model stay the same.",
-    )  # fmt: skip
+    )
 
 
 def _launch_page(
-    request: HttpRequest, form: JobForm, launch: Callable[[dict[str, Any]], Run],
-    **context: Any,
-) -> HttpResponse:  # fmt: skip
+    request: HttpRequest, form: JobForm, launch: Callable[[dict[str, Any]], Run], **context: Any
+) -> HttpResponse:
     """Launch what a valid form asks for, unless it is only checked; else the form and what that would meet.
 
     launch : takes the job's `name` and the idempotency `key`.
@@ -144,9 +146,13 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
     initial = {"name": plan.name, "idempotency_key": fresh_key()}
     initial |= {f"prefill_{name}": gb for name, gb in kept.items()}
     form = JobForm(
-        request.POST or None, document=document, team=plan.team, seats=seats, initial=initial,
+        request.POST or None,
+        document=document,
+        team=plan.team,
+        seats=seats,
+        initial=initial,
         planned=plan.request,
-    )  # fmt: skip
+    )
 
     def launch(values: dict[str, Any]) -> Run:
         if placement is None:
@@ -155,12 +161,14 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
         return launch_placement(request.user, placement, placed=changed, **values)
 
     return _launch_page(
-        request, form, launch,
+        request,
+        form,
+        launch,
         title=f"Launch {plan.name}",
         cancel_url=f"{reverse('planning:plan-detail', args=[pk])}?option={option}",
         note=_note(chosen, kept, placement),
         trains=trained_words(document, plan.request),
-    )  # fmt: skip
+    )
 
 
 def _note(option: dict[str, Any], kept: dict[str, Any], placement: Computation | None) -> str:
@@ -184,11 +192,13 @@ def placement_launch(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         messages.error(request, f"Cannot be launched: {error}.")
         return redirect("placement:placement-detail", pk=pk)
     return _launch_page(
-        request, form,
+        request,
+        form,
         lambda values: launch_placement(request.user, placement, placed=form.placed, **values),
-        title=f"Launch {placement.name}", cancel_url=reverse("placement:placement-detail", args=[pk]),
+        title=f"Launch {placement.name}",
+        cancel_url=reverse("placement:placement-detail", args=[pk]),
         note="A job whose ranks run on the GPUs that the placement chose.",
-    )  # fmt: skip
+    )
 
 
 @require_POST

@@ -13,9 +13,19 @@ PLAIN = ("microbatches", "micro_batch", "policy", "steps", "lr", "seed")
 TIMES = ("forward_ms", "backward_ms", "recompute_ms")
 # Where neither a plan nor anybody has said something else.
 FIRST: dict[str, Any] = {
-    "hidden": 64, "heads": 4, "seq": 64, "microbatches": 4, "micro_batch": 2, "policy": "1f1b",
-    "forward_ms": 20, "backward_ms": 40, "recompute_ms": 0, "steps": 1000, "lr": 0.003, "seed": 0,
-}  # fmt: skip
+    "hidden": 64,
+    "heads": 4,
+    "seq": 64,
+    "microbatches": 4,
+    "micro_batch": 2,
+    "policy": "1f1b",
+    "forward_ms": 20,
+    "backward_ms": 40,
+    "recompute_ms": 0,
+    "steps": 1000,
+    "lr": 0.003,
+    "seed": 0,
+}
 
 
 class PlacedForm(JobForm):
@@ -29,16 +39,21 @@ class PlacedForm(JobForm):
     heads = forms.IntegerField(min_value=1, max_value=1024)
     seq = forms.IntegerField(label="Sequence", min_value=1, max_value=65536)
     forward_ms = forms.FloatField(
-        label="Forward time, ms", min_value=0.001, max_value=1e9,
+        label="Forward time, ms",
+        min_value=0.001,
+        max_value=1e9,
         help_text="Of one microbatch on one stage. Only emulated GPUs use these times.",
-    )  # fmt: skip
+    )
     backward_ms = forms.FloatField(label="Backward time, ms", min_value=0.001, max_value=1e9)
     recompute_ms = forms.FloatField(label="Recompute time, ms", min_value=0, max_value=1e9, required=False)
     activation_bytes = forms.IntegerField(
-        label="Message size, bytes", min_value=1, max_value=10**11, required=False,
+        label="Message size, bytes",
+        min_value=1,
+        max_value=10**11,
+        required=False,
         help_text="Activation or gradient of one microbatch between emulated GPUs. Leave empty to compute "
         "it from the model.",
-    )  # fmt: skip
+    )
 
     layout = [
         JobForm.layout[0],
@@ -55,9 +70,12 @@ class PlacedForm(JobForm):
         values = {**FIRST, "layers": placement.request["grid"][0], **(initial or {})}
         placed = placed_job(placement, _training(values))
         super().__init__(
-            data, document=placed.document, team=placement.team, seats=placed.seats,
+            data,
+            document=placed.document,
+            team=placement.team,
+            seats=placed.seats,
             initial={"name": placement.name, **values},
-        )  # fmt: skip
+        )
         self.placement = placement
 
     @property

@@ -77,16 +77,19 @@ def _runs(request: HttpRequest, context: Context) -> Context:
 
 ADDITIONS = (
     Addition(
-        page="plan", order=20, name="launch", context=_of_plan,
+        page="plan",
+        order=20,
+        name="launch",
+        context=_of_plan,
         templates={
-            "reason": "jobs/plan_reason.html", "answer": "jobs/plan_before.html",
-            "actions": "jobs/plan_launch.html", "placing-tools": "jobs/plan_without.html",
+            "reason": "jobs/plan_reason.html",
+            "answer": "jobs/plan_before.html",
+            "actions": "jobs/plan_launch.html",
+            "placing-tools": "jobs/plan_without.html",
         },
     ),
     Addition(
         page="plan-whole", order=10, name="runs", context=_runs, templates={"runs": "jobs/plan_runs.html"}
     ),
-    Addition(
-        page="placement", order=10, name="launch", templates={"actions": "jobs/placement_launch.html"}
-    ),
-)  # fmt: skip
+    Addition(page="placement", order=10, name="launch", templates={"actions": "jobs/placement_launch.html"}),
+)

@@ -30,6 +30,12 @@ def _run(run: Run) -> tuple[str, str, str]:
 
 KINDS = (
     Rows(
-        order=40, name="run", label="Runs", rows=_runs, matches=_runs_with, named="job__name", hit=_run,
+        order=40,
+        name="run",
+        label="Runs",
+        rows=_runs,
+        matches=_runs_with,
+        named="job__name",
+        hit=_run,
     ),
-)  # fmt: skip
+)

@@ -50,9 +50,11 @@ def disturbances_of(run: Run) -> Disturbances:
     lost_s = sum(seconds for seconds in lost.values() if seconds is not None)
     return Disturbances(
         rows=[_row(mark, lost[mark.seq], runs) for mark in marks[:MOST_ROWS]],
-        count=len(marks), lost_s=lost_s, again=sum(mark.cost.get("again", 0) for mark in marks),
+        count=len(marks),
+        lost_s=lost_s,
+        again=sum(mark.cost.get("again", 0) for mark in marks),
         share=_share(run, lost_s),
-    )  # fmt: skip
+    )
 
 
 def _lost_s(run: Run, cost: Cost, runs: dict[int, Run]) -> float | None:
@@ -80,9 +82,14 @@ def _row(mark: RunEvent, lost_s: float | None, runs: dict[int, Run]) -> Disturba
     silent = cost.get("silent_s")
     noticed = "" if silent is None else f"after {silent:.1f} s of silence" if silent else "at once"
     return Disturbance(
-        at=mark.at, what=cost["what"], noticed=noticed, lost_s=lost_s, again=cost.get("again"),
-        went_on=_WENT_ON[cost["kind"]](cost), to=runs.get(cost.get("to", 0)),
-    )  # fmt: skip
+        at=mark.at,
+        what=cost["what"],
+        noticed=noticed,
+        lost_s=lost_s,
+        again=cost.get("again"),
+        went_on=_WENT_ON[cost["kind"]](cost),
+        to=runs.get(cost.get("to", 0)),
+    )
 
 
 def _recovered(cost: Cost) -> str:

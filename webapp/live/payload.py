@@ -89,9 +89,12 @@ def predictions(
 def mark_entry(event: RunEvent) -> dict[str, Any]:
     """One of `marks`."""
     return {
-        "seq": event.seq, "t": unix(event.at), "level": event.level, "text": event.text,
+        "seq": event.seq,
+        "t": unix(event.at),
+        "level": event.level,
+        "text": event.text,
         "costs": bool(event.cost),
-    }  # fmt: skip
+    }
 
 
 def rank_entries(ranks: Iterable[RankState]) -> list[dict[str, Any]]:

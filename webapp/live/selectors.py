@@ -101,9 +101,10 @@ def spans_between(run: Run, first: int, last: int) -> dict[str, Any]:
         count += len(batch.spans)
     light = stats.defer("busy_s", "sync_s", "traffic")[:MOST_ITERATIONS]
     return {
-        "iterations": [payload.iteration_entry(run, stat) for stat in light], "spans": spans,
+        "iterations": [payload.iteration_entry(run, stat) for stat in light],
+        "spans": spans,
         "predicted_before": predicted(run, (first, last))["predicted_before"],
-    }  # fmt: skip
+    }
 
 
 def run_usage(run: Run, shape: Shape, predicted: float | None) -> dict[str, Any] | None:
@@ -133,9 +134,13 @@ def _usage(
 ) -> dict[str, Any] | None:
     ranks = training(shape, run, max((stat.iteration for stat in stats), default=0))
     return usage.total(
-        stats, dc_of_rank=shape.dc_of_rank, ranks=ranks, pairs=shape.pairs, links=shape.links,
+        stats,
+        dc_of_rank=shape.dc_of_rank,
+        ranks=ranks,
+        pairs=shape.pairs,
+        links=shape.links,
         predicted=predicted,
-    )  # fmt: skip
+    )
 
 
 def _last_iterations(run: Run) -> list[IterationStat]:

@@ -24,9 +24,16 @@ class IterationTable(Table):
     class Meta(Table.Meta):
         model = IterationStat
         fields = (
-            "iteration", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "tokens_per_s",
-            "took", "utilization",
-        )  # fmt: skip
+            "iteration",
+            "loss",
+            "validation_loss",
+            "grad_norm",
+            "learning_rate",
+            "tokens",
+            "tokens_per_s",
+            "took",
+            "utilization",
+        )
         order_by = "-iteration"
 
     def render_iteration(self, value: int) -> str:

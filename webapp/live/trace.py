@@ -51,6 +51,11 @@ def _spans(run: Run, first: int, last: int) -> Iterator[Span]:
         for code in batch.spans:
             wan = code[0] == "T" and dcs[code[5]] != dcs[code[6]]
             yield span_of(
-                code, pipeline=pipeline, stage=stage, wan=wan,
-                run=str(run.pk), iteration=batch.iteration, gpu=gpus.get(batch.rank),
-            )  # fmt: skip
+                code,
+                pipeline=pipeline,
+                stage=stage,
+                wan=wan,
+                run=str(run.pk),
+                iteration=batch.iteration,
+                gpu=gpus.get(batch.rank),
+            )

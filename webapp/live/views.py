@@ -28,9 +28,16 @@ from webapp.placement.selectors import placements
 from webapp.planning.trained import trained_words
 
 METRICS = (
-    "iteration", "start", "end", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens",
+    "iteration",
+    "start",
+    "end",
+    "loss",
+    "validation_loss",
+    "grad_norm",
+    "learning_rate",
+    "tokens",
     "utilization",
-)  # fmt: skip
+)
 
 
 def _placement(run: Run) -> Computation | None:

@@ -28,7 +28,10 @@ def _placing(context: Context) -> Placing | None:
 
 ADDITIONS = (
     Addition(
-        page="plan", order=10, name="placement", context=_of_plan,
+        page="plan",
+        order=10,
+        name="placement",
+        context=_of_plan,
         templates={"answer": "placement/plan_answer.html"},
     ),
-)  # fmt: skip
+)

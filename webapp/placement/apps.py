@@ -17,10 +17,13 @@ class PlacementConfig(AppConfig):
 
         register(
             Entry(
-                order=40, name="placement", label="Placement", address="placement:placement-list",
+                order=40,
+                name="placement",
+                label="Placement",
+                address="placement:placement-list",
                 roles=READERS,
             )
-        )  # fmt: skip
+        )
         additions.register(*ADDITIONS)
         kinds.register(kinds.Kind(name=ComputationKind.PLACEMENT, work=place_devices))
         search.register(*KINDS)

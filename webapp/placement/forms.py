@@ -22,13 +22,17 @@ MOST_DEVICES = 1024
 MOST_DOCUMENT_BYTES = 8_000_000
 REGIONS = tuple(sorted({name for pair in scenarios.aws_regions() for name in pair}))
 SOURCES = {
-    "inventory": "The inventory", "regions": "The ten regions of DT-FM", "case": "A case of DT-FM §4",
+    "inventory": "The inventory",
+    "regions": "The ten regions of DT-FM",
+    "case": "A case of DT-FM §4",
     "document": "A document",
-}  # fmt: skip
+}
 SOURCE_WORDS = {
-    "inventory": "the inventory", "regions": "DT-FM’s regions", "case": "a case of DT-FM §4",
+    "inventory": "the inventory",
+    "regions": "DT-FM’s regions",
+    "case": "a case of DT-FM §4",
     "document": "a document",
-}  # fmt: skip
+}
 MODELS = [name for name in PRESETS if name not in PER_STAGE]
 FP16_BYTES = 2
 
@@ -46,43 +50,60 @@ class PlacementForm(Sectioned, forms.Form):
     )
     device = forms.ChoiceField(choices=[("gpu", "a GPU"), ("node", "a node")], label="Device", required=False)
     regions = forms.MultipleChoiceField(
-        choices=[(name, name) for name in REGIONS if name in AWS], required=False,
-        widget=forms.CheckboxSelectMultiple, initial=list(REGIONS),
-    )  # fmt: skip
+        choices=[(name, name) for name in REGIONS if name in AWS],
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        initial=list(REGIONS),
+    )
     each = forms.IntegerField(
         label="Devices per region", min_value=1, max_value=512, required=False, initial=8
     )
     case = forms.ChoiceField(
-        choices=[(name, scenarios.case(name).title) for name in scenarios.names()], required=False,
+        choices=[(name, scenarios.case(name).title) for name in scenarios.names()],
+        required=False,
         initial="worldwide",
-    )  # fmt: skip
+    )
     document = forms.CharField(
-        widget=forms.Textarea(attrs={"rows": 8, "spellcheck": "false"}), required=False,
-        label="Document", help_text="JSON or YAML, in the format of meridian place.",
-    )  # fmt: skip
+        widget=forms.Textarea(attrs={"rows": 8, "spellcheck": "false"}),
+        required=False,
+        label="Document",
+        help_text="JSON or YAML, in the format of meridian place.",
+    )
     file = forms.FileField(required=False, label="Document file")
     stages = forms.IntegerField(min_value=1, max_value=MOST_DEVICES, required=False, initial=4)
     data_parallel = forms.IntegerField(
-        label="Pipelines", min_value=1, max_value=MOST_DEVICES, required=False,
+        label="Pipelines",
+        min_value=1,
+        max_value=MOST_DEVICES,
+        required=False,
         help_text="Leave empty to use all devices.",
-    )  # fmt: skip
+    )
     model = forms.ChoiceField(
         choices=[("", "bytes entered below"), *((name, name) for name in MODELS)],
         required=False,
         initial="llama-3-8b",
     )
     batch = forms.IntegerField(
-        min_value=1, max_value=10_000_000, required=False, initial=1024,
+        min_value=1,
+        max_value=10_000_000,
+        required=False,
+        initial=1024,
         help_text="Sequences per iteration, all pipelines together.",
-    )  # fmt: skip
+    )
     dp_bytes = forms.FloatField(
-        label="Gradients per stage, bytes", min_value=0, max_value=1e15, required=False,
+        label="Gradients per stage, bytes",
+        min_value=0,
+        max_value=1e15,
+        required=False,
         help_text="Leave empty to compute it from the model in fp16.",
-    )  # fmt: skip
+    )
     pp_bytes = forms.FloatField(
-        label="Pipeline traffic per hop, bytes", min_value=0, max_value=1e15, required=False,
+        label="Pipeline traffic per hop, bytes",
+        min_value=0,
+        max_value=1e15,
+        required=False,
         help_text="Per iteration, in one direction. Leave empty to compute it from the model.",
-    )  # fmt: skip
+    )
     seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, required=False, initial=0)
     evaluations = forms.IntegerField(
         min_value=1,
@@ -102,13 +123,24 @@ class PlacementForm(Sectioned, forms.Form):
 
     layout = [
         ("Placement", "", ["team", "name"]),
-        ("Devices", "Including the links between them", [
-            "source", "datacenters", "device", "regions", "each", "case", "document", "file",
-        ]),
+        (
+            "Devices",
+            "Including the links between them",
+            [
+                "source",
+                "datacenters",
+                "device",
+                "regions",
+                "each",
+                "case",
+                "document",
+                "file",
+            ],
+        ),
         ("Grid", "Stages × pipelines must equal the number of devices", ["stages", "data_parallel"]),
         ("Traffic", "", ["model", "batch", "dp_bytes", "pp_bytes"]),
         ("Search", "", ["evaluations", "seed", "baselines"]),
-    ]  # fmt: skip
+    ]
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -88,12 +88,14 @@ def placement_map(
         high=high,
     )
     return PlacementMap(
-        frame=frame, high=high, ways=_ways(network, pipelines, boxes),
+        frame=frame,
+        high=high,
+        ways=_ways(network, pipelines, boxes),
         plates=[
             _plate(network, i, boxes[i], true[i], sorted(here[i], key=stage_of.__getitem__), stage_of, stages)
             for i in range(len(places))
         ],
-    )  # fmt: skip
+    )
 
 
 def _wanted(at: tuple[float, float], name: str, devices: int) -> Box:
@@ -103,25 +105,37 @@ def _wanted(at: tuple[float, float], name: str, devices: int) -> Box:
 
 
 def _plate(
-    network: Network, index: int, box: Box, true: tuple[float, float], devices: list[int],
-    stage_of: dict[int, int], stages: int,
-) -> Plate:  # fmt: skip
+    network: Network,
+    index: int,
+    box: Box,
+    true: tuple[float, float],
+    devices: list[int],
+    stage_of: dict[int, int],
+    stages: int,
+) -> Plate:
     moved = math.hypot(box.x - true[0], box.y - true[1]) > 14
     squares = [
         Square(
-            x=i % ACROSS * PITCH, y=i // ACROSS * PITCH, stage=stage_of[device] + 1,
-            label=network.labels[device], level=stage_of[device] * LEVELS // stages,
+            x=i % ACROSS * PITCH,
+            y=i // ACROSS * PITCH,
+            stage=stage_of[device] + 1,
+            label=network.labels[device],
+            level=stage_of[device] * LEVELS // stages,
         )
         for i, device in enumerate(devices[:MOST_SQUARES])
-    ]  # fmt: skip
+    ]
     held = sorted({stage_of[device] + 1 for device in devices})
     stages_said = f"stage {held[0]}" if len(held) == 1 else f"{len(held)} stages"
     count = len(devices)
     return Plate(
-        index=index, name=network.places[index].name, box=box, squares=squares,
+        index=index,
+        name=network.places[index].name,
+        box=box,
+        squares=squares,
         said=f"{count} device{'' if count == 1 else 's'}, {stages_said}" if held else "no device",
-        left_out=max(0, count - MOST_SQUARES), anchor=true if moved else None,
-    )  # fmt: skip
+        left_out=max(0, count - MOST_SQUARES),
+        anchor=true if moved else None,
+    )
 
 
 def _ways(network: Network, pipelines: list[list[int]], boxes: list[Box]) -> list[Way]:
@@ -140,9 +154,13 @@ def _ways(network: Network, pipelines: list[list[int]], boxes: list[Box]) -> lis
         latency, bandwidth = network.latency_ms[a][b], network.bandwidth_gbps[a][b]
         made.append(
             Way(
-                ends=(a, b), hops=hops, bow=bow, width=round(1 + 4 * hops / most, 2), label=label,
+                ends=(a, b),
+                hops=hops,
+                bow=bow,
+                width=round(1 + 4 * hops / most, 2),
+                label=label,
                 title=f"{names}: {hops} hop{'' if hops == 1 else 's'} of pipelines, {latency:g} ms one way, "
                 f"{bandwidth:.3g} Gbit/s",
             )
-        )  # fmt: skip
+        )
     return made

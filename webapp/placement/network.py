@@ -27,11 +27,18 @@ INSIDE_MS, INSIDE_GBPS = 5.0, 2.0
 # A run sends over links only: places without one are neighbours only where nothing else is possible.
 SLOWER_UNLINKED = 1e6
 AWS = {
-    "Oregon": "aws:us-west-2", "Virginia": "aws:us-east-1", "Ohio": "aws:us-east-2",
-    "California": "aws:us-west-1", "Tokyo": "aws:ap-northeast-1", "Seoul": "aws:ap-northeast-2",
-    "Singapore": "aws:ap-southeast-1", "Sydney": "aws:ap-southeast-2", "London": "aws:eu-west-2",
-    "Frankfurt": "aws:eu-central-1", "Ireland": "aws:eu-west-1",
-}  # fmt: skip
+    "Oregon": "aws:us-west-2",
+    "Virginia": "aws:us-east-1",
+    "Ohio": "aws:us-east-2",
+    "California": "aws:us-west-1",
+    "Tokyo": "aws:ap-northeast-1",
+    "Seoul": "aws:ap-northeast-2",
+    "Singapore": "aws:ap-southeast-1",
+    "Sydney": "aws:ap-southeast-2",
+    "London": "aws:eu-west-2",
+    "Frankfurt": "aws:eu-central-1",
+    "Ireland": "aws:eu-west-1",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +177,14 @@ def _of_matrices(places: list[Place], at: list[int], latency: Floats, bandwidth:
         for number, device in enumerate(devices, start=1):
             labels[device] = places[index].name if len(devices) == 1 else f"{places[index].name} {number}"
     return Network(
-        places=places, place_of=at, machine_of=[None] * len(at), machine_gbps=[],
+        places=places,
+        place_of=at,
+        machine_of=[None] * len(at),
+        machine_gbps=[],
         labels=labels,
-        latency_ms=between(latency), bandwidth_gbps=between(bandwidth),
-    )  # fmt: skip
+        latency_ms=between(latency),
+        bandwidth_gbps=between(bandwidth),
+    )
 
 
 def _one(matrix: Floats, a: list[int], b: list[int], *, same: bool) -> float | None:

@@ -89,12 +89,17 @@ def form_values(plan: Plan, index: int, option: dict[str, Any]) -> dict[str, Any
     """The first values of the Placement form: the option's GPUs, stages and pipelines, and what they send."""
     job, result = plan.request["job"], plan.result
     values: dict[str, Any] = {
-        "plan": plan.pk, "option": index, "team": plan.team_id, "source": "inventory", "device": "gpu",
+        "plan": plan.pk,
+        "option": index,
+        "team": plan.team_id,
+        "source": "inventory",
+        "device": "gpu",
         "name": f"{plan.name[:60]} D = {option['dp_cells']}",
         "datacenters": sorted({pool.dc_id for pool in gpus_of(plan, option)}),
         "stages": sum(part["stages"] for part in option["partitions"]),
-        "data_parallel": option["pipelines"], "model": "",
-    }  # fmt: skip
+        "data_parallel": option["pipelines"],
+        "model": "",
+    }
     parameters = result.get("parameters_per_stage") or job.get("parameters_per_stage")
     activations = result.get("activation_bytes") or job.get("activation_bytes")
     if parameters is None and plan.training:

@@ -34,9 +34,13 @@ def plan_place(request: HttpRequest, pk: int) -> HttpResponse:
         if latest is None or not latest.is_open:
             name, question = question_of(plan, index, request.user)
             start_of_plan(
-                request.user, plan, kind=ComputationKind.PLACEMENT, name=name, request=question,
+                request.user,
+                plan,
+                kind=ComputationKind.PLACEMENT,
+                name=name,
+                request=question,
                 key=request.POST.get("idempotency_key", ""),
-            )  # fmt: skip
+            )
     except InputError as error:
         refused = f"{error}."
     return _section(request, plan, index or 0, refused)
@@ -53,7 +57,12 @@ def _section(request: HttpRequest, plan: Plan, index: int, refused: str = "") ->
     operates = may(request.user, plan.team)
     placing = placing_of(plan, option, operates=operates, refining=False)
     context = {
-        "plan": plan, "selected": option, "placing": placing, "may_operate": operates, "refused": refused,
-        "launch_key": fresh_key(), "ended": not refused and placing.state != "open",
-    }  # fmt: skip
+        "plan": plan,
+        "selected": option,
+        "placing": placing,
+        "may_operate": operates,
+        "refused": refused,
+        "launch_key": fresh_key(),
+        "ended": not refused and placing.state != "open",
+    }
     return render(request, "placement/plan_placing.html", context)

@@ -25,7 +25,12 @@ def _placement(row: Computation) -> tuple[str, str, str]:
 
 KINDS = (
     Rows(
-        order=50, name="placement", label="Placements", rows=_placements, named="name", hit=_placement,
+        order=50,
+        name="placement",
+        label="Placements",
+        rows=_placements,
+        named="name",
+        hit=_placement,
         matches=lambda word: Q(Begin(word, "name")),
     ),
-)  # fmt: skip
+)

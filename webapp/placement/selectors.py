@@ -33,11 +33,12 @@ MEASURES = {
     "bandwidth": ("Bandwidth", "Gbit/s", "bandwidth_gbps", 3),
 }
 ENDED = {
-    "evaluations": "the limit of evaluations was reached", "bounds": "bounds ruled out the remaining "
-    "candidates",
-    "proven": "every partition was evaluated: none is cheaper", "seconds": "the time limit was reached",
+    "evaluations": "the limit of evaluations was reached",
+    "bounds": "bounds ruled out the remaining candidates",
+    "proven": "every partition was evaluated: none is cheaper",
+    "seconds": "the time limit was reached",
     "cancelled": "stopped",
-}  # fmt: skip
+}
 
 
 def placements() -> Any:
@@ -168,8 +169,16 @@ def matrix(network: Network, show: str, most_places: int = MOST_PLACES) -> Matri
             cells.append((f"{value:,.{decimals}f}", level, f"{pair}: {value:,.{decimals}f} {unit}"))
         rows.append((name, cells))
     by_device = len(network.places) == network.devices
-    return Matrix(show=show, label=label, unit=unit, names=names, rows=rows, most=most,
-                  of=len(network.places), by_device=by_device)  # fmt: skip
+    return Matrix(
+        show=show,
+        label=label,
+        unit=unit,
+        names=names,
+        rows=rows,
+        most=most,
+        of=len(network.places),
+        by_device=by_device,
+    )
 
 
 def tables(
@@ -177,9 +186,13 @@ def tables(
 ) -> dict[str, Figures]:
     """Every table of a placement by name; `matrix` and `history` are files only."""
     made = (
-        _costs(found, baselines), _groups(found, network), _pipelines(found, network),
-        _history(found, baselines), _matrix_rows(network), *([_against(run)] if "placed_ms" in run else []),
-    )  # fmt: skip
+        _costs(found, baselines),
+        _groups(found, network),
+        _pipelines(found, network),
+        _history(found, baselines),
+        _matrix_rows(network),
+        *([_against(run)] if "placed_ms" in run else []),
+    )
     return {table.name: table for table in made}
 
 
@@ -188,19 +201,26 @@ def _costs(found: dict[str, Any], baselines: list[dict[str, Any]]) -> Figures:
     rows = [{"name": "ours", "kind": "search", "cost_s": ours, "ratio": 1.0 if ours else None}]
     for kind, others in (("structured start", found["starts"]), ("baseline", baselines)):
         rows += [
-            {"name": other["name"], "kind": kind, "cost_s": other["cost_s"],
-             "ratio": other["cost_s"] / ours if ours else None}
+            {
+                "name": other["name"],
+                "kind": kind,
+                "cost_s": other["cost_s"],
+                "ratio": other["cost_s"] / ours if ours else None,
+            }
             for other in others
-        ]  # fmt: skip
+        ]
     return Figures(
-        name="costs", title="Compared with", rows=rows,
+        name="costs",
+        title="Compared with",
+        rows=rows,
         note="Eq. 1, seconds of communication per iteration; all with the same matching and order",
         columns=[
-            Column(label="Placement", key="name"), Column(label="Kind", key="kind", wide=True),
+            Column(label="Placement", key="name"),
+            Column(label="Kind", key="kind", wide=True),
             Column(label="Cost", key="cost_s", unit="s", decimals=4),
             Column(label="Relative to ours", key="ratio", unit="×", decimals=2),
         ],
-    )  # fmt: skip
+    )
 
 
 def _against(run: dict[str, Any]) -> Figures:
@@ -209,35 +229,50 @@ def _against(run: dict[str, Any]) -> Figures:
     rows = [
         {"name": label, "ms": run[name], "ratio": run[name] / planned}
         for name, label in (
-            ("plan_ms", "As the plan says"), ("planned_ms", "A run of the plan's option"),
+            ("plan_ms", "As the plan says"),
+            ("planned_ms", "A run of the plan's option"),
             ("placed_ms", "A run on this placement"),
         )
-    ]  # fmt: skip
+    ]
     return Figures(
-        name="iteration", title="Iteration time", rows=rows, note="predicted, compared with the plan's",
+        name="iteration",
+        title="Iteration time",
+        rows=rows,
+        note="predicted, compared with the plan's",
         columns=[
-            Column(label="", key="name"), Column(label="Iteration", key="ms", unit="ms", decimals=1),
+            Column(label="", key="name"),
+            Column(label="Iteration", key="ms", unit="ms", decimals=1),
             Column(label="Relative to the option's run", key="ratio", unit="×", decimals=3),
         ],
-    )  # fmt: skip
+    )
 
 
 def _groups(found: dict[str, Any], network: Network) -> Figures:
     hops = [*found["hop_cost_s"], None]
     rows = [
-        {"stage": i + 1, "places": _told(group, network), "dp_s": found["group_cost_s"][i], "hop_s": hops[i],
-         "devices": ", ".join(network.labels[device] for device in group)}
+        {
+            "stage": i + 1,
+            "places": _told(group, network),
+            "dp_s": found["group_cost_s"][i],
+            "hop_s": hops[i],
+            "devices": ", ".join(network.labels[device] for device in group),
+        }
         for i, group in enumerate(found["groups"])
-    ]  # fmt: skip
+    ]
     return Figures(
-        name="groups", title="Groups", note="one per stage, in pipeline order", rows=rows, most=MOST_ROWS,
+        name="groups",
+        title="Groups",
+        note="one per stage, in pipeline order",
+        rows=rows,
+        most=MOST_ROWS,
         columns=[
-            Column(label="Stage", key="stage", decimals=0), Column(label="Devices in", key="places"),
+            Column(label="Stage", key="stage", decimals=0),
+            Column(label="Devices in", key="places"),
             Column(label="Devices", key="devices", wide=True),
             Column(label="Gradients", key="dp_s", unit="s", decimals=4),
             Column(label="To the next", key="hop_s", unit="s", decimals=4),
         ],
-    )  # fmt: skip
+    )
 
 
 def _told(group: list[int], network: Network) -> str:
@@ -250,18 +285,26 @@ def _told(group: list[int], network: Network) -> str:
 
 def _pipelines(found: dict[str, Any], network: Network) -> Figures:
     rows = [
-        {"pipeline": i + 1, "way": _way(pipeline, network),
-         **{f"s{k}": network.labels[device] for k, device in enumerate(pipeline)}}
+        {
+            "pipeline": i + 1,
+            "way": _way(pipeline, network),
+            **{f"s{k}": network.labels[device] for k, device in enumerate(pipeline)},
+        }
         for i, pipeline in enumerate(found["pipelines"])
-    ]  # fmt: skip
+    ]
     stages = len(found["groups"])
     return Figures(
-        name="pipelines", title="Pipelines", note="the device of each stage", rows=rows, most=MOST_ROWS,
+        name="pipelines",
+        title="Pipelines",
+        note="the device of each stage",
+        rows=rows,
+        most=MOST_ROWS,
         columns=[
-            Column(label="Pipeline", key="pipeline", decimals=0), Column(label="Way", key="way"),
+            Column(label="Pipeline", key="pipeline", decimals=0),
+            Column(label="Way", key="way"),
             *(Column(label=f"S{k + 1}", key=f"s{k}", wide=True) for k in range(stages)),
         ],
-    )  # fmt: skip
+    )
 
 
 def _way(pipeline: list[int], network: Network) -> str:
@@ -281,12 +324,16 @@ def _history(found: dict[str, Any], baselines: list[dict[str, Any]]) -> Figures:
         for at, cost in other["history"]
     ]
     return Figures(
-        name="history", title="Cost over evaluations", rows=rows, most=MOST_ROWS,
+        name="history",
+        title="Cost over evaluations",
+        rows=rows,
+        most=MOST_ROWS,
         columns=[
-            Column(label="Search", key="name"), Column(label="Evaluations", key="evaluations", decimals=0),
+            Column(label="Search", key="name"),
+            Column(label="Evaluations", key="evaluations", decimals=0),
             Column(label="Least cost", key="cost_s", unit="s", decimals=6),
         ],
-    )  # fmt: skip
+    )
 
 
 def _matrix_rows(network: Network) -> Figures:
@@ -298,13 +345,16 @@ def _matrix_rows(network: Network) -> Figures:
         if network.latency_ms[i][j] is not None
     ]
     return Figures(
-        name="matrix", title="Network", rows=rows,
+        name="matrix",
+        title="Network",
+        rows=rows,
         columns=[
-            Column(label="From", key="from"), Column(label="To", key="to"),
+            Column(label="From", key="from"),
+            Column(label="To", key="to"),
             Column(label="Latency", key="latency", unit="ms", decimals=3),
             Column(label="Bandwidth", key="bandwidth", unit="Gbit/s", decimals=6),
         ],
-    )  # fmt: skip
+    )
 
 
 def _chart(

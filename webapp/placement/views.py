@@ -32,12 +32,16 @@ from webapp.planning.services import start_of_plan
 
 def placement_list(request: HttpRequest) -> HttpResponse:
     return list_page(
-        request, title="Placement", filter_class=ComputationFilterSet, table_class=PlacementTable,
+        request,
+        title="Placement",
+        filter_class=ComputationFilterSet,
+        table_class=PlacementTable,
         rows=listed().visible_to(request.user),
-        create=("placement:placement-create", "Place devices"), bulk=archive.pages.bulk(request),
+        create=("placement:placement-create", "Place devices"),
+        bulk=archive.pages.bulk(request),
         empty="No placements yet. A placement shows which device should compute which stage of which "
         "pipeline when links between devices differ.",
-    )  # fmt: skip
+    )
 
 
 def placement_create(request: HttpRequest) -> HttpResponse:
@@ -47,18 +51,24 @@ def placement_create(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         values, plan = form.cleaned_data, form.plan_of_team
         asked = {
-            "kind": ComputationKind.PLACEMENT, "name": values["name"], "request": form.question,
+            "kind": ComputationKind.PLACEMENT,
+            "name": values["name"],
+            "request": form.question,
             "key": values["idempotency_key"],
-        }  # fmt: skip
+        }
         if plan is None:
             made = services.start(request.user, team=values["team"], **asked)
         else:
             made = start_of_plan(request.user, plan, **asked)
         return redirect("placement:placement-detail", pk=made.pk)
     context = {
-        "title": "Place devices", "form": form, "sections": form.sections, "submit_label": "Place",
-        "cancel_url": reverse("placement:placement-list"), "wide": True,
-    }  # fmt: skip
+        "title": "Place devices",
+        "form": form,
+        "sections": form.sections,
+        "submit_label": "Place",
+        "cancel_url": reverse("placement:placement-list"),
+        "wide": True,
+    }
     return render(request, "placement/placement_form.html", context, status=422 if form.errors else 200)
 
 

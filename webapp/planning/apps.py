@@ -24,8 +24,12 @@ class PlanningConfig(AppConfig):
         parts.register(*PARTS)
         register(
             Entry(
-                order=20, name="plans", label="Plans", address="planning:plan-list", roles=READERS,
+                order=20,
+                name="plans",
+                label="Plans",
+                address="planning:plan-list",
+                roles=READERS,
                 rows=lambda user: Plan.objects.visible_to(user).current(),
-            ),
-        )  # fmt: skip
+            )
+        )
         search.register(*KINDS)

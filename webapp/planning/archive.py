@@ -19,16 +19,26 @@ def _computations(plans: Sequence[Plan]) -> ComputationQuerySet:
 
 
 pages = ArchivePages(
-    kind="plan", several="plans", address="planning:plan", remove=delete_plans, stays=_stays,
+    kind="plan",
+    several="plans",
+    address="planning:plan",
+    remove=delete_plans,
+    stays=_stays,
     rows=lambda: Plan.objects.select_related("team").defer("result", "training"),
-)  # fmt: skip
+)
 PARTS = (
     Part(
-        of="plan", order=10, one="placement", several="placements",
+        of="plan",
+        order=10,
+        one="placement",
+        several="placements",
         rows=lambda plans: _computations(plans).of(ComputationKind.PLACEMENT),
     ),
     Part(
-        of="plan", order=20, one="computation", several="computations",
+        of="plan",
+        order=20,
+        one="computation",
+        several="computations",
         rows=lambda plans: _computations(plans).exclude(kind=ComputationKind.PLACEMENT),
     ),
-)  # fmt: skip
+)

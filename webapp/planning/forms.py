@@ -59,9 +59,11 @@ class PlanForm(Sectioned, forms.Form):
 
     name = forms.CharField(max_length=80)
     datacenters = DataCenterChoice(
-        DataCenter.objects.none(), label="Data centres", widget=forms.CheckboxSelectMultiple,
+        DataCenter.objects.none(),
+        label="Data centres",
+        widget=forms.CheckboxSelectMultiple,
         error_messages={"required": "Choose at least one data centre."},
-    )  # fmt: skip
+    )
     source = forms.ChoiceField(
         label="Source of times",
         choices=[("times", "Times entered below"), ("model", "A model preset")],
@@ -76,13 +78,19 @@ class PlanForm(Sectioned, forms.Form):
     tp = Numbers(whole=True, label="Tensor-parallel degree", initial=[1], required=False, help_text=SEVERAL)
     mfu = forms.FloatField(label="MFU", min_value=0.01, max_value=1, initial=0.4, required=False)
     weight_budget_gb = forms.FloatField(
-        label="Memory reserved for prefill: weights, GB", min_value=0.001, max_value=1000, required=False,
+        label="Memory reserved for prefill: weights, GB",
+        min_value=0.001,
+        max_value=1000,
+        required=False,
         help_text="On each GPU, if the bubbles will be sold. Leave empty to reserve nothing.",
-    )  # fmt: skip
+    )
     kv_budget_gb = forms.FloatField(
-        label="KV caches, GB", min_value=0.001, max_value=1000, required=False,
+        label="KV caches, GB",
+        min_value=0.001,
+        max_value=1000,
+        required=False,
         help_text=f"Leave empty for {PrefillBudget().kv_budget_gb:g} if weights are given.",
-    )  # fmt: skip
+    )
     forward_ms = forms.FloatField(
         label="Forward time, ms", min_value=0.001, max_value=1e9, initial=20, required=False
     )
@@ -93,31 +101,42 @@ class PlanForm(Sectioned, forms.Form):
         label="Recompute time, ms", min_value=0, max_value=1e9, initial=20, required=False
     )
     activation_bytes = forms.IntegerField(
-        label="Message size, bytes", min_value=1, max_value=10**11, initial=5_000_000, required=False,
+        label="Message size, bytes",
+        min_value=1,
+        max_value=10**11,
+        initial=5_000_000,
+        required=False,
         help_text="Activation or gradient of one microbatch.",
-    )  # fmt: skip
+    )
     comm_to_compute = forms.FloatField(
-        label="Transfer time / forward time, C", min_value=0, max_value=1000, required=False,
+        label="Transfer time / forward time, C",
+        min_value=0,
+        max_value=1000,
+        required=False,
         help_text="Leave empty to compute it from the message size and the slowest link.",
-    )  # fmt: skip
+    )
     parameters_per_stage = forms.IntegerField(
         label="Parameters per stage", min_value=0, max_value=10**13, required=False
     )
     partitions = Numbers(
-        whole=True, label="Stages", initial=[6],
+        whole=True,
+        label="Stages",
+        initial=[6],
         help_text="For a model, enter several, such as 8, 16, to let the search choose.",
-    )  # fmt: skip
+    )
     microbatches = forms.IntegerField(label="Microbatches", min_value=1, max_value=10_000, initial=4)
     method = forms.ChoiceField(
-        choices=[("search", "Search"), ("algorithm1", "Algorithm 1")], initial="search", required=False,
+        choices=[("search", "Search"), ("algorithm1", "Algorithm 1")],
+        initial="search",
+        required=False,
         help_text="The search tries any order and split of data centres. Algorithm 1 fills them as the "
         "Atlas paper does.",
-    )  # fmt: skip
+    )
     policy = forms.ChoiceField(
         choices=[(policy, name_of(policy)) for policy in sorted(AT_ONCE, key=lambda p: p != "auto")],
         initial="auto",
         help_text="Automatic shows the best fast policy first, then tries the others in the background.",
-    )  # fmt: skip
+    )
     max_dp_cells = forms.IntegerField(
         label="DP-cells, at most", min_value=1, max_value=100_000, required=False
     )
@@ -136,15 +155,13 @@ class PlanForm(Sectioned, forms.Form):
     iterations = forms.IntegerField(min_value=1, max_value=10**12, required=False)
     deadline_h = forms.FloatField(label="Deadline, h", min_value=0.001, max_value=1e9, required=False)
     trains = forms.ChoiceField(
-        label="Trained model", choices=[(compose.SMALL, "A small model"), (compose.PLANNED, "The planned "
-        "model")],
-        initial=compose.SMALL, required=False,
+        label="Trained model",
+        choices=[(compose.SMALL, "A small model"), (compose.PLANNED, "The planned model")],
+        initial=compose.SMALL,
+        required=False,
         help_text="On emulated GPUs the small model takes the times and message sizes of the planned one.",
-    )  # fmt: skip
-    device = forms.ChoiceField(
-        label="Devices", choices=RUN_ON,
-        initial=Device.EMULATED, required=False,
-    )  # fmt: skip
+    )
+    device = forms.ChoiceField(label="Devices", choices=RUN_ON, initial=Device.EMULATED, required=False)
     layers = forms.IntegerField(min_value=1, max_value=1000, initial=6, required=False)
     hidden = forms.IntegerField(min_value=1, max_value=65536, initial=64, required=False)
     heads = forms.IntegerField(min_value=1, max_value=1024, initial=4, required=False)
@@ -165,17 +182,44 @@ class PlanForm(Sectioned, forms.Form):
     layout = [
         ("Plan", "", ["team", "name"]),
         ("Data centres", "Including the links between them", ["datacenters", "order", "max_dp_cells"]),
-        ("Times", "Of one microbatch on one stage", [
-            "source", "forward_ms", "backward_ms", "recompute_ms", "activation_bytes", "comm_to_compute",
-            "parameters_per_stage", "model", "model_micro_batch", "tp", "mfu",
-            "weight_budget_gb", "kv_budget_gb",
-        ]),
+        (
+            "Times",
+            "Of one microbatch on one stage",
+            [
+                "source",
+                "forward_ms",
+                "backward_ms",
+                "recompute_ms",
+                "activation_bytes",
+                "comm_to_compute",
+                "parameters_per_stage",
+                "model",
+                "model_micro_batch",
+                "tp",
+                "mfu",
+                "weight_budget_gb",
+                "kv_budget_gb",
+            ],
+        ),
         ("Schedule", "", ["partitions", "microbatches", "method", "policy"]),
         ("Constraints", "", ["objective", "bill", "budget_per_iteration", "iterations", "deadline_h"]),
-        ("Training", "Used when the plan is launched", [
-            "trains", "device", "layers", "hidden", "heads", "seq", "micro_batch", "steps", "lr", "seed",
-        ]),
-    ]  # fmt: skip
+        (
+            "Training",
+            "Used when the plan is launched",
+            [
+                "trains",
+                "device",
+                "layers",
+                "hidden",
+                "heads",
+                "seq",
+                "micro_batch",
+                "steps",
+                "lr",
+                "seed",
+            ],
+        ),
+    ]
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

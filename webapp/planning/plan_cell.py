@@ -82,9 +82,10 @@ def stages_table(option: dict[str, Any] | None, cell: SimulationResult | None) -
         each = option["gpus_used"][part["dc"]] / part["stages"] if option else 0
         rows += [{"stage": len(rows) + 1 + k, "dc": part["dc"], "gpus": each} for k in range(part["stages"])]
     columns = [
-        Column(label="Stage", key="stage", decimals=0), Column(label="DC", key="dc"),
+        Column(label="Stage", key="stage", decimals=0),
+        Column(label="DC", key="dc"),
         Column(label="GPUs", key="gpus", decimals=0),
-    ]  # fmt: skip
+    ]
     if cell is not None and cell.timeline is not None:
         rows = [row | figures for row, figures in zip(rows, _in_an_iteration(cell), strict=True)]
         columns += [

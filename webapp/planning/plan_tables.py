@@ -14,10 +14,14 @@ from webapp.planning.plan_cell import cell_of, engine_option, stages_table
 from webapp.planning.selectors import option_index
 
 COLUMNS = (
-    Column(label="D", key="dp_cells", decimals=0), Column(label="Feasible", key="feasible"),
-    Column(label="Reason", key="reason"), Column(label="Order", key="order_text"),
-    Column(label="Stages", key="stages_text"), Column(label="Pipelines", key="pipelines", decimals=0),
-    Column(label="TP", key="tp", decimals=0), Column(label="Micro-batch", key="micro_batch", decimals=0),
+    Column(label="D", key="dp_cells", decimals=0),
+    Column(label="Feasible", key="feasible"),
+    Column(label="Reason", key="reason"),
+    Column(label="Order", key="order_text"),
+    Column(label="Stages", key="stages_text"),
+    Column(label="Pipelines", key="pipelines", decimals=0),
+    Column(label="TP", key="tp", decimals=0),
+    Column(label="Micro-batch", key="micro_batch", decimals=0),
     Column(label="Policy", key="policy"),
     Column(label="Iteration", key="iteration_ms", unit="ms", decimals=3),
     Column(label="Bound", key="bound_ms", unit="ms", decimals=3),
@@ -30,9 +34,11 @@ COLUMNS = (
     Column(label="Cost", key="cost_per_iteration", unit="$/iteration", decimals=6),
     Column(label="Cost", key="cost_per_million_tokens", unit="$/M tokens", decimals=6),
     Column(label="GPU hours", key="gpu_hours", unit="per iteration", decimals=4),
-    Column(label="GPUs used", key="used_text"), Column(label="GPUs idle", key="idle_text"),
-    Column(label="On the Pareto front", key="on_pareto"), Column(label="Best", key="is_best"),
-)  # fmt: skip
+    Column(label="GPUs used", key="used_text"),
+    Column(label="GPUs idle", key="idle_text"),
+    Column(label="On the Pareto front", key="on_pareto"),
+    Column(label="Best", key="is_best"),
+)
 
 
 def plan_file(document: dict[str, Any], result: dict[str, Any], name: str, option: str | None) -> str | None:
@@ -85,9 +91,11 @@ def pareto_table(result: dict[str, Any]) -> Figures:
 def excluded_table(result: dict[str, Any]) -> Figures:
     """Data centres that the best option leaves out, and why."""
     return Figures(
-        name="excluded", title="Not used", rows=result.get("excluded", []),
+        name="excluded",
+        title="Not used",
+        rows=result.get("excluded", []),
         columns=[Column(label="DC", key="dc"), Column(label="Reason", key="reason")],
-    )  # fmt: skip
+    )
 
 
 def _listed(values: Any) -> str:
@@ -100,17 +108,26 @@ def _counts(gpus: dict[str, int] | None) -> str:
 
 # Rows of the comparison: label, unit, decimals, and where the value is: of the best option, or of the plan.
 COMPARED = (
-    ("Method", "", None, "request.method"), ("Schedule", "", None, "schedule"),
-    ("Stages", "", 0, "stages"), ("Microbatches", "", 0, "request.job.microbatches"),
-    ("DP-cells, D", "", 0, "best.dp_cells"), ("Pipelines", "", 0, "best.pipelines"),
-    ("Data centres", "", None, "order"), ("GPUs used", "", 0, "gpus"), ("GPUs idle", "", 0, "idle"),
-    ("Iteration", "ms", 1, "best.iteration_ms"), ("Bound", "ms", 1, "best.bound_ms"),
-    ("All-reduce", "ms", 1, "best.allreduce_ms"), ("Throughput", "pipelines/s", 3, "best.throughput"),
-    ("Tokens", "k/s", 1, "ktokens"), ("Bubbles", "%", 1, "bubbles"),
+    ("Method", "", None, "request.method"),
+    ("Schedule", "", None, "schedule"),
+    ("Stages", "", 0, "stages"),
+    ("Microbatches", "", 0, "request.job.microbatches"),
+    ("DP-cells, D", "", 0, "best.dp_cells"),
+    ("Pipelines", "", 0, "best.pipelines"),
+    ("Data centres", "", None, "order"),
+    ("GPUs used", "", 0, "gpus"),
+    ("GPUs idle", "", 0, "idle"),
+    ("Iteration", "ms", 1, "best.iteration_ms"),
+    ("Bound", "ms", 1, "best.bound_ms"),
+    ("All-reduce", "ms", 1, "best.allreduce_ms"),
+    ("Throughput", "pipelines/s", 3, "best.throughput"),
+    ("Tokens", "k/s", 1, "ktokens"),
+    ("Bubbles", "%", 1, "bubbles"),
     ("Cost", "$/iteration", 5, "best.cost_per_iteration"),
     ("Cost", "$/M tokens", 3, "best.cost_per_million_tokens"),
-    ("GPU hours", "per iteration", 4, "best.gpu_hours"), ("Egress", "GB/iteration", 2, "best.egress_gb"),
-)  # fmt: skip
+    ("GPU hours", "per iteration", 4, "best.gpu_hours"),
+    ("Egress", "GB/iteration", 2, "best.egress_gb"),
+)
 
 
 def side_by_side(plans: list[Plan]) -> Figures:
@@ -126,12 +143,15 @@ def side_by_side(plans: list[Plan]) -> Figures:
         texts = {f"t{i}": column.text(fact) for i, fact in enumerate(facts)}
         rows.append({"label": label, "unit": unit, **cells, **texts, "differs": len(set(texts.values())) > 1})
     return Figures(
-        name="compare", title="Side by side", rows=rows,
+        name="compare",
+        title="Side by side",
+        rows=rows,
         columns=[
-            Column(label="Figure", key="label"), Column(label="Unit", key="unit"),
+            Column(label="Figure", key="label"),
+            Column(label="Unit", key="unit"),
             *(Column(label=plan.name, key=f"p{i}") for i, plan in enumerate(plans)),
         ],
-    )  # fmt: skip
+    )
 
 
 def compared_lines(table: Figures) -> list[tuple[str, str, bool, list[str]]]:
@@ -214,9 +234,12 @@ def fronts_table(plans: list[Plan]) -> Figures:
     rows = [{"plan": drawn["name"], **point} for drawn in compared_fronts(plans) for point in drawn["points"]]
     keys = ("dp_cells", "iteration_ms", "cost_per_iteration")
     return Figures(
-        name="fronts", title="Cost against time", rows=rows,
+        name="fronts",
+        title="Cost against time",
+        rows=rows,
         columns=[
-            Column(label="Plan", key="plan"), *(c for c in COLUMNS if c.key in keys),
+            Column(label="Plan", key="plan"),
+            *(c for c in COLUMNS if c.key in keys),
             Column(label="On the Pareto front", key="on_front"),
         ],
-    )  # fmt: skip
+    )

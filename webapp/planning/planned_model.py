@@ -90,9 +90,13 @@ def _trained(model: str | ModelInput | None, stages: int) -> dict[str, Any]:
         (model, preset(model, stages=stages)) if isinstance(model, str) else ("the model", shape_of(model))
     )
     document: dict[str, Any] = {
-        "family": shape.family, "layers": shape.layers, "hidden": shape.hidden, "heads": shape.heads,
-        "ffn": shape.ffn, "seq": shape.seq,
-    }  # fmt: skip
+        "family": shape.family,
+        "layers": shape.layers,
+        "hidden": shape.hidden,
+        "heads": shape.heads,
+        "ffn": shape.ffn,
+        "seq": shape.seq,
+    }
     if shape.kv_heads != shape.heads:
         document["kv_heads"] = shape.kv_heads
     if shape.vocab > BYTE_VOCABULARY:

@@ -24,7 +24,12 @@ def _plan(plan: Plan) -> tuple[str, str, str]:
 
 KINDS = (
     Rows(
-        order=30, name="plan", label="Plans", rows=_plans, named="name", hit=_plan,
+        order=30,
+        name="plan",
+        label="Plans",
+        rows=_plans,
+        named="name",
+        hit=_plan,
         matches=lambda word: Q(Begin(word, "name")),
     ),
-)  # fmt: skip
+)

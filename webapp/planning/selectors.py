@@ -83,7 +83,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
             "before": _ghosts(plan) if what.is_changed else [],
             "query": urlencode(what.used),
         },
-    }  # fmt: skip
+    }
 
 
 def _result(what: Asked, refinement: Computation | None) -> tuple[dict[str, Any], float]:
@@ -169,7 +169,7 @@ def _option(what: Asked, result: dict[str, Any], index: int, dcs: list[str]) -> 
         "layout": _layout(option),
         "gpu_cells": [(option.get("gpus_used") or {}).get(dc) or None for dc in dcs],
         **_against_limits(what.document, option),
-    }  # fmt: skip
+    }
 
 
 def _layout(option: dict[str, Any]) -> tuple[int, int, int] | None:

@@ -55,13 +55,18 @@ def plan_list(request: HttpRequest) -> HttpResponse:
     asked_for = Computation.objects.visible_to(request.user).of(ComputationKind.PLAN).filter(state__in=OPEN)
     computing = asked_for.only("name", "state")[:MOST_OFFERED]
     return list_page(
-        request, title="Plans", rows=Plan.objects.visible_to(request.user).for_lists(),
-        filter_class=PlanFilterSet, table_class=PlanTable, create=("planning:plan-create", "New plan"),
+        request,
+        title="Plans",
+        rows=Plan.objects.visible_to(request.user).for_lists(),
+        filter_class=PlanFilterSet,
+        table_class=PlanTable,
+        create=("planning:plan-create", "New plan"),
         actions=[(reverse("planning:plan-compare"), "Compare plans")],
-        template="planning/plan_list.html", context={"computing": computing},
+        template="planning/plan_list.html",
+        context={"computing": computing},
         bulk=archive.pages.bulk(request),
         empty="No plans yet. A plan shows the iteration time and cost of each number of DP-cells.",
-    )  # fmt: skip
+    )
 
 
 def plan_create(request: HttpRequest) -> HttpResponse:
@@ -72,24 +77,40 @@ def plan_create(request: HttpRequest) -> HttpResponse:
         values = form.cleaned_data
         try:
             return _make(
-                request, values["team"], values["name"], form.request_document, form.training,
-                at_once=form.at_once, key=values["idempotency_key"],
-            )  # fmt: skip
+                request,
+                values["team"],
+                values["name"],
+                form.request_document,
+                form.training,
+                at_once=form.at_once,
+                key=values["idempotency_key"],
+            )
         except InputError as error:
             form.take_input_error(error)
         except ValidationError as error:
             form.take_errors(error)
     context = {
-        "title": "New plan", "form": form, "sections": form.sections, "submit_label": "Compute plan",
-        "cancel_url": reverse("planning:plan-list"), "wide": True, **told,
-    }  # fmt: skip
+        "title": "New plan",
+        "form": form,
+        "sections": form.sections,
+        "submit_label": "Compute plan",
+        "cancel_url": reverse("planning:plan-list"),
+        "wide": True,
+        **told,
+    }
     return render(request, "planning/plan_form.html", context, status=422 if form.errors else 200)
 
 
 def _make(
-    request: HttpRequest, team: Team, name: str, document: dict[str, Any], training: dict[str, Any] | None, *,
-    at_once: bool, key: str,
-) -> HttpResponse:  # fmt: skip
+    request: HttpRequest,
+    team: Team,
+    name: str,
+    document: dict[str, Any],
+    training: dict[str, Any] | None,
+    *,
+    at_once: bool,
+    key: str,
+) -> HttpResponse:
     """Make a plan while the page waits, or have the search worker make it; answers with the page to go to.
 
     Raises InputError and ValidationError as `services.create_plan`.
@@ -145,9 +166,11 @@ def _initial(request: HttpRequest, offered: dict[str, Any] | None) -> dict[str, 
         except ValueError:
             raise Http404 from None
         unmade = Plan(
-            team=asked_for.team, name=asked_for.name, request=asked_for.request["document"],
+            team=asked_for.team,
+            name=asked_for.name,
+            request=asked_for.request["document"],
             training=asked_for.request["training"],
-        )  # fmt: skip
+        )
         return {**initial_of(unmade), "name": asked_for.name}
     source = whole(request.GET.get("from"))
     if source is None:
@@ -282,11 +305,15 @@ def plan_compare(request: HttpRequest) -> HttpResponse:
         asked_for = fronts_table(plans) if request.GET.get("table") == "fronts" else table
         return download(asked_for.as_csv(), "text/csv", f"plans-{asked_for.name}.csv")
     context = {
-        "title": "Compare plans", "plans": plans, "lines": compared_lines(table),
+        "title": "Compare plans",
+        "plans": plans,
+        "lines": compared_lines(table),
         "differences": differences(plans),
         "offered": offered[:MOST_OFFERED],
-        "most": MOST_COMPARED, "query": request.GET.urlencode(), "charts": compared_fronts(plans),
-    }  # fmt: skip
+        "most": MOST_COMPARED,
+        "query": request.GET.urlencode(),
+        "charts": compared_fronts(plans),
+    }
     return render(request, "planning/plan_compare.html", context)
 
 

@@ -56,15 +56,22 @@ def sliders(request: dict[str, Any], changed: dict[str, Any]) -> dict[str, list[
     return {
         "gpus": [
             Slider(
-                name=f"gpus-{i}", label=was["name"], unit="GPUs", planned=was["gpus"], value=now["gpus"],
-                least=0, most=max(2 * was["gpus"], now["gpus"], LEAST_GPUS), step=1,
-                price=now["price_per_gpu_hour"], price_name=f"price-{i}",
+                name=f"gpus-{i}",
+                label=was["name"],
+                unit="GPUs",
+                planned=was["gpus"],
+                value=now["gpus"],
+                least=0,
+                most=max(2 * was["gpus"], now["gpus"], LEAST_GPUS),
+                step=1,
+                price=now["price_per_gpu_hour"],
+                price_name=f"price-{i}",
             )
             for i, (was, now) in enumerate(dcs)
         ],
         "links": [(_between(pair[0]), list(_of_link(i, *pair))) for i, pair in enumerate(links)],
         "job": list(_of_job(request, changed)),
-    }  # fmt: skip
+    }
 
 
 def _between(link: dict[str, Any]) -> str:
@@ -73,24 +80,40 @@ def _between(link: dict[str, Any]) -> str:
 
 def _of_link(i: int, was: dict[str, Any], now: dict[str, Any]) -> Iterator[Slider]:
     yield Slider(
-        name=f"latency-{i}", label="latency", unit="ms", planned=was["latency_ms"],
-        value=now["latency_ms"], least=0, step=0.5,
+        name=f"latency-{i}",
+        label="latency",
+        unit="ms",
+        planned=was["latency_ms"],
+        value=now["latency_ms"],
+        least=0,
+        step=0.5,
         most=max(2 * was["latency_ms"], now["latency_ms"], LEAST_MS),
-    )  # fmt: skip
+    )
     yield Slider(
-        name=f"bandwidth-{i}", label="bandwidth", unit="Gbit/s", planned=was["bandwidth_gbps"],
-        value=now["bandwidth_gbps"], least=0.1,
-        most=max(2 * was["bandwidth_gbps"], now["bandwidth_gbps"], LEAST_GBPS), step=0.1,
-    )  # fmt: skip
+        name=f"bandwidth-{i}",
+        label="bandwidth",
+        unit="Gbit/s",
+        planned=was["bandwidth_gbps"],
+        value=now["bandwidth_gbps"],
+        least=0.1,
+        most=max(2 * was["bandwidth_gbps"], now["bandwidth_gbps"], LEAST_GBPS),
+        step=0.1,
+    )
 
 
 def _of_job(request: dict[str, Any], changed: dict[str, Any]) -> Iterator[Slider]:
     was, now = request["job"].get("comm_to_compute"), changed["job"].get("comm_to_compute")
     if was is not None and not follows_links(request):
         yield Slider(
-            name="c", label="Transfer time / forward time, C", unit="", planned=was, value=now, least=0,
-            most=max(2 * was, now, 4.0), step=0.01,
-        )  # fmt: skip
+            name="c",
+            label="Transfer time / forward time, C",
+            unit="",
+            planned=was,
+            value=now,
+            least=0,
+            most=max(2 * was, now, 4.0),
+            step=0.01,
+        )
 
 
 def changed(request: dict[str, Any], query: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -13,9 +13,14 @@ from webapp.prefill.quota import Drawn
 
 # Type of an error body by HTTP status.
 TYPES = {
-    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error",
-    500: "server_error", 502: "server_error", 503: "service_unavailable_error",
-}  # fmt: skip
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    502: "server_error",
+    503: "service_unavailable_error",
+}
 
 
 @dataclass

@@ -26,10 +26,14 @@ class PrefillConfig(AppConfig):
             ),
             Entry(order=85, name="prefill", label="Prefill", address="prefill:home", roles=[Role.TENANT]),
             Entry(
-                order=90, name="tenancies", label="Tenancies", address="prefill:tenancy-list",
-                roles=everybody, rows=lambda user: Tenancy.objects.visible_to(user).to_decide(),
+                order=90,
+                name="tenancies",
+                label="Tenancies",
+                address="prefill:tenancy-list",
+                roles=everybody,
+                rows=lambda user: Tenancy.objects.visible_to(user).to_decide(),
             ),
             Entry(order=100, name="keys", label="Keys", address="prefill:key-list", roles=everybody),
             Entry(order=110, name="usage", label="Usage", address="prefill:usage-list", roles=everybody),
-        )  # fmt: skip
+        )
         search.register(*KINDS)

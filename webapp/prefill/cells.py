@@ -163,10 +163,16 @@ def _fleet(pattern: TrainingPattern, document: dict[str, Any]) -> Fleet:
 def _settings(document: dict[str, Any]) -> Settings:
     """How a run's prefill coordinators place requests, as its job says."""
     asked = settings_in(document.get("prefill"))
-    return SETTINGS if asked is None else Settings(
-        guard_ms=asked.guard_ms, queue=asked.queue, chunk_tokens=asked.chunk_tokens,
-        reserve_ms=asked.reserve_ms,
-    )  # fmt: skip
+    return (
+        SETTINGS
+        if asked is None
+        else Settings(
+            guard_ms=asked.guard_ms,
+            queue=asked.queue,
+            chunk_tokens=asked.chunk_tokens,
+            reserve_ms=asked.reserve_ms,
+        )
+    )
 
 
 def _pattern(

@@ -17,9 +17,12 @@ NAME = "demo"
 KEY_NAME = "of the demo"
 WHAT = "A tiny Llama over bytes, trained for seconds on the demo's own text; its text has no meaning."
 ASKED = {
-    "asked_tokens_per_min": 60_000, "asked_ttft_ms": 10_000, "asked_days": 365, "typical_prompt": 64,
+    "asked_tokens_per_min": 60_000,
+    "asked_ttft_ms": 10_000,
+    "asked_days": 365,
+    "typical_prompt": 64,
     "asked_longest_prompt": 1024,
-}  # fmt: skip
+}
 LIMITS = Limits(tokens_per_min=60_000, ttft_ms=10_000, longest_prompt=1024, price=1_500_000, days=365)
 SETTINGS = {
     "dtype": "fp32",

@@ -8,13 +8,29 @@ from webapp.accounts.export import csv_line, harmless
 from webapp.prefill.models import UsageEvent
 
 FIELDS = (
-    "request_id", "at", "tenancy", "model", "data_center", "outcome", "reason", "prompt_tokens", "ttft_ms",
-    "ttft_objective_ms", "price_microusd_per_million_tokens", "charge_microusd",
-)  # fmt: skip
+    "request_id",
+    "at",
+    "tenancy",
+    "model",
+    "data_center",
+    "outcome",
+    "reason",
+    "prompt_tokens",
+    "ttft_ms",
+    "ttft_objective_ms",
+    "price_microusd_per_million_tokens",
+    "charge_microusd",
+)
 STATEMENT = (
-    "month", "tenancy", "tenant", "price_microusd_per_million_tokens", "requests", "delivered",
-    "delivered_prompt_tokens", "charge_microusd",
-)  # fmt: skip
+    "month",
+    "tenancy",
+    "tenant",
+    "price_microusd_per_million_tokens",
+    "requests",
+    "delivered",
+    "delivered_prompt_tokens",
+    "charge_microusd",
+)
 
 
 def values(event: UsageEvent) -> dict[str, Any]:

@@ -56,14 +56,25 @@ class TenancyForm(Sectioned, forms.ModelForm):
     class Meta:
         model = Tenancy
         fields = [
-            "team", "name", "purpose", "model", "asked_tokens_per_min", "asked_ttft_ms", "asked_days",
-            "typical_prompt", "asked_longest_prompt",
-        ]  # fmt: skip
+            "team",
+            "name",
+            "purpose",
+            "model",
+            "asked_tokens_per_min",
+            "asked_ttft_ms",
+            "asked_days",
+            "typical_prompt",
+            "asked_longest_prompt",
+        ]
         labels = {
-            "name": "Name", "purpose": "Purpose", "asked_tokens_per_min": "Prompt tokens per minute",
-            "asked_ttft_ms": "Time to first token, ms", "asked_days": "Term, days",
-            "typical_prompt": "Typical prompt, tokens", "asked_longest_prompt": "Longest prompt, tokens",
-        }  # fmt: skip
+            "name": "Name",
+            "purpose": "Purpose",
+            "asked_tokens_per_min": "Prompt tokens per minute",
+            "asked_ttft_ms": "Time to first token, ms",
+            "asked_days": "Term, days",
+            "typical_prompt": "Typical prompt, tokens",
+            "asked_longest_prompt": "Longest prompt, tokens",
+        }
         help_texts = {
             "name": "A name for you and the admins.",
             "purpose": "What you use the prompts for. An admin reads it.",
@@ -102,9 +113,12 @@ class ReviewForm(Sectioned, forms.Form):
     longest_prompt = forms.IntegerField(label="Longest prompt, tokens", min_value=1)
     ttft_ms = forms.IntegerField(label="TTFT, ms", min_value=1)
     price = forms.DecimalField(
-        label="Price, $/M prompt tokens", min_value=0, max_value=MOST_PRICE // MICRO, max_digits=10,
+        label="Price, $/M prompt tokens",
+        min_value=0,
+        max_value=MOST_PRICE // MICRO,
+        max_digits=10,
         decimal_places=6,
-    )  # fmt: skip
+    )
     days = forms.IntegerField(label="Term, days", min_value=1, max_value=MOST_DAYS)
     datacenters = forms.ModelMultipleChoiceField(
         DataCenter.objects.none(), label="Data centres", widget=forms.CheckboxSelectMultiple
@@ -160,9 +174,12 @@ class KeyForm(Sectioned, forms.Form):
 
 class RotateForm(Sectioned, forms.Form):
     overlap_h = forms.FloatField(
-        label="Validity of the old key, h", min_value=0, max_value=MOST_OVERLAP_H, initial=24,
+        label="Validity of the old key, h",
+        min_value=0,
+        max_value=MOST_OVERLAP_H,
+        initial=24,
         help_text="Enter 0 to end it at once.",
-    )  # fmt: skip
+    )
 
     def clean_overlap_h(self) -> float:
         value = float(self.cleaned_data["overlap_h"])

@@ -119,8 +119,13 @@ class Tenancy(models.Model):
             models.CheckConstraint(
                 condition=~Q(status__in=GRANTED)
                 | Q(
-                    tokens_per_min__gte=1, ttft_ms__gte=1, longest_prompt__gte=1, price__isnull=False,
-                    starts_at__isnull=False, ends_at__isnull=False, decided_by__isnull=False,
+                    tokens_per_min__gte=1,
+                    ttft_ms__gte=1,
+                    longest_prompt__gte=1,
+                    price__isnull=False,
+                    starts_at__isnull=False,
+                    ends_at__isnull=False,
+                    decided_by__isnull=False,
                 ),
                 name="tenancy_granted_has_limits",
             ),
@@ -136,7 +141,7 @@ class Tenancy(models.Model):
                 condition=Q(renewal_days__isnull=True) | Q(status__in=GRANTED),
                 name="tenancy_renewal_of_granted",
             ),
-        ]  # fmt: skip
+        ]
 
     def __str__(self) -> str:
         return self.name

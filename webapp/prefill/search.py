@@ -20,7 +20,12 @@ def _tenancy(tenancy: Tenancy) -> tuple[str, str, str]:
 
 KINDS = (
     Rows(
-        order=80, name="tenancy", label="Tenancies", rows=_tenancies, named="name", hit=_tenancy,
+        order=80,
+        name="tenancy",
+        label="Tenancies",
+        rows=_tenancies,
+        named="name",
+        hit=_tenancy,
         matches=lambda word: Q(Begin(word, "name", "model", "purpose")),
     ),
-)  # fmt: skip
+)

@@ -47,9 +47,18 @@ class TenancyTable(Table):
     class Meta(Table.Meta):
         model = Tenancy
         fields = (
-            "name", "tenant", "status", "model", "where", "asked_tokens_per_min", "tokens_per_min", "ttft_ms",
-            "price", "ends_at", "created_at",
-        )  # fmt: skip
+            "name",
+            "tenant",
+            "status",
+            "model",
+            "where",
+            "asked_tokens_per_min",
+            "tokens_per_min",
+            "ttft_ms",
+            "price",
+            "ends_at",
+            "created_at",
+        )
         order_by = "-created_at"
 
     def render_status(self, record: Tenancy) -> str:
@@ -108,9 +117,16 @@ class UsageTable(Table):
     class Meta(Table.Meta):
         model = UsageEvent
         fields = (
-            "at", "tenancy", "request_id", "dc", "outcome", "prompt_tokens", "ttft_ms", "ttft_objective_ms",
+            "at",
+            "tenancy",
+            "request_id",
+            "dc",
+            "outcome",
+            "prompt_tokens",
+            "ttft_ms",
+            "ttft_objective_ms",
             "charge",
-        )  # fmt: skip
+        )
         order_by = "-at"
 
     def render_outcome(self, record: UsageEvent) -> str:

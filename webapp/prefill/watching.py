@@ -162,9 +162,12 @@ def watched(user: Any, run_id: int | None) -> Watched:
     usage = usages(runs)
     rows = [_row(desk, seconds[desk.run_id, desk.dc_id], usage[desk.run_id]) for desk in found]
     return Watched(
-        rows=rows, ttft=_ttft(user, found), rates=_rates([s for part in seconds.values() for s in part]),
-        run=run, runs=runs,
-    )  # fmt: skip
+        rows=rows,
+        ttft=_ttft(user, found),
+        rates=_rates([s for part in seconds.values() for s in part]),
+        run=run,
+        runs=runs,
+    )
 
 
 def _desks(user: Any) -> Any:
@@ -184,14 +187,21 @@ def _row(desk: Desk, seconds: Sequence[PrefillSecond], usage: dict[str, Any] | N
     filled = 100 * sum(row.prefill_ms for row in lately) / gpu_ms if gpu_ms else None
     word, shape = _state(desk, last)
     return DeskRow(
-        desk=desk, word=word, shape=shape, waiting=last.waiting if last else None,
-        accepted=sum(row.accepted for row in lately), delivered=sum(row.delivered for row in lately),
-        missed=sum(row.missed for row in lately), refused=_in_words(merged(row.refused for row in lately)),
-        failed=merged(row.failed for row in lately), before=before,
+        desk=desk,
+        word=word,
+        shape=shape,
+        waiting=last.waiting if last else None,
+        accepted=sum(row.accepted for row in lately),
+        delivered=sum(row.delivered for row in lately),
+        missed=sum(row.missed for row in lately),
+        refused=_in_words(merged(row.refused for row in lately)),
+        failed=merged(row.failed for row in lately),
+        before=before,
         after=None if before is None or filled is None else min(100.0, before + filled),
         slowdown=None if last is None or last.slowdown is None else 100 * last.slowdown,
-        waited_ms=sum(row.waited_ms for row in lately), guard_ms=last.guard_ms if last else None,
-    )  # fmt: skip
+        waited_ms=sum(row.waited_ms for row in lately),
+        guard_ms=last.guard_ms if last else None,
+    )
 
 
 def _state(desk: Desk, last: PrefillSecond | None) -> tuple[str, str]:
@@ -212,10 +222,12 @@ def _utilization(desk: Desk, usage: dict[str, Any] | None) -> float | None:
 
 def _ttft(user: Any, desks: Sequence[Desk]) -> Ttft | None:
     events = UsageEvent.objects.visible_to(user).filter(
-        at__gte=timezone.now() - timedelta(seconds=TTFT_S), outcome=Outcome.DELIVERED,
-        ttft_objective_ms__isnull=False, dc__in={desk.dc_id for desk in desks},
+        at__gte=timezone.now() - timedelta(seconds=TTFT_S),
+        outcome=Outcome.DELIVERED,
+        ttft_objective_ms__isnull=False,
+        dc__in={desk.dc_id for desk in desks},
         tenancy__model__in={desk.model for desk in desks},
-    )  # fmt: skip
+    )
     found: list[Any] = list(events.order_by("-at").values_list("ttft_ms", "ttft_objective_ms")[:MOST_EVENTS])
     if not found:
         return None
@@ -223,10 +235,13 @@ def _ttft(user: Any, desks: Sequence[Desk]) -> Ttft | None:
     p50, p95, p99 = np.quantile(times, (0.5, 0.95, 0.99))
     least, most = min(o for _, o in found), max(o for _, o in found)
     return Ttft(
-        requests=len(found), p50=float(p50), p95=float(p95), p99=float(p99),
+        requests=len(found),
+        p50=float(p50),
+        p95=float(p95),
+        p99=float(p99),
         objective=f"{least:,}" if least == most else f"{least:,} to {most:,}",
         missed=sum(ttft > objective for ttft, objective in found),
-    )  # fmt: skip
+    )
 
 
 def _rates(seconds: Sequence[PrefillSecond]) -> Rates | None:
@@ -246,7 +261,7 @@ def _rates(seconds: Sequence[PrefillSecond]) -> Rates | None:
         accepted=[(x[i], round(HIGH - high[0, i], 2), round(high[0, i], 2)) for i in range(bins)],
         refused=[(x[i], round(HIGH - high[:, i].sum(), 2), round(high[1, i], 2)) for i in range(bins)],
         top=top / BIN_S,
-    )  # fmt: skip
+    )
 
 
 def _in_words(reasons: dict[str, int]) -> list[tuple[str, int, str]]:

@@ -16,10 +16,13 @@ class SchedulesConfig(AppConfig):
 
         register(
             Entry(
-                order=30, name="schedules", label="Schedules", address="schedules:schedule-list",
+                order=30,
+                name="schedules",
+                label="Schedules",
+                address="schedules:schedule-list",
                 roles=READERS,
             )
-        )  # fmt: skip
+        )
         additions.register(
             additions.Addition(
                 page="plan", order=10, name="schedules", templates={"actions": "schedules/plan_action.html"}

@@ -6,6 +6,9 @@ from webapp.computations.services import delete_computations
 
 COMPARING = (ComputationKind.SCHEDULES, ComputationKind.SWEEP)
 pages = ArchivePages(
-    kind="comparison", several="comparisons", address="schedules:schedule", remove=delete_computations,
+    kind="comparison",
+    several="comparisons",
+    address="schedules:schedule",
+    remove=delete_computations,
     rows=lambda: Computation.objects.of(*COMPARING).select_related("team").defer("request", "answer"),
-)  # fmt: skip
+)

@@ -20,9 +20,18 @@ SEARCHES = ("optimal", "auto")
 MOST_SEARCH_S = 1800
 MOST_POINTS = 200
 SWEPT = (
-    "microbatches", "pipelines", "wan.latency", "wan.transfer", "lan.transfer", "memory_limit", "full_limit",
-    "times.forward", "times.backward", "times.recompute", "jitter",
-)  # fmt: skip
+    "microbatches",
+    "pipelines",
+    "wan.latency",
+    "wan.transfer",
+    "lan.transfer",
+    "memory_limit",
+    "full_limit",
+    "times.forward",
+    "times.backward",
+    "times.recompute",
+    "jitter",
+)
 
 
 class ScheduleForm(Sectioned, forms.Form):
@@ -30,18 +39,19 @@ class ScheduleForm(Sectioned, forms.Form):
 
     name = forms.CharField(max_length=80)
     policies = forms.MultipleChoiceField(
-        choices=[(policy, name_of(policy)) for policy in POLICIES], widget=forms.CheckboxSelectMultiple,
+        choices=[(policy, name_of(policy)) for policy in POLICIES],
+        widget=forms.CheckboxSelectMultiple,
         error_messages={"required": "Choose at least one policy."},
-    )  # fmt: skip
+    )
     stages_per_dc = Numbers(
-        label="Stages per data centre", whole=True, initial=[2, 2, 2],
+        label="Stages per data centre",
+        whole=True,
+        initial=[2, 2, 2],
         help_text="In pipeline order. Enter one number for a single data centre.",
-    )  # fmt: skip
+    )
     pipelines = forms.IntegerField(min_value=1, max_value=1024, initial=2)
     microbatches = forms.IntegerField(min_value=1, max_value=100_000, initial=4)
-    unit = forms.ChoiceField(
-        choices=[("slot", "abstract slots"), ("ms", "milliseconds")], label="Time unit",
-    )  # fmt: skip
+    unit = forms.ChoiceField(choices=[("slot", "abstract slots"), ("ms", "milliseconds")], label="Time unit")
     forward = Numbers(initial=[1], help_text="One number, or one per stage.")
     backward = Numbers(initial=[2])
     recompute = Numbers(initial=[1], required=False)
@@ -63,24 +73,31 @@ class ScheduleForm(Sectioned, forms.Form):
     lan_latency = forms.FloatField(label="LAN latency", min_value=0, required=False)
     lan_transfer = forms.FloatField(label="LAN transfer", min_value=0, required=False)
     sharing = forms.ChoiceField(
-        choices=[("", "as the policy does "
-        "it"), ("spatial", "spatial"), ("temporal", "temporal")], required=False,
+        choices=[("", "as the policy does it"), ("spatial", "spatial"), ("temporal", "temporal")],
+        required=False,
         label="WAN sharing",
-    )  # fmt: skip
+    )
     memory_limit = forms.IntegerField(min_value=1, required=False, label="Activation limit, microbatches")
     full_limit = forms.IntegerField(min_value=1, required=False, label="Full activation limit, microbatches")
     jitter = forms.FloatField(
-        min_value=0, max_value=10, required=False, label="Jitter",
+        min_value=0,
+        max_value=10,
+        required=False,
+        label="Jitter",
         help_text="Coefficient of variation of op and transfer times, such as 0.1.",
-    )  # fmt: skip
+    )
     seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, initial=0, required=False)
     time_limit_s = forms.FloatField(
-        label="Time limit per search, s", min_value=0.1, max_value=600, initial=30, required=False,
+        label="Time limit per search, s",
+        min_value=0.1,
+        max_value=600,
+        initial=30,
+        required=False,
         help_text="For the policies that search: Optimal and Automatic.",
-    )  # fmt: skip
+    )
     parameter = forms.ChoiceField(
-        choices=[("", "nothing"), *((name, name) for name in SWEPT)], required=False, label="Sweep",
-    )  # fmt: skip
+        choices=[("", "nothing"), *((name, name) for name in SWEPT)], required=False, label="Sweep"
+    )
     values = Numbers(required=False, label="Values", help_text="Such as 0, 1, 2, 4, 8.")
 
     layout = [
@@ -91,7 +108,7 @@ class ScheduleForm(Sectioned, forms.Form):
         ("Limits", "Of each stage", ["memory_limit", "full_limit"]),
         ("Search and variation", "", ["time_limit_s", "jitter", "seed"]),
         ("Sweep", "Vary one parameter, with every policy chosen above", ["parameter", "values"]),
-    ]  # fmt: skip
+    ]
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

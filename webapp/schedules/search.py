@@ -25,7 +25,12 @@ def _comparison(row: Computation) -> tuple[str, str, str]:
 
 KINDS = (
     Rows(
-        order=55, name="comparison", label="Comparisons of schedules", rows=_comparisons, named="name",
-        hit=_comparison, matches=lambda word: Q(Begin(word, "name")),
+        order=55,
+        name="comparison",
+        label="Comparisons of schedules",
+        rows=_comparisons,
+        named="name",
+        hit=_comparison,
+        matches=lambda word: Q(Begin(word, "name")),
     ),
-)  # fmt: skip
+)

@@ -33,17 +33,20 @@ from webapp.schedules.tables import ComputationTable
 
 def schedule_list(request: HttpRequest) -> HttpResponse:
     return list_page(
-        request, title="Schedules",
+        request,
+        title="Schedules",
         rows=Computation.objects.visible_to(request.user)
         .of(*COMPARING)
         .select_related("created_by")
         .defer("answer"),
-        filter_class=ComputationFilterSet, table_class=ComputationTable,
-        create=("schedules:schedule-create", "Compare schedules"), bulk=archive.pages.bulk(request),
+        filter_class=ComputationFilterSet,
+        table_class=ComputationTable,
+        create=("schedules:schedule-create", "Compare schedules"),
+        bulk=archive.pages.bulk(request),
         empty="No comparisons yet. A comparison shows the schedule of each policy for the same cell, and "
         "how far it is from the "
         "best possible it is.",
-    )  # fmt: skip
+    )
 
 
 def schedule_create(request: HttpRequest) -> HttpResponse:
@@ -52,14 +55,22 @@ def schedule_create(request: HttpRequest) -> HttpResponse:
     form = ScheduleForm(request.POST or None, user=request.user, initial=initial)
     if request.method == "POST" and form.is_valid():
         computation = services.start(
-            request.user, team=form.cleaned_data["team"], kind=form.kind, name=form.cleaned_data["name"],
-            request=form.computation, key=form.cleaned_data["idempotency_key"],
-        )  # fmt: skip
+            request.user,
+            team=form.cleaned_data["team"],
+            kind=form.kind,
+            name=form.cleaned_data["name"],
+            request=form.computation,
+            key=form.cleaned_data["idempotency_key"],
+        )
         return redirect("schedules:schedule-detail", pk=computation.pk)
     context = {
-        "title": "Compare schedules", "form": form, "sections": form.sections, "submit_label": "Compare",
-        "cancel_url": reverse("schedules:schedule-list"), "wide": True,
-    }  # fmt: skip
+        "title": "Compare schedules",
+        "form": form,
+        "sections": form.sections,
+        "submit_label": "Compare",
+        "cancel_url": reverse("schedules:schedule-list"),
+        "wide": True,
+    }
     return render(request, "schedules/schedules_form.html", context, status=422 if form.errors else 200)
 
 
@@ -139,9 +150,10 @@ def schedule_table(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 def _columns(rows: list[dict[str, Any]]) -> list[str]:
     plain = (int, float, str, bool, type(None))
     return [
-        name for name in rows[0]
+        name
+        for name in rows[0]
         if name != "schedule" and all(isinstance(row.get(name), plain) for row in rows)
-    ]  # fmt: skip
+    ]
 
 
 @require_POST

@@ -23,16 +23,45 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 KEYS = ("node.*", "_kombu.*", "unacked*")
 COMMANDS = (
     # consuming the queue and acknowledging
-    "brpop", "rpop", "lpush", "rpush", "llen",
-    "hset", "hget", "hdel", "hlen", "zadd", "zrem", "zrange", "zrangebyscore", "zrevrangebyscore",
-    "sadd", "srem", "smembers", "del",
+    "brpop",
+    "rpop",
+    "lpush",
+    "rpush",
+    "llen",
+    "hset",
+    "hget",
+    "hdel",
+    "hlen",
+    "zadd",
+    "zrem",
+    "zrange",
+    "zrangebyscore",
+    "zrevrangebyscore",
+    "sadd",
+    "srem",
+    "smembers",
+    "del",
     # giving back what was taken and not acknowledged: one agent at a time, in a transaction
-    "set", "get", "watch", "unwatch", "multi", "exec", "discard", "evalsha", "script|load",
+    "set",
+    "get",
+    "watch",
+    "unwatch",
+    "multi",
+    "exec",
+    "discard",
+    "evalsha",
+    "script|load",
     # the connection
-    "ping", "hello", "auth", "quit", "client|setinfo", "client|setname", "client|id",
+    "ping",
+    "hello",
+    "auth",
+    "quit",
+    "client|setinfo",
+    "client|setname",
+    "client|id",
     # how far its clock is off
     "time",
-)  # fmt: skip
+)
 
 
 def user_of(name: str) -> str:

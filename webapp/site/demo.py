@@ -97,9 +97,14 @@ def _datacenter(
     known = DataCenter.objects.filter(team=team, name=name).first()
     if known is None:
         known = DataCenter(
-            team=team, name=name, place=place, country="US", time_zone=time_zone, latitude=latitude,
+            team=team,
+            name=name,
+            place=place,
+            country="US",
+            time_zone=time_zone,
+            latitude=latitude,
             longitude=longitude,
-        )  # fmt: skip
+        )
         inventory.create_datacenter(
             None, known, GpuPool(gpu_type=GPU_TYPE, price_per_gpu_hour=Decimal(price))
         )

@@ -122,9 +122,11 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--demo", action="store_true", help="make the demo's users, data centres, nodes and run"
     )
     parser.add_argument(
-        "--sell", action=argparse.BooleanOptionalAction, default=None,
+        "--sell",
+        action=argparse.BooleanOptionalAction,
+        default=None,
         help="with --demo: train a tiny Llama, which its run serves in its bubbles (the default), or not",
-    )  # fmt: skip
+    )
     options = parser.parse_args(arguments)
     if options.sell is not None and not options.demo:
         parser.error("--sell, --no-sell: of the demo's run; give --demo, too")

@@ -129,6 +129,8 @@ class Deviation:
         """As an `adapted` event has it."""
         what, *at = self.quantity
         return incidents.Deviation(
-            what=incidents.TimedWork(what), at=tuple(at), planned_ms=round(self.planned_ms, 3),
+            what=incidents.TimedWork(what),
+            at=tuple(at),
+            planned_ms=round(self.planned_ms, 3),
             measured_ms=round(self.measured_ms, 3),
-        )  # fmt: skip
+        )

@@ -50,10 +50,13 @@ def replan(job: TrainJob, present: Schedule, expected: Measured, measured: Measu
     if after_s > before_s * (1 - LEAST_GAIN):
         found, after_s = None, before_s
     return Replanned(
-        schedule=found, policy=policy, before_s=before_s, after_s=after_s,
+        schedule=found,
+        policy=policy,
+        before_s=before_s,
+        after_s=after_s,
         expected=planned(scenario, found or present),
         planned_s=_iteration_s(job, present, as_taken(job, present, expected)),
-    )  # fmt: skip
+    )
 
 
 def as_taken(job: TrainJob, present: Schedule, taken: Measured) -> Scenario:

@@ -49,9 +49,13 @@ class Part(BaseModel):
     """Base of events and of what is in them: frozen; a field that a newer version adds is ignored."""
 
     model_config = ConfigDict(
-        frozen=True, allow_inf_nan=False, populate_by_name=True, serialize_by_alias=True, defer_build=True,
+        frozen=True,
+        allow_inf_nan=False,
+        populate_by_name=True,
+        serialize_by_alias=True,
+        defer_build=True,
         **FORGETFUL,
-    )  # fmt: skip
+    )
 
 
 class Report(Part):

@@ -32,20 +32,24 @@ def change(before: LaunchSpec, now: LaunchSpec, why: str) -> dict[str, Any]:
     """The fields of a `recovery` event about a change to a smaller layout: `left` and `layout`."""
     has = {a.rank for a in now.ranks}
     layout = SmallerLayout(
-        why=why, **_cut(now), before=Cut(**_cut(before)),
+        why=why,
+        **_cut(now),
+        before=Cut(**_cut(before)),
         job=now.job.to_document(),
         seats={str(a.rank): (a.pipeline, a.stage) for a in now.ranks},
         dcs_of_rank={str(a.rank): tuple(now.job.dcs_of_pipeline[a.pipeline]) for a in now.ranks},
-    )  # fmt: skip
+    )
     return {"left": tuple(a.rank for a in before.ranks if a.rank not in has), "layout": layout}
 
 
 def _cut(spec: LaunchSpec) -> dict[str, Any]:
     return {
-        "pipelines": spec.job.cell.pipelines, "stages": spec.job.cell.stages,
-        "microbatches": spec.job.cell.microbatches_of_step, "gpus": len(spec.ranks),
+        "pipelines": spec.job.cell.pipelines,
+        "stages": spec.job.cell.stages,
+        "microbatches": spec.job.cell.microbatches_of_step,
+        "gpus": len(spec.ranks),
         "iteration_s": predict(spec.job).iteration_s,
-    }  # fmt: skip
+    }
 
 
 def roles(spec: LaunchSpec) -> dict[int, tuple[int, int]]:

@@ -89,11 +89,19 @@ def _cuts(
         whole_cells = pipelines % job.cell.cell_pipelines == 0
         cells = pipelines // job.cell.cell_pipelines if whole_cells else 1
         for microbatches, accumulation in _passes(job, total // pipelines):
-            yield {
-                **where, "cell.stages": stages, "cell.pipelines": pipelines, "cell.cells": cells,
-                "cell.microbatches": microbatches, "cell.accumulation": accumulation,
-                **_scaled(job, stages), **_prefilling(job, cells),
-            }, seats  # fmt: skip
+            yield (
+                {
+                    **where,
+                    "cell.stages": stages,
+                    "cell.pipelines": pipelines,
+                    "cell.cells": cells,
+                    "cell.microbatches": microbatches,
+                    "cell.accumulation": accumulation,
+                    **_scaled(job, stages),
+                    **_prefilling(job, cells),
+                },
+                seats,
+            )
         return
 
 

@@ -89,23 +89,29 @@ def layers_of_job(job: TrainJob) -> tuple[Layer, ...]:
     forward_ms, recompute_ms, backward_ms = _whole_ms(job)
     gpu = device_of(strategy.gpu, SwapRequest.model_construct(mfu=None, dtype_bytes=4, layers=[], model=None))
     rates = Rates(
-        flops_per_s=1.0, host_bytes_per_s=gpu.host_bytes_per_s,
-        dtype_bytes=BYTES_OF_PARAMETER[job.device.dtype], sequences=job.cell.micro_batch, recompute=True,
+        flops_per_s=1.0,
+        host_bytes_per_s=gpu.host_bytes_per_s,
+        dtype_bytes=BYTES_OF_PARAMETER[job.device.dtype],
+        sequences=job.cell.micro_batch,
+        recompute=True,
         gradients_in_layer=strategy.gradients == "host",
-    )  # fmt: skip
+    )
     fine = layers_of(job.model.shape, rates)
     blocks = [fine[i : i + LAYERS_PER_BLOCK] for i in range(1, len(fine) - 1, LAYERS_PER_BLOCK)]
     rows = [fine[:1], *blocks, fine[-1:]]
     flops = sum(layer.forward_s for layer in fine)
     return tuple(
         _joined(
-            row, name=_name(number, len(rows)), share=sum(layer.forward_s for layer in row) / flops,
-            forward_s=forward_ms / 1e3, backward_s=(recompute_ms + backward_ms) / 1e3,
+            row,
+            name=_name(number, len(rows)),
+            share=sum(layer.forward_s for layer in row) / flops,
+            forward_s=forward_ms / 1e3,
+            backward_s=(recompute_ms + backward_ms) / 1e3,
             cut_bytes=job.tensor_bytes if number < len(rows) - 1 else 0,
             unfused_bytes=_unfused_bytes(job, block=len(row) == LAYERS_PER_BLOCK),
         )
         for number, row in enumerate(rows)
-    )  # fmt: skip
+    )
 
 
 def predicted_iteration_s(
@@ -159,11 +165,14 @@ def _joined(
     unfused_bytes: int,
 ) -> Layer:
     return Layer(
-        name=name, memory_bytes=sum(layer.memory_bytes for layer in row) + unfused_bytes,
-        forward_s=share * forward_s, backward_s=share * backward_s,
-        load_s=sum(layer.load_s for layer in row), cut_bytes=cut_bytes,
+        name=name,
+        memory_bytes=sum(layer.memory_bytes for layer in row) + unfused_bytes,
+        forward_s=share * forward_s,
+        backward_s=share * backward_s,
+        load_s=sum(layer.load_s for layer in row),
+        cut_bytes=cut_bytes,
         parameter_bytes=sum(layer.parameter_bytes for layer in row),
-    )  # fmt: skip
+    )
 
 
 def _unfused_bytes(job: TrainJob, *, block: bool) -> int:

@@ -95,9 +95,8 @@ class Leader(Follower):
     """
 
     def __init__(
-        self, store: Store, *, rank: int, ranks: Sequence[int], job: TrainJob, schedule: Schedule,
-        say: Say,
-    ) -> None:  # fmt: skip
+        self, store: Store, *, rank: int, ranks: Sequence[int], job: TrainJob, schedule: Schedule, say: Say
+    ) -> None:
         super().__init__(store, rank=rank)
         assert job.failures.adapt is not None
         self._ranks, self._job, self._schedule, self._say = tuple(ranks), job, schedule, say
@@ -182,18 +181,25 @@ class Leader(Follower):
     def _tell(self, iteration: int, found: Replanned) -> None:
         assert self._verdict is not None
         event = Adapted(
-            rank=self._rank, iteration=iteration, replanned=found.schedule is not None, policy=found.policy,
+            rank=self._rank,
+            iteration=iteration,
+            replanned=found.schedule is not None,
+            policy=found.policy,
             deviations=tuple(deviation.reported() for deviation in self._verdict.deviations),
-            planned_s=round(found.planned_s, 6), before_s=round(found.before_s, 6),
-            after_s=round(found.after_s, 6), schedule=str(found.schedule or self._schedule),
-            times=as_rows(found.expected), t=time.time(),
-        )  # fmt: skip
+            planned_s=round(found.planned_s, 6),
+            before_s=round(found.before_s, 6),
+            after_s=round(found.after_s, 6),
+            schedule=str(found.schedule or self._schedule),
+            times=as_rows(found.expected),
+            t=time.time(),
+        )
         self._told.append(event.model_dump(mode="json", exclude={"kind", "rank"}))
         log.info(
             "Measured times differ from the plan: %s from iteration %s, %.3f s an iteration planned.",
-            f"new schedule ({found.policy})" if found.schedule else "the schedule stays", f"{iteration:,}",
+            f"new schedule ({found.policy})" if found.schedule else "the schedule stays",
+            f"{iteration:,}",
             found.planned_s,
-        )  # fmt: skip
+        )
         self._say(event)
 
 

@@ -43,10 +43,17 @@ class Keeper:
     """
 
     def __init__(
-        self, spec: LaunchSpec, me: RankAssignment, store: Store, corpus: Corpus, *,
-        layers: Mapping[int, nn.Module], optimizer: Optimizer, say: Say,
+        self,
+        spec: LaunchSpec,
+        me: RankAssignment,
+        store: Store,
+        corpus: Corpus,
+        *,
+        layers: Mapping[int, nn.Module],
+        optimizer: Optimizer,
+        say: Say,
         tp: OneRank = ONE_RANK,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._spec, self._me, self._job, self._store = spec, me, spec.job, store
         self._layers, self._optimizer, self._tp = layers, optimizer, tp
         self._leads = me.rank == spec.first_rank
@@ -111,14 +118,21 @@ class Keeper:
         if path and self._leads:
             self._tokenizer = Path(path).read_bytes()
         terms = Terms(
-            settings=settings, place=open_place(settings.dir), leader=self._spec.first_rank,
+            settings=settings,
+            place=open_place(settings.dir),
+            leader=self._spec.first_rank,
             writers=tuple(a.rank for a in self._spec.ranks if a.pipeline == 0 and a.leads),
-            manifest=self._manifest, tokenizer=self._tokenizer,
-        )  # fmt: skip
+            manifest=self._manifest,
+            tokenizer=self._tokenizer,
+        )
         return Saver(
-            terms, self._store, rank=self._me.rank, say=say, after=found.manifest.saved_at if found else 0.0,
+            terms,
+            self._store,
+            rank=self._me.rank,
+            say=say,
+            after=found.manifest.saved_at if found else 0.0,
             copies=lambda: dict(self._copies()),
-        )  # fmt: skip
+        )
 
     def _copies(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
         for number, layer in self._layers.items():
@@ -127,10 +141,15 @@ class Keeper:
     def _manifest(self, step: int, saved_at: float, files: list[LayerFile]) -> Manifest:
         job = self._job
         return Manifest(
-            version=__version__, saved_at=saved_at, step=step, dtype=job.device.dtype,
-            seed=job.optimizer.seed, global_batch=job.cell.global_batch,
+            version=__version__,
+            saved_at=saved_at,
+            step=step,
+            dtype=job.device.dtype,
+            seed=job.optimizer.seed,
+            global_batch=job.cell.global_batch,
             model=job.model.model_dump(mode="json", exclude_none=True),
             data=DataPosition(fingerprint=self._fingerprint, sequences=step * job.cell.global_batch),
-            rng=RandomState(key=[job.optimizer.seed, step]), layers=files,
+            rng=RandomState(key=[job.optimizer.seed, step]),
+            layers=files,
             tokenizer=SavedFile.of("tokenizer.json", self._tokenizer) if self._tokenizer else None,
-        )  # fmt: skip
+        )

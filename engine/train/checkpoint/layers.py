@@ -52,7 +52,7 @@ def load_into(
         optimizer.state[parameter] = {
             "step": torch.tensor(float(checkpoint.manifest.step), device=parameter.device),
             **{name: tp.part(tensor, parameter).clone() for name, tensor in state.items()},
-        }  # fmt: skip
+        }
 
 
 def _tensors(checkpoint: Checkpoint, number: int) -> dict[str, Tensor]:

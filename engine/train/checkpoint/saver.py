@@ -73,9 +73,15 @@ class Saver:
     """
 
     def __init__(
-        self, terms: Terms, store: Store, *, rank: int, copies: Callable[[], Copies],
-        say: Say, after: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        terms: Terms,
+        store: Store,
+        *,
+        rank: int,
+        copies: Callable[[], Copies],
+        say: Say,
+        after: float = 0.0,
+    ) -> None:
         self._terms, self._store, self._rank, self._copies, self._say = terms, store, rank, copies, say
         self._leads = rank == terms.leader
         self._nonce = self._agreed_nonce()
@@ -177,9 +183,13 @@ class Saver:
         self._latest, self.last_step = manifest.saved_at, step
         self.saved += 1
         self._announce(
-            step, CheckpointState.SAVED, name, bytes=manifest.total_bytes,
-            seconds=round(max(0.0, time.time() - began), 6), detail=self._prune(name, manifest),
-        )  # fmt: skip
+            step,
+            CheckpointState.SAVED,
+            name,
+            bytes=manifest.total_bytes,
+            seconds=round(max(0.0, time.time() - began), 6),
+            detail=self._prune(name, manifest),
+        )
 
     def _heard(self, key: str) -> dict[str, Any]:
         while not self._store.check([key]):

@@ -33,9 +33,13 @@ class Groups:
         with socket.create_server((me.host, 0), backlog=128) as listener:
             # The store takes over the socket: a port of its own that nobody can take in between.
             self._store = TCPStore(
-                me.host, listener.getsockname()[1], is_master=True, wait_for_workers=False,
-                timeout=timedelta(seconds=RENDEZVOUS_S), master_listen_fd=listener.detach(),
-            )  # fmt: skip
+                me.host,
+                listener.getsockname()[1],
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=RENDEZVOUS_S),
+                master_listen_fd=listener.detach(),
+            )
         self._endpoint = (
             self._new_endpoint() if len({dc for (dc,) in self._job.dcs_of_pipeline}) > 1 else None
         )
@@ -77,10 +81,15 @@ class Groups:
         traffic = self._endpoint.traffic() if self._endpoint else []
         away = [(self._by_rank[t.peer].dc, t) for t in traffic if self._by_rank[t.peer].dc != self._me.dc]
         return [
-            {"from_dc": self._me.dc, "to_dc": dc, "bytes": t.bytes_sent, "egress_bytes": t.egress_bytes,
-             "connections": t.connections}
+            {
+                "from_dc": self._me.dc,
+                "to_dc": dc,
+                "bytes": t.bytes_sent,
+                "egress_bytes": t.egress_bytes,
+                "connections": t.connections,
+            }
             for dc, t in away
-        ]  # fmt: skip
+        ]
 
     def close(self) -> None:
         """Close the transport; gloo's sockets and the store go with the process."""
@@ -110,9 +119,12 @@ class Groups:
         if member.rank == self._me.rank:
             return self._store
         return TCPStore(
-            self._by_rank[member.rank].host, member.store, is_master=False, wait_for_workers=False,
+            self._by_rank[member.rank].host,
+            member.store,
+            is_master=False,
+            wait_for_workers=False,
             timeout=timedelta(seconds=RENDEZVOUS_S),
-        )  # fmt: skip
+        )
 
     def _connect(self, members: Sequence[Member]) -> None:
         assert self._endpoint is not None
@@ -132,6 +144,11 @@ class Groups:
 
     def _new_endpoint(self) -> Endpoint:
         return Endpoint(
-            rank=self._me.rank, listen_host=self._me.host, secret=self._spec.secret, run=self._spec.run,
-            generation=self._spec.generation, listen_ports=self._spec.ports, tls=TlsFiles.of(self._job),
-        )  # fmt: skip
+            rank=self._me.rank,
+            listen_host=self._me.host,
+            secret=self._spec.secret,
+            run=self._spec.run,
+            generation=self._spec.generation,
+            listen_ports=self._spec.ports,
+            tls=TlsFiles.of(self._job),
+        )

@@ -25,9 +25,8 @@ class SwapKeeper:
     """Restores the `model` of worker `me`, and saves it where it is this worker's turn."""
 
     def __init__(
-        self, spec: LaunchSpec, me: RankAssignment, corpus: Corpus, model: HostModel, *,
-        say: Say,
-    ) -> None:  # fmt: skip
+        self, spec: LaunchSpec, me: RankAssignment, corpus: Corpus, model: HostModel, *, say: Say
+    ) -> None:
         self._spec, self._me, self._corpus, self._model, self._say = spec, me, corpus, model, say
         self._saves: Keeper | None = None
         # A worker that joins has its weights from one that is there, not from where the others began.
@@ -62,6 +61,11 @@ class SwapKeeper:
         job = self._spec.job.with_fields("persistence", resume=None)
         spec = replace(self._spec, job=job, ranks=(alone,))
         return Keeper(
-            spec, alone, HashStore(), self._corpus, optimizer=self._model.optimizer, say=self._say,
+            spec,
+            alone,
+            HashStore(),
+            self._corpus,
+            optimizer=self._model.optimizer,
+            say=self._say,
             layers=self._model.layers,
-        )  # fmt: skip
+        )

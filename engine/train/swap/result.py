@@ -31,7 +31,7 @@ def result_of(job: TrainJob, plan: SwapPlan, tracker: Tracker) -> dict[str, Any]
         "checkpoints": _checkpoints(saved) if job.persistence.checkpoint else None,
         "startup_s": max(worker["startup_s"] for worker in stats if worker["rank"] < job.cell.pipelines),
         "swap": _swap(plan, stats, tracker),
-    }  # fmt: skip
+    }
 
 
 def _simulated(job: TrainJob, plan: SwapPlan, measured: dict[str, Any]) -> dict[str, Any]:
@@ -41,9 +41,11 @@ def _simulated(job: TrainJob, plan: SwapPlan, measured: dict[str, Any]) -> dict[
     step = plan.result.step
     assert step is not None
     simulated_s = predicted_iteration_s(
-        job, plan, allreduce_s=(measured["allreduce_ms"] or 0.0) / 1e3,
+        job,
+        plan,
+        allreduce_s=(measured["allreduce_ms"] or 0.0) / 1e3,
         optimizer_s=measured["optimizer_ms"] / 1e3,
-    )  # fmt: skip
+    )
     median_ms = measured["iteration_ms"]["median"]
     return {
         **measured,
@@ -53,7 +55,7 @@ def _simulated(job: TrainJob, plan: SwapPlan, measured: dict[str, Any]) -> dict[
             "measured": measured["utilization"]["measured"],
             "simulated": job.cell.accumulation * step.busy_s / simulated_s,
         },
-    }  # fmt: skip
+    }
 
 
 def _swap(plan: SwapPlan, stats: list[dict[str, Any]], tracker: Tracker) -> dict[str, Any]:

@@ -39,9 +39,16 @@ class Rounds:
     """Runs rounds of one worker; gradients gather in the host model, times `scale`."""
 
     def __init__(
-        self, model: HostModel, plan: SwapPlan, swapper: Swapper, device: Device, recorder: Recorder, *,
-        scale: Tensor, batch: Callable[[int], Batch],
-    ) -> None:  # fmt: skip
+        self,
+        model: HostModel,
+        plan: SwapPlan,
+        swapper: Swapper,
+        device: Device,
+        recorder: Recorder,
+        *,
+        scale: Tensor,
+        batch: Callable[[int], Batch],
+    ) -> None:
         self._model, self._plan, self._swapper, self._device = model, plan, swapper, device
         self._recorder, self._scale, self._batch = recorder, scale, batch
         self._order = atom_order(len(plan.subs))

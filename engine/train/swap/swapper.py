@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engine.job.swap.planned import SwapPlan
 from engine.nn.device import Device
+from engine.simulate.spans import Payload
 from engine.train.recorder import Recorder
 from engine.train.swap.host_model import HostModel
 from engine.train.swap.memory import DeviceMemory
@@ -33,7 +34,7 @@ class Swapper:
 
     def __init__(
         self, model: HostModel, plan: SwapPlan, device: Device, memory: DeviceMemory, recorder: Recorder
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._model, self._subs, self._device = model, plan.subs, device
         self._memory, self._recorder = memory, recorder
         self._stays = plan.result.gradients == "device"
@@ -117,12 +118,18 @@ class Swapper:
         self._timed(sub, "gradient", gradients.nbytes, copy)
         self._memory.give(held)
 
-    def _timed(self, sub: int, payload: str | None, nbytes: int, copy: Callable[[], None]) -> None:
+    def _timed(self, sub: int, payload: Payload | None, nbytes: int, copy: Callable[[], None]) -> None:
         start = time.monotonic()
         copy()
         self._recorder.op(
-            "load", None, start, time.monotonic(), chunk=sub, payload=payload, nbytes=nbytes  # type: ignore[arg-type]
-        )  # fmt: skip
+            "load",
+            None,
+            start,
+            time.monotonic(),
+            chunk=sub,
+            payload=payload,
+            nbytes=nbytes,
+        )
 
     def _zeros(self, sub: int) -> Tensor:
         like = self._model.gradients[sub]

@@ -89,9 +89,15 @@ class Tracker:
     """
 
     def __init__(
-        self, spec: LaunchSpec, listener: socket.socket, selector: selectors.BaseSelector, *,
-        say: Say, start: Callable[[int], None], asked: Flag,
-    ) -> None:  # fmt: skip
+        self,
+        spec: LaunchSpec,
+        listener: socket.socket,
+        selector: selectors.BaseSelector,
+        *,
+        say: Say,
+        start: Callable[[int], None],
+        asked: Flag,
+    ) -> None:
         assert spec.job.swap_strategy is not None
         self._spec, self._job, self._swap = spec, spec.job, spec.job.swap_strategy
         self._say, self._start, self._asked = say, start, asked
@@ -405,8 +411,12 @@ class Tracker:
         self, *, joined: Iterable[int] = (), left: Iterable[int] = (), lost: Iterable[int] = ()
     ) -> None:
         event = Workers(
-            step=self._step, workers=tuple(sorted(self._members)), joined=tuple(joined) or None,
-            left=tuple(left) or None, lost=tuple(lost) or None, t=time.time(),
-        )  # fmt: skip
+            step=self._step,
+            workers=tuple(sorted(self._members)),
+            joined=tuple(joined) or None,
+            left=tuple(left) or None,
+            lost=tuple(lost) or None,
+            t=time.time(),
+        )
         self.changes.append(event.model_dump(mode="json", exclude={"kind", "t"}))
         self._say(event)

@@ -84,12 +84,15 @@ class Training:
         units = self._job.cell.global_batch // self._job.cell.micro_batch
         dtype = torch.float64 if self._job.device.dtype == "fp64" else torch.float32
         self._rounds = Rounds(
-            self._model, self._plan, self._swapper, device, self._recorder,
-            scale=torch.tensor(1.0 / units, dtype=dtype), batch=self._batch,
-        )  # fmt: skip
-        self._keeper = SwapKeeper(
-            self._spec, self._me, start.corpus, self._model, say=self._events.put
-        )  # fmt: skip
+            self._model,
+            self._plan,
+            self._swapper,
+            device,
+            self._recorder,
+            scale=torch.tensor(1.0 / units, dtype=dtype),
+            batch=self._batch,
+        )
+        self._keeper = SwapKeeper(self._spec, self._me, start.corpus, self._model, say=self._events.put)
         self._losses = Losses(self._job.optimizer.spike or None)
         self._groups = Groups(self._spec, self._me)
         self._step = self._keeper.resumed_from or 0
@@ -106,9 +109,14 @@ class Training:
         self._progress = ProgressLog(self._job, every_s=every_s)
         layers = range(self._job.model.layers + 2)  # with the embedding and the head
         log_start(
-            self._spec, self._me, part=f"swap worker, {len(self._plan.subs)} sub-models", peers=(),
-            layers=list(layers), parameters=self._model.flat.numel(), device=device,
-        )  # fmt: skip
+            self._spec,
+            self._me,
+            part=f"swap worker, {len(self._plan.subs)} sub-models",
+            peers=(),
+            layers=list(layers),
+            parameters=self._model.flat.numel(),
+            device=device,
+        )
         self._state(RankState.READY)
 
     def run(self) -> None:

@@ -13,14 +13,24 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 TINY = {
-    "hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "vocab_size": 97, "max_position_embeddings": 256, "bos_token_id": None,
+    "hidden_size": 32,
+    "intermediate_size": 80,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 97,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
     "eos_token_id": None,
-}  # fmt: skip
+}
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 5000.0, "factor": 8.0, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
-}  # fmt: skip
+    "rope_type": "llama3",
+    "rope_theta": 5000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "grouped": {},
     "tied": {"tie_word_embeddings": True},

@@ -75,15 +75,18 @@ class Rank:
         cache = None
         if row.keep:
             blocks = self.pool.offer(row.request, lease_s=row.lease_s)
-            cache = StageCache(
-                rank=self._gpu, host="h", port=1, block_ids=blocks, first_layer=0, layers=2
-            )  # fmt: skip
+            cache = StageCache(rank=self._gpu, host="h", port=1, block_ids=blocks, first_layer=0, layers=2)
         elif row.final:
             self.pool.free(row.request, Freed.ABORTED)
         ran = wire.ChunkRan(
-            request=row.request, done=row.done, tokens=len(row.ids), start_s=row.begin_s,
-            end_s=self._desk.now_ms / 1e3, token=5 if row.final else None, cache=cache,
-        )  # fmt: skip
+            request=row.request,
+            done=row.done,
+            tokens=len(row.ids),
+            start_s=row.begin_s,
+            end_s=self._desk.now_ms / 1e3,
+            token=5 if row.final else None,
+            cache=cache,
+        )
         hear(self._gpu, ran)
 
 
@@ -92,18 +95,26 @@ class FastDesk:
 
     def __init__(self, folder: Path) -> None:
         settings = PrefillSettings(
-            checkpoint="/x", latency={"a_ms": A_MS, "b_ms": B_MS, "c_ms": 0}, dtype="fp32", chunk_tokens=32,
-            kv_budget_gb=BUDGET_GB, pause_slowdown=1.0, reserve_ms=2_000,
-        )  # fmt: skip
+            checkpoint="/x",
+            latency={"a_ms": A_MS, "b_ms": B_MS, "c_ms": 0},
+            dtype="fp32",
+            chunk_tokens=32,
+            kv_budget_gb=BUDGET_GB,
+            pause_slowdown=1.0,
+            reserve_ms=2_000,
+        )
         self.now_ms, self.random = 0.0, np.random.default_rng(0)
         self.ended: Counter[str] = Counter()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers, self._iteration = itertools.count(), 0
         self._decodes: dict[str, int] = {}
         model = Model(
-            tokenizer=tokenizer_of(folder, vocab=256), vocabulary=256, context=2048, ends=frozenset({0}),
+            tokenizer=tokenizer_of(folder, vocab=256),
+            vocabulary=256,
+            context=2048,
+            ends=frozenset({0}),
             engine_id="run/1/north",
-        )  # fmt: skip
+        )
         seats = Seats(ranks=tuple(range(GPUS)), ops=(OPS,) * GPUS, stages=2)
         plan = DeskPlan(seats, settings, SHAPE, layers=2, token_bytes=4)
         self.service = DeskService(plan, model, decoder=self, now_ms=lambda: self.now_ms, origin_s=0.0)
@@ -132,10 +143,13 @@ class FastDesk:
         self.service.ask(
             guest,
             Ask(
-                request=name, prompt=ids, longest_prompt=10_000, hand_over=kind == 0,
+                request=name,
+                prompt=ids,
+                longest_prompt=10_000,
+                hand_over=kind == 0,
                 max_tokens=1 + DECODED * (0 < kind < 5),
             ),
-        )  # fmt: skip
+        )
         after_ms = float(self.random.uniform(0, 300))
         if kind in (4, 5):
             self.at(self.now_ms + after_ms, lambda: self.service.withdraw(guest, name))

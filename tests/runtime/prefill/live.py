@@ -26,10 +26,16 @@ PASSING = ("no_bubble", "queue_full", "kv_space")
 def prefill(folder: Path, **changes: Any) -> dict[str, Any]:
     """The section of a job's document; chunks of at least 16 tokens, so that prompts are cut."""
     return {
-        "checkpoint": str(folder), "name": "tiny", "dtype": "fp32", "weight_budget_gb": 0.01,
-        "kv_budget_gb": 0.001, "latency": {"a_ms": 3, "b_ms": 0.2, "c_ms": 0}, "chunk_tokens": 16,
-        "pause_slowdown": 1.0, **changes,
-    }  # fmt: skip
+        "checkpoint": str(folder),
+        "name": "tiny",
+        "dtype": "fp32",
+        "weight_budget_gb": 0.01,
+        "kv_budget_gb": 0.001,
+        "latency": {"a_ms": 3, "b_ms": 0.2, "c_ms": 0},
+        "chunk_tokens": 16,
+        "pause_slowdown": 1.0,
+        **changes,
+    }
 
 
 def live_job(folder: Path, **changes: Any) -> TrainJob:
@@ -44,7 +50,7 @@ class LiveRun:
 
     def __init__(
         self, folder: Path, log_dir: Path, disturbance: Disturbance | None = None, **changes: Any
-    ) -> None:  # fmt: skip
+    ) -> None:
         of = live_job(folder, **changes)
         self.events: list[dict[str, Any]] = []
         self.spec = single_machine(of, run="live", log_dir=str(log_dir), disturbance=disturbance)

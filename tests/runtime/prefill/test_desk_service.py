@@ -61,16 +61,25 @@ class Desk:
 
     def __init__(self, tmp_path: Any, *, cells: int = 1, **changes: Any) -> None:
         settings = PrefillSettings(
-            **{"checkpoint": "/x", "latency": {"a_ms": 1, "b_ms": 0.5, "c_ms": 0}, "dtype": "fp32",
-               "chunk_tokens": 16, "kv_budget_gb": 0.001, **changes}
-        )  # fmt: skip
+            **{
+                "checkpoint": "/x",
+                "latency": {"a_ms": 1, "b_ms": 0.5, "c_ms": 0},
+                "dtype": "fp32",
+                "chunk_tokens": 16,
+                "kv_budget_gb": 0.001,
+                **changes,
+            }
+        )
         self.now_ms, self.decoder, self.gateway = 0.0, Box(), Box()
         self.ranks = [Box() for _ in range(cells)]
         self.rank, self.degree = self.ranks[0], settings.pp_degree
         model = Model(
-            tokenizer=tokenizer_of(tmp_path, vocab=256), vocabulary=256, context=2048, ends=frozenset({0}),
+            tokenizer=tokenizer_of(tmp_path, vocab=256),
+            vocabulary=256,
+            context=2048,
+            ends=frozenset({0}),
             engine_id="run/1/north",
-        )  # fmt: skip
+        )
         seats = Seats(ranks=tuple(range(cells)), ops=(1,) * cells, stages=1, cells=cells)
         plan = DeskPlan(seats, settings, SHAPE, layers=settings.pp_degree, token_bytes=4)
         self.service = DeskService(
@@ -113,10 +122,15 @@ class Desk:
         self.service.heard(
             gpu,
             ChunkRan(
-                request=row.request, done=row.done, tokens=row.tokens, start_s=row.begin_s, end_s=end_s,
-                token=token, cache=cache,
+                request=row.request,
+                done=row.done,
+                tokens=row.tokens,
+                start_s=row.begin_s,
+                end_s=end_s,
+                token=token,
+                cache=cache,
             ),
-        )  # fmt: skip
+        )
 
 
 @pytest.fixture
@@ -290,8 +304,9 @@ def test_no_request_is_accepted_while_training_is_too_slow(desk: Desk) -> None:
     desk.service.plan.slowdown.paused = True
     desk.ask()
     assert (desk.gateway.last().reason, desk.service.counts.refused) == (
-        "training_paused", {"training_paused": 1},
-    )  # fmt: skip
+        "training_paused",
+        {"training_paused": 1},
+    )
 
 
 def test_a_rank_that_leaves_fails_what_it_computed(desk: Desk) -> None:

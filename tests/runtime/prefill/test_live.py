@@ -161,9 +161,11 @@ def test_losses_are_those_of_a_run_without_prefill(story: Story, tmp_path: Path)
 def test_what_cannot_be_answered_is_refused_with_its_reason(story: Story) -> None:
     reasons = {name: said[-1].reason for name, said in story.answers.items() if isinstance(said[-1], Refused)}
     assert reasons == {
-        "beyond-the-tenancy": "prompt_too_long", "beyond-the-context": "context_length_exceeded",
-        "beyond-the-vocabulary": "invalid_prompt", "at-once": "ttft",
-    }  # fmt: skip
+        "beyond-the-tenancy": "prompt_too_long",
+        "beyond-the-context": "context_length_exceeded",
+        "beyond-the-vocabulary": "invalid_prompt",
+        "at-once": "ttft",
+    }
     assert story.answers["beyond-the-tenancy"][-1].prompt_tokens == 20
 
 

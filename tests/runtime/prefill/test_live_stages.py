@@ -35,12 +35,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_four_gpus_answer_as_the_whole_model_does(folder: Path, tmp_path: Path) -> None:
     expected = {name: theirs(folder, prompt) for name, prompt in PROMPTS.items()}
     run = LiveRun(
-        folder, tmp_path, cells=DEGREE, pipelines=DEGREE, stages=STAGES, dc_of_stage=[0, 1],
+        folder,
+        tmp_path,
+        cells=DEGREE,
+        pipelines=DEGREE,
+        stages=STAGES,
+        dc_of_stage=[0, 1],
         datacenters=[{"name": "north", "gpus": DEGREE}, {"name": "south", "gpus": DEGREE}],
         links=[{"between": ["north", "south"], "latency_ms": 30, "bandwidth_gbps": 1}],  # long bubbles
         model={"layers": STAGES, "hidden": 32, "heads": 2, "seq": 16},
         prefill=prefill(folder, pp_degree=DEGREE),
-    )  # fmt: skip
+    )
     try:
         asyncio.run(_happens(run, folder, expected))
         run.group.stop_at_boundary()

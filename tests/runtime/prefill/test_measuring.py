@@ -60,7 +60,7 @@ def test_times_that_make_no_model_are_said_to_make_none() -> None:
 
 def test_the_table_ends_with_the_model_and_its_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     true = LatencyModel(a_ms=3, b_ms=0.2, c_ms=1e-4)
 
     def foretold(tokens: int, _: object) -> LengthTimes:

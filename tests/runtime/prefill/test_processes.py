@@ -80,7 +80,7 @@ def prefill(ranks: list[tuple[Any, Connection]]) -> tuple[int, list[StageCache]]
 
 def test_stages_in_processes_and_a_worker_elsewhere(
     ranks: list[tuple[Any, Connection]], tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     first, stages = prefill(ranks)
     params = transfer_params(engine_id="run/1", request="r", tokens=TOKENS, stages=stages)
     worker = DecodeWorker(tmp_path, identity(99))
@@ -93,9 +93,7 @@ def test_stages_in_processes_and_a_worker_elsewhere(
         assert process.exitcode == 0
 
 
-def test_a_stage_that_is_killed_fails_the_fetch(
-    ranks: list[tuple[Any, Connection]], tmp_path: Path
-) -> None:  # fmt: skip
+def test_a_stage_that_is_killed_fails_the_fetch(ranks: list[tuple[Any, Connection]], tmp_path: Path) -> None:
     _, stages = prefill(ranks)
     os.kill(ranks[1][0].pid, signal.SIGKILL)
     ranks[1][0].join(30)

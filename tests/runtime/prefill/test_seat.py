@@ -76,10 +76,19 @@ class Table:
         ids = prompt(TOKENS)[done : done + tokens]
         now = time.monotonic()
         values = {
-            "request": "a", "done": done, "ids": tuple(ids), "tokens": len(ids), "total": TOKENS,
-            "iteration": 0, "op": op, "begin_s": now, "until_s": now + LIMIT_S, "lease_s": LIMIT_S,
-            "sampling": Sampling(), **changes,
-        }  # fmt: skip
+            "request": "a",
+            "done": done,
+            "ids": tuple(ids),
+            "tokens": len(ids),
+            "total": TOKENS,
+            "iteration": 0,
+            "op": op,
+            "begin_s": now,
+            "until_s": now + LIMIT_S,
+            "lease_s": LIMIT_S,
+            "sampling": Sampling(),
+            **changes,
+        }
         return Row.model_validate(values)
 
     def have_looked(self) -> None:

@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"prefill": {"guard": 3}}, r"prefill.guard: .*guard_ms"),
         ({"devices": MIXED, "dc_of_stage": None, "policy": "1f1b"}, r"prefill: .*through different data"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_built_or_wrong_is_refused_by_its_field(changes: dict[str, Any], said: str) -> None:
     given = prefill(Path("/models/x"), **changes.get("prefill", {}))
     with pytest.raises(InputError, match=said):

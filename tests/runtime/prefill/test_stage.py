@@ -53,7 +53,7 @@ def test_a_stage_reads_its_own_files_alone(stage: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("dtype", "width"), [("fp32", 4), ("bf16", 2)])
 def test_bytes_of_the_stages_are_those_of_the_model(
     shape: str, dtype: str, width: int, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     run = pipeline(save(tmp_path, shape), 3, dtype=dtype)
     expected = sum(p.numel() for p in model(shape).parameters()) * width
     if shape == "tied":  # embedding and head are apart: both stages hold the matrix
@@ -68,9 +68,13 @@ def test_the_planner_counts_the_same_bytes(stages: int) -> None:
     """What `serving_memory` says of the fullest stage is what that stage holds."""
     of = preset("llama-3-8b")
     config = LlamaConfig(
-        hidden_size=of.hidden, intermediate_size=of.ffn, num_hidden_layers=of.layers,
-        num_attention_heads=of.heads, num_key_value_heads=of.kv_heads, vocab_size=of.vocab,
-    )  # fmt: skip
+        hidden_size=of.hidden,
+        intermediate_size=of.ffn,
+        num_hidden_layers=of.layers,
+        num_attention_heads=of.heads,
+        num_key_value_heads=of.kv_heads,
+        vocab_size=of.vocab,
+    )
     held = []
     for stage in range(stages):
         part = Part(config=config, stage=stage, stages=stages)

@@ -85,10 +85,19 @@ class Pipeline:
         last = stage == len(self.ranks) - 1
         ids = tuple(prompt(TOKENS)[done : done + tokens]) if stage == 0 else ()
         values = {
-            "request": "a", "done": done, "tokens": tokens, "ids": ids, "total": TOKENS, "iteration": 0,
-            "op": 0, "begin_s": now, "until_s": now + LIMIT_S, "lease_s": LIMIT_S,
-            "sampling": Sampling() if final and last else None, **changes,
-        }  # fmt: skip
+            "request": "a",
+            "done": done,
+            "tokens": tokens,
+            "ids": ids,
+            "total": TOKENS,
+            "iteration": 0,
+            "op": 0,
+            "begin_s": now,
+            "until_s": now + LIMIT_S,
+            "lease_s": LIMIT_S,
+            "sampling": Sampling() if final and last else None,
+            **changes,
+        }
         self.ranks[stage].seat.heed(Row.model_validate(values))
 
     def run(self, sizes: list[int], **changes: Any) -> list[ChunkRan]:
@@ -320,7 +329,7 @@ def test_hidden_states_that_cannot_be_sent_stay_within_their_budget(keep: ExitSt
 )
 def test_a_pipeline_is_ranks_at_one_place_of_neighbouring_cells(
     cells: int, pipelines: int, degree: int
-) -> None:  # fmt: skip
+) -> None:
     settings = prefill(Path("/x"), pp_degree=degree)
     of = job(cells=cells, pipelines=cells * pipelines, prefill=settings, datacenters=ROOM)
     spec = single_machine(of, run="r", log_dir="")

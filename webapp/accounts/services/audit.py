@@ -8,9 +8,15 @@ from webapp.accounts.models import AuditEntry, Team
 
 
 def record(
-    actor: Any, verb: str, thing: models.Model, *, team: Team | None,
-    before: dict[str, Any] | None = None, after: dict[str, Any] | None = None, message: str = "",
-) -> AuditEntry:  # fmt: skip
+    actor: Any,
+    verb: str,
+    thing: models.Model,
+    *,
+    team: Team | None,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+    message: str = "",
+) -> AuditEntry:
     """Write the audit row of a change. Call it inside the transaction that makes the change.
 
     `before` and `after` hold the values that differ, as JSON: None before a creation, None after a deletion.

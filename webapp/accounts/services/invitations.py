@@ -38,9 +38,13 @@ def invite(actor: Any, team: Team, *, email: str, role: Role) -> tuple[Invitatio
     Team.objects.select_for_update().get(pk=team.pk)
     token = secrets.token_urlsafe(32)
     made = Invitation(
-        team=team, email=email.strip(), role=role, invited_by=actor, token_sha256=token_hash(token),
+        team=team,
+        email=email.strip(),
+        role=role,
+        invited_by=actor,
+        token_sha256=token_hash(token),
         expires_at=timezone.now() + VALID,
-    )  # fmt: skip
+    )
     made.full_clean(exclude=["invited_by", "accepted_by", "accepted_at", "revoked_at"])
     if Invitation.objects.open().filter(team=team, email__iexact=made.email).exists():
         raise ValidationError({"email": "This address has an open invitation. Revoke it first."})
@@ -92,9 +96,13 @@ def accept_invitation(token: str, user: User) -> Membership:
     invitation.accepted_at, invitation.accepted_by = timezone.now(), user
     invitation.save(update_fields=["accepted_at", "accepted_by"])
     record(
-        user, "accept", invitation, team=invitation.team,
-        before=before, after={"user": user.username, "role": membership.role},
-    )  # fmt: skip
+        user,
+        "accept",
+        invitation,
+        team=invitation.team,
+        before=before,
+        after={"user": user.username, "role": membership.role},
+    )
     return membership
 
 

@@ -77,10 +77,14 @@ def _set_active(actor: Any, user: User, *, active: bool) -> User:
         user.save(update_fields=["is_active"])
         ended = 0 if active else drop_sessions(user)
         record(
-            actor, "activate" if active else "deactivate", user, team=None,
-            before={"is_active": not active}, after={"is_active": active},
+            actor,
+            "activate" if active else "deactivate",
+            user,
+            team=None,
+            before={"is_active": not active},
+            after={"is_active": active},
             message=f"{ended} sessions ended." if ended else "",
-        )  # fmt: skip
+        )
     return user
 
 

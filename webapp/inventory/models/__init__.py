@@ -20,8 +20,27 @@ from webapp.inventory.models.trial import LinkTrial, LinkTrialQuerySet
 Thing = DataCenter | GpuPool | Node | WanLink  # what people create, change and delete
 
 __all__ = [
-    "FINITE", "NAME", "NAME_PATTERN", "DataCenter", "DataCenterQuerySet", "Device", "GpuPool",
-    "GpuPoolQuerySet", "JoinToken", "LinkMeasurement", "LinkSource", "LinkTrial",
-    "LinkTrialQuerySet", "Node", "NodeProbe", "NodeProbeQuerySet", "NodeQuerySet", "NodeState", "Thing",
-    "WanLink", "WanLinkQuerySet", "free_ports", "silence",
-]  # fmt: skip
+    "FINITE",
+    "NAME",
+    "NAME_PATTERN",
+    "DataCenter",
+    "DataCenterQuerySet",
+    "Device",
+    "GpuPool",
+    "GpuPoolQuerySet",
+    "JoinToken",
+    "LinkMeasurement",
+    "LinkSource",
+    "LinkTrial",
+    "LinkTrialQuerySet",
+    "Node",
+    "NodeProbe",
+    "NodeProbeQuerySet",
+    "NodeQuerySet",
+    "NodeState",
+    "Thing",
+    "WanLink",
+    "WanLinkQuerySet",
+    "free_ports",
+    "silence",
+]

@@ -5,6 +5,11 @@ from webapp.inventory.selectors.nodes import clock_offset_s, clock_offsets_s
 from webapp.inventory.selectors.pools import datacenter_name, named_pools, pools
 
 __all__ = [
-    "clock_offset_s", "clock_offsets_s", "datacenter_name", "detail_context", "named_pools", "pools",
+    "clock_offset_s",
+    "clock_offsets_s",
+    "datacenter_name",
+    "detail_context",
+    "named_pools",
+    "pools",
     "tcp_figures",
-]  # fmt: skip
+]

@@ -29,10 +29,14 @@ MEASURES = {
         name="latency", label="Latency, one way", unit="ms", field="latency_ms", decimals=1, better="lower"
     ),
     "bandwidth": Measure(
-        name="bandwidth", label="Bandwidth per node pair", unit="Gbit/s", field="bandwidth_gbps", decimals=2,
+        name="bandwidth",
+        label="Bandwidth per node pair",
+        unit="Gbit/s",
+        field="bandwidth_gbps",
+        decimals=2,
         better="higher",
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +89,25 @@ def link_matrix(user: Any, measure: Measure, dcs: Any, *, may_add: bool) -> Matr
     most = max(values, default=None)
     rows = [(row, [_cell(measure, links, row, column, most, may_add) for column in shown]) for row in shown]
     return Matrix(
-        measure=measure, dcs=shown, rows=rows, least=min(values, default=None), most=most, links=len(links),
-        pairs=len(shown) * (len(shown) - 1) // 2, of=of,
-    )  # fmt: skip
+        measure=measure,
+        dcs=shown,
+        rows=rows,
+        least=min(values, default=None),
+        most=most,
+        links=len(links),
+        pairs=len(shown) * (len(shown) - 1) // 2,
+        of=of,
+    )
 
 
 def _cell(
-    measure: Measure, links: dict[frozenset[int], WanLink], row: DataCenter, column: DataCenter,
-    most: float | None, may_add: bool,
-) -> Cell:  # fmt: skip
+    measure: Measure,
+    links: dict[frozenset[int], WanLink],
+    row: DataCenter,
+    column: DataCenter,
+    most: float | None,
+    may_add: bool,
+) -> Cell:
     pair = f"{row.name} – {column.name}"
     if row.pk == column.pk:
         return Cell(text="", level=None, url="", title=row.name, same=True)

@@ -82,10 +82,16 @@ def gpu_use(dcs: Iterable[int] | QuerySet[Any, Any]) -> dict[int, Use]:
     for pk, gpus, silent_gpus, never_gpus, count, silent_nodes, never_nodes, whole in counted:
         held_gpus, cost = busy.get(pk, (0, 0))
         made[pk] = Use(
-            gpus=gpus, busy=min(held_gpus, gpus), silent=silent_gpus, never=never_gpus, nodes=count,
-            nodes_silent=silent_nodes, nodes_never=never_nodes, cost_per_hour=float(cost),
+            gpus=gpus,
+            busy=min(held_gpus, gpus),
+            silent=silent_gpus,
+            never=never_gpus,
+            nodes=count,
+            nodes_silent=silent_nodes,
+            nodes_never=never_nodes,
+            cost_per_hour=float(cost),
             whole_cost_per_hour=float(whole),
-        )  # fmt: skip
+        )
     return made
 
 

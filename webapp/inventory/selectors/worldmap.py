@@ -24,7 +24,7 @@ from webapp.inventory.layout import (
     label_of,
     row,
     spread,
-)  # fmt: skip
+)
 from webapp.inventory.models import DataCenter, WanLink
 from webapp.inventory.selectors.matrix import most_linked
 from webapp.inventory.selectors.use import Use, gpu_use
@@ -126,9 +126,15 @@ def world_map(user: Any, flows: Flows) -> WorldMap:
 
 
 def drawing(
-    dcs: Sequence[DataCenter], links: Sequence[WanLink], uses: Mapping[int, Use], *, of: int,
-    flows: Flows, wide: float = WIDE, high: float = HIGH,
-) -> WorldMap:  # fmt: skip
+    dcs: Sequence[DataCenter],
+    links: Sequence[WanLink],
+    uses: Mapping[int, Use],
+    *,
+    of: int,
+    flows: Flows,
+    wide: float = WIDE,
+    high: float = HIGH,
+) -> WorldMap:
     """`dcs` and the `links` between them, laid out in `wide` × `high` (and a strip for what has no place).
 
     Parameters
@@ -151,9 +157,14 @@ def drawing(
     boxes = {pk: box.rounded() for pk, box in boxes.items()}
     plates = [_plate(dc, boxes[dc.pk], uses.get(dc.pk, Use()), true.get(dc.pk), dots) for dc in dcs]
     return WorldMap(
-        frame=frame, high=foot + (STRIP + 24 if loose else 0), plates=_named(plates) if dots else plates,
-        lines=_lines(links, dcs, boxes, flows), unplaced=len(loose), dots=dots, of=of,
-    )  # fmt: skip
+        frame=frame,
+        high=foot + (STRIP + 24 if loose else 0),
+        plates=_named(plates) if dots else plates,
+        lines=_lines(links, dcs, boxes, flows),
+        unplaced=len(loose),
+        dots=dots,
+        of=of,
+    )
 
 
 def _size(dc: DataCenter, use: Use, dots: bool) -> tuple[float, float]:
@@ -168,10 +179,18 @@ def _plate(dc: DataCenter, box: Box, use: Use, true: tuple[float, float] | None,
     shares = max(1, math.ceil(use.gpus / MOST_SQUARES))
     moved = true is not None and math.hypot(box.x - true[0], box.y - true[1]) > 14
     return Plate(
-        dc=dc, box=box, url=reverse("inventory:datacenter-detail", args=[dc.pk]), gpus=use.gpus,
-        busy=use.busy, said=use.said, silent=use.silent, squares=[] if dots else _squares(use, shares),
-        gpus_a_square=shares, named=not dots, anchor=true if moved else None,
-    )  # fmt: skip
+        dc=dc,
+        box=box,
+        url=reverse("inventory:datacenter-detail", args=[dc.pk]),
+        gpus=use.gpus,
+        busy=use.busy,
+        said=use.said,
+        silent=use.silent,
+        squares=[] if dots else _squares(use, shares),
+        gpus_a_square=shares,
+        named=not dots,
+        anchor=true if moved else None,
+    )
 
 
 def _squares(use: Use, gpus_a_square: int) -> list[Square]:
@@ -218,10 +237,15 @@ def _lines(
         if label:
             taken.append(label)
         made[link.pk] = Line(
-            link=link, url=reverse("inventory:link-detail", args=[link.pk]), bow=bow, label=label,
-            width=line_width(link.bandwidth_gbps), ends=(link.a_id, link.b_id), gbps=gbps,
+            link=link,
+            url=reverse("inventory:link-detail", args=[link.pk]),
+            bow=bow,
+            label=label,
+            width=line_width(link.bandwidth_gbps),
+            ends=(link.a_id, link.b_id),
+            gbps=gbps,
             title=_title(link, gbps),
-        )  # fmt: skip
+        )
     return [made[link.pk] for link in links]
 
 

@@ -11,8 +11,27 @@ from webapp.inventory.services.rates import measure_link, record_rates
 from webapp.inventory.services.things import Blocked, create_datacenter, delete, save, team_of
 
 __all__ = [
-    "Blocked", "DrainRuns", "JoinRefused", "blocked_by", "create_datacenter", "delete", "drain",
-    "enrol_node", "join_node", "measure_link", "node_broker_url", "offer_join", "probe_nodes",
-    "record_heartbeat", "record_measurement", "record_probe", "record_rates", "resume", "revoke_node",
-    "save", "sync_acl", "team_of", "use_measurement",
-]  # fmt: skip
+    "Blocked",
+    "DrainRuns",
+    "JoinRefused",
+    "blocked_by",
+    "create_datacenter",
+    "delete",
+    "drain",
+    "enrol_node",
+    "join_node",
+    "measure_link",
+    "node_broker_url",
+    "offer_join",
+    "probe_nodes",
+    "record_heartbeat",
+    "record_measurement",
+    "record_probe",
+    "record_rates",
+    "resume",
+    "revoke_node",
+    "save",
+    "sync_acl",
+    "team_of",
+    "use_measurement",
+]

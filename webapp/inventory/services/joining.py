@@ -100,9 +100,12 @@ def join_node(data: Any, *, address: str | None) -> dict[str, Any]:
     token = _good_token(asked.token)
     if series(asked.version) != series():
         raise JoinRefused(
-            status=409, field="version", value=asked.version, reason=f"the site is {__version__}",
+            status=409,
+            field="version",
+            value=asked.version,
+            reason=f"the site is {__version__}",
             remedy=remedy(site=__version__, agent=asked.version),
-        )  # fmt: skip
+        )
     node = token.node
     before = _told(node)
     _take_over(node, asked)
@@ -112,9 +115,14 @@ def join_node(data: Any, *, address: str | None) -> dict[str, Any]:
     changed = [name for name in after if after[name] != before[name]]
     told = f"Joined from {address or 'an unknown address'}; {token.created_by or 'Meridian'} made the token."
     record(
-        token.created_by, "join", node, team=node.dc.team, before={name: before[name] for name in changed},
-        after={name: after[name] for name in changed}, message=told,
-    )  # fmt: skip
+        token.created_by,
+        "join",
+        node,
+        team=node.dc.team,
+        before={name: before[name] for name in changed},
+        after={name: after[name] for name in changed},
+        message=told,
+    )
     environment = give_credentials(token.created_by, node, message=told)
     return {"node": node.name, "version": __version__, "environment": environment}
 

@@ -14,9 +14,14 @@ MEASURED = {"latency_ms": "latency_from", "bandwidth_gbps": "bandwidth_from"}
 
 @transaction.atomic
 def record_measurement(
-    link: WanLink, *, latency_ms: float | None, bandwidth_gbps: float | None, connections: int | None,
-    source: str, actor: Any,
-) -> LinkMeasurement:  # fmt: skip
+    link: WanLink,
+    *,
+    latency_ms: float | None,
+    bandwidth_gbps: float | None,
+    connections: int | None,
+    source: str,
+    actor: Any,
+) -> LinkMeasurement:
     """Keep one row of the history of `link`; the values in use stay as they are.
 
     Parameters
@@ -35,9 +40,13 @@ def record_measurement(
     """
     require(actor, link.a.team)
     row = LinkMeasurement(
-        link=link, latency_ms=latency_ms, bandwidth_gbps=bandwidth_gbps, connections=connections,
-        source=source, actor=actor,
-    )  # fmt: skip
+        link=link,
+        latency_ms=latency_ms,
+        bandwidth_gbps=bandwidth_gbps,
+        connections=connections,
+        source=source,
+        actor=actor,
+    )
     row.full_clean(exclude=["link", "actor"])
     row.save()
     return row
@@ -49,9 +58,11 @@ def use_measurement(actor: Any, measurement: LinkMeasurement) -> WanLink:
 
     A figure that it lacks stays as it is; so do the connections that the operator asked for.
     """
-    link = WanLink.objects.select_for_update(of=("self",)).select_related("a__team", "b").get(
-        pk=measurement.link_id
-    )  # fmt: skip
+    link = (
+        WanLink.objects.select_for_update(of=("self",))
+        .select_related("a__team", "b")
+        .get(pk=measurement.link_id)
+    )
     require(actor, link.a.team)
     found = {name: getattr(measurement, name) for name in MEASURED if getattr(measurement, name) is not None}
     before = {name: getattr(link, name) for name in found}
@@ -61,7 +72,12 @@ def use_measurement(actor: Any, measurement: LinkMeasurement) -> WanLink:
     link.full_clean()
     link.save()
     record(
-        actor, "use-measurement", link, team=link.a.team, before=before, after=found,
+        actor,
+        "use-measurement",
+        link,
+        team=link.a.team,
+        before=before,
+        after=found,
         message=f"{measurement.get_source_display()} of {measurement.at:%Y-%m-%d %H:%M:%S} UTC",
-    )  # fmt: skip
+    )
     return link

@@ -68,9 +68,12 @@ def _ask(probe: str, pairs: list[tuple[Node, Node]], nodes: dict[int, Node], sen
         if node.state != NodeState.ONLINE or not node.is_enrolled:
             continue
         kwargs = {
-            "probe": probe, "secret": secret, "port": node.probe_port, "peers": peers[node.pk],
+            "probe": probe,
+            "secret": secret,
+            "port": node.probe_port,
+            "peers": peers[node.pk],
             "seconds": SECONDS,
-        }  # fmt: skip
+        }
         try:
             (send or send_task)(node.name, TASK, kwargs)
         except BrokerDown:
@@ -118,9 +121,13 @@ def _measure_links(rows: list[NodeProbe]) -> None:
         link = WanLink.objects.filter(a=a, b=b).first()
         if link:
             record_measurement(
-                link, latency_ms=statistics.median(trips) / 2, bandwidth_gbps=None, connections=None,
-                source="probe", actor=None,
-            )  # fmt: skip
+                link,
+                latency_ms=statistics.median(trips) / 2,
+                bandwidth_gbps=None,
+                connections=None,
+                source="probe",
+                actor=None,
+            )
 
 
 def _forget_old(rows: list[NodeProbe]) -> None:

@@ -44,9 +44,13 @@ def measure_link(actor: Any, link: WanLink, *, send: Send | None = None) -> Link
         raise InputError("link", str(link), "a measurement is running already; wait for its result")
     source, target = _pair(link)
     trial = LinkTrial.objects.create(
-        trial=secrets.token_hex(16), link=link, source=source, target=target, asked_by=actor,
+        trial=secrets.token_hex(16),
+        link=link,
+        source=source,
+        target=target,
+        asked_by=actor,
         emulated=_is_emulated(source, target),
-    )  # fmt: skip
+    )
     record(actor, "measure", link, team=link.a.team, after={"from": source.name, "to": target.name})
     transaction.on_commit(lambda: _ask(trial, send))
     return trial
@@ -78,14 +82,19 @@ def _is_emulated(source: Node, target: Node) -> bool:
 def _ask(trial: LinkTrial, send: Send | None) -> None:
     link, target = trial.link, trial.target
     figures = {
-        "latency_ms": link.latency_ms, "bandwidth_gbps": link.bandwidth_gbps,
+        "latency_ms": link.latency_ms,
+        "bandwidth_gbps": link.bandwidth_gbps,
         "window_bytes": tcp.WINDOW_BYTES,
-    }  # fmt: skip
+    }
     common = {
-        "trial": trial.trial, "secret": secrets.token_hex(16), "port": target.probe_port,
-        "counts": list(COUNTS), "emulated": figures if trial.emulated else None, "seconds": SECONDS,
+        "trial": trial.trial,
+        "secret": secrets.token_hex(16),
+        "port": target.probe_port,
+        "counts": list(COUNTS),
+        "emulated": figures if trial.emulated else None,
+        "seconds": SECONDS,
         "patience_s": PATIENCE_S,
-    }  # fmt: skip
+    }
     peer = {"host": target.host, "port": target.probe_port}
     try:
         (send or send_task)(target.name, TASK, common)
@@ -124,9 +133,13 @@ def _into_history(trial: LinkTrial) -> None:
     best = max(trial.rates, key=lambda rate: rate["gbps"])
     for rate in sorted(trial.rates, key=lambda rate: rate is best):
         record_measurement(
-            trial.link, latency_ms=trial.rtt_ms / 2 if rate is best and trial.rtt_ms is not None else None,
-            bandwidth_gbps=rate["gbps"], connections=rate["connections"], source="probe", actor=None,
-        )  # fmt: skip
+            trial.link,
+            latency_ms=trial.rtt_ms / 2 if rate is best and trial.rtt_ms is not None else None,
+            bandwidth_gbps=rate["gbps"],
+            connections=rate["connections"],
+            source="probe",
+            actor=None,
+        )
 
 
 def _rates(found: Iterable[LinkRate]) -> list[dict[str, Any]]:

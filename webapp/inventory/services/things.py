@@ -64,9 +64,13 @@ def save(actor: Any, thing: T) -> T:
         record(actor, "create", thing, team=team_of(thing), after=new)
     elif changed:
         record(
-            actor, "change", thing, team=team_of(thing),
-            before={name: old[name] for name in changed}, after={name: new[name] for name in changed},
-        )  # fmt: skip
+            actor,
+            "change",
+            thing,
+            team=team_of(thing),
+            before={name: old[name] for name in changed},
+            after={name: new[name] for name in changed},
+        )
     return thing
 
 

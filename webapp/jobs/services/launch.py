@@ -32,9 +32,14 @@ FEWER = " (fewer GPUs)"  # ends the name of a job that a run's job became when a
 
 @transaction.atomic
 def launch_plan(
-    actor: Any, plan: Plan, option_index: int, *, name: str = "", document: dict[str, Any] | None = None,
+    actor: Any,
+    plan: Plan,
+    option_index: int,
+    *,
+    name: str = "",
+    document: dict[str, Any] | None = None,
     key: str = "",
-) -> Run:  # fmt: skip
+) -> Run:
     """Make a job of one option of `plan` and its first run.
 
     Parameters
@@ -134,9 +139,13 @@ def move_run(run: Run, told: str, smaller: dict[str, Any] | None = None, seats: 
     if smaller is not None:
         site_job(smaller)
         job = Job.objects.create(
-            team=job.team, name=_fewer(job.name), document=smaller, plan=job.plan, seats=list(seats),
+            team=job.team,
+            name=_fewer(job.name),
+            document=smaller,
+            plan=job.plan,
+            seats=list(seats),
             plan_copy={**job.plan_copy, "changed_from": {"run": run.pk, "name": str(run)}},
-        )  # fmt: skip
+        )
         before, after = _difference(run.job.document, smaller)
         record(None, "clone", job, team=job.team, before=before, after={"name": job.name, **after})
     return _queue(None, job, "", told, after=run, moved_from=run)
@@ -175,9 +184,14 @@ def _launch_placed(actor: Any, placement: Computation, name: str, placed: Placed
     if planned:
         copy |= {"name": planned[0].name, "request": planned[0].request, "option": planned[1]}
     job = Job.objects.create(
-        team=placement.team, name=name, document=placed.document, seats=placed.seats,
-        plan=planned[0] if planned else None, plan_copy=copy, created_by=actor,
-    )  # fmt: skip
+        team=placement.team,
+        name=name,
+        document=placed.document,
+        seats=placed.seats,
+        plan=planned[0] if planned else None,
+        plan_copy=copy,
+        created_by=actor,
+    )
     record(actor, "create", job, team=job.team, after={"placement": placement.name, "name": name})
     return _queue(actor, job, key, f"Placed by {placement.name}.")
 
@@ -195,9 +209,14 @@ def _retry(actor: Any, run: Run, key: str, *, resume: bool) -> Run:
 def _clone(actor: Any, run: Run, name: str, document: dict[str, Any], key: str) -> Run:
     old = run.job
     job = Job.objects.create(
-        team=old.team, name=name, document=document, plan=old.plan, seats=old.seats,
-        plan_copy={**old.plan_copy, "changed_from": {"run": run.pk, "name": str(run)}}, created_by=actor,
-    )  # fmt: skip
+        team=old.team,
+        name=name,
+        document=document,
+        plan=old.plan,
+        seats=old.seats,
+        plan_copy={**old.plan_copy, "changed_from": {"run": run.pk, "name": str(run)}},
+        created_by=actor,
+    )
     before, after = _difference(old.document, document)
     record(
         actor, "clone", job, team=job.team, before={"name": old.name, **before}, after={"name": name, **after}

@@ -33,8 +33,12 @@ def record_link_rates(run: Run, result: dict[str, Any]) -> None:
             continue  # gone from the inventory since
         try:
             record_measurement(
-                link, latency_ms=None, bandwidth_gbps=round(slower["gbps"], 4),
-                connections=slower["connections"] or None, source=LinkSource.RUN, actor=None,
-            )  # fmt: skip
+                link,
+                latency_ms=None,
+                bandwidth_gbps=round(slower["gbps"], 4),
+                connections=slower["connections"] or None,
+                source=LinkSource.RUN,
+                actor=None,
+            )
         except ValidationError as error:
             log.warning("a run's figures of a link are none", link=link.pk, reason=str(error))

@@ -20,9 +20,12 @@ def record_prediction(run: Run, since: int, predicted: dict[str, Any]) -> None:
     if run.predicted and run.predicted_since < since:
         before = run.predicted
         past.create(
-            run=run, since=run.predicted_since, iteration_ms=before["iteration_ms"],
-            utilization=before["utilization"], spans=before["spans"],
-        )  # fmt: skip
+            run=run,
+            since=run.predicted_since,
+            iteration_ms=before["iteration_ms"],
+            utilization=before["utilization"],
+            spans=before["spans"],
+        )
     run.predicted, run.predicted_since = predicted, since
     run.save(update_fields=["predicted", "predicted_since"])
 

@@ -69,9 +69,14 @@ def bring_back(run: Run, gone: RankState, why: str) -> bool:
     if settings is None or not wanted or gone.start > settings.attempts:
         return False
     RankState.objects.filter(run=run, node=gone.node).update(
-        state=RankStatus.ASSIGNED, state_since=timezone.now(), start=F("start") + 1, dispatched_at=None,
-        detail=why[:500], exit_code=None, pid=None,
-    )  # fmt: skip
+        state=RankStatus.ASSIGNED,
+        state_since=timezone.now(),
+        start=F("start") + 1,
+        dispatched_at=None,
+        detail=why[:500],
+        exit_code=None,
+        pid=None,
+    )
     add_mark(run, MarkLevel.WARN, f"{gone.node.name} lost its ranks: {why} They start again.")
     notify.run_changed(run.pk)
     notify.reconcile_soon()

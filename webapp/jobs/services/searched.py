@@ -20,9 +20,12 @@ def ask_for_schedule(actor: Any, run: Run) -> None:
     Raises PermissionDenied where `actor` is no operator of the run's team.
     """
     run.search = start(
-        actor, team=run.job.team, kind=ComputationKind.RUN, name=f"Schedule of {run}"[:80],
+        actor,
+        team=run.job.team,
+        kind=ComputationKind.RUN,
+        name=f"Schedule of {run}"[:80],
         request={"run": run.pk},
-    )  # fmt: skip
+    )
     strategy = run.job.document["strategy"]
     limit_s = min(strategy.get("time_limit_s", LONGEST_SEARCH_S), LONGEST_SEARCH_S)
     policy = name_of(strategy["policy"])

@@ -39,9 +39,13 @@ def cancel_run(actor: Any, run: Run) -> Run:
     run.desired_state = Desired.CANCELLED
     run.save(update_fields=["desired_state"])
     record(
-        actor, "cancel", run, team=run.job.team,
-        before={"desired_state": Desired.RUNNING}, after={"desired_state": Desired.CANCELLED},
-    )  # fmt: skip
+        actor,
+        "cancel",
+        run,
+        team=run.job.team,
+        before={"desired_state": Desired.RUNNING},
+        after={"desired_state": Desired.CANCELLED},
+    )
     add_mark(run, MarkLevel.INFO, f"Stop requested by {actor}." if actor else "Stop requested.")
     by = f"Stopped by {actor}." if actor else "Stopped."
     if run.search_id:
@@ -121,9 +125,14 @@ def set_status(run: Run, status: Status, reason: str) -> None:
     fields = ["status", "status_reason", "waits_for", "needs_action", "status_since", "finished_at"]
     run.save(update_fields=fields)
     record(
-        None, VERBS[status], run, team=run.job.team,
-        before={"status": before}, after={"status": status}, message=reason,
-    )  # fmt: skip
+        None,
+        VERBS[status],
+        run,
+        team=run.job.team,
+        before={"status": before},
+        after={"status": status},
+        message=reason,
+    )
     notify.run_changed(run.pk)
 
 

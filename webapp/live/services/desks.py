@@ -17,9 +17,21 @@ from webapp.live.shape import shape_of_run
 ANY_HOST = ("", "0.0.0.0", "::")
 MINUTE_S = 60
 _REPORTED = (
-    "t", "window_s", "accepted", "refused", "delivered", "failed", "missed", "waiting", "prefill_ms",
-    "waited_ms", "gpus", "guard_ms", "slowdown", "paused",
-)  # fmt: skip
+    "t",
+    "window_s",
+    "accepted",
+    "refused",
+    "delivered",
+    "failed",
+    "missed",
+    "waiting",
+    "prefill_ms",
+    "waited_ms",
+    "gpus",
+    "guard_ms",
+    "slowdown",
+    "paused",
+)
 MOST_AT_ONCE = 20_000  # seconds that one call adds up
 
 

@@ -12,6 +12,13 @@ from webapp.planning.services.refinements import ask_to_refine, keep_refined
 from webapp.planning.services.work import start_of_plan
 
 __all__ = [
-    "ask_for_plan", "ask_to_refine", "clone_plan", "create_plan", "delete_plans", "keep_plan", "keep_refined",
-    "rename_plan", "start_of_plan",
-]  # fmt: skip
+    "ask_for_plan",
+    "ask_to_refine",
+    "clone_plan",
+    "create_plan",
+    "delete_plans",
+    "keep_plan",
+    "keep_refined",
+    "rename_plan",
+    "start_of_plan",
+]

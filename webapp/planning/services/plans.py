@@ -23,9 +23,15 @@ UNCHECKED = ("request", "result", "training", "created_by")
 
 
 def create_plan(
-    actor: Any, *, team: Team, name: str, request: dict[str, Any], training: dict[str, Any] | None,
-    budget_s: float = FULL_S, key: str = "",
-) -> Plan:  # fmt: skip
+    actor: Any,
+    *,
+    team: Team,
+    name: str,
+    request: dict[str, Any],
+    training: dict[str, Any] | None,
+    budget_s: float = FULL_S,
+    key: str = "",
+) -> Plan:
     """Compute and keep a plan.
 
     Parameters
@@ -57,9 +63,14 @@ def create_plan(
 
 
 def ask_for_plan(
-    actor: Any, *, team: Team, name: str, request: dict[str, Any], training: dict[str, Any] | None,
+    actor: Any,
+    *,
+    team: Team,
+    name: str,
+    request: dict[str, Any],
+    training: dict[str, Any] | None,
     key: str = "",
-) -> Computation:  # fmt: skip
+) -> Computation:
     """Have the search worker compute a plan; see `create_plan`.
 
     Raises
@@ -88,9 +99,14 @@ def keep_plan(computation: Computation, result: dict[str, Any], took_ms: float) 
         if mine is None or mine.cancel_asked:
             return None
         plan = Plan(
-            team=mine.team, name=mine.name, request=mine.request["document"], result=result,
-            training=mine.request["training"], computed_ms=took_ms, created_by=mine.created_by,
-        )  # fmt: skip
+            team=mine.team,
+            name=mine.name,
+            request=mine.request["document"],
+            result=result,
+            training=mine.request["training"],
+            computed_ms=took_ms,
+            created_by=mine.created_by,
+        )
         if Plan.objects.filter(team=plan.team, name=plan.name).exists():
             plan.name = plan.free_name()
         _kept(plan)
@@ -135,9 +151,14 @@ def clone_plan(actor: Any, plan: Plan) -> Plan:
     """
     require(actor, plan.team)
     copied = Plan(
-        team=plan.team, name=plan.free_name(), request=plan.request, result=plan.result,
-        training=plan.training, computed_ms=plan.computed_ms, created_by=actor,
-    )  # fmt: skip
+        team=plan.team,
+        name=plan.free_name(),
+        request=plan.request,
+        result=plan.result,
+        training=plan.training,
+        computed_ms=plan.computed_ms,
+        created_by=actor,
+    )
     with transaction.atomic():
         copied.full_clean(exclude=UNCHECKED)
         copied.save()

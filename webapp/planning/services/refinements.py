@@ -47,7 +47,11 @@ def keep_refined(computation: Computation, result: dict[str, Any]) -> bool:
         plan.save(update_fields=["result"])
         figures = [None if option is None else option["iteration_ms"] for option in (before, after)]
         record(
-            computation.created_by, "refine", plan, team=plan.team, before={"iteration_ms": figures[0]},
+            computation.created_by,
+            "refine",
+            plan,
+            team=plan.team,
+            before={"iteration_ms": figures[0]},
             after={"iteration_ms": figures[1]},
-        )  # fmt: skip
+        )
     return True

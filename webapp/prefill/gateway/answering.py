@@ -101,9 +101,12 @@ class Answering:
             self._taken.exchange.close()
         ours = self._failure not in ("", "slow_client")  # else the client left, or took nothing
         await _write(
-            self.sale, tokens=self.prompt_tokens, outcome=Outcome.ABORTED if ours else Outcome.DELIVERED,
-            reason=self._failure if ours else "", ttft_ms=None if ours else self._taken.ttft_ms,
-        )  # fmt: skip
+            self.sale,
+            tokens=self.prompt_tokens,
+            outcome=Outcome.ABORTED if ours else Outcome.DELIVERED,
+            reason=self._failure if ours else "",
+            ttft_ms=None if ours else self._taken.ttft_ms,
+        )
 
 
 _tasks: set[asyncio.Task[None]] = set()
@@ -229,9 +232,12 @@ def _refused(sale: Sale, said: Refused) -> ApiError:
         counted = f"The prompt has {said.prompt_tokens:,} tokens"
         text = f"{counted}: {said.message}." if said.message else f"{text} {counted}."
     return sale.refusal(
-        status, said.reason, text, retry_after_s=wait_s if status == 503 else None,
+        status,
+        said.reason,
+        text,
+        retry_after_s=wait_s if status == 503 else None,
         param=sale.asked.field if status != 503 else None,
-    )  # fmt: skip
+    )
 
 
 def _failed(sale: Sale, reason: str) -> ApiError:

@@ -23,20 +23,45 @@ TURN_TOKENS = 16
 # Fields of OpenAI, and of servers that load generators know, that a prefill coordinator cannot do: allowed
 # only as what they are anyway. Numbers are compared by value: 1.0 is 1.
 REFUSED: dict[str, tuple[Any, ...]] = {
-    "n": (1,), "best_of": (1,), "logprobs": (False,), "top_logprobs": (0,), "echo": (False,), "suffix": ("",),
-    "presence_penalty": (0,), "frequency_penalty": (0,), "repetition_penalty": (1,), "top_k": (0, -1),
-    "min_p": (0,), "logit_bias": ({},), "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],),
-    "function_call": ("none", "auto"), "response_format": ({"type": "text"},), "modalities": (["text"],),
-    "audio": (), "prediction": (), "reasoning_effort": (), "verbosity": (), "web_search_options": (),
-    "store": (False,), "moderation": (),
-}  # fmt: skip
+    "n": (1,),
+    "best_of": (1,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "echo": (False,),
+    "suffix": ("",),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "web_search_options": (),
+    "store": (False,),
+    "moderation": (),
+}
 # Fields that change no answer here.
 IGNORED = frozenset(
     {
-        "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-        "prompt_cache_options", "service_tier", "parallel_tool_calls",
+        "user",
+        "metadata",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "prompt_cache_options",
+        "service_tier",
+        "parallel_tool_calls",
     }
-)  # fmt: skip
+)
 # Where a field may be one of several things, what pydantic says of one of them misleads.
 SAID = {
     "prompt": "prompt must be text or a list of token ids, not empty, with one prompt per request.",

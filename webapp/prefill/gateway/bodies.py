@@ -74,9 +74,11 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 async def _refuse(send: Send, status: int, code: str, message: str) -> None:
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
     headers = {
-        "content-type": "application/json", "x-request-id": f"req_{uuid4().hex}", "cache-control": "no-store",
+        "content-type": "application/json",
+        "x-request-id": f"req_{uuid4().hex}",
+        "cache-control": "no-store",
         "connection": "close",
-    }  # fmt: skip
+    }
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})

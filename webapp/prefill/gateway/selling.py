@@ -127,9 +127,17 @@ def desks_of(tenancy: Tenancy, places: dict[int, str]) -> list[DeskAddress]:
 def _address(desk: Desk, dc: str) -> DeskAddress:
     run = desk.run
     return DeskAddress(
-        desk=desk.pk, run=str(run.pk), generation=run.generation, secret=run.secret, dc=desk.dc_id,
-        dc_name=dc, model=desk.model, host=desk.host, port=desk.port, rank=desk.rank,
-    )  # fmt: skip
+        desk=desk.pk,
+        run=str(run.pk),
+        generation=run.generation,
+        secret=run.secret,
+        dc=desk.dc_id,
+        dc_name=dc,
+        model=desk.model,
+        host=desk.host,
+        port=desk.port,
+        rank=desk.rank,
+    )
 
 
 def settle(sale: Sale, tokens: int) -> None:
@@ -145,7 +153,14 @@ def write_usage(sale: Sale, *, outcome: Outcome, reason: str, tokens: int, ttft_
     """Write what came of a request, once. Raises DatabaseError."""
     places = {dc.pk: dc for dc in sale.tenancy.datacenters}
     record_usage(
-        sale.tenancy, request_id=sale.id, dc=places[sale.dc or min(sale.places)], at=sale.at,
-        outcome=outcome, prompt_tokens=tokens, key=sale.key, reason=reason[:40], ttft_ms=ttft_ms,
+        sale.tenancy,
+        request_id=sale.id,
+        dc=places[sale.dc or min(sale.places)],
+        at=sale.at,
+        outcome=outcome,
+        prompt_tokens=tokens,
+        key=sale.key,
+        reason=reason[:40],
+        ttft_ms=ttft_ms,
         in_batch=sale.in_batch,
-    )  # fmt: skip
+    )

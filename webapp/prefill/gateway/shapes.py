@@ -60,9 +60,12 @@ class Shape:
         prefix = "chatcmpl-" if self.kind == "chat" else "cmpl-"
         number = self.request.removeprefix("req_")
         return {
-            "id": prefix + number, "object": name, "created": self.created, "model": self.model,
+            "id": prefix + number,
+            "object": name,
+            "created": self.created,
+            "model": self.model,
             "choices": choices,
-        }  # fmt: skip
+        }
 
 
 def usage(done: Done) -> dict[str, int]:

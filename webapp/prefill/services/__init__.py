@@ -14,7 +14,21 @@ from webapp.prefill.services.terms import end_tenancies, warn_of_ends
 from webapp.prefill.services.usage import record_usage
 
 __all__ = [
-    "Limits", "approve_tenancy", "ask_renewal", "end_tenancies", "mail_notices", "make_key", "note_key_use",
-    "record_usage", "refuse_tenancy", "request_tenancy", "resume_tenancy", "revoke_key", "rotate_key",
-    "suspend_tenancy", "tell", "warn_of_ends", "withdraw_tenancy",
-]  # fmt: skip
+    "Limits",
+    "approve_tenancy",
+    "ask_renewal",
+    "end_tenancies",
+    "mail_notices",
+    "make_key",
+    "note_key_use",
+    "record_usage",
+    "refuse_tenancy",
+    "request_tenancy",
+    "resume_tenancy",
+    "revoke_key",
+    "rotate_key",
+    "suspend_tenancy",
+    "tell",
+    "warn_of_ends",
+    "withdraw_tenancy",
+]

@@ -87,9 +87,14 @@ def approve_tenancy(
     tenancy.places.update(is_granted=False)
     tenancy.places.filter(dc__in=chosen).update(is_granted=True)
     record(
-        actor, "renew" if renews else "approve", tenancy, team=tenancy.team, before=before,
-        after=_values(tenancy) | {"datacenters": [dc.name for dc in datacenters]}, message=reason,
-    )  # fmt: skip
+        actor,
+        "renew" if renews else "approve",
+        tenancy,
+        team=tenancy.team,
+        before=before,
+        after=_values(tenancy) | {"datacenters": [dc.name for dc in datacenters]},
+        message=reason,
+    )
     tell(tenancy, _granted(tenancy, datacenters, renews), by=actor)
     return tenancy
 

@@ -15,8 +15,16 @@ from webapp.prefill.models import ASKERS, MOST_DAYS, Tenancy, TenancyPlace, Tena
 from webapp.prefill.served import served_models
 from webapp.prefill.services.notices import tell
 
-ASKED = ("name", "purpose", "model", "asked_tokens_per_min", "asked_ttft_ms", "asked_days", "typical_prompt",
-         "asked_longest_prompt")  # fmt: skip
+ASKED = (
+    "name",
+    "purpose",
+    "model",
+    "asked_tokens_per_min",
+    "asked_ttft_ms",
+    "asked_days",
+    "typical_prompt",
+    "asked_longest_prompt",
+)
 MOST_WAITING = 20
 
 

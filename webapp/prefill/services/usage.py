@@ -9,10 +9,18 @@ from webapp.prefill.models import ApiKey, Outcome, Tenancy, UsageEvent, charge_o
 
 
 def record_usage(
-    tenancy: Tenancy, *, request_id: str, dc: DataCenter, at: datetime, outcome: Outcome, prompt_tokens: int,
-    key: ApiKey | None = None, reason: str = "", ttft_ms: float | None = None,
+    tenancy: Tenancy,
+    *,
+    request_id: str,
+    dc: DataCenter,
+    at: datetime,
+    outcome: Outcome,
+    prompt_tokens: int,
+    key: ApiKey | None = None,
+    reason: str = "",
+    ttft_ms: float | None = None,
     in_batch: bool = False,
-) -> UsageEvent:  # fmt: skip
+) -> UsageEvent:
     """Write down what came of a request that arrived at `at`; told twice, it is written once.
 
     Only a delivered prefill is charged, at the tenancy's price. One that was accepted before the tenancy was
@@ -31,12 +39,19 @@ def record_usage(
     event, _ = UsageEvent.objects.get_or_create(
         request_id=request_id,
         defaults={
-            "tenancy": tenancy, "key": key, "dc": dc, "at": at, "outcome": outcome, "reason": reason,
-            "prompt_tokens": prompt_tokens, "ttft_ms": ttft_ms,
+            "tenancy": tenancy,
+            "key": key,
+            "dc": dc,
+            "at": at,
+            "outcome": outcome,
+            "reason": reason,
+            "prompt_tokens": prompt_tokens,
+            "ttft_ms": ttft_ms,
             "ttft_objective_ms": None if in_batch else tenancy.ttft_ms,
-            "price": tenancy.price, "charge": charge_of(prompt_tokens, tenancy.price) if delivered else 0,
+            "price": tenancy.price,
+            "charge": charge_of(prompt_tokens, tenancy.price) if delivered else 0,
         },
-    )  # fmt: skip
+    )
     if event.tenancy_id != tenancy.pk:
         raise ValidationError("The request id is another tenancy's.")
     return event
