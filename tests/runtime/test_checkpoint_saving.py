@@ -24,6 +24,7 @@ from engine.job.checkpoint.manifest import (
 )
 from engine.job.checkpoint.place import MANIFEST, PARTIAL, Place, open_place
 from engine.job.sections.persistence import CheckpointSettings
+from engine.train.checkpoint.keeper import tell_of_torn
 from engine.train.checkpoint.layers import copy_of, load_into, to_bytes
 from engine.train.checkpoint.saver import Saver, Terms
 from tests.events import as_dicts
@@ -124,6 +125,8 @@ def test_what_is_found_is_what_was_there_at_the_boundary(where: str) -> None:
     for step in (1, 2, 3):
         ranks.step(step)
     assert ranks.close() == ["saved"] * 3
+    gone = ranks.events[0]["where"]
+    assert [event.get("removed") for event in ranks.events] == [None, None, [gone]], "keep 2"
     found = find(where)
     assert found.manifest.step == 3
     assert [layer.number for layer in found.manifest.layers] == [0, 1]
@@ -316,8 +319,13 @@ def test_a_torn_latest_checkpoint_gives_way_to_the_whole_one_before(
     found = find(str(tmp_path))
     assert found.manifest.step == 2
     (passed,) = found.passed_over
-    assert steps[3] in passed
-    assert said in passed
+    assert steps[3] in str(passed)
+    assert said in passed.why
+    events: list[dict[str, Any]] = []
+    tell_of_torn(found, 0, as_dicts(events))
+    (torn,) = events
+    assert (torn["step"], torn["state"], torn["where"]) == (3, "torn", str(tmp_path / steps[3]))
+    assert torn["detail"] == passed.why
     tear(tmp_path / steps[2])
     assert len(find(str(tmp_path)).passed_over) == 2
     tear(tmp_path / steps[1])

@@ -3,7 +3,7 @@
 import fnmatch
 import json
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import xxhash
 from pydantic import Field
@@ -15,13 +15,24 @@ from engine.job.job import TrainJob
 from engine.job.model_document import TrainModel
 
 FORMAT = 1
-_NAME = re.compile(r"^step-[0-9]+-")
+_NAME = re.compile(r"^step-([0-9]+)-")
 Data = bytes  # of a file; `bytes` is a field below
 Hex = Annotated[str, Field(pattern="^[0-9a-f]+$")]
 
 
 class Torn(InputError):
     """Files of a checkpoint are not as they were written: its machine lost power, or its disk failed."""
+
+
+class PassedOver(NamedTuple):
+    """A torn checkpoint that was looked at before a whole one: its step, where it is, and what is torn."""
+
+    step: int
+    where: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}"
 
 
 class SavedFile(Document):
@@ -110,7 +121,7 @@ class Manifest(Document):
 class Checkpoint:
     """A published checkpoint that was found, its manifest read and checked.
 
-    passed_over : newer ones that are torn, each with why: they were looked at before this one.
+    passed_over : newer ones that are torn: they were looked at before this one.
 
     Raises
     ------
@@ -122,7 +133,7 @@ class Checkpoint:
         self.place, self.name, self._field = place, name, field
         self.where = f"{place.where.rstrip('/')}/{name}"
         self.manifest = self._read_manifest()
-        self.passed_over: tuple[str, ...] = ()
+        self.passed_over: tuple[PassedOver, ...] = ()
 
     def require_whole(self) -> None:
         """Raise Torn where a file is missing or has another length than was written.
@@ -217,12 +228,17 @@ def latest_in(place: Place, named: str = "*", *, field: str = "persistence.resum
         except Torn as error:
             torn.append((checkpoint.name, error))
             continue
-        newer = (f"{error.value}: {error.allowed}" for name, error in torn if name >= checkpoint.name)
+        newer = (_passed_over(name, error) for name, error in torn if name >= checkpoint.name)
         checkpoint.passed_over = tuple(newer)
         return checkpoint
     if torn:
         raise torn[0][1]
     return None
+
+
+def _passed_over(name: str, error: Torn) -> PassedOver:
+    numbered = _NAME.match(name)
+    return PassedOver(step=int(numbered[1]) if numbered else 0, where=str(error.value), why=error.allowed)
 
 
 def name_of(step: int, nonce: str) -> str:

@@ -31,10 +31,11 @@ class RankState(StrEnum):
 
 
 class CheckpointState(StrEnum):
-    """How the saving of a checkpoint ended."""
+    """How the saving of a checkpoint ended, or what was found of one by a run that resumes."""
 
     SAVED = "saved"
     FAILED = "failed"
+    TORN = "torn"  # not as it was written: a run that resumes passed it over
 
 
 class Rank(OfRank):
@@ -136,15 +137,15 @@ class Boundary(OfRank):
 
 
 class Checkpoint(OfRank):
-    """A checkpoint was saved, or could not be."""
+    """A checkpoint was saved, or could not be; or one was found torn."""
 
     vital = True
-    key = ("run", "generation", "step")
+    key = ("run", "generation", "where", "state")
     kind: Literal["checkpoint"] = "checkpoint"
     step: Ordinal
     """Steps done."""
     state: CheckpointState
-    """saved or failed."""
+    """saved, failed, or torn: files are not as they were written, so a run that resumes passed it over."""
     where: Text
     """Folder or URL of the checkpoint."""
     bytes: LeftOut[Annotated[int, Field(strict=True, ge=0)]] = None
@@ -152,7 +153,9 @@ class Checkpoint(OfRank):
     seconds: LeftOut[Amount] = None
     """Time to write the last part of a saved checkpoint, in the background."""
     detail: Text = ""
-    """Why it failed; of a saved one, why older ones could not be removed."""
+    """Why it failed or what is torn; of a saved one, why older ones could not be removed."""
+    removed: Annotated[tuple[Text, ...], Field(exclude_if=_is_false)] = ()
+    """Folders or URLs of older checkpoints that were removed after this save. Left out where empty."""
     t: Unix
     """When."""
 

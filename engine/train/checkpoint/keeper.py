@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from engine.job.checkpoint.manifest import (
 )
 from engine.job.checkpoint.place import open_place
 from engine.job.events.base import Say
+from engine.job.events.training import Checkpoint as CheckpointEvent
+from engine.job.events.training import CheckpointState
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.sections.persistence import CheckpointSettings
 from engine.nn.one_rank import ONE_RANK, OneRank
@@ -55,7 +58,7 @@ class Keeper:
         tp: OneRank = ONE_RANK,
     ) -> None:
         self._spec, self._me, self._job, self._store = spec, me, spec.job, store
-        self._layers, self._optimizer, self._tp = layers, optimizer, tp
+        self._layers, self._optimizer, self._tp, self._say = layers, optimizer, tp, say
         self._leads = me.rank == spec.first_rank
         self._tokenizer: bytes | None = None
         needed = self._leads and (self._job.persistence.checkpoint or self._job.persistence.resume)
@@ -106,8 +109,7 @@ class Keeper:
         """The checkpoint that the first rank found and checked; every rank reads the same."""
         if self._leads:
             found = resumed(self._job, self._fingerprint)
-            for torn in found.passed_over if found else ():
-                log.warning("Checkpoint %s. The one before it is taken.", torn)
+            tell_of_torn(found, self._me.rank, self._say)
             self._store.set(RESUMED, json.dumps(found.where if found else None))
             return found
         where = json.loads(self._store.get(RESUMED))
@@ -152,4 +154,16 @@ class Keeper:
             rng=RandomState(key=[job.optimizer.seed, step]),
             layers=files,
             tokenizer=SavedFile.of("tokenizer.json", self._tokenizer) if self._tokenizer else None,
+        )
+
+
+def tell_of_torn(found: Checkpoint | None, rank: int, say: Say) -> None:
+    """Log the torn checkpoints that were passed over for `found`, and say an event of each as `rank`."""
+    for torn in found.passed_over if found else ():
+        log.warning("Checkpoint %s. The one before it is taken.", torn)
+        state, detail = CheckpointState.TORN, torn.why
+        say(
+            CheckpointEvent(
+                rank=rank, step=torn.step, state=state, where=torn.where, detail=detail, t=time.time()
+            )
         )

@@ -182,13 +182,16 @@ class Saver:
             return
         self._latest, self.last_step = manifest.saved_at, step
         self.saved += 1
+        took_s = round(max(0.0, time.time() - began), 6)
+        removed, problem = self._prune(name, manifest)
         self._announce(
             step,
             CheckpointState.SAVED,
             name,
             bytes=manifest.total_bytes,
-            seconds=round(max(0.0, time.time() - began), 6),
-            detail=self._prune(name, manifest),
+            seconds=took_s,
+            detail=problem,
+            removed=removed,
         )
 
     def _heard(self, key: str) -> dict[str, Any]:
@@ -216,9 +219,11 @@ class Saver:
                     "all nodes share, or a URL"
                 )
 
-    def _prune(self, newest: str, manifest: Manifest) -> str:
-        """Remove the oldest checkpoints of this training beyond what is kept; returns what went wrong."""
+    def _prune(self, newest: str, manifest: Manifest) -> tuple[tuple[str, ...], str]:
+        """Remove the oldest checkpoints of this training beyond what is kept; returns where they were, and
+        what went wrong."""
         settings, place = self._terms.settings, self._terms.place
+        removed: list[str] = []
         try:
             ours = [c for c in self._others(newest) if c.manifest.line == manifest.line]
             ours.sort(key=lambda checkpoint: checkpoint.manifest.saved_at, reverse=True)
@@ -227,9 +232,10 @@ class Saver:
                 total, kept = total + checkpoint.manifest.total_bytes, kept + 1
                 if kept > settings.keep or total > settings.most_bytes:
                     place.remove(checkpoint.name)
+                    removed.append(checkpoint.where)
         except Exception as error:
-            return f"older checkpoints could not be removed: {_reason(error)}"
-        return ""
+            return tuple(removed), f"older checkpoints could not be removed: {_reason(error)}"
+        return tuple(removed), ""
 
     def _others(self, newest: str) -> list[Checkpoint]:
         found = []

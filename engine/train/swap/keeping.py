@@ -4,7 +4,6 @@ Which one is the tracker's word at every step: the lowest that is there. What it
 as a pipeline's, so a run may resume from the other strategy's.
 """
 
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +12,10 @@ from torch.distributed import HashStore
 from engine.job.checkpoint.manifest import resumed
 from engine.job.events.base import Say
 from engine.job.launch import LaunchSpec, RankAssignment
-from engine.train.checkpoint.keeper import Keeper
+from engine.train.checkpoint.keeper import Keeper, tell_of_torn
 from engine.train.checkpoint.layers import load_into
 from engine.train.corpus import Corpus
 from engine.train.swap.host_model import HostModel
-
-log = logging.getLogger(__name__)
 
 
 class SwapKeeper:
@@ -32,8 +29,8 @@ class SwapKeeper:
         # A worker that joins has its weights from one that is there, not from where the others began.
         begins = spec.job.persistence.resume and me.rank < spec.job.cell.pipelines
         found = resumed(spec.job, corpus.fingerprint()) if begins else None
-        for torn in found.passed_over if found else ():
-            log.warning("Checkpoint %s. The one before it is taken.", torn)
+        if me.rank == 0:  # the others find the same
+            tell_of_torn(found, me.rank, say)
         self.resumed_from = found.manifest.step if found else None
         if found:
             for number, layer in model.layers.items():
