@@ -1,12 +1,13 @@
 """Tenancies for the tests of pages, services and the API."""
 
+import itertools
 from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
 
 from tests.site.world import World, make_user
-from webapp.accounts.models import Role, User
+from webapp.accounts.models import Role, Team, User
 from webapp.prefill import services
 from webapp.prefill.models import ApiKey, Outcome, Tenancy, UsageEvent
 
@@ -14,12 +15,19 @@ MODEL = "llama-3-8b"
 LIMITS = {"tokens_per_min": 60_000, "ttft_ms": 2_000, "longest_prompt": 4_096, "price": 60_000, "days": 90}
 
 
+def _free(team: Team, name: str) -> str:
+    """`name`, with the lowest number that makes it the only one of the team."""
+    taken = set(Tenancy.objects.filter(team=team).values_list("name", flat=True))
+    numbered = (f"{name} {number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in taken)
+
+
 def ask(world: World, actor: User | None = None, **values: Any) -> Tenancy:
     """A request by the tenant for the first two data centres."""
     made = Tenancy(
         team=world.team,
-        name=values.pop("name", "Fathom Search"),
-        model=MODEL,
+        name=values.pop("name", _free(world.team, "Fathom Search")),
+        model=values.pop("model", MODEL),
         **{"asked_tokens_per_min": 90_000, "asked_ttft_ms": 400, "asked_days": 90, **values},
     )
     return services.request_tenancy(actor or world.users["tenant"], made, world.dcs[:2])

@@ -76,7 +76,7 @@ class TenancyForm(Sectioned, forms.ModelForm):
             "asked_longest_prompt": "Longest prompt, tokens",
         }
         help_texts = {
-            "name": "A name for you and the admins.",
+            "name": "A name for you and the admins. No other tenancy of the team may have it.",
             "purpose": "What you use the prompts for. An admin reads it.",
             "asked_ttft_ms": "Prefill and the KV transfer finish within this time, or the request is "
             "refused at once.",

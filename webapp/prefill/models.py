@@ -115,6 +115,11 @@ class Tenancy(models.Model):
             GinIndex(Words("name", "model", "purpose"), name="tenancy_words"),
         ]
         constraints = [
+            models.UniqueConstraint(
+                fields=["team", "name"],
+                name="tenancy_name_unique",
+                violation_error_message="The team has a tenancy of this name already.",
+            ),
             models.CheckConstraint(condition=Q(status__in=TenancyStatus.values), name="tenancy_status_known"),
             models.CheckConstraint(
                 condition=~Q(status__in=GRANTED)

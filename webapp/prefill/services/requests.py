@@ -7,6 +7,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
 from django.utils import timezone
 
+from webapp.accounts.models import Team
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
 from webapp.inventory.models import DataCenter
@@ -37,11 +38,15 @@ def request_tenancy(actor: Any, tenancy: Tenancy, datacenters: Sequence[DataCent
     PermissionDenied
         `actor` is neither tenant, operator nor admin of the team.
     ValidationError
-        A field is out of range, a data centre is not the team's, or too many requests wait already.
+        A field is out of range, the team has a tenancy of this name, a data centre is not the team's, or too
+        many requests wait already.
     """
     require(actor, tenancy.team, ASKERS)
+    # Requests of a team go one by one: two at once could take one name.
+    Team.objects.select_for_update(no_key=True).get(pk=tenancy.team_id)
     tenancy.tenant, tenancy.status = actor, TenancyStatus.REQUESTED
-    tenancy.full_clean(exclude=[f.name for f in Tenancy._meta.fields if f.name not in (*ASKED, "team")])
+    unasked = [field.name for field in Tenancy._meta.fields if field.name not in (*ASKED, "team")]
+    tenancy.full_clean(exclude=unasked, validate_constraints=False)
     _check(tenancy, datacenters)
     waiting = Tenancy.objects.filter(tenant=actor, team=tenancy.team, status=TenancyStatus.REQUESTED)
     if waiting.count() >= MOST_WAITING:
@@ -65,6 +70,10 @@ def request_tenancy(actor: Any, tenancy: Tenancy, datacenters: Sequence[DataCent
 
 def _check(tenancy: Tenancy, datacenters: Sequence[DataCenter]) -> None:
     """What fields cannot check alone."""
+    if Tenancy.objects.filter(team=tenancy.team, name=tenancy.name).exists():
+        raise ValidationError(
+            {"name": "The team has a tenancy of this name already, perhaps an ended one. Enter another name."}
+        )
     known = sorted({*models(), *served_models([tenancy.team_id])})
     if tenancy.model not in known:
         raise ValidationError({"model": f"{tenancy.model!r}: must be one of {', '.join(known)}."})
