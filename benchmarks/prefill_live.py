@@ -19,16 +19,16 @@ import numpy as np
 import psutil
 
 from engine.control.asyncio_driver import AsyncChannel, call
-from engine.control.desk_wire import FROM_DESK, GATEWAY_RANK, Answer
+from engine.control.coordinator_wire import FROM_COORDINATOR, GATEWAY_RANK, Answer
 from engine.control.handshake import Identity
 from engine.inputs import parse
 from engine.job.changed import changed
 from engine.job.events.event import Event
-from engine.job.events.prefill import Desk, DeskState, Prefill
+from engine.job.events.prefill import CoordinatorEvent, CoordinatorState, Prefill
 from engine.job.events.training import Rank, Spans
 from engine.job.job import TrainJob
 from engine.job.launch import single_machine
-from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused
+from engine.prefill.messages import Accepted, Ask, Done, Failed, Refused
 from engine.run.launcher import RankGroup
 from engine.run.tiny import write_tiny
 
@@ -42,10 +42,10 @@ DRAWS = 10_000
 
 @dataclass
 class Told:
-    """What the run and its desks said."""
+    """What the run and its coordinators said."""
 
     begins: list[float] = field(default_factory=list)  # Unix seconds of rank 0's iterations
-    desks: dict[str, Desk] = field(default_factory=dict)
+    coordinators: dict[str, CoordinatorEvent] = field(default_factory=dict)
     ranks: set[int] = field(default_factory=set)  # their processes
     prefill_ms: float = 0.0
     waited_ms: float = 0.0  # of ops for chunks, over all GPUs
@@ -59,8 +59,8 @@ class Told:
         match event:
             case Spans(rank=0):
                 self.begins.append(event.start)
-            case Desk(state=DeskState.OPEN):
-                self.desks[str(event.dc)] = event
+            case CoordinatorEvent(state=CoordinatorState.OPEN):
+                self.coordinators[str(event.dc)] = event
             case Rank(pid=int(pid)):
                 self.ranks.add(pid)
             case Prefill():
@@ -70,7 +70,7 @@ class Told:
 
 
 class Asker:
-    """Keeps `many` requests under way at one desk while it is told to."""
+    """Keeps `many` requests under way at one coordinator while it is told to."""
 
     def __init__(
         self, line: AsyncChannel[Answer], told: Told, options: argparse.Namespace, seed: int
@@ -122,11 +122,11 @@ class Asker:
 
 async def measure(group: RankGroup, told: Told, options: argparse.Namespace, secret: str) -> dict[str, Any]:
     """Run the blocks, and say what came out."""
-    while len(told.desks) < options.desks:
-        assert group.running(), "the run ended before its desks were there"
+    while len(told.coordinators) < options.coordinators:
+        assert group.running(), "the run ended before its coordinators were there"
         await asyncio.sleep(0.1)
     me = Identity(rank=GATEWAY_RANK, run="bench", generation=1, secret=secret.encode())
-    lines = [await call(d.host, d.port, me, d.rank, FROM_DESK) for d in told.desks.values()]
+    lines = [await call(d.host, d.port, me, d.rank, FROM_COORDINATOR) for d in told.coordinators.values()]
     askers = [Asker(line, told, options, seed) for seed, line in enumerate(lines)]
     await iterations(told, 2)
     blocks: dict[bool, list[list[float]]] = {True: [], False: []}
@@ -165,11 +165,11 @@ async def measure(group: RankGroup, told: Told, options: argparse.Namespace, sec
 
 
 def cpu_seconds(group: RankGroup, told: Told) -> dict[str, float]:
-    """CPU time so far of all ranks, of all desks with their decoders, and of this process."""
+    """CPU time so far of all ranks, of all coordinators with their decoders, and of this process."""
     assert group._host is not None
-    found = {"ranks": 0.0, "desks": 0.0, "gateway": sum(psutil.Process().cpu_times()[:2])}
+    found = {"ranks": 0.0, "coordinators": 0.0, "gateway": sum(psutil.Process().cpu_times()[:2])}
     for process in psutil.Process(group._host.pid).children(recursive=True):
-        found["ranks" if process.pid in told.ranks else "desks"] += sum(process.cpu_times()[:2])
+        found["ranks" if process.pid in told.ranks else "coordinators"] += sum(process.cpu_times()[:2])
     return found
 
 
@@ -220,13 +220,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=30, help="of each kind")
     parser.add_argument("--iterations", type=int, default=4, help="of a block that are measured")
-    parser.add_argument("--many", type=int, default=1, help="requests under way at each desk")
+    parser.add_argument("--many", type=int, default=1, help="requests under way at each coordinator")
     parser.add_argument("--longest", type=int, default=512, help="tokens of a prompt")
     parser.add_argument("--tokens", type=int, default=1, help="to make; over 1 a decoder has work, too")
     parser.add_argument("--objective", type=float, default=2000.0, help="ms to the first token")
     options = parser.parse_args()
     document = json.loads(EXAMPLE.read_text())
-    options.desks = len(set(document["cell"]["dc_of_stage"]))
+    options.coordinators = len(set(document["cell"]["dc_of_stage"]))
     with tempfile.TemporaryDirectory() as folder:
         write_tiny(Path(folder) / "tiny", steps=0)
         prefill = {

@@ -1,7 +1,7 @@
 """What tenants cost a running training: ``python -m benchmarks.prefill_openai``.
 
-The demo as it is (three data centres on the emulated device, the site, PostgreSQL, desks), and the official
-`openai` client that asks each data centre for prompts, in blocks of time with and without by turns.
+The demo as it is (three data centres on the emulated device, the site, PostgreSQL, prefill coordinators), and
+the official `openai` client, which sends prompts to each data centre in blocks of time, by turns with none.
 Iterations are those that the site recorded. Prints the slow-down with a 95 % bootstrap interval over pairs of
 neighbouring blocks (as benchmarks.prefill_live), and how busy the CPU was, with clients, site and database on
 it. Above 70 % nothing is claimed. Prompts are as long as those of the Azure code trace, in its order, cut to
@@ -37,8 +37,8 @@ from engine.prefill.trace import read_trace
 from tests.demo.harness import Demo, wait_for
 from tests.demo_alone.own import demo_of_its_own, first_run, operator_of, query
 
-DESKS = (
-    "select name from live_desk join inventory_datacenter dc on dc.id = dc_id"
+COORDINATORS = (
+    "select name from live_prefillcoordinator join inventory_datacenter dc on dc.id = dc_id"
     " where run_id = %s and state = 'open'"
 )
 ITERATIONS = (
@@ -107,10 +107,10 @@ def durations(ran: list[Block], starts: np.ndarray[Any, Any]) -> dict[bool, list
 
 
 def measure(demo: Demo, options: Any) -> dict[str, Any]:
-    """Wait for the desks, run the blocks, and say what came out."""
+    """Wait for the coordinators, run the blocks, and say what came out."""
     run = int(first_run(demo, operator_of(demo), iteration=1, seconds=180))
-    wait_for("a desk in each data centre", lambda: len(query(demo, DESKS, run)) == 3, 180)
-    models = [f"llama-tiny@{name}" for (name,) in query(demo, DESKS, run)]
+    wait_for("a coordinator in each data centre", lambda: len(query(demo, COORDINATORS, run)) == 3, 180)
+    models = [f"llama-tiny@{name}" for (name,) in query(demo, COORDINATORS, run)]
     raised = "update prefill_tenancy set tokens_per_min = %s, longest_prompt = %s returning id"
     query(demo, raised, 100_000_000, options.longest)
     time.sleep(10.0)

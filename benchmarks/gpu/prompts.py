@@ -171,7 +171,7 @@ def _blocks(document: dict[str, Any], logs: Path, dry: bool) -> dict[str, Any]:
         longest=256,
         tokens=1,
         objective=5000.0,
-        desks=2,
+        coordinators=2,
     )
     told, spec = Told(), single_machine(parse(TrainJob, document), run="bench", log_dir=str(logs))
     group = RankGroup(spec, told.on_event)

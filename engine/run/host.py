@@ -33,7 +33,7 @@ from engine.job.recovery.life import Dead
 from engine.job.result import completed
 from engine.job.swap.planned import SwapPlan, planned
 from engine.run import rank as rank_module
-from engine.run.desks import Desks
+from engine.run.coordinators import PrefillCoordinators
 from engine.run.gpus import check_machine
 from engine.run.host_start import (
     become_rank,
@@ -84,7 +84,7 @@ class Host:
     result: dict[str, Any] | None = None
     tracker: Tracker | None = None  # of a swap job, where this machine has the first rank
     pulses: Pulses | None = None  # of ranks whose silence nobody else would notice
-    desks: Desks | None = None  # of prefill; empty in a job without it
+    coordinators: PrefillCoordinators | None = None  # of prefill; empty in a job without it
     # Shared with the ranks, which are forks of this process: a signal could come before its handler.
     _asked: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -115,7 +115,9 @@ class Host:
             self.tracker = Tracker(
                 self.spec, listener, self._selector, say=emit, start=self._start_late, asked=self._asked
             )
-        self.desks = Desks(selector=self._selector, say=emit, life=(self._life_read, self._life_write))
+        self.coordinators = PrefillCoordinators(
+            selector=self._selector, say=emit, life=(self._life_read, self._life_write)
+        )
         if self.spec.job.failures.recovery is not None:
             self.machine = Machine(self.spec, self, self._selector, say=emit, listener=listener)
         else:
@@ -124,7 +126,7 @@ class Host:
                 listener.close()
         while self._going_on():
             self._turn()
-        self.desks.close()
+        self.coordinators.close()
         self._judge(final=True)
         self._give_result()
         return 0
@@ -134,8 +136,8 @@ class Host:
         for me in spec.ranks:
             if me.rank in spec.local and not self._comes_later(me):
                 self._fork(me, listener)
-        if self.schedule is not None and self.desks is not None:
-            self.desks.open(spec, self.schedule, self._port)
+        if self.schedule is not None and self.coordinators is not None:
+            self.coordinators.open(spec, self.schedule, self._port)
 
     def _going_on(self) -> bool:
         here = not self.all_gone()
@@ -260,7 +262,7 @@ class Host:
     def _turn(self) -> None:
         ticks = self.tracker.deadline() if self.tracker else None
         again = self.machine.deadline() if self.machine and self._recovers() else None
-        opens = self.desks.deadline() if self.desks and not self.stopping else None
+        opens = self.coordinators.deadline() if self.coordinators and not self.stopping else None
         beats = self.pulses.deadline() if self.pulses and not self.stopping else None
         all_deadlines = (self._kill_at, self._judge_at, ticks, again, opens, beats)
         deadlines = [at for at in all_deadlines if at is not None]
@@ -273,8 +275,8 @@ class Host:
         self._reap()
         if self.pulses is not None and not self.stopping:
             self._end_silent(self.pulses)
-        if self.desks is not None and not self.stopping:
-            self.desks.tick()
+        if self.coordinators is not None and not self.stopping:
+            self.coordinators.tick()
         if self.tracker is not None:
             self.tracker.tick()
             self._heed(self.tracker)
@@ -328,7 +330,7 @@ class Host:
                 return
             if pid == 0:
                 return
-            if self.desks is not None and self.desks.reaped(pid, status):
+            if self.coordinators is not None and self.coordinators.reaped(pid, status):
                 continue
             rank = self.ranks[pid]
             rank.code = os.waitstatus_to_exitcode(status)

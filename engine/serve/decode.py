@@ -10,8 +10,8 @@ import torch
 from engine.control.handshake import Identity
 from engine.errors import InputError
 from engine.job.prefill.config import read_config
-from engine.prefill.desk import Sampling
 from engine.prefill.handover import KvTransferParams
+from engine.prefill.messages import Sampling
 from engine.serve.kv_client import KvClient, ReceivedCache
 from engine.serve.kv_pool import KvShape
 from engine.serve.kv_wire import KvTransferError

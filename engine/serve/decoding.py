@@ -1,11 +1,11 @@
-"""The process that decodes for a desk: fetches caches from the ranks, then makes token after token.
+"""The process that decodes for a coordinator: fetches caches from the ranks, then makes token after token.
 
-A child of the desk, joined to it by a socket; JSON lines. In: {decode, params, token, most, sampling} and
-{stop}. Out: {request, token}, {request, end: stop | length}, {request, failed}. All answers that are
+A child of the coordinator, joined to it by a socket; JSON lines. In: {decode, params, token, most, sampling}
+and {stop}. Out: {request, token}, {request, end: stop | length}, {request, failed}. All answers that are
 under way get a token in turn, so that none waits for another. It never sees a prompt.
 
-The model is loaded on the first request: a desk that nobody asks holds none. Caches are fetched meanwhile, as
-their leases do not wait.
+The model is loaded on the first request: a coordinator that nobody asks holds none. Caches are fetched
+meanwhile, as their leases do not wait.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from engine.control.handshake import Identity
-from engine.prefill.desk import Sampling
 from engine.prefill.handover import KvTransferParams
+from engine.prefill.messages import Sampling
 
 LOOK_S = 0.05  # whether the model is loaded
 NICE = 10  # training goes first

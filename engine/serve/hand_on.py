@@ -3,7 +3,7 @@
 Each stage but the first listens; the stage before it connects, by the address in the rendezvous store, and
 proves like all others that it knows the run's secret. Then each chunk is two frames: what it is, and its
 hidden states as raw bytes with a checksum; nothing is unpickled. What cannot be sent is lost: the next stage
-misses it, and says so to the desk.
+misses it, and says so to the coordinator.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
-"""What a rank of a training run has of prefill, put together: stage, cache server, seat, line to the desk."""
+"""A rank's parts of prefill, put together: stage, cache server, seat, connection to the coordinator."""
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
-from engine.control.desk_wire import DESK_RANK
+from engine.control.coordinator_wire import COORDINATOR_RANK
 from engine.control.handshake import Identity
 from engine.control.identity import identity_of
 from engine.job.launch import LaunchSpec, RankAssignment
@@ -65,7 +65,7 @@ def prefill_of(
     if beside.before is not None:
         before = _handed_on(stage, identity, seat, me, spec.ports, before=beside.before)
         store.set(address_key(me.rank), json.dumps(before.address))
-    line = SeatLine(seat, identity, store, dc=me.dc, desk=DESK_RANK + me.dc)
+    line = SeatLine(seat, identity, store, dc=me.dc, coordinator=COORDINATOR_RANK + me.dc)
     return RankPrefill(seat=seat, server=server, line=line, before=before, behind=behind)
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from engine.prefill.desk import Sampling
+from engine.prefill.messages import Sampling
 
 
 def draw(logits: Tensor, sampling: Sampling, *, at: int) -> int:

@@ -5,8 +5,8 @@ before and hands its own on.
 
 One GPU does one thing at a time. The executor takes it before each op and gives it back after; a chunk that
 runs at that moment is waited for, so what prefill costs training is in training's own times. A chunk begins
-only before the op that the desk meant, only while the GPU is free, and only if it should be done in time;
-otherwise the desk is told, and plans it anew.
+only before the op that the coordinator meant, only while the GPU is free, and only if it should be done in
+time. Otherwise the coordinator gets a message and places the chunk again.
 
 Where one CPU plays several GPUs, a chunk gives way to whatever else wants that CPU, too, as long as no op of
 its own GPU waits for it.
@@ -44,10 +44,10 @@ from engine.serve.stage import PrefillStage
 from engine.serve.yielding import give_way, take_part
 
 log = logging.getLogger(__name__)
-REMEMBERED = 6  # iterations whose ops a desk that comes anew is told of
+REMEMBERED = 6  # iterations whose ops a coordinator that comes anew is told of
 
 
-class Desk(Protocol):
+class Coordinator(Protocol):
     """Where a seat's news go."""
 
     def say(self, message: Document) -> None: ...
@@ -87,7 +87,7 @@ class Waits:
 
 
 class Seat:
-    """Runs what the desk asks for, on one thread of its own.
+    """Runs what the coordinator asks for, on one thread of its own.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Seat:
     onward : to the stage behind; None on the last.
     server : offers its caches.
     ops : number of training ops of this GPU in an iteration.
-    leads : it is the desk's first GPU, by whose first op the desk tells the time.
+    leads : it is the coordinator's first GPU, by whose first op the coordinator tells the time.
     span : is told of every chunk that ran, with monotonic begin and end, on the executor's thread.
     """
 
@@ -121,7 +121,7 @@ class Seat:
         self._ran: deque[tuple[float, float]] = deque()
         self._free = float("-inf")  # end of the last chunk
         self._told: deque[IterationBegun | IterationRan] = deque(maxlen=(1 + leads) * REMEMBERED)
-        self._desk: Desk | None = None
+        self._coordinator: Coordinator | None = None
         self._thread = threading.Thread(target=self._work, name="prefill", daemon=True)
         self._thread.start()
 
@@ -194,8 +194,8 @@ class Seat:
 
     def _tell(self, message: IterationBegun | IterationRan) -> None:
         self._told.append(message)
-        if self._desk is not None:
-            self._desk.say(message)
+        if self._coordinator is not None:
+            self._coordinator.say(message)
 
     # The side of the stage before.
 
@@ -205,19 +205,19 @@ class Seat:
             self._inputs.put(what, hidden)
             self._changed.notify_all()
 
-    # The desk's side.
+    # The coordinator's side.
 
-    def attach(self, desk: Desk) -> None:
-        """A desk listens from now on; it is told what was before."""
+    def attach(self, coordinator: Coordinator) -> None:
+        """A coordinator listens from now on; it is told what was before."""
         if self._order.since:
-            desk.say(self._order)
+            coordinator.say(self._order)
         for message in list(self._told):
-            desk.say(message)
-        self._desk = desk
+            coordinator.say(message)
+        self._coordinator = coordinator
 
     def detach(self) -> None:
-        """The desk is gone: nobody answers for what it had accepted, so nothing of it is held."""
-        self._desk = None
+        """The coordinator is gone: nobody answers for what it had accepted, so nothing of it is held."""
+        self._coordinator = None
         if self._onward is not None:
             self._onward.clear()
         with self._changed:
@@ -227,7 +227,7 @@ class Seat:
             self._stage.pool.free(request, Freed.ABORTED)
 
     def heed(self, message: Row | Cancel | Drop) -> None:
-        """Do what the desk says."""
+        """Do what the coordinator says."""
         with self._changed:
             if isinstance(message, Row):
                 self._rows.append(message)
@@ -249,9 +249,9 @@ class Seat:
         self._thread.join()
 
     def _say(self, message: Document) -> None:
-        desk = self._desk
-        if desk is not None:
-            desk.say(message)
+        coordinator = self._coordinator
+        if coordinator is not None:
+            coordinator.say(message)
 
     def _work(self) -> None:
         me = threading.get_native_id()

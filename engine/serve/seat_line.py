@@ -1,4 +1,4 @@
-"""A rank's connection to the desk of its data centre, which is found again whenever it was lost."""
+"""A rank's connection to the coordinator of its data centre, which is found again whenever it was lost."""
 
 import contextlib
 import json
@@ -19,31 +19,37 @@ from engine.serve.seat_wire import (
     ToSeat,
 )
 
-LOOK_S = 0.1  # between two looks for a desk
+LOOK_S = 0.1  # between two looks for a coordinator
 CONNECT_S = 5.0
-# What a desk that does not read may leave lying before it is taken for dead: some seconds of signals.
+# What a coordinator that does not read may leave lying before it is taken for dead: some seconds of signals.
 SEND_BUFFER_BYTES = 256 * 1024
 
 
 def address_key(dc: int) -> str:
-    """Where in the rendezvous store the desk of a data centre says where it listens for ranks."""
-    return f"prefill/desk/{dc}"
+    """Where in the rendezvous store the coordinator of a data centre says where it listens for ranks."""
+    return f"prefill/coordinator/{dc}"
 
 
 class SeatLine:
-    """Joins `seat` to the desk that has rank `desk`; its address is in the rendezvous `store`."""
+    """Joins `seat` to the coordinator of rank `coordinator`; its address is in the rendezvous `store`."""
 
-    def __init__(self, seat: Seat, me: Identity, store: Any, *, dc: int, desk: int) -> None:
-        self._seat, self._me, self._store, self._key, self._desk = seat, me, store, address_key(dc), desk
+    def __init__(self, seat: Seat, me: Identity, store: Any, *, dc: int, coordinator: int) -> None:
+        self._seat, self._me, self._store, self._key, self._coordinator = (
+            seat,
+            me,
+            store,
+            address_key(dc),
+            coordinator,
+        )
         self._channel: BlockingChannel[ToSeat] | None = None
-        self._offset_s = 0.0  # the desk's clock less ours
+        self._offset_s = 0.0  # the coordinator's clock less ours
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="desk-line", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="coordinator-line", daemon=True)
         self._thread.start()
 
     def say(self, message: Document) -> None:
-        """Send, without waiting: a desk that is behind costs training nothing. What cannot be sent is lost
-        together with the connection, by which the desk knows."""
+        """Send, without waiting: a coordinator that is behind costs training nothing. What cannot be sent is
+        lost together with the connection, by which the coordinator knows."""
         channel = self._channel
         if channel is not None:
             with contextlib.suppress(OSError):
@@ -83,7 +89,7 @@ class SeatLine:
             self._closing.wait(LOOK_S)
 
     def _found(self) -> tuple[str, int] | None:
-        """Where the desk listens. RuntimeError of the store: its rank is gone, or has no time for us."""
+        """Where the coordinator listens. Raises RuntimeError: the store's rank is gone, or has no time."""
         if not self._store.check([self._key]):
             return None
         host, port = json.loads(self._store.get(self._key))
@@ -92,7 +98,7 @@ class SeatLine:
     def _talk(self, address: tuple[str, int]) -> None:
         with socket.create_connection(address, timeout=CONNECT_S) as connected:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-            handshake = Handshake(dial(self._me, peer=self._desk))
+            handshake = Handshake(dial(self._me, peer=self._coordinator))
             channel = BlockingChannel(connected, handshake, TO_SEAT, seconds=CONNECT_S)
             connected.settimeout(None)
             self._offset_s = channel.greeting.clock_offset_s

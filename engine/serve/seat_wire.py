@@ -1,6 +1,6 @@
-"""What the desk of a data centre and the ranks there say to each other: messages of a control channel.
+"""What the coordinator of a data centre and the ranks there say to each other: messages of a control channel.
 
-Times are monotonic seconds on the desk's clock. A prompt's ids go to the rank of the
+Times are monotonic seconds on the coordinator's clock. A prompt's ids go to the rank of the
 first stage, chunk by chunk.
 """
 
@@ -8,8 +8,8 @@ from typing import Literal
 
 from engine.control.messages import Messages
 from engine.inputs import Count, Document, Id, Index, NonNegative, Number
-from engine.prefill.desk import Sampling
 from engine.prefill.handover import StageCache
+from engine.prefill.messages import Sampling
 
 
 class Row(Document):
@@ -20,7 +20,7 @@ class Row(Document):
     sampling : how the first token is drawn, by the last stage, where these are the prompt's last tokens.
     lease_s : of the cache, from its first chunk on, and again from its last.
     keep : the cache is offered to a decode worker; otherwise the last stage frees it when the token is made,
-        and the desk says so to the others.
+        and the coordinator says so to the others.
     """
 
     kind: Literal["row"] = "row"
@@ -58,7 +58,7 @@ class Drop(Document):
 
 
 class OpsChanged(Document):
-    """From iteration `since` on a GPU has `ops` training ops in another order. Said to new desks too."""
+    """From iteration `since` on a GPU has `ops` training ops in another order. New coordinators get it."""
 
     kind: Literal["ops"] = "ops"
     since: Index
@@ -66,7 +66,7 @@ class OpsChanged(Document):
 
 
 class IterationBegun(Document):
-    """The first training op of an iteration has run: it began at `start_s`. Said of the desk's first GPU."""
+    """The first training op of an iteration has run; it began at `start_s`. From the first GPU alone."""
 
     kind: Literal["begun"] = "begun"
     iteration: Index

@@ -65,9 +65,9 @@ def cache_shape(config: LlamaConfig, settings: PrefillSettings) -> KvShape:
 
 
 def warm() -> None:
-    """Import and load what desks need, before the host forks: compiled code, and transformers where it is.
+    """Import and load, before the host forks, what coordinators need: compiled code, transformers if found.
 
-    A desk that is started anew is then there at once, and no import takes time from training.
+    A coordinator that starts again is then there at once, and no import takes time from training.
     """
     from engine.prefill.bubbles import TrainingPattern
     from engine.prefill.index import BubbleIndex, Fleet

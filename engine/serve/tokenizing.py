@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from engine.errors import InputError
-from engine.prefill.desk import Turn
+from engine.prefill.messages import Turn
 
 TOKENIZER = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"

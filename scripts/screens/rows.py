@@ -1,7 +1,7 @@
 """What is in the databases of the sites: `python -m scripts.screens.rows COMMAND`, a process with Django.
 
-`empty`, `full`, `cases` fill the database of this environment, `sell` lets the desks of the latter say what
-they did just now; `pages` and `paths` print addresses as JSON.
+`empty`, `full`, `cases` fill the database of this environment, `sell` lets the prefill coordinators of the
+latter say what they did just now; `pages` and `paths` print addresses as JSON.
 """
 
 import json

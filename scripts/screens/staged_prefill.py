@@ -1,4 +1,4 @@
-"""A run in whose bubbles prompts are prefilled, and what its desks say at the moment of a picture."""
+"""A run in whose bubbles prompts are prefilled, and what its coordinators say at the moment of a picture."""
 
 import random
 import time
@@ -9,7 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from scripts.screens import staged_runs
-from tests.site.desks import MODEL, desk_event, prefill_event, say
+from tests.site.coordinators import MODEL, coordinator_event, prefill_event, say
 from tests.site.tenancies import use
 from tests.site.world import World
 from webapp.jobs.models import Job, Run
@@ -49,12 +49,12 @@ def _chunks(codes: list[list[Any]], chance: random.Random) -> list[list[Any]]:
 
 
 def sell() -> dict[str, Any]:
-    """Say what the run's desks did in the last minutes, and what a tenant met."""
+    """Say what the run's coordinators did in the last minutes, and what a tenant met."""
     run, chance = Run.objects.get(job__name=SELLING), random.Random(5)
     now = int(time.time())  # so that a second that is said twice counts once
     for rank, (dc, share) in enumerate(SHARES.items()):
         seconds = [_second(run, dc, share, now - ago, chance) for ago in range(SECONDS)]
-        say(desk_event(run, dc=dc, rank=1_000_000 + rank, t=now - SECONDS), *seconds, node=f"{dc}-1")
+        say(coordinator_event(run, dc=dc, rank=1_000_000 + rank, t=now - SECONDS), *seconds, node=f"{dc}-1")
     tenancy = Tenancy.objects.get(name="Fathom Search")
     for i in range(200):
         at = timezone.now() - timedelta(seconds=4 * i)

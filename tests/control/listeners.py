@@ -16,7 +16,7 @@ import torch
 
 from engine.control import recovery_lead, selector_driver
 from engine.control.asyncio_driver import AsyncChannel, serve
-from engine.control.desk_wire import DESK_RANK, FROM_DESK, FROM_GATEWAY, GATEWAY_RANK
+from engine.control.coordinator_wire import COORDINATOR_RANK, FROM_COORDINATOR, FROM_GATEWAY, GATEWAY_RANK
 from engine.control.handshake import Greeting, Handshake, Identity, dial
 from engine.control.identity import identity_of
 from engine.control.messages import Messages
@@ -30,7 +30,7 @@ from engine.inputs import Document
 from engine.job.launch import LOCALHOST, single_machine
 from engine.job.recovery.history import History
 from engine.job.recovery.life import Life
-from engine.prefill.desk import Accepted, Ask, Withdraw
+from engine.prefill.messages import Accepted, Ask, Withdraw
 from engine.serve.hand_on import Handed, HandedOn, Hidden
 from engine.serve.kv_pool import KvPool, KvShape
 from engine.serve.kv_server import KvServer
@@ -214,7 +214,7 @@ def swap(keep: ExitStack) -> Iterator[Target]:
 def coordinator(keep: ExitStack) -> Iterator[Target]:
     loop, listening = asyncio.new_event_loop(), socket.create_server((LOCALHOST, 0))
     port = listening.getsockname()[1]
-    me = Identity(rank=DESK_RANK, run="run", generation=1, secret=ME.secret)
+    me = Identity(rank=COORDINATOR_RANK, run="run", generation=1, secret=ME.secret)
 
     async def attend(gateway: AsyncChannel[Ask | Withdraw], _: Greeting) -> None:
         async for ask in gateway.messages():
@@ -251,8 +251,8 @@ def coordinator(keep: ExitStack) -> Iterator[Target]:
     yield Target(
         port=port,
         members=(member,) * 3,
-        peer=DESK_RANK,
-        join=_join(port, DESK_RANK, FROM_DESK, None),
+        peer=COORDINATOR_RANK,
+        join=_join(port, COORDINATOR_RANK, FROM_COORDINATOR, None),
         works=works,
     )
 
@@ -279,7 +279,7 @@ def probe(keep: ExitStack) -> Iterator[Target]:
 
 
 def _socket(port: int, peer: int) -> Callable[[Identity], Any]:
-    join = _join(port, peer, FROM_DESK, None)
+    join = _join(port, peer, FROM_COORDINATOR, None)
     return lambda me: join(me)._socket
 
 

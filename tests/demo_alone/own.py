@@ -153,7 +153,7 @@ def ended(client: Client, run: str, seconds: float) -> dict[str, Any]:
 
 
 def ranks_of(agent: psutil.Process) -> list[psutil.Process]:
-    """Rank processes below an agent: what its host processes have forked but desks and their decoders."""
+    """Rank processes below an agent: what its hosts forked, less prefill coordinators and their decoders."""
     try:
         forked = [fork for host in agent.children() for fork in host.children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -162,9 +162,9 @@ def ranks_of(agent: psutil.Process) -> list[psutil.Process]:
 
 
 def _serves(process: psutil.Process) -> bool:
-    """Whether it is a desk or its decoder: they write to a log of their own."""
+    """Whether it is a coordinator or its decoder: they write to a log of their own."""
     try:
-        return any(Path(file.path).name.startswith("desk-") for file in process.open_files())
+        return any(Path(file.path).name.startswith("prefill-coordinator-") for file in process.open_files())
     except psutil.NoSuchProcess:
         return False
 

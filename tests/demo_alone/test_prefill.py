@@ -44,7 +44,9 @@ def key_of_a_tenancy(demo: Demo) -> str:
     """What a tenant asks for, an admin grants, and the key that the tenant makes of it."""
     tenant, admin = logged_in(demo, "tenant"), logged_in(demo, "admin")
     form = filled_in(tenant.get("/tenancies/new/"))
-    (dc,) = query(demo, "select dc_id from live_desk where state = 'open' order by dc_id limit 1")[0]
+    (dc,) = query(
+        demo, "select dc_id from live_prefillcoordinator where state = 'open' order by dc_id limit 1"
+    )[0]
     asked = {"name": "search", "purpose": "tests", "model": "llama-tiny", "datacenters": [dc]}
     sizes = {"typical_prompt": 64, "asked_longest_prompt": 512, "asked_ttft_ms": 20_000}
     page = tenant.post("/tenancies/new/", {**form, **asked, **sizes})
@@ -63,8 +65,8 @@ def key_of_a_tenancy(demo: Demo) -> str:
 def test_bubbles_are_sold_while_the_run_trains(demo: Demo) -> None:
     client = operator_of(demo)
     run = first_run(demo, client, iteration=1, seconds=150)
-    desks = "select count(*) from live_desk where run_id = %s and state = 'open'"
-    wait_for("a desk in each data centre", lambda: query(demo, desks, int(run))[0][0] == 3, 150)
+    coordinators = "select count(*) from live_prefillcoordinator where run_id = %s and state = 'open'"
+    wait_for("a coordinator in each data centre", lambda: query(demo, coordinators, int(run))[0][0] == 3, 150)
     own = (demo.var / "demo-key").read_text().strip()
     with openai.OpenAI(base_url=f"{demo.url}/v1", api_key=own, max_retries=5, timeout=60) as api:
         before = progress(client, run)

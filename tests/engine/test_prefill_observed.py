@@ -1,4 +1,4 @@
-"""What a desk learns of a cell from the ends of its ops."""
+"""What a coordinator learns of a cell from the ends of its ops."""
 
 import pytest
 

@@ -15,8 +15,8 @@ from torch.distributed import HashStore
 from engine.control.handshake import Identity
 from engine.inputs import Document
 from engine.nn.device import LOW_PRIORITY, CudaDevice
-from engine.prefill.desk import Sampling
 from engine.prefill.handover import transfer_params
+from engine.prefill.messages import Sampling
 from engine.serve.chunks import Chunk
 from engine.serve.hand_on import Handed, HandedOn, HandOn, Hidden, address_key
 from engine.serve.kv_client import KvClient
@@ -112,7 +112,7 @@ def test_logits_equal_those_of_the_host_and_chunks_are_in_order(folder: Path) ->
     assert {ran.stream.priority for ran in products} == {LOW_PRIORITY}
 
 
-class Desk:
+class Coordinator:
     """Keeps what the seat says."""
 
     def __init__(self) -> None:
@@ -126,18 +126,18 @@ class Desk:
 def test_a_seat_runs_chunks_beside_training_ops(folder: Path) -> None:
     expected = int(prefill(stages(folder, "cpu", 1)).argmax())
     with fake_cuda() as gpu:
-        device, desk = CudaDevice(0), Desk()
+        device, coordinator = CudaDevice(0), Coordinator()
         (stage,) = stages(folder, "cuda", 1).stages
         server = KvServer(stage.pool, identity(0), host="127.0.0.1")
         seat = Seat(stage, server, ops=1, leads=True, span=lambda start, end: None)
-        seat.attach(desk)
+        seat.attach(coordinator)
         training = torch.ones(512, 512, device=device.name)
         for _ in range(200):
             training = training * 1.0  # under way while the chunks run
         seat.begin(0)
         for done, tokens in ((0, 4), (4, len(PROMPT) - 4)):
             seat.heed(row(done, tokens))
-        first, last = (desk.said.get(timeout=10.0) for _ in range(2))
+        first, last = (coordinator.said.get(timeout=10.0) for _ in range(2))
         device.settle()
         seat.close()
         server.close()

@@ -30,7 +30,7 @@ from tests.site.computations import (
     plan_asked_for,
     queued,
 )
-from tests.site.desks import NOW, desk_event, prefill_event
+from tests.site.coordinators import NOW, coordinator_event, prefill_event
 from tests.site.telemetry import adapted
 from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.world import World, make_dc
@@ -49,7 +49,7 @@ from webapp.jobs.services.link_rates import record_link_rates
 from webapp.jobs.services.predictions import predict_as_begun, record_prediction
 from webapp.jobs.services.searched import ask_for_schedule
 from webapp.live import services as live
-from webapp.live.services.desks import record_desk, record_prefill
+from webapp.live.services.coordinators import record_coordinator, record_prefill
 from webapp.live.services.logs import record_loss, store
 from webapp.placement.placed import placed_job
 from webapp.planning import services as planning
@@ -497,8 +497,8 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     "live.take_in": (lambda w: partial(live.take_in, [], {w.launch().pk}), REPORTED),
     "live.record_loss": (lambda w: partial(record_loss, w.nodes[0].name, 3), REPORTED),
     "live.store": (lambda w: partial(store, {}), REPORTED),
-    "live.record_desk": (
-        lambda w: reported(record_desk, desk_event, placed(w)),
+    "live.record_coordinator": (
+        lambda w: reported(record_coordinator, coordinator_event, placed(w)),
         REPORTED,
     ),
     "live.record_prefill": (

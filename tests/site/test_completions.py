@@ -1,4 +1,4 @@
-"""Completions over the whole way: the official client, the site behind uvicorn, a desk that computes."""
+"""Completions end to end: the official client, the site behind uvicorn, a coordinator that computes."""
 
 import asyncio
 import json
@@ -16,11 +16,11 @@ import pytest
 from django.core.management import call_command
 from django.db import connections, transaction
 
-from engine.control.desk_wire import DESK_RANK
+from engine.control.coordinator_wire import COORDINATOR_RANK
 from engine.serve.pipeline import PrefillPipeline
 from tests.runtime.prefill.checkpoints import pipeline, save
-from tests.site.desks import desk_event, say
-from tests.site.live_desk import CONTEXT, LiveDesk, expected, live_desk
+from tests.site.coordinators import coordinator_event, say
+from tests.site.live_coordinator import CONTEXT, LiveCoordinator, expected, live_coordinator
 from tests.site.live_site import live_site
 from tests.site.tenancies import give_key, grant
 from tests.site.test_tenancy_pages import train
@@ -39,16 +39,16 @@ LIMIT = 1_500  # tokens a minute
 
 @dataclass
 class Shop:
-    """A site that sells, with a desk in east. client : with the tenant's key; it tries everything once."""
+    """A site that sells, with a coordinator in east. client : has the tenant's key and never retries."""
 
     url: str
     world: Any
     run: Run
     key: ApiKey
     secret: str
-    desk: LiveDesk
+    coordinator: LiveCoordinator
     client: openai.OpenAI
-    open_desk: Callable[..., LiveDesk]
+    open_coordinator: Callable[..., LiveCoordinator]
 
     def post(self, path: str, body: Any, *, key: str | None = None, **headers: str) -> Any:
         token = self.secret if key is None else key
@@ -87,16 +87,16 @@ def shop(transactional_db: Any, model: PrefillPipeline) -> Iterator[Shop]:
     key, secret = give_key(world, grant(world, longest_prompt=200, tokens_per_min=LIMIT, ttft_ms=5_000))
     with ExitStack() as stack:
 
-        def open_desk(dc: str = "east", **settings: Any) -> LiveDesk:
-            rank = DESK_RANK + ["east", "mid", "west"].index(dc)
-            desk = stack.enter_context(live_desk(run, model, rank=rank, **settings))
-            say(desk_event(run, dc=dc, port=desk.port, rank=rank), node=f"{dc}-1")
-            return desk
+        def open_coordinator(dc: str = "east", **settings: Any) -> LiveCoordinator:
+            rank = COORDINATOR_RANK + ["east", "mid", "west"].index(dc)
+            coordinator = stack.enter_context(live_coordinator(run, model, rank=rank, **settings))
+            say(coordinator_event(run, dc=dc, port=coordinator.port, rank=rank), node=f"{dc}-1")
+            return coordinator
 
-        desk = open_desk()
+        coordinator = open_coordinator()
         url = stack.enter_context(live_site())
         client = openai.OpenAI(api_key=secret, base_url=f"{url}/v1", max_retries=0, timeout=LIMIT_S)
-        yield Shop(url, world, run, key, secret, desk, client, open_desk)
+        yield Shop(url, world, run, key, secret, coordinator, client, open_coordinator)
         client.close()
     connections.close_all()
 
@@ -153,8 +153,8 @@ def test_the_official_client_completes_and_chats(shop: Shop, caplog: Any) -> Non
     assert events[0].request_id == raw.headers["x-request-id"]
     assert [event.charge for event in events] == [charge_of(e.prompt_tokens, 60_000) for e in events]
     assert all(event.ttft_ms is not None and 0 < event.ttft_ms < 5_000 for event in events)
-    assert shop.desk.lines == 1  # all on one connection
-    assert all(0 < (ask.ttft_objective_ms or 0) <= 5_000 for ask in shop.desk.asked)
+    assert shop.coordinator.lines == 1  # all on one connection
+    assert all(0 < (ask.ttft_objective_ms or 0) <= 5_000 for ask in shop.coordinator.asked)
     assert_nowhere(["unheard of", text, said], caplog.text)
 
 
@@ -213,7 +213,7 @@ def test_what_is_wrong_has_its_status_and_costs_nothing(shop: Shop, caplog: Any)
     refused({**ask, "prompt": [1] * 201}, 413, "prompt_too_long")
     refused({**ask, "prompt": "x" * 3_000_000}, 413, "request_too_large")
     assert not UsageEvent.objects.exists()
-    refused({**ask, "prompt": PROMPT * 5}, 413, "prompt_too_long")  # the desk has counted
+    refused({**ask, "prompt": PROMPT * 5}, 413, "prompt_too_long")  # the coordinator has counted
     assert shop.usage()[0].reason == "prompt_too_long"
     answer = refused({**ask, "prompt": "y" * 190, "max_tokens": 100}, 400, "context_length_exceeded")
     long = answer.json()["error"]
@@ -230,7 +230,7 @@ def test_what_is_wrong_has_its_status_and_costs_nothing(shop: Shop, caplog: Any)
     with pytest.raises(openai.BadRequestError, match="n is not supported"):
         shop.client.completions.create(**ask, n=2)
 
-    # Bytes hold the quota until the desk has counted; what was refused is given back.
+    # Bytes hold the quota until the coordinator has counted; what was refused is given back.
     left = int(shop.post("/v1/completions", ask).headers["x-ratelimit-remaining-tokens"])
     assert left >= LIMIT - len(PROMPT.encode()) - 5
     burst = [shop.post("/v1/completions", {**ask, "prompt": "z" * 190, "max_tokens": 1}) for _ in range(12)]
@@ -255,55 +255,55 @@ def test_anothers_request_id_changes_nothing(shop: Shop) -> None:
     assert len({event.request_id for event in shop.usage(2)}) == 2
 
 
-def test_a_desk_that_dies_is_said_and_not_charged(shop: Shop) -> None:
+def test_a_coordinator_that_dies_is_said_and_not_charged(shop: Shop) -> None:
     ask = {"model": MODEL, "prompt": PROMPT, "max_tokens": 8}
-    shop.desk.broken = 3
+    shop.coordinator.broken = 3
     answer = shop.post("/v1/completions", ask)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "desk_lost")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "coordinator_lost")
     assert answer.headers["Retry-After"] == "1"
     stream = shop.client.completions.create(**ask, stream=True)
     pieces = [next(stream) for _ in range(3)]
     assert "".join(piece.choices[0].text for piece in pieces) == expected(PROMPT, 3)
     with pytest.raises(openai.APIError, match="connection to the run was lost"):
         next(stream)
-    shop.desk.broken = None
-    shop.desk.fails = "training"
+    shop.coordinator.broken = None
+    shop.coordinator.fails = "training"
     answer = shop.post("/v1/completions", ask)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "training")
-    shop.desk.fails = ""
+    shop.coordinator.fails = ""
     assert shop.post("/v1/completions", ask).status_code == 200  # over a new line
     events = shop.usage(4)
-    assert [event.reason for event in events] == ["desk_lost", "desk_lost", "training", ""]
+    assert [event.reason for event in events] == ["coordinator_lost", "coordinator_lost", "training", ""]
     assert [event.charge > 0 for event in events] == [False, False, False, True]
-    assert shop.desk.lines == 3
-    shop.desk.close_port()
+    assert shop.coordinator.lines == 3
+    shop.coordinator.close_port()
     answer = shop.post("/v1/completions", ask)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "desk_lost")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "coordinator_lost")
 
 
 def test_a_client_that_leaves_and_one_that_is_slow_hold_nobody_up(shop: Shop, monkeypatch: Any) -> None:
     monkeypatch.setattr("webapp.prefill.gateway.views.CLIENT_S", 1.0)
     body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 4_000, "stream": True}
     headers = {"Authorization": f"Bearer {shop.secret}"}
-    shop.desk.endless = True
+    shop.coordinator.endless = True
     with httpx.stream(
         "POST", f"{shop.url}/v1/completions", json=body, headers=headers, timeout=LIMIT_S
     ) as left:
         next(left.iter_bytes())
-    until(lambda: shop.desk.withdrawn)
+    until(lambda: shop.coordinator.withdrawn)
     assert shop.usage()[0].outcome == Outcome.DELIVERED  # its prefill was there
     with httpx.stream(
         "POST", f"{shop.url}/v1/completions", json=body, headers=headers, timeout=LIMIT_S
     ) as slow:
         pieces = slow.iter_raw(100)
         next(pieces)  # an iterator that is dropped would close the connection
-        until(lambda: len(set(shop.desk.withdrawn)) == 2)  # it holds too much that was not taken
-        shop.desk.endless = False
+        until(lambda: len(set(shop.coordinator.withdrawn)) == 2)  # it holds too much that was not taken
+        shop.coordinator.endless = False
         other = shop.post("/v1/completions", {"model": MODEL, "prompt": PROMPT, "max_tokens": 2})
         assert other.json()["choices"][0]["text"] == expected(PROMPT, 2)
         # The slow one was hung up on, and is written down; its prefill was there, too.
         assert [event.outcome for event in shop.usage(3)] == [Outcome.DELIVERED] * 3
-    assert shop.desk.lines == 1
+    assert shop.coordinator.lines == 1
 
 
 def test_a_tenancy_suspended_in_the_middle_is_served_what_was_accepted(shop: Shop) -> None:
@@ -364,9 +364,9 @@ async def test_a_body_that_comes_too_slowly_or_too_large_never_reaches_django(mo
     assert len(reached) == 1
 
 
-def test_a_bare_model_goes_to_the_desk_that_admits_it(shop: Shop) -> None:
-    shop.desk.controller.paused = True
-    mid = shop.open_desk("mid")
+def test_a_bare_model_goes_to_the_coordinator_that_admits_it(shop: Shop) -> None:
+    shop.coordinator.controller.paused = True
+    mid = shop.open_coordinator("mid")
     ask = {"prompt": PROMPT, "max_tokens": 1}
     for _ in range(3):
         assert shop.post("/v1/completions", {**ask, "model": MODEL}).status_code == 200
@@ -375,8 +375,12 @@ def test_a_bare_model_goes_to_the_desk_that_admits_it(shop: Shop) -> None:
     assert answer.headers["Retry-After"] == "1"
     assert len(mid.asked) == 3
     assert [event.dc.name for event in shop.usage(4)] == ["mid", "mid", "mid", "east"]
-    say(desk_event(shop.run, state="closed"), desk_event(shop.run, dc="mid", state="closed"), node="east-1")
-    say(desk_event(shop.run, dc="mid", state="closed"), node="mid-1")
+    say(
+        coordinator_event(shop.run, state="closed"),
+        coordinator_event(shop.run, dc="mid", state="closed"),
+        node="east-1",
+    )
+    say(coordinator_event(shop.run, dc="mid", state="closed"), node="mid-1")
     answer = shop.post("/v1/completions", {**ask, "model": MODEL})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_bubble")
     assert answer.headers["Retry-After"] == "30"
@@ -395,7 +399,7 @@ def test_a_client_that_decodes_itself_is_told_where_the_cache_lies(shop: Shop) -
         3,
         True,
     )
-    assert shop.desk.asked[0].hand_over
+    assert shop.coordinator.asked[0].hand_over
     with pytest.raises(openai.BadRequestError, match="max_tokens"):
         shop.client.completions.create(
             model=MODEL,
@@ -419,8 +423,8 @@ def test_a_batch_waits_for_its_turn_and_says_what_became_of_each_line(shop: Shop
     rows.append({**rows[0], "custom_id": "long", "body": {"model": MODEL, "prompt": "x" * 300}})
     rows.append({**rows[0], "custom_id": "wrong", "body": {"model": MODEL, "prompt": "x", "n": 2}})
     body = "\n".join(map(json.dumps, rows)).encode()
-    shop.desk.controller.paused = True  # at first nothing is admitted
-    threading.Timer(0.7, lambda: setattr(shop.desk.controller, "paused", False)).start()
+    shop.coordinator.controller.paused = True  # at first nothing is admitted
+    threading.Timer(0.7, lambda: setattr(shop.coordinator.controller, "paused", False)).start()
     answer = shop.post("/v1/batches", body, **{"Content-Type": "application/x-ndjson"})
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-ndjson")
     found = {row["custom_id"]: row["response"] for row in map(json.loads, answer.text.splitlines())}
@@ -429,7 +433,7 @@ def test_a_batch_waits_for_its_turn_and_says_what_became_of_each_line(shop: Shop
         assert found[f"c{i}"]["body"]["choices"][0]["text"] == expected(text, 2)
     assert (found["long"]["status_code"], found["wrong"]["status_code"]) == (413, 400)
     assert len({row["request_id"] for row in found.values()}) == 14
-    assert {(ask.priority, ask.ttft_objective_ms) for ask in shop.desk.asked} == {(-1, None)}
+    assert {(ask.priority, ask.ttft_objective_ms) for ask in shop.coordinator.asked} == {(-1, None)}
     events = shop.usage(13)
     assert sorted(event.outcome for event in events) == ["delivered"] * 12 + ["refused"]
     assert {event.ttft_objective_ms for event in events} == {None}

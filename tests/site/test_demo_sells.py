@@ -18,7 +18,7 @@ from webapp.servers.places import demo_key, demo_model
 
 @pytest.fixture
 def served(world: World, tmp_path: Path) -> World:
-    """A queued run of the demo's model, whose desks are not open yet."""
+    """A queued run of the demo's model, whose coordinators are not open yet."""
     demo_model(tmp_path).mkdir(parents=True)
     (demo_model(tmp_path) / "config.json").touch()
     document = {**world.launch().document, "prefill": demo.section(tmp_path)}

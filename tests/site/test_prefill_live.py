@@ -1,4 +1,4 @@
-"""The page Prefill live: figures out of what desks said and tenants met, for those who operate the runs."""
+"""The page Prefill live: figures of what coordinators report and tenants meet, for operators of the runs."""
 
 import time
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from engine.job.codes import code_of
 from engine.simulate.spans import Span
-from tests.site.desks import desk_event, prefill_event, say
+from tests.site.coordinators import coordinator_event, prefill_event, say
 from tests.site.telemetry import events, take_in
 from tests.site.tenancies import grant, use
 from tests.site.test_tenancy_pages import text, train
@@ -20,11 +20,11 @@ from webapp.prefill.watching import watched
 def run(world: Any) -> Any:
     made = train(world)
     take_in(events(made, 3))
-    say(desk_event(made), desk_event(made, dc="mid", rank=1_000_001))
+    say(coordinator_event(made), coordinator_event(made, dc="mid", rank=1_000_001))
     return made
 
 
-def test_without_a_desk_it_says_how_to_switch_prefill_on(world: Any) -> None:
+def test_without_a_coordinator_it_says_how_to_switch_prefill_on(world: Any) -> None:
     page = text(world.client("operator").get("/prefill/live/"))
     assert "No run serves prompts" in page
     assert "&quot;checkpoint&quot;" in page
@@ -35,7 +35,7 @@ def test_figures_are_sums_of_what_was_said(world: Any, run: Run) -> None:
     now = time.time()
     say(*[prefill_event(run, t=now - i) for i in range(10)], prefill_event(run, t=now - 300, accepted=99))
     found = watched(world.users["operator"], None)
-    assert [row.desk.dc.name for row in found.rows] == ["east"]  # a node of east says nothing of mid
+    assert [row.coordinator.dc.name for row in found.rows] == ["east"]  # a node of east says nothing of mid
     row = found.rows[0]
     assert (row.accepted, row.refused_count, row.delivered, row.missed, row.waiting) == (70, 30, 50, 10, 4)
     assert row.refused[0][:2] == ("queue_full", 20)
@@ -65,7 +65,7 @@ def test_ttft_is_what_tenants_met_in_time_or_late(world: Any, run: Run) -> None:
     assert (ttft.p50, ttft.p99) == (pytest.approx(505.0), pytest.approx(990.1))
 
 
-def test_a_silent_desk_and_a_strangers_are_not_shown(world: Any, run: Run) -> None:
+def test_a_silent_coordinator_and_a_strangers_are_not_shown(world: Any, run: Run) -> None:
     assert watched(world.users["stranger"], None).rows == []
     assert watched(world.users["viewer"], None).rows == []
     Run.objects.filter(pk=run.pk).update(status="failed", finished_at=run.created_at)
@@ -83,9 +83,11 @@ def test_links_lead_to_it_where_they_help(world: Any, run: Run) -> None:
     assert 'href="/prefill/live/"' in text(world.client("operator").get("/runs/"))
 
 
-def test_its_queries_do_not_grow_with_desks(world: Any, run: Run, django_assert_max_num_queries: Any) -> None:
+def test_its_queries_do_not_grow_with_coordinators(
+    world: Any, run: Run, django_assert_max_num_queries: Any
+) -> None:
     client = world.client("operator")
-    say(desk_event(run, dc="mid", rank=1_000_001), prefill_event(run, dc="mid"), node="mid-1")
+    say(coordinator_event(run, dc="mid", rank=1_000_001), prefill_event(run, dc="mid"), node="mid-1")
     say(prefill_event(run))
     client.get("/prefill/live/")
     with django_assert_max_num_queries(30):

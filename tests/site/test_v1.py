@@ -13,7 +13,7 @@ from django.utils import timezone
 from redis import RedisError
 
 from engine.prefill.placement import Refusal
-from tests.site.desks import desk_event, prefill_event, say
+from tests.site.coordinators import coordinator_event, prefill_event, say
 from tests.site.tenancies import ask, end, give_key, grant, limits, second_tenant
 from tests.site.test_tenancy_pages import train
 from webapp.accounts.models import AuditEntry
@@ -57,7 +57,7 @@ def beat(run: Any, *, ago_s: float = 0.1) -> None:
     """The run has just ended an iteration."""
     now = time.time() - ago_s
     IterationStat.objects.update_or_create(run=run, iteration=3, defaults={"start": now - 0.7, "end": now})
-    say(desk_event(run))
+    say(coordinator_event(run))
 
 
 def code(answer: Any) -> str:
@@ -70,7 +70,7 @@ def test_models_are_those_of_the_keys_tenancy(world: Any) -> None:
     answer = call(secret, path="/v1/models")
     names = ["llama-3-8b", "llama-3-8b@east", "llama-3-8b@mid"]
     assert {model["id"]: model["open"] for model in answer.json()["data"]} == dict.fromkeys(names, False)
-    say(desk_event(train(world)))
+    say(coordinator_event(train(world)))
     opened = {model["id"]: model["open"] for model in call(secret, path="/v1/models").json()["data"]}
     assert opened == dict(zip(names, (True, True, False), strict=True))
     for name in names:
@@ -124,18 +124,18 @@ def test_without_a_run_the_answer_is_503_with_when_to_ask_again(world: Any) -> N
     assert answer.json()["error"]["retry_after_ms"] == 30_000
 
 
-def test_without_an_open_desk_nothing_is_admitted(world: Any) -> None:
+def test_without_an_open_coordinator_nothing_is_admitted(world: Any) -> None:
     _, secret = give_key(world)
     run = train(world)
     beat(run)
     assert call(secret, ask_for(100)).json()["basis"] == "schedule"
-    say(desk_event(run, state="closed"))
+    say(coordinator_event(run, state="closed"))
     assert code(call(secret, ask_for(100))) == "no_bubble"
 
 
-def test_a_model_that_only_a_desk_knows_can_be_asked_for_and_quoted(world: Any) -> None:
+def test_a_model_that_only_a_coordinator_knows_can_be_asked_for_and_quoted(world: Any) -> None:
     run = train(world)
-    say(desk_event(run, model="tiny-bytes"))
+    say(coordinator_event(run, model="tiny-bytes"))
     page = world.client("tenant").get("/tenancies/new/").content.decode()
     assert "tiny-bytes" in page
     stranger = world.client("stranger").get("/tenancies/new/").content.decode()
@@ -153,7 +153,7 @@ def test_a_model_that_only_a_desk_knows_can_be_asked_for_and_quoted(world: Any) 
     granted = services.approve_tenancy(world.users["admin"], asked, limits(), world.dcs[:1])
     _, secret = give_key(world, granted)
     body = call(secret, ask_for(100, "tiny-bytes@east")).json()
-    assert (body["admitted"], body["basis"], body["ttft_ms"]) == (True, "desk", None)
+    assert (body["admitted"], body["basis"], body["ttft_ms"]) == (True, "coordinator", None)
     say(prefill_event(run, paused=True))
     assert code(call(secret, ask_for(100, "tiny-bytes@east"))) == "training_paused"
 
@@ -345,9 +345,9 @@ def test_without_the_broker_nothing_is_sold(world: Any, monkeypatch: Any) -> Non
 def test_a_request_asks_the_database_four_times_before_it_is_handed_in(
     world: Any, rf: Any, django_assert_num_queries: Any
 ) -> None:
-    """The key with its tenancy, its data centres, the membership of its owner; the desks."""
+    """The key with its tenancy, its data centres, the membership of its owner; the coordinators."""
     _, secret = give_key(world)
-    say(desk_event(train(world)))
+    say(coordinator_event(train(world)))
     request = rf.post("/v1/completions", headers={"Authorization": f"Bearer {secret}"})
     caller(request)  # notes that the key was used
     with django_assert_num_queries(3):
@@ -355,7 +355,7 @@ def test_a_request_asks_the_database_four_times_before_it_is_handed_in(
     asked = read("completion", {"model": "llama-3-8b", "prompt": "Once", "max_tokens": 1})
     with django_assert_num_queries(1):
         sale = admit(key, asked)
-    assert [desk.dc_name for desk in sale.desks] == ["east"]
+    assert [coordinator.dc_name for coordinator in sale.coordinators] == ["east"]
     with django_assert_num_queries(4):  # was it written; a savepoint, here within the test's, and the event
         write_usage(sale, outcome=Outcome.REFUSED, reason="no_bubble", tokens=0, ttft_ms=None)
 

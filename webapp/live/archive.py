@@ -1,13 +1,20 @@
 """What is deleted with a run besides what jobs keep of it: its telemetry."""
 
 from webapp.jobs.archive import part
-from webapp.live.models import Desk, IterationStat, LogLine, PrefillMinute, PrefillSecond, SpanBatch
+from webapp.live.models import (
+    IterationStat,
+    LogLine,
+    PrefillCoordinator,
+    PrefillMinute,
+    PrefillSecond,
+    SpanBatch,
+)
 
 PARTS = (
     part(40, "iteration with its metrics", "iterations with their metrics", IterationStat),
     part(50, "recorded timeline of a GPU", "recorded timelines of GPUs", SpanBatch),
     part(60, "log line", "log lines", LogLine),
-    part(70, "prefill coordinator", "prefill coordinators", Desk),
+    part(70, "prefill coordinator", "prefill coordinators", PrefillCoordinator),
     part(80, "second of prefill figures", "seconds of prefill figures", PrefillSecond),
     part(90, "minute of prefill figures", "minutes of prefill figures", PrefillMinute),
 )

@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from engine.job.events.prefill import DeskState as Reported
+from engine.job.events.prefill import CoordinatorState as Reported
 from webapp.inventory.models import DataCenter, Node
 from webapp.jobs.models import Run, Status
 
@@ -97,51 +97,55 @@ class LogLine(models.Model):
         return self.text
 
 
-class DeskState(models.TextChoices):
+class CoordinatorState(models.TextChoices):
     OPEN = Reported.OPEN.value, "Open"
     CLOSED = Reported.CLOSED.value, "Closed"
 
 
 # A prefill coordinator says something every second; one that has said nothing for so long is not used.
-DESK_SILENT_S = 10.0
+COORDINATOR_SILENT_S = 10.0
 
 
-class DeskQuerySet(models.QuerySet["Desk"]):
-    def visible_to(self, user: Any) -> DeskQuerySet:
+class CoordinatorQuerySet(models.QuerySet["PrefillCoordinator"]):
+    def visible_to(self, user: Any) -> CoordinatorQuerySet:
         """Prefill coordinators of the runs that `user` sees."""
         return self.filter(run__in=Run.objects.visible_to(user))
 
-    def usable(self) -> DeskQuerySet:
+    def usable(self) -> CoordinatorQuerySet:
         """Those that take prompts now: open, heard of lately, of a run that trains."""
-        since = timezone.now() - timedelta(seconds=DESK_SILENT_S)
-        return self.filter(state=DeskState.OPEN, run__status=Status.RUNNING, heard_at__gte=since)
+        since = timezone.now() - timedelta(seconds=COORDINATOR_SILENT_S)
+        return self.filter(state=CoordinatorState.OPEN, run__status=Status.RUNNING, heard_at__gte=since)
 
 
-class Desk(models.Model):
-    """Where the prompts of one data centre are handed in to a run (engine.prefill.desk), as last reported.
+class PrefillCoordinator(models.Model):
+    """Where a run takes the prompts of one data centre (engine.prefill.messages), as last reported.
 
     rank : by which it is greeted.  said_at : Unix seconds by its own clock; what is older changes nothing.
     """
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="desks")
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="coordinators")
     dc = models.ForeignKey(DataCenter, on_delete=models.CASCADE, related_name="+")
     model = models.CharField(max_length=128)
     host = models.CharField(max_length=253)
     port = models.PositiveIntegerField()
     rank = models.PositiveIntegerField()
-    state = models.CharField(max_length=6, choices=DeskState.choices)
+    state = models.CharField(max_length=6, choices=CoordinatorState.choices)
     detail = models.CharField(max_length=300, blank=True)
     said_at = models.FloatField()
     heard_at = models.DateTimeField()
 
-    objects = DeskQuerySet.as_manager()
+    objects = CoordinatorQuerySet.as_manager()
 
     class Meta:
         ordering = ["run", "dc"]
-        indexes = [models.Index(fields=["model"], condition=Q(state="open"), name="desk_open_by_model")]
+        indexes = [
+            models.Index(fields=["model"], condition=Q(state="open"), name="coordinator_open_by_model")
+        ]
         constraints = [
-            models.UniqueConstraint(fields=["run", "dc"], name="desk_key"),
-            models.CheckConstraint(condition=Q(state__in=DeskState.values), name="desk_state_known"),
+            models.UniqueConstraint(fields=["run", "dc"], name="coordinator_key"),
+            models.CheckConstraint(
+                condition=Q(state__in=CoordinatorState.values), name="coordinator_state_known"
+            ),
         ]
 
     def __str__(self) -> str:

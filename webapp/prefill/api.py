@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
 from engine.inputs import whole
-from engine.prefill.desk import context_exceeded
+from engine.prefill.messages import context_exceeded
 from engine.prefill.placement import Refusal
 from webapp.inventory.models import DataCenter
 from webapp.prefill import quota
@@ -20,7 +20,7 @@ from webapp.prefill.catalogue import models as measured_models
 from webapp.prefill.models import Tenancy, charge_of
 from webapp.prefill.quote import NOTHING_RUNS_MS, Admitted, quote, soonest
 from webapp.prefill.reasons import WHY
-from webapp.prefill.served import all_paused, desks_for, desks_in, places_of
+from webapp.prefill.served import all_paused, coordinators_for, coordinators_in, places_of
 
 FIELDS = ("model", "prompt", "prompt_tokens")
 MOST_TOKENS = 10**9
@@ -42,7 +42,9 @@ def model(request: HttpRequest, tenancy: Tenancy, name: str) -> HttpResponse:
 
 
 def _models(tenancy: Tenancy) -> list[dict[str, Any]]:
-    open_in = set(desks_in([tenancy.team_id]).filter(model=tenancy.model).values_list("dc__name", flat=True))
+    open_in = set(
+        coordinators_in([tenancy.team_id]).filter(model=tenancy.model).values_list("dc__name", flat=True)
+    )
     about = {
         "object": "model",
         "created": int(tenancy.starts_at.timestamp()) if tenancy.starts_at else 0,
@@ -104,14 +106,14 @@ def _found(tenancy: Tenancy, dc: DataCenter, tokens: int) -> tuple[Admitted | Re
 
     Without an open coordinator nothing is admitted, whatever the schedules say.
     """
-    desks = desks_for(tenancy, dc)
-    if not desks:
-        return Refusal(reason="no_bubble", retry_after_ms=NOTHING_RUNS_MS), "desk"
+    coordinators = coordinators_for(tenancy, dc)
+    if not coordinators:
+        return Refusal(reason="no_bubble", retry_after_ms=NOTHING_RUNS_MS), "coordinator"
     if tenancy.model in measured_models():
         return quote(tenancy.model, dc, tokens, float(tenancy.ttft_ms or 0)), "schedule"
-    if all_paused(desks):
-        return Refusal(reason="training_paused", retry_after_ms=1e3), "desk"
-    return Admitted(queue_ms=None, ttft_ms=None), "desk"
+    if all_paused(coordinators):
+        return Refusal(reason="training_paused", retry_after_ms=1e3), "coordinator"
+    return Admitted(queue_ms=None, ttft_ms=None), "coordinator"
 
 
 @csrf_exempt

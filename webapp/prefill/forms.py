@@ -12,7 +12,7 @@ from webapp.common.money import MICRO, micro_dollars
 from webapp.inventory.models import DataCenter
 from webapp.prefill.catalogue import context_tokens, gpu_types, models
 from webapp.prefill.models import ASKERS, MOST_DAYS, MOST_PRICE, Tenancy, TenancyPlace
-from webapp.prefill.served import desks_in, served_models
+from webapp.prefill.served import coordinators_in, served_models
 from webapp.prefill.services import Limits
 from webapp.prefill.services.keys import MOST_OVERLAP_H
 
@@ -22,7 +22,7 @@ def _offered(teams: Any) -> Any:
     measured.
     """
     measured = Q(pools__gpu_type__in={gpu for model in models() for gpu in gpu_types(model)})
-    rows = DataCenter.objects.filter(measured | Q(pk__in=desks_in(teams).values("dc")), team__in=teams)
+    rows = DataCenter.objects.filter(measured | Q(pk__in=coordinators_in(teams).values("dc")), team__in=teams)
     return rows.distinct().order_by("name")
 
 

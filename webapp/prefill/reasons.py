@@ -16,6 +16,6 @@ FAILED = {
     "cancelled": "The request was withdrawn.",
     "decode": "The KV cache or its decoder was lost.",
     "stopped": "The run has ended.",
-    "desk_lost": "The connection to the run was lost.",
+    "coordinator_lost": "The connection to the run was lost.",
     "slow_client": "The client did not read the tokens in time.",
 }

@@ -8,14 +8,14 @@ from pydantic import ValidationError
 from engine.job.prefill.settings import PrefillSettings
 from webapp.inventory.models import DataCenter
 from webapp.jobs.models import Run
-from webapp.live.models import Desk, PrefillSecond
+from webapp.live.models import PrefillCoordinator, PrefillSecond
 from webapp.prefill.answers import ApiError, no_such_model
 from webapp.prefill.models import Tenancy
 
 
-def desks_in(teams: Any) -> QuerySet[Desk]:
+def coordinators_in(teams: Any) -> QuerySet[PrefillCoordinator]:
     """The open prefill coordinators of the runs of `teams`."""
-    return Desk.objects.usable().filter(run__job__team__in=teams)
+    return PrefillCoordinator.objects.usable().filter(run__job__team__in=teams)
 
 
 def served_models(teams: Any) -> set[str]:
@@ -24,7 +24,7 @@ def served_models(teams: Any) -> set[str]:
     """
     sections = Run.objects.open().filter(job__team__in=teams, job__document__prefill__isnull=False)
     promised = map(settings_in, sections.values_list("job__document__prefill", flat=True))
-    return {*desks_in(teams).values_list("model", flat=True), *(one.model for one in promised if one)}
+    return {*coordinators_in(teams).values_list("model", flat=True), *(one.model for one in promised if one)}
 
 
 def settings_in(section: Any) -> PrefillSettings | None:
@@ -52,13 +52,13 @@ def places_of(tenancy: Tenancy, name: object) -> list[DataCenter]:
     return found
 
 
-def desks_for(tenancy: Tenancy, dc: DataCenter) -> QuerySet[Desk]:
+def coordinators_for(tenancy: Tenancy, dc: DataCenter) -> QuerySet[PrefillCoordinator]:
     """The open prefill coordinators in `dc` that may be handed a tenancy's prompts."""
-    return desks_in([tenancy.team_id]).filter(model=tenancy.model, dc=dc)
+    return coordinators_in([tenancy.team_id]).filter(model=tenancy.model, dc=dc)
 
 
-def all_paused(desks: QuerySet[Desk]) -> bool:
-    """Whether every one of `desks` said last that training takes longer than it may."""
-    last = PrefillSecond.objects.filter(run__in=desks.values("run")).order_by("run_id", "dc_id", "-t")
+def all_paused(coordinators: QuerySet[PrefillCoordinator]) -> bool:
+    """Whether every one of `coordinators` said last that training takes longer than it may."""
+    last = PrefillSecond.objects.filter(run__in=coordinators.values("run")).order_by("run_id", "dc_id", "-t")
     said = {(row.run_id, row.dc_id): row.paused for row in last.distinct("run_id", "dc_id")}
-    return all(said.get((desk.run_id, desk.dc_id), False) for desk in desks)
+    return all(said.get((coordinator.run_id, coordinator.dc_id), False) for coordinator in coordinators)

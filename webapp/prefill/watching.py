@@ -14,9 +14,9 @@ from engine.job.shape import shape_of
 from webapp.accounts.models import OPERATORS, Team
 from webapp.inventory.selectors import datacenter_name
 from webapp.jobs.models import Run, Status
-from webapp.live.models import Desk, DeskState, PrefillSecond
+from webapp.live.models import CoordinatorState, PrefillCoordinator, PrefillSecond
 from webapp.live.selectors import usages
-from webapp.live.services.desks import merged
+from webapp.live.services.coordinators import merged
 from webapp.prefill.models import Outcome, UsageEvent
 from webapp.prefill.reasons import WHY
 
@@ -29,14 +29,14 @@ WIDE, HIGH = 120.0, 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeskRow:
+class CoordinatorRow:
     """One coordinator in the last WINDOW_S. Shares in %; None where nothing is known.
 
     before, after : utilization of the data centre's GPUs by training, and with prefill.
     waited_ms : that training ops waited for chunks, over its GPUs.  guard_ms : of the GPU that needs most.
     """
 
-    desk: Desk
+    coordinator: PrefillCoordinator
     word: str
     shape: str
     accepted: int
@@ -92,7 +92,7 @@ class Rates:
 class Watched:
     """The page: all coordinators that are open or were in the last WINDOW_S, those of `run` first."""
 
-    rows: list[DeskRow]
+    rows: list[CoordinatorRow]
     ttft: Ttft | None
     rates: Rates | None
     run: Run | None
@@ -152,15 +152,18 @@ def watched(user: Any, run_id: int | None) -> Watched:
 
     The run `run_id`, or the newest with a prefill coordinator, is drawn.
     """
-    found = list(_desks(user))
-    runs = list({desk.run_id: desk.run for desk in found}.values())
+    found = list(_coordinators(user))
+    runs = list({coordinator.run_id: coordinator.run for coordinator in found}.values())
     run = next((one for one in runs if one.pk == run_id), runs[0] if runs else None)
     since = time.time() - CHART_S
     seconds: dict[tuple[int, int], list[PrefillSecond]] = defaultdict(list)
     for row in PrefillSecond.objects.filter(run__in=runs, t__gte=since).order_by("t"):
         seconds[row.run_id, row.dc_id].append(row)
     usage = usages(runs)
-    rows = [_row(desk, seconds[desk.run_id, desk.dc_id], usage[desk.run_id]) for desk in found]
+    rows = [
+        _row(coordinator, seconds[coordinator.run_id, coordinator.dc_id], usage[coordinator.run_id])
+        for coordinator in found
+    ]
     return Watched(
         rows=rows,
         ttft=_ttft(user, found),
@@ -170,24 +173,26 @@ def watched(user: Any, run_id: int | None) -> Watched:
     )
 
 
-def _desks(user: Any) -> Any:
+def _coordinators(user: Any) -> Any:
     teams = Team.objects.with_role(user, OPERATORS)
     lately = timezone.now() - timedelta(seconds=WINDOW_S)
-    rows = Desk.objects.visible_to(user).filter(run__job__team__in=teams, heard_at__gte=lately)
+    rows = PrefillCoordinator.objects.visible_to(user).filter(run__job__team__in=teams, heard_at__gte=lately)
     rows = rows.filter(run__status__in=(Status.RUNNING, Status.STOPPING))
     rows = rows.select_related("run__job", "dc").defer("run__result", "run__job__plan_copy")
     return rows.order_by("-run__created_at", "-run", "dc__name")[:MOST_RUNS]
 
 
-def _row(desk: Desk, seconds: Sequence[PrefillSecond], usage: dict[str, Any] | None) -> DeskRow:
+def _row(
+    coordinator: PrefillCoordinator, seconds: Sequence[PrefillSecond], usage: dict[str, Any] | None
+) -> CoordinatorRow:
     lately = [row for row in seconds if row.t >= time.time() - WINDOW_S]
     last = lately[-1] if lately else None
-    before = _utilization(desk, usage)
+    before = _utilization(coordinator, usage)
     gpu_ms = sum(row.gpus * row.window_s for row in lately) * 1e3
     filled = 100 * sum(row.prefill_ms for row in lately) / gpu_ms if gpu_ms else None
-    word, shape = _state(desk, last)
-    return DeskRow(
-        desk=desk,
+    word, shape = _state(coordinator, last)
+    return CoordinatorRow(
+        coordinator=coordinator,
         word=word,
         shape=shape,
         waiting=last.waiting if last else None,
@@ -204,29 +209,29 @@ def _row(desk: Desk, seconds: Sequence[PrefillSecond], usage: dict[str, Any] | N
     )
 
 
-def _state(desk: Desk, last: PrefillSecond | None) -> tuple[str, str]:
+def _state(coordinator: PrefillCoordinator, last: PrefillSecond | None) -> tuple[str, str]:
     """In a word, and the state whose colour it has."""
-    if desk.state == DeskState.CLOSED:
+    if coordinator.state == CoordinatorState.CLOSED:
         return "Closed", "cancelled"
     if last is not None and last.paused:
         return "Paused", "stopping"
     return "Open", "running"
 
 
-def _utilization(desk: Desk, usage: dict[str, Any] | None) -> float | None:
-    names = [datacenter_name(name) for name in shape_of(desk.run.job.document).dcs]
-    if usage is None or desk.dc.name not in names:
+def _utilization(coordinator: PrefillCoordinator, usage: dict[str, Any] | None) -> float | None:
+    names = [datacenter_name(name) for name in shape_of(coordinator.run.job.document).dcs]
+    if usage is None or coordinator.dc.name not in names:
         return None
-    return 100.0 * float(usage["dcs"][names.index(desk.dc.name)]["utilization"])
+    return 100.0 * float(usage["dcs"][names.index(coordinator.dc.name)]["utilization"])
 
 
-def _ttft(user: Any, desks: Sequence[Desk]) -> Ttft | None:
+def _ttft(user: Any, coordinators: Sequence[PrefillCoordinator]) -> Ttft | None:
     events = UsageEvent.objects.visible_to(user).filter(
         at__gte=timezone.now() - timedelta(seconds=TTFT_S),
         outcome=Outcome.DELIVERED,
         ttft_objective_ms__isnull=False,
-        dc__in={desk.dc_id for desk in desks},
-        tenancy__model__in={desk.model for desk in desks},
+        dc__in={coordinator.dc_id for coordinator in coordinators},
+        tenancy__model__in={coordinator.model for coordinator in coordinators},
     )
     found: list[Any] = list(events.order_by("-at").values_list("ttft_ms", "ttft_objective_ms")[:MOST_EVENTS])
     if not found:

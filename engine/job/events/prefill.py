@@ -11,19 +11,19 @@ MOST_REASONS = 20
 Reasons = Annotated[dict[Annotated[Text, Field(max_length=40)], Ordinal], Field(max_length=MOST_REASONS)]
 
 
-class DeskState(StrEnum):
+class CoordinatorState(StrEnum):
     """Whether a prefill coordinator takes prompts."""
 
     OPEN = "open"
     CLOSED = "closed"
 
 
-class Desk(OfRun):
+class CoordinatorEvent(OfRun):
     """A prefill coordinator takes prompts, or no longer does."""
 
     vital = True
     key = ("run", "generation", "dc")
-    kind: Literal["desk"] = "desk"
+    kind: Literal["prefill_coordinator"] = "prefill_coordinator"
     dc: Text | Ordinal
     """Its data centre: the name in the job, or its index."""
     model: Annotated[Text, Field(min_length=1, max_length=128)]
@@ -34,7 +34,7 @@ class Desk(OfRun):
     """Its port."""
     rank: Ordinal
     """Rank of the coordinator: a number beyond those of the run's ranks."""
-    state: DeskState
+    state: CoordinatorState
     """open or closed."""
     detail: Text = ""
     """Why."""
@@ -79,4 +79,4 @@ class Prefill(OfRun):
     """Whether prefill pauses because of that."""
 
 
-PrefillEvent = Desk | Prefill
+PrefillEvent = CoordinatorEvent | Prefill

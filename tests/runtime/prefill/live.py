@@ -1,4 +1,4 @@
-"""A small training run that prefills, and a gateway to its desks."""
+"""A small training run that prefills, and a gateway to its coordinators."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from typing import Any
 import psutil
 
 from engine.control.asyncio_driver import AsyncChannel, call
-from engine.control.desk_wire import FROM_DESK, GATEWAY_RANK, Answer
+from engine.control.coordinator_wire import FROM_COORDINATOR, GATEWAY_RANK, Answer
 from engine.control.errors import ChannelLost
 from engine.control.handshake import Identity
 from engine.job.job import TrainJob
 from engine.job.launch import Disturbance, single_machine
-from engine.prefill.desk import Ask, Done, Refused, Token, Withdraw
+from engine.prefill.messages import Ask, Done, Refused, Token, Withdraw
 from engine.run.launcher import RankGroup
 from tests.events import as_dicts
 from tests.runtime.jobs import job
@@ -46,7 +46,7 @@ def live_job(folder: Path, **changes: Any) -> TrainJob:
 
 
 class LiveRun:
-    """A run on the emulated device, in two data centres, with a desk in each."""
+    """A run on the emulated device, in two data centres, with a coordinator in each."""
 
     def __init__(
         self, folder: Path, log_dir: Path, disturbance: Disturbance | None = None, **changes: Any
@@ -60,18 +60,18 @@ class LiveRun:
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in list(self.events) if event["kind"] == kind]
 
-    def desk(self, dc: str) -> dict[str, Any] | None:
-        """Where the desk of a data centre listens; None while it is closed."""
-        said = [event for event in self.of_kind("desk") if event["dc"] == dc]
+    def coordinator(self, dc: str) -> dict[str, Any] | None:
+        """Where the coordinator of a data centre listens; None while it is closed."""
+        said = [event for event in self.of_kind("prefill_coordinator") if event["dc"] == dc]
         return said[-1] if said and said[-1]["state"] == "open" else None
 
-    def desk_states(self, dc: str) -> list[str]:
-        """What the desk of a data centre was, one after the other: open, closed."""
-        return [event["state"] for event in self.of_kind("desk") if event["dc"] == dc]
+    def coordinator_states(self, dc: str) -> list[str]:
+        """What the coordinator of a data centre was, one after the other: open, closed."""
+        return [event["state"] for event in self.of_kind("prefill_coordinator") if event["dc"] == dc]
 
-    def desk_process(self, dc: str) -> psutil.Process:
+    def coordinator_process(self, dc: str) -> psutil.Process:
         """The process that listens there."""
-        where = self.desk(dc)
+        where = self.coordinator(dc)
         assert where is not None
         assert self.group._host is not None
         for process in psutil.Process(self.group._host.pid).children():
@@ -90,10 +90,10 @@ class LiveRun:
             raise AssertionError(f"{what} never came; {failed}") from None
 
     async def gateway(self, dc: str) -> "Gateway":
-        where = self.desk(dc)
+        where = self.coordinator(dc)
         assert where is not None
         me = Identity(rank=GATEWAY_RANK, run="live", generation=1, secret=self.spec.secret.encode())
-        return Gateway(await call(where["host"], where["port"], me, where["rank"], FROM_DESK))
+        return Gateway(await call(where["host"], where["port"], me, where["rank"], FROM_COORDINATOR))
 
 
 class Gateway:

@@ -13,8 +13,8 @@ from engine.control.handshake import Handshake, Identity, dial
 from engine.control.thread_driver import greet
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.prefill.desk import Sampling
 from engine.prefill.handover import KvTransferParams, transfer_params
+from engine.prefill.messages import Sampling
 from engine.serve import kv_wire
 from engine.serve.decode import DecodeWorker
 from engine.serve.kv_pool import Freed, KvCache

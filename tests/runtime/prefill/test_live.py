@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.job.launch import single_machine
-from engine.prefill.desk import Accepted, Done, Failed, Refused, Token, Turn
+from engine.prefill.messages import Accepted, Done, Failed, Refused, Token, Turn
 from engine.run.launcher import RankGroup
 from engine.run.tiny import CONTEXT, write_tiny
 from tests.events import as_dicts
@@ -57,7 +57,7 @@ def story(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 async def _happens(run: LiveRun, told: Story) -> None:
-    await run.until("both desks", lambda: run.desk("north") and run.desk("south"))
+    await run.until("both coordinators", lambda: run.coordinator("north") and run.coordinator("south"))
     north, south = await run.gateway("north"), await run.gateway("south")
     for name, prompt in PROMPTS.items():
         await north.ask(name, prompt=prompt, max_tokens=MADE)
@@ -95,13 +95,13 @@ async def _odd(run: LiveRun, north: Gateway, told: Story) -> None:
 async def _killed(run: LiveRun, north: Gateway, told: Story) -> None:
     await north.ask("lost", prompt="y" * 200, max_tokens=1500)
     await run.until("acceptance", lambda: "lost" in north.answers)
-    process = run.desk_process("north")
+    process = run.coordinator_process("north")
     process.kill()
     async with asyncio.timeout(LIMIT_S):
         await north.lost.wait()
     told.lost = True
-    await run.until("the closing", lambda: len(run.desk_states("north")) > 1)
-    await run.until("another desk", lambda: run.desk("north"))
+    await run.until("the closing", lambda: len(run.coordinator_states("north")) > 1)
+    await run.until("another coordinator", lambda: run.coordinator("north"))
     again = await run.gateway("north")
     await again.ask("after", prompt=PROMPTS["short"], max_tokens=MADE)
     told.tokens["after"] = await again.tokens("after")
@@ -185,10 +185,14 @@ def test_a_cache_that_is_handed_over_says_where_it_lies(story: Story) -> None:
     assert (done.kv_transfer_params.remote_tokens, done.kv_transfer_params.layers) == (3, 2)
 
 
-def test_a_killed_desk_is_back_and_the_run_goes_on(story: Story) -> None:
+def test_a_killed_coordinator_is_back_and_the_run_goes_on(story: Story) -> None:
     assert story.lost, "gateways know by the connection that what was accepted is lost"
     assert story.tokens["after"] == story.tokens["short"]
-    states = [(e["state"], e["detail"]) for e in story.events if e["kind"] == "desk" and e["dc"] == "north"]
+    states = [
+        (e["state"], e["detail"])
+        for e in story.events
+        if e["kind"] == "prefill_coordinator" and e["dc"] == "north"
+    ]
     assert [state for state, _ in states] == ["open", "closed", "open", "closed"]
     assert "SIGKILL" in states[1][1]
 
@@ -201,7 +205,7 @@ def test_counts_add_up(story: Story) -> None:
 
 
 @pytest.mark.long
-def test_two_nodes_have_a_desk_each_on_ports_of_their_ranges(folder: Path, tmp_path: Path) -> None:
+def test_two_nodes_have_a_coordinator_each_on_ports_of_their_ranges(folder: Path, tmp_path: Path) -> None:
     """With two GPUs a prompt, whose hidden states go over ports of the range, too."""
     port = free_port()
     of = live_job(folder, cells=CELLS, prefill=prefill(folder, pp_degree=2))
@@ -226,12 +230,12 @@ def test_two_nodes_have_a_desk_each_on_ports_of_their_ranges(folder: Path, tmp_p
         for group in groups.values():
             group.stop(0.0)
     for name, (_, (first, last)) in shares.items():
-        opened = next(e for e in run.of_kind("desk") if e["dc"] == name)
+        opened = next(e for e in run.of_kind("prefill_coordinator") if e["dc"] == name)
         assert first <= opened["port"] <= last
 
 
 async def _both_answer(run: LiveRun, expected: list[int]) -> None:
-    await run.until("both desks", lambda: run.desk("north") and run.desk("south"))
+    await run.until("both coordinators", lambda: run.coordinator("north") and run.coordinator("south"))
     for dc in ("north", "south"):
         gateway = await run.gateway(dc)
         await gateway.ask("a", prompt=PROMPTS["long"], max_tokens=MADE)

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def answer(run: LiveRun, dc: str) -> list[int]:
-    await run.until(f"the desk of {dc}", lambda: run.desk(dc))
+    await run.until(f"the coordinator of {dc}", lambda: run.coordinator(dc))
     gateway = await run.gateway(dc)
     await gateway.ask("a", prompt=PROMPT, max_tokens=MADE)
     tokens = await gateway.tokens("a")
@@ -53,7 +53,7 @@ def test_a_run_that_recovers_sells_again(folder: Path, tmp_path: Path) -> None:
     assert recovery["from"] in ("memory", "peer")
     check_exactly_once(run.events, run.spec.job.with_fields("optimizer", steps=result["steps"]), [recovery])
     for dc in ("north", "south"):
-        assert run.desk_states(dc) == ["open", "closed", "open", "closed"]
+        assert run.coordinator_states(dc) == ["open", "closed", "open", "closed"]
 
 
 async def _killed(run: LiveRun) -> None:
@@ -68,7 +68,7 @@ async def _killed(run: LiveRun) -> None:
     said = gateway.answers["under-way"][-1]
     assert said.kind == "failed", "nothing that was accepted ends silently"
     await gateway.close()
-    await run.until("the closing", lambda: len(run.of_kind("desk")) >= 4)
+    await run.until("the closing", lambda: len(run.of_kind("prefill_coordinator")) >= 4)
     for dc in ("north", "south"):
         assert await answer(run, dc) == first
 
@@ -84,7 +84,7 @@ def test_a_run_that_plans_anew_sells_on(folder: Path, tmp_path: Path) -> None:
     finally:
         run.group.stop(0.0)
     assert len(first) == MADE
-    assert run.desk_states("north") == ["open", "closed"]
+    assert run.coordinator_states("north") == ["open", "closed"]
 
 
 async def _adapted(run: LiveRun) -> list[int]:

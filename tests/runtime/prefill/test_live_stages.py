@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.control.handshake import Identity
-from engine.prefill.desk import Done, Failed
+from engine.prefill.messages import Done, Failed
 from engine.serve.decode import DecodeWorker
 from tests.runtime.prefill.checkpoints import TINY
 from tests.runtime.prefill.live import LiveRun, prefill
@@ -58,7 +58,7 @@ def test_four_gpus_answer_as_the_whole_model_does(folder: Path, tmp_path: Path) 
 
 
 async def _happens(run: LiveRun, folder: Path, expected: dict[str, list[int]]) -> None:
-    await run.until("the desk", lambda: run.desk("north"))
+    await run.until("the coordinator", lambda: run.coordinator("north"))
     north = await run.gateway("north")
     await north.ask("withdrawn", prompt="x" * 250, max_tokens=1500)
     await run.until("acceptance", lambda: "withdrawn" in north.answers)
@@ -74,9 +74,9 @@ async def _happens(run: LiveRun, folder: Path, expected: dict[str, list[int]]) -
     assert await asyncio.to_thread(_decoded, run, folder, said) == expected["long"]
     await north.ask("lost", prompt="y" * 200, max_tokens=1500)
     await run.until("acceptance", lambda: "lost" in north.answers)
-    run.desk_process("north").kill()
-    await run.until("the closing", lambda: len(run.desk_states("north")) > 1)
-    await run.until("another desk", lambda: run.desk("north"))
+    run.coordinator_process("north").kill()
+    await run.until("the closing", lambda: len(run.coordinator_states("north")) > 1)
+    await run.until("another coordinator", lambda: run.coordinator("north"))
     again = await run.gateway("north")
     await again.ask("after", prompt=PROMPTS["long"], max_tokens=MADE)
     assert await again.tokens("after") == expected["long"]

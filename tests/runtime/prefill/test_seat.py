@@ -11,8 +11,8 @@ import pytest
 
 from engine.control.handshake import Identity
 from engine.inputs import Document
-from engine.prefill.desk import Sampling
 from engine.prefill.latency import LatencyModel
+from engine.prefill.messages import Sampling
 from engine.serve import seat, yielding
 from engine.serve.kv_server import KvServer
 from engine.serve.seat import REMEMBERED, Seat
@@ -26,7 +26,7 @@ TOKENS = 2 * BLOCK
 LOOKED = ChunkLate(request="too late", done=0, why="late")
 
 
-class Desk:
+class Coordinator:
     """Keeps what the seat says."""
 
     def __init__(self) -> None:
@@ -56,21 +56,21 @@ class HeldOpen:
 
 
 class Table:
-    """A seat with three ops per iteration, its desk, and the stage behind it."""
+    """A seat with three ops per iteration, its coordinator, and the stage behind it."""
 
     def __init__(self, folder: Path) -> None:
         latency = LatencyModel(a_ms=1e3 * CHUNK_S, b_ms=1e-6, c_ms=0.0)
         settings = StageSettings(
             stage=0, stages=1, kv_budget_bytes=1_000_000, block_tokens=BLOCK, latency=latency
         )
-        self.stage, self.desk, self.spans = PrefillStage.load(folder, settings), Desk(), []
+        self.stage, self.coordinator, self.spans = PrefillStage.load(folder, settings), Coordinator(), []
         self.server = KvServer(
             self.stage.pool, Identity(rank=0, run="r", generation=1, secret=b"s"), host="127.0.0.1"
         )
         self.seat = Seat(
             self.stage, self.server, ops=3, leads=True, span=lambda *span: self.spans.append(span)
         )
-        self.seat.attach(self.desk)
+        self.seat.attach(self.coordinator)
 
     def row(self, *, op: int = 0, done: int = 0, tokens: int = TOKENS, **changes: object) -> Row:
         ids = prompt(TOKENS)[done : done + tokens]
@@ -97,8 +97,8 @@ class Table:
         It looks at them in the order of `begin_s`: one more, which is too late, is given back after them.
         """
         self.seat.heed(self.row(request=LOOKED.request, until_s=time.monotonic()))
-        until(lambda: LOOKED in self.desk.said, every_s=0.002)
-        self.desk.said.remove(LOOKED)
+        until(lambda: LOOKED in self.coordinator.said, every_s=0.002)
+        self.coordinator.said.remove(LOOKED)
 
     def op(self, then: Callable[[], None] = lambda: None) -> float:
         """A training op; returns how long it waited for the GPU."""
@@ -111,11 +111,11 @@ class Table:
         return start - asked
 
     def rest_of_iteration(self, ops: int) -> IterationRan:
-        """So many ops to its end, and the begin of the next one; what the desk is told of it."""
+        """So many ops to its end, and the begin of the next one; what the coordinator is told of it."""
         for _ in range(ops):
             self.op()
         self.seat.begin(self.seat._training.iteration + 1)
-        told = self.desk.said[-1]
+        told = self.coordinator.said[-1]
         assert isinstance(told, IterationRan)
         return told
 
@@ -132,7 +132,7 @@ def test_a_prompt_in_chunks_gives_the_models_token_and_frees_its_cache(table: Ta
     table.seat.begin(0)
     table.seat.heed(table.row(tokens=BLOCK, sampling=None))
     table.seat.heed(table.row(done=BLOCK, tokens=BLOCK))
-    first, last = table.desk.wait(ChunkRan, 2)
+    first, last = table.coordinator.wait(ChunkRan, 2)
     assert isinstance(first, ChunkRan)
     assert isinstance(last, ChunkRan)
     assert (first.token, last.token) == (None, int(theirs(prompt(TOKENS)).argmax()))
@@ -146,7 +146,7 @@ def test_nothing_begins_while_training_has_the_gpu_or_before_its_bubble(table: T
     table.seat.begin(0)
     table.have_looked()
     table.op(table.have_looked)
-    ran = table.desk.wait(ChunkRan)[0]
+    ran = table.coordinator.wait(ChunkRan)[0]
     iteration = table.rest_of_iteration(2)
     assert isinstance(ran, ChunkRan)
     assert ran.start_s >= iteration.ends_s[0]
@@ -157,7 +157,7 @@ def test_a_chunk_whose_bubble_is_over_is_given_back(table: Table) -> None:
     table.seat.begin(0)
     table.op()
     table.seat.heed(table.row(op=0))
-    late = table.desk.wait(ChunkLate)[0]
+    late = table.coordinator.wait(ChunkLate)[0]
     assert isinstance(late, ChunkLate)
     assert (late.done, late.why) == (0, "late")
 
@@ -165,7 +165,7 @@ def test_a_chunk_whose_bubble_is_over_is_given_back(table: Table) -> None:
 def test_a_chunk_that_would_not_be_done_in_time_is_given_back(table: Table) -> None:
     table.seat.begin(0)
     table.seat.heed(table.row(until_s=time.monotonic() + CHUNK_S / 2))
-    assert table.desk.wait(ChunkLate)
+    assert table.coordinator.wait(ChunkLate)
     assert not table.stage.pool.bytes_in_use
 
 
@@ -185,8 +185,8 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(
     table.seat.heed(table.row(done=BLOCK, tokens=BLOCK))
     assert chunk.runs.wait(LIMIT_S)
     waited_s = table.op()
-    (late,) = table.desk.wait(ChunkLate)
-    (ran,) = table.desk.wait(ChunkRan)
+    (late,) = table.coordinator.wait(ChunkLate)
+    (ran,) = table.coordinator.wait(ChunkRan)
     assert isinstance(ran, ChunkRan)
     assert isinstance(late, ChunkLate)
     assert (ran.done, late.done, late.why) == (0, BLOCK, "late")
@@ -202,7 +202,7 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(
 def test_what_is_given_up_frees_its_cache(table: Table, end: str) -> None:
     table.seat.begin(0)
     table.seat.heed(table.row(keep=True))
-    table.desk.wait(ChunkRan)
+    table.coordinator.wait(ChunkRan)
     assert table.stage.pool.bytes_in_use > 0
     if end == "drop":
         table.seat.heed(Drop(request="a"))
@@ -216,40 +216,40 @@ def test_cancelled_chunks_do_not_run(table: Table) -> None:
     table.seat.heed(table.row(done=BLOCK, tokens=BLOCK))
     table.seat.heed(Cancel(request="a", done=BLOCK))
     table.seat.begin(0)
-    table.desk.wait(ChunkRan)
+    table.coordinator.wait(ChunkRan)
     table.have_looked()
-    assert len(table.desk.said) == 1
+    assert len(table.coordinator.said) == 1
 
 
 def test_a_chunk_behind_one_that_never_ran_is_given_back(table: Table) -> None:
     table.seat.begin(0)
     table.seat.heed(table.row(done=BLOCK, tokens=BLOCK))
-    late = table.desk.wait(ChunkLate)[0]
+    late = table.coordinator.wait(ChunkLate)[0]
     assert isinstance(late, ChunkLate)
     assert late.why == "gone"
 
 
-def test_a_desk_that_comes_later_is_told_of_the_iterations_before(table: Table) -> None:
+def test_a_coordinator_that_comes_later_is_told_of_the_iterations_before(table: Table) -> None:
     table.seat.begin(0)
     for _ in range(REMEMBERED + 2):
         table.rest_of_iteration(3)
     table.op()
-    later = Desk()
+    later = Coordinator()
     table.seat.attach(later)
     told = [(m.kind, m.iteration) for m in later.said if isinstance(m, IterationBegun | IterationRan)]
     both = [(kind, n) for n in range(REMEMBERED + 3) for kind in ("begun", "iteration")]
     assert told == both[-2 * REMEMBERED - 1 : -1]
 
 
-def test_one_message_an_iteration_tells_the_desk_of_all_ops(table: Table) -> None:
+def test_one_message_an_iteration_tells_the_coordinator_of_all_ops(table: Table) -> None:
     table.seat.begin(0)
     for _ in range(2):
         iterated = table.rest_of_iteration(3)
-    assert len(table.desk.said) == 4, "and one when its first op has run"
+    assert len(table.coordinator.said) == 4, "and one when its first op has run"
     starts, ends = iterated.starts_s, iterated.ends_s
     assert list(starts) == sorted(starts)
     assert all(b <= e for b, e in zip(starts, ends, strict=True))
-    begun = table.desk.wait(IterationBegun, 2)[1]
+    begun = table.coordinator.wait(IterationBegun, 2)[1]
     assert isinstance(begun, IterationBegun)
     assert begun.start_s == starts[0]
 
@@ -260,11 +260,11 @@ def test_the_last_op_lasts_until_the_next_iteration(table: Table) -> None:
         table.op()
     table.seat.heed(table.row(iteration=1))
     table.have_looked()
-    assert not any(isinstance(message, ChunkRan) for message in table.desk.said)
+    assert not any(isinstance(message, ChunkRan) for message in table.coordinator.said)
     before_s = time.monotonic()
     table.seat.begin(1)
-    assert table.desk.wait(ChunkRan)
-    (ended,) = table.desk.wait(IterationRan)
+    assert table.coordinator.wait(ChunkRan)
+    (ended,) = table.coordinator.wait(IterationRan)
     assert isinstance(ended, IterationRan)
     assert ended.ends_s[-1] >= before_s
 
@@ -277,7 +277,7 @@ def test_on_a_gpu_an_op_begins_while_a_chunk_runs(table: Table, monkeypatch: pyt
     table.seat.heed(table.row())
     assert chunk.runs.wait(LIMIT_S)
     table.op(chunk.may_end.set)
-    table.desk.wait(ChunkRan)
+    table.coordinator.wait(ChunkRan)
     assert table.rest_of_iteration(2).waited_s == 0.0
 
 
@@ -300,6 +300,6 @@ def test_a_chunk_gives_way_until_training_waits_for_it(table: Table, monkeypatch
     table.seat.heed(table.row())
     assert chunk.runs.wait(LIMIT_S)
     table.op()
-    table.desk.wait(ChunkRan)
+    table.coordinator.wait(ChunkRan)
     assert policies == [os.SCHED_IDLE, os.SCHED_OTHER]
     assert os.sched_getscheduler(thread) == os.SCHED_IDLE, "for the next chunk"

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from engine.commands import train
 from engine.errors import InputError
 from engine.job.prefill.settings import check_checkpoint
-from engine.prefill.desk import Sampling, Turn
+from engine.prefill.messages import Sampling, Turn
 from engine.run.tiny import write_tiny
 from engine.serve.answer_text import AnswerText
 from engine.serve.sampling import draw

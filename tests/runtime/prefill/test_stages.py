@@ -19,8 +19,8 @@ from engine.control.handshake import Handshake, Identity, dial
 from engine.control.thread_driver import greet
 from engine.job.launch import single_machine
 from engine.job.prefill.neighbours import neighbours
-from engine.prefill.desk import Sampling
 from engine.prefill.handover import transfer_params
+from engine.prefill.messages import Sampling
 from engine.serve.decode import DecodeWorker
 from engine.serve.hand_on import Handed, HandedOn, HandOn, Hidden, address_key
 from engine.serve.in_rank import RankPrefill, prefill_of
@@ -31,7 +31,7 @@ from tests.runtime.jobs import job
 from tests.runtime.prefill.checkpoints import TINY, prompt, save, theirs
 from tests.runtime.prefill.live import prefill
 from tests.runtime.prefill.test_handover import NEW_TOKENS, own_tokens
-from tests.runtime.prefill.test_seat import Desk
+from tests.runtime.prefill.test_seat import Coordinator
 from tests.waiting import LIMIT_S, until
 
 TOKENS = 50
@@ -56,15 +56,17 @@ class Store:
 
 
 class Pipeline:
-    """What the ranks of one prefill pipeline have, put together as they do it; the test plays the desk and
-    the executors, of one op an iteration."""
+    """What the ranks of one prefill pipeline have, put together as they do it.
+
+    The test plays the coordinator and the executors, of one op an iteration.
+    """
 
     def __init__(self, folder: Path, degree: int, keep: ExitStack) -> None:
         settings = prefill(folder, pp_degree=degree, latency={"a_ms": 2, "b_ms": 0, "c_ms": 1e-9})
         of = job(cells=degree, pipelines=degree, datacenters=ROOM, prefill=settings)
         spec, store = single_machine(of, run="r", log_dir=""), Store()
         self.ranks: list[RankPrefill] = []
-        self.desks: list[Desk] = []
+        self.coordinators: list[Coordinator] = []
         self.spans: list[tuple[int, float, float]] = []
         self.spec = spec
         for number in range(degree):
@@ -73,8 +75,8 @@ class Pipeline:
             assert made is not None
             keep.callback(made.close)
             self.ranks.append(made)
-            self.desks.append(Desk())
-            made.seat.attach(self.desks[-1])
+            self.coordinators.append(Coordinator())
+            made.seat.attach(self.coordinators[-1])
             made.seat.begin(0)
 
     def _span(self, number: int) -> Any:
@@ -107,7 +109,7 @@ class Pipeline:
             for stage in reversed(range(len(self.ranks))):  # the last ones wait for what is not there yet
                 self.heed(stage, done, size, **changes)
             done += size
-        ran = [desk.wait(ChunkRan, len(sizes))[-1] for desk in self.desks]
+        ran = [coordinator.wait(ChunkRan, len(sizes))[-1] for coordinator in self.coordinators]
         return [one for one in ran if isinstance(one, ChunkRan)]
 
     @property
@@ -166,7 +168,7 @@ def test_the_caches_of_all_stages_go_on_to_a_decode_worker(folder: Path, keep: E
 def test_a_chunk_that_is_not_handed_on_in_time_is_given_back(folder: Path, keep: ExitStack) -> None:
     pipeline = Pipeline(folder, 2, keep)
     pipeline.heed(1, 0, TOKENS, until_s=time.monotonic() + 0.03)
-    (late,) = pipeline.desks[1].wait(ChunkLate)
+    (late,) = pipeline.coordinators[1].wait(ChunkLate)
     assert isinstance(late, ChunkLate)
     assert (late.done, late.why) == (0, "late")
     assert pipeline.held == [0, 0]
@@ -181,11 +183,11 @@ def test_a_later_stage_waits_for_its_own_bubble(folder: Path, keep: ExitStack) -
     pipeline.heed(1, 0, TOKENS, iteration=1)
     pipeline.heed(0, 0, TOKENS)
     pipeline.until(lambda: seat._inputs.bytes_in_use == TOKENS * HIDDEN * 4)
-    assert not pipeline.desks[1].said
+    assert not pipeline.coordinators[1].said
     end = time.monotonic()
     seat.give(start, end)
     seat.begin(1)
-    (ran,) = pipeline.desks[1].wait(ChunkRan)
+    (ran,) = pipeline.coordinators[1].wait(ChunkRan)
     assert isinstance(ran, ChunkRan)
     assert ran.start_s >= end
     assert seat.take() == ran.end_s
@@ -198,14 +200,14 @@ def test_what_ran_ahead_is_run_again_in_other_pieces(folder: Path, keep: ExitSta
     pipeline = Pipeline(folder, 2, keep)
     for stage in (0, 1):
         pipeline.heed(stage, 0, 20)
-    pipeline.desks[1].wait(ChunkRan)
+    pipeline.coordinators[1].wait(ChunkRan)
     pipeline.heed(0, 20, 30)
-    pipeline.desks[0].wait(ChunkRan, 2)
+    pipeline.coordinators[0].wait(ChunkRan, 2)
     pipeline.ranks[0].seat.heed(Cancel(request="a", done=20))
     for done, tokens in ((20, 10), (30, 20)):
         for stage in (0, 1):
             pipeline.heed(stage, done, tokens)
-    ran = pipeline.desks[1].wait(ChunkRan, 3)[-1]
+    ran = pipeline.coordinators[1].wait(ChunkRan, 3)[-1]
     assert isinstance(ran, ChunkRan)
     assert ran.token == int(theirs(prompt(TOKENS)).argmax())
 
@@ -214,7 +216,7 @@ def test_a_chunk_that_comes_again_leaves_what_is_offered_alone(folder: Path, kee
     pipeline = Pipeline(folder, 2, keep)
     ran = pipeline.run([30, 20], keep=True)
     pipeline.heed(0, 30, 20, keep=True)
-    (late,) = pipeline.desks[0].wait(ChunkLate)
+    (late,) = pipeline.coordinators[0].wait(ChunkLate)
     assert isinstance(late, ChunkLate)
     assert late.why == "gone"
     cache = ran[0].cache
@@ -222,7 +224,7 @@ def test_a_chunk_that_comes_again_leaves_what_is_offered_alone(folder: Path, kee
     assert pipeline.ranks[0].seat._stage.pool.claim("a", cache.block_ids).filled == TOKENS
 
 
-@pytest.mark.parametrize("end", ["dropped", "desk gone"])
+@pytest.mark.parametrize("end", ["dropped", "coordinator gone"])
 def test_what_is_given_up_is_freed_on_all_stages(folder: Path, keep: ExitStack, end: str) -> None:
     pipeline = Pipeline(folder, 2, keep)
     pipeline.heed(0, 0, 20)

@@ -15,7 +15,7 @@ from engine.job.events.base import OfRank, OfRun, Report
 from engine.job.events.event import Event
 from engine.job.events.incidents import Adapted, Recovery
 from engine.job.events.node import Heartbeat, Probe, Rates
-from engine.job.events.prefill import Desk, Prefill
+from engine.job.events.prefill import CoordinatorEvent, Prefill
 from engine.job.events.training import (
     Boundary,
     Checkpoint,
@@ -34,7 +34,7 @@ from webapp.jobs.models import RankState, Run, RunEvent
 from webapp.live import payload, usage
 from webapp.live.models import IterationStat, LogLine, SpanBatch
 from webapp.live.selectors import predicted, run_usage
-from webapp.live.services import desks, logs
+from webapp.live.services import coordinators, logs
 from webapp.live.shape import shape_of_run, training
 
 log = structlog.get_logger(__name__)
@@ -226,13 +226,13 @@ def _take_other(intake: Intake, node: str, entry: str, event: Report) -> None:
             record_probe(node, event)
         case Rates():
             record_rates(node, event)
-        case Desk() | Prefill():
-            _take_desk(intake, node, entry, event)
+        case CoordinatorEvent() | Prefill():
+            _take_coordinator(intake, node, entry, event)
         case OfRun():
             _take_of_run(intake, node, event)
 
 
-def _take_desk(intake: Intake, node: str, entry: str, event: Desk | Prefill) -> None:
+def _take_coordinator(intake: Intake, node: str, entry: str, event: CoordinatorEvent | Prefill) -> None:
     """What a prefill coordinator reports.
 
     A process next to the ranks, with its own rank number beyond theirs.
@@ -242,10 +242,10 @@ def _take_desk(intake: Intake, node: str, entry: str, event: Desk | Prefill) -> 
         intake.refused += 1
         return
     try:
-        if isinstance(event, Desk):
-            desks.record_desk(run, node, _entry_time(entry), event)
+        if isinstance(event, CoordinatorEvent):
+            coordinators.record_coordinator(run, node, _entry_time(entry), event)
         else:
-            desks.record_prefill(run, node, _entry_time(entry), event)
+            coordinators.record_prefill(run, node, _entry_time(entry), event)
     except ValueError as error:
         _refuse(intake, run, event, error)
 

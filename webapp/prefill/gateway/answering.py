@@ -14,10 +14,10 @@ import structlog
 from django.db import DatabaseError
 
 from engine.control.errors import ChannelLost
-from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused, Token
+from engine.prefill.messages import Accepted, Ask, Done, Failed, Refused, Token
 from webapp.prefill.answers import ApiError
-from webapp.prefill.gateway.lines import DeskAddress, Exchange, SlowClient, line_to
-from webapp.prefill.gateway.selling import NO_DESK_S, Sale, in_thread, settle, write_usage
+from webapp.prefill.gateway.lines import CoordinatorAddress, Exchange, SlowClient, line_to
+from webapp.prefill.gateway.selling import NO_COORDINATOR_S, Sale, in_thread, settle, write_usage
 from webapp.prefill.models import Outcome
 from webapp.prefill.reasons import FAILED, WHY
 
@@ -36,7 +36,7 @@ OF_THE_REQUEST = {"prompt_too_long": 413, "context_length_exceeded": 400, "inval
 class Taken:
     """A coordinator has accepted the request and sent its first message."""
 
-    desk: DeskAddress
+    coordinator: CoordinatorAddress
     exchange: Exchange
     prompt_tokens: int
     first: Token | Done
@@ -79,8 +79,8 @@ class Answering:
             self._failure = "slow_client"
             raise self.sale.refusal(503, "slow_client", FAILED["slow_client"]) from None
         except (ChannelLost, TimeoutError):
-            self._failure = "desk_lost"
-            raise _failed(self.sale, "desk_lost") from None
+            self._failure = "coordinator_lost"
+            raise _failed(self.sale, "coordinator_lost") from None
 
     async def close(self) -> None:
         """Withdraw what is not done, and write the request down; once, even where the caller is cancelled."""
@@ -161,30 +161,34 @@ async def _settle(sale: Sale, tokens: int) -> None:
 async def _first(sale: Sale) -> Taken:
     refusals: list[ApiError] = []
     tried: set[int] = set()
-    while untried := [desk for desk in sale.desks if desk.desk not in tried]:
-        desk = min(untried, key=lambda one: line_to(one).busy)
-        tried.add(desk.desk)
+    while untried := [
+        coordinator for coordinator in sale.coordinators if coordinator.coordinator not in tried
+    ]:
+        coordinator = min(untried, key=lambda one: line_to(one).busy)
+        tried.add(coordinator.coordinator)
         try:
-            return await _ask(sale, desk)
+            return await _ask(sale, coordinator)
         except ApiError as error:
             if error.status not in (502, 503):
                 raise
             refusals.append(error)
     if not refusals:
-        raise sale.refusal(503, "no_bubble", "No run serves prompts at the moment.", retry_after_s=NO_DESK_S)
+        raise sale.refusal(
+            503, "no_bubble", "No run serves prompts at the moment.", retry_after_s=NO_COORDINATOR_S
+        )
     waits = [one for one in refusals if one.retry_after_s is not None]
     raise min(waits, key=lambda one: one.retry_after_s or 0.0) if waits else refusals[0]
 
 
-async def _ask(sale: Sale, desk: DeskAddress) -> Taken:
-    """Hand the request in at `desk`. Raises ApiError."""
-    sale.dc = desk.dc
+async def _ask(sale: Sale, coordinator: CoordinatorAddress) -> Taken:
+    """Hand the request in at `coordinator`. Raises ApiError."""
+    sale.dc = coordinator.dc
     try:
-        exchange = await line_to(desk).ask(_message(sale))
+        exchange = await line_to(coordinator).ask(_message(sale))
     except ChannelLost:
-        raise _failed(sale, "desk_lost") from None
+        raise _failed(sale, "coordinator_lost") from None
     try:
-        return await _taken(sale, desk, exchange)
+        return await _taken(sale, coordinator, exchange)
     except BaseException:
         await asyncio.shield(exchange.withdraw())
         raise
@@ -201,7 +205,7 @@ def _message(sale: Sale) -> Ask:
     )
 
 
-async def _taken(sale: Sale, desk: DeskAddress, exchange: Exchange) -> Taken:
+async def _taken(sale: Sale, coordinator: CoordinatorAddress, exchange: Exchange) -> Taken:
     within_s = BATCH_FIRST_S if sale.in_batch else (sale.tenancy.ttft_ms or 0) / 1e3 + GRACE_S
     try:
         said = await exchange.next(ADMIT_S)
@@ -213,14 +217,18 @@ async def _taken(sale: Sale, desk: DeskAddress, exchange: Exchange) -> Taken:
         await _settle(sale, said.prompt_tokens)
         first = await exchange.next(within_s)
     except (ChannelLost, TimeoutError, SlowClient):
-        raise _failed(sale, "desk_lost") from None
+        raise _failed(sale, "coordinator_lost") from None
     if isinstance(first, Failed):
         exchange.close()
         raise _failed(sale, first.reason)
     if not isinstance(first, Token | Done):
-        raise _failed(sale, "desk_lost")
+        raise _failed(sale, "coordinator_lost")
     return Taken(
-        desk=desk, exchange=exchange, prompt_tokens=said.prompt_tokens, first=first, ttft_ms=sale.elapsed_ms
+        coordinator=coordinator,
+        exchange=exchange,
+        prompt_tokens=said.prompt_tokens,
+        first=first,
+        ttft_ms=sale.elapsed_ms,
     )
 
 
@@ -245,7 +253,7 @@ def _failed(sale: Sale, reason: str) -> ApiError:
 
     Another attempt may succeed.
     """
-    status = 502 if reason in ("desk_lost", "decode") else 503
+    status = 502 if reason in ("coordinator_lost", "decode") else 503
     return sale.refusal(status, reason, FAILED[reason], retry_after_s=1.0)
 
 

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from engine.errors import InputError
 from engine.inputs import Count, Document, Flag, Index, Number, Whole, parse
-from engine.prefill.desk import Sampling, Turn, Verbatim
+from engine.prefill.messages import Sampling, Turn, Verbatim
 from webapp.prefill.answers import ApiError, unknown_field
 
 Kind = Literal["completion", "chat"]

@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from engine.control.asyncio_driver import AsyncChannel, call
-from engine.control.desk_wire import FROM_DESK, GATEWAY_RANK, Answer
+from engine.control.coordinator_wire import FROM_COORDINATOR, GATEWAY_RANK, Answer
 from engine.control.errors import ChannelLost
 from engine.control.handshake import Identity
-from engine.prefill.desk import Ask, Withdraw
+from engine.prefill.messages import Ask, Withdraw
 
 log = structlog.get_logger(__name__)
 MOST_HELD = 512  # messages of a request that its client has not taken
@@ -30,13 +30,13 @@ class SlowClient(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeskAddress:
+class CoordinatorAddress:
     """An open prefill coordinator.
 
     run, generation, secret : by which it and the site know each other.
     """
 
-    desk: int
+    coordinator: int
     run: str
     generation: int
     secret: str = field(repr=False)
@@ -51,7 +51,7 @@ class DeskAddress:
 class Exchange:
     """What is said about one request."""
 
-    def __init__(self, line: "DeskLine", request: str) -> None:
+    def __init__(self, line: "CoordinatorLine", request: str) -> None:
         self.request = request
         self._line = line
         self._held: deque[Answer] = deque()
@@ -94,10 +94,10 @@ class Exchange:
         self._line.forget(self.request)
 
 
-class DeskLine:
+class CoordinatorLine:
     """The connection to one coordinator; made when it is first needed, and again after it was lost."""
 
-    def __init__(self, address: DeskAddress) -> None:
+    def __init__(self, address: CoordinatorAddress) -> None:
         self.address = address
         self._line: AsyncChannel[Answer] | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -165,7 +165,7 @@ class DeskLine:
             raise ChannelLost("the prefill coordinator could not be reached a moment ago")
         me = Identity(rank=GATEWAY_RANK, run=to.run, generation=to.generation, secret=to.secret.encode())
         try:
-            return await call(to.host, to.port, me, to.rank, FROM_DESK, seconds=CONNECT_S)
+            return await call(to.host, to.port, me, to.rank, FROM_COORDINATOR, seconds=CONNECT_S)
         except OSError as error:
             self._failed_at = loop.time()
             log.warning(
@@ -213,16 +213,18 @@ def _aside(work: Coroutine[None, None, None]) -> None:
     task.add_done_callback(_tasks.discard)
 
 
-_lines: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[DeskAddress, DeskLine]] = WeakKeyDictionary()
+_lines: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[CoordinatorAddress, CoordinatorLine]] = (
+    WeakKeyDictionary()
+)
 
 
-def line_to(address: DeskAddress) -> DeskLine:
+def line_to(address: CoordinatorAddress) -> CoordinatorLine:
     """This event loop's connection to a coordinator; connections to closed ones are dropped on the way."""
     lines = _lines.setdefault(asyncio.get_running_loop(), {})
     if address not in lines:
-        for old in [one for one in lines if one.desk == address.desk and not lines[one].busy]:
+        for old in [one for one in lines if one.coordinator == address.coordinator and not lines[one].busy]:
             _aside(lines.pop(old).close())
-        lines[address] = DeskLine(address)
+        lines[address] = CoordinatorLine(address)
     return lines[address]
 
 

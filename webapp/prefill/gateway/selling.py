@@ -12,20 +12,20 @@ import structlog
 from django.db import connection
 from django.utils import timezone
 
-from engine.prefill.desk import context_exceeded
-from webapp.live.models import Desk
+from engine.prefill.messages import context_exceeded
+from webapp.live.models import PrefillCoordinator
 from webapp.prefill import quota
 from webapp.prefill.answers import ApiError
 from webapp.prefill.catalogue import context_tokens
 from webapp.prefill.gateway.asked import Asked
-from webapp.prefill.gateway.lines import DeskAddress
+from webapp.prefill.gateway.lines import CoordinatorAddress
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
 from webapp.prefill.quota import Drawn
 from webapp.prefill.served import places_of
 from webapp.prefill.services import record_usage
 
 log: Any = structlog.get_logger(__name__)
-NO_DESK_S = 30.0  # when to try again where no run takes prompts
+NO_COORDINATOR_S = 30.0  # when to try again where no run takes prompts
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -41,7 +41,7 @@ class Sale:
     key: ApiKey
     asked: Asked
     places: dict[int, str]
-    desks: list[DeskAddress]
+    coordinators: list[CoordinatorAddress]
     taken: int
     drawn: Drawn
     in_batch: bool = False
@@ -109,34 +109,42 @@ def admit(key: ApiKey, asked: Asked, *, in_batch: bool = False) -> Sale:
         left = f"{drawn.remaining:,} of {drawn.limit:,} tokens per minute are left"
         text = f"{left}; this request may need {tokens:,}."
         raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=drawn.wait_s, drawn=drawn)
-    desks = desks_of(tenancy, places)
+    coordinators = coordinators_of(tenancy, places)
     return Sale(
-        key=key, asked=asked, places=places, desks=desks, taken=tokens, drawn=drawn, in_batch=in_batch
+        key=key,
+        asked=asked,
+        places=places,
+        coordinators=coordinators,
+        taken=tokens,
+        drawn=drawn,
+        in_batch=in_batch,
     )
 
 
-def desks_of(tenancy: Tenancy, places: dict[int, str]) -> list[DeskAddress]:
+def coordinators_of(tenancy: Tenancy, places: dict[int, str]) -> list[CoordinatorAddress]:
     """The open prefill coordinators of the tenancy's model in `places`, of runs of the team that sells."""
-    rows = Desk.objects.usable().filter(model=tenancy.model, dc__in=places, run__job__team=tenancy.team_id)
+    rows = PrefillCoordinator.objects.usable().filter(
+        model=tenancy.model, dc__in=places, run__job__team=tenancy.team_id
+    )
     rows = rows.select_related("run").only(
         "dc", "model", "host", "port", "rank", "run__generation", "run__secret"
     )
     return [_address(row, places[row.dc_id]) for row in rows.order_by("pk")]
 
 
-def _address(desk: Desk, dc: str) -> DeskAddress:
-    run = desk.run
-    return DeskAddress(
-        desk=desk.pk,
+def _address(coordinator: PrefillCoordinator, dc: str) -> CoordinatorAddress:
+    run = coordinator.run
+    return CoordinatorAddress(
+        coordinator=coordinator.pk,
         run=str(run.pk),
         generation=run.generation,
         secret=run.secret,
-        dc=desk.dc_id,
+        dc=coordinator.dc_id,
         dc_name=dc,
-        model=desk.model,
-        host=desk.host,
-        port=desk.port,
-        rank=desk.rank,
+        model=coordinator.model,
+        host=coordinator.host,
+        port=coordinator.port,
+        rank=coordinator.rank,
     )
 
 

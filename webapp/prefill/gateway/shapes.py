@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.prefill.desk import Done, Token
+from engine.prefill.messages import Done, Token
 from webapp.prefill.gateway.asked import Kind
 
 LAST = b"data: [DONE]\n\n"

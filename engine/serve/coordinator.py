@@ -1,4 +1,4 @@
-"""A desk's requests from their receipt to their last token.
+"""A coordinator's requests from their receipt to their last token.
 
 No sockets and no waiting here: what comes is handed in, what goes out goes to `Guest`, `Peer` and `Decoder`,
 and `turn` does what is due. A request's prompt lives in its `Live` and nowhere else.
@@ -11,15 +11,15 @@ import numpy as np
 
 from engine.errors import InputError
 from engine.inputs import Document
-from engine.prefill.desk import Accepted, Ask, Done, Failed, Finish, Refused, Token, context_exceeded
 from engine.prefill.handover import transfer_params
 from engine.prefill.kernels.place import BEGIN, END, TOKENS
+from engine.prefill.messages import Accepted, Ask, Done, Failed, Finish, Refused, Token, context_exceeded
 from engine.prefill.placement import Moved, Placement, Refusal, Request
 from engine.serve.answer_text import AnswerText
+from engine.serve.coordinator_counts import Counts
+from engine.serve.coordinator_plan import CoordinatorPlan
+from engine.serve.coordinator_request import Decoder, Guest, Live, Model, Peer, encoded, gpus_of
 from engine.serve.decoding import MISSING
-from engine.serve.desk_counts import Counts
-from engine.serve.desk_plan import DeskPlan
-from engine.serve.desk_request import Decoder, Guest, Live, Model, Peer, encoded, gpus_of
 from engine.serve.seat_wire import (
     Cancel,
     ChunkLate,
@@ -46,15 +46,15 @@ PATIENCE_MS = 10_000.0
 PATIENCE_ITERATIONS = 8
 
 
-class DeskService:
+class PrefillCoordinator:
     """Requests of any number of gateways, in the bubbles of `plan`.
 
-    now_ms : the desk's clock, which stands at 0 at monotonic second `origin_s`.
+    now_ms : the coordinator's clock, which stands at 0 at monotonic second `origin_s`.
     """
 
     def __init__(
         self,
-        plan: DeskPlan,
+        plan: CoordinatorPlan,
         model: Model,
         *,
         decoder: Decoder | None,

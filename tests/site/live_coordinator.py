@@ -1,4 +1,4 @@
-"""A desk in a thread of the test: the real line, the real controller over real bubbles, a real tiny model.
+"""A coordinator in a thread of the test: real messages, the real controller over real bubbles, a tiny model.
 
 Text is tokens by byte, modulo the vocabulary; a token's text is one character.
 """
@@ -15,15 +15,15 @@ from typing import Any
 import torch
 
 from engine.control.asyncio_driver import AsyncChannel, serve
-from engine.control.desk_wire import DESK_RANK, FROM_GATEWAY
+from engine.control.coordinator_wire import COORDINATOR_RANK, FROM_GATEWAY
 from engine.control.errors import ChannelLost
 from engine.control.handshake import Greeting, Identity
 from engine.prefill.bubbles import TrainingPattern
 from engine.prefill.controller import Controller
-from engine.prefill.desk import Accepted, Ask, Done, Failed, Refused, Token, Withdraw, context_exceeded
 from engine.prefill.handover import StageCache, transfer_params
 from engine.prefill.index import Fleet
 from engine.prefill.latency import LatencyModel
+from engine.prefill.messages import Accepted, Ask, Done, Failed, Refused, Token, Withdraw, context_exceeded
 from engine.prefill.placement import Cache, Refusal, Request, Settings
 from engine.serve.pipeline import Prefilled, PrefillPipeline
 from tests.runtime.prefill.checkpoints import TINY, theirs
@@ -53,13 +53,15 @@ def expected(prompt: str | list[int], tokens: int) -> str:
     return made
 
 
-class LiveDesk:
+class LiveCoordinator:
     """asked, withdrawn : ids of requests, as they came. broken : after so many tokens its lines are cut.
 
     endless : tokens of one letter as fast as the line takes them, as many as are asked for.
     """
 
-    def __init__(self, run: Run, model: PrefillPipeline, *, rank: int = DESK_RANK, **settings: Any) -> None:
+    def __init__(
+        self, run: Run, model: PrefillPipeline, *, rank: int = COORDINATOR_RANK, **settings: Any
+    ) -> None:
         me = Identity(rank=rank, run=str(run.pk), generation=run.generation, secret=run.secret.encode())
         self._me, self._model = me, model
         pattern = TrainingPattern(
@@ -221,11 +223,11 @@ class LiveDesk:
 
 
 @contextmanager
-def live_desk(run: Run, model: PrefillPipeline, **settings: Any) -> Iterator[LiveDesk]:
-    """A desk that is open, until the block ends."""
+def live_coordinator(run: Run, model: PrefillPipeline, **settings: Any) -> Iterator[LiveCoordinator]:
+    """A coordinator that is open, until the block ends."""
     torch.set_num_threads(1)
-    desk = LiveDesk(run, model, **settings)
+    coordinator = LiveCoordinator(run, model, **settings)
     try:
-        yield desk
+        yield coordinator
     finally:
-        desk.close()
+        coordinator.close()

@@ -1,4 +1,4 @@
-"""A desk's requests without sockets: one GPU, a clock that the test sets, and a rank that it plays."""
+"""A coordinator's requests without sockets: one GPU, a clock that the test sets, and a rank that it plays."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,13 +7,13 @@ import pytest
 
 from engine.inputs import Document
 from engine.job.prefill.settings import PrefillSettings
-from engine.prefill.desk import Ask
 from engine.prefill.handover import StageCache
 from engine.prefill.kernels.place import BEGIN, GPU
+from engine.prefill.messages import Ask
 from engine.prefill.placement import Moved
-from engine.serve.desk_plan import DeskPlan, Seats
-from engine.serve.desk_request import Model
-from engine.serve.desk_service import LEAD_MS, PATIENCE_MS, DeskService
+from engine.serve.coordinator import LEAD_MS, PATIENCE_MS, PrefillCoordinator
+from engine.serve.coordinator_plan import CoordinatorPlan, Seats
+from engine.serve.coordinator_request import Model
 from engine.serve.kv_pool import KvShape
 from engine.serve.seat_wire import (
     Cancel,
@@ -56,7 +56,7 @@ class Box:
         return self.sent[-1]
 
 
-class Desk:
+class Coordinator:
     """The service after four iterations, at 10 ms into the fifth."""
 
     def __init__(self, tmp_path: Any, *, cells: int = 1, **changes: Any) -> None:
@@ -81,8 +81,8 @@ class Desk:
             engine_id="run/1/north",
         )
         seats = Seats(ranks=tuple(range(cells)), ops=(1,) * cells, stages=1, cells=cells)
-        plan = DeskPlan(seats, settings, SHAPE, layers=settings.pp_degree, token_bytes=4)
-        self.service = DeskService(
+        plan = CoordinatorPlan(seats, settings, SHAPE, layers=settings.pp_degree, token_bytes=4)
+        self.service = PrefillCoordinator(
             plan, model, decoder=self.decoder, now_ms=lambda: self.now_ms, origin_s=0.0
         )
         for gpu, rank in enumerate(self.ranks):
@@ -134,35 +134,37 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Any) -> Desk:
-    return Desk(tmp_path)
+def coordinator(tmp_path: Any) -> Coordinator:
+    return Coordinator(tmp_path)
 
 
-def test_a_prompt_is_accepted_sent_and_answered(desk: Desk) -> None:
-    desk.ask()
-    accepted = desk.gateway.last()
+def test_a_prompt_is_accepted_sent_and_answered(coordinator: Coordinator) -> None:
+    coordinator.ask()
+    accepted = coordinator.gateway.last()
     assert (accepted.kind, accepted.prompt_tokens) == ("accepted", 40)
-    (row,) = desk.turn(451.0)
+    (row,) = coordinator.turn(451.0)
     assert (row.iteration, row.op, row.final) == (5, 0, True)
     assert row.until_s <= 0.5
-    desk.ran(row, token=ord("y"))
-    assert desk.gateway.kinds() == ["accepted", "token", "done"]
-    assert desk.gateway.last().ttft_ms == pytest.approx(desk.now_ms - 450.0)
-    assert desk.service.turn() is None, "nothing is under way"
+    coordinator.ran(row, token=ord("y"))
+    assert coordinator.gateway.kinds() == ["accepted", "token", "done"]
+    assert coordinator.gateway.last().ttft_ms == pytest.approx(coordinator.now_ms - 450.0)
+    assert coordinator.service.turn() is None, "nothing is under way"
 
 
 @pytest.mark.parametrize("ignored", [False, True])
-def test_an_end_of_text_ends_the_answer_unless_it_is_ignored(desk: Desk, ignored: bool) -> None:
-    desk.ask(max_tokens=5, sampling={"ignore_eos": ignored})
-    (row,) = desk.turn(451.0)
-    desk.ran(row, token=0, cache=CACHE)  # 0 ends an answer of this model
-    assert desk.gateway.kinds() == (["accepted", "token"] if ignored else ["accepted", "done"])
-    assert [most for _, _, most in desk.decoder.started] == ([4] if ignored else [])
+def test_an_end_of_text_ends_the_answer_unless_it_is_ignored(coordinator: Coordinator, ignored: bool) -> None:
+    coordinator.ask(max_tokens=5, sampling={"ignore_eos": ignored})
+    (row,) = coordinator.turn(451.0)
+    coordinator.ran(row, token=0, cache=CACHE)  # 0 ends an answer of this model
+    assert coordinator.gateway.kinds() == (["accepted", "token"] if ignored else ["accepted", "done"])
+    assert [most for _, _, most in coordinator.decoder.started] == ([4] if ignored else [])
 
 
-def test_a_prompt_beyond_the_context_is_told_so_before_what_its_tenancy_allows(desk: Desk) -> None:
-    desk.ask(tokens=2040, max_tokens=9, longest_prompt=100)
-    refused = desk.gateway.last()
+def test_a_prompt_beyond_the_context_is_told_so_before_what_its_tenancy_allows(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.ask(tokens=2040, max_tokens=9, longest_prompt=100)
+    refused = coordinator.gateway.last()
     assert (refused.reason, refused.prompt_tokens) == ("context_length_exceeded", 2040)
     assert refused.message == (
         "This model's maximum context length is 2048 tokens. However, you requested 2049 tokens "
@@ -170,183 +172,186 @@ def test_a_prompt_beyond_the_context_is_told_so_before_what_its_tenancy_allows(d
     )
 
 
-def test_a_long_prompt_goes_in_chunks_through_bubbles_shortly_before_each(desk: Desk) -> None:
-    desk.ask(tokens=150)
-    (first,) = desk.turn(451.0)
+def test_a_long_prompt_goes_in_chunks_through_bubbles_shortly_before_each(coordinator: Coordinator) -> None:
+    coordinator.ask(tokens=150)
+    (first,) = coordinator.turn(451.0)
     assert first.done == 0
     assert not first.final
-    desk.ran(first)
+    coordinator.ran(first)
     second_begins_ms = 500.0 + BUSY_MS
-    assert desk.turn(second_begins_ms - LEAD_MS - 5) == []
-    desk.trains(5)
-    (second,) = desk.turn(second_begins_ms + 0.5)
+    assert coordinator.turn(second_begins_ms - LEAD_MS - 5) == []
+    coordinator.trains(5)
+    (second,) = coordinator.turn(second_begins_ms + 0.5)
     assert second.done == len(first.ids)
     assert (second.iteration, second.final) == (6, True)
 
 
-def test_a_chunk_that_was_late_is_placed_anew(desk: Desk) -> None:
-    desk.ask()
-    (row,) = desk.turn(451.0)
-    desk.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
-    (again,) = desk.turn(452.0)
+def test_a_chunk_that_was_late_is_placed_anew(coordinator: Coordinator) -> None:
+    coordinator.ask()
+    (row,) = coordinator.turn(451.0)
+    coordinator.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
+    (again,) = coordinator.turn(452.0)
     assert again.done == 0
-    desk.ran(again, token=1)
-    assert desk.gateway.last().kind == "done"
+    coordinator.ran(again, token=1)
+    assert coordinator.gateway.last().kind == "done"
 
 
-def test_one_that_is_always_late_fails_in_the_end_and_says_why(desk: Desk) -> None:
-    desk.ask()
+def test_one_that_is_always_late_fails_in_the_end_and_says_why(coordinator: Coordinator) -> None:
+    coordinator.ask()
     iteration, at_ms = 5, 450.0
-    while desk.gateway.last().kind == "accepted" and iteration < 200:
+    while coordinator.gateway.last().kind == "accepted" and iteration < 200:
         at_ms += 10.0
         if at_ms >= iteration * PERIOD_MS + BUSY_MS:
-            desk.trains(iteration)
+            coordinator.trains(iteration)
             iteration += 1
-        for row in desk.turn(at_ms):
-            desk.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
-    assert desk.gateway.last().reason == "training"
-    assert isinstance(desk.rank.last(), Drop)
-    assert desk.service.counts.failed == {"training": 1}
+        for row in coordinator.turn(at_ms):
+            coordinator.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
+    assert coordinator.gateway.last().reason == "training"
+    assert isinstance(coordinator.rank.last(), Drop)
+    assert coordinator.service.counts.failed == {"training": 1}
     assert at_ms > PATIENCE_MS
 
 
-def test_a_rank_that_says_nothing_of_a_chunk_loses_no_request(desk: Desk) -> None:
+def test_a_rank_that_says_nothing_of_a_chunk_loses_no_request(coordinator: Coordinator) -> None:
     """It is placed anew, at first; where nothing ever comes it fails, and the client hears of it."""
-    desk.ask()
-    (lost,) = desk.turn(451.0)
+    coordinator.ask()
+    (lost,) = coordinator.turn(451.0)
     iteration, at_ms, rows = 5, 450.0, []
-    while desk.gateway.last().kind == "accepted" and iteration < 300:
+    while coordinator.gateway.last().kind == "accepted" and iteration < 300:
         at_ms += 10.0
         if at_ms >= iteration * PERIOD_MS + BUSY_MS:
-            desk.trains(iteration)
+            coordinator.trains(iteration)
             iteration += 1
-        rows += desk.turn(at_ms)
+        rows += coordinator.turn(at_ms)
     assert {row.request for row in rows} == {lost.request}
     assert len(rows) > 1
-    assert desk.gateway.last().reason == "training"
-    assert desk.service.turn() is None
-    desk.ran(rows[-1], token=1)  # too late: it changes nothing
-    assert desk.gateway.last().reason == "training"
+    assert coordinator.gateway.last().reason == "training"
+    assert coordinator.service.turn() is None
+    coordinator.ran(rows[-1], token=1)  # too late: it changes nothing
+    assert coordinator.gateway.last().reason == "training"
 
 
-def test_one_that_training_leaves_no_place_waits_until_there_is_one_again(desk: Desk) -> None:
+def test_one_that_training_leaves_no_place_waits_until_there_is_one_again(coordinator: Coordinator) -> None:
     """For a while training leaves no bubble that would hold a chunk; what was accepted is not lost by it."""
-    desk.ask(tokens=90)
+    coordinator.ask(tokens=90)
     for iteration in range(5, 35):
-        desk.trains(iteration, lasts_ms=97.0)
-        rows = desk.turn(desk.now_ms + 1)
+        coordinator.trains(iteration, lasts_ms=97.0)
+        rows = coordinator.turn(coordinator.now_ms + 1)
         for row in rows:
-            desk.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
-    assert (rows, desk.service.waiting) == ([], 0), "the bubbles to come hold nothing"
-    assert desk.gateway.kinds() == ["accepted"]
+            coordinator.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
+    assert (rows, coordinator.service.waiting) == ([], 0), "the bubbles to come hold nothing"
+    assert coordinator.gateway.kinds() == ["accepted"]
     for iteration in range(35, 60):
-        desk.trains(iteration)
-        rows = rows or desk.turn(desk.now_ms + 1)
-    desk.ran(rows[0], token=1)
-    assert desk.gateway.kinds() == ["accepted", "token", "done"]
+        coordinator.trains(iteration)
+        rows = rows or coordinator.turn(coordinator.now_ms + 1)
+    coordinator.ran(rows[0], token=1)
+    assert coordinator.gateway.kinds() == ["accepted", "token", "done"]
 
 
-def test_training_that_comes_later_moves_what_was_to_run(desk: Desk) -> None:
-    desk.ask("first", tokens=90)
-    desk.ask("second", tokens=80)
-    desk.turn(451.0)
-    assert desk.service.waiting == 1
-    (row,) = desk.turn(530.0)
+def test_training_that_comes_later_moves_what_was_to_run(coordinator: Coordinator) -> None:
+    coordinator.ask("first", tokens=90)
+    coordinator.ask("second", tokens=80)
+    coordinator.turn(451.0)
+    assert coordinator.service.waiting == 1
+    (row,) = coordinator.turn(530.0)
     assert row.begin_s == pytest.approx(0.54)
-    desk.now_ms = 559.0  # no op has begun since: its rank waited for one, and gives the chunk back
-    desk.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
-    assert isinstance(desk.rank.sent[-1], Cancel)
-    desk.trains(5, late_ms=60.0)  # its op ran from 560 to 600
-    (again,) = desk.turn(601.0)
+    coordinator.now_ms = 559.0  # no op has begun since: its rank waited for one, and gives the chunk back
+    coordinator.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
+    assert isinstance(coordinator.rank.sent[-1], Cancel)
+    coordinator.trains(5, late_ms=60.0)  # its op ran from 560 to 600
+    (again,) = coordinator.turn(601.0)
     assert again.request == row.request
     assert again.begin_s >= 0.599
 
 
-def test_answers_end_at_their_stop_at_the_models_end_and_at_their_length(desk: Desk) -> None:
+def test_answers_end_at_their_stop_at_the_models_end_and_at_their_length(coordinator: Coordinator) -> None:
     for name, first in (("ended", 0), ("stopped", ord("b")), ("long", ord("c"))):
-        desk.ask(name, tokens=8, max_tokens=3, stop=("b",))
-        row = desk.turn(desk.now_ms + 1)[0]
-        desk.ran(row, token=first, cache=CACHE)
-    said = {m.request: m for m in desk.gateway.sent if m.kind == "done"}  # type: ignore[attr-defined]
+        coordinator.ask(name, tokens=8, max_tokens=3, stop=("b",))
+        row = coordinator.turn(coordinator.now_ms + 1)[0]
+        coordinator.ran(row, token=first, cache=CACHE)
+    said = {m.request: m for m in coordinator.gateway.sent if m.kind == "done"}  # type: ignore[attr-defined]
     assert (said["ended"].finish, said["ended"].completion_tokens) == ("stop", 0)  # type: ignore[attr-defined]
     assert said["stopped"].finish == "stop"  # type: ignore[attr-defined]
-    ((key, token, most),) = desk.decoder.started
+    ((key, token, most),) = coordinator.decoder.started
     assert (token, most) == (ord("c"), 2)
-    desk.service.decoded({"request": key, "token": ord("d")})
-    desk.service.decoded({"request": key, "token": ord("e")})
-    desk.service.decoded({"request": key, "end": "length"})
-    assert (desk.gateway.last().finish, desk.gateway.last().completion_tokens) == ("length", 3)
+    coordinator.service.decoded({"request": key, "token": ord("d")})
+    coordinator.service.decoded({"request": key, "token": ord("e")})
+    coordinator.service.decoded({"request": key, "end": "length"})
+    assert (coordinator.gateway.last().finish, coordinator.gateway.last().completion_tokens) == ("length", 3)
 
 
-def test_withdrawn_and_left_free_what_they_hold(desk: Desk) -> None:
-    desk.ask("a")
-    desk.turn(451.0)
-    desk.service.withdraw(desk.gateway, "a")
-    assert desk.gateway.last().reason == "cancelled"
-    assert isinstance(desk.rank.last(), Drop)
-    desk.ask("b")
-    desk.service.gone(desk.gateway)
-    assert desk.service.counts.failed == {"cancelled": 2}
-    assert desk.service.waiting == 0
+def test_withdrawn_and_left_free_what_they_hold(coordinator: Coordinator) -> None:
+    coordinator.ask("a")
+    coordinator.turn(451.0)
+    coordinator.service.withdraw(coordinator.gateway, "a")
+    assert coordinator.gateway.last().reason == "cancelled"
+    assert isinstance(coordinator.rank.last(), Drop)
+    coordinator.ask("b")
+    coordinator.service.gone(coordinator.gateway)
+    assert coordinator.service.counts.failed == {"cancelled": 2}
+    assert coordinator.service.waiting == 0
 
 
-def test_without_a_decoder_only_prefill_is_taken(desk: Desk) -> None:
-    desk.ask("a", max_tokens=2)
-    desk.ran(desk.turn(451.0)[0], token=1, cache=CACHE)
-    desk.service.decoder_lost()
-    assert desk.gateway.last().reason == "decode"
-    desk.ask("b", max_tokens=2)
-    assert (desk.gateway.last().kind, desk.gateway.last().reason) == ("refused", "invalid_prompt")
-    assert "meridian[decode]" in desk.gateway.last().message
+def test_without_a_decoder_only_prefill_is_taken(coordinator: Coordinator) -> None:
+    coordinator.ask("a", max_tokens=2)
+    coordinator.ran(coordinator.turn(451.0)[0], token=1, cache=CACHE)
+    coordinator.service.decoder_lost()
+    assert coordinator.gateway.last().reason == "decode"
+    coordinator.ask("b", max_tokens=2)
+    assert (coordinator.gateway.last().kind, coordinator.gateway.last().reason) == (
+        "refused",
+        "invalid_prompt",
+    )
+    assert "meridian[decode]" in coordinator.gateway.last().message
 
 
-def test_no_request_is_accepted_while_training_is_too_slow(desk: Desk) -> None:
-    desk.service.plan.slowdown.paused = True
-    desk.ask()
-    assert (desk.gateway.last().reason, desk.service.counts.refused) == (
+def test_no_request_is_accepted_while_training_is_too_slow(coordinator: Coordinator) -> None:
+    coordinator.service.plan.slowdown.paused = True
+    coordinator.ask()
+    assert (coordinator.gateway.last().reason, coordinator.service.counts.refused) == (
         "training_paused",
         {"training_paused": 1},
     )
 
 
-def test_a_rank_that_leaves_fails_what_it_computed(desk: Desk) -> None:
-    desk.ask()
-    desk.turn(451.0)
-    desk.service.detach(0, desk.rank)
-    assert desk.gateway.last().reason == "training"
-    desk.ask("b")
-    assert (desk.gateway.last().kind, desk.gateway.last().reason) == ("refused", "no_bubble")
+def test_a_rank_that_leaves_fails_what_it_computed(coordinator: Coordinator) -> None:
+    coordinator.ask()
+    coordinator.turn(451.0)
+    coordinator.service.detach(0, coordinator.rank)
+    assert coordinator.gateway.last().reason == "training"
+    coordinator.ask("b")
+    assert (coordinator.gateway.last().kind, coordinator.gateway.last().reason) == ("refused", "no_bubble")
 
 
-def test_one_who_goes_before_moves_a_chunk_that_was_sent(desk: Desk) -> None:
-    desk.now_ms = 495.0
-    desk.ask("low", tokens=90)  # it fits into the next bubble, from 540 on
-    desk.now_ms = 520.0
-    assert len(desk.turn(520.0)) == 1
-    desk.ask("high", tokens=20, priority=1)
-    assert [type(m) for m in desk.rank.sent] == [Row, Cancel]
-    rows = desk.turn(521.0)
+def test_one_who_goes_before_moves_a_chunk_that_was_sent(coordinator: Coordinator) -> None:
+    coordinator.now_ms = 495.0
+    coordinator.ask("low", tokens=90)  # it fits into the next bubble, from 540 on
+    coordinator.now_ms = 520.0
+    assert len(coordinator.turn(520.0)) == 1
+    coordinator.ask("high", tokens=20, priority=1)
+    assert [type(m) for m in coordinator.rank.sent] == [Row, Cancel]
+    rows = coordinator.turn(521.0)
     assert [row.request.split("-")[1] for row in rows][:1] == ["high"]
 
 
 def test_one_that_moves_to_another_gpu_at_once_is_sent_there(tmp_path: Any) -> None:
     """Its rank there has nothing of it, even if by the new plan it begins now."""
-    desk = Desk(tmp_path, cells=2)
-    desk.ask()
-    desk.turn(451.0)
-    ((key, live),) = desk.service._live.items()
+    coordinator = Coordinator(tmp_path, cells=2)
+    coordinator.ask()
+    coordinator.turn(451.0)
+    ((key, live),) = coordinator.service._live.items()
     rows = live.placement.rows.copy()
-    rows[:, GPU], rows[:, BEGIN] = 1, desk.now_ms
+    rows[:, GPU], rows[:, BEGIN] = 1, coordinator.now_ms
     moved = replace(live.placement, pipeline=1, rows=rows)
-    desk.service._moved(Moved(moved=(moved,)), desk.now_ms)
-    assert [row.request for row in desk.turn(452.0, gpu=1)] == [key]
-    assert isinstance(desk.ranks[0].last(), Drop)
+    coordinator.service._moved(Moved(moved=(moved,)), coordinator.now_ms)
+    assert [row.request for row in coordinator.turn(452.0, gpu=1)] == [key]
+    assert isinstance(coordinator.ranks[0].last(), Drop)
 
 
 @pytest.fixture
-def stages(tmp_path: Any) -> Desk:
+def stages(tmp_path: Any) -> Coordinator:
     """Two GPUs that hold a stage each."""
-    return Desk(tmp_path, cells=2, pp_degree=2)
+    return Coordinator(tmp_path, cells=2, pp_degree=2)
 
 
 def second(**changes: Any) -> StageCache:
@@ -354,7 +359,7 @@ def second(**changes: Any) -> StageCache:
     return CACHE.model_copy(update={"rank": 1, "first_layer": 1, **changes})
 
 
-def test_each_stage_gets_the_chunk_and_only_the_first_its_prompt(stages: Desk) -> None:
+def test_each_stage_gets_the_chunk_and_only_the_first_its_prompt(stages: Coordinator) -> None:
     stages.ask()
     stages.turn(451.0)
     (first,), (last,) = stages.rows(0), stages.rows(1)
@@ -369,7 +374,7 @@ def test_each_stage_gets_the_chunk_and_only_the_first_its_prompt(stages: Desk) -
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "the last is heard first"])
-def test_the_answer_names_the_caches_of_all_stages(stages: Desk, order: tuple[int, int]) -> None:
+def test_the_answer_names_the_caches_of_all_stages(stages: Coordinator, order: tuple[int, int]) -> None:
     stages.ask(hand_over=True)
     stages.turn(451.0)
     rows = stages.rows(0) + stages.rows(1)
@@ -380,7 +385,7 @@ def test_the_answer_names_the_caches_of_all_stages(stages: Desk, order: tuple[in
     assert not any(isinstance(message, Drop) for rank in stages.ranks for message in rank.sent)
 
 
-def test_a_later_stage_that_was_late_goes_on_from_what_the_first_made(stages: Desk) -> None:
+def test_a_later_stage_that_was_late_goes_on_from_what_the_first_made(stages: Coordinator) -> None:
     stages.ask(tokens=16)
     stages.turn(451.0)
     first, last = *stages.rows(0), *stages.rows(1)
@@ -396,7 +401,7 @@ def test_a_later_stage_that_was_late_goes_on_from_what_the_first_made(stages: De
     assert stages.gateway.last().kind == "done"
 
 
-def test_chunks_that_the_first_stage_ran_ahead_are_not_run_again(stages: Desk) -> None:
+def test_chunks_that_the_first_stage_ran_ahead_are_not_run_again(stages: Coordinator) -> None:
     stages.ask(tokens=150)
     stages.turn(451.0)
     first, last = stages.rows(0)[0], stages.rows(1)[0]
@@ -414,7 +419,7 @@ def test_chunks_that_the_first_stage_ran_ahead_are_not_run_again(stages: Desk) -
 
 
 @pytest.mark.parametrize("why", ["withdrawn", "rank"])
-def test_what_ends_early_is_freed_on_all_stages(stages: Desk, why: str) -> None:
+def test_what_ends_early_is_freed_on_all_stages(stages: Coordinator, why: str) -> None:
     stages.ask()
     stages.turn(451.0)
     if why == "withdrawn":
@@ -427,7 +432,7 @@ def test_what_ends_early_is_freed_on_all_stages(stages: Desk, why: str) -> None:
     assert stages.service.waiting == 0
 
 
-def test_a_cache_that_is_gone_on_one_stage_is_made_again_on_all(stages: Desk) -> None:
+def test_a_cache_that_is_gone_on_one_stage_is_made_again_on_all(stages: Coordinator) -> None:
     stages.ask(tokens=16, hand_over=True)
     stages.turn(451.0)
     first, last = *stages.rows(0), *stages.rows(1)
@@ -442,31 +447,33 @@ def test_a_cache_that_is_gone_on_one_stage_is_made_again_on_all(stages: Desk) ->
     assert done.kv_transfer_params.remote_stages[1].block_ids == (7,)
 
 
-def test_another_schedule_is_learned_before_anything_has_a_place_in_it(desk: Desk) -> None:
+def test_another_schedule_is_learned_before_anything_has_a_place_in_it(coordinator: Coordinator) -> None:
     """What was accepted keeps its turn, and is placed by what the new iterations showed."""
-    desk.ask()
-    assert desk.turn(451.0)
-    desk.service.heard(0, OpsChanged(since=5, ops=1))
-    assert desk.rank.kinds()[-1] == "cancel"
-    assert not desk.service.plan.knows
-    desk.ask("b")
-    assert (desk.gateway.last().kind, desk.gateway.last().reason) == ("refused", "no_bubble")
+    coordinator.ask()
+    assert coordinator.turn(451.0)
+    coordinator.service.heard(0, OpsChanged(since=5, ops=1))
+    assert coordinator.rank.kinds()[-1] == "cancel"
+    assert not coordinator.service.plan.knows
+    coordinator.ask("b")
+    assert (coordinator.gateway.last().kind, coordinator.gateway.last().reason) == ("refused", "no_bubble")
     rows: list[Row] = []
     for iteration in range(4, 8):  # the first one is of the old schedule
         assert not rows
-        desk.trains(iteration, lasts_ms=80.0 if iteration > 4 else BUSY_MS)
-        rows = desk.turn(iteration * PERIOD_MS + 81.0)
+        coordinator.trains(iteration, lasts_ms=80.0 if iteration > 4 else BUSY_MS)
+        rows = coordinator.turn(iteration * PERIOD_MS + 81.0)
     assert rows
     assert rows[0].begin_s * 1e3 >= 7 * PERIOD_MS + 80.0, "in a bubble of the new schedule"
     assert rows[0].until_s <= 0.8
 
 
-def test_a_withdrawn_request_gives_its_place_back_while_the_schedule_is_learned(desk: Desk) -> None:
-    desk.ask()
-    desk.service.heard(0, OpsChanged(since=5, ops=1))
-    desk.service.withdraw(desk.gateway, "a")
-    assert desk.gateway.last().reason == "cancelled"
+def test_a_withdrawn_request_gives_its_place_back_while_the_schedule_is_learned(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.ask()
+    coordinator.service.heard(0, OpsChanged(since=5, ops=1))
+    coordinator.service.withdraw(coordinator.gateway, "a")
+    assert coordinator.gateway.last().reason == "cancelled"
     for iteration in range(5, 9):
-        desk.trains(iteration)
-    assert not desk.turn(desk.now_ms + 1.0)
-    assert desk.service.waiting == 0
+        coordinator.trains(iteration)
+    assert not coordinator.turn(coordinator.now_ms + 1.0)
+    assert coordinator.service.waiting == 0

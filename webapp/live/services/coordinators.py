@@ -11,7 +11,7 @@ from engine.job.events import prefill as events
 from webapp.inventory.models import Node
 from webapp.inventory.selectors import datacenter_name
 from webapp.jobs.models import RankState, Run
-from webapp.live.models import Desk, DeskState, PrefillMinute, PrefillSecond
+from webapp.live.models import CoordinatorState, PrefillCoordinator, PrefillMinute, PrefillSecond
 from webapp.live.shape import shape_of_run
 
 ANY_HOST = ("", "0.0.0.0", "::")
@@ -35,7 +35,9 @@ _REPORTED = (
 MOST_AT_ONCE = 20_000  # seconds that one call adds up
 
 
-def record_desk(run: Run, node: str, at: datetime, event: events.Desk) -> Desk | None:
+def record_coordinator(
+    run: Run, node: str, at: datetime, event: events.CoordinatorEvent
+) -> PrefillCoordinator | None:
     """Note that a prefill coordinator of `run` was opened or closed; what is older than the last changes
     nothing.
 
@@ -55,14 +57,14 @@ def record_desk(run: Run, node: str, at: datetime, event: events.Desk) -> Desk |
         "host": _host(node, event.host),
         "port": event.port,
         "rank": event.rank,
-        "state": DeskState(event.state),
+        "state": CoordinatorState(event.state),
         "detail": event.detail[:300],
         "said_at": event.t,
         "heard_at": at,
     }
-    known = Desk.objects.select_for_update().filter(run=run, dc=dc).first()
+    known = PrefillCoordinator.objects.select_for_update().filter(run=run, dc=dc).first()
     if known is None:
-        return Desk.objects.create(run=run, dc_id=dc, **values)
+        return PrefillCoordinator.objects.create(run=run, dc_id=dc, **values)
     if known.said_at > event.t:
         return None
     for name, value in values.items():
@@ -75,11 +77,11 @@ def record_prefill(run: Run, node: str, at: datetime, event: events.Prefill) -> 
     """Keep what a prefill coordinator did in the last second; a report again, or one added up already,
     changes nothing.
 
-    Raises as `record_desk` does.
+    Raises as `record_coordinator` does.
     """
     dc = _dc_of(run, node, event.dc)
     row = PrefillSecond(run=run, dc_id=dc, **{name: getattr(event, name) for name in _REPORTED})
-    Desk.objects.filter(run=run, dc=dc, heard_at__lt=at).update(heard_at=at)
+    PrefillCoordinator.objects.filter(run=run, dc=dc, heard_at__lt=at).update(heard_at=at)
     if PrefillMinute.objects.filter(run=run, dc=dc, minute=_minute(row.t)).exists():
         return None
     made = PrefillSecond.objects.bulk_create([row], ignore_conflicts=True)

@@ -2,9 +2,8 @@
 forked by the host of the first of them.
 
 It listens for the ranks there, which tell it when they train, and for gateways, which bring prompts
-(engine.prefill.desk); `DeskService` decides. A prefill coordinator that dies takes its connections with it:
-by that gateways know that their requests are lost, ranks drop what they held, and the host starts another
-one.
+(engine.prefill.messages); `PrefillCoordinator` decides. One that dies takes its connections with it: by that
+gateways know that their requests are lost, ranks drop what they held, and the host starts another one.
 """
 
 import asyncio
@@ -23,22 +22,22 @@ from typing import Any
 
 from engine.control.asyncio_driver import AsyncChannel, serve
 from engine.control.channel import LONGEST_LINE
-from engine.control.desk_wire import DESK_RANK, FROM_GATEWAY
+from engine.control.coordinator_wire import COORDINATOR_RANK, FROM_GATEWAY
 from engine.control.errors import TransportError
 from engine.control.handshake import Greeting, Identity
 from engine.control.identity import identity_of
 from engine.control.listening import listen
 from engine.inputs import Document
 from engine.job.events.base import Report
-from engine.job.events.prefill import Desk, DeskState
+from engine.job.events.prefill import CoordinatorEvent, CoordinatorState
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.prefill.config import read_config
-from engine.prefill.desk import Ask, Withdraw
+from engine.prefill.messages import Ask, Withdraw
 from engine.schedule import Schedule
+from engine.serve.coordinator import PrefillCoordinator
+from engine.serve.coordinator_plan import CoordinatorPlan, Seats
+from engine.serve.coordinator_request import Model, ends_of
 from engine.serve.decoding import can_decode, fork_decoder
-from engine.serve.desk_plan import DeskPlan, Seats
-from engine.serve.desk_request import Model, ends_of
-from engine.serve.desk_service import DeskService
 from engine.serve.seat_line import address_key
 from engine.serve.seat_wire import FROM_SEAT, FromSeat
 from engine.serve.served import cache_shape
@@ -52,7 +51,7 @@ GENERATION = "generation_config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeskStart:
+class CoordinatorStart:
     """What a coordinator serves: the GPUs of one data centre in one generation of a run's ranks.
 
     first : the first of them, at whose address the coordinator listens.  port : of the rendezvous store.
@@ -66,10 +65,10 @@ class DeskStart:
     @property
     def identity(self) -> Identity:
         """The coordinator as its peers know it."""
-        return identity_of(self.spec, DESK_RANK + self.first.dc)
+        return identity_of(self.spec, COORDINATOR_RANK + self.first.dc)
 
 
-def run(start: DeskStart, *, events_fd: int, life_fd: int) -> None:
+def run(start: CoordinatorStart, *, events_fd: int, life_fd: int) -> None:
     """Run a coordinator to its end. It writes events to one pipe, and ends when the other pipe closes."""
     settings = start.spec.job.prefill
     assert settings is not None
@@ -84,7 +83,9 @@ def run(start: DeskStart, *, events_fd: int, life_fd: int) -> None:
 
 
 class _Process:
-    def __init__(self, start: DeskStart, decoder: socket.socket | None, store: Any, events_fd: int) -> None:
+    def __init__(
+        self, start: CoordinatorStart, decoder: socket.socket | None, store: Any, events_fd: int
+    ) -> None:
         self._events_fd = events_fd
         assert start.spec.job.prefill is not None
         self._start, self._settings, self._store = start, start.spec.job.prefill, store
@@ -100,14 +101,14 @@ class _Process:
             engine_id=f"{spec.run}/{spec.generation}/{start.first.dc_name}",
         )
         self._origin = time.monotonic()
-        plan = DeskPlan(
+        plan = CoordinatorPlan(
             self._seats,
             self._settings,
             cache_shape(config, self._settings),
             layers=config.num_hidden_layers,
             token_bytes=config.hidden_size * DTYPES[self._settings.dtype].itemsize,
         )
-        self._service = DeskService(
+        self._service = PrefillCoordinator(
             plan, model, decoder=self._decoder, now_ms=self._now_ms, origin_s=self._origin
         )
         self._woken = asyncio.Event()
@@ -136,7 +137,7 @@ class _Process:
         self._service.stop()
         await asyncio.sleep(0.05)  # what was just said goes out
         if self._open:
-            self._say_state(DeskState.CLOSED, "training stopped")
+            self._say_state(CoordinatorState.CLOSED, "training stopped")
         os._exit(0)  # connections and the decoder end with the process
 
     async def _rank(self, rank: AsyncChannel[FromSeat], greeting: Greeting) -> None:
@@ -179,7 +180,7 @@ class _Process:
                 and self._service.attached == len(self._seats.ranks)
             ):
                 self._open = True
-                self._say_state(DeskState.OPEN, f"tokenizer: {self._service.model.tokenizer.kind}")
+                self._say_state(CoordinatorState.OPEN, f"tokenizer: {self._service.model.tokenizer.kind}")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), left_s)
             self._woken.clear()
@@ -200,7 +201,7 @@ class _Process:
                     )
                 )
 
-    def _say_state(self, state: DeskState, detail: str) -> None:
+    def _say_state(self, state: CoordinatorState, detail: str) -> None:
         host, port = self._address
         self._say(state_event(self._start, state, detail, host, port))
 
@@ -262,15 +263,17 @@ class _DecoderLine:
             self._writer.write(json.dumps(message).encode() + b"\n")
 
 
-def state_event(start: DeskStart, state: DeskState, detail: str, host: str, port: int) -> Desk:
-    """The event of kind `desk`."""
+def state_event(
+    start: CoordinatorStart, state: CoordinatorState, detail: str, host: str, port: int
+) -> CoordinatorEvent:
+    """The event that the coordinator is open or closed."""
     assert start.spec.job.prefill is not None
-    return Desk(
+    return CoordinatorEvent(
         dc=start.first.dc_name,
         model=start.spec.job.prefill.model,
         host=host,
         port=port,
-        rank=DESK_RANK + start.first.dc,
+        rank=COORDINATOR_RANK + start.first.dc,
         state=state,
         detail=detail,
         t=time.time(),

@@ -1,4 +1,4 @@
-"""What a desk knows of its data centre's GPUs: when they train, and the controller that follows that."""
+"""What a coordinator knows of its data centre's GPUs: when they train, and the controller that follows it."""
 
 import math
 from collections.abc import Sequence
@@ -49,8 +49,8 @@ class Seats:
         )
 
 
-class DeskPlan:
-    """Bubbles and places in them. Times in ms on the desk's clock.
+class CoordinatorPlan:
+    """Bubbles and places in them. Times in ms on the coordinator's clock.
 
     shape : of the caches of the first prefill stage, which has the most layers; `layers` : of all stages.
     token_bytes : of the hidden states of one token.

@@ -1,11 +1,11 @@
-"""What desks report, for tests."""
+"""What coordinators report, for tests."""
 
 import time
 from typing import Any
 
 from django.utils import timezone
 
-from engine.control.desk_wire import DESK_RANK
+from engine.control.coordinator_wire import COORDINATOR_RANK
 from tests.site.telemetry import Item, take_in
 from webapp.jobs.models import Run
 
@@ -13,15 +13,15 @@ NOW = timezone.now()
 MODEL = "llama-3-8b"
 
 
-def desk_event(run: Run, **values: Any) -> dict[str, Any]:
-    """The desk of the run's first data centre is open."""
-    key = {"kind": "desk", "run": str(run.pk), "generation": run.generation, "dc": "east"}
-    about = {"model": MODEL, "host": "127.0.0.1", "port": 4_000, "rank": DESK_RANK, "state": "open"}
+def coordinator_event(run: Run, **values: Any) -> dict[str, Any]:
+    """The coordinator of the run's first data centre is open."""
+    key = {"kind": "prefill_coordinator", "run": str(run.pk), "generation": run.generation, "dc": "east"}
+    about = {"model": MODEL, "host": "127.0.0.1", "port": 4_000, "rank": COORDINATOR_RANK, "state": "open"}
     return {**key, **about, "detail": "", "t": time.time(), **values}
 
 
 def prefill_event(run: Run, **values: Any) -> dict[str, Any]:
-    """A second of that desk: seven accepted, three refused, 100 ms of two GPUs."""
+    """A second of that coordinator: seven accepted, three refused, 100 ms of two GPUs."""
     key = {"kind": "prefill", "run": str(run.pk), "generation": run.generation, "dc": "east"}
     counts = {
         "accepted": 7,

@@ -1,4 +1,4 @@
-"""What a desk did in the last second, as the run's events say it."""
+"""What a coordinator did in the last second, as the run's events say it."""
 
 import time
 from collections import Counter

@@ -1,7 +1,7 @@
-"""How soon a killed desk of prefill is back: `python -m benchmarks.desk_kill [--kills 10]`.
+"""How soon a killed prefill coordinator is back: `python -m benchmarks.coordinator_kill [--kills 10]`.
 
-A small emulated run prefills; the process of its desk is killed again and again. From the kill on it is
-counted until the next desk is open. Kills come 11 s apart: one that dies within 10 s waits on purpose.
+A small emulated run prefills, and the process of its coordinator is killed again and again. A time runs from
+a kill until the next coordinator is open. Kills come 11 s apart: one that dies within 10 s waits on purpose.
 """
 
 import argparse
@@ -23,19 +23,19 @@ BAR_S = 2.0
 
 
 async def back_s(run: LiveRun) -> float:
-    """Seconds from the kill of the desk in DC north until the next one is open."""
-    before = len(run.of_kind("desk"))
-    process = run.desk_process("north")
+    """Seconds from the kill of the coordinator in DC north until the next one is open."""
+    before = len(run.of_kind("prefill_coordinator"))
+    process = run.coordinator_process("north")
     killed = time.monotonic()
     process.kill()
-    await run.until("the closing", lambda: len(run.of_kind("desk")) > before, 5)
-    await run.until("another desk", lambda: run.desk("north"), 60)
+    await run.until("the closing", lambda: len(run.of_kind("prefill_coordinator")) > before, 5)
+    await run.until("another coordinator", lambda: run.coordinator("north"), 60)
     return time.monotonic() - killed
 
 
 async def kills(run: LiveRun, count: int) -> list[float]:
     """`count` kills, one after the other."""
-    await run.until("both desks", lambda: run.desk("north") and run.desk("south"))
+    await run.until("both coordinators", lambda: run.coordinator("north") and run.coordinator("south"))
     took = []
     for _ in range(count):
         await asyncio.sleep(APART_S)

@@ -16,11 +16,10 @@ from typing import NoReturn
 
 from engine.job.events.base import Report, Say
 from engine.job.events.event import from_json
-from engine.job.events.prefill import Desk as DeskEvent
-from engine.job.events.prefill import DeskState
+from engine.job.events.prefill import CoordinatorEvent, CoordinatorState
 from engine.job.launch import LaunchSpec
 from engine.job.prefill.neighbours import gpus_of
-from engine.run.desk_process import DeskStart, run, state_event, where
+from engine.run.coordinator_process import CoordinatorStart, run, state_event, where
 from engine.schedule import Schedule
 
 AGAIN_S = 0.1  # from its end to the next one's start
@@ -31,8 +30,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
-class _Desk:
-    start: DeskStart
+class _Coordinator:
+    start: CoordinatorStart
     pid: int
     read_fd: int
     since: float
@@ -42,7 +41,7 @@ class _Desk:
 
 
 @dataclass(slots=True, kw_only=True)
-class Desks:
+class PrefillCoordinators:
     """Starts and watches them, in the host's own loop.
 
     say : is given their events.
@@ -52,8 +51,8 @@ class Desks:
     selector: selectors.BaseSelector
     say: Say
     life: tuple[int, int]
-    _starts: dict[int, DeskStart] = field(default_factory=dict)  # by data centre
-    _desks: dict[int, _Desk] = field(default_factory=dict)  # by process
+    _starts: dict[int, CoordinatorStart] = field(default_factory=dict)  # by data centre
+    _coordinators: dict[int, _Coordinator] = field(default_factory=dict)  # by process
     _due: dict[int, float] = field(default_factory=dict)  # by data centre
     _pauses: dict[int, float] = field(default_factory=dict)
     _closing: bool = False
@@ -66,19 +65,24 @@ class Desks:
         firsts = {me.dc: gpus_of(spec, me.dc)[0] for me in spec.ranks} if spec.job.prefill else {}
         here = {dc: first for dc, first in firsts.items() if first.rank in spec.local}
         self._starts = {
-            dc: DeskStart(spec=spec, schedule=schedule, first=first, port=port) for dc, first in here.items()
+            dc: CoordinatorStart(spec=spec, schedule=schedule, first=first, port=port)
+            for dc, first in here.items()
         }
         self._due.clear()
-        for pid, desk in self._desks.items():
-            if desk.killed_at is None:
-                desk.killed_at = time.monotonic() + END_S
+        for pid, coordinator in self._coordinators.items():
+            if coordinator.killed_at is None:
+                coordinator.killed_at = time.monotonic() + END_S
                 os.kill(pid, signal.SIGTERM)
-        for dc in set(here) - {desk.start.first.dc for desk in self._desks.values()}:
+        for dc in set(here) - {coordinator.start.first.dc for coordinator in self._coordinators.values()}:
             self._fork(dc)
 
     def deadline(self) -> float | None:
         """When `tick` has something to do, in monotonic seconds."""
-        kills = [desk.killed_at for desk in self._desks.values() if desk.killed_at is not None]
+        kills = [
+            coordinator.killed_at
+            for coordinator in self._coordinators.values()
+            if coordinator.killed_at is not None
+        ]
         return min([*self._due.values(), *kills], default=None)
 
     def tick(self) -> None:
@@ -87,32 +91,32 @@ class Desks:
         for dc in [dc for dc, at in self._due.items() if at <= now]:
             del self._due[dc]
             self._fork(dc)
-        for pid, desk in self._desks.items():
-            if desk.killed_at is not None and desk.killed_at <= now:
-                desk.killed_at = None
+        for pid, coordinator in self._coordinators.items():
+            if coordinator.killed_at is not None and coordinator.killed_at <= now:
+                coordinator.killed_at = None
                 os.kill(pid, signal.SIGKILL)
 
     def reaped(self, pid: int, status: int) -> bool:
         """A child ended; whether it was a prefill coordinator."""
-        desk = self._desks.pop(pid, None)
-        if desk is None:
+        coordinator = self._coordinators.pop(pid, None)
+        if coordinator is None:
             return False
-        self._hear(desk)
-        self.selector.unregister(desk.read_fd)
-        os.close(desk.read_fd)
-        if desk.open is not None:
-            self.say(state_event(desk.start, DeskState.CLOSED, _why(status), *desk.open))
-        self._follow(desk)
+        self._hear(coordinator)
+        self.selector.unregister(coordinator.read_fd)
+        os.close(coordinator.read_fd)
+        if coordinator.open is not None:
+            self.say(state_event(coordinator.start, CoordinatorState.CLOSED, _why(status), *coordinator.open))
+        self._follow(coordinator)
         return True
 
     def close(self) -> None:
         """End them all: they tell their gateways first."""
         self._closing = True
-        for pid in self._desks:
+        for pid in self._coordinators:
             os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + END_S
-        while self._desks:
-            for pid in list(self._desks):
+        while self._coordinators:
+            for pid in list(self._coordinators):
                 if time.monotonic() > deadline:
                     os.kill(pid, signal.SIGKILL)
                 found, status = os.waitpid(pid, 0 if time.monotonic() > deadline else os.WNOHANG)
@@ -120,15 +124,15 @@ class Desks:
                     self.reaped(pid, status)
             time.sleep(0.01)
 
-    def _follow(self, desk: _Desk) -> None:
+    def _follow(self, coordinator: _Coordinator) -> None:
         """Start another one in its place, if there is one: at once where the run's ranks begin again."""
-        now, dc = time.monotonic(), desk.start.first.dc
+        now, dc = time.monotonic(), coordinator.start.first.dc
         if self._closing or dc not in self._starts:
             return
-        if desk.start is not self._starts[dc]:
+        if coordinator.start is not self._starts[dc]:
             self._fork(dc)
             return
-        pause = AGAIN_S if now - desk.since > LONG_S else self._pauses.get(dc, AGAIN_S)
+        pause = AGAIN_S if now - coordinator.since > LONG_S else self._pauses.get(dc, AGAIN_S)
         self._pauses[dc] = min(2 * pause, MOST_AGAIN_S)
         self._due[dc] = now + pause
 
@@ -138,29 +142,29 @@ class Desks:
         pid = os.fork()
         if pid == 0:
             os.close(self.life[1])
-            _become_desk(start, events_fd=write_fd, life_fd=self.life[0])
+            _become_coordinator(start, events_fd=write_fd, life_fd=self.life[0])
         os.close(write_fd)
         os.set_blocking(read_fd, False)
-        desk = _Desk(start, pid, read_fd, time.monotonic())
-        self._desks[pid] = desk
-        self.selector.register(read_fd, selectors.EVENT_READ, lambda: self._hear(desk))
+        coordinator = _Coordinator(start, pid, read_fd, time.monotonic())
+        self._coordinators[pid] = coordinator
+        self.selector.register(read_fd, selectors.EVENT_READ, lambda: self._hear(coordinator))
 
-    def _hear(self, desk: _Desk) -> None:
+    def _hear(self, coordinator: _Coordinator) -> None:
         while True:
             try:
-                data = os.read(desk.read_fd, 1 << 16)
+                data = os.read(coordinator.read_fd, 1 << 16)
             except BlockingIOError:
                 return
             if not data:
                 return
-            *lines, desk.rest = (desk.rest + data).split(b"\n")
+            *lines, coordinator.rest = (coordinator.rest + data).split(b"\n")
             for line in lines:
                 with contextlib.suppress(ValueError):  # one that is killed may leave half a line
-                    self._heed(desk, from_json(line))
+                    self._heed(coordinator, from_json(line))
 
-    def _heed(self, desk: _Desk, event: Report) -> None:
-        if isinstance(event, DeskEvent):
-            desk.open = (event.host, event.port) if event.state is DeskState.OPEN else None
+    def _heed(self, coordinator: _Coordinator, event: Report) -> None:
+        if isinstance(event, CoordinatorEvent):
+            coordinator.open = (event.host, event.port) if event.state is CoordinatorState.OPEN else None
         self.say(event)
 
 
@@ -171,12 +175,12 @@ def _why(status: int) -> str:
     return f"ended with status {code}; it starts again"
 
 
-def _become_desk(start: DeskStart, *, events_fd: int, life_fd: int) -> NoReturn:
+def _become_coordinator(start: CoordinatorStart, *, events_fd: int, life_fd: int) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     log = os.open(
-        os.path.join(start.spec.log_dir, f"desk-{start.first.dc}.log"),
+        os.path.join(start.spec.log_dir, f"prefill-coordinator-{start.first.dc}.log"),
         os.O_WRONLY | os.O_CREAT | os.O_APPEND,
         0o600,
     )

@@ -1,4 +1,4 @@
-"""What a desk knows of a request that it has accepted, and whom it talks to."""
+"""What a coordinator knows of a request that it has accepted, and whom it talks to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,9 +6,9 @@ from typing import Protocol
 
 from engine.errors import InputError
 from engine.inputs import Document
-from engine.prefill.desk import Ask
 from engine.prefill.handover import StageCache
 from engine.prefill.kernels.place import GPU, TOKENS
+from engine.prefill.messages import Ask
 from engine.prefill.placement import Floats, Placement
 from engine.serve.answer_text import AnswerText
 from engine.serve.tokenizing import Tokenizer

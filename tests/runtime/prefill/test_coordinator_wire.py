@@ -1,4 +1,4 @@
-"""The line between gateway and desk: what is sent arrives as it was, and a stranger gets nothing."""
+"""The line between gateway and coordinator: what is sent arrives as it was, and a stranger gets nothing."""
 
 import asyncio
 import socket
@@ -9,14 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.control.asyncio_driver import AsyncChannel, call, serve
-from engine.control.desk_wire import DESK_RANK, FROM_DESK, FROM_GATEWAY, GATEWAY_RANK, Answer
+from engine.control.coordinator_wire import (
+    COORDINATOR_RANK,
+    FROM_COORDINATOR,
+    FROM_GATEWAY,
+    GATEWAY_RANK,
+    Answer,
+)
 from engine.control.errors import AuthenticationError, ChannelLost
 from engine.control.handshake import Greeting, Identity
 from engine.control.messages import line_of
-from engine.prefill.desk import Accepted, Ask, Sampling, Token, Turn, Withdraw
+from engine.prefill.messages import Accepted, Ask, Sampling, Token, Turn, Withdraw
 
-DESK = Identity(rank=DESK_RANK, run="run-1", generation=1, secret=b"secret")
-GATEWAY = replace(DESK, rank=GATEWAY_RANK)
+COORDINATOR = Identity(rank=COORDINATOR_RANK, run="run-1", generation=1, secret=b"secret")
+GATEWAY = replace(COORDINATOR, rank=GATEWAY_RANK)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
@@ -37,7 +43,7 @@ def test_a_prompt_arrives_as_it_was(prompt: str | tuple[int, ...], sampling: Sam
 @given(text)
 def test_a_piece_of_text_arrives_as_it_was(piece: str) -> None:
     token = Token(request="r", token=1, text=piece, ttft_ms=1.5)
-    assert FROM_DESK.read(line_of(token)) == token
+    assert FROM_COORDINATOR.read(line_of(token)) == token
 
 
 @pytest.mark.parametrize(
@@ -57,16 +63,16 @@ async def _echo(line: AsyncChannel[Ask | Withdraw], _: Greeting) -> None:
 async def _open() -> tuple[asyncio.Server, int]:
     """A coordinator that accepts whatever it is asked, and its port."""
     listening = socket.create_server(("127.0.0.1", 0))
-    return await serve(listening, DESK, FROM_GATEWAY, _echo), listening.getsockname()[1]
+    return await serve(listening, COORDINATOR, FROM_GATEWAY, _echo), listening.getsockname()[1]
 
 
 async def _call(port: int, me: Identity = GATEWAY) -> AsyncChannel[Answer]:
-    return await call("127.0.0.1", port, me, DESK_RANK, FROM_DESK)
+    return await call("127.0.0.1", port, me, COORDINATOR_RANK, FROM_COORDINATOR)
 
 
 async def test_many_asks_on_one_connection() -> None:
-    desk, port = await _open()
-    async with desk:
+    coordinator, port = await _open()
+    async with coordinator:
         line = await _call(port)
         for i in range(50):
             await line.send(Ask(request=f"r{i}", prompt="x" * 1_000, longest_prompt=9))
@@ -76,16 +82,16 @@ async def test_many_asks_on_one_connection() -> None:
 
 
 async def test_a_wrong_secret_and_another_run_are_refused() -> None:
-    desk, port = await _open()
-    async with desk:
+    coordinator, port = await _open()
+    async with coordinator:
         for me in (replace(GATEWAY, secret=b"guess"), replace(GATEWAY, run="run-2")):
             with pytest.raises(AuthenticationError):
                 await _call(port, me)
 
 
 async def test_what_is_no_message_ends_the_line() -> None:
-    desk, port = await _open()
-    async with desk:
+    coordinator, port = await _open()
+    async with coordinator:
         line = await _call(port)
         line._writer.write(b'{"kind":"gift"}\n')
         async with asyncio.timeout(5):

@@ -1,4 +1,4 @@
-"""Desks and their seconds: kept once, refused where wrong or another's, added up when old."""
+"""Prefill coordinators and their seconds: kept once, refused where wrong or another's, added up when old."""
 
 import time
 from typing import Any
@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as rules
 from hypothesis import strategies as st
 
-from tests.site.desks import desk_event, prefill_event, say
+from tests.site.coordinators import coordinator_event, prefill_event, say
 from tests.site.test_tenancy_pages import train
 from webapp.jobs.models import Run
-from webapp.live.models import Desk, PrefillMinute, PrefillSecond
+from webapp.live.models import PrefillCoordinator, PrefillMinute, PrefillSecond
 from webapp.live.services import add_up_prefill
 
 
@@ -21,29 +21,29 @@ def run(world: Any) -> Any:
     return train(world)
 
 
-def test_an_open_desk_is_used_until_it_closes(run: Any) -> None:
-    say(desk_event(run))
-    desk = Desk.objects.usable().get()
-    assert (desk.dc.name, desk.model, desk.port) == ("east", "llama-3-8b", 4_000)
-    say(desk_event(run, state="closed", detail="the run ends"))
-    assert not Desk.objects.usable()
-    assert Desk.objects.get().detail == "the run ends"
+def test_an_open_coordinator_is_used_until_it_closes(run: Any) -> None:
+    say(coordinator_event(run))
+    coordinator = PrefillCoordinator.objects.usable().get()
+    assert (coordinator.dc.name, coordinator.model, coordinator.port) == ("east", "llama-3-8b", 4_000)
+    say(coordinator_event(run, state="closed", detail="the run ends"))
+    assert not PrefillCoordinator.objects.usable()
+    assert PrefillCoordinator.objects.get().detail == "the run ends"
 
 
 def test_what_was_said_earlier_changes_nothing(run: Any) -> None:
-    opened = desk_event(run)
-    say(desk_event(run, state="closed", t=opened["t"] + 1))
+    opened = coordinator_event(run)
+    say(coordinator_event(run, state="closed", t=opened["t"] + 1))
     say(opened)
-    assert Desk.objects.get().state == "closed"
+    assert PrefillCoordinator.objects.get().state == "closed"
 
 
-def test_a_silent_desk_and_one_of_a_run_that_ended_are_not_used(run: Any) -> None:
-    say(desk_event(run), ago_s=60)
-    assert not Desk.objects.usable()
+def test_a_silent_coordinator_and_one_of_a_run_that_ended_are_not_used(run: Any) -> None:
+    say(coordinator_event(run), ago_s=60)
+    assert not PrefillCoordinator.objects.usable()
     say(prefill_event(run))
-    assert Desk.objects.usable()
+    assert PrefillCoordinator.objects.usable()
     Run.objects.filter(pk=run.pk).update(status="failed", finished_at=timezone.now())
-    assert not Desk.objects.usable()
+    assert not PrefillCoordinator.objects.usable()
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def test_a_silent_desk_and_one_of_a_run_that_ended_are_not_used(run: Any) -> Non
     ],
 )
 def test_a_node_speaks_only_for_itself_and_in_whole_sentences(run: Any, wrong: dict[str, Any]) -> None:
-    say(desk_event(run, **wrong))
-    assert not Desk.objects.exists()
+    say(coordinator_event(run, **wrong))
+    assert not PrefillCoordinator.objects.exists()
 
 
-def test_a_run_that_is_not_there_has_no_desk(run: Any) -> None:
-    say({**desk_event(run), "run": "0"}, {**prefill_event(run), "run": str(run.pk + 1)})
-    assert not Desk.objects.exists()
+def test_a_run_that_is_not_there_has_no_coordinator(run: Any) -> None:
+    say({**coordinator_event(run), "run": "0"}, {**prefill_event(run), "run": str(run.pk + 1)})
+    assert not PrefillCoordinator.objects.exists()
     assert not PrefillSecond.objects.exists()
 
 
-def test_another_node_cannot_close_a_desk(run: Any) -> None:
-    say(desk_event(run))
-    say(desk_event(run, state="closed"), node="mid-1")
-    assert Desk.objects.get().state == "open"
+def test_another_node_cannot_close_a_coordinator(run: Any) -> None:
+    say(coordinator_event(run))
+    say(coordinator_event(run, state="closed"), node="mid-1")
+    assert PrefillCoordinator.objects.get().state == "open"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A desk in fast motion: its own service and plan, KV pools as ranks have them, and a clock that jumps.
+"""A prefill coordinator in fast motion: its real plan, KV pools as ranks have them, and a clock that jumps.
 
 Ranks, gateways and the decoder are played: four GPUs that train evenly, requests that end in every way.
 """
@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from engine.control.desk_wire import FROM_DESK
+from engine.control.coordinator_wire import FROM_COORDINATOR
 from engine.control.messages import line_of
 from engine.inputs import Document
 from engine.job.prefill.settings import PrefillSettings
-from engine.prefill.desk import Ask
 from engine.prefill.handover import StageCache
+from engine.prefill.messages import Ask
 from engine.serve import seat_wire as wire
-from engine.serve.desk_plan import DeskPlan, Seats
-from engine.serve.desk_request import Model
-from engine.serve.desk_service import DeskService
+from engine.serve.coordinator import PrefillCoordinator
+from engine.serve.coordinator_plan import CoordinatorPlan, Seats
+from engine.serve.coordinator_request import Model
 from engine.serve.kv_pool import Freed, KvPool, KvShape, LeaseEnded
 from engine.serve.tokenizing import tokenizer_of
 
@@ -35,16 +35,16 @@ DECODED = 3  # tokens of an answer that a decoder goes on with
 class Rank:
     """Holds caches as a seat does, and runs chunks when they are due. One chunk in 20 is given back."""
 
-    def __init__(self, desk: "FastDesk", gpu: int) -> None:
-        self._desk, self._gpu, self._rows = desk, gpu, list[wire.Row]()
-        self.pool = KvPool(SHAPE, budget_bytes=round(BUDGET_GB * 1e9), clock=lambda: desk.now_ms / 1e3)
+    def __init__(self, coordinator: "FastCoordinator", gpu: int) -> None:
+        self._coordinator, self._gpu, self._rows = coordinator, gpu, list[wire.Row]()
+        self.pool = KvPool(SHAPE, budget_bytes=round(BUDGET_GB * 1e9), clock=lambda: coordinator.now_ms / 1e3)
 
     def post(self, message: Document) -> None:
         message = wire.TO_SEAT.read(line_of(message))
         if isinstance(message, wire.Row):
             row = message
             self._rows.append(row)
-            self._desk.at(row.begin_s * 1e3 + A_MS + B_MS * len(row.ids), lambda: self._run(row))
+            self._coordinator.at(row.begin_s * 1e3 + A_MS + B_MS * len(row.ids), lambda: self._run(row))
             return
         least = message.done if isinstance(message, wire.Cancel) else 0
         self._rows = [r for r in self._rows if r.request != message.request or r.done < least]
@@ -55,8 +55,8 @@ class Rank:
         if row not in self._rows:
             return
         self._rows.remove(row)
-        hear = self._desk.hear
-        if self._desk.random.random() < 0.05:
+        hear = self._coordinator.hear
+        if self._coordinator.random.random() < 0.05:
             hear(self._gpu, wire.ChunkLate(request=row.request, done=row.done, why="late"))
             return
         if row.done == 0:
@@ -83,14 +83,14 @@ class Rank:
             done=row.done,
             tokens=len(row.ids),
             start_s=row.begin_s,
-            end_s=self._desk.now_ms / 1e3,
+            end_s=self._coordinator.now_ms / 1e3,
             token=5 if row.final else None,
             cache=cache,
         )
         hear(self._gpu, ran)
 
 
-class FastDesk:
+class FastCoordinator:
     """The service, and what is to happen. `ended` counts how requests ended."""
 
     def __init__(self, folder: Path) -> None:
@@ -116,8 +116,8 @@ class FastDesk:
             engine_id="run/1/north",
         )
         seats = Seats(ranks=tuple(range(GPUS)), ops=(OPS,) * GPUS, stages=2)
-        plan = DeskPlan(seats, settings, SHAPE, layers=2, token_bytes=4)
-        self.service = DeskService(plan, model, decoder=self, now_ms=lambda: self.now_ms, origin_s=0.0)
+        plan = CoordinatorPlan(seats, settings, SHAPE, layers=2, token_bytes=4)
+        self.service = PrefillCoordinator(plan, model, decoder=self, now_ms=lambda: self.now_ms, origin_s=0.0)
         self.ranks = [Rank(self, gpu) for gpu in range(GPUS)]
         for gpu, rank in enumerate(self.ranks):
             self.service.attach(gpu, rank)
@@ -131,7 +131,7 @@ class FastDesk:
     # A gateway.
 
     def post(self, message: Document) -> None:
-        answer = FROM_DESK.read(line_of(message))
+        answer = FROM_COORDINATOR.read(line_of(message))
         if answer.kind in ("done", "refused", "failed"):
             self.ended[getattr(answer, "reason", answer.kind)] += 1
 
@@ -217,5 +217,5 @@ class FastDesk:
 class _Leaving:
     """A gateway of one request, with a line of its own."""
 
-    def __init__(self, desk: FastDesk) -> None:
-        self.post = desk.post
+    def __init__(self, coordinator: FastCoordinator) -> None:
+        self.post = coordinator.post
