@@ -273,15 +273,28 @@ def test_bubbles_in_the_shown_range_add_up(visitor: Visitor, run_path: str, oper
 @pytest.mark.long
 def test_the_guide_explains_and_is_remembered(visitor: Visitor, run_path: str) -> None:
     visitor.go(run_path)
-    guide = visitor.page.locator("[data-guide]")
+    page, guide = visitor.page, visitor.page.locator("[data-guide]")
+    expect(guide).to_be_hidden()
+    charts = page.locator("#loss-chart").bounding_box()
+    page.get_by_role("button", name="Explain this timeline").click()
     expect(guide).to_contain_text("2 pipelines of 6 stages: 12 GPUs in 3 data centres")
-    visitor.page.keyboard.press("?")
-    expect(guide).to_be_hidden()
-    visitor.page.reload()
-    expect(guide).to_be_hidden()
-    visitor.page.get_by_role("button", name="Explain this timeline").click()
+    drawer, beside = guide.bounding_box(), page.locator("#loss-chart").bounding_box()
+    assert charts
+    assert beside
+    assert drawer
+    assert beside["y"] < charts["y"] + 60  # it pushes nothing below the fold; the legend may want two more lines
+    assert beside["x"] + beside["width"] <= drawer["x"]
+    page.reload()
     expect(guide).to_contain_text("prediction")
-    expect(visitor.page.locator("#help")).to_be_hidden()
+    page.keyboard.press("?")
+    expect(guide).to_be_hidden()
+    page.keyboard.press("?")
+    expect(guide).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(guide).to_be_hidden()
+    expect(page.locator("#help")).to_be_hidden()
+    page.reload()
+    expect(guide).to_be_hidden()
 
 
 @pytest.mark.long

@@ -37,15 +37,15 @@ function wide(model) {
   return `The pale blocks with arrows are activations (forward, blue) and gradients (back, orange) on the WAN: ${words.slice(0, 4).join("; ")}${words.length > 4 ? `; and ${words.length - 4} more` : ""}.`;
 }
 
-/** The panel under the legend: open until it is dismissed, which is remembered. */
+/** The drawer at the right edge: closed until it is opened; whether it is open is remembered. */
 export class Guide {
   constructor(root, buttons, wordsOf) {
     Object.assign(this, { root, buttons, wordsOf });
     for (const button of buttons) button.addEventListener("click", () => this.toggle());
-    $("[data-guide-close]", root).addEventListener("click", () => { this.toggle(false); buttons[0]?.focus(); });
+    $("[data-guide-close]", root).addEventListener("click", () => this.close());
     $("[data-guide-keys]", root).addEventListener("click", () => $("#help")?.showModal());
-    // Where there is little room it waits until it is asked for.
-    this.toggle(recall("guide") === "on" || (recall("guide") === null && innerWidth >= 640), false);
+    root.addEventListener("keydown", (event) => { if (event.key === "Escape") this.close(); });
+    this.toggle(recall("guide") === "on", false);
   }
 
   toggle(open = this.root.hidden, keep = true) {
@@ -53,7 +53,12 @@ export class Guide {
     for (const button of this.buttons) button.setAttribute("aria-expanded", String(open));
     if (keep) remember("guide", open ? "on" : "off");
     if (open) this.show();
-    if (open && keep) this.root.scrollIntoView({ block: "nearest" });
+    if (open && keep) this.root.focus({ preventScroll: true });
+  }
+
+  close() {
+    this.toggle(false);
+    this.buttons[0]?.focus({ preventScroll: true });
   }
 
   /** Words are changed in place, so that whoever reads them is not disturbed. */
