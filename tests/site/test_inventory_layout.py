@@ -1,14 +1,30 @@
 """The map's geometry: plates that do not hide each other, curves past plates, round degrees."""
 
 import itertools
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webapp.inventory.layout import EDGE, HIGH, WIDE, Box, Curve, curve, frame_of, label_of, row, spread
+from webapp.inventory.layout import (
+    CLOSEST_DEGREES,
+    EDGE,
+    HIGH,
+    WIDE,
+    WIDEST_DEGREES,
+    Box,
+    Curve,
+    curve,
+    frame_at,
+    frame_of,
+    label_of,
+    row,
+    spread,
+)
 from webapp.inventory.selectors.history import _step, _ticks_to
 from webapp.inventory.selectors.worldmap import line_width
 
+ROOM = (WIDE, HIGH)
 PLACES = st.lists(st.tuples(st.floats(-80, 80), st.floats(-180, 180)), min_size=1, max_size=24)
 BOXES = st.lists(
     st.builds(
@@ -78,18 +94,50 @@ def test_a_link_bows_past_the_plate_between_its_ends() -> None:
 
 def test_a_label_that_has_no_room_is_left_out() -> None:
     bow = Curve(x1=0, y1=100, x2=400, y2=100, bend=0)
-    free = label_of(bow, (60, 20), [])
+    free = label_of(bow, (60, 20), [], ROOM)
     assert free
     assert (free.x, free.y) == (200, 100)
-    assert label_of(bow, (60, 20), [Box(x=200, y=100, wide=400, high=40)]) is None
+    assert label_of(bow, (60, 20), [Box(x=200, y=100, wide=400, high=40)], ROOM) is None
 
 
 def test_the_label_of_a_busy_link_stands_where_it_hides_least() -> None:
     bow = Curve(x1=0, y1=100, x2=400, y2=100, bend=0)
     taken = [Box(x=200, y=100, wide=400, high=40), Box(x=190, y=100, wide=60, high=20)]
-    label = label_of(bow, (60, 20), taken, must=True)
+    label = label_of(bow, (60, 20), taken, ROOM, must=True)
     assert label
     assert not label.overlaps(taken[1])
+
+
+@given(st.floats(-89, 89), st.floats(-180, 180), st.floats(CLOSEST_DEGREES, WIDEST_DEGREES))
+def test_a_frame_around_a_point_has_it_in_its_middle(
+    latitude: float, longitude: float, degrees: float
+) -> None:
+    frame = frame_at(latitude, longitude, degrees)
+    x, y = frame.place(latitude, longitude)
+    assert abs(x - WIDE / 2) < 1e-6
+    assert abs(y - HIGH / 2) < 1e-6
+    assert abs(frame.degrees - degrees) < 1e-9 * degrees
+    nearer, wider = frame.zoomed(2), frame.zoomed(0.5)
+    assert (nearer is None) == (frame.degrees / 2 < CLOSEST_DEGREES)
+    assert (wider is None) == (frame.degrees * 2 > WIDEST_DEGREES)
+    for zoomed in (nearer, wider):
+        assert not zoomed or max(abs(zoomed.centre[0] - latitude), abs(zoomed.centre[1] - longitude)) < 1e-9
+
+
+@given(st.floats(-360, 360), st.floats(CLOSEST_DEGREES, WIDEST_DEGREES))
+def test_outlines_are_drawn_at_every_turn_of_the_globe_that_is_shown(
+    longitude: float, degrees: float
+) -> None:
+    frame = frame_at(0, longitude, degrees)
+    starts = []
+    for transform in frame.outlines():
+        x, y, scale = (float(n) for n in re.findall(r"-?[\d.]+", transform))
+        assert abs(y - frame.place(0, 0)[1]) < 0.1
+        starts.append((x - 180 * scale, x + 180 * scale))  # where this copy of the world begins and ends
+    assert starts[0][0] < 1
+    assert starts[-1][1] > WIDE - 1
+    for (_, end), (start, _) in itertools.pairwise(starts):
+        assert abs(end - start) < 1
 
 
 @given(st.integers(1, 30))

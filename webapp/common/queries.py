@@ -1,5 +1,7 @@
 """Numbers in addresses and forms that are read by hand, which may say anything."""
 
+import math
+
 LARGEST = 2**63 - 1  # of a primary key
 
 
@@ -12,3 +14,14 @@ def whole(text: str | None, most: int = LARGEST) -> int | None:
         return None
     number = int(text)
     return number if number <= most else None
+
+
+def number(text: str | None, least: float, most: float) -> float | None:
+    """The number from `least` to `most` that `text` is; None where it is none."""
+    if not text or len(text) > 40:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and least <= value <= most else None

@@ -9,8 +9,12 @@ WIDE, HIGH = 1040.0, 430.0
 EDGE = 14.0  # kept free at the frame
 GAP = 12.0  # kept free between plates
 STRIP = 96.0  # at the foot, for places that nobody knows
+SHARES = (0.5, 0.42, 0.58, 0.34, 0.66)  # of a curve, where its label may stand
+SHARES_OF_BUSY = (*SHARES, 0.26, 0.74, 0.18, 0.82)  # where the link is in use
 BENDS = (24.0, 48.0, 72.0, 96.0, 128.0)  # how far a curve may bow
 LEAST_DEGREES = 8.0  # of longitude and latitude shown, however near the places are to each other
+BEYOND_DEGREES = 12.0  # of longitude, how far outlines in static/img/world.svg go beyond 180 degrees
+CLOSEST_DEGREES, WIDEST_DEGREES = 1.0, 360.0  # of longitude across, that a person can zoom to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +60,43 @@ class Frame:
         """Where a place stands in the drawing."""
         return (longitude - self.west) * self.per_degree, (self.north - latitude) * self.per_degree
 
+    @property
+    def degrees(self) -> float:
+        """How many degrees of longitude it shows across."""
+        return self.wide / self.per_degree
+
+    @property
+    def centre(self) -> tuple[float, float]:
+        """Latitude and longitude of its middle."""
+        return self.north - self.high / self.per_degree / 2, self.west + self.degrees / 2
+
+    def zoomed(self, factor: float) -> "Frame | None":
+        """The same middle `factor` times as large; None beyond the limits."""
+        degrees = self.degrees / factor
+        if not CLOSEST_DEGREES <= degrees <= WIDEST_DEGREES:
+            return None
+        return frame_at(*self.centre, degrees, wide=self.wide, high=self.high)
+
+    def holds(self, x: float, y: float) -> bool:
+        """Whether a point of the drawing is in this part of the world."""
+        return 0 <= x <= self.wide and 0 <= y <= self.high
+
+    def outlines(self) -> list[str]:
+        """Where the world's outlines (a unit is a degree) go: SVG transforms, one for each turn of the globe
+        that the frame reaches into."""
+        # Land that crosses 180 degrees stands beyond the edge of its copy, on either side.
+        west, east = self.west - BEYOND_DEGREES, self.west + self.degrees + BEYOND_DEGREES
+        first, last = (math.floor((at + 180) / 360) for at in (west, east))
+        x, y, scale = -self.west * self.per_degree, self.north * self.per_degree, self.per_degree
+        return [
+            f"translate({x + turn * 360 * scale:.1f} {y:.1f}) scale({scale:.4f})"
+            for turn in range(first, last + 1)
+        ]
+
     def graticule(self) -> tuple[list[tuple[float, str]], list[tuple[float, str]]]:
         """Meridians (x, name) and parallels (y, name) at round degrees, five to ten of them across."""
-        step = next(s for s in (1, 2, 5, 10, 15, 30, 60) if self.wide / self.per_degree / s <= 10)
-        east, south = self.west + self.wide / self.per_degree, self.north - self.high / self.per_degree
+        step = next(s for s in (1, 2, 5, 10, 15, 30, 60) if self.degrees / s <= 10)
+        east, south = self.west + self.degrees, self.north - self.high / self.per_degree
         meridians = _multiples(step, self.west, east)
         parallels = _multiples(step, max(south, -90), min(self.north, 90))
         return (
@@ -84,6 +121,20 @@ def frame_of(
     return Frame(
         west=(west + east) / 2 - wide / per_degree / 2,
         north=(south + north) / 2 + high / per_degree / 2,
+        per_degree=per_degree,
+        wide=wide,
+        high=high,
+    )
+
+
+def frame_at(
+    latitude: float, longitude: float, degrees: float, *, wide: float = WIDE, high: float = HIGH
+) -> Frame:
+    """The frame around a middle that shows `degrees` of longitude across."""
+    per_degree = wide / degrees
+    return Frame(
+        west=longitude - degrees / 2,
+        north=latitude + high / per_degree / 2,
         per_degree=per_degree,
         wide=wide,
         high=high,
@@ -163,18 +214,30 @@ def curve(boxes: Sequence[Box], a: int, b: int) -> Curve:
 
 
 def label_of(
-    bow: Curve, size: tuple[float, float], taken: Iterable[Box], *, must: bool = False
+    bow: Curve,
+    size: tuple[float, float],
+    taken: Iterable[Box],
+    room: tuple[float, float],
+    *,
+    must: bool = False,
 ) -> Box | None:
     """Where on `bow` a label of `size` hides nothing of `taken`; None where there is no such spot.
 
-    must : it stands where it hides the fewest then.
+    room : width and height of the drawing; the middle of a label is inside it.
+    must : the label stands where it hides the fewest then; it may stand along the whole curve and next to it.
     """
     taken = list(taken)
-    spots = (bow.at(share) for share in (0.5, 0.42, 0.58, 0.34, 0.66))
-    boxes = [Box(x=x, y=y, wide=size[0], high=size[1]) for x, y in spots]
-    hidden = [sum(box.overlaps(other, 2.0) for other in taken) for box in boxes]
+    boxes = [
+        Box(x=x, y=y + aside, wide=size[0], high=size[1])
+        for aside in ((0, -size[1], size[1]) if must else (0,))
+        for x, y in (bow.at(share) for share in (SHARES_OF_BUSY if must else SHARES))
+    ]
+    inside = [box for box in boxes if 0 <= box.x <= room[0] and 0 <= box.y <= room[1]]
+    hidden = [sum(box.overlaps(other, 2.0) for other in taken) for box in inside]
+    if not inside:
+        return boxes[0] if must else None
     best = hidden.index(min(hidden))
-    return boxes[best] if must or not hidden[best] else None
+    return inside[best] if must or not hidden[best] else None
 
 
 def _hidden(bow: Curve, boxes: Sequence[Box]) -> int:

@@ -4,25 +4,56 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from webapp.accounts.permissions import may_somewhere, visible_or_404
-from webapp.common.queries import whole
+from webapp.common.queries import number, whole
 from webapp.common.work import flows_now
 from webapp.inventory import services
 from webapp.inventory.catalogue import suggestion
 from webapp.inventory.filters import DataCenterFilterSet
+from webapp.inventory.layout import CLOSEST_DEGREES, WIDEST_DEGREES, Frame, frame_at
 from webapp.inventory.models import DataCenter, LinkMeasurement, WanLink
 from webapp.inventory.selectors.matrix import MEASURES, link_matrix
 from webapp.inventory.selectors.worldmap import world_map
 
+ZOOM = 1.6  # of one press of + or −
+
 
 @require_GET
 def datacenter_map(request: HttpRequest) -> HttpResponse:
-    """Data centres by longitude and latitude, and the links between them."""
-    return render(request, "inventory/map.html", {"map": world_map(request.user, flows_now(request.user))})
+    """Data centres by longitude and latitude, and the links between them.
+
+    `?lat=`, `?lon=` and `?degrees=` (of longitude across) are the part of the world to show. If one is
+    missing or out of range, the page shows all data centres.
+    """
+    frame = _frame(request.GET)
+    drawn = world_map(request.user, flows_now(request.user), frame)
+    zooms = [_address(drawn.frame.zoomed(factor)) for factor in (ZOOM, 1 / ZOOM)]
+    context = {
+        "map": drawn,
+        "zoom_in": zooms[0],
+        "zoom_out": zooms[1],
+        "is_part": frame is not None,
+        "is_zoomable": True,
+    }
+    return render(request, "inventory/map.html", context)
+
+
+def _frame(query: QueryDict) -> Frame | None:
+    limits = {"lat": (-90.0, 90.0), "lon": (-360.0, 360.0), "degrees": (CLOSEST_DEGREES, WIDEST_DEGREES)}
+    values = [number(query.get(name), *limits[name]) for name in limits]
+    return None if None in values else frame_at(*[value for value in values if value is not None])
+
+
+def _address(frame: Frame | None) -> str:
+    """The query that shows `frame`; empty where there is none."""
+    if not frame:
+        return ""
+    latitude, longitude = frame.centre
+    return f"?lat={latitude:.3f}&lon={longitude:.3f}&degrees={frame.degrees:.3f}"
 
 
 @require_GET

@@ -88,20 +88,27 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldMap:
-    """All that is drawn. `unplaced` counts the data centres that nobody gave coordinates."""
+    """All that is drawn. `of` counts all data centres, `unplaced` those without coordinates, `outside` those
+    outside the part of the world that is shown."""
 
     frame: Frame
     high: float
     plates: list[Plate]
     lines: list[Line]
     unplaced: int
+    outside: int
     of: int
     dots: bool
 
     @property
+    def drawn(self) -> int:
+        """How many data centres it could show, those outside this part of the world too."""
+        return len(self.plates) + self.outside
+
+    @property
     def placed(self) -> bool:
-        """Whether any data centre stands by its coordinates."""
-        return len(self.plates) > self.unplaced
+        """Whether any data centre has coordinates."""
+        return self.drawn > self.unplaced
 
     @property
     def foot(self) -> float:
@@ -113,16 +120,24 @@ class WorldMap:
         return SafeString("".join(line.drawn for line in self.lines))
 
     @property
+    def outlines(self) -> list[str]:
+        return self.frame.outlines()
+
+    @property
     def graticule(self) -> tuple[list[tuple[float, str]], list[tuple[float, str]]]:
         return self.frame.graticule()
 
 
-def world_map(user: Any, flows: Flows) -> WorldMap:
-    """The map of what `user` sees: the MOST_DCS most linked data centres, and the links between them."""
+def world_map(user: Any, flows: Flows, frame: Frame | None = None) -> WorldMap:
+    """The map of what `user` sees: the MOST_DCS most linked data centres, and the links between them.
+
+    frame : the part of the world to show; without one, the part that holds them all.
+    """
     visible = DataCenter.objects.visible_to(user)
     dcs, of = most_linked(user, visible, MOST_DCS)
     links = WanLink.objects.visible_to(user).filter(a__in=dcs, b__in=dcs).select_related("a", "b")
-    return drawing(dcs, list(links.order_by("pk")), gpu_use([dc.pk for dc in dcs]), of=of, flows=flows)
+    uses = gpu_use([dc.pk for dc in dcs])
+    return drawing(dcs, list(links.order_by("pk")), uses, of=of, flows=flows, frame=frame)
 
 
 def drawing(
@@ -134,6 +149,7 @@ def drawing(
     flows: Flows,
     wide: float = WIDE,
     high: float = HIGH,
+    frame: Frame | None = None,
 ) -> WorldMap:
     """`dcs` and the `links` between them, laid out in `wide` × `high` (and a strip for what has no place).
 
@@ -142,29 +158,51 @@ def drawing(
     uses : by id of the data centre; absent where it has no GPUs.
     of : how many data centres there are, of which these are drawn.
     flows : what goes over links.
+    frame : the part of the world that is shown, of `wide` × `high`; without one, the part that holds `dcs`.
     """
-    dots = len(dcs) > MOST_PLATES
-    sizes = {dc.pk: _size(dc, uses.get(dc.pk, Use()), dots) for dc in dcs}
-    true_places = {dc.pk: place for dc in dcs if (place := position(dc))}
-    loose = [dc.pk for dc in dcs if dc.pk not in true_places]
-    frame = frame_of(list(true_places.values()), wide=wide, high=high)
-    true = {pk: frame.place(*place) for pk, place in true_places.items()}
-    wanted = [Box(x=x, y=y, wide=sizes[pk][0], high=sizes[pk][1]) for pk, (x, y) in true.items()]
-    boxes = dict(zip(true, wanted if dots else spread(wanted, wide=wide, high=high), strict=True))
-    foot = high if true else 0.0
-    beside = row([sizes[pk] for pk in loose], top=foot + 24, wide=wide)
-    boxes |= dict(zip(loose, beside, strict=True))
-    boxes = {pk: box.rounded() for pk, box in boxes.items()}
-    plates = [_plate(dc, boxes[dc.pk], uses.get(dc.pk, Use()), true.get(dc.pk), dots) for dc in dcs]
+    positions = {dc.pk: at for dc in dcs if (at := position(dc))}
+    frame = frame or frame_of(list(positions.values()), wide=wide, high=high)
+    points = {pk: frame.place(*at) for pk, at in positions.items()}
+    outside = {pk: point for pk, point in points.items() if not frame.holds(*point)}
+    shown = [dc for dc in dcs if dc.pk not in outside]
+    dots = len(shown) > MOST_PLATES
+    boxes = _boxes(shown, points, uses, frame, dots)
+    plates = [_plate(dc, boxes[dc.pk], uses.get(dc.pk, Use()), points.get(dc.pk), dots) for dc in shown]
+    loose = sum(dc.pk not in points for dc in dcs)
+    # A link that leaves the frame is drawn to its far end, and cut off at the edge.
+    ends = boxes | {pk: Box(x=x, y=y, wide=0, high=0).rounded() for pk, (x, y) in outside.items()}
+    near = [link for link in links if link.a_id in boxes or link.b_id in boxes]
+    whole_high = (high if points else 0.0) + (STRIP + 24 if loose else 0)
     return WorldMap(
         frame=frame,
-        high=foot + (STRIP + 24 if loose else 0),
+        high=whole_high,
         plates=_named(plates) if dots else plates,
-        lines=_lines(links, dcs, boxes, flows),
-        unplaced=len(loose),
+        lines=_lines(near, ends, flows, (wide, whole_high), dots),
+        unplaced=loose,
+        outside=len(outside),
         dots=dots,
         of=of,
     )
+
+
+def _boxes(
+    dcs: Sequence[DataCenter],
+    points: Mapping[int, tuple[float, float]],
+    uses: Mapping[int, Use],
+    frame: Frame,
+    dots: bool,
+) -> dict[int, Box]:
+    """Where the plate of each data centre goes: near its point; in the strip at the foot if it has none."""
+    sizes = {dc.pk: _size(dc, uses.get(dc.pk, Use()), dots) for dc in dcs}
+    placed = [pk for pk in sizes if pk in points]
+    wanted = [Box(x=points[pk][0], y=points[pk][1], wide=sizes[pk][0], high=sizes[pk][1]) for pk in placed]
+    spots = wanted if dots else spread(wanted, wide=frame.wide, high=frame.high)
+    boxes = dict(zip(placed, spots, strict=True))
+    loose = [pk for pk in sizes if pk not in points]
+    top = (frame.high if points else 0.0) + 24
+    at_foot = row([sizes[pk] for pk in loose], top=top, wide=frame.wide)
+    boxes |= dict(zip(loose, at_foot, strict=True))
+    return {pk: box.rounded() for pk, box in boxes.items()}
 
 
 def _size(dc: DataCenter, use: Use, dots: bool) -> tuple[float, float]:
@@ -224,16 +262,16 @@ def _named(plates: list[Plate]) -> list[Plate]:
 
 
 def _lines(
-    links: Sequence[WanLink], dcs: Sequence[DataCenter], boxes: dict[int, Box], flows: Flows
+    links: Sequence[WanLink], boxes: dict[int, Box], flows: Flows, room: tuple[float, float], dots: bool
 ) -> list[Line]:
-    taken = [boxes[dc.pk] for dc in dcs]
+    taken = list(boxes.values())
     made: dict[int, Line] = {}
     used = {link.pk: flows.get((link.a.team_id, frozenset((link.a.name, link.b.name)))) for link in links}
     # Links in use have their figures always, and choose their places first.
     for link in sorted(links, key=lambda link: -(used[link.pk] or 0.0)):
-        bow, gbps = _bow(link, dcs, boxes), used[link.pk]
+        bow, gbps = _bow(link, boxes, dots), used[link.pk]
         drawn = gbps or len(links) <= MOST_LABELS
-        label = label_of(bow, (LABEL_WIDE, 26.0), taken, must=bool(gbps)) if drawn else None
+        label = label_of(bow, (LABEL_WIDE, 26.0), taken, room, must=bool(gbps)) if drawn else None
         if label:
             taken.append(label)
         made[link.pk] = Line(
@@ -254,12 +292,12 @@ def _title(link: WanLink, gbps: float | None) -> str:
     return f"{link}: {link.bandwidth_gbps:g} Gbit/s per node pair, {link.latency_ms:g} ms one way{now}"
 
 
-def _bow(link: WanLink, dcs: Sequence[DataCenter], boxes: dict[int, Box]) -> Curve:
+def _bow(link: WanLink, boxes: dict[int, Box], dots: bool) -> Curve:
     """Past the other plates where there are any; a thousand lines between dots are straight."""
-    if len(dcs) > MOST_PLATES:
+    if dots:
         return curve([boxes[link.a_id], boxes[link.b_id]], 0, 1)
-    place = {dc.pk: index for index, dc in enumerate(dcs)}
-    return curve([boxes[dc.pk] for dc in dcs], place[link.a_id], place[link.b_id])
+    index = {pk: i for i, pk in enumerate(boxes)}
+    return curve(list(boxes.values()), index[link.a_id], index[link.b_id])
 
 
 def line_width(bandwidth_gbps: float) -> float:
