@@ -282,7 +282,7 @@ def test_the_guide_explains_and_is_remembered(visitor: Visitor, run_path: str) -
     assert charts
     assert beside
     assert drawer
-    assert beside["y"] < charts["y"] + 60  # it pushes nothing below the fold; the legend may want two more lines
+    assert beside["y"] < charts["y"] + 60  # the legend may want two more lines
     assert beside["x"] + beside["width"] <= drawer["x"]
     page.reload()
     expect(guide).to_contain_text("prediction")
