@@ -35,11 +35,11 @@ from engine.job.prefill.config import read_config
 from engine.prefill.messages import Ask, Withdraw
 from engine.schedule import Schedule
 from engine.serve.coordinator import PrefillCoordinator
-from engine.serve.coordinator_plan import CoordinatorPlan, Seats
+from engine.serve.coordinator_connection import address_key
+from engine.serve.coordinator_plan import CoordinatorPlan, TrainingGpus
 from engine.serve.coordinator_request import Model, ends_of
 from engine.serve.decoding import can_decode, fork_decoder
-from engine.serve.seat_line import address_key
-from engine.serve.seat_wire import FROM_SEAT, FromSeat
+from engine.serve.prefill_wire import FROM_PREFILL_WORKER, FromPrefillWorker
 from engine.serve.served import cache_shape
 from engine.serve.tokenizing import tokenizer_of
 from engine.serve.weights import DTYPES
@@ -89,7 +89,7 @@ class _Process:
         self._events_fd = events_fd
         assert start.spec.job.prefill is not None
         self._start, self._settings, self._store = start, start.spec.job.prefill, store
-        self._seats = Seats.of(start.spec, start.schedule, start.first.dc)
+        self._gpus = TrainingGpus.of(start.spec, start.schedule, start.first.dc)
         config = read_config(Path(self._settings.checkpoint))
         self._decoder = _DecoderLine(decoder, self._wake) if decoder else None
         spec, folder = start.spec, Path(self._settings.checkpoint)
@@ -102,7 +102,7 @@ class _Process:
         )
         self._origin = time.monotonic()
         plan = CoordinatorPlan(
-            self._seats,
+            self._gpus,
             self._settings,
             cache_shape(config, self._settings),
             layers=config.num_hidden_layers,
@@ -124,7 +124,7 @@ class _Process:
         me, host = self._start.identity, self._start.first.host
         ports, number = self._start.spec.ports, self._start.first.rank
         for_ranks, for_gateways = (listen(host, ports, number) for _ in range(2))
-        await serve(for_ranks, me, FROM_SEAT, self._rank)
+        await serve(for_ranks, me, FROM_PREFILL_WORKER, self._rank)
         await serve(for_gateways, me, FROM_GATEWAY, self._gateway)
         self._address = for_gateways.getsockname()[:2]
         if self._decoder:
@@ -140,10 +140,10 @@ class _Process:
             self._say_state(CoordinatorState.CLOSED, "training stopped")
         os._exit(0)  # connections and the decoder end with the process
 
-    async def _rank(self, rank: AsyncChannel[FromSeat], greeting: Greeting) -> None:
-        if greeting.rank not in self._seats.ranks:
+    async def _rank(self, rank: AsyncChannel[FromPrefillWorker], greeting: Greeting) -> None:
+        if greeting.rank not in self._gpus.ranks:
             return
-        gpu = self._seats.ranks.index(greeting.rank)
+        gpu = self._gpus.ranks.index(greeting.rank)
         self._service.attach(gpu, rank)
         try:
             async for message in rank.messages():
@@ -177,7 +177,7 @@ class _Process:
             if (
                 not self._open
                 and self._service.plan.knows
-                and self._service.attached == len(self._seats.ranks)
+                and self._service.attached == len(self._gpus.ranks)
             ):
                 self._open = True
                 self._say_state(CoordinatorState.OPEN, f"tokenizer: {self._service.model.tokenizer.kind}")
@@ -194,7 +194,7 @@ class _Process:
                     service.counts.event(
                         self._start.first.dc_name,
                         waiting=service.waiting,
-                        gpus=len(self._seats.ranks),
+                        gpus=len(self._gpus.ranks),
                         guard_ms=max(service.plan.guards_ms),
                         slowdown=slowdown.share,
                         paused=slowdown.paused,

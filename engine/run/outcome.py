@@ -21,7 +21,7 @@ def share_measured(ground: Ground, stage: Stage, prefill: RankPrefill | None) ->
     if ground.device.apart:
         mine["peak_gpu_bytes"] = ground.device.peak_bytes()
     if prefill:
-        mine["prefill"] = asdict(prefill.seat.waits)
+        mine["prefill"] = asdict(prefill.prefill_worker.waits)
     ground.mesh.share("stats", mine)
 
 

@@ -6,7 +6,7 @@ import torch
 from engine.run.building import Ground, Trained
 from engine.schedule.ir import OpKind, Schedule
 from engine.schedule.timing import durations
-from engine.serve.seat import Seat
+from engine.serve.prefill_worker import PrefillWorker
 from engine.train.corpus import Corpus, samples_of
 from engine.train.executor import Executor, Part, Sizes, work_of
 from engine.train.wiring import Wiring
@@ -20,15 +20,18 @@ def ops_of(schedule: Schedule, ground: Ground) -> int:
 class Present:
     """What runs an iteration on this GPU.
 
-    seat : of prefill, which has the GPU while no op runs; None where none is sold.
+    prefill_worker : has the GPU while no op runs; None in a job without prefill.
 
     Attributes
     ----------
     executor : of the schedule in force.
     """
 
-    def __init__(self, ground: Ground, trained: Trained, corpus: Corpus, seat: Seat | None) -> None:
-        self._ground, self._trained, self._corpus, self._seat = ground, trained, corpus, seat
+    def __init__(
+        self, ground: Ground, trained: Trained, corpus: Corpus, prefill_worker: PrefillWorker | None
+    ) -> None:
+        self._ground, self._trained, self._corpus = ground, trained, corpus
+        self._prefill_worker = prefill_worker
         self._schedule, self._disturbed = ground.schedule, False
         job, me = ground.job, ground.me
         every = range(job.cell.microbatches_of_step)
@@ -47,8 +50,8 @@ class Present:
             ground.mesh.disturb()
         if schedule is not None:
             self._schedule = schedule
-            if self._seat:
-                self._seat.reorder(since=iteration, ops=ops_of(schedule, ground))
+            if self._prefill_worker:
+                self._prefill_worker.reorder(since=iteration, ops=ops_of(schedule, ground))
         if disturbs or schedule is not None:
             self.executor = self._new_executor()
 
@@ -69,7 +72,7 @@ class Present:
             batch=self._batch,
             gradients=trained.gradients,
             recorder=ground.recorder,
-            seat=self._seat,
+            prefill_worker=self._prefill_worker,
             device=ground.device,
             tp=ground.tp,
         )

@@ -74,8 +74,8 @@ class Training:
         self._start, self._ground = start, ground
         self._trained = trained_on(ground)
         self._prefill = prefill_on(ground, ops_of(ground.schedule, ground))
-        seat = self._prefill.seat if self._prefill else None
-        self._present = Present(ground, self._trained, start.corpus, seat)
+        prefill_worker = self._prefill.prefill_worker if self._prefill else None
+        self._present = Present(ground, self._trained, start.corpus, prefill_worker)
         self._boundary = Boundary(
             ground.mesh.store,
             rank=ground.me.rank,

@@ -20,12 +20,12 @@ from engine.serve.coordinator_counts import Counts
 from engine.serve.coordinator_plan import CoordinatorPlan
 from engine.serve.coordinator_request import Decoder, Guest, Live, Model, Peer, encoded, gpus_of
 from engine.serve.decoding import MISSING
-from engine.serve.seat_wire import (
+from engine.serve.prefill_wire import (
     Cancel,
     ChunkLate,
     ChunkRan,
     Drop,
-    FromSeat,
+    FromPrefillWorker,
     IterationBegun,
     IterationRan,
     OpsChanged,
@@ -167,7 +167,7 @@ class PrefillCoordinator:
         for live in [one for one in self._live.values() if gpu in one.gpus and one.made == 0]:
             self._fail(live, "training", "the rank that computed it is gone")
 
-    def heard(self, gpu: int, message: FromSeat) -> None:
+    def heard(self, gpu: int, message: FromPrefillWorker) -> None:
         """What a rank says."""
         now_ms, to_ms = self._now_ms(), self._to_ms
         if isinstance(message, OpsChanged):

@@ -26,7 +26,7 @@ NOTHING = Moved()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seats:
+class TrainingGpus:
     """The GPUs of one data centre: `rank` by number, and how many ops each has in an iteration.
 
     stages : of training, in this data centre.  cells : of the run.
@@ -38,7 +38,7 @@ class Seats:
     cells: int = 1
 
     @classmethod
-    def of(cls, spec: LaunchSpec, schedule: Schedule, dc: int) -> "Seats":
+    def of(cls, spec: LaunchSpec, schedule: Schedule, dc: int) -> "TrainingGpus":
         """Those of data centre number `dc`, by pipeline, then stage."""
         gpus, count = gpus_of(spec, dc), spec.job.cell.cell_pipelines
         return cls(
@@ -57,15 +57,15 @@ class CoordinatorPlan:
     """
 
     def __init__(
-        self, seats: Seats, settings: PrefillSettings, shape: KvShape, *, layers: int, token_bytes: int
+        self, gpus: TrainingGpus, settings: PrefillSettings, shape: KvShape, *, layers: int, token_bytes: int
     ) -> None:
         model, self.degree = settings.latency.model, settings.pp_degree
         waking_ms = WAKING_MS * self.degree  # each stage takes a part of what is said of all
         self._latency = LatencyModel(a_ms=model.a_ms + waking_ms, b_ms=model.b_ms, c_ms=model.c_ms)
         self._hop = Hop(fixed_ms=HOP_MS, token_ms=token_bytes / LAN_BYTES_PER_S * 1e3)
-        self._settings, self._cells, self._stages = settings, seats.cells, seats.stages
-        self._ops, self._since = list(seats.ops), 0
-        self._cell = ObservedCell(seats.ops, stages=seats.stages)
+        self._settings, self._cells, self._stages = settings, gpus.cells, gpus.stages
+        self._ops, self._since = list(gpus.ops), 0
+        self._cell = ObservedCell(gpus.ops, stages=gpus.stages)
         most_tokens = settings.kv_budget_bytes // shape.block_bytes * shape.block_tokens
         whole_bytes = shape.token_bytes // shape.layers * layers
         self._cache = Cache(
@@ -78,7 +78,7 @@ class CoordinatorPlan:
         self._counts_from: int | None = None
         self._chunk_starts: list[float] = []
         self.slowdown = SlowDown(settings.pause_slowdown)
-        self.guards_ms = (settings.guard_ms,) * len(seats.ops)
+        self.guards_ms = (settings.guard_ms,) * len(gpus.ops)
 
     @property
     def knows(self) -> bool:

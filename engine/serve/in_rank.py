@@ -1,4 +1,4 @@
-"""A rank's parts of prefill, put together: stage, cache server, seat, connection to the coordinator."""
+"""A rank's parts of prefill: stage, cache server, prefill worker, connection to the coordinator."""
 
 import json
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from engine.control.identity import identity_of
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.prefill.neighbours import Neighbours, gpus_of, neighbours
 from engine.job.prefill.settings import PrefillSettings
+from engine.serve.coordinator_connection import CoordinatorConnection
 from engine.serve.hand_on import HandedOn, HandOn, Hidden, address_key
 from engine.serve.kv_server import KvServer
-from engine.serve.seat import Seat, SpanTo
-from engine.serve.seat_line import SeatLine
+from engine.serve.prefill_worker import PrefillWorker, SpanTo
 from engine.serve.stage import PrefillStage, StageSettings
 
 BLOCK_TOKENS = 32  # of a cache: prompts of demos are short
@@ -21,11 +21,11 @@ BLOCK_TOKENS = 32  # of a cache: prompts of demos are short
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPrefill:
-    """The parts, of which the executor needs `seat` alone."""
+    """The parts. The executor needs `prefill_worker` alone."""
 
-    seat: Seat
+    prefill_worker: PrefillWorker
     server: KvServer
-    line: SeatLine
+    line: CoordinatorConnection
     before: HandedOn | None = None
     behind: HandOn | None = None
 
@@ -35,7 +35,7 @@ class RankPrefill:
         for beside in (self.before, self.behind):
             if beside is not None:
                 beside.close()
-        self.seat.close()
+        self.prefill_worker.close()
         self.server.close()
 
 
@@ -60,13 +60,15 @@ def prefill_of(
     if beside.behind is not None:
         behind = HandOn(identity, store, behind=beside.behind, most_bytes=stage.most_hidden_bytes)
     leads = me == gpus_of(spec, me.dc)[0]
-    seat = Seat(stage, server, ops=ops, leads=leads, span=span, onward=behind)
+    prefill_worker = PrefillWorker(stage, server, ops=ops, leads=leads, span=span, onward=behind)
     before = None
     if beside.before is not None:
-        before = _handed_on(stage, identity, seat, me, spec.ports, before=beside.before)
+        before = _handed_on(stage, identity, prefill_worker, me, spec.ports, before=beside.before)
         store.set(address_key(me.rank), json.dumps(before.address))
-    line = SeatLine(seat, identity, store, dc=me.dc, coordinator=COORDINATOR_RANK + me.dc)
-    return RankPrefill(seat=seat, server=server, line=line, before=before, behind=behind)
+    line = CoordinatorConnection(
+        prefill_worker, identity, store, dc=me.dc, coordinator=COORDINATOR_RANK + me.dc
+    )
+    return RankPrefill(prefill_worker=prefill_worker, server=server, line=line, before=before, behind=behind)
 
 
 def stage_settings(
@@ -88,7 +90,7 @@ def stage_settings(
 def _handed_on(
     stage: PrefillStage,
     identity: Identity,
-    seat: Seat,
+    prefill_worker: PrefillWorker,
     me: RankAssignment,
     ports: tuple[int, int] | None,
     *,
@@ -96,4 +98,4 @@ def _handed_on(
 ) -> HandedOn:
     config = stage.config
     shape = Hidden(size=config.hidden_size, dtype=stage.dtype, context=config.max_position_embeddings)
-    return HandedOn(identity, shape, seat, before=before, host=me.host, ports=ports)
+    return HandedOn(identity, shape, prefill_worker, before=before, host=me.host, ports=ports)

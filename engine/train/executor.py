@@ -29,8 +29,8 @@ from engine.train.gradients import Gradients
 from engine.train.recorder import Crossing, Recorder
 
 
-class Seat(Protocol):
-    """What has the GPU while no op of training does: prefill."""
+class GpuBorrower(Protocol):
+    """What has the GPU while no op of training does: the prefill worker."""
 
     def begin(self, iteration: int) -> None:
         """An iteration begins: the GPU is free until its first op."""
@@ -174,7 +174,7 @@ class Executor:
     ----------
     batch : gives tokens and targets (int64, (microbatches · micro_batch, seq)) of a step; called only where
         the model begins or ends.
-    seat : of prefill, which has the GPU while no op runs; None where nothing is prefilled.
+    prefill_worker : has the GPU while no op runs; None in a job without prefill.
     device : where the stage's chunks are. What comes from neighbours, and the batch, is in host memory.
     tp : how the stage is shared with other ranks, which follow the same `work`; the lead sends and receives.
     """
@@ -188,14 +188,15 @@ class Executor:
         batch: Callable[[int], tuple[Tensor, Tensor]],
         gradients: Gradients,
         recorder: Recorder,
-        seat: Seat | None = None,
+        prefill_worker: GpuBorrower | None = None,
         device: Device | None = None,
         tp: OneRank = ONE_RANK,
     ) -> None:
         self._device, self._tp = device or CpuDevice(), tp
         self._chunks: list[Chunk] = list(stage.chunks)  # type: ignore[arg-type]
         self._part, self._sizes, self._places = part, sizes, part.places
-        self._batch, self._gradients, self._recorder, self._seat = batch, gradients, recorder, seat
+        self._batch, self._gradients, self._recorder = batch, gradients, recorder
+        self._prefill_worker = prefill_worker
         self._message_bytes = math.prod(sizes.shape) * sizes.dtype.itemsize
         scale = torch.tensor(1.0 / (sizes.microbatches * sizes.pipelines), dtype=_loss_dtype(sizes.dtype))
         self._share = scale.item()  # of a microbatch's loss in the step's
@@ -232,8 +233,8 @@ class Executor:
         self._gradients.clear()
         for link in self._part.links:
             link.begin(iteration)
-        if self._seat is not None:
-            self._seat.begin(iteration)
+        if self._prefill_worker is not None:
+            self._prefill_worker.begin(iteration)
         for work in self._part.work:
             self._post(work)
         if self._needs_batch:
@@ -381,21 +382,21 @@ class Executor:
         self._recorder.sent(port.crossing, m, sent)
 
     def _start(self) -> Moment:
-        if self._seat is not None:
-            self._since = max(self._since, self._seat.take())
+        if self._prefill_worker is not None:
+            self._since = max(self._since, self._prefill_worker.take())
         return self._device.begin(self._since)
 
     def _end(self, work: Work, start: Moment) -> Moment:
         end = self._device.end(start, work.lasts_s)
         self._device.tell(start, end, partial(self._note, work))
-        if self._seat is not None:
+        if self._prefill_worker is not None:
             self._device.settle()  # the GPU is free for prompts once the op is done, not once it is queued
         return end
 
     def _note(self, work: Work, start: float, end: float) -> None:
         self._recorder.op(work.kind.name, work.microbatch, start, end, chunk=work.chunk)  # type: ignore[arg-type]
-        if self._seat is not None:
-            self._seat.give(start, end)
+        if self._prefill_worker is not None:
+            self._prefill_worker.give(start, end)
 
 
 def _weight_gradients(kept: _Kept) -> None:

@@ -23,8 +23,8 @@ from engine.serve.kv_client import KvClient
 from engine.serve.kv_pool import KvShape
 from engine.serve.kv_server import KvServer
 from engine.serve.pipeline import Prefilled, PrefillPipeline
-from engine.serve.seat import Seat
-from engine.serve.seat_wire import ChunkLate, ChunkRan, Row
+from engine.serve.prefill_wire import ChunkLate, ChunkRan, Row
+from engine.serve.prefill_worker import PrefillWorker
 from engine.serve.stage import PrefillStage, StageSettings
 from tests.fake_cuda.memory import Kind
 from tests.fake_cuda.mutating import without
@@ -113,7 +113,7 @@ def test_logits_equal_those_of_the_host_and_chunks_are_in_order(folder: Path) ->
 
 
 class Coordinator:
-    """Keeps what the seat says."""
+    """Keeps what the prefill worker says."""
 
     def __init__(self) -> None:
         self.said: queue.SimpleQueue[Document] = queue.SimpleQueue()
@@ -123,23 +123,23 @@ class Coordinator:
             self.said.put(message)
 
 
-def test_a_seat_runs_chunks_beside_training_ops(folder: Path) -> None:
+def test_a_prefill_worker_runs_chunks_beside_training_ops(folder: Path) -> None:
     expected = int(prefill(stages(folder, "cpu", 1)).argmax())
     with fake_cuda() as gpu:
         device, coordinator = CudaDevice(0), Coordinator()
         (stage,) = stages(folder, "cuda", 1).stages
         server = KvServer(stage.pool, identity(0), host="127.0.0.1")
-        seat = Seat(stage, server, ops=1, leads=True, span=lambda start, end: None)
-        seat.attach(coordinator)
+        prefill_worker = PrefillWorker(stage, server, ops=1, leads=True, span=lambda start, end: None)
+        prefill_worker.attach(coordinator)
         training = torch.ones(512, 512, device=device.name)
         for _ in range(200):
             training = training * 1.0  # under way while the chunks run
-        seat.begin(0)
+        prefill_worker.begin(0)
         for done, tokens in ((0, 4), (4, len(PROMPT) - 4)):
-            seat.heed(row(done, tokens))
+            prefill_worker.heed(row(done, tokens))
         first, last = (coordinator.said.get(timeout=10.0) for _ in range(2))
         device.settle()
-        seat.close()
+        prefill_worker.close()
         server.close()
     assert isinstance(first, ChunkRan)
     assert isinstance(last, ChunkRan)
@@ -151,7 +151,7 @@ def test_a_seat_runs_chunks_beside_training_ops(folder: Path) -> None:
 
 
 def row(done: int, tokens: int) -> Row:
-    """A chunk of the prompt, which the seat may run at once."""
+    """A chunk of the prompt, which the prefill worker may run at once."""
     now = time.monotonic()
     return Row(
         request="a",
@@ -195,7 +195,7 @@ def test_a_decoder_gets_the_cache_that_the_device_holds(folder: Path) -> None:
 
 
 class Next:
-    """Stands in for the seat of the next stage: takes what is handed on."""
+    """Stands in for the prefill worker of the next stage: takes what is handed on."""
 
     def __init__(self) -> None:
         self.came: queue.SimpleQueue[Tensor] = queue.SimpleQueue()

@@ -179,8 +179,8 @@ class Deferring(CpuDevice):
         self._untold.clear()
 
 
-class LoggingSeat:
-    """Stands in for the seat of prefill: says when it gets the GPU."""
+class LoggingBorrower:
+    """Stands in for the prefill worker: says when it gets the GPU."""
 
     def __init__(self, log: list[str]) -> None:
         self._log = log
@@ -199,7 +199,7 @@ class LoggingSeat:
 def test_prompts_get_a_gpu_when_the_op_is_done_and_not_when_it_is_queued() -> None:
     cell = Cell(of(stages=1, pipelines=1, dc_of_stage=[0], policy="1f1b", microbatches=2))
     executor, log = cell.executors[0, 0], []
-    executor._device, executor._seat = Deferring(log), LoggingSeat(log)  # type: ignore[assignment]
+    executor._device, executor._prefill_worker = Deferring(log), LoggingBorrower(log)  # type: ignore[assignment]
     executor.run(0)
     assert log == ["taken", "queued", "done", "given"] * len(cell.schedule.order(0, 0))
     assert far(Answer(loss=executor.loss, gradients=cell.gradients(), notes={}), whole(cell.job)) < 1e-9

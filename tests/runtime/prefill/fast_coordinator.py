@@ -18,9 +18,9 @@ from engine.inputs import Document
 from engine.job.prefill.settings import PrefillSettings
 from engine.prefill.handover import StageCache
 from engine.prefill.messages import Ask
-from engine.serve import seat_wire as wire
+from engine.serve import prefill_wire as wire
 from engine.serve.coordinator import PrefillCoordinator
-from engine.serve.coordinator_plan import CoordinatorPlan, Seats
+from engine.serve.coordinator_plan import CoordinatorPlan, TrainingGpus
 from engine.serve.coordinator_request import Model
 from engine.serve.kv_pool import Freed, KvPool, KvShape, LeaseEnded
 from engine.serve.tokenizing import tokenizer_of
@@ -33,14 +33,14 @@ DECODED = 3  # tokens of an answer that a decoder goes on with
 
 
 class Rank:
-    """Holds caches as a seat does, and runs chunks when they are due. One chunk in 20 is given back."""
+    """Holds caches as a prefill worker does, and runs chunks when they are due, but for one in 20."""
 
     def __init__(self, coordinator: "FastCoordinator", gpu: int) -> None:
         self._coordinator, self._gpu, self._rows = coordinator, gpu, list[wire.Row]()
         self.pool = KvPool(SHAPE, budget_bytes=round(BUDGET_GB * 1e9), clock=lambda: coordinator.now_ms / 1e3)
 
     def post(self, message: Document) -> None:
-        message = wire.TO_SEAT.read(line_of(message))
+        message = wire.TO_PREFILL_WORKER.read(line_of(message))
         if isinstance(message, wire.Row):
             row = message
             self._rows.append(row)
@@ -115,8 +115,8 @@ class FastCoordinator:
             ends=frozenset({0}),
             engine_id="run/1/north",
         )
-        seats = Seats(ranks=tuple(range(GPUS)), ops=(OPS,) * GPUS, stages=2)
-        plan = CoordinatorPlan(seats, settings, SHAPE, layers=2, token_bytes=4)
+        gpus = TrainingGpus(ranks=tuple(range(GPUS)), ops=(OPS,) * GPUS, stages=2)
+        plan = CoordinatorPlan(gpus, settings, SHAPE, layers=2, token_bytes=4)
         self.service = PrefillCoordinator(plan, model, decoder=self, now_ms=lambda: self.now_ms, origin_s=0.0)
         self.ranks = [Rank(self, gpu) for gpu in range(GPUS)]
         for gpu, rank in enumerate(self.ranks):
@@ -126,7 +126,7 @@ class FastCoordinator:
         heapq.heappush(self._events, (when_ms, next(self._numbers), what))
 
     def hear(self, gpu: int, message: Document) -> None:
-        self.service.heard(gpu, wire.FROM_SEAT.read(line_of(message)))
+        self.service.heard(gpu, wire.FROM_PREFILL_WORKER.read(line_of(message)))
 
     # A gateway.
 

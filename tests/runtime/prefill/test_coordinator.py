@@ -12,10 +12,10 @@ from engine.prefill.kernels.place import BEGIN, GPU
 from engine.prefill.messages import Ask
 from engine.prefill.placement import Moved
 from engine.serve.coordinator import LEAD_MS, PATIENCE_MS, PrefillCoordinator
-from engine.serve.coordinator_plan import CoordinatorPlan, Seats
+from engine.serve.coordinator_plan import CoordinatorPlan, TrainingGpus
 from engine.serve.coordinator_request import Model
 from engine.serve.kv_pool import KvShape
-from engine.serve.seat_wire import (
+from engine.serve.prefill_wire import (
     Cancel,
     ChunkLate,
     ChunkRan,
@@ -80,8 +80,8 @@ class Coordinator:
             ends=frozenset({0}),
             engine_id="run/1/north",
         )
-        seats = Seats(ranks=tuple(range(cells)), ops=(1,) * cells, stages=1, cells=cells)
-        plan = CoordinatorPlan(seats, settings, SHAPE, layers=settings.pp_degree, token_bytes=4)
+        gpus = TrainingGpus(ranks=tuple(range(cells)), ops=(1,) * cells, stages=1, cells=cells)
+        plan = CoordinatorPlan(gpus, settings, SHAPE, layers=settings.pp_degree, token_bytes=4)
         self.service = PrefillCoordinator(
             plan, model, decoder=self.decoder, now_ms=lambda: self.now_ms, origin_s=0.0
         )

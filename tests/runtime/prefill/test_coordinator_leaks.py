@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.serve.seat_wire import Drop
+from engine.serve.prefill_wire import Drop
 from tests.runtime.prefill.fast_coordinator import DECODED, PERIOD_MS, FastCoordinator
 
 AN_ITERATION = 8  # requests: most of what the bubbles hold

@@ -1,4 +1,4 @@
-"""A model over the seats of several ranks: each stage in its own bubbles, hidden states from seat to seat."""
+"""A model over the prefill workers of several ranks: each stage has its own bubbles and hands states on."""
 
 import socket
 import threading
@@ -21,17 +21,17 @@ from engine.job.launch import single_machine
 from engine.job.prefill.neighbours import neighbours
 from engine.prefill.handover import transfer_params
 from engine.prefill.messages import Sampling
+from engine.serve.chunk_inputs import ChunkInputs
 from engine.serve.decode import DecodeWorker
 from engine.serve.hand_on import Handed, HandedOn, HandOn, Hidden, address_key
 from engine.serve.in_rank import RankPrefill, prefill_of
 from engine.serve.kv_wire import send_frame
-from engine.serve.seat_inputs import SeatInputs
-from engine.serve.seat_wire import Cancel, ChunkLate, ChunkRan, Drop, Row
+from engine.serve.prefill_wire import Cancel, ChunkLate, ChunkRan, Drop, Row
 from tests.runtime.jobs import job
 from tests.runtime.prefill.checkpoints import TINY, prompt, save, theirs
 from tests.runtime.prefill.live import prefill
 from tests.runtime.prefill.test_handover import NEW_TOKENS, own_tokens
-from tests.runtime.prefill.test_seat import Coordinator
+from tests.runtime.prefill.test_prefill_worker import Coordinator
 from tests.waiting import LIMIT_S, until
 
 TOKENS = 50
@@ -76,8 +76,8 @@ class Pipeline:
             keep.callback(made.close)
             self.ranks.append(made)
             self.coordinators.append(Coordinator())
-            made.seat.attach(self.coordinators[-1])
-            made.seat.begin(0)
+            made.prefill_worker.attach(self.coordinators[-1])
+            made.prefill_worker.begin(0)
 
     def _span(self, number: int) -> Any:
         return lambda start, end: self.spans.append((number, start, end))
@@ -100,7 +100,7 @@ class Pipeline:
             "sampling": Sampling() if final and last else None,
             **changes,
         }
-        self.ranks[stage].seat.heed(Row.model_validate(values))
+        self.ranks[stage].prefill_worker.heed(Row.model_validate(values))
 
     def run(self, sizes: list[int], **changes: Any) -> list[ChunkRan]:
         """The whole prompt, cut into `sizes`; what the last chunk came to, by stage."""
@@ -115,7 +115,10 @@ class Pipeline:
     @property
     def held(self) -> list[int]:
         """Bytes by stage: of caches, and of hidden states that wait."""
-        return [rank.seat._stage.pool.bytes_in_use + rank.seat._inputs.bytes_in_use for rank in self.ranks]
+        return [
+            rank.prefill_worker._stage.pool.bytes_in_use + rank.prefill_worker._inputs.bytes_in_use
+            for rank in self.ranks
+        ]
 
     def until(self, is_so: Any) -> None:
         until(is_so, lambda: f"held: {self.held}", every_s=0.002)
@@ -146,7 +149,7 @@ def test_the_last_stage_draws_the_token_of_the_whole_model(
     assert pipeline.held[-1] == 0, "it knows that its cache is not wanted"
     assert all(held > 0 for held in pipeline.held[:-1])
     for rank in pipeline.ranks:
-        rank.seat.heed(Drop(request="a"))
+        rank.prefill_worker.heed(Drop(request="a"))
     pipeline.until(lambda: pipeline.held == [0] * degree)
 
 
@@ -177,21 +180,21 @@ def test_a_chunk_that_is_not_handed_on_in_time_is_given_back(folder: Path, keep:
 def test_a_later_stage_waits_for_its_own_bubble(folder: Path, keep: ExitStack) -> None:
     """What is handed on may be there long before the GPU is free."""
     pipeline = Pipeline(folder, 2, keep)
-    seat = pipeline.ranks[1].seat
-    seat.take()
+    prefill_worker = pipeline.ranks[1].prefill_worker
+    prefill_worker.take()
     start = time.monotonic()
     pipeline.heed(1, 0, TOKENS, iteration=1)
     pipeline.heed(0, 0, TOKENS)
-    pipeline.until(lambda: seat._inputs.bytes_in_use == TOKENS * HIDDEN * 4)
+    pipeline.until(lambda: prefill_worker._inputs.bytes_in_use == TOKENS * HIDDEN * 4)
     assert not pipeline.coordinators[1].said
     end = time.monotonic()
-    seat.give(start, end)
-    seat.begin(1)
+    prefill_worker.give(start, end)
+    prefill_worker.begin(1)
     (ran,) = pipeline.coordinators[1].wait(ChunkRan)
     assert isinstance(ran, ChunkRan)
     assert ran.start_s >= end
-    assert seat.take() == ran.end_s
-    seat.give(ran.end_s, time.monotonic())
+    assert prefill_worker.take() == ran.end_s
+    prefill_worker.give(ran.end_s, time.monotonic())
     assert [(number, begin) for number, begin, _ in pipeline.spans] == [(1, ran.start_s)]
 
 
@@ -203,7 +206,7 @@ def test_what_ran_ahead_is_run_again_in_other_pieces(folder: Path, keep: ExitSta
     pipeline.coordinators[1].wait(ChunkRan)
     pipeline.heed(0, 20, 30)
     pipeline.coordinators[0].wait(ChunkRan, 2)
-    pipeline.ranks[0].seat.heed(Cancel(request="a", done=20))
+    pipeline.ranks[0].prefill_worker.heed(Cancel(request="a", done=20))
     for done, tokens in ((20, 10), (30, 20)):
         for stage in (0, 1):
             pipeline.heed(stage, done, tokens)
@@ -221,19 +224,19 @@ def test_a_chunk_that_comes_again_leaves_what_is_offered_alone(folder: Path, kee
     assert late.why == "gone"
     cache = ran[0].cache
     assert cache is not None
-    assert pipeline.ranks[0].seat._stage.pool.claim("a", cache.block_ids).filled == TOKENS
+    assert pipeline.ranks[0].prefill_worker._stage.pool.claim("a", cache.block_ids).filled == TOKENS
 
 
 @pytest.mark.parametrize("end", ["dropped", "coordinator gone"])
 def test_what_is_given_up_is_freed_on_all_stages(folder: Path, keep: ExitStack, end: str) -> None:
     pipeline = Pipeline(folder, 2, keep)
     pipeline.heed(0, 0, 20)
-    pipeline.until(lambda: all(pipeline.held[0:1]) and pipeline.ranks[1].seat._inputs.bytes_in_use)
+    pipeline.until(lambda: all(pipeline.held[0:1]) and pipeline.ranks[1].prefill_worker._inputs.bytes_in_use)
     for rank in pipeline.ranks:
         if end == "dropped":
-            rank.seat.heed(Drop(request="a"))
+            rank.prefill_worker.heed(Drop(request="a"))
         else:
-            rank.seat.detach()
+            rank.prefill_worker.detach()
     assert pipeline.held == [0, 0]
 
 
@@ -289,7 +292,7 @@ def test_who_is_not_the_stage_before_is_not_heard(
 @given(st.permutations(range(6)), st.floats(1, 9))
 def test_hidden_states_are_kept_until_they_are_used_dropped_or_late(order: list[int], later_s: float) -> None:
     now = [0.0]
-    inputs = SeatInputs(1_000, clock=lambda: now[0])
+    inputs = ChunkInputs(1_000, clock=lambda: now[0])
     for number in order:
         what = Handed(request=f"r{number % 2}", done=number, tokens=2, lease_s=1 + number)
         inputs.put(what, torch.zeros(2, 4))
@@ -306,7 +309,7 @@ def test_hidden_states_are_kept_until_they_are_used_dropped_or_late(order: list[
 
 
 def test_hidden_states_that_wait_stay_within_their_budget() -> None:
-    inputs = SeatInputs(100, clock=lambda: 0.0)  # three of 32 bytes
+    inputs = ChunkInputs(100, clock=lambda: 0.0)  # three of 32 bytes
     for number in (0, 1, 2, 0, 3):
         inputs.put(Handed(request="r", done=number, tokens=2, lease_s=9), torch.zeros(2, 4))
         assert inputs.bytes_in_use <= 100

@@ -1,4 +1,4 @@
-"""A seat beside an executor that is played by the test: training comes first, and nothing stays behind."""
+"""A prefill worker next to an executor that the test plays: training comes first, and nothing is left."""
 
 import os
 import sys
@@ -13,10 +13,10 @@ from engine.control.handshake import Identity
 from engine.inputs import Document
 from engine.prefill.latency import LatencyModel
 from engine.prefill.messages import Sampling
-from engine.serve import seat, yielding
+from engine.serve import prefill_worker, yielding
 from engine.serve.kv_server import KvServer
-from engine.serve.seat import REMEMBERED, Seat
-from engine.serve.seat_wire import Cancel, ChunkLate, ChunkRan, Drop, IterationBegun, IterationRan, Row
+from engine.serve.prefill_wire import Cancel, ChunkLate, ChunkRan, Drop, IterationBegun, IterationRan, Row
+from engine.serve.prefill_worker import REMEMBERED, PrefillWorker
 from engine.serve.stage import PrefillStage, StageSettings
 from tests.runtime.prefill.checkpoints import BLOCK, prompt, save, theirs
 from tests.waiting import LIMIT_S, until
@@ -27,7 +27,7 @@ LOOKED = ChunkLate(request="too late", done=0, why="late")
 
 
 class Coordinator:
-    """Keeps what the seat says."""
+    """Keeps what the prefill worker says."""
 
     def __init__(self) -> None:
         self.said: list[Document] = []
@@ -56,7 +56,7 @@ class HeldOpen:
 
 
 class Table:
-    """A seat with three ops per iteration, its coordinator, and the stage behind it."""
+    """A prefill worker with three ops per iteration, its coordinator, and the stage behind it."""
 
     def __init__(self, folder: Path) -> None:
         latency = LatencyModel(a_ms=1e3 * CHUNK_S, b_ms=1e-6, c_ms=0.0)
@@ -67,10 +67,10 @@ class Table:
         self.server = KvServer(
             self.stage.pool, Identity(rank=0, run="r", generation=1, secret=b"s"), host="127.0.0.1"
         )
-        self.seat = Seat(
+        self.prefill_worker = PrefillWorker(
             self.stage, self.server, ops=3, leads=True, span=lambda *span: self.spans.append(span)
         )
-        self.seat.attach(self.coordinator)
+        self.prefill_worker.attach(self.coordinator)
 
     def row(self, *, op: int = 0, done: int = 0, tokens: int = TOKENS, **changes: object) -> Row:
         ids = prompt(TOKENS)[done : done + tokens]
@@ -92,29 +92,29 @@ class Table:
         return Row.model_validate(values)
 
     def have_looked(self) -> None:
-        """Return when the seat has looked at all rows sent so far, and has run those that may begin.
+        """Return when the prefill worker has looked at all rows so far, and has run those that may begin.
 
         It looks at them in the order of `begin_s`: one more, which is too late, is given back after them.
         """
-        self.seat.heed(self.row(request=LOOKED.request, until_s=time.monotonic()))
+        self.prefill_worker.heed(self.row(request=LOOKED.request, until_s=time.monotonic()))
         until(lambda: LOOKED in self.coordinator.said, every_s=0.002)
         self.coordinator.said.remove(LOOKED)
 
     def op(self, then: Callable[[], None] = lambda: None) -> float:
         """A training op; returns how long it waited for the GPU."""
         asked = time.monotonic()
-        free = self.seat.take()
+        free = self.prefill_worker.take()
         start = time.monotonic()
         assert free <= start
         then()
-        self.seat.give(start, time.monotonic())
+        self.prefill_worker.give(start, time.monotonic())
         return start - asked
 
     def rest_of_iteration(self, ops: int) -> IterationRan:
         """So many ops to its end, and the begin of the next one; what the coordinator is told of it."""
         for _ in range(ops):
             self.op()
-        self.seat.begin(self.seat._training.iteration + 1)
+        self.prefill_worker.begin(self.prefill_worker._training.iteration + 1)
         told = self.coordinator.said[-1]
         assert isinstance(told, IterationRan)
         return told
@@ -124,14 +124,14 @@ class Table:
 def table(tmp_path: Path) -> Iterator[Table]:
     made = Table(save(tmp_path))
     yield made
-    made.seat.close()
+    made.prefill_worker.close()
     made.server.close()
 
 
 def test_a_prompt_in_chunks_gives_the_models_token_and_frees_its_cache(table: Table) -> None:
-    table.seat.begin(0)
-    table.seat.heed(table.row(tokens=BLOCK, sampling=None))
-    table.seat.heed(table.row(done=BLOCK, tokens=BLOCK))
+    table.prefill_worker.begin(0)
+    table.prefill_worker.heed(table.row(tokens=BLOCK, sampling=None))
+    table.prefill_worker.heed(table.row(done=BLOCK, tokens=BLOCK))
     first, last = table.coordinator.wait(ChunkRan, 2)
     assert isinstance(first, ChunkRan)
     assert isinstance(last, ChunkRan)
@@ -141,30 +141,30 @@ def test_a_prompt_in_chunks_gives_the_models_token_and_frees_its_cache(table: Ta
 
 
 def test_nothing_begins_while_training_has_the_gpu_or_before_its_bubble(table: Table) -> None:
-    table.seat.heed(table.row(op=1))
+    table.prefill_worker.heed(table.row(op=1))
     table.have_looked()
-    table.seat.begin(0)
+    table.prefill_worker.begin(0)
     table.have_looked()
     table.op(table.have_looked)
     ran = table.coordinator.wait(ChunkRan)[0]
     iteration = table.rest_of_iteration(2)
     assert isinstance(ran, ChunkRan)
     assert ran.start_s >= iteration.ends_s[0]
-    assert (iteration.waited_s, table.seat.waits.ops) == (0.0, 0)
+    assert (iteration.waited_s, table.prefill_worker.waits.ops) == (0.0, 0)
 
 
 def test_a_chunk_whose_bubble_is_over_is_given_back(table: Table) -> None:
-    table.seat.begin(0)
+    table.prefill_worker.begin(0)
     table.op()
-    table.seat.heed(table.row(op=0))
+    table.prefill_worker.heed(table.row(op=0))
     late = table.coordinator.wait(ChunkLate)[0]
     assert isinstance(late, ChunkLate)
     assert (late.done, late.why) == (0, "late")
 
 
 def test_a_chunk_that_would_not_be_done_in_time_is_given_back(table: Table) -> None:
-    table.seat.begin(0)
-    table.seat.heed(table.row(until_s=time.monotonic() + CHUNK_S / 2))
+    table.prefill_worker.begin(0)
+    table.prefill_worker.heed(table.row(until_s=time.monotonic() + CHUNK_S / 2))
     assert table.coordinator.wait(ChunkLate)
     assert not table.stage.pool.bytes_in_use
 
@@ -179,10 +179,10 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(
         waiting_s.append(time.monotonic())
         chunk.may_end.set()
 
-    monkeypatch.setattr(seat, "take_part", take_part)
-    table.seat.begin(0)
-    table.seat.heed(table.row(tokens=BLOCK, sampling=None))
-    table.seat.heed(table.row(done=BLOCK, tokens=BLOCK))
+    monkeypatch.setattr(prefill_worker, "take_part", take_part)
+    table.prefill_worker.begin(0)
+    table.prefill_worker.heed(table.row(tokens=BLOCK, sampling=None))
+    table.prefill_worker.heed(table.row(done=BLOCK, tokens=BLOCK))
     assert chunk.runs.wait(LIMIT_S)
     waited_s = table.op()
     (late,) = table.coordinator.wait(ChunkLate)
@@ -191,7 +191,7 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(
     assert isinstance(late, ChunkLate)
     assert (ran.done, late.done, late.why) == (0, BLOCK, "late")
     assert table.spans == [(ran.start_s, ran.end_s)]
-    iteration, waits = table.rest_of_iteration(2), table.seat.waits
+    iteration, waits = table.rest_of_iteration(2), table.prefill_worker.waits
     assert ran.end_s <= iteration.starts_s[0]
     told_s = iteration.waited_s
     assert (waits.ops, waits.total_s, waits.longest_s) == (1, told_s, told_s)
@@ -200,49 +200,49 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(
 
 @pytest.mark.parametrize("end", ["drop", "gone"])
 def test_what_is_given_up_frees_its_cache(table: Table, end: str) -> None:
-    table.seat.begin(0)
-    table.seat.heed(table.row(keep=True))
+    table.prefill_worker.begin(0)
+    table.prefill_worker.heed(table.row(keep=True))
     table.coordinator.wait(ChunkRan)
     assert table.stage.pool.bytes_in_use > 0
     if end == "drop":
-        table.seat.heed(Drop(request="a"))
+        table.prefill_worker.heed(Drop(request="a"))
     else:
-        table.seat.detach()
+        table.prefill_worker.detach()
     assert table.stage.pool.bytes_in_use == 0
 
 
 def test_cancelled_chunks_do_not_run(table: Table) -> None:
-    table.seat.heed(table.row(tokens=BLOCK, sampling=None))
-    table.seat.heed(table.row(done=BLOCK, tokens=BLOCK))
-    table.seat.heed(Cancel(request="a", done=BLOCK))
-    table.seat.begin(0)
+    table.prefill_worker.heed(table.row(tokens=BLOCK, sampling=None))
+    table.prefill_worker.heed(table.row(done=BLOCK, tokens=BLOCK))
+    table.prefill_worker.heed(Cancel(request="a", done=BLOCK))
+    table.prefill_worker.begin(0)
     table.coordinator.wait(ChunkRan)
     table.have_looked()
     assert len(table.coordinator.said) == 1
 
 
 def test_a_chunk_behind_one_that_never_ran_is_given_back(table: Table) -> None:
-    table.seat.begin(0)
-    table.seat.heed(table.row(done=BLOCK, tokens=BLOCK))
+    table.prefill_worker.begin(0)
+    table.prefill_worker.heed(table.row(done=BLOCK, tokens=BLOCK))
     late = table.coordinator.wait(ChunkLate)[0]
     assert isinstance(late, ChunkLate)
     assert late.why == "gone"
 
 
 def test_a_coordinator_that_comes_later_is_told_of_the_iterations_before(table: Table) -> None:
-    table.seat.begin(0)
+    table.prefill_worker.begin(0)
     for _ in range(REMEMBERED + 2):
         table.rest_of_iteration(3)
     table.op()
     later = Coordinator()
-    table.seat.attach(later)
+    table.prefill_worker.attach(later)
     told = [(m.kind, m.iteration) for m in later.said if isinstance(m, IterationBegun | IterationRan)]
     both = [(kind, n) for n in range(REMEMBERED + 3) for kind in ("begun", "iteration")]
     assert told == both[-2 * REMEMBERED - 1 : -1]
 
 
 def test_one_message_an_iteration_tells_the_coordinator_of_all_ops(table: Table) -> None:
-    table.seat.begin(0)
+    table.prefill_worker.begin(0)
     for _ in range(2):
         iterated = table.rest_of_iteration(3)
     assert len(table.coordinator.said) == 4, "and one when its first op has run"
@@ -255,14 +255,14 @@ def test_one_message_an_iteration_tells_the_coordinator_of_all_ops(table: Table)
 
 
 def test_the_last_op_lasts_until_the_next_iteration(table: Table) -> None:
-    table.seat.begin(0)
+    table.prefill_worker.begin(0)
     for _ in range(3):
         table.op()
-    table.seat.heed(table.row(iteration=1))
+    table.prefill_worker.heed(table.row(iteration=1))
     table.have_looked()
     assert not any(isinstance(message, ChunkRan) for message in table.coordinator.said)
     before_s = time.monotonic()
-    table.seat.begin(1)
+    table.prefill_worker.begin(1)
     assert table.coordinator.wait(ChunkRan)
     (ended,) = table.coordinator.wait(IterationRan)
     assert isinstance(ended, IterationRan)
@@ -273,8 +273,8 @@ def test_on_a_gpu_an_op_begins_while_a_chunk_runs(table: Table, monkeypatch: pyt
     """The kernels of training come first there, so the host has nothing to wait for."""
     monkeypatch.setattr(PrefillStage, "gives_way", True)
     chunk = HeldOpen(table.stage, monkeypatch)
-    table.seat.begin(0)
-    table.seat.heed(table.row())
+    table.prefill_worker.begin(0)
+    table.prefill_worker.heed(table.row())
     assert chunk.runs.wait(LIMIT_S)
     table.op(chunk.may_end.set)
     table.coordinator.wait(ChunkRan)
@@ -283,7 +283,7 @@ def test_on_a_gpu_an_op_begins_while_a_chunk_runs(table: Table, monkeypatch: pyt
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads give way on Linux alone")
 def test_a_chunk_gives_way_until_training_waits_for_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    thread = table.seat._thread.native_id
+    thread = table.prefill_worker._thread.native_id
     assert thread is not None
     if not yielding.give_way(thread):
         pytest.skip("this user may not take it back")
@@ -295,9 +295,9 @@ def test_a_chunk_gives_way_until_training_waits_for_it(table: Table, monkeypatch
         policies.append(os.sched_getscheduler(thread))
         chunk.may_end.set()
 
-    monkeypatch.setattr(seat, "take_part", take_part)
-    table.seat.begin(0)
-    table.seat.heed(table.row())
+    monkeypatch.setattr(prefill_worker, "take_part", take_part)
+    table.prefill_worker.begin(0)
+    table.prefill_worker.heed(table.row())
     assert chunk.runs.wait(LIMIT_S)
     table.op()
     table.coordinator.wait(ChunkRan)

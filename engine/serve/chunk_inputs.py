@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.serve.hand_on import Handed
-from engine.serve.seat_wire import Row
+from engine.serve.prefill_wire import Row
 
 _Key = tuple[str, int, int]  # request, tokens before, tokens
 
@@ -18,7 +18,7 @@ class _Waiting:
     expires: float
 
 
-class SeatInputs:
+class ChunkInputs:
     """What the stage before handed on, in main memory, until it is used, dropped, or its lease ends.
 
     Two that are of the same tokens are the same: one that was planned anew may use what came before. Not for

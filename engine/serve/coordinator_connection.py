@@ -9,15 +9,15 @@ from typing import Any
 from engine.control.handshake import Handshake, Identity, dial
 from engine.control.thread_driver import BlockingChannel
 from engine.inputs import Document
-from engine.serve.seat import Seat
-from engine.serve.seat_wire import (
-    TO_SEAT,
+from engine.serve.prefill_wire import (
+    TO_PREFILL_WORKER,
     ChunkRan,
     IterationBegun,
     IterationRan,
     Row,
-    ToSeat,
+    ToPrefillWorker,
 )
+from engine.serve.prefill_worker import PrefillWorker
 
 LOOK_S = 0.1  # between two looks for a coordinator
 CONNECT_S = 5.0
@@ -30,18 +30,15 @@ def address_key(dc: int) -> str:
     return f"prefill/coordinator/{dc}"
 
 
-class SeatLine:
-    """Joins `seat` to the coordinator of rank `coordinator`; its address is in the rendezvous `store`."""
+class CoordinatorConnection:
+    """Joins `prefill_worker` to the coordinator of rank `coordinator`, whose address the `store` has."""
 
-    def __init__(self, seat: Seat, me: Identity, store: Any, *, dc: int, coordinator: int) -> None:
-        self._seat, self._me, self._store, self._key, self._coordinator = (
-            seat,
-            me,
-            store,
-            address_key(dc),
-            coordinator,
-        )
-        self._channel: BlockingChannel[ToSeat] | None = None
+    def __init__(
+        self, prefill_worker: PrefillWorker, me: Identity, store: Any, *, dc: int, coordinator: int
+    ) -> None:
+        self._prefill_worker, self._me, self._coordinator = prefill_worker, me, coordinator
+        self._store, self._key = store, address_key(dc)
+        self._channel: BlockingChannel[ToPrefillWorker] | None = None
         self._offset_s = 0.0  # the coordinator's clock less ours
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="coordinator-line", daemon=True)
@@ -99,18 +96,18 @@ class SeatLine:
         with socket.create_connection(address, timeout=CONNECT_S) as connected:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             handshake = Handshake(dial(self._me, peer=self._coordinator))
-            channel = BlockingChannel(connected, handshake, TO_SEAT, seconds=CONNECT_S)
+            channel = BlockingChannel(connected, handshake, TO_PREFILL_WORKER, seconds=CONNECT_S)
             connected.settimeout(None)
             self._offset_s = channel.greeting.clock_offset_s
             self._channel = channel
             try:
-                self._seat.attach(self)
+                self._prefill_worker.attach(self)
                 self._listen(channel)
             finally:
                 self._channel = None
-                self._seat.detach()
+                self._prefill_worker.detach()
 
-    def _listen(self, channel: BlockingChannel[ToSeat]) -> None:
+    def _listen(self, channel: BlockingChannel[ToPrefillWorker]) -> None:
         for message in channel.messages():
             if isinstance(message, Row):
                 ours = {
@@ -118,4 +115,4 @@ class SeatLine:
                     "until_s": message.until_s - self._offset_s,
                 }
                 message = message.model_copy(update=ours)
-            self._seat.heed(message)
+            self._prefill_worker.heed(message)

@@ -1,4 +1,4 @@
-"""The seat of prefill in a rank: chunks run while training waits, and only then.
+"""The prefill worker of a rank: chunks run while training waits, and only then.
 
 A rank holds the served model, or one stage of it, which gets the hidden states of a chunk from the stage
 before and hands its own on.
@@ -25,12 +25,11 @@ from torch import Tensor
 from engine.errors import Infeasible
 from engine.inputs import Document
 from engine.prefill.handover import HandOver
+from engine.serve.chunk_inputs import ChunkInputs
 from engine.serve.chunks import Chunk
 from engine.serve.hand_on import Handed
 from engine.serve.kv_pool import Freed, LeaseEnded
-from engine.serve.sampling import draw
-from engine.serve.seat_inputs import SeatInputs
-from engine.serve.seat_wire import (
+from engine.serve.prefill_wire import (
     Cancel,
     ChunkLate,
     ChunkRan,
@@ -40,6 +39,7 @@ from engine.serve.seat_wire import (
     OpsChanged,
     Row,
 )
+from engine.serve.sampling import draw
 from engine.serve.stage import PrefillStage
 from engine.serve.yielding import give_way, take_part
 
@@ -48,7 +48,7 @@ REMEMBERED = 6  # iterations whose ops a coordinator that comes anew is told of
 
 
 class Coordinator(Protocol):
-    """Where a seat's news go."""
+    """Where a prefill worker's news go."""
 
     def say(self, message: Document) -> None: ...
 
@@ -86,7 +86,7 @@ class Waits:
         self.longest_s = max(self.longest_s, waited_s)
 
 
-class Seat:
+class PrefillWorker:
     """Runs what the coordinator asks for, on one thread of its own.
 
     Parameters
@@ -115,7 +115,7 @@ class Seat:
         self._training = _Training()
         self.waits = Waits()
         self._rows: list[Row] = []
-        self._inputs = SeatInputs(stage.most_hidden_bytes)
+        self._inputs = ChunkInputs(stage.most_hidden_bytes)
         self._running: str | None = None
         self._closing = False
         self._ran: deque[tuple[float, float]] = deque()
@@ -274,7 +274,7 @@ class Seat:
             self._say(answer)
 
     def _next(self) -> tuple[Row, bool] | None:
-        """The row to run now, for which the GPU is the seat's, or one that is too late; None at the end."""
+        """The row to run now, for which the GPU is free, or one that is too late; None at the end."""
         with self._changed:
             while not self._closing:
                 soonest_s: float | None = None

@@ -110,7 +110,9 @@ class ChunkLate(Document):
     why: Literal["late", "kv_space", "gone"]
 
 
-FromSeat = OpsChanged | IterationBegun | IterationRan | ChunkRan | ChunkLate
-ToSeat = Row | Cancel | Drop
-FROM_SEAT: Messages[FromSeat] = Messages(OpsChanged, IterationBegun, IterationRan, ChunkRan, ChunkLate)
-TO_SEAT: Messages[ToSeat] = Messages(Row, Cancel, Drop)
+FromPrefillWorker = OpsChanged | IterationBegun | IterationRan | ChunkRan | ChunkLate
+ToPrefillWorker = Row | Cancel | Drop
+FROM_PREFILL_WORKER: Messages[FromPrefillWorker] = Messages(
+    OpsChanged, IterationBegun, IterationRan, ChunkRan, ChunkLate
+)
+TO_PREFILL_WORKER: Messages[ToPrefillWorker] = Messages(Row, Cancel, Drop)
