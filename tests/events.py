@@ -76,7 +76,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
             "before": CUT,
             "dcs_of_rank": {"0": [0, 0, 1]},
             "job": {"stages": 3},
-            "seats": {"0": [0, 0]},
+            "position_of_rank": {"0": [0, 0]},
         },
     },
     "adapted": {

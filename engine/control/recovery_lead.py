@@ -299,4 +299,6 @@ def _check(ranks: tuple[int, ...], dead: Sequence[Dead]) -> None:
 
 def _without_job(event: Recovery) -> dict[str, Any]:
     """What the result keeps of a `recovery` event: not the whole document of the smaller layout."""
-    return event.model_dump(mode="json", exclude={"kind": True, "rank": True, "layout": {"job", "seats"}})
+    return event.model_dump(
+        mode="json", exclude={"kind": True, "rank": True, "layout": {"job", "position_of_rank"}}
+    )

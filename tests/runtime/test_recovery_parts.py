@@ -108,7 +108,7 @@ def test_a_life_survives_its_way_to_the_others() -> None:
 
 
 @given(st.sets(st.integers(1, 5)), st.sampled_from([None, 2, 3]), st.integers(1, 3))
-def test_a_smaller_layout_keeps_the_batch_and_seats_each_stage_once(
+def test_a_smaller_layout_keeps_the_batch_and_computes_each_stage_once(
     others: set[int], layers_per_gpu: int | None, microbatches: int
 ) -> None:
     whole = job(recovery={"layers_per_gpu": layers_per_gpu}, microbatches=microbatches, dtype="fp64")
@@ -127,8 +127,8 @@ def test_a_smaller_layout_keeps_the_batch_and_seats_each_stage_once(
     assert now.cell.stages == max(fits)
     assert now.cell.global_batch == whole.cell.global_batch
     assert {a.rank for a in cut.ranks} <= left
-    seats = [(a.pipeline, a.stage) for a in cut.ranks]
-    assert sorted(seats) == [(p, s) for p in range(now.cell.pipelines) for s in range(now.cell.stages)]
+    positions = [(a.pipeline, a.stage) for a in cut.ranks]
+    assert sorted(positions) == [(p, s) for p in range(now.cell.pipelines) for s in range(now.cell.stages)]
     assert all(a.dc == now.dcs_of_pipeline[a.pipeline][a.stage] == (a.rank % 3 == 2) for a in cut.ranks)
     assert next((a.pipeline, a.stage) for a in cut.ranks if a.rank == 0) == (0, 0)
 

@@ -61,7 +61,7 @@ def mixed(placed: Computation) -> Computation:
     return placed
 
 
-def seats_of(run: Run) -> list[tuple[str, int]]:
+def gpus_of(run: Run) -> list[tuple[str, int]]:
     ranks = RankState.objects.filter(run=run).select_related("node").order_by("rank")
     return [(rank.node.name, rank.gpu) for rank in ranks]
 
@@ -73,8 +73,8 @@ def test_every_rank_gets_the_gpu_of_its_place(world: World, placed: Computation)
     network = network_from(placed.request["network"])
     assert placed.answer is not None
     ways = placed.answer["placement"]["pipelines"]
-    assert seats_of(run) == [
-        network.seats[device] and tuple(network.seats[device]) for w in ways for device in w
+    assert gpus_of(run) == [
+        network.gpu_of_device[device] and tuple(network.gpu_of_device[device]) for w in ways for device in w
     ]
     job = parse(TrainJob, run.job.document)
     assert job.cell.devices is not None
@@ -124,13 +124,16 @@ def test_a_clone_stays_where_it_is_placed(world: World, placed: Computation) -> 
     run = launched(world, placed)
     document = changed(run.job.document, {"optimizer.steps": 3})
     again = clone_run(world.users["operator"], run, name="again", document=document)
-    assert again.job.seats == run.job.seats
-    assert len(again.job.seats) == 12
+    assert again.job.gpu_of_rank == run.job.gpu_of_rank
+    assert len(again.job.gpu_of_rank) == 12
 
 
 def test_what_cannot_be_run_is_refused_with_its_reason(world: World) -> None:
     question = {**placement_question(world)}
-    old = {**question, "network": {name: v for name, v in question["network"].items() if name != "seats"}}
+    old = {
+        **question,
+        "network": {name: v for name, v in question["network"].items() if name != "gpu_of_device"},
+    }
     with pytest.raises(InputError, match="place the devices again"):
         placed_job(answered(world, old, ComputationKind.PLACEMENT), PLACED_TRAINING)
     case = {
@@ -195,4 +198,4 @@ def test_the_form_has_what_other_launch_forms_have(world: World, placed: Computa
     assert (document["optimizer"]["clip"], document["model"]["hidden"]) == (1, 64)
     assert document["strategy"]["memory_limit"] == 4
     assert document["cell"]["devices"] == placed_job(placed, PLACED_TRAINING).document["cell"]["devices"]
-    assert job.seats == placed_job(placed, PLACED_TRAINING).seats
+    assert job.gpu_of_rank == placed_job(placed, PLACED_TRAINING).gpu_of_rank

@@ -88,7 +88,7 @@ def test_from_a_plan_to_a_run_on_its_placement(world: World) -> None:
     assert client.post(url, filled).status_code == 302
     job = Job.objects.get()
     assert job.plan == plan
-    assert len(job.seats) == 6 * option["pipelines"]
+    assert len(job.gpu_of_rank) == 6 * option["pipelines"]
     assert placement.name in client.get(f"/plans/{plan.pk}/").content.decode()
     # What was said beforehand is what the launch predicts, of the placement as of the option itself.
     assert Run.objects.get().predicted["iteration_ms"] == pytest.approx(run["placed_ms"], abs=1e-3)
@@ -143,7 +143,7 @@ def test_an_uneven_plan_is_placed_by_itself_and_launched_on_the_faster_placement
     assert client.post(f"/plans/{plan.pk}/launch/", sent).status_code == 302
     job = Job.objects.get()
     assert job.plan == plan
-    assert len(job.seats) == sum(option["gpus_used"].values())
+    assert len(job.gpu_of_rank) == sum(option["gpus_used"].values())
     assert job.plan_copy["placement"]["id"] == str(placement.pk)
     assert Run.objects.get().predicted["iteration_ms"] == pytest.approx(run["placed_ms"], abs=1e-3)
     # Everything else of the job is what the plan says of it.
@@ -161,7 +161,7 @@ def test_a_placement_that_is_no_faster_is_not_launched(world: World) -> None:
     assert page.context["placing"].state == "kept"
     assert 'name="placement"' not in page.content.decode()
     client.post(f"/plans/{plan.pk}/launch/", {"option": plan.result["best"]})
-    assert Job.objects.get().seats == []
+    assert Job.objects.get().gpu_of_rank == []
 
 
 def test_launch_with_other_values_keeps_the_placement(world: World) -> None:
@@ -174,7 +174,7 @@ def test_launch_with_other_values_keeps_the_placement(world: World) -> None:
     assert client.post(f"{url}?placement={placement.pk}", filled | {"steps": 7}).status_code == 302
     job = Job.objects.get()
     assert job.document["optimizer"]["steps"] == 7
-    assert len(job.seats) == 12
+    assert len(job.gpu_of_rank) == 12
     assert client.get(f"{url}?placement=none").status_code == 302  # no placement of this option
 
 

@@ -67,8 +67,8 @@ def on_eight(run: Run) -> dict[str, Any]:
     joined = {"between": ["east", "west"], "latency_ms": 20.0, "bandwidth_gbps": 1.0}
     shape = {"cell.stages": 4, "cell.dc_of_stage": [0, 0, 2, 2], "strategy.schedule": None}
     links = [*run.job.document["links"], joined]
-    seats = {rank: list(divmod(n, 4)) for n, rank in enumerate(sorted(WITHOUT_MID, key=int))}
-    return {"job": changed(run.job.document, {**shape, "links": links}), "seats": seats}
+    position_of_rank = {rank: list(divmod(n, 4)) for n, rank in enumerate(sorted(WITHOUT_MID, key=int))}
+    return {"job": changed(run.job.document, {**shape, "links": links}), "position_of_rank": position_of_rank}
 
 
 def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes: Nodes) -> None:  # noqa: F811

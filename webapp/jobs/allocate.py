@@ -20,11 +20,11 @@ def allocate(run: Run) -> bool:
     run = lock(run.pk)
     if run.status != Status.QUEUED:
         return False
-    document, team, seats = run.job.document, run.job.team_id, run.job.seats
+    document, team, gpu_of_rank = run.job.document, run.job.team_id, run.job.gpu_of_rank
     named = pools(run.job.team, [dc["name"] for dc in document["datacenters"]])
     Node.objects.select_for_update().filter(pool__in=named.values()).count()  # one allocation at a time
     stock = Stock([(team, document)])
-    shortage = stock.shortage(team, document, seats)
+    shortage = stock.shortage(team, document, gpu_of_rank)
     if shortage:
         _say(run, shortage)
         return False
@@ -47,7 +47,7 @@ def _assign(run: Run, stock: Stock) -> Iterator[RankState]:
     """The GPUs where the job is placed; else stage by stage, so that what all-reduces lies close together."""
     document, team = run.job.document, run.job.team_id
     stages, names = document["cell"]["stages"], pool_of_rank(document)
-    placed = iter(stock.seated(team, document, run.job.seats)) if run.job.seats else None
+    placed = iter(stock.placed_gpus(team, document, run.job.gpu_of_rank)) if run.job.gpu_of_rank else None
     supply = {name: iter(gpus) for name, gpus in stock.idle(team, document).items()}
     order = range(len(names)) if placed else sorted(range(len(names)), key=lambda rank: rank % stages)
     for rank in order:

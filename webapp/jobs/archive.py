@@ -34,7 +34,7 @@ pages = ArchivePages(
     stays=_stays,
     against=goes_on_from,
     rows=lambda: Run.objects.select_related("job__team").defer(
-        "predicted", "result", "job__document", "job__plan_copy", "job__seats"
+        "predicted", "result", "job__document", "job__plan_copy", "job__gpu_of_rank"
     ),
 )
 PARTS = (

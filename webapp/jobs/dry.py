@@ -17,7 +17,7 @@ from webapp.accounts.models import Team
 from webapp.common import broker
 from webapp.inventory.models import GpuPool, Node, WanLink
 from webapp.inventory.selectors import pools
-from webapp.jobs.stock import Seats, Stock
+from webapp.jobs.stock import GpuOfRank, Stock
 from webapp.planning.document import site_job, train_document
 from webapp.planning.models import Plan
 from webapp.planning.trained import trained_words
@@ -51,12 +51,12 @@ def dry_run_document(
     document: dict[str, Any],
     team: Team,
     stock: Stock | None = None,
-    seats: Seats = (),
+    gpu_of_rank: GpuOfRank = (),
     planned: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The same of a document of `meridian train` that `team` would launch.
 
-    seats : of one that is placed.
+    gpu_of_rank : of one that is placed.
     planned : the document of the plan that it came from.
     """
     try:
@@ -70,7 +70,7 @@ def dry_run_document(
         Check(name="Model", ok=True, text=f"A launch trains {trained_words(document, planned)}."),
         memory_check(job, memory, named),
         *_hosts(job, memory, named),
-        *_gpus(document, team, stock, seats),
+        *_gpus(document, team, stock, gpu_of_rank),
         *_links(job, named),
         _broker(),
     ]
@@ -152,7 +152,9 @@ def _hosts(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool
             yield Check(name=f"Memory in {name}", ok=False, text=text, blocks=not wants_search(job))
 
 
-def _gpus(document: dict[str, Any], team: Team, stock: Stock | None, seats: Seats) -> Iterator[Check]:
+def _gpus(
+    document: dict[str, Any], team: Team, stock: Stock | None, gpu_of_rank: GpuOfRank
+) -> Iterator[Check]:
     """One check per data centre: the device is offered there, and GPUs of it are idle."""
     stock = stock or Stock([(team.pk, document)])
     for name, supply in stock.supply(team.pk, document).items():
@@ -162,9 +164,9 @@ def _gpus(document: dict[str, Any], team: Team, stock: Stock | None, seats: Seat
         yield Check(
             name=f"GPUs in {name}", ok=lack is None, text=text, blocks=lack is not None and lack.for_good
         )
-    if seats:
-        lack = stock.shortage_of(team.pk, document, seats)
-        text = f"{lack.text}." if lack else f"The {len(seats)} GPUs of the placement are idle."
+    if gpu_of_rank:
+        lack = stock.shortage_of(team.pk, document, gpu_of_rank)
+        text = f"{lack.text}." if lack else f"The {len(gpu_of_rank)} GPUs of the placement are idle."
         yield Check(name="Placement", ok=lack is None, text=text)
 
 

@@ -20,7 +20,7 @@ from webapp.common.formkit import Sectioned
 from webapp.inventory.selectors import pools
 from webapp.jobs.dry import dry_run_document
 from webapp.jobs.models import Job, Run
-from webapp.jobs.stock import Seats
+from webapp.jobs.stock import GpuOfRank
 from webapp.planning.document import site_job
 
 # Of one policy; another has its own.
@@ -263,7 +263,7 @@ class JobForm(Sectioned, forms.Form):
         *,
         document: dict[str, Any],
         team: Team,
-        seats: Seats = (),
+        gpu_of_rank: GpuOfRank = (),
         initial: dict[str, Any] | None = None,
         planned: dict[str, Any] | None = None,
     ) -> None:
@@ -283,7 +283,7 @@ class JobForm(Sectioned, forms.Form):
         asked = document.get("prefill") or {}
         values |= {_prefill_field(path): _at(asked, path) for path in PREFILL}
         super().__init__(data, initial={**values, **(initial or {})})
-        self.old, self._team, self._seats, self._planned = document, team, seats, planned
+        self.old, self._team, self._gpu_of_rank, self._planned = document, team, gpu_of_rank, planned
         self.dry = None if self.is_bound else self._dry(document)
         self._offer_layers(document)
 
@@ -314,7 +314,7 @@ class JobForm(Sectioned, forms.Form):
             raise InputError("failures.recovery.layers_per_gpu", asked, f"at most {most} fit into its memory")
 
     def _dry(self, document: dict[str, Any]) -> dict[str, Any]:
-        return dry_run_document(document, self._team, seats=self._seats, planned=self._planned)
+        return dry_run_document(document, self._team, gpu_of_rank=self._gpu_of_rank, planned=self._planned)
 
     def _refuse_what_cannot_run(self) -> None:
         """Errors for what stands in the way for good; a launch says at which field a schedule fails."""
@@ -404,7 +404,7 @@ class CloneForm(JobForm):
             data,
             document=job.document,
             team=job.team,
-            seats=job.seats,
+            gpu_of_rank=job.gpu_of_rank,
             initial=named,
             planned=job.plan_copy.get("request"),
         )

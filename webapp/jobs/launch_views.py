@@ -111,7 +111,9 @@ def _launch_option(user: Any, plan: Plan, index: int, key: str) -> Run:
 
 def _launch_placed(user: Any, plan: Plan, index: int, placement: Computation, key: str) -> Run:
     placed = option_on_placement(plan, plan.result["options"][index], placement)
-    if why := refusal(dry_run_document(placed.document, plan.team, seats=placed.seats, planned=plan.request)):
+    if why := refusal(
+        dry_run_document(placed.document, plan.team, gpu_of_rank=placed.gpu_of_rank, planned=plan.request)
+    ):
         raise InputError("option", index, why.rstrip("."))
     return launch_placement(user, placement, name=plan.name, placed=placed, key=key)
 
@@ -131,14 +133,14 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
     require(request.user, plan.team)
     if option >= len(plan.result["options"]):
         raise Http404
-    chosen, seats = plan.result["options"][option], list[list[Any]]()
+    chosen, gpu_of_rank = plan.result["options"][option], list[list[Any]]()
     try:
         placement = placement_to_launch(plan, option, request.GET.get("placement", ""))
         if placement is None:
             document = train_document(plan.request, chosen, plan.training)
         else:
             placed = option_on_placement(plan, chosen, placement)
-            document, seats = placed.document, placed.seats
+            document, gpu_of_rank = placed.document, placed.gpu_of_rank
     except InputError as error:
         messages.error(request, f"Cannot be launched: {error}.")
         return redirect("planning:plan-detail", pk=pk)
@@ -149,7 +151,7 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
         request.POST or None,
         document=document,
         team=plan.team,
-        seats=seats,
+        gpu_of_rank=gpu_of_rank,
         initial=initial,
         planned=plan.request,
     )
@@ -157,7 +159,7 @@ def plan_launch_form(request: HttpRequest, pk: int, option: int) -> HttpResponse
     def launch(values: dict[str, Any]) -> Run:
         if placement is None:
             return launch_plan(request.user, plan, option, document=form.document, **values)
-        changed = PlacedJob(document=form.document, seats=seats)
+        changed = PlacedJob(document=form.document, gpu_of_rank=gpu_of_rank)
         return launch_placement(request.user, placement, placed=changed, **values)
 
     return _launch_page(

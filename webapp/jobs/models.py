@@ -91,8 +91,8 @@ class Job(models.Model):
     plan = models.ForeignKey(Plan, null=True, on_delete=models.SET_NULL, related_name="jobs")
     # {name, request, option}: plans may change and be deleted, what ran may not
     plan_copy = models.JSONField(default=dict)
-    # [name of the node, GPU] of each rank where it is placed; empty: a run gets what is idle.
-    seats = models.JSONField(default=list)
+    # [name of the node, GPU] of each rank of a job that is placed; empty: a run gets what is idle.
+    gpu_of_rank = models.JSONField(default=list)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
     )
@@ -130,7 +130,7 @@ class RunQuerySet(ArchivableQuerySet):
     def for_lists(self) -> RunQuerySet:
         """Without the large columns."""
         return self.select_related("job", "created_by").defer(
-            "predicted", "result", "job__document", "job__plan_copy", "job__seats"
+            "predicted", "result", "job__document", "job__plan_copy", "job__gpu_of_rank"
         )
 
 
@@ -183,7 +183,7 @@ class Run(Archivable):
 
     # Since which iteration it goes on with fewer GPUs, the last one last:
     # [{iteration, dcs_of_rank: {rank: [data centre of each stage of its pipeline]}, and where known job: its
-    # document, seats: {rank: [pipeline, stage]}}].
+    # document, position_of_rank: {rank: [pipeline, stage]}}].
     cuts = models.JSONField(default=list)
 
     # What looks for its schedule: while it is there the run stays queued.

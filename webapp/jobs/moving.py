@@ -18,7 +18,7 @@ from engine.job.recovery.told import smaller_layout
 from webapp.inventory.models import Node, NodeState
 from webapp.jobs import disturbances, services
 from webapp.jobs.models import RANK_OVER, MarkLevel, Run
-from webapp.jobs.stock import Seats, Stock
+from webapp.jobs.stock import GpuOfRank, Stock
 
 
 def move_on(run: Run, spec_of: Callable[[Run, Node], LaunchSpec]) -> Run | None:
@@ -35,7 +35,7 @@ def move_on(run: Run, spec_of: Callable[[Run, Node], LaunchSpec]) -> Run | None:
         return None
     job, first = run.job, ranks[0].node
     stock = Stock([(job.team_id, job.document)])
-    shortage = stock.shortage(job.team_id, job.document, job.seats)
+    shortage = stock.shortage(job.team_id, job.document, job.gpu_of_rank)
     if shortage is None:
         return _queued(run, f"{first.name} did not return.")
     idle = stock.idle(job.team_id, job.document).values()
@@ -46,7 +46,7 @@ def move_on(run: Run, spec_of: Callable[[Run, Node], LaunchSpec]) -> Run | None:
         _stays(run, f"It cannot continue without {first.name}. {shortage.text}; {found.reason}.")
         return None
     said = smaller_layout(change(spec, found.applied(spec), f"{first.name} did not return")["layout"])
-    return _queued(run, said, found, placed=bool(job.seats))
+    return _queued(run, said, found, placed=bool(job.gpu_of_rank))
 
 
 def _of_job(spec: LaunchSpec, run: Run) -> LaunchSpec:
@@ -62,13 +62,13 @@ def _queued(run: Run, why: str, found: Layout | None = None, *, placed: bool = F
     whence = "its last checkpoint" if run.saved_step is not None else "the beginning: there was no checkpoint"
     cost = f"Replaces {run}, from {whence}; {again:,} iterations are repeated."
     document = found.job.model_dump(mode="json", exclude_none=True) if found else None
-    new = services.move_run(run, f"{why} {cost}", document, _seats(found) if found and placed else ())
+    new = services.move_run(run, f"{why} {cost}", document, _gpu_of_rank(found) if found and placed else ())
     text = f"{why} It continues as {new}, from {whence}; {again:,} iterations are repeated."
     services.add_mark(run, MarkLevel.WARN, text, cost=disturbances.move(run, new, again=again))
     return new
 
 
-def _seats(found: Layout) -> Seats:
+def _gpu_of_rank(found: Layout) -> GpuOfRank:
     return [[a.node, a.gpu] for a in sorted(found.ranks, key=lambda a: (a.pipeline, a.stage))]
 
 

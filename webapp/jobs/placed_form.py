@@ -73,7 +73,7 @@ class PlacedForm(JobForm):
             data,
             document=placed.document,
             team=placement.team,
-            seats=placed.seats,
+            gpu_of_rank=placed.gpu_of_rank,
             initial={"name": placement.name, **values},
         )
         self.placement = placement
@@ -81,7 +81,7 @@ class PlacedForm(JobForm):
     @property
     def placed(self) -> PlacedJob:
         """The job of a valid form, and where its ranks compute."""
-        return PlacedJob(document=self.document, seats=[list(seat) for seat in self._seats])
+        return PlacedJob(document=self.document, gpu_of_rank=[list(gpu) for gpu in self._gpu_of_rank])
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
         self.old = placed_job(self.placement, _training(cleaned)).document

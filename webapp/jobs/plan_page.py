@@ -62,11 +62,11 @@ def _before_launch(context: Context, launch: dict[str, Any], stock: Stock) -> Co
         told = f"{error.allowed[:1].upper()}{error.allowed[1:]}: {error.value}."
         failed = replace(placing, state="failed", reason=told)
         return {"launch": launch, "dry": dry_run(plan, index, stock), "placing": failed}
-    lack = stock.shortage(plan.team_id, placed.document, placed.seats)
+    lack = stock.shortage(plan.team_id, placed.document, placed.gpu_of_rank)
     launch = {**launch, "label": f"{launch['label']}, placed", "reason": lack.text if lack else ""}
     return {
         "launch": launch,
-        "dry": dry_run_document(placed.document, plan.team, stock, placed.seats, plan.request),
+        "dry": dry_run_document(placed.document, plan.team, stock, placed.gpu_of_rank, plan.request),
     }
 
 

@@ -13,20 +13,22 @@ from engine.job.predict import Prediction, predict
 from engine.schedule.text import parse_schedule
 from webapp.jobs.models import Run
 
-Seats = Mapping[str, Sequence[int]]  # rank → its pipeline and stage
+PositionOfRank = Mapping[str, Sequence[int]]  # rank → its pipeline and stage
 
 
-def predicted_payload(document: dict[str, Any], *, seats: Seats | None = None) -> dict[str, Any]:
+def predicted_payload(
+    document: dict[str, Any], *, position_of_rank: PositionOfRank | None = None
+) -> dict[str, Any]:
     """{iteration_ms, utilization, spans: [[rank, code…]]} of one iteration; times in ms from its start.
 
-    seats : of the ranks, where they are not those of a launch.
+    position_of_rank : (pipeline, stage), where they are not those of a launch.
     """
     job = parse(TrainJob, document)
-    return _payload(job, predict(job), seats)
+    return _payload(job, predict(job), position_of_rank)
 
 
 def adapted_payload(
-    document: dict[str, Any], event: Adapted, *, seats: Seats | None = None
+    document: dict[str, Any], event: Adapted, *, position_of_rank: PositionOfRank | None = None
 ) -> dict[str, Any]:
     """The same with the schedule and the times of an `adapted` event.
 
@@ -43,10 +45,10 @@ def adapted_payload(
             f"a schedule of {size} (stages, pipelines, microbatches) does not belong to this job"
         )
     scenario = as_taken(job, schedule, of_rows(event.times or ()))
-    return _payload(job, predict(job, schedule=schedule, scenario=scenario), seats)
+    return _payload(job, predict(job, schedule=schedule, scenario=scenario), position_of_rank)
 
 
-def present_job(run: Run) -> tuple[dict[str, Any], Seats | None] | None:
+def present_job(run: Run) -> tuple[dict[str, Any], PositionOfRank | None] | None:
     """The document of what `run` computes at present, and who computes what where that is not as at launch.
 
     None where it is not known: rows and agents of before 2026-11-25 do not say it of fewer GPUs.
@@ -54,11 +56,13 @@ def present_job(run: Run) -> tuple[dict[str, Any], Seats | None] | None:
     if not run.cuts:
         return run.job.document, None
     cut = run.cuts[-1]
-    return (cut["job"], cut["seats"]) if "job" in cut else None
+    return (cut["job"], cut["position_of_rank"]) if "job" in cut else None
 
 
-def _payload(job: TrainJob, prediction: Prediction, seats: Seats | None) -> dict[str, Any]:
-    ranks = {(place[0], place[1]): int(rank) for rank, place in (seats or {}).items()}
+def _payload(
+    job: TrainJob, prediction: Prediction, position_of_rank: PositionOfRank | None
+) -> dict[str, Any]:
+    ranks = {(at[0], at[1]): int(rank) for rank, at in (position_of_rank or {}).items()}
     spans: dict[int, list[Any]] = {}
     for span in prediction.spans:
         stage = span.stage if span.track == "gpu" else span.from_stage

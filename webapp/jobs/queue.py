@@ -34,7 +34,7 @@ class Queue:
         """Start `run` if its GPUs are idle, fail it if they will never be, else note what it waits for."""
         team = run.job.team_id
         assert self._stock
-        shortage = self._stock.shortage(team, run.job.document, run.job.seats)
+        shortage = self._stock.shortage(team, run.job.document, run.job.gpu_of_rank)
         if shortage is None:
             started = allocate(run)
             self._stock = self._look()  # as it is now

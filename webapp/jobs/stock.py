@@ -15,7 +15,7 @@ from webapp.inventory.selectors.pools import pools_of_teams
 from webapp.jobs.models import RANK_OVER, RankState
 
 Gpu = tuple[Node, int]
-Seats = Sequence[Sequence[Any]]  # [name of the node, GPU] of each rank of a job that is placed
+GpuOfRank = Sequence[Sequence[Any]]  # [name of the node, GPU] of each rank of a job that is placed
 MOST_NAMED = 3  # nodes or GPUs that a sentence names
 
 
@@ -112,38 +112,38 @@ class Stock:
             for name, needed in gpus_needed(document).items()
         }
 
-    def shortage(self, team: int, document: Document, seats: Seats = ()) -> Shortage | None:
+    def shortage(self, team: int, document: Document, gpu_of_rank: GpuOfRank = ()) -> Shortage | None:
         """What is said first: what will not come, then what needs somebody, then what only takes time.
 
-        seats : of a job that is placed: those GPUs it waits for, and no others.
+        gpu_of_rank : of a job that is placed: those GPUs it waits for, and no others.
         """
         supply = self.supply(team, document).items()
         found = [shortage for name, pool in supply if (shortage := pool.shortage(name))]
-        if seats and (lack := self.shortage_of(team, document, seats)):
+        if gpu_of_rank and (lack := self.shortage_of(team, document, gpu_of_rank)):
             found.append(lack)
         return max(found, key=lambda each: (each.for_good, each.needs_action), default=None)
 
-    def seated(self, team: int, document: Document, seats: Seats) -> list[Gpu]:
+    def placed_gpus(self, team: int, document: Document, gpu_of_rank: GpuOfRank) -> list[Gpu]:
         """The GPU of each rank of a placed job that lacks nothing."""
         nodes = self._named(team, document)
-        return [(nodes[name], gpu) for name, gpu in seats]
+        return [(nodes[name], gpu) for name, gpu in gpu_of_rank]
 
     def _named(self, team: int, document: Document) -> dict[str, Node]:
         pools = self.pools(team, document).values()
         return {node.name: node for pool in pools for node in self._nodes[pool.pk, device_of(document)]}
 
-    def shortage_of(self, team: int, document: Document, seats: Seats) -> Shortage | None:
+    def shortage_of(self, team: int, document: Document, gpu_of_rank: GpuOfRank) -> Shortage | None:
         """Why these very GPUs cannot be had now."""
         nodes = self._named(team, document)
-        gone = [name for name, gpu in seats if name not in nodes or gpu >= nodes[name].gpus]
+        gone = [name for name, gpu in gpu_of_rank if name not in nodes or gpu >= nodes[name].gpus]
         if gone:
             text = f"offers no such {document['device']} GPU in the pools of the placement"
             return Shortage(text=f"Waits for {_several(gone)}: the inventory {text}", needs_action=True)
-        away = [name for name, _ in seats if not nodes[name].is_placeable]
+        away = [name for name, _ in gpu_of_rank if not nodes[name].is_placeable]
         if away:
             said = f"Waits for {_several(away)}, where it is placed"
             return Shortage(text=f"{said}: silent, draining or of another version", needs_action=True)
-        busy = [f"{name} GPU {gpu}" for name, gpu in seats if (nodes[name].pk, gpu) in self._held]
+        busy = [f"{name} GPU {gpu}" for name, gpu in gpu_of_rank if (nodes[name].pk, gpu) in self._held]
         return Shortage(text=f"Waits for {_several(busy)}, where it is placed: busy") if busy else None
 
     def _idle(self, pool: GpuPool, device: str) -> list[Gpu]:

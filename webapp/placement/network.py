@@ -62,8 +62,8 @@ class Network:
     note : how the figures were made, where that needs saying.
     unlinked : two places each that no link joins. Their figures in `latency_ms` and `bandwidth_gbps` are of
         the shortest way over others; `matrices` counts them `SLOWER_UNLINKED` times slower.
-    seats : [name of the node, GPU] of each device of the inventory; None where a device is a node with
-        several. Empty where devices are of no inventory.
+    gpu_of_device : [name of the node, GPU] of each device of the inventory; None where a device is a node
+        with several. Empty where devices are of no inventory.
     """
 
     places: list[Place]
@@ -75,7 +75,7 @@ class Network:
     bandwidth_gbps: list[list[float | None]]
     note: str = ""
     unlinked: list[tuple[int, int]] = field(default_factory=list)
-    seats: list[tuple[str, int] | None] = field(default_factory=list)
+    gpu_of_device: list[tuple[str, int] | None] = field(default_factory=list)
 
     @property
     def devices(self) -> int:
@@ -115,7 +115,7 @@ class Network:
             place_of=[self.place_of[i] for i in kept],
             machine_of=[self.machine_of[i] for i in kept],
             labels=[self.labels[i] for i in kept],
-            seats=[self.seats[i] for i in kept if self.seats],
+            gpu_of_device=[self.gpu_of_device[i] for i in kept if self.gpu_of_device],
         )
 
 
@@ -232,7 +232,7 @@ def of_inventory(dcs: Sequence[DataCenter], device: str, most: Mapping[int, int]
         bandwidth_gbps=bandwidth,
         note=_note([f"{dcs[a].name} – {dcs[b].name}" for a, b in unlinked]),
         unlinked=unlinked,
-        seats=[(node.name, k) if by_gpu or node.gpus == 1 else None for _, node, k in units],
+        gpu_of_device=[(node.name, k) if by_gpu or node.gpus == 1 else None for _, node, k in units],
     )
 
 

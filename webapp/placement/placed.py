@@ -22,7 +22,7 @@ class PlacedJob:
     """A document of `meridian train` with `devices`, and [name of the node, GPU] of each of its ranks."""
 
     document: dict[str, Any]
-    seats: list[list[Any]]
+    gpu_of_rank: list[list[Any]]
 
 
 def placed_job(
@@ -48,14 +48,17 @@ def placed_job(
             "placement", placement.name, "has no result yet: a run needs its groups and pipelines"
         )
     ways = found["pipelines"]
-    seats = {device: seat for way in ways for device, seat in zip(way, _seats(placement, way), strict=True)}
-    nodes = _nodes(placement, seats)
+    gpu_of_device = {
+        device: gpu for way in ways for device, gpu in zip(way, _gpus_of(placement, way), strict=True)
+    }
+    nodes = _nodes(placement, gpu_of_device)
     pools = named_pools(list({node.dc_id: node.dc for node in nodes.values()}.values()))
     names = {pool.pk: name for name, pool in pools.items()}
-    held = Counter(nodes[name].pool_id for name, _ in seats.values())
+    held = Counter(nodes[name].pool_id for name, _ in gpu_of_device.values())
     used = {name: pool for name, pool in pools.items() if held[pool.pk]}
     order = list(used)
-    at = sorted(seats, key=lambda device: (order.index(names[nodes[seats[device][0]].pool_id]), device))
+    pool_of_device = {device: names[nodes[name].pool_id] for device, (name, _) in gpu_of_device.items()}
+    at = sorted(gpu_of_device, key=lambda device: (order.index(pool_of_device[device]), device))
     number = {device: place for place, device in enumerate(at)}
     fields = {
         "datacenters": [{"name": name, "gpus": held[pool.pk]} for name, pool in used.items()],
@@ -70,35 +73,37 @@ def placed_job(
     }
     document = in_sections(fields)
     parse(TrainJob, document)
-    return PlacedJob(document=document, seats=[list(seats[device]) for way in ways for device in way])
+    return PlacedJob(
+        document=document, gpu_of_rank=[list(gpu_of_device[device]) for way in ways for device in way]
+    )
 
 
-def _seats(placement: Computation, way: list[int]) -> list[tuple[str, int]]:
+def _gpus_of(placement: Computation, way: list[int]) -> list[tuple[str, int]]:
     if placement.request["source"] != "inventory":
         raise InputError(
             "placement",
             placement.name,
             "was not made from the inventory, so its devices are not GPUs of the site",
         )
-    known = network_from(placement.request["network"]).seats
+    known = network_from(placement.request["network"]).gpu_of_device
     if not known:
         allowed = "does not record its nodes: place the devices again (Copy and edit)"
         raise InputError("placement", placement.name, allowed)
-    seats = [known[device] for device in way]
-    if None in seats:
+    gpus = [known[device] for device in way]
+    if None in gpus:
         allowed = "places whole nodes with several GPUs, but a rank runs on one GPU: place GPUs instead"
         raise InputError("placement", placement.name, allowed)
-    return [(seat[0], seat[1]) for seat in seats if seat is not None]
+    return [(gpu[0], gpu[1]) for gpu in gpus if gpu is not None]
 
 
-def _nodes(placement: Computation, seats: dict[int, tuple[str, int]]) -> dict[str, Node]:
-    """The nodes of `seats` by name: all of the placement's team, with those GPUs, where they were."""
-    wanted = {name for name, _ in seats.values()}
+def _nodes(placement: Computation, gpu_of_device: dict[int, tuple[str, int]]) -> dict[str, Node]:
+    """The nodes of `gpu_of_device` by name: all of the placement's team, with those GPUs, where they were."""
+    wanted = {name for name, _ in gpu_of_device.values()}
     rows = Node.objects.filter(name__in=wanted, dc__team=placement.team).select_related("dc", "pool")
     nodes = {node.name: node for node in rows}
     network = network_from(placement.request["network"])
     gone = set()
-    for device, (name, gpu) in seats.items():
+    for device, (name, gpu) in gpu_of_device.items():
         node, dc = nodes.get(name), network.places[network.place_of[device]].name
         if node is None or node.dc.name != dc:
             gone.add(f"{name} in {dc}")

@@ -67,7 +67,7 @@ class SmallerLayout(Cut):
     before: Cut
     job: LeftOut[dict[str, Any]] = None
     """Document of the smaller job."""
-    seats: LeftOut[dict[RankKey, tuple[Ordinal, Ordinal]]] = None
+    position_of_rank: LeftOut[dict[RankKey, tuple[Ordinal, Ordinal]]] = None
     """Pipeline and stage by rank."""
     dcs_of_rank: dict[RankKey, tuple[Ordinal, ...]]
     """By rank, the data centre of each stage of its pipeline."""

@@ -36,7 +36,7 @@ def change(before: LaunchSpec, now: LaunchSpec, why: str) -> dict[str, Any]:
         **_cut(now),
         before=Cut(**_cut(before)),
         job=now.job.to_document(),
-        seats={str(a.rank): (a.pipeline, a.stage) for a in now.ranks},
+        position_of_rank={str(a.rank): (a.pipeline, a.stage) for a in now.ranks},
         dcs_of_rank={str(a.rank): tuple(now.job.dcs_of_pipeline[a.pipeline]) for a in now.ranks},
     )
     return {"left": tuple(a.rank for a in before.ranks if a.rank not in has), "layout": layout}

@@ -37,11 +37,11 @@ def smaller(spec: LaunchSpec, left: set[int]) -> Layout | Infeasible:
     reason = _too_few(spec, here)
     for stages in _stages(spec.job):
         found: list[tuple[float, Layout]] = []
-        for changes, seats in _cuts(spec, here, stages):
+        for changes, ranks in _cuts(spec, here, stages):
             try:
                 job = pinned(parse(TrainJob, _document(spec.job, changes)))
                 if _peak(job) <= present:
-                    found.append((predict(job).iteration_s, Layout(job=job, ranks=seats)))
+                    found.append((predict(job).iteration_s, Layout(job=job, ranks=ranks)))
             except InputError as error:  # no link, no schedule within the limits, too few layers for chunks
                 reason = f"{stages} stages: {error}"
         if found:
@@ -85,7 +85,7 @@ def _cuts(
         placed = _whole(spec, here, pipelines) if job.is_mixed else _placed(spec, here, stages, pipelines)
         if placed is None:
             continue
-        where, seats = placed
+        where, ranks = placed
         whole_cells = pipelines % job.cell.cell_pipelines == 0
         cells = pipelines // job.cell.cell_pipelines if whole_cells else 1
         for microbatches, accumulation in _passes(job, total // pipelines):
@@ -100,7 +100,7 @@ def _cuts(
                     **_scaled(job, stages),
                     **_prefilling(job, cells),
                 },
-                seats,
+                ranks,
             )
         return
 
@@ -125,18 +125,19 @@ def _placed(
     if dcs is None:
         return None
     free = list(here)
-    seats: list[RankAssignment] = []
+    assigned: list[RankAssignment] = []
     for stage, dc in enumerate(dcs):
-        taken = _seated(spec, [a for a in free if a.dc == dc], stage, keeps=stages == spec.job.cell.stages)
+        near = [a for a in free if a.dc == dc]
+        taken = _candidates(spec, near, stage, keeps=stages == spec.job.cell.stages)
         if len(taken) < pipelines:
             return None
         free = [a for a in free if a not in taken[:pipelines]]
-        seats += [replace(a, pipeline=p, stage=stage) for p, a in enumerate(taken[:pipelines])]
-    ranks = tuple(sorted(seats, key=lambda a: a.rank))
+        assigned += [replace(a, pipeline=p, stage=stage) for p, a in enumerate(taken[:pipelines])]
+    ranks = tuple(sorted(assigned, key=lambda a: a.rank))
     return {"cell.dc_of_stage": list(dcs), "cell.devices": None}, ranks
 
 
-def _seated(
+def _candidates(
     spec: LaunchSpec, near: Sequence[RankAssignment], stage: int, *, keeps: bool
 ) -> list[RankAssignment]:
     """Who takes a stage, the best first: who has it (its memory is of use), then of stages with many.
@@ -185,9 +186,9 @@ def _whole(
     whole = [p for p in range(job.cell.pipelines) if count[p] == job.cell.stages][:pipelines]
     if len(whole) < pipelines or (_leads(spec, here) and whole[0] != 0):  # it is in pipeline 0
         return None
-    seats = tuple(replace(a, pipeline=whole.index(a.pipeline)) for a in here if a.pipeline in whole)
+    ranks = tuple(replace(a, pipeline=whole.index(a.pipeline)) for a in here if a.pipeline in whole)
     devices = {"pipelines": [list(job.cell.devices.pipelines[p]) for p in whole]}
-    return {"cell.devices": devices, "cell.dc_of_stage": None}, seats
+    return {"cell.devices": devices, "cell.dc_of_stage": None}, ranks
 
 
 def _scaled(job: TrainJob, stages: int) -> dict[str, Any]:

@@ -22,8 +22,10 @@ def record_adapted(run: Run, event: Adapted) -> bool:
         return False
     at_present = present_job(run)
     if at_present is not None and event.schedule is not None and event.times is not None:
-        document, seats = at_present
-        record_prediction(run, event.iteration, adapted_payload(document, event, seats=seats))
+        document, position_of_rank = at_present
+        record_prediction(
+            run, event.iteration, adapted_payload(document, event, position_of_rank=position_of_rank)
+        )
     add_mark(run, MarkLevel.WARN, text, at, cost=disturbances.adaptation(event))
     notify.run_changed(run.pk)
     return True

@@ -21,7 +21,7 @@ from webapp.jobs.models import Job, MarkLevel, Run
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services.searched import ask_for_schedule
 from webapp.jobs.services.status import add_mark
-from webapp.jobs.stock import Seats
+from webapp.jobs.stock import GpuOfRank
 from webapp.placement.options import placed_plan
 from webapp.placement.placed import PlacedJob
 from webapp.planning.document import site_job, train_document
@@ -127,13 +127,14 @@ def clone_run(actor: Any, run: Run, *, name: str, document: dict[str, Any], key:
 
 
 @transaction.atomic
-def move_run(run: Run, told: str, smaller: dict[str, Any] | None = None, seats: Seats = ()) -> Run:
+def move_run(run: Run, told: str, smaller: dict[str, Any] | None = None, gpu_of_rank: GpuOfRank = ()) -> Run:
     """Queue what takes the place of `run`, which lost its first machine, from its last checkpoint.
 
     Parameters
     ----------
     told : what is said of it on the new run's page.
-    smaller, seats : the document of a smaller layout, and its GPUs where the job is placed; None: its job.
+    smaller : the document of a smaller layout; None: the job as it is.
+    gpu_of_rank : of the smaller layout, where the job is placed.
     """
     job = run.job
     if smaller is not None:
@@ -143,7 +144,7 @@ def move_run(run: Run, told: str, smaller: dict[str, Any] | None = None, seats: 
             name=_fewer(job.name),
             document=smaller,
             plan=job.plan,
-            seats=list(seats),
+            gpu_of_rank=list(gpu_of_rank),
             plan_copy={**job.plan_copy, "changed_from": {"run": run.pk, "name": str(run)}},
         )
         before, after = _difference(run.job.document, smaller)
@@ -187,7 +188,7 @@ def _launch_placed(actor: Any, placement: Computation, name: str, placed: Placed
         team=placement.team,
         name=name,
         document=placed.document,
-        seats=placed.seats,
+        gpu_of_rank=placed.gpu_of_rank,
         plan=planned[0] if planned else None,
         plan_copy=copy,
         created_by=actor,
@@ -213,7 +214,7 @@ def _clone(actor: Any, run: Run, name: str, document: dict[str, Any], key: str) 
         name=name,
         document=document,
         plan=old.plan,
-        seats=old.seats,
+        gpu_of_rank=old.gpu_of_rank,
         plan_copy={**old.plan_copy, "changed_from": {"run": run.pk, "name": str(run)}},
         created_by=actor,
     )

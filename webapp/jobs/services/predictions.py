@@ -36,8 +36,8 @@ def predict_as_begun(run: Run, since: int) -> bool:
     at_present = present_job(run)
     if at_present is None or run.predicted_since <= (run.cuts[-1]["iteration"] if run.cuts else 0):
         return False
-    document, seats = at_present
-    record_prediction(run, since, predicted_payload(document, seats=seats))
+    document, position_of_rank = at_present
+    record_prediction(run, since, predicted_payload(document, position_of_rank=position_of_rank))
     return True
 
 

@@ -49,10 +49,10 @@ def _cut(run: Run, iteration: int, layout: SmallerLayout) -> None:
     """From `iteration` on `run` goes on in a smaller layout."""
     ways = {rank: list(dcs) for rank, dcs in layout.dcs_of_rank.items()}
     cut: dict[str, Any] = {"iteration": iteration, "dcs_of_rank": ways}
-    if layout.job is not None and layout.seats is not None:
-        seats = {rank: list(seat) for rank, seat in layout.seats.items()}
-        record_prediction(run, iteration, predicted_payload(layout.job, seats=seats))
-        cut |= {"job": layout.job, "seats": seats}
+    if layout.job is not None and layout.position_of_rank is not None:
+        position_of_rank = {rank: list(position) for rank, position in layout.position_of_rank.items()}
+        record_prediction(run, iteration, predicted_payload(layout.job, position_of_rank=position_of_rank))
+        cut |= {"job": layout.job, "position_of_rank": position_of_rank}
     run.cuts = [*run.cuts, cut]
     run.save(update_fields=["cuts"])
 
