@@ -1,5 +1,6 @@
 """Network design: rail-only compared with rail-optimised fabrics, and a model on them."""
 
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -10,6 +11,7 @@ from engine.inputs import parse
 from engine.model.presets import PER_STAGE, PRESETS
 from engine.plan.network.design import design
 from engine.plan.network.request import NetworkRequest
+from webapp.common.document_fields import document_field
 from webapp.common.figures import Column, Fact, Figures, Matrix
 from webapp.common.markup import DASH
 from webapp.common.number_lists import Numbers
@@ -24,6 +26,7 @@ from webapp.design.network_figures import (
 )
 from webapp.design.pages import DesignForm, DesignPage
 
+of_network = partial(document_field, NetworkRequest)
 # What a page may compute while somebody waits; the command line has no such limits.
 MOST_GPUS = 200_000
 MOST_DOMAINS = 8
@@ -39,7 +42,7 @@ MODELS = [name for name in PRESETS if name not in PER_STAGE]
 
 
 class NetworkForm(DesignForm):
-    gpus = forms.IntegerField(label="GPUs", min_value=1, max_value=MOST_GPUS, initial=32_768)
+    gpus = of_network("gpus", label="GPUs", most=MOST_GPUS, initial=32_768)
     gpu_type = forms.ChoiceField(label="GPU type", choices=[(n, n) for n in RATED], initial="h100")
     hb_domain = Numbers(
         label="High-bandwidth (HB) domain sizes, GPUs",
@@ -48,7 +51,7 @@ class NetworkForm(DesignForm):
         initial="8, 64, 256",
         help_text="GPUs per high-bandwidth domain. Enter several to compare them.",
     )
-    switch_radix = forms.IntegerField(label="Ports per switch", min_value=2, max_value=100_000, initial=64)
+    switch_radix = of_network("switch_radix", label="Ports per switch", initial=64)
     message_mb = forms.FloatField(
         label="Message size, MB",
         min_value=0.001,
@@ -61,34 +64,24 @@ class NetworkForm(DesignForm):
     model = forms.ChoiceField(
         choices=[("", "none: fabric only"), *((n, n) for n in MODELS)], required=False, initial="gpt-1t"
     )
-    batch = forms.IntegerField(
-        label="Batch", min_value=1, max_value=10_000_000, required=False, initial=4096, help_text="Sequences."
-    )
-    recompute = forms.ChoiceField(
-        choices=[(n, n) for n in ("selective", "full", "none")], initial="selective"
-    )
-    tp = forms.IntegerField(
-        label="TP", min_value=1, required=False, help_text="Leave empty for the fastest that fits."
-    )
-    pp = forms.IntegerField(label="PP", min_value=1, required=False)
-    interleave = forms.IntegerField(min_value=1, required=False)
-    experts = forms.IntegerField(
-        min_value=1, max_value=100_000, required=False, help_text="Leave empty for a dense model."
-    )
-    top_k = forms.IntegerField(label="Experts per token", min_value=1, required=False, initial=2)
-    every = forms.IntegerField(label="Expert block interval, blocks", min_value=1, required=False, initial=1)
-    hb_gb_s = forms.FloatField(
+    batch = of_network("batch", label="Batch", initial=4096, help_text="Sequences.")
+    recompute = of_network("recompute")
+    tp = of_network("tp", label="TP", help_text="Leave empty for the fastest that fits.")
+    pp = of_network("pp", label="PP")
+    interleave = of_network("interleave")
+    experts = of_network("moe.experts", required=False, help_text="Leave empty for a dense model.")
+    top_k = of_network("moe.top_k", label="Experts per token", required=False, initial=2)
+    every = of_network("moe.every", label="Expert block interval, blocks", required=False, initial=1)
+    hb_gb_s = of_network(
+        "hb_gb_s",
         label="HB domain bandwidth, GB/s",
-        min_value=0.001,
-        required=False,
         help_text="Per GPU and direction. Leave empty for the catalogue's value.",
     )
-    nic_gb_s = forms.FloatField(label="NIC bandwidth, GB/s", min_value=0.001, required=False)
-    port_usd = forms.FloatField(label="Port price, $", min_value=0, initial=694)
-    transceiver_usd = forms.FloatField(label="Transceiver price, $", min_value=0, initial=199)
-    port_w = forms.FloatField(label="Port power, W", min_value=0, initial=18)
-    transceiver_w = forms.FloatField(label="Transceiver power, W", min_value=0, initial=9)
-
+    nic_gb_s = of_network("nic_gb_s", label="NIC bandwidth, GB/s")
+    port_usd = of_network("prices.port_usd", label="Port price, $")
+    transceiver_usd = of_network("prices.transceiver_usd", label="Transceiver price, $")
+    port_w = of_network("prices.port_w", label="Port power, W")
+    transceiver_w = of_network("prices.transceiver_w", label="Transceiver power, W")
     sweep = forms.ChoiceField(
         label="Sweep parameter",
         required=False,

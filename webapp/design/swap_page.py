@@ -1,5 +1,6 @@
 """Swap plan: a model on one GPU that cannot hold it, its parts loaded from host memory in turn (ATOM)."""
 
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -7,15 +8,19 @@ from django import forms
 from engine.cluster.gpus import catalogue
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.plan.request import DEFAULT_MFU
 from engine.plan.swap.models import known_models
 from engine.plan.swap.pipelines import NAMES
 from engine.plan.swap.plan import plan_swap
 from engine.plan.swap.request import SwapRequest
+from webapp.common.document_fields import document_field
 from webapp.common.figures import Column, Fact, Figures
 from webapp.common.number_lists import Numbers
 from webapp.design.pages import DesignForm, DesignPage
 
+of_swap = partial(document_field, SwapRequest)
 GIB = 2**30
+MOST_MICROBATCHES = 4096
 MOST_DRAWN = 600
 MOST_NETWORKS = 10
 MOST_ROWS = 12  # of a step that the page shows; its file has all
@@ -23,46 +28,28 @@ MOST_ROWS = 12  # of a step that the page shows; its file has all
 
 class SwapForm(DesignForm):
     model = forms.ChoiceField(choices=[(n, n) for n in known_models()], initial="gpt-3-6.7b")
-    micro_batch = forms.IntegerField(
-        label="Mini-batch size, sequences", min_value=1, max_value=10_000, initial=1
-    )
+    micro_batch = of_swap("micro_batch", label="Mini-batch size, sequences")
     gpu = forms.ChoiceField(label="GPU type", choices=[(n, n) for n in catalogue()], initial="v100")
-    memory_gib = forms.FloatField(
+    memory_gib = of_swap(
+        "gpu.memory_bytes",
+        scale=1 / GIB,
         label="Memory, GiB",
-        min_value=0.1,
-        max_value=10_000,
-        required=False,
         help_text="Leave empty for the catalogue's value.",
     )
-    host_to_device_gb_s = forms.FloatField(
-        label="Host-to-device bandwidth, GB/s", min_value=0.01, required=False
+    host_to_device_gb_s = of_swap("gpu.host_to_device_gb_s", label="Host-to-device bandwidth, GB/s")
+    mfu = of_swap("mfu", label="MFU", required=True, initial=DEFAULT_MFU)
+    dtype_bytes = of_swap("dtype_bytes", label="Numbers", words={4: "4 bytes", 2: "2 bytes"})
+    recompute = of_swap("recompute")
+    accumulation = of_swap("accumulation", help_text="Mini-batches per step. Leave empty for the fewest.")
+    resident = of_swap("resident", label="Sub-models on the GPU", words={2: "2", 1: "1, as in the paper"})
+    gradients = of_swap("gradients", words={"host": "on the host", "device": "stay"})
+    workers = of_swap("workers", initial=4)
+    global_batch = of_swap(
+        "global_batch", initial=64, help_text="Mini-batches of all workers between two updates."
     )
-    mfu = forms.FloatField(label="MFU", min_value=0.01, max_value=1, initial=0.4)
-    dtype_bytes = forms.TypedChoiceField(
-        label="Numbers", choices=[(4, "4 bytes"), (2, "2 bytes")], coerce=int, initial=4
-    )
-    recompute = forms.BooleanField(required=False, initial=True)
-    accumulation = forms.IntegerField(
-        min_value=1,
-        max_value=100_000,
-        required=False,
-        help_text="Mini-batches per step. Leave empty for the fewest.",
-    )
-    resident = forms.TypedChoiceField(
-        label="Sub-models on the GPU", choices=[(2, "2"), (1, "1, as in the paper")], coerce=int, initial=2
-    )
-    gradients = forms.ChoiceField(choices=[("host", "on the host"), ("device", "stay")], initial="host")
-    workers = forms.IntegerField(min_value=1, max_value=1_000_000, required=False, initial=4)
-    global_batch = forms.IntegerField(
-        min_value=1, required=False, initial=64, help_text="Mini-batches of all workers between two updates."
-    )
-    allreduce_gbps = forms.FloatField(
-        label="All-reduce bandwidth, Gbit/s", min_value=1e-6, required=False, initial=0.4
-    )
-    stages = forms.IntegerField(
-        label="Pipeline stages", min_value=1, max_value=256, required=False, initial=4
-    )
-    microbatches = forms.IntegerField(min_value=1, max_value=4096, required=False, initial=8)
+    allreduce_gbps = of_swap("allreduce_gbps", label="All-reduce bandwidth, Gbit/s", initial=0.4)
+    stages = of_swap("compare.stages", label="Pipeline stages", required=False, initial=4)
+    microbatches = of_swap("compare.microbatches", required=False, most=MOST_MICROBATCHES, initial=8)
     mbps = Numbers(
         label="Networks, Mbit/s",
         most=MOST_NETWORKS,

@@ -12,7 +12,6 @@ from engine.job.checkpoint.manifest import newest_of_run
 from engine.job.job import TrainJob
 from engine.job.memory import most_layers
 from engine.job.sections.paths import PATHS
-from engine.prefill.placement import MOST_RESERVE_MS
 from engine.schedule.registry import name_of
 from engine.schedule.scenario import POLICIES
 from webapp.accounts.models import Team
@@ -22,7 +21,9 @@ from webapp.jobs.dry import dry_run_document
 from webapp.jobs.models import Job, Run
 from webapp.jobs.stock import GpuOfRank
 from webapp.planning.document import site_job
+from webapp.planning.forms import of_job
 
+SHARING = {"temporal": "Temporal", "spatial": "Spatial"}
 # Of one policy; another has its own.
 POLICY_RULES = ("contention", "recompute_rule", "chunks", "traversal")
 # What a schedule is made for: where none of it changes, the schedule stays.
@@ -99,35 +100,28 @@ class JobForm(Sectioned, forms.Form):
     """
 
     name = forms.CharField(max_length=80)
-    steps = forms.IntegerField(label="Iterations", min_value=1, max_value=10**9)
-    lr = forms.FloatField(label="Learning rate", min_value=1e-9, max_value=1000)
-    clip = forms.FloatField(
+    steps = of_job("optimizer.steps", label="Iterations")
+    lr = of_job("optimizer.lr", label="Learning rate")
+    clip = of_job(
+        "optimizer.clip",
         label="Gradient clipping, norm",
-        min_value=1e-9,
-        max_value=1e15,
-        required=False,
         help_text="Largest norm of all gradients together. Leave empty to clip nothing.",
     )
-    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1)
+    seed = of_job("optimizer.seed")
     policy = forms.ChoiceField(choices=[(policy, name_of(policy)) for policy in POLICIES])
-    sharing = forms.ChoiceField(
-        label="WAN link sharing",
-        required=False,
-        choices=[("", "As the policy does it"), ("temporal", "Temporal"), ("spatial", "Spatial")],
+    sharing = of_job(
+        "strategy.sharing", label="WAN link sharing", words=SHARING, empty="As the policy does it"
     )
-    microbatches = forms.IntegerField(label="Microbatches", min_value=1, max_value=10_000)
-    micro_batch = forms.IntegerField(label="Microbatch size, sequences", min_value=1, max_value=100_000)
-    memory_limit = forms.IntegerField(
+    microbatches = of_job("cell.microbatches", label="Microbatches")
+    micro_batch = of_job("cell.micro_batch", label="Microbatch size, sequences")
+    memory_limit = of_job(
+        "strategy.memory_limit",
         label="Activation limit, microbatches",
-        min_value=1,
-        max_value=10_000,
-        required=False,
         help_text="How many microbatches' activations a stage may hold at once. Leave empty for no limit.",
     )
-    validation_every = forms.IntegerField(
+    validation_every = of_job(
+        "data.validation.every",
         label="Validation interval, iterations",
-        min_value=1,
-        max_value=10**9,
         required=False,
         help_text="Validates on the end of every text file, which is never trained on. Leave empty to "
         "skip validation.",
@@ -139,44 +133,42 @@ class JobForm(Sectioned, forms.Form):
         help_text="A folder that all nodes share, or a URL such as s3://… Leave empty to save no "
         "checkpoints.",
     )
-    checkpoint_every = forms.IntegerField(
-        label="Checkpoint interval, iterations", min_value=1, max_value=10**9, required=False
+    checkpoint_every = of_job(
+        "persistence.checkpoint.every", label="Checkpoint interval, iterations", required=False
     )
-    recoveries = forms.IntegerField(
+    recoveries = of_job(
+        "failures.recovery.attempts",
         label="Restarts per hour",
-        min_value=1,
-        max_value=10_000,
         required=False,
         help_text="How often per hour the run may restart after a failure. Leave empty to stop at the "
         "first failure.",
     )
-    recovery_wait_s = forms.FloatField(
+    recovery_wait_s = of_job(
+        "failures.recovery.wait_s",
         label="Wait for a lost machine, s",
-        min_value=0.001,
-        max_value=86_400,
         required=False,
-        help_text="How long to wait before the run continues on fewer GPUs. Leave empty for 120 s.",
+        help_text="How long to wait before the run continues on fewer GPUs. Leave empty for {default} s.",
     )
-    recovery_layers_per_gpu = forms.IntegerField(
+    recovery_layers_per_gpu = of_job(
+        "failures.recovery.layers_per_gpu",
         label="Layers per GPU, at most",
-        min_value=1,
-        max_value=100_000,
-        required=False,
         help_text="Lets a GPU take over layers if fewer GPUs than stages are left. Leave empty to stop "
         "the run instead.",
     )
-    adapt_percent = forms.IntegerField(
+    adapt_percent = of_job(
+        "failures.adapt.deviation",
+        scale=100,
+        whole=True,
         label="Re-plan threshold, %",
-        min_value=1,
-        max_value=1000,
         required=False,
         help_text="Re-plan when ops or transfers differ from the plan by more than this. Leave empty to "
         "keep the schedule.",
     )
-    adapt_policy = forms.ChoiceField(
+    adapt_policy = of_job(
+        "failures.adapt.policy",
+        words={"auto": "Automatic, a search"},
+        empty="The same policy",
         label="Policy of the new plan",
-        required=False,
-        choices=[("", "The same policy"), ("auto", "Automatic, a search")],
         help_text="A search uses CPU time on the machine of the first rank while training runs.",
     )
     prefill_checkpoint = forms.CharField(
@@ -186,49 +178,49 @@ class JobForm(Sectioned, forms.Form):
         help_text="Folder of a Hugging Face Llama model, at the same path on every node. Leave empty to "
         "sell no prefill.",
     )
-    prefill_name = forms.CharField(
+    prefill_name = of_job(
+        "prefill.name",
         label="Model name",
-        max_length=128,
-        required=False,
         help_text="The name that tenants use. Leave empty for the folder's name.",
     )
-    prefill_latency_a_ms = forms.FloatField(
+    prefill_latency_a_ms = of_job(
+        "prefill.latency.a_ms",
         label="Latency of a chunk, a, ms",
-        min_value=0,
-        required=False,
         help_text="Latency of a chunk of n tokens on one GPU is a + b·n + c·n². meridian profile "
         "--prefill prints the three.",
     )
-    prefill_latency_b_ms = forms.FloatField(label="Latency per token, b, ms", min_value=0, required=False)
-    prefill_latency_c_ms = forms.FloatField(
-        label="Latency per token squared, c, ms", min_value=0, required=False
-    )
-    prefill_chunk_tokens = forms.IntegerField(
+    prefill_latency_b_ms = of_job("prefill.latency.b_ms", label="Latency per token, b, ms")
+    prefill_latency_c_ms = of_job("prefill.latency.c_ms", label="Latency per token squared, c, ms")
+    prefill_chunk_tokens = of_job(
+        "prefill.chunk_tokens",
         label="Smallest chunk, tokens",
-        min_value=1,
-        required=False,
         help_text="Leave empty to keep prompts whole.",
     )
-    prefill_weight_budget_gb = forms.FloatField(
-        label="Weight budget per GPU, GB", min_value=1e-3, required=False, help_text="Leave empty for 2 GB."
+    prefill_weight_budget_gb = of_job(
+        "prefill.weight_budget_gb",
+        label="Weight budget per GPU, GB",
+        required=False,
+        help_text="Leave empty for {default} GB.",
     )
-    prefill_pp_degree = forms.IntegerField(
+    prefill_pp_degree = of_job(
+        "prefill.pp_degree",
         label="GPUs per model copy",
-        min_value=1,
         required=False,
         help_text="Splits the model over the same stage of this many adjacent cells; must divide the "
-        "number of cells. Leave empty for 1.",
+        "number of cells. Leave empty for {default}.",
     )
-    prefill_kv_budget_gb = forms.FloatField(
-        label="KV cache budget per GPU, GB", min_value=1e-3, required=False, help_text="Leave empty for 1 GB."
+    prefill_kv_budget_gb = of_job(
+        "prefill.kv_budget_gb",
+        label="KV cache budget per GPU, GB",
+        required=False,
+        help_text="Leave empty for {default} GB.",
     )
-    prefill_reserve_ms = forms.FloatField(
+    prefill_reserve_ms = of_job(
+        "prefill.reserve_ms",
         label="Reservation window, ms",
-        min_value=0,
-        max_value=MOST_RESERVE_MS,
         required=False,
         help_text="When the queue is full, still accept requests that can start within this time. Leave "
-        "empty for 0.",
+        "empty for {default}.",
     )
     idempotency_key = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
 

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from django import forms
-
 from webapp.computations.models import Computation
-from webapp.jobs.forms import JobForm
+from webapp.jobs.forms import JobForm, of_job
 from webapp.placement.placed import PlacedJob, placed_job
+from webapp.planning.forms import of_plan
 
 SHAPE = ("layers", "hidden", "heads", "seq")
 PLAIN = ("microbatches", "micro_batch", "policy", "steps", "lr", "seed")
@@ -34,23 +33,21 @@ class PlacedForm(JobForm):
     A placement says no model and no times: the form asks for them besides.
     """
 
-    layers = forms.IntegerField(min_value=1, max_value=1000)
-    hidden = forms.IntegerField(min_value=1, max_value=65536)
-    heads = forms.IntegerField(min_value=1, max_value=1024)
-    seq = forms.IntegerField(label="Sequence", min_value=1, max_value=65536)
-    forward_ms = forms.FloatField(
+    layers = of_job("model.layers")
+    hidden = of_job("model.hidden")
+    heads = of_job("model.heads")
+    seq = of_job("model.seq", label="Sequence length, tokens")
+    forward_ms = of_plan(
+        "job.forward_ms",
         label="Forward time, ms",
-        min_value=0.001,
-        max_value=1e9,
+        required=True,
         help_text="Of one microbatch on one stage. Only emulated GPUs use these times.",
     )
-    backward_ms = forms.FloatField(label="Backward time, ms", min_value=0.001, max_value=1e9)
-    recompute_ms = forms.FloatField(label="Recompute time, ms", min_value=0, max_value=1e9, required=False)
-    activation_bytes = forms.IntegerField(
+    backward_ms = of_plan("job.backward_ms", label="Backward time, ms", required=True)
+    recompute_ms = of_plan("job.recompute_ms", label="Recompute time, ms")
+    activation_bytes = of_job(
+        "cell.activation_bytes",
         label="Message size, bytes",
-        min_value=1,
-        max_value=10**11,
-        required=False,
         help_text="Activation or gradient of one microbatch between emulated GPUs. Leave empty to compute "
         "it from the model.",
     )

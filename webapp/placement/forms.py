@@ -1,5 +1,6 @@
 """The form of the Placement page: where devices come from, what a job sends over their links, the search."""
 
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -8,15 +9,17 @@ from engine.errors import InputError
 from engine.inputs import parse, read_document
 from engine.model.presets import PER_STAGE, PRESETS, preset
 from engine.plan.placement import scenarios
-from engine.plan.placement.request import MOST_EVALUATIONS, PlacementRequest
+from engine.plan.placement.request import PlacementRequest
 from webapp.accounts.forms import team_field
 from webapp.common.asked_once import key_field
+from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned
 from webapp.inventory.models import DataCenter
 from webapp.placement.network import AWS, Network, network_from, of_inventory, of_regions
 from webapp.placement.options import gpus_of, key_of, placed_plan
 from webapp.planning.models import Plan
 
+of_placement = partial(document_field, PlacementRequest)
 # What a page computes and keeps; the command has no such limits.
 MOST_DEVICES = 1024
 MOST_DOCUMENT_BYTES = 8_000_000
@@ -70,11 +73,11 @@ class PlacementForm(Sectioned, forms.Form):
         help_text="JSON or YAML, in the format of meridian place.",
     )
     file = forms.FileField(required=False, label="Document file")
-    stages = forms.IntegerField(min_value=1, max_value=MOST_DEVICES, required=False, initial=4)
-    data_parallel = forms.IntegerField(
+    stages = of_placement("stages", most=MOST_DEVICES, required=False, initial=4)
+    data_parallel = of_placement(
+        "data_parallel",
         label="Pipelines",
-        min_value=1,
-        max_value=MOST_DEVICES,
+        most=MOST_DEVICES,
         required=False,
         help_text="Leave empty to use all devices.",
     )
@@ -90,27 +93,20 @@ class PlacementForm(Sectioned, forms.Form):
         initial=1024,
         help_text="Sequences per iteration, all pipelines together.",
     )
-    dp_bytes = forms.FloatField(
+    dp_bytes = of_placement(
+        "dp_bytes",
         label="Gradients per stage, bytes",
-        min_value=0,
-        max_value=1e15,
         required=False,
         help_text="Leave empty to compute it from the model in fp16.",
     )
-    pp_bytes = forms.FloatField(
+    pp_bytes = of_placement(
+        "pp_bytes",
         label="Pipeline traffic per hop, bytes",
-        min_value=0,
-        max_value=1e15,
         required=False,
         help_text="Per iteration, in one direction. Leave empty to compute it from the model.",
     )
-    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, required=False, initial=0)
-    evaluations = forms.IntegerField(
-        min_value=1,
-        max_value=MOST_EVALUATIONS,
-        required=False,
-        help_text="How many partitions the search may evaluate.",
-    )
+    seed = of_placement("seed", required=False, initial=0)
+    evaluations = of_placement("evaluations", help_text="How many partitions the search may evaluate.")
     baselines = forms.BooleanField(
         required=False,
         initial=True,

@@ -1,5 +1,6 @@
 """The plan form: inventory and answers in, a `meridian plan` document out."""
 
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -7,19 +8,22 @@ from django.db.models import Prefetch
 
 from engine.errors import InputError
 from engine.inputs import parse
+from engine.job.job import TrainJob
 from engine.job.model_document import TrainModel
 from engine.model.presets import PRESETS
-from engine.model.serving import PrefillBudget
-from engine.plan.request import PlanRequest
+from engine.plan.request import DEFAULT_MFU, PlanRequest
 from engine.schedule.registry import name_of
 from engine.schedule.scenario import POLICIES
 from webapp.accounts.forms import team_field
 from webapp.common.asked_once import key_field
+from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned
 from webapp.common.number_lists import Numbers
 from webapp.inventory.models import DataCenter, Device, GpuPool
 from webapp.planning import compose
 from webapp.planning.work import answers_at_once
+
+of_plan, of_job = partial(document_field, PlanRequest), partial(document_field, TrainJob)
 
 SEVERAL = "Enter several, such as 1, 2, 4, to let the search choose."
 
@@ -76,59 +80,46 @@ class PlanForm(Sectioned, forms.Form):
         whole=True, label="Microbatch size, sequences", initial=[1], required=False, help_text=SEVERAL
     )
     tp = Numbers(whole=True, label="Tensor-parallel degree", initial=[1], required=False, help_text=SEVERAL)
-    mfu = forms.FloatField(label="MFU", min_value=0.01, max_value=1, initial=0.4, required=False)
-    weight_budget_gb = forms.FloatField(
+    mfu = of_plan("job.mfu", label="MFU", initial=DEFAULT_MFU)
+    weight_budget_gb = of_plan(
+        "job.prefill.weight_budget_gb",
         label="Memory reserved for prefill: weights, GB",
-        min_value=0.001,
-        max_value=1000,
         required=False,
         help_text="On each GPU, if the bubbles will be sold. Leave empty to reserve nothing.",
     )
-    kv_budget_gb = forms.FloatField(
+    kv_budget_gb = of_plan(
+        "job.prefill.kv_budget_gb",
         label="KV caches, GB",
-        min_value=0.001,
-        max_value=1000,
         required=False,
-        help_text=f"Leave empty for {PrefillBudget().kv_budget_gb:g} if weights are given.",
+        help_text="Leave empty for {default} if weights are given.",
     )
-    forward_ms = forms.FloatField(
-        label="Forward time, ms", min_value=0.001, max_value=1e9, initial=20, required=False
-    )
-    backward_ms = forms.FloatField(
-        label="Backward time, ms", min_value=0.001, max_value=1e9, initial=40, required=False
-    )
-    recompute_ms = forms.FloatField(
-        label="Recompute time, ms", min_value=0, max_value=1e9, initial=20, required=False
-    )
-    activation_bytes = forms.IntegerField(
+    forward_ms = of_plan("job.forward_ms", label="Forward time, ms", initial=20)
+    backward_ms = of_plan("job.backward_ms", label="Backward time, ms", initial=40)
+    recompute_ms = of_plan("job.recompute_ms", label="Recompute time, ms", initial=20)
+    activation_bytes = of_job(
+        "cell.activation_bytes",
         label="Message size, bytes",
-        min_value=1,
-        max_value=10**11,
         initial=5_000_000,
-        required=False,
         help_text="Activation or gradient of one microbatch.",
     )
-    comm_to_compute = forms.FloatField(
+    comm_to_compute = of_plan(
+        "job.comm_to_compute",
         label="Transfer time / forward time, C",
-        min_value=0,
-        max_value=1000,
-        required=False,
         help_text="Leave empty to compute it from the message size and the slowest link.",
     )
-    parameters_per_stage = forms.IntegerField(
-        label="Parameters per stage", min_value=0, max_value=10**13, required=False
-    )
+    parameters_per_stage = of_plan("job.parameters_per_stage", whole=True, label="Parameters per stage")
     partitions = Numbers(
         whole=True,
         label="Stages",
         initial=[6],
         help_text="For a model, enter several, such as 8, 16, to let the search choose.",
     )
-    microbatches = forms.IntegerField(label="Microbatches", min_value=1, max_value=10_000, initial=4)
-    method = forms.ChoiceField(
-        choices=[("search", "Search"), ("algorithm1", "Algorithm 1")],
-        initial="search",
+    microbatches = of_job("cell.microbatches", label="Microbatches", initial=4)
+    method = of_plan(
+        "method",
+        words={"search": "Search", "algorithm1": "Algorithm 1"},
         required=False,
+        initial="search",
         help_text="The search tries any order and split of data centres. Algorithm 1 fills them as the "
         "Atlas paper does.",
     )
@@ -137,23 +128,16 @@ class PlanForm(Sectioned, forms.Form):
         initial="auto",
         help_text="Automatic shows the best fast policy first, then tries the others in the background.",
     )
-    max_dp_cells = forms.IntegerField(
-        label="DP-cells, at most", min_value=1, max_value=100_000, required=False
+    max_dp_cells = of_plan("max_dp_cells", label="DP-cells, at most")
+    order = of_plan("order", words={"gpus": "Most GPUs first", "price": "Cheapest first"}, label="Fill order")
+    objective = of_plan(
+        "objective",
+        words={"throughput": "Throughput", "cost": "Cost", "cost_per_token": "Cost per token"},
     )
-    order = forms.ChoiceField(
-        choices=[("gpus", "Most GPUs first"), ("price", "Cheapest first")], label="Fill order"
-    )
-    objective = forms.ChoiceField(
-        choices=[("throughput", "Throughput"), ("cost", "Cost"), ("cost_per_token", "Cost per token")]
-    )
-    bill = forms.ChoiceField(
-        choices=[("used", "GPUs used"), ("whole", "Whole data centres")], label="Billing"
-    )
-    budget_per_iteration = forms.FloatField(
-        label="Cost per iteration, at most, $", min_value=0, max_value=1e9, required=False
-    )
-    iterations = forms.IntegerField(min_value=1, max_value=10**12, required=False)
-    deadline_h = forms.FloatField(label="Deadline, h", min_value=0.001, max_value=1e9, required=False)
+    bill = of_plan("bill", words={"used": "GPUs used", "whole": "Whole data centres"}, label="Billing")
+    budget_per_iteration = of_plan("budget_per_iteration", label="Cost per iteration, at most, $")
+    iterations = of_plan("iterations")
+    deadline_h = of_plan("deadline_h", label="Deadline, h")
     trains = forms.ChoiceField(
         label="Trained model",
         choices=[(compose.SMALL, "A small model"), (compose.PLANNED, "The planned model")],
@@ -162,22 +146,14 @@ class PlanForm(Sectioned, forms.Form):
         help_text="On emulated GPUs the small model takes the times and message sizes of the planned one.",
     )
     device = forms.ChoiceField(label="Devices", choices=RUN_ON, initial=Device.EMULATED, required=False)
-    layers = forms.IntegerField(min_value=1, max_value=1000, initial=6, required=False)
-    hidden = forms.IntegerField(min_value=1, max_value=65536, initial=64, required=False)
-    heads = forms.IntegerField(min_value=1, max_value=1024, initial=4, required=False)
-    seq = forms.IntegerField(
-        label="Sequence length, tokens", min_value=1, max_value=65536, initial=64, required=False
-    )
-    micro_batch = forms.IntegerField(
-        label="Microbatch size, sequences", min_value=1, max_value=100_000, initial=2, required=False
-    )
-    steps = forms.IntegerField(
-        label="Iterations to train", min_value=1, max_value=10**9, initial=1000, required=False
-    )
-    lr = forms.FloatField(
-        label="Learning rate", min_value=1e-9, max_value=1000, initial=0.003, required=False
-    )
-    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, initial=0, required=False)
+    layers = of_job("model.layers", required=False, initial=6)
+    hidden = of_job("model.hidden", required=False, initial=64)
+    heads = of_job("model.heads", required=False, initial=4)
+    seq = of_job("model.seq", label="Sequence length, tokens", required=False, initial=64)
+    micro_batch = of_job("cell.micro_batch", label="Microbatch size, sequences", required=False, initial=2)
+    steps = of_job("optimizer.steps", label="Iterations to train", required=False, initial=1000)
+    lr = of_job("optimizer.lr", label="Learning rate", required=False, initial=0.003)
+    seed = of_job("optimizer.seed", required=False, initial=0)
 
     layout = [
         ("Plan", "", ["team", "name"]),

@@ -1,5 +1,6 @@
 """The form of the Schedules page: a scenario, the policies to compare, and perhaps a parameter to sweep."""
 
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -11,14 +12,18 @@ from engine.schedule.scenario import MOST_STAGES, POLICIES, Scenario
 from engine.simulate import SweepDocument
 from webapp.accounts.forms import team_field
 from webapp.common.asked_once import key_field
+from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned
 from webapp.common.number_lists import Numbers, one_or_many
 from webapp.computations.models import ComputationKind
 
+of_scenario = partial(document_field, Scenario)
 SEARCHES = ("optimal", "auto")
 # What one computation may take in all: policies that search × their limit × values.
 MOST_SEARCH_S = 1800
 MOST_POINTS = 200
+MOST_LIMIT_S = 600
+MOST_PIPELINES, MOST_MICROBATCHES = 1024, 100_000
 SWEPT = (
     "microbatches",
     "pipelines",
@@ -49,8 +54,8 @@ class ScheduleForm(Sectioned, forms.Form):
         initial=[2, 2, 2],
         help_text="In pipeline order. Enter one number for a single data centre.",
     )
-    pipelines = forms.IntegerField(min_value=1, max_value=1024, initial=2)
-    microbatches = forms.IntegerField(min_value=1, max_value=100_000, initial=4)
+    pipelines = of_scenario("pipelines", initial=2, most=MOST_PIPELINES)
+    microbatches = of_scenario("microbatches", initial=4, most=MOST_MICROBATCHES)
     unit = forms.ChoiceField(choices=[("slot", "abstract slots"), ("ms", "milliseconds")], label="Time unit")
     forward = Numbers(initial=[1], help_text="One number, or one per stage.")
     backward = Numbers(initial=[2])
@@ -70,27 +75,27 @@ class ScheduleForm(Sectioned, forms.Form):
         required=False,
         help_text="One microbatch over one pipeline's share of the link.",
     )
-    lan_latency = forms.FloatField(label="LAN latency", min_value=0, required=False)
-    lan_transfer = forms.FloatField(label="LAN transfer", min_value=0, required=False)
-    sharing = forms.ChoiceField(
-        choices=[("", "as the policy does it"), ("spatial", "spatial"), ("temporal", "temporal")],
-        required=False,
+    lan_latency = of_scenario("lan.latency", label="LAN latency", required=False)
+    lan_transfer = of_scenario("lan.transfer", label="LAN transfer", required=False)
+    sharing = of_scenario(
+        "sharing",
+        words={"spatial": "spatial", "temporal": "temporal"},
+        empty="as the policy does it",
         label="WAN sharing",
     )
-    memory_limit = forms.IntegerField(min_value=1, required=False, label="Activation limit, microbatches")
-    full_limit = forms.IntegerField(min_value=1, required=False, label="Full activation limit, microbatches")
-    jitter = forms.FloatField(
-        min_value=0,
-        max_value=10,
+    memory_limit = of_scenario("memory_limit", label="Activation limit, microbatches")
+    full_limit = of_scenario("full_limit", label="Full activation limit, microbatches")
+    jitter = of_scenario(
+        "jitter",
         required=False,
         label="Jitter",
         help_text="Coefficient of variation of op and transfer times, such as 0.1.",
     )
-    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, initial=0, required=False)
-    time_limit_s = forms.FloatField(
+    seed = of_scenario("seed", initial=0, required=False)
+    time_limit_s = of_scenario(
+        "time_limit_s",
         label="Time limit per search, s",
-        min_value=0.1,
-        max_value=600,
+        most=MOST_LIMIT_S,
         initial=30,
         required=False,
         help_text="For the policies that search: Optimal and Automatic.",
