@@ -21,7 +21,18 @@ from webapp.accounts.models import AuditEntry, Invitation, Membership, Role, Tea
 from webapp.computations import liveness
 from webapp.computations.models import Beat, Computation, ComputationState
 from webapp.inventory.models import DataCenter, Device, GpuPool, LinkMeasurement, Node, WanLink
-from webapp.jobs.models import TERMINAL, Desired, Job, MarkLevel, RankState, Run, RunEvent, Status
+from webapp.jobs.models import (
+    TERMINAL,
+    CheckpointStatus,
+    Desired,
+    Job,
+    MarkLevel,
+    RankState,
+    Run,
+    RunCheckpoint,
+    RunEvent,
+    Status,
+)
 from webapp.live.models import IterationStat, LogLine, SpanBatch
 from webapp.planning.models import Plan
 from webapp.prefill.models import ApiKey, Notice, Tenancy, TenancyPlace, UsageEvent, charge_of
@@ -419,6 +430,18 @@ def train(world: World, run: Run, numbers: range, *, kept: int = 12) -> None:
     SpanBatch.objects.bulk_create(_spans(run, numbers[-kept:], length_s), batch_size=1000)
     LogLine.objects.bulk_create(
         LogLine(run=run, rank=i % 12, seq=i, at=_ago(n - i, length_s / 60), text=f"iteration {i}: trained")
+        for i in numbers
+    )
+    RunCheckpoint.objects.bulk_create(
+        RunCheckpoint(
+            run=run,
+            step=10 * i,
+            status=CheckpointStatus.SAVED if i > n - 4 else CheckpointStatus.REMOVED,
+            where=f"/srv/checkpoints/step-{10 * i:09d}-5ac1f09e",
+            size=1_400_000_000,
+            took_s=2.4,
+            at=_ago(n - i, length_s / 6),
+        )
         for i in numbers
     )
     marks = ((MarkLevel.INFO, "All 12 ranks are ready."), (MarkLevel.WARN, "west-1 was silent for 12 s."))

@@ -8,7 +8,7 @@ from engine.errors import InputError
 from engine.job.events.event import from_dict
 from tests.site.world import World, make_world
 from webapp.jobs import services
-from webapp.jobs.models import Run
+from webapp.jobs.models import CheckpointStatus, Run, RunCheckpoint
 
 pytestmark = pytest.mark.django_db
 
@@ -31,6 +31,22 @@ def saved_run(world: World) -> Run:
     run = world.launch()
     assert services.record_checkpoint(run, from_dict(SAVED))
     return services.fail_run(run, "Broken.")
+
+
+def saved(step: int, **fields: Any) -> Any:
+    """The event of a checkpoint after `step` iterations."""
+    where = f"/c/step-{step:09d}-ab"
+    return from_dict({**SAVED, "step": step, "where": where, "bytes": 5_000_000, "seconds": 1.25, **fields})
+
+
+def states(run: Run) -> dict[int, str]:
+    return dict(run.checkpoints.values_list("step", "status"))
+
+
+def listed(world: World, run: Run, name: str = "operator") -> str:
+    page = world.client(name).get(f"/runs/{run.pk}/checkpoints/")
+    assert page.status_code == 200
+    return page.content.decode()
 
 
 def test_an_older_or_repeated_checkpoint_is_no_news(world: World) -> None:
@@ -86,7 +102,7 @@ def clone(world: World, run: Run, **changes: Any) -> Any:
 
 def test_clone_goes_on_with_other_values(world: World) -> None:
     run = saved_run(world)
-    clone(world, run, name="lower", lr=1e-5, checkpoint_dir="/c", checkpoint_every=5, resume="on")
+    clone(world, run, name="lower", lr=1e-5, checkpoint_dir="/c", checkpoint_every=5, resume="last")
     made = Run.objects.get(job__name="lower").document
     saves = {"dir": "/c", "every": 5}
     assert made["persistence"] == {"checkpoint": saves, "resume": "/c/step-*-ab"}
@@ -94,3 +110,85 @@ def test_clone_goes_on_with_other_values(world: World) -> None:
     refused = clone(world, run, name="never", checkpoint_dir="/c", checkpoint_every="")
     assert refused.status_code == 422
     assert "checkpoint interval in iterations" in refused.content.decode()
+
+
+def test_a_run_lists_its_checkpoints_and_what_became_of_them(world: World) -> None:
+    run = world.launch()
+    services.record_checkpoint(run, saved(10))
+    services.record_checkpoint(run, saved(20, removed=["/c/step-000000010-ab", "/c/of-nobody"]))
+    services.record_checkpoint(run, saved(25, state="failed", detail="No space left on device"))
+    services.record_checkpoint(run, saved(30))
+    run.job.document["persistence"] = {"checkpoint": {"dir": "/c", "every": 10}}
+    run.job.save()
+    assert states(run) == {10: "removed", 20: "saved", 25: "failed", 30: "saved"}
+    text = listed(world, run)
+    for said in ("/c/step-000000030-ab", "5 MB", "1.2", "Not saved", "No space left on device", "Removed"):
+        assert said in text, said
+    assert text.count(">Interval<") == 3
+    assert text.count(">End of the run<") == 1
+    offered = [row.pk for row in run.checkpoints.filter(status=CheckpointStatus.SAVED)]
+    assert all(f"/runs/{run.pk}/clone/?checkpoint={pk}" in text for pk in offered)
+    assert text.count("Resume from the checkpoint") == 2
+    assert "?checkpoint=" not in listed(world, run, "viewer")
+
+
+def test_events_that_come_again_make_no_second_row_or_mark(world: World) -> None:
+    run = world.launch()
+    marks = run.events.count()
+    failed = saved(20, state="failed", detail="No space left on device")
+    torn = saved(10, state="torn", detail="is torn: layer-00001.safetensors is missing")
+    for event in (saved(10), saved(10), failed, failed, torn, torn):
+        services.record_checkpoint(run, event)
+    assert states(run) == {10: "torn", 20: "failed"}
+    assert run.events.count() == marks + 2
+    assert run.events.latest("seq").text == (
+        "Passed over the torn checkpoint after iteration 10: layer-00001.safetensors is missing"
+    )
+
+
+def test_what_a_run_says_of_other_runs_checkpoints_reaches_its_team_alone(world: World) -> None:
+    first, second, foreign = (world.launch() for _ in range(3))
+    others = world.users["stranger"].memberships.get().team
+    type(foreign.job).objects.filter(pk=foreign.job_id).update(team=others)
+    for run in (first, foreign):
+        services.record_checkpoint(run, saved(10))
+    services.record_checkpoint(second, saved(20, removed=["/c/step-000000010-ab"]))
+    assert (states(first), states(foreign)) == ({10: "removed"}, {10: "saved"})
+
+
+def test_resume_from_leads_to_the_launch_form_with_that_checkpoint(world: World) -> None:
+    run = saved_run(world)
+    services.record_checkpoint(run, saved(8))
+    older = RunCheckpoint.objects.get(run=run, step=4)
+    client, url = world.client("operator"), f"/runs/{run.pk}/clone/?checkpoint={older.pk}"
+    form = client.get(url).context["form"]
+    assert form["resume"].value() == str(older.pk)
+    values = {field.name: field.value() for field in form if field.value() is not None}
+    assert client.post(url, {**values, "name": "again"}).status_code == 302
+    made = Run.objects.get(job__name="again").document
+    assert made["persistence"]["resume"] == older.where
+    for name, value in (("steps", 4), ("seed", 9), ("microbatches", 8)):
+        refused = client.post(url, {**values, "name": "never", name: value})
+        assert refused.status_code == 422
+        assert list(refused.context["form"].errors) == [name]
+
+
+@pytest.mark.parametrize("checkpoint", ["torn", "0", "x", "9" * 40])
+def test_a_checkpoint_that_cannot_be_used_is_not_chosen(world: World, checkpoint: str) -> None:
+    run = saved_run(world)
+    RunCheckpoint.objects.filter(run=run).update(status=CheckpointStatus.TORN)
+    asked = run.checkpoints.get().pk if checkpoint == "torn" else checkpoint
+    page = world.client("operator").get(f"/runs/{run.pk}/clone/?checkpoint={asked}")
+    assert page.context["form"]["resume"].value() == ""
+    assert "That checkpoint cannot be used" in page.content.decode()
+
+
+def test_the_page_says_how_to_have_checkpoints_and_when_the_first_is_due(world: World) -> None:
+    run = world.launch()
+    assert "This run saves no checkpoints. Clone it" in listed(world, run)
+    assert f"/runs/{run.pk}/clone/" not in listed(world, run, "viewer")
+    run.job.document["persistence"] = {"checkpoint": {"dir": "/c", "every": 10}}
+    run.job.save()
+    assert "the first is due after iteration 10" in listed(world, run)
+    services.fail_run(run, "Broken.")
+    assert "ended before its first checkpoint" in listed(world, run)

@@ -5,7 +5,7 @@ from typing import Any
 
 from webapp.accounts.archive_pages import ArchivePages
 from webapp.common.parts import Part
-from webapp.jobs.models import PastPrediction, RankState, Run, RunEvent
+from webapp.jobs.models import PastPrediction, RankState, Run, RunCheckpoint, RunEvent
 from webapp.jobs.services import delete_runs, goes_on_from
 
 
@@ -41,4 +41,5 @@ PARTS = (
     part(10, "record of a GPU", "records of GPUs", RankState),
     part(20, "event", "events", RunEvent),
     part(30, "earlier prediction", "earlier predictions", PastPrediction),
+    part(35, "record of a checkpoint", "records of checkpoints", RunCheckpoint),
 )

@@ -1,7 +1,8 @@
 """The launch form: the document of a run with the fields that people vary."""
 
+from collections.abc import Iterator
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from django import forms
 
@@ -18,7 +19,7 @@ from webapp.accounts.models import Team
 from webapp.common.formkit import Sectioned
 from webapp.inventory.selectors import pools
 from webapp.jobs.dry import dry_run_document
-from webapp.jobs.models import Job, Run
+from webapp.jobs.models import CheckpointStatus, Job, Run
 from webapp.jobs.stock import GpuOfRank
 from webapp.planning.document import site_job
 from webapp.planning.forms import of_job
@@ -52,6 +53,7 @@ PREFILL = (
 )
 # Of the document's section `recovery`, other than how often: their fields.
 RECOVERY = {"wait_s": "recovery_wait_s", "layers_per_gpu": "recovery_layers_per_gpu"}
+MOST_OFFERED = 50  # checkpoints of a run that a form lists
 # What the memory of a GPU hangs on: where it is too small, the first of these that was changed is to blame.
 NEEDS_MEMORY = (
     "micro_batch",
@@ -381,16 +383,29 @@ class JobForm(Sectioned, forms.Form):
         super().take_input_error(InputError(field, error.value, error.allowed) if inside else error)
 
 
-class CloneForm(JobForm):
-    """A job like that of a run."""
+class Resumable(NamedTuple):
+    """A checkpoint that a job can continue from: iterations done, and the value of `persistence.resume`."""
 
-    resume = forms.BooleanField(label="Continue from the run's last checkpoint", required=False)
+    step: int
+    where: str
+
+
+class CloneForm(JobForm):
+    """A job like that of a run.
+
+    checkpoint : which of the choices of `resume` is first chosen.
+    lost_checkpoint : it is none of them, because it is gone, torn or of another run.
+    """
+
+    resume = forms.ChoiceField(label="Continue from", required=False)
     layout = [
         (title, note, [*names, "resume"] if title == "Checkpoints" else names)
         for title, note, names in JobForm.layout
     ]
 
-    def __init__(self, data: Any = None, *, run: Run, initial: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, data: Any = None, *, run: Run, checkpoint: str = "", initial: dict[str, Any] | None = None
+    ) -> None:
         job, named = run.job, {"name": _free_name(run.job), **(initial or {})}
         super().__init__(
             data,
@@ -401,19 +416,50 @@ class CloneForm(JobForm):
             planned=job.plan_copy.get("request"),
         )
         self.run = run
-        resume = self.fields["resume"]
-        resume.disabled = run.saved_step is None
-        resume.help_text = (
-            f"Saved after iteration {run.saved_step:,}."
-            if run.saved_step is not None
-            else "The run has saved no checkpoint."
-        )
+        self._offer_checkpoints()
+        self.lost_checkpoint = bool(checkpoint) and checkpoint not in self._offered
+        self.initial["resume"] = "" if self.lost_checkpoint else checkpoint
 
     def _checkpoints(self, cleaned: dict[str, Any]) -> dict[str, Any]:
         values = super()._checkpoints(cleaned)
-        if cleaned["resume"]:
-            values["persistence.resume"] = newest_of_run(self.run.saved_where)
+        if chosen := self._offered.get(cleaned["resume"]):
+            values["persistence.resume"] = chosen.where
         return values
+
+    def clean(self) -> dict[str, Any]:
+        """What a checkpoint is of must stay: a launch would only fail as it starts."""
+        cleaned = super().clean()
+        chosen = self._offered.get(cleaned.get("resume", ""))
+        if chosen is None or self.errors:
+            return cleaned
+        if cleaned["steps"] <= chosen.step:
+            self.add_error("steps", f"Enter more than {chosen.step:,}: the checkpoint has done that many.")
+        if cleaned["seed"] != (seed := self.initial["seed"]):
+            self.add_error("seed", f"Enter {seed}: the checkpoint was saved with that seed.")
+        before, after = (each["microbatches"] * each["micro_batch"] for each in (self.initial, cleaned))
+        if before != after:
+            told = f"Microbatches × microbatch size is {after:,}, but {before:,} in the checkpoint."
+            self.add_error("microbatches", told)
+        return cleaned
+
+    def _offer_checkpoints(self) -> None:
+        """The choices of `resume`: the run's last checkpoint, and each of the latest that can be used."""
+        run, resume = self.run, self.fields["resume"]
+        self._offered: dict[str, Resumable] = {}
+        if run.saved_step is not None:
+            self._offered["last"] = Resumable(step=run.saved_step, where=newest_of_run(run.saved_where))
+        saved = run.checkpoints.filter(status=CheckpointStatus.SAVED).order_by("-step", "-pk")
+        for row in saved[:MOST_OFFERED]:
+            self._offered[str(row.pk)] = Resumable(step=row.step, where=row.where)
+        resume.choices = [("", "The first iteration"), *self._words()]
+        resume.disabled = not self._offered
+        if not self._offered:
+            resume.help_text = "The run has saved no checkpoint."
+
+    def _words(self) -> Iterator[tuple[str, str]]:
+        for key, one in self._offered.items():
+            last = "Its last checkpoint, after" if key == "last" else "The checkpoint after"
+            yield key, f"{last} iteration {one.step:,}"
 
 
 def _free_name(job: Job) -> str:

@@ -55,7 +55,10 @@ def run_clone(request: HttpRequest, pk: int) -> HttpResponse:
     """The launch form filled in from a run; launches what was changed, or says what that would meet."""
     run = _run(request, pk)
     require(request.user, run.job.team)
-    form = CloneForm(request.POST or None, run=run, initial={"idempotency_key": fresh_key()})
+    initial, checkpoint = {"idempotency_key": fresh_key()}, request.GET.get("checkpoint", "")
+    form = CloneForm(request.POST or None, run=run, checkpoint=checkpoint, initial=initial)
+    if form.lost_checkpoint:
+        messages.warning(request, "That checkpoint cannot be used: it is gone or torn. Choose another one.")
     return _launch_page(
         request,
         form,

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from django.conf import settings
-from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.indexes import GinIndex, HashIndex
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
@@ -346,6 +346,49 @@ class PastPrediction(models.Model):
 
     def __str__(self) -> str:
         return f"{self.iteration_ms} ms since iteration {self.since} of run {self.run_id}"
+
+
+class CheckpointStatus(models.TextChoices):
+    """What is known of a checkpoint; only one that is saved can be resumed from."""
+
+    SAVED = "saved", "Saved"
+    FAILED = "failed", "Not saved"
+    TORN = "torn", "Torn"
+    REMOVED = "removed", "Removed"
+
+
+class RunCheckpoint(models.Model):
+    """A checkpoint that a run saved, or failed to save, as its ranks reported it."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="checkpoints")
+    step = models.PositiveIntegerField()  # iterations done
+    status = models.CharField(max_length=7, choices=CheckpointStatus.choices)
+    where = models.CharField(max_length=Run.LONGEST_WHERE)
+    size = models.PositiveBigIntegerField(null=True)  # bytes
+    took_s = models.FloatField(null=True)  # to write the last part, in the background
+    detail = models.CharField(max_length=500, blank=True)
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["run", "-step", "-id"]
+        # A run that removes older checkpoints names them by their place alone. B-trees hold no text so long.
+        indexes = [
+            HashIndex(fields=["where"], name="runcheckpoint_where"),
+            models.Index(fields=["run", "-step"], name="runcheckpoint_of_run"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(status__in=CheckpointStatus.values), name="runcheckpoint_status_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.where} of run {self.run_id}"
+
+    @property
+    def state(self) -> CheckpointStatus:
+        """What is known of it, with the word that people read."""
+        return CheckpointStatus(self.status)
 
 
 class MarkLevel(models.TextChoices):

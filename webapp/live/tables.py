@@ -1,8 +1,15 @@
-"""Table of a run's iterations."""
+"""Tables of a run's iterations and of its checkpoints."""
+
+from typing import Any
 
 import django_tables2 as tables
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
 
-from webapp.common.tables import DASH, NumberColumn, Table
+from webapp.common.markup import as_bytes
+from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn
+from webapp.jobs.models import CheckpointStatus, RunCheckpoint
 from webapp.live.models import IterationStat
 
 NUMBER = {"td": {"class": "num"}, "th": {"class": "num"}}
@@ -56,3 +63,48 @@ class IterationTable(Table):
 
 def _seconds(record: IterationStat) -> float:
     return 0.0 if record.start is None or record.end is None else record.end - record.start
+
+
+class CheckpointTable(Table):
+    """
+    every : the interval of the run's checkpoints, in iterations; None where its job has none.
+    resumable : whether the reader may launch a run from one.
+    """
+
+    step = NumberColumn("After iteration")
+    kind = tables.Column("Kind", empty_values=(), orderable=False)
+    status = StateColumn("State", accessor="state")
+    where = tables.Column("Where", orderable=False, attrs={"td": {"class": "wrap mono"}})
+    size = tables.Column("Size", attrs=NUMBER)
+    took_s = NumberColumn("Time to write", unit="s", decimals=1)
+    at = TimeColumn(verbose_name="When")
+    resume = tables.Column("", empty_values=(), orderable=False, accessor="pk")
+
+    narrow = ("step", "status", "resume")
+
+    class Meta(Table.Meta):
+        model = RunCheckpoint
+        fields = ("step", "kind", "status", "where", "size", "took_s", "at", "resume")
+        order_by = "-step"
+
+    def __init__(self, *args: Any, every: int | None, resumable: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._every, self._resumable = every, resumable
+
+    def render_kind(self, record: RunCheckpoint) -> str:
+        if not self._every or not record.step:
+            return DASH
+        return "End of the run" if record.step % self._every else "Interval"
+
+    def render_where(self, record: RunCheckpoint) -> str:
+        return f"{record.where} ({record.detail})" if record.detail else record.where
+
+    def render_size(self, value: int) -> str:
+        return as_bytes(value)
+
+    def render_resume(self, record: RunCheckpoint) -> str:
+        if not self._resumable or record.status != CheckpointStatus.SAVED:
+            return ""
+        url = f"{reverse('jobs:run-clone', args=[record.run_id])}?{urlencode({'checkpoint': record.pk})}"
+        label = f"Resume from the checkpoint after iteration {record.step:,}"
+        return format_html('<a class="button" href="{}" aria-label="{}">Resume from</a>', url, label)

@@ -73,7 +73,18 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
     return render(request, "live/run_detail.html", extended("run", request, context))
 
 
-LINKS = ("live", "history", "cancel", "retry", "clone", "logs", "metrics", "trace", "document")
+LINKS = (
+    "live",
+    "history",
+    "cancel",
+    "retry",
+    "clone",
+    "logs",
+    "metrics",
+    "checkpoints",
+    "trace",
+    "document",
+)
 
 
 @never_cache
