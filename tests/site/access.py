@@ -340,6 +340,7 @@ ACCESS: dict[str, Access] = {
     # jobs
     "jobs:run-list": Access(get=READERS, post=READERS),
     **put_away("jobs:run"),
+    "jobs:run-compare": Access(get=READERS, post=READERS),
     "jobs:run-detail": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-live": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-history": Access(get=TEAM, post=TEAM, args=run),

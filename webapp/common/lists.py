@@ -148,6 +148,7 @@ def list_page(
     actions: Sequence[Action] = (),
     note: str = "",
     bulk: str = "",
+    compare: str = "",
     template: str = "components/list.html",
     context: dict[str, Any] | None = None,
 ) -> HttpResponse:
@@ -160,12 +161,13 @@ def list_page(
     note : one line next to the title.
     bulk : what the names of the addresses begin with that archive, restore and delete several rows, as
         "planning:plan"; empty: there are none, or the user may not.
+    compare : URL name of the page that takes several rows, posted as `pk`, and compares them.
     context : what else the template wants.
     """
     found = filter_class(request.GET, queryset=rows, request=request)
     plain_selects(found.form)
     shown: dict[str, Any] = {}
-    if bulk:
+    if bulk or compare:
         shown = {"extra_columns": [("chosen", ChosenColumn())], "sequence": ("chosen", "...")}
     table = bound_table(request, table_class, found.qs, **shown)
     archivable = "archived" in found.form.fields
@@ -174,6 +176,7 @@ def list_page(
         "note": note,
         "table": table,
         "bulk": bulk,
+        "compare": compare,
         "archived": archivable and found.form.cleaned_data["archived"],
         "all_archived": archivable and not table.paginator.count and rows.exclude(archived_at=None).exists(),
         "filter": found,

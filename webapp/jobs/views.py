@@ -1,6 +1,7 @@
 """The list of runs."""
 
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 
 from webapp.common.lists import list_page
 from webapp.jobs import archive
@@ -17,5 +18,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
         filter_class=RunFilterSet,
         table_class=RunTable,
         bulk=archive.pages.bulk(request),
+        compare="jobs:run-compare",
+        actions=[(reverse("jobs:run-compare"), "Compare runs")],
         empty="No runs yet. Open a plan and launch an option.",
     )

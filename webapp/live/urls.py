@@ -2,9 +2,10 @@
 
 from django.urls import path
 
-from webapp.live import checkpoint_views, log_views, views
+from webapp.live import checkpoint_views, compare_views, log_views, views
 
 urlpatterns = [
+    path("compare/", compare_views.run_compare, name="run-compare"),
     path("<int:pk>/", views.run_detail, name="run-detail"),
     path("<int:pk>/live.json", views.run_live, name="run-live"),
     path("<int:pk>/history.json", views.run_history, name="run-history"),
