@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('jobs', '0003_search'),
+        ('jobs', '0004_gpu_of_rank'),
     ]
 
     operations = [
