@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, MaxLen
 from django import forms
@@ -105,14 +105,19 @@ def limits_of(model: type[BaseModel], path: str) -> Limits:
         return limits_of(owner, rest)
     return Limits(
         kind=next((part for part in parts if part in (int, float, str, bool)), str),
-        least=max((part.ge for part in parts if isinstance(part, Ge)), default=None),
-        most=min((part.le for part in parts if isinstance(part, Le)), default=None),
-        above=max((part.gt for part in parts if isinstance(part, Gt)), default=None),
+        least=max((_bound(part.ge) for part in parts if isinstance(part, Ge)), default=None),
+        most=min((_bound(part.le) for part in parts if isinstance(part, Le)), default=None),
+        above=max((_bound(part.gt) for part in parts if isinstance(part, Gt)), default=None),
         longest=min((part.max_length for part in parts if isinstance(part, MaxLen)), default=None),
         choices=next((part for part in parts if isinstance(part, tuple)), ()),
         optional=NoneType in parts,
         default=None if info.is_required() else info.get_default(call_default_factory=False),
     )
+
+
+def _bound(end: Any) -> float:
+    """An end of a range of numbers; annotated_types calls it anything that compares."""
+    return cast(float, end)
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 from django import forms
 
@@ -444,7 +444,7 @@ class CloneForm(JobForm):
 
     def _offer_checkpoints(self) -> None:
         """The choices of `resume`: the run's last checkpoint, and each of the latest that can be used."""
-        run, resume = self.run, self.fields["resume"]
+        run, resume = self.run, cast(forms.ChoiceField, self.fields["resume"])
         self._offered: dict[str, Resumable] = {}
         if run.saved_step is not None:
             self._offered["last"] = Resumable(step=run.saved_step, where=newest_of_run(run.saved_where))

@@ -90,7 +90,7 @@ def placement_map(
     return PlacementMap(
         frame=frame,
         high=high,
-        ways=_ways(network, pipelines, boxes),
+        ways=_ways(network, pipelines, boxes, (frame.wide, frame.high)),
         plates=[
             _plate(network, i, boxes[i], true[i], sorted(here[i], key=stage_of.__getitem__), stage_of, stages)
             for i in range(len(places))
@@ -138,7 +138,9 @@ def _plate(
     )
 
 
-def _ways(network: Network, pipelines: list[list[int]], boxes: list[Box]) -> list[Way]:
+def _ways(
+    network: Network, pipelines: list[list[int]], boxes: list[Box], room: tuple[float, float]
+) -> list[Way]:
     counts: Counter[tuple[int, int]] = Counter()
     for pipeline in pipelines:
         at = [network.place_of[device] for device in pipeline]
@@ -147,7 +149,7 @@ def _ways(network: Network, pipelines: list[list[int]], boxes: list[Box]) -> lis
     taken, made = list(boxes), []
     for (a, b), hops in sorted(counts.items(), key=lambda item: -item[1]):
         bow = curve(boxes, a, b)
-        label = label_of(bow, (62.0, 26.0), taken)
+        label = label_of(bow, (62.0, 26.0), taken, room)
         if label:
             taken.append(label)
         names = f"{network.places[a].name} – {network.places[b].name}"

@@ -120,10 +120,6 @@ class WorldMap:
         return SafeString("".join(line.drawn for line in self.lines))
 
     @property
-    def outlines(self) -> list[str]:
-        return self.frame.outlines()
-
-    @property
     def graticule(self) -> tuple[list[tuple[float, str]], list[tuple[float, str]]]:
         return self.frame.graticule()
 
