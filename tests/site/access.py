@@ -268,6 +268,7 @@ ACCESS: dict[str, Access] = {
     # planning
     "planning:plan-list": Access(get=READERS, post=READERS),
     **put_away("planning:plan"),
+    "planning:plan-describe": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=plan),
     "planning:plan-create": Access(get=OPERATORS, post=OPERATORS),
     "planning:plan-detail": Access(get=TEAM, post=TEAM, args=plan),
     "planning:plan-computing": Access(get=TEAM, post=TEAM, args=computed),
@@ -340,6 +341,7 @@ ACCESS: dict[str, Access] = {
     # jobs
     "jobs:run-list": Access(get=READERS, post=READERS),
     **put_away("jobs:run"),
+    "jobs:run-describe": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=run),
     "jobs:run-compare": Access(get=READERS, post=READERS),
     "jobs:run-detail": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-live": Access(get=TEAM, post=TEAM, args=run),

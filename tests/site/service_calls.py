@@ -276,6 +276,7 @@ CALLS: dict[str, Prepare] = {
     "accounts.end_other_sessions": lambda w: partial(accounts.end_other_sessions, operator(w), "key"),
     "accounts.archive": lambda w: partial(accounts.archive, operator(w), Plan.objects.all()),
     "accounts.restore": lambda w: partial(accounts.restore, operator(w), archived_plans(w)),
+    "accounts.describe": lambda w: partial(accounts.describe, operator(w), w.plan, labels="x", note="y"),
     # inventory
     "inventory.save": lambda w: partial(inventory.save, operator(w), moved_dc(w)),
     "inventory.delete": lambda w: partial(inventory.delete, operator(w), make_dc(w.team, "spare")),

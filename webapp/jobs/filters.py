@@ -1,5 +1,7 @@
 """Filter of the list of runs."""
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import django_filters as filters
@@ -8,7 +10,7 @@ from django.forms import CheckboxSelectMultiple
 from django.http import HttpRequest
 
 from webapp.accounts.models import User
-from webapp.common.archived import ArchivedFilterSet
+from webapp.common.described import DescribedFilterSet
 from webapp.inventory.models import DataCenter
 from webapp.jobs.models import Run, RunState
 from webapp.planning.models import Plan
@@ -32,7 +34,7 @@ def _datacenters(request: HttpRequest | None) -> QuerySet[DataCenter]:
     )
 
 
-class RunFilterSet(ArchivedFilterSet):
+class RunFilterSet(DescribedFilterSet):
     q = filters.CharFilter(method="find", label="Find")
     status = filters.MultipleChoiceFilter(
         choices=RunState.choices, label="State", method="in_states", widget=CheckboxSelectMultiple
@@ -45,17 +47,16 @@ class RunFilterSet(ArchivedFilterSet):
 
     class Meta:
         model = Run
-        fields = ["q", "status", "plan", "dc", "who"]
+        fields = ["q", "status", "plan", "dc", "who", "label"]
 
     def in_states(self, rows: Any, name: str, states: list[str]) -> QuerySet[Run]:
         """Runs that stand in one of `states`, as rows say it."""
         return rows.with_state().filter(shown_state__in=states) if states else rows
 
     def find(self, rows: QuerySet[Run], name: str, text: str) -> QuerySet[Run]:
-        """Runs with `text` in the name, or in the reason of their state."""
-        return rows.filter(
-            Q(job__name__icontains=text) | Q(status_reason__icontains=text) | Q(waits_for__icontains=text)
-        )
+        """Runs with `text` in the name, the reason of their state, the labels or the note."""
+        columns = ("job__name", "status_reason", "waits_for", "labels", "note")
+        return rows.filter(reduce(or_, (Q(**{f"{column}__icontains": text}) for column in columns)))
 
     def runs_in(self, rows: QuerySet[Run], name: str, dc: Any) -> QuerySet[Run]:
         """Runs whose job may use GPUs of a data centre, or of one of its pools."""

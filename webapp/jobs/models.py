@@ -17,6 +17,7 @@ from engine.job.events.training import RankState as Reported
 from engine.job.sections.failures import RecoverySettings
 from webapp.accounts.models import Team
 from webapp.common.archived import Archivable, ArchivableQuerySet
+from webapp.common.described import Described
 from webapp.common.search import Words
 from webapp.computations.models import Computation
 from webapp.inventory.models import DataCenter, Node
@@ -134,7 +135,7 @@ class RunQuerySet(ArchivableQuerySet):
         )
 
 
-class Run(Archivable):
+class Run(Archivable, Described):
     """One attempt at a job. `generation` fences: what an older one says is ignored."""
 
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="runs")
@@ -199,6 +200,7 @@ class Run(Archivable):
             models.Index(fields=["-created_at", "-id"], name="run_newest_first"),
             models.Index(fields=["-finished_at"], name="run_ended_last"),
             models.Index(fields=["id"], condition=Q(moves=True), name="run_to_move"),
+            GinIndex(Words("labels", "note"), name="run_words"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["job", "generation"], name="run_generation_unique"),

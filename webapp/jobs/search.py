@@ -1,4 +1,4 @@
-"""How runs are found: by the name of their job, and by the number of the attempt."""
+"""How runs are found: by the name of their job, the number of the attempt, labels and note."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from django.db.models import Q
 from django.urls import reverse
 
 from webapp.common.archived import dated
+from webapp.common.described import labelled
 from webapp.common.queries import whole
 from webapp.common.search import Rows, of_which
 from webapp.jobs.models import Job, Run
@@ -18,13 +19,13 @@ def _runs(user: Any) -> Any:
 
 
 def _runs_with(word: str) -> Q:
-    named = of_which("job", word, Job, "name")
+    named = of_which("job", word, Job, "name") | of_which("pk", word, Run, "labels", "note")
     attempt = whole(word, MOST_ATTEMPTS)
     return named if attempt is None else named | Q(generation=attempt)
 
 
 def _run(run: Run) -> tuple[str, str, str]:
-    said = f"{run.state.label}, launched {dated(run)}"
+    said = f"{run.state.label}, launched {dated(run)}{labelled(run)}"
     return str(run), reverse("jobs:run-detail", args=[run.pk]), said
 
 

@@ -12,6 +12,7 @@ class RunTable(Table):
     )
     state = StateColumn("State", order_by=("status",))
     reason = tables.Column("Reason", orderable=False, attrs={"td": {"class": "wrap"}})
+    labels = tables.Column(orderable=False, attrs={"td": {"class": "wrap"}})
     generation = NumberColumn("Attempt")
     iteration = NumberColumn("Iteration")
     steps = NumberColumn("of")
@@ -27,6 +28,7 @@ class RunTable(Table):
             "name",
             "state",
             "reason",
+            "labels",
             "generation",
             "iteration",
             "steps",

@@ -10,6 +10,7 @@ from webapp.jobs import archive, launch_views, views
 urlpatterns = [
     path("", views.run_list, name="run-list"),
     *archive.pages.urls(),
+    archive.describe_page.url(),
     path("dry/", launch_views.run_dry, name="run-dry"),
     path("<int:pk>/cancel/", launch_views.run_cancel, name="run-cancel"),
     path("<int:pk>/retry/", launch_views.run_retry, name="run-retry"),

@@ -1,12 +1,19 @@
-"""Archiving and deleting plans."""
+"""Archiving and deleting plans, and their labels and notes."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from webapp.accounts.archive_pages import ArchivePages
+from webapp.accounts.describe_pages import DescribePage
 from webapp.common.parts import Part
 from webapp.computations.models import Computation, ComputationKind, ComputationQuerySet
 from webapp.planning.models import Plan
 from webapp.planning.services import delete_plans
+
+
+def _light() -> Any:
+    """Plans with their team, without the large columns."""
+    return Plan.objects.select_related("team").defer("result", "training")
 
 
 def _stays(plans: Sequence[Plan]) -> list[str]:
@@ -24,8 +31,9 @@ pages = ArchivePages(
     address="planning:plan",
     remove=delete_plans,
     stays=_stays,
-    rows=lambda: Plan.objects.select_related("team").defer("result", "training"),
+    rows=_light,
 )
+describe_page = DescribePage(address="planning:plan", rows=_light)
 PARTS = (
     Part(
         of="plan",

@@ -12,6 +12,7 @@ from django.db import models
 from webapp.accounts.models import Team
 from webapp.common.archived import Archivable, ArchivableQuerySet
 from webapp.common.asked_once import asked_once
+from webapp.common.described import Described
 from webapp.common.search import Words
 from webapp.computations.models import Computation
 
@@ -28,7 +29,7 @@ class PlanQuerySet(ArchivableQuerySet):
         return self.annotate(shown=shown).defer("result", "training").select_related("created_by")
 
 
-class Plan(Archivable):
+class Plan(Archivable, Described):
     """One question to the planner with its answer, and what a launch of it would train."""
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="plans")
@@ -47,7 +48,7 @@ class Plan(Archivable):
 
     class Meta:
         ordering = ["-created_at", "-id"]
-        indexes = [GinIndex(Words("name"), name="plan_words")]
+        indexes = [GinIndex(Words("name", "labels", "note"), name="plan_words")]
         constraints = [
             models.UniqueConstraint(
                 fields=["team", "name"],

@@ -2,9 +2,10 @@
 
 import django_filters as filters
 import django_tables2 as tables
+from django.db.models import Q, QuerySet
 
 from engine.schedule.registry import name_of
-from webapp.common.archived import ArchivedFilterSet
+from webapp.common.described import DescribedFilterSet
 from webapp.common.tables import DASH, NumberColumn, Table, TimeColumn
 from webapp.planning.models import Plan
 
@@ -20,22 +21,37 @@ class PlanTable(Table):
     cost = NumberColumn(
         "Cost", accessor="shown__cost_per_iteration", unit="$/iteration", decimals=5, orderable=False
     )
+    labels = tables.Column(orderable=False, attrs={"td": {"class": "wrap"}})
     created_at = TimeColumn(verbose_name="Created")
 
     narrow = ("name", "iteration", "cost")
 
     class Meta(Table.Meta):
         model = Plan
-        fields = ("name", "policy", "stages", "cells", "iteration", "cost", "created_by", "created_at")
+        fields = (
+            "name",
+            "policy",
+            "stages",
+            "cells",
+            "iteration",
+            "cost",
+            "labels",
+            "created_by",
+            "created_at",
+        )
         order_by = "-created_at"
 
     def render_policy(self, value: str) -> str:
         return name_of(value)
 
 
-class PlanFilterSet(ArchivedFilterSet):
-    q = filters.CharFilter(field_name="name", lookup_expr="icontains", label="Find")
+class PlanFilterSet(DescribedFilterSet):
+    q = filters.CharFilter(method="find", label="Find")
 
     class Meta:
         model = Plan
-        fields = ["q"]
+        fields = ["q", "label"]
+
+    def find(self, rows: QuerySet[Plan], name: str, text: str) -> QuerySet[Plan]:
+        """Plans with `text` in the name, the labels or the note."""
+        return rows.filter(Q(name__icontains=text) | Q(labels__icontains=text) | Q(note__icontains=text))

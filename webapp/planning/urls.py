@@ -7,6 +7,7 @@ from webapp.planning import archive, views
 urlpatterns = [
     path("", views.plan_list, name="plan-list"),
     *archive.pages.urls(),
+    archive.describe_page.url(),
     path("new/", views.plan_create, name="plan-create"),
     path("computing/<uuid:pk>/", views.plan_computing, name="plan-computing"),
     path("computing/<uuid:pk>/stop/", views.plan_stop, name="plan-stop"),

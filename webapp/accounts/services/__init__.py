@@ -2,6 +2,7 @@
 
 from webapp.accounts.services.archiving import Busy, archive, locked, restore
 from webapp.accounts.services.audit import record
+from webapp.accounts.services.describing import describe
 from webapp.accounts.services.invitations import (
     accept_invitation,
     invite,
@@ -46,6 +47,7 @@ __all__ = [
     "change_profile",
     "create_team",
     "deactivate",
+    "describe",
     "drop_sessions",
     "end_other_sessions",
     "ensure_team",
