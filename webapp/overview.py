@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from engine.job.locations import gpus_needed
 from engine.job.shape import shape_of
+from webapp.accounts.models import Team
 from webapp.attention import attention
 from webapp.inventory.models import DataCenter, WanLink
 from webapp.inventory.selectors.use import Use, gpu_use, together
@@ -21,6 +22,7 @@ from webapp.jobs.models import Run, RunState
 from webapp.live.flows import MOST_RUNS, Ends, flows
 from webapp.live.models import IterationStat
 from webapp.live.selectors import usages
+from webapp.prefill.offers import served_now
 
 HISTORY = 120
 MOST_DATACENTERS = 24  # in the table; the list has them all
@@ -44,6 +46,7 @@ def context(user: Any) -> dict[str, Any]:
         "map": _map(largest[:MOST_DRAWN], uses, carried, len(names)),
         "runs": [_run(run, found.get(run.pk)) for run in runs],
         "totals": _totals(user, whole, carried, found),
+        "served": served_now(Team.objects.visible_to(user)),
         **_states(user),
         **attention(user, whole, runs),
         "now": timezone.now(),

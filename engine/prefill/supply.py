@@ -63,10 +63,9 @@ def sellable(
     settings : its objective is ignored: less time means more refusals.
     requests : number of placed requests; more give a more exact rate.
     """
-    endless = Settings(guard_ms=settings.guard_ms, queue=settings.queue, chunk_tokens=settings.chunk_tokens)
-    controller = Controller(fleet, latency, settings=endless, cache=cache)
-    if tokens > controller.longest_tokens:
+    if tokens > longest_prompt(fleet, latency, settings=settings, cache=cache):
         return 0.0
+    controller = Controller(fleet, latency, settings=_endless(settings), cache=cache)
     at_ms, ends = 0.0, []
     for i in range(20 * requests):
         answer = controller.offer(Request(id=i, tokens=tokens, arrival_ms=at_ms))
@@ -77,6 +76,20 @@ def sellable(
         else:
             at_ms += max(answer.retry_after_ms or 0.0, controller.period_ms / 64)
     return _rate(np.sort(np.array(ends)), controller.period_ms) * tokens
+
+
+def longest_prompt(fleet: Fleet, latency: LatencyModel, *, settings: Settings, cache: Cache) -> int:
+    """The longest prompt, in tokens, that a bubble takes and whose KV cache fits the budget; 0: none."""
+    in_bubbles = Controller(fleet, latency, settings=_endless(settings), cache=cache).longest_tokens
+    gpu_bytes = cache.token_bytes / fleet.pp_degree
+    if gpu_bytes * in_bubbles <= cache.budget_bytes:
+        return in_bubbles
+    return int(cache.budget_bytes // gpu_bytes)
+
+
+def _endless(settings: Settings) -> Settings:
+    """Without an objective and without places ahead."""
+    return Settings(guard_ms=settings.guard_ms, queue=settings.queue, chunk_tokens=settings.chunk_tokens)
 
 
 def _rate(ends_ms: Floats, period_ms: float) -> float:

@@ -332,11 +332,13 @@ CALLS: dict[str, Prepare] = {
     "prefill.withdraw_tenancy": lambda w: partial(prefill.withdraw_tenancy, tenant(w), ask(w)),
     "prefill.ask_renewal": lambda w: partial(prefill.ask_renewal, tenant(w), grant(w), 30),
     "prefill.approve_tenancy": lambda w: partial(
-        prefill.approve_tenancy, admin(w), ask(w), limits(), w.dcs[:1]
+        prefill.approve_tenancy, admin(w), ask(w), limits(), w.dcs[:1], oversell=True
     ),
     "prefill.refuse_tenancy": lambda w: partial(prefill.refuse_tenancy, admin(w), ask(w), "No supply."),
     "prefill.suspend_tenancy": lambda w: partial(prefill.suspend_tenancy, admin(w), grant(w), "Bursts."),
-    "prefill.resume_tenancy": lambda w: partial(prefill.resume_tenancy, admin(w), suspended(w)),
+    "prefill.resume_tenancy": lambda w: partial(
+        prefill.resume_tenancy, admin(w), suspended(w), oversell=True
+    ),
     "prefill.end_tenancies": ended,
     "prefill.make_key": lambda w: partial(prefill.make_key, tenant(w), grant(w), "new"),
     "prefill.rotate_key": lambda w: partial(prefill.rotate_key, tenant(w), give_key(w)[0], 24),

@@ -8,10 +8,16 @@ from django.utils import timezone
 
 from tests.site.world import World, make_user
 from webapp.accounts.models import Role, Team, User
+from webapp.jobs.models import Run
 from webapp.prefill import services
 from webapp.prefill.models import ApiKey, Outcome, Tenancy, UsageEvent
 
 MODEL = "llama-3-8b"
+SECTION = {
+    "checkpoint": "/models/llama-3-8b",
+    "name": MODEL,
+    "latency": {"a_ms": 3.0, "b_ms": 0.06, "c_ms": 0.0},
+}
 LIMITS = {"tokens_per_min": 60_000, "ttft_ms": 2_000, "longest_prompt": 4_096, "price": 60_000, "days": 90}
 
 
@@ -33,14 +39,21 @@ def ask(world: World, actor: User | None = None, **values: Any) -> Tenancy:
     return services.request_tenancy(actor or world.users["tenant"], made, world.dcs[:2])
 
 
+def serve(run: Run, **section: Any) -> Run:
+    """Let the job of `run` serve a model, by default MODEL, at a time per prompt that its section says."""
+    run.job.document = {**run.job.document, "prefill": {**SECTION, **section}}
+    run.job.save(update_fields=["document"])
+    return run
+
+
 def limits(**values: Any) -> services.Limits:
     return services.Limits(**{**LIMITS, **values})
 
 
 def grant(world: World, tenancy: Tenancy | None = None, **values: Any) -> Tenancy:
-    """A tenancy in the first two data centres."""
+    """A tenancy in the first two data centres, whatever runs there supply."""
     return services.approve_tenancy(
-        world.users["admin"], tenancy or ask(world), limits(**values), world.dcs[:2]
+        world.users["admin"], tenancy or ask(world), limits(**values), world.dcs[:2], oversell=True
     )
 
 

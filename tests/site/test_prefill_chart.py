@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from engine.job.changed import changed
-from tests.site.tenancies import ask
+from tests.site.tenancies import ask, serve
 from tests.site.test_tenancy_pages import train
 from webapp.prefill.cells import cells
 from webapp.prefill.chart import BOTTOM, TOP, supply_chart
@@ -17,12 +17,12 @@ from webapp.prefill.supply import forecast
 
 @pytest.mark.parametrize("asked", [1, 60_000, 10**9])
 def test_steps_go_down_and_stay_in_the_frame(world: Any, asked: int) -> None:
-    run = train(world)
+    run = serve(train(world))
     tenancy = ask(world)
     found = forecast(tenancy, world.dcs[:2], tokens_per_min=asked, ttft_ms=2_000)
     soon = timezone.now() + timedelta(hours=3)
-    cells = [replace(row, cell=replace(row.cell, until=soon)) for row in found.cells]
-    chart = supply_chart(replace(found, cells=cells))
+    cells = [replace(row, cell=replace(row.cell, until=soon)) for row in found.supply.cells]
+    chart = supply_chart(replace(found, supply=replace(found.supply, cells=cells)))
     assert chart is not None
     points = [tuple(map(float, point.split(","))) for point in chart.supply.split()]
     assert points == sorted(points, key=lambda point: (point[0], point[1]))
@@ -32,14 +32,12 @@ def test_steps_go_down_and_stay_in_the_frame(world: Any, asked: int) -> None:
 
 
 def test_a_run_whose_prompts_take_two_gpus_is_foretold_with_two(world: Any) -> None:
-    run = train(world)
-    document = run.job.document
-    own = forecast(ask(world), world.dcs[:2], tokens_per_min=1, ttft_ms=2_000).cells[0].cell.fleet
-    prefill = {"checkpoint": "/models/x", "latency": {"a_ms": 1, "b_ms": 1, "c_ms": 0}, "pp_degree": 2}
+    run = serve(train(world))
+    own = cells("llama-3-8b", world.dcs[:2])[0].fleet
     pipelines = own.pattern.pipelines
     assert pipelines % 2 == 0
-    run.job.document = changed(document, {"cell.cells": pipelines, "prefill": prefill})
-    run.job.save()
+    run.job.document = changed(run.job.document, {"cell.cells": pipelines})
+    serve(run, pp_degree=2)
     fleet = cells("llama-3-8b", world.dcs[:2])[0].fleet
     assert (own.pp_degree, fleet.pp_degree, fleet.cells_of_pattern) == (1, 2, pipelines)
     assert fleet.gpus == own.gpus

@@ -58,7 +58,12 @@ def test_a_viewer_and_a_stranger_ask_for_nothing(world: Any) -> None:
 
 def test_an_admin_grants_less_than_was_asked(world: Any) -> None:
     tenancy = services.approve_tenancy(
-        world.users["admin"], ask(world), limits(tokens_per_min=75_000), world.dcs[:1], "Until vit-22b ends."
+        world.users["admin"],
+        ask(world),
+        limits(tokens_per_min=75_000),
+        world.dcs[:1],
+        "Until vit-22b ends.",
+        oversell=True,
     )
     tenancy.refresh_from_db()
     assert (tenancy.status, tenancy.tokens_per_min, tenancy.price) == ("active", 75_000, 60_000)
@@ -98,7 +103,8 @@ def test_nobody_decides_on_their_own(world: Any) -> None:
     with pytest.raises(PermissionDenied, match="your own"):
         services.refuse_tenancy(world.users["admin"], own, "No.")
     set_role(world.users["operator"], world.team, Role.ADMIN)
-    assert services.approve_tenancy(world.users["operator"], own, limits(), world.dcs[:1]).status == "active"
+    granted = services.approve_tenancy(world.users["operator"], own, limits(), world.dcs[:1], oversell=True)
+    assert granted.status == "active"
     with pytest.raises(IntegrityError), transaction.atomic():
         Tenancy.objects.filter(pk=own.pk).update(decided_by=own.tenant)
 
@@ -126,7 +132,7 @@ def test_suspension_and_back(world: Any) -> None:
         services.suspend_tenancy(world.users["admin"], tenancy, "Again.")
     with pytest.raises(PermissionDenied):
         services.resume_tenancy(world.users["tenant"], tenancy)
-    assert services.resume_tenancy(world.users["admin"], tenancy).state == TenancyStatus.ACTIVE
+    assert services.resume_tenancy(world.users["admin"], tenancy, oversell=True).state == TenancyStatus.ACTIVE
 
 
 def test_a_term_ends_by_itself_and_is_written_down_later(world: Any) -> None:
@@ -158,7 +164,7 @@ def test_a_renewal_goes_on_from_the_end_of_the_term(world: Any) -> None:
     services.ask_renewal(tenancy.tenant, tenancy, 30)
     assert Tenancy.objects.to_decide().get() == tenancy
     renewed = services.approve_tenancy(
-        world.users["admin"], tenancy, limits(days=30, price=70_000), world.dcs[:2]
+        world.users["admin"], tenancy, limits(days=30, price=70_000), world.dcs[:2], oversell=True
     )
     assert (renewed.ends_at - tenancy.ends_at, renewed.starts_at) == (timedelta(days=30), tenancy.starts_at)
     assert (renewed.price, renewed.waits) == (70_000, False)
@@ -170,7 +176,9 @@ def test_a_renewal_after_the_end_begins_now(world: Any) -> None:
     services.end_tenancies()
     tenancy.refresh_from_db()
     services.ask_renewal(tenancy.tenant, tenancy, 30)
-    renewed = services.approve_tenancy(world.users["admin"], tenancy, limits(days=30), world.dcs[:2])
+    renewed = services.approve_tenancy(
+        world.users["admin"], tenancy, limits(days=30), world.dcs[:2], oversell=True
+    )
     assert renewed.state == TenancyStatus.ACTIVE
     assert renewed.ends_at - timezone.now() > timedelta(days=29, hours=23)
 

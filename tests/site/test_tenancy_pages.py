@@ -15,7 +15,7 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from tests.site.house import rows
-from tests.site.tenancies import MODEL, ask, give_key, grant, second_tenant, use
+from tests.site.tenancies import MODEL, ask, give_key, grant, second_tenant, serve, use
 from webapp.inventory.models import Node
 from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Job, Run
@@ -143,28 +143,29 @@ def test_another_tenants_ids_do_not_exist(world: Any) -> None:
 
 def test_the_review_shows_what_running_and_planned_runs_leave(world: Any) -> None:
     tenancy = ask(world)
-    run = train(world)
+    run = serve(train(world))
     page = world.client("admin").get(f"/tenancies/{tenancy.pk}/review/")
     found = page.context["forecast"]
-    east = next(row for row in found.cells if row.cell.dc == world.dcs[0])
-    assert {row.cell.dc.name for row in found.cells} == {"east", "mid"}
-    assert {row.cell.run.pk for row in found.cells} == {run.pk}
+    cells = found.supply.cells
+    east = next(row for row in cells if row.cell.dc == world.dcs[0])
+    assert {row.cell.dc.name for row in cells} == {"east", "mid"}
+    assert {row.cell.run.pk for row in cells} == {run.pk}
     pattern = east.cell.fleet.pattern
     most = (pattern.gpus * pattern.period_ms - pattern.busy_ms) / pattern.period_ms * 60_000
     assert 0 < east.tokens_per_min <= most / east.cell.latency.ms(1024) * 1024
-    assert found.running == pytest.approx(sum(row.tokens_per_min for row in found.cells))
+    assert found.running == pytest.approx(sum(row.tokens_per_min for row in cells))
     assert found.new.after["p95"] is not None
     assert f'href="/runs/{run.pk}/"' in text(page)
     Node.objects.update(gpus=4)
-    planned = world.launch()
+    planned = serve(world.launch())
     page = world.client("admin").get(f"/tenancies/{tenancy.pk}/review/")
-    rows = [row for row in page.context["forecast"].cells if row.cell.planned]
+    rows = [row for row in page.context["forecast"].supply.cells if row.cell.planned]
     assert {row.cell.run.pk for row in rows} == {planned.pk}
-    assert page.context["forecast"].planned > 0
+    assert page.context["forecast"].supply.planned > 0
 
 
 def test_more_sold_means_later_or_refused(world: Any) -> None:
-    train(world)
+    serve(train(world))
     tenancy = ask(world)
     client = world.client("admin")
 
@@ -182,7 +183,6 @@ def test_more_sold_means_later_or_refused(world: Any) -> None:
 def test_a_run_that_keeps_places_ahead_refuses_fewer(world: Any) -> None:
     run, tenancy, client = train(world), ask(world), world.client("admin")
     asked = {
-        "checkpoint": "/models/m",
         "latency": {"a_ms": 1, "b_ms": 1, "c_ms": 0},
         "queue": 1,
         "guard_ms": 3,
@@ -190,14 +190,12 @@ def test_a_run_that_keeps_places_ahead_refuses_fewer(world: Any) -> None:
     }
 
     def forecast(**changes: Any) -> Any:
-        Job.objects.filter(pk=run.job_id).update(
-            document={**run.job.document, "prefill": {**asked, **changes}}
-        )
+        serve(run, **asked, **changes)
         page = client.get(f"/tenancies/{tenancy.pk}/review/?tokens_per_min=1000000&ttft_ms=60000")
         return page.context["forecast"]
 
     without, ahead = forecast(), forecast(reserve_ms=20_000)
-    settings = ahead.cells[0].cell.settings
+    settings = ahead.supply.cells[0].cell.settings
     assert (settings.guard_ms, settings.queue, settings.chunk_tokens) == (3.0, 1, 64)
     assert settings.reserve_ms == 20_000
     assert ahead.new.after["refused"] < without.new.after["refused"]
@@ -210,7 +208,7 @@ def test_a_job_of_another_version_breaks_no_page(world: Any) -> None:
     )
     review = world.client("admin").get(f"/tenancies/{tenancy.pk}/review/?tokens_per_min=1000&ttft_ms=60000")
     assert review.status_code == 200
-    assert review.context["forecast"].cells[0].cell.settings == SETTINGS
+    assert review.context["forecast"].supply.others[0].cell.settings == SETTINGS
     asking = world.client("tenant").get("/tenancies/new/")
     assert asking.status_code == 200
     assert "/models/m" not in text(asking)
@@ -229,6 +227,7 @@ def test_an_admin_approves_on_the_page_with_a_price_in_whole_micro_dollars(world
     answer = client.post(f"/tenancies/{tenancy.pk}/review/", data)
     assert answer.status_code == 422
     assert list(answer.context["form"].errors) == ["price"]
+    serve(train(world))
     client.post(f"/tenancies/{tenancy.pk}/review/", {**data, "price": "0.061234"})
     tenancy.refresh_from_db()
     assert (tenancy.price, tenancy.tokens_per_min, tenancy.status) == (61_234, 75_000, "active")
@@ -332,7 +331,7 @@ def test_a_suspension_and_its_end_on_the_page(world: Any) -> None:
     client = world.client("admin")
     client.post(f"/tenancies/{tenancy.pk}/suspend/", {"reason": "Bursts."})
     assert "Suspended" in text(client.get(f"/tenancies/{tenancy.pk}/"))
-    client.post(f"/tenancies/{tenancy.pk}/resume/")
+    client.post(f"/tenancies/{tenancy.pk}/resume/", {"confirmed": "yes"})
     assert rows("resume").count() == 1
 
 

@@ -150,7 +150,7 @@ def test_a_model_that_only_a_coordinator_knows_can_be_asked_for_and_quoted(world
     )
     services.request_tenancy(world.users["tenant"], asked, world.dcs[:1])
     assert world.client("admin").get(f"/tenancies/{asked.pk}/review/").status_code == 200
-    granted = services.approve_tenancy(world.users["admin"], asked, limits(), world.dcs[:1])
+    granted = services.approve_tenancy(world.users["admin"], asked, limits(), world.dcs[:1], oversell=True)
     _, secret = give_key(world, granted)
     body = call(secret, ask_for(100, "tiny-bytes@east")).json()
     assert (body["admitted"], body["basis"], body["ttft_ms"]) == (True, "coordinator", None)
@@ -234,7 +234,7 @@ def test_what_is_not_in_force_is_403(world: Any) -> None:
     services.suspend_tenancy(admin, tenancy, "Bursts.")
     answer = call(secret, path="/v1/models")
     assert (answer.status_code, code(answer)) == (403, "tenancy_suspended")
-    services.resume_tenancy(admin, tenancy)
+    services.resume_tenancy(admin, tenancy, oversell=True)
     assert call(secret, path="/v1/models").status_code == 200
     end(tenancy)
     assert code(call(secret, path="/v1/models")) == "tenancy_ended"

@@ -155,10 +155,12 @@ def _label(context: template.Context, url: str) -> str:
 
 @register.filter
 def thousands(value: float | None) -> str:
-    """A number in thousands, three digits at least: 90.0, 4,698."""
+    """A number in thousands, three digits at least: 90.0, 4,698; two of what would be nothing: 0.045."""
     if value is None:
         return DASH
     kilo = float(value) / 1e3
+    if 0 < abs(kilo) < 0.1:
+        return f"{kilo:.2g}"
     return f"{kilo:,.0f}" if abs(kilo) >= 100 else f"{kilo:,.1f}"
 
 

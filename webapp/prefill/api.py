@@ -16,9 +16,8 @@ from webapp.prefill import quota
 from webapp.prefill.answers import ApiError, answer, no_such_model, unknown_field
 from webapp.prefill.bearer import with_key
 from webapp.prefill.catalogue import context_tokens
-from webapp.prefill.catalogue import models as measured_models
 from webapp.prefill.models import Tenancy, charge_of
-from webapp.prefill.quote import NOTHING_RUNS_MS, Admitted, quote, soonest
+from webapp.prefill.quote import NOTHING_RUNS_MS, Admitted, foretells, quote, soonest
 from webapp.prefill.reasons import WHY
 from webapp.prefill.served import all_paused, coordinators_for, coordinators_in, places_of
 
@@ -101,18 +100,18 @@ def _soonest(
 
 
 def _found(tenancy: Tenancy, dc: DataCenter, tokens: int) -> tuple[Admitted | Refusal, str]:
-    """What is foretold, and from what: the schedule where the model's prefill was measured, else the
-    coordinator.
+    """What is foretold, and from what: the schedules of runs that serve the model, where they are predicted
+    and the times of the model are known, else the coordinator.
 
-    Without an open coordinator nothing is admitted, whatever the schedules say.
+    Without an open coordinator that is not paused nothing is admitted, whatever the schedules say.
     """
     coordinators = coordinators_for(tenancy, dc)
     if not coordinators:
         return Refusal(reason="no_bubble", retry_after_ms=NOTHING_RUNS_MS), "coordinator"
-    if tenancy.model in measured_models():
-        return quote(tenancy.model, dc, tokens, float(tenancy.ttft_ms or 0)), "schedule"
     if all_paused(coordinators):
         return Refusal(reason="training_paused", retry_after_ms=1e3), "coordinator"
+    if foretells(tenancy.model, dc):
+        return quote(tenancy.model, dc, tokens, float(tenancy.ttft_ms or 0)), "schedule"
     return Admitted(queue_ms=None, ttft_ms=None), "coordinator"
 
 

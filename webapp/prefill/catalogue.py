@@ -1,7 +1,9 @@
 """The models whose prefill the engine can foretell on one GPU, and what of them a request needs."""
 
+from dataclasses import replace
 from functools import cache
 
+from engine.job.prefill.settings import PrefillSettings
 from engine.model.presets import PRESETS
 from engine.prefill.latency import LatencyModel, covering
 from engine.prefill.placement import Cache
@@ -42,3 +44,16 @@ def cache_of(model: str, lan_gbps: float) -> Cache:
     shape = PRESETS[model]
     token_bytes = 2.0 * shape.layers * shape.kv_width * CACHE_BYTES
     return Cache(token_bytes=token_bytes, bytes_per_s=lan_gbps * 1e9 / 8)
+
+
+def cache_served(served: PrefillSettings, lan_gbps: float) -> Cache:
+    """As `cache_of`, of the model that a run serves and within the run's budget.
+
+    The site knows the shape of a model by its name alone: checkpoints lie on the nodes. Of another model
+    neither the transfer of the cache nor its room on a GPU is counted.
+    """
+    if served.model not in PRESETS:
+        return Cache(bytes_per_s=lan_gbps * 1e9 / 8)
+    known = cache_of(served.model, lan_gbps)
+    wider = 2 if served.dtype == "fp32" else 1
+    return replace(known, token_bytes=known.token_bytes * wider, budget_bytes=served.kv_budget_bytes)

@@ -11,13 +11,15 @@ from django.utils import timezone
 
 from engine.job.codes import OPS, PREFILL
 from engine.job.locations import dcs_of_pipelines
+from engine.job.prefill.settings import PrefillSettings
 from engine.prefill.bubbles import Interval, TrainingPattern, joined
 from engine.prefill.index import Fleet
 from engine.prefill.latency import LatencyModel
 from engine.prefill.placement import Cache, Settings
 from webapp.inventory.models import DataCenter, GpuPool
 from webapp.jobs.models import HOLDING, RankState, Run, Status
-from webapp.prefill.catalogue import cache_of, latencies
+from webapp.live.models import PrefillCoordinator
+from webapp.prefill.catalogue import cache_of, cache_served, latencies
 from webapp.prefill.served import settings_in
 
 # What requests meet where a run's job says nothing of it: guard before training ops, those that wait, least
@@ -31,6 +33,7 @@ GPU_CODES = frozenset(OPS.values()) - {PREFILL}
 class Cell:
     """The GPUs of one kind that a run has, or would have, in one data centre.
 
+    serves : the run serves the model, or will when it trains; else it serves none, and its GPUs could.
     planned : it is queued and holds none yet.  until : when the run should end by its predicted iterations;
     None where it has not begun.
     """
@@ -42,6 +45,7 @@ class Cell:
     latency: LatencyModel
     cache: Cache
     settings: Settings
+    serves: bool
     planned: bool
     until: datetime | None
 
@@ -64,22 +68,34 @@ class Cell:
 
 
 def cells(model: str, datacenters: Sequence[DataCenter], *, planned: bool = True) -> list[Cell]:
-    """The cells in `datacenters` on whose GPUs the prefill of `model` was measured; running ones first."""
+    """The cells in `datacenters` that serve `model`, and those that serve none and on whose GPUs it was
+    measured; running ones first. The bubbles of a run that serves another model are that one's."""
     found: list[Cell] = []
     by_pk = {dc.pk: dc for dc in datacenters}
-    held = _runs(Q(status__in=HOLDING), Exists(RankState.objects.filter(run=OuterRef("pk"), dc__in=by_pk)))
-    places = _places(held)
+    teams = {dc.team_id for dc in datacenters}
+    placed = Exists(RankState.objects.filter(run=OuterRef("pk"), dc__in=by_pk))
+    held = _runs(Q(status__in=HOLDING, job__team__in=teams), placed)
+    places, opened = _places(held), _open_models(held)
     for run in held:
-        found += _cells(run, model, places.get(run.pk, {}), by_pk, planned=False)
+        found += _cells(run, model, places.get(run.pk, {}), by_pk, opened[run.pk], planned=False)
     if planned:
         names = [{"datacenters": [{"name": name}]} for name in _document_names(datacenters)]
         wanted = Q(pk__in=[])
         for name in names:
             wanted |= Q(job__document__contains=name)
         pools = _pools(datacenters)
-        for run in _runs(Q(status=Status.QUEUED, job__team__in={dc.team_id for dc in datacenters}), wanted):
-            found += _cells(run, model, _asked_places(run, pools), by_pk, planned=True)
+        for run in _runs(Q(status=Status.QUEUED, job__team__in=teams), wanted):
+            found += _cells(run, model, _asked_places(run, pools), by_pk, set(), planned=True)
     return found
+
+
+def _open_models(runs: Iterable[Run]) -> dict[int, set[str]]:
+    """{run: models that its prefill coordinators take prompts for now}."""
+    made: dict[int, set[str]] = defaultdict(set)
+    rows = PrefillCoordinator.objects.usable().filter(run__in=[run.pk for run in runs])
+    for run, model in rows.values_list("run", "model"):
+        made[run].add(model)
+    return made
 
 
 def _runs(*where: Any) -> list[Run]:
@@ -124,15 +140,26 @@ def _asked_places(run: Run, pools: dict[str, tuple[int, str]]) -> dict[int, tupl
 
 
 def _cells(
-    run: Run, model: str, places: dict[int, tuple[int, str]], by_pk: dict[int, DataCenter], *, planned: bool
+    run: Run,
+    model: str,
+    places: dict[int, tuple[int, str]],
+    by_pk: dict[int, DataCenter],
+    opened: set[str],
+    *,
+    planned: bool,
 ) -> Iterator[Cell]:
+    asked = settings_in(run.job.document.get("prefill"))
+    serves = model in opened or (asked is not None and asked.model == model)
+    if not serves and (opened or asked is not None):
+        return
     period_ms = float(run.predicted.get("iteration_ms") or 0)
     if period_ms <= 0 or not run.predicted.get("spans"):
         return
     stages = int(run.job.document["cell"]["stages"])
     for place in sorted(set(places.values())):
-        dc, latency = by_pk.get(place[0]), latencies().get((model, place[1]))
-        if dc is None or latency is None:
+        dc = by_pk.get(place[0])
+        times = None if dc is None else _times(asked, model, place[1], dc)
+        if dc is None or times is None:
             continue
         here = sorted(stage for stage, where in places.items() if where == place)
         pattern = _pattern(run.predicted["spans"], stages, here, period_ms)
@@ -144,12 +171,26 @@ def _cells(
             dc=dc,
             gpu_type=place[1],
             fleet=_fleet(pattern, run.job.document),
-            latency=latency,
-            cache=cache_of(model, dc.intra_gbps),
+            latency=times[0],
+            cache=times[1],
             settings=_settings(run.document),
+            serves=serves,
             planned=planned,
             until=None if planned else timezone.now() + left,
         )
+
+
+def _times(
+    asked: PrefillSettings | None, model: str, gpu_type: str, dc: DataCenter
+) -> tuple[LatencyModel, Cache] | None:
+    """How long a prompt of `model` takes on a GPU of a run, and its KV cache; None where nobody said so.
+
+    The run's own prefill coordinators count on what its job says of its model; so does this.
+    """
+    if asked is not None and asked.model == model:
+        return asked.latency.model, cache_served(asked, dc.intra_gbps)
+    latency = latencies().get((model, gpu_type))
+    return None if latency is None else (latency, cache_of(model, dc.intra_gbps))
 
 
 def _fleet(pattern: TrainingPattern, document: dict[str, Any]) -> Fleet:

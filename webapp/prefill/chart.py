@@ -56,7 +56,7 @@ def supply_chart(forecast: Forecast) -> Chart | None:
     points: list[tuple[float, float]] = []
     ends: list[tuple[float, float, str]] = []
     drops = sorted(
-        ((row.cell.until, row) for row in forecast.cells if row.cell.until and row.cell.until < end),
+        ((row.cell.until, row) for row in forecast.supply.held if row.cell.until and row.cell.until < end),
         key=lambda drop: drop[0],
     )
     rate = forecast.running

@@ -12,6 +12,7 @@ from webapp.common.money import MICRO, micro_dollars
 from webapp.inventory.models import DataCenter
 from webapp.prefill.catalogue import context_tokens, gpu_types, models
 from webapp.prefill.models import ASKERS, MOST_DAYS, MOST_PRICE, Tenancy, TenancyPlace
+from webapp.prefill.offers import Oversold
 from webapp.prefill.served import coordinators_in, served_models
 from webapp.prefill.services import Limits
 from webapp.prefill.services.keys import MOST_OVERLAP_H
@@ -126,6 +127,10 @@ class ReviewForm(Sectioned, forms.Form):
     reason = forms.CharField(
         label="Reason, shown to the tenant", max_length=400, required=False, widget=forms.Textarea
     )
+    # The figures of `Oversold` that the admin has confirmed; asked for when they are too much.
+    oversell = forms.CharField(
+        label="Grant more than is there", max_length=80, required=False, widget=forms.HiddenInput
+    )
 
     def __init__(self, *args: Any, tenancy: Tenancy, **kwargs: Any) -> None:
         kwargs.setdefault("initial", first_limits(tenancy))
@@ -135,6 +140,12 @@ class ReviewForm(Sectioned, forms.Form):
         place.queryset = DataCenter.objects.filter(pk__in=asked.values("dc")).order_by("name")
         self.fields["longest_prompt"].help_text = f"At most {context_tokens(tenancy.model):,}."
         self.fields["reason"].widget.attrs["rows"] = 3
+
+    def ask_to_oversell(self, figures: Oversold) -> None:
+        """Show a box to tick, which confirms these figures and no others."""
+        field = self.fields["oversell"]
+        field.widget = forms.CheckboxInput({"value": figures.key}, check_test=lambda value: False)
+        field.help_text = "Tick this to approve these figures all the same."
 
     def limits(self) -> Limits:
         given = self.cleaned_data

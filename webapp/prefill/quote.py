@@ -49,11 +49,18 @@ _lock = threading.Lock()
 _found: dict[tuple[str, int], tuple[float, list[_Live]]] = {}
 
 
+def foretells(model: str, dc: DataCenter) -> bool:
+    """Whether `quote` has something to go by: the predicted schedule of a run that serves `model` in `dc`,
+    and the times of the model."""
+    with _lock:
+        return bool(_live_cells(model, dc))
+
+
 def quote(model: str, dc: DataCenter, tokens: int, ttft_ms: float) -> Admitted | Refusal:
     """What the controller would answer to a prompt of `tokens` that must be done within `ttft_ms`.
 
-    Of the runs that train in `dc`, the one that would be done first answers. What is known are the schedules
-    and when their iterations began.
+    Of the runs that serve it in `dc`, the one that would be done first answers. What is known are the
+    schedules and when their iterations began.
     """
     with _lock:
         live = _live_cells(model, dc)
@@ -83,7 +90,7 @@ def _live_cells(model: str, dc: DataCenter) -> list[_Live]:
     kept = {one.cell.key: one for one in known}
     made = []
     for cell in cells(model, [dc], planned=False):
-        if cell.run.status == Status.RUNNING:
+        if cell.serves and cell.run.status == Status.RUNNING:
             made.append(kept.get(cell.key) or _Live(cell=cell, controller=_controller(cell)))
     _found[key] = time.monotonic(), made
     return made

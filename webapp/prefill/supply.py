@@ -1,5 +1,9 @@
-"""What an admin weighs: the forecast supply of bubbles, what is sold of it, and what TTFT would become."""
+"""What an admin weighs: the forecast supply of bubbles, what is sold of it, and what TTFT would become.
 
+Every page that says how much prefill there is has it from `supply`.
+"""
+
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,24 +13,92 @@ import numpy as np
 from django.core.cache import cache
 from django.utils import timezone
 
-from engine.prefill.supply import Met, Stream, met, sellable
+from engine.prefill.supply import Met, Stream, longest_prompt, met, sellable
 from webapp.inventory.models import DataCenter
+from webapp.jobs.models import Run
+from webapp.live.models import PrefillCoordinator
 from webapp.prefill.cells import Cell, cells
 from webapp.prefill.models import Tenancy
 
 AHEAD_H = 24
-KEPT_S = 60  # supply of a cell
+KEPT_S = 3_600  # the supply of a cell, which only changes with what it is computed from
 REQUESTS = 2000  # simulated for one answer, over all cells; at least LEAST in each
 LEAST = 150
 NAMED = 12  # buyers that are told of one by one
+TYPICAL_PROMPT = 1_024  # tokens, of a model that nobody has bought yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CellSupply:
-    """tokens_per_min : what the cell could prefill of prompts of the typical length."""
+    """tokens_per_min : what the cell could prefill of prompts of the typical length.
+
+    longest : prompt that its bubbles and its KV caches take, in tokens.
+    """
 
     cell: Cell
     tokens_per_min: float
+    longest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Supply:
+    """What the bubbles of runs leave for prompts of one length, in tokens per minute.
+
+    cells : of runs that serve the model, or will when they train.  others : of runs that serve none, and
+    could: they count nowhere.  unforeseen : runs that take prompts now and have no predicted schedule.
+    """
+
+    tokens: int
+    cells: list[CellSupply]
+    others: list[CellSupply]
+    unforeseen: list[Run]
+
+    @property
+    def held(self) -> list[CellSupply]:
+        """Those of runs that hold their GPUs."""
+        return [row for row in self.cells if not row.cell.planned]
+
+    @property
+    def running(self) -> float:
+        return sum(row.tokens_per_min for row in self.held)
+
+    @property
+    def planned(self) -> float:
+        return sum(row.tokens_per_min for row in self.cells if row.cell.planned)
+
+    @property
+    def possible(self) -> float:
+        """What runs that hold their GPUs and serve no model could add."""
+        return sum(row.tokens_per_min for row in self.others if not row.cell.planned)
+
+    @property
+    def longest(self) -> int:
+        """The longest prompt that a run takes now, in tokens; 0 where none serves the model."""
+        return max((row.longest for row in self.held), default=0)
+
+
+def supply(model: str, datacenters: Sequence[DataCenter], tokens: int, *, planned: bool = True) -> Supply:
+    """What the runs in `datacenters` can prefill of `model`, in prompts of `tokens` tokens.
+
+    planned : queued runs, too; they are in a figure of their own.
+    """
+    rows = [_supply(cell, tokens) for cell in cells(model, datacenters, planned=planned)]
+    known = {(row.cell.run.pk, row.cell.dc.pk) for row in rows if row.cell.serves}
+    teams = {dc.team_id for dc in datacenters}
+    coordinators = PrefillCoordinator.objects.usable().filter(
+        model=model, dc__in=datacenters, run__job__team__in=teams
+    )
+    unforeseen = {
+        coordinator.run_id: coordinator.run
+        for coordinator in coordinators.select_related("run__job").defer("run__result", "run__job__plan_copy")
+        if (coordinator.run_id, coordinator.dc_id) not in known
+    }
+    return Supply(
+        tokens=tokens,
+        cells=[row for row in rows if row.cell.serves],
+        others=[row for row in rows if not row.cell.serves],
+        unforeseen=list(unforeseen.values()),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,18 +121,20 @@ class Buyer:
 class Forecast:
     """Rates in tokens per minute of prompts of the typical length.
 
-    running, planned : what runs that hold GPUs, and queued ones, leave.  lowest : the least of the next
-    AHEAD_H hours, as running runs end.  sold : to others, in the same data centres.
+    supply : what runs that hold GPUs, and queued ones, leave.  lowest : the least of the next AHEAD_H hours,
+    as running runs end.  sold : to others, in the same data centres.
     """
 
-    cells: list[CellSupply]
-    running: float
-    planned: float
+    supply: Supply
     lowest: float
     hours: list[tuple[datetime, float]]
     sold: float
     asked: float
     buyers: list[Buyer]
+
+    @property
+    def running(self) -> float:
+        return self.supply.running
 
     @property
     def after(self) -> float:
@@ -84,11 +158,10 @@ def forecast(
     tenancy: Tenancy, datacenters: Sequence[DataCenter], *, tokens_per_min: float, ttft_ms: int
 ) -> Forecast:
     """What granting `tenancy` these limits would mean, by the schedules of running and queued runs."""
-    rows = [_supply(cell, tenancy.typical_prompt) for cell in cells(tenancy.model, datacenters)]
-    running = [row for row in rows if not row.cell.planned]
-    others = sold_to(tenancy, datacenters)
+    found = supply(tenancy.model, datacenters, tenancy.typical_prompt)
+    running, total = found.held, found.running
+    others = sold(tenancy.model, datacenters, but=tenancy)
     hours = _hours(running)
-    total = sum(row.tokens_per_min for row in running)
     names, streams = _buyers(others)
     mine = Stream(tokens=tenancy.typical_prompt, tokens_per_min=tokens_per_min, ttft_ms=float(ttft_ms))
     before = _met(running, total, streams) if total else [None] * len(streams)
@@ -106,9 +179,7 @@ def forecast(
         for i, (name, stream) in enumerate(zip([*names, str(tenancy)], [*streams, mine], strict=True))
     ]
     return Forecast(
-        cells=rows,
-        running=total,
-        planned=sum(row.tokens_per_min for row in rows if row.cell.planned),
+        supply=found,
         lowest=min((rate for _, rate in hours), default=0.0),
         hours=hours,
         sold=sum(rate for _, rate in others),
@@ -117,16 +188,17 @@ def forecast(
     )
 
 
-def sold_to(tenancy: Tenancy, datacenters: Sequence[DataCenter]) -> list[tuple[Tenancy, float]]:
-    """Other tenancies in force in `datacenters`, each with the tokens per minute that fall on them: a tenancy
-    in several data centres is taken to ask each for its share."""
+def sold(
+    model: str, datacenters: Sequence[DataCenter], *, but: Tenancy | None = None
+) -> list[tuple[Tenancy, float]]:
+    """Tenancies of `model` in force in `datacenters`, `but` one, each with the tokens per minute that fall on
+    them: a tenancy in several data centres is taken to ask each for its share."""
     wanted = {dc.pk for dc in datacenters}
-    rows = Tenancy.objects.in_force().filter(
-        model=tenancy.model, places__dc__in=wanted, places__is_granted=True
-    )
-    found = rows.exclude(pk=tenancy.pk).distinct().prefetch_related("places__dc").order_by("pk")
+    rows = Tenancy.objects.in_force().filter(model=model, places__dc__in=wanted, places__is_granted=True)
+    if but is not None:
+        rows = rows.exclude(pk=but.pk)
     made = []
-    for other in found:
+    for other in rows.distinct().prefetch_related("places__dc").order_by("pk"):
         granted = {dc.pk for dc in other.datacenters}
         made.append((other, (other.tokens_per_min or 0) * len(granted & wanted) / len(granted)))
     return made
@@ -151,11 +223,16 @@ def _buyers(others: Sequence[tuple[Tenancy, float]]) -> tuple[list[str], list[St
 
 
 def _supply(cell: Cell, tokens: int) -> CellSupply:
-    def rate() -> float:
-        return sellable(cell.fleet, cell.latency, settings=cell.settings, cache=cell.cache, tokens=tokens)
+    how: dict[str, Any] = {"settings": cell.settings, "cache": cell.cache}
 
-    name = "prefill-supply-" + "-".join(str(part) for part in (*cell.key, cell.cache.token_bytes, tokens))
-    return CellSupply(cell=cell, tokens_per_min=float(cache.get_or_set(name, rate, KEPT_S) or 0.0))
+    def figures() -> tuple[float, int]:
+        rate = sellable(cell.fleet, cell.latency, **how, tokens=tokens)
+        return rate, longest_prompt(cell.fleet, cell.latency, **how)
+
+    text = repr((cell.fleet, cell.latency, how, tokens))
+    name = f"prefill-supply-{hashlib.sha256(text.encode()).hexdigest()}"
+    rate, longest = cache.get_or_set(name, figures, KEPT_S) or figures()
+    return CellSupply(cell=cell, tokens_per_min=float(rate), longest=longest)
 
 
 def _hours(running: Sequence[CellSupply]) -> list[tuple[datetime, float]]:

@@ -18,6 +18,7 @@ from webapp.live.models import CoordinatorState, PrefillCoordinator, PrefillSeco
 from webapp.live.selectors import usages
 from webapp.live.services.coordinators import merged
 from webapp.prefill.models import Outcome, UsageEvent
+from webapp.prefill.offers import ServedModel, served_now
 from webapp.prefill.reasons import WHY
 
 MOST_RUNS = 20
@@ -32,6 +33,8 @@ WIDE, HIGH = 120.0, 30.0
 class CoordinatorRow:
     """One coordinator in the last WINDOW_S. Shares in %; None where nothing is known.
 
+    supply : tokens per minute that its bubbles take by the predicted schedule, of prompts of the length that
+        `Watched.served` names.
     before, after : utilization of the data centre's GPUs by training, and with prefill.
     waited_ms : that training ops waited for chunks, over its GPUs.  guard_ms : of the GPU that needs most.
     """
@@ -45,6 +48,7 @@ class CoordinatorRow:
     failed: dict[str, int]
     missed: int
     waiting: int | None
+    supply: float | None
     before: float | None
     after: float | None
     slowdown: float | None
@@ -93,6 +97,7 @@ class Watched:
     """The page: all coordinators that are open or were in the last WINDOW_S, those of `run` first."""
 
     rows: list[CoordinatorRow]
+    served: list[ServedModel]
     ttft: Ttft | None
     rates: Rates | None
     run: Run | None
@@ -160,12 +165,20 @@ def watched(user: Any, run_id: int | None) -> Watched:
     for row in PrefillSecond.objects.filter(run__in=runs, t__gte=since).order_by("t"):
         seconds[row.run_id, row.dc_id].append(row)
     usage = usages(runs)
+    served = served_now(Team.objects.with_role(user, OPERATORS))
+    rates = {(one.model, *key): rate for one in served for key, rate in one.rates.items()}
     rows = [
-        _row(coordinator, seconds[coordinator.run_id, coordinator.dc_id], usage[coordinator.run_id])
+        _row(
+            coordinator,
+            seconds[coordinator.run_id, coordinator.dc_id],
+            usage[coordinator.run_id],
+            rates.get((coordinator.model, coordinator.run_id, coordinator.dc_id)),
+        )
         for coordinator in found
     ]
     return Watched(
         rows=rows,
+        served=served,
         ttft=_ttft(user, found),
         rates=_rates([s for part in seconds.values() for s in part]),
         run=run,
@@ -183,7 +196,10 @@ def _coordinators(user: Any) -> Any:
 
 
 def _row(
-    coordinator: PrefillCoordinator, seconds: Sequence[PrefillSecond], usage: dict[str, Any] | None
+    coordinator: PrefillCoordinator,
+    seconds: Sequence[PrefillSecond],
+    usage: dict[str, Any] | None,
+    supply: float | None,
 ) -> CoordinatorRow:
     lately = [row for row in seconds if row.t >= time.time() - WINDOW_S]
     last = lately[-1] if lately else None
@@ -196,6 +212,7 @@ def _row(
         word=word,
         shape=shape,
         waiting=last.waiting if last else None,
+        supply=supply,
         accepted=sum(row.accepted for row in lately),
         delivered=sum(row.delivered for row in lately),
         missed=sum(row.missed for row in lately),

@@ -9,7 +9,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
 from django.utils import timezone
 
-from webapp.accounts.models import ADMINS
+from webapp.accounts.models import ADMINS, Team
 from webapp.accounts.permissions import may, require
 from webapp.accounts.services import record
 from webapp.inventory.models import DataCenter
@@ -22,6 +22,7 @@ from webapp.prefill.models import (
     Tenancy,
     TenancyStatus,
 )
+from webapp.prefill.offers import oversold
 from webapp.prefill.services.notices import tell
 
 
@@ -54,23 +55,37 @@ def require_decider(actor: Any, tenancy: Tenancy) -> None:
 
 @transaction.atomic
 def approve_tenancy(
-    actor: Any, tenancy: Tenancy, limits: Limits, datacenters: Sequence[DataCenter], reason: str = ""
+    actor: Any,
+    tenancy: Tenancy,
+    limits: Limits,
+    datacenters: Sequence[DataCenter],
+    reason: str = "",
+    *,
+    oversell: bool = False,
 ) -> Tenancy:
     """Grant a request, or a renewal, with `limits` in some of the `datacenters` that were asked for.
 
     A renewal goes on from the end of the present term, or from now where that is past; its limits and price
     hold from now.
 
+    Parameters
+    ----------
+    oversell : grant it even if, with what other tenancies hold, it is more than runs supply now.
+
     Raises
     ------
     PermissionDenied
         `actor` is no admin of the team, or is the tenant.
     ValidationError
-        Nothing waits for a decision, or a limit is out of range.
+        Nothing waits for a decision, or a limit is out of range. At `oversell`, with the figures: it is more
+        than is there.
     """
     require_decider(actor, tenancy)
+    _one_by_one(tenancy)
     tenancy = _waiting(tenancy)
     _check(tenancy, limits, datacenters)
+    if not oversell:
+        _require_supply(tenancy, datacenters, limits.tokens_per_min)
     now = timezone.now()
     renews = tenancy.renewal_days is not None
     before = _values(tenancy)
@@ -151,23 +166,44 @@ def suspend_tenancy(actor: Any, tenancy: Tenancy, reason: str) -> Tenancy:
 
 
 @transaction.atomic
-def resume_tenancy(actor: Any, tenancy: Tenancy) -> Tenancy:
+def resume_tenancy(actor: Any, tenancy: Tenancy, *, oversell: bool = False) -> Tenancy:
     """Sell to a suspended tenancy again, until its end; another stays as it is.
+
+    Parameters
+    ----------
+    oversell : as of `approve_tenancy`: while it was suspended, others may have got its share.
 
     Raises
     ------
     PermissionDenied
         `actor` is no admin of the team, or is the tenant.
+    ValidationError
+        At `oversell`, with the figures: it is more than is there.
     """
     require_decider(actor, tenancy)
+    _one_by_one(tenancy)
     tenancy = Tenancy.objects.select_for_update().get(pk=tenancy.pk)
     if tenancy.state == TenancyStatus.SUSPENDED:
+        if not oversell:
+            _require_supply(tenancy, tenancy.datacenters, tenancy.tokens_per_min or 0)
         before = _values(tenancy)
         tenancy.status, tenancy.reason = TenancyStatus.ACTIVE, ""
         tenancy.save(update_fields=["status", "reason"])
         record(actor, "resume", tenancy, team=tenancy.team, before=before, after=_values(tenancy))
         tell(tenancy, f"{tenancy} is active again.", by=actor)
     return tenancy
+
+
+def _one_by_one(tenancy: Tenancy) -> None:
+    """Decisions of a team wait for each other: two at once would count the same supply."""
+    Team.objects.select_for_update(no_key=True).get(pk=tenancy.team_id)
+
+
+def _require_supply(tenancy: Tenancy, datacenters: Sequence[DataCenter], tokens_per_min: int) -> None:
+    """Raise ValidationError at `oversell` where granting so much would sell more than is there."""
+    too_much = oversold(tenancy, datacenters, tokens_per_min)
+    if too_much is not None:
+        raise ValidationError({"oversell": too_much.text})
 
 
 def _waiting(tenancy: Tenancy) -> Tenancy:

@@ -17,6 +17,7 @@ from webapp.prefill import services
 from webapp.prefill.chart import supply_chart
 from webapp.prefill.forms import ReasonForm, ReviewForm, first_limits
 from webapp.prefill.models import MOST_TOKENS_PER_MIN, MOST_TTFT_MS, Tenancy
+from webapp.prefill.offers import oversold
 from webapp.prefill.services.decisions import require_decider
 from webapp.prefill.supply import forecast
 from webapp.prefill.views.tenancies import form_page, one
@@ -50,6 +51,7 @@ def tenancy_review(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _decided(request: HttpRequest, form: ReviewForm, tenancy: Tenancy) -> bool:
     """Carry out the decision; False where it cannot be, with the reason at its field."""
+    figures = None
     try:
         if request.POST.get("decision") == "refuse":
             form.full_clean()
@@ -57,14 +59,23 @@ def _decided(request: HttpRequest, form: ReviewForm, tenancy: Tenancy) -> bool:
             form.errors.clear()  # of limits that a refusal does not need
             services.refuse_tenancy(request.user, tenancy, reason)
         elif form.is_valid():
-            chosen = list(form.cleaned_data["datacenters"])
+            given, limits = form.cleaned_data, form.limits()
+            chosen = list(given["datacenters"])
+            figures = oversold(tenancy, chosen, limits.tokens_per_min)
             services.approve_tenancy(
-                request.user, tenancy, form.limits(), chosen, form.cleaned_data["reason"]
+                request.user,
+                tenancy,
+                limits,
+                chosen,
+                given["reason"],
+                oversell=figures is not None and given["oversell"] == figures.key,
             )
         else:
             return False
     except ValidationError as error:
         form.take_errors(error)
+        if figures is not None and "oversell" in form.errors:
+            form.ask_to_oversell(figures)
         return False
     messages.success(request, "Decision saved. The tenant is notified.")
     return True
@@ -102,7 +113,19 @@ def tenancy_suspend(request: HttpRequest, pk: int) -> HttpResponse:
 @for_everyone
 @require_POST
 def tenancy_resume(request: HttpRequest, pk: int) -> HttpResponse:
-    services.resume_tenancy(request.user, _to_decide(request, pk))
+    """Sell again; once more after a question where that is more than is there."""
+    tenancy = _to_decide(request, pk)
+    try:
+        services.resume_tenancy(request.user, tenancy, oversell="confirmed" in request.POST)
+    except ValidationError as error:
+        context = {
+            "title": f"Resume {tenancy}?",
+            "crumbs": [("Tenancies", reverse("prefill:tenancy-list"))],
+            "text": " ".join(error.messages),
+            "submit_label": "Resume all the same",
+            "cancel_url": reverse("prefill:tenancy-detail", args=[pk]),
+        }
+        return render(request, "prefill/resume.html", context, status=409)
     return redirect("prefill:tenancy-detail", pk)
 
 
