@@ -9,6 +9,7 @@ import { Guide, explain } from "./run/guide.js";
 import { Heat } from "./run/heat.js";
 import { History } from "./run/history.js";
 import { followAddress } from "./run/address.js";
+import { sayGone } from "./run/gone.js";
 import { Spans } from "./run/spans.js";
 import { addMarks, isOver, showBadge, showRanks, showRun } from "./run/status.js";
 import { bindTabs } from "./run/tabs.js";
@@ -114,6 +115,7 @@ if (first) {
   take({ type: "snapshot", ...first });
   connection.begin(first.seq);
 }
+sayGone({ timeline, section, spans });
 followAddress({ timeline, section, spans, run: () => run });
 connection.addEventListener("message", (event) => take(event.detail));
 connection.addEventListener("state", () => showBadge(connection, timeline, run));

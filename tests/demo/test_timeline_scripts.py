@@ -237,6 +237,75 @@ def test_a_wrong_address_asks_for_nothing(page: Page, text: str) -> None:
     assert js(page, "return (await load('timeline/permalink.js')).parseView(v);", text) is None
 
 
+@pytest.mark.parametrize(
+    ("shown", "read"), [([4], (5, None)), ([4, 5, 6], (5, 7)), ([0, 1], (1, 2)), ([], (None, None))]
+)
+def test_a_link_names_the_iterations_that_it_shows(page: Page, shown: list[int], read: Any) -> None:
+    """Without them the page of a run could not ask for spans that it does not hold."""
+    body = """
+        const { viewParams, parseView } = await load('timeline/permalink.js');
+        const anchors = [...v.map(iteration => ({ iteration })), { iteration: 99, ahead: true }];
+        const timeline = { view: { live: false, from: 1, to: 2 }, by: 'dc', mode: 'both', options: {},
+            open: new Set(), pinned: false, focus: null, frame: { anchors }, model: { lanes: [] } };
+        const { iteration, last } = parseView('#' + viewParams(timeline));
+        return [iteration, last];"""
+    assert tuple(js(page, body, shown)) == read
+
+
+GONE = """
+    const { sayGone } = await load('run/gone.js');
+    const timeline = Object.assign(new EventTarget(), {
+        view: { live: v.live }, shownIterations: () => v.shown, moved: [], application: document.body,
+        model: { hasSpansOf: (first, last) => v.held.some(n => n >= first && n <= last) },
+        showIterations: (...range) => timeline.moved.push(range),
+    });
+    const spans = Object.assign(new EventTarget(), { fetch: async () => true });
+    const section = document.querySelector('section'), note = section.querySelector('p');
+    sayGone({ timeline, section, spans });
+    const [first, last] = v.gone, detail = { first, last, nearest: v.nearest };
+    spans.dispatchEvent(new CustomEvent('gone', { detail }));
+    timeline.dispatchEvent(new Event('moved'));
+    const button = note.querySelector('button');
+    if (!button.hidden) button.click();
+    await new Promise(done => setTimeout(done));
+    return note.hidden ? null : [note.innerText, timeline.moved];"""
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ({"shown": [4, 6]}, "The spans of iterations 5 to 7 are no longer stored. Show iteration 201"),
+        ({"shown": [4, 4]}, "The spans of iteration 5 are no longer stored. Show iteration 201"),
+        (
+            {"nearest": {"from": 1, "to": 2}},
+            "The spans of iterations 5 to 6 are no longer stored. Show iterations 2 to 3",
+        ),
+        ({"nearest": None}, "The spans of iterations 5 to 6 are no longer stored."),
+        ({"held": [5]}, None),  # some are there
+        ({"live": True}, None),
+        ({"gone": [8, 9]}, None),  # nobody looks at these
+    ],
+)
+def test_a_range_that_is_gone_says_so_and_offers_the_nearest(
+    page: Page, elsewhere: Page, case: Any, says: Any
+) -> None:
+    nearest = {"from": 200, "to": 200}
+    whole = {"live": False, "shown": [4, 5], "held": [], "gone": [4, 5], "nearest": nearest, **case}
+    write(
+        elsewhere,
+        page,
+        "<section><p data-tl-gone hidden><span></span> <button hidden></button></p></section>",
+    )
+    found = js(elsewhere, GONE, whole)
+    if says is None:
+        assert found is None
+        return
+    text, moved = found
+    assert " ".join(text.split()) == says
+    offered = whole["nearest"]
+    assert moved == ([[offered["from"], offered["to"]]] if offered else [])
+
+
 EPOCH = 1_790_000_000_000.0  # 2026-09-21 14:13:20 UTC, in ms
 
 

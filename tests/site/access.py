@@ -17,7 +17,9 @@ from tests.site.world import World
 from webapp.accounts.models import AuditEntry, Role
 from webapp.accounts.services import invite
 from webapp.inventory.services import record_measurement
+from webapp.jobs.models import Run
 from webapp.live.models import SpanBatch
+from webapp.live.services import keep_range
 from webapp.prefill.models import ApiKey, Tenancy
 
 PERSONS = (
@@ -174,6 +176,13 @@ def measured(world: World) -> Args:
     if not SpanBatch.objects.filter(run=made).exists():  # who trains is not told that it ended
         measure(world, made, iterations=2)
     return {"pk": made.pk}
+
+
+def kept(world: World) -> Args:
+    """A kept range of a run; keeping it twice makes one."""
+    pk = measured(world)["pk"]
+    found = keep_range(world.users["admin"], Run.objects.get(pk=pk), 0, 1)
+    return {"pk": pk, "kept": found.pk}
 
 
 def put_away(address: str) -> dict[str, Access]:
@@ -348,6 +357,8 @@ ACCESS: dict[str, Access] = {
     "jobs:run-history": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-spans": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-trace": Access(get=TEAM, post=TEAM, args=measured),
+    "jobs:run-ranges": Access(get=TEAM, post=TEAM_OPERATORS, args=measured, data={"from": 0, "to": 1}),
+    "jobs:run-range-delete": Access(post=TEAM_OPERATORS, args=kept),
     "jobs:run-document": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-metrics": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-metrics-download": Access(get=TEAM, post=TEAM, args=run),

@@ -31,7 +31,7 @@ from tests.site.computations import (
     queued,
 )
 from tests.site.coordinators import NOW, coordinator_event, prefill_event
-from tests.site.telemetry import adapted
+from tests.site.telemetry import adapted, measure
 from tests.site.tenancies import MODEL, ask, end, give_key, grant, limits
 from tests.site.world import World, make_dc
 from webapp.accounts import services as accounts
@@ -219,6 +219,13 @@ def launching_placed(w: World) -> Callable[[], Any]:
     return partial(jobs.launch_placement, operator(w), placement, name="placed", placed=placed)
 
 
+def measured_run(w: World) -> Run:
+    """A run of which the spans of two iterations are there."""
+    run = w.launch()
+    measure(w, run, iterations=2)
+    return run
+
+
 def training(w: World) -> Run:
     run = placed(w)
     for rank in range(12):
@@ -368,6 +375,11 @@ CALLS: dict[str, Prepare] = {
     "jobs.fail_or_move": lambda w: partial(jobs.fail_or_move, w.launch(), "Broken."),
     "jobs.move_run": lambda w: partial(jobs.move_run, over(w), "east-1 did not return."),
     "jobs.forget_stopped_work": waiting_work,
+    # live
+    "live.keep_range": lambda w: partial(live.keep_range, operator(w), measured_run(w), 0, 1),
+    "live.delete_range": lambda w: partial(
+        live.delete_range, operator(w), live.keep_range(operator(w), measured_run(w), 0, 1)
+    ),
 }
 
 RECOVERY = event("recovery", left=None, layout=None)
@@ -465,7 +477,7 @@ NOTES: dict[str, tuple[Prepare, str]] = {
         REPORTED,
     ),
     "jobs.predict_as_begun": (lambda w: partial(predict_as_begun, w.launch(), 3), REPORTED),
-    "jobs.forget_old_predictions": (lambda w: partial(jobs.forget_old_predictions, 200), HOUSE),
+    "jobs.forget_old_predictions": (lambda w: partial(jobs.forget_old_predictions, 200, {}), HOUSE),
     "jobs.record_recovery": (lambda w: partial(jobs.record_recovery, w.launch(), RECOVERY), REPORTED),
     "jobs.bring_back": (
         bring_back,

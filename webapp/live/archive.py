@@ -3,6 +3,7 @@
 from webapp.jobs.archive import part
 from webapp.live.models import (
     IterationStat,
+    KeptRange,
     LogLine,
     PrefillCoordinator,
     PrefillMinute,
@@ -13,6 +14,7 @@ from webapp.live.models import (
 PARTS = (
     part(40, "iteration with its metrics", "iterations with their metrics", IterationStat),
     part(50, "recorded timeline of a GPU", "recorded timelines of GPUs", SpanBatch),
+    part(55, "kept range of the timeline", "kept ranges of the timeline", KeptRange),
     part(60, "log line", "log lines", LogLine),
     part(70, "prefill coordinator", "prefill coordinators", PrefillCoordinator),
     part(80, "second of prefill figures", "seconds of prefill figures", PrefillSecond),

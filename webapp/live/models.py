@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
@@ -34,6 +35,46 @@ class SpanBatch(models.Model):
 
     def __str__(self) -> str:
         return f"spans of rank {self.rank}, iteration {self.iteration}, run {self.run_id}"
+
+
+class KeptRange(models.Model):
+    """Iterations of a run whose spans stay, however old they are: somebody has copied a link to them.
+
+    first, last : the iterations, from 0, both inside.
+    bytes : of their spans in the database, when the range was made.
+    """
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+")
+    first = models.PositiveIntegerField()
+    last = models.PositiveIntegerField()
+    bytes = models.PositiveBigIntegerField()
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["run", "first", "last"]
+        constraints = [
+            models.UniqueConstraint(fields=["run", "first", "last"], name="keptrange_key"),
+            models.CheckConstraint(
+                condition=Q(last__gte=models.F("first")), name="keptrange_last_after_first"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.iterations} of {self.run}"
+
+    @property
+    def iterations(self) -> str:
+        """Its iterations as people count them, from 1: "iterations 12 to 14"."""
+        first, last = self.first + 1, self.last + 1
+        return f"iteration {first:,}" if first == last else f"iterations {first:,} to {last:,}"
+
+    @property
+    def view(self) -> str:
+        """What the address of the run's page ends with where its timeline shows this range."""
+        return f"it={self.first + 1}&last={self.last + 1}"
 
 
 class IterationStat(models.Model):

@@ -12,6 +12,7 @@ from webapp.accounts.models import User
 from webapp.jobs.models import PastPrediction, Run, RunEvent
 from webapp.live import payload, recent, usage
 from webapp.live.models import IterationStat, SpanBatch
+from webapp.live.ranges import nearest
 from webapp.live.shape import training
 
 MOST_ITERATIONS = 2_000
@@ -88,7 +89,8 @@ def predicted(run: Run, shown: Sequence[int] = ()) -> dict[str, Any]:
 def spans_between(run: Run, first: int, last: int) -> dict[str, Any]:
     """What a snapshot says of iterations `first` to `last`, as far as it is kept.
 
-    `iterations`, `spans` (at most MOST_SPANS, and the first iteration whole at least), `predicted_before`.
+    `iterations`, `spans` (at most MOST_SPANS, and the first iteration whole at least), `predicted_before`,
+    and `nearest` where there are no spans: the iterations to look at in their place.
     """
     stats = IterationStat.objects.filter(run=run, iteration__range=(first, last))
     batches = SpanBatch.objects.filter(run=run, iteration__range=(first, last)).order_by("iteration", "rank")
@@ -104,6 +106,7 @@ def spans_between(run: Run, first: int, last: int) -> dict[str, Any]:
         "iterations": [payload.iteration_entry(run, stat) for stat in light],
         "spans": spans,
         "predicted_before": predicted(run, (first, last))["predicted_before"],
+        "nearest": None if spans else nearest(run, first, last),
     }
 
 

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from webapp.live import checkpoint_views, compare_views, log_views, views
+from webapp.live import checkpoint_views, compare_views, log_views, range_views, views
 
 urlpatterns = [
     path("compare/", compare_views.run_compare, name="run-compare"),
@@ -10,6 +10,8 @@ urlpatterns = [
     path("<int:pk>/live.json", views.run_live, name="run-live"),
     path("<int:pk>/history.json", views.run_history, name="run-history"),
     path("<int:pk>/spans.json", views.run_spans, name="run-spans"),
+    path("<int:pk>/ranges/", range_views.run_ranges, name="run-ranges"),
+    path("<int:pk>/ranges/<int:kept>/delete/", range_views.run_range_delete, name="run-range-delete"),
     path("<int:pk>/trace.json", views.run_trace, name="run-trace"),
     path("<int:pk>/document.json", views.run_document, name="run-document"),
     path("<int:pk>/metrics/", views.run_metrics, name="run-metrics"),

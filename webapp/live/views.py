@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -21,6 +22,7 @@ from webapp.jobs.models import Run, RunEvent
 from webapp.live.disturbances import disturbances_of
 from webapp.live.history import history
 from webapp.live.models import IterationStat
+from webapp.live.ranges import kept_ranges
 from webapp.live.selectors import messages_since, snapshot, spans_between
 from webapp.live.tables import IterationTable
 from webapp.live.trace import kept, trace
@@ -67,6 +69,8 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "launch_key": fresh_key(),
         "generations": Run.objects.filter(job=run.job).for_lists().order_by("generation"),
         "disturbances": disturbances_of(run),
+        "kept_ranges": kept_ranges(run),
+        "kept_iterations": settings.KEEP_SPAN_ITERATIONS,
         "ranks": run.ranks.select_related("node", "dc"),
         "events": RunEvent.objects.filter(run=run).order_by("-seq")[:200],
     }
@@ -83,6 +87,7 @@ LINKS = (
     "metrics",
     "checkpoints",
     "trace",
+    "ranges",
     "document",
 )
 

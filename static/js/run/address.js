@@ -1,8 +1,9 @@
 // The address says what is shown: range, rows, mode, pinned op. A link to it shows the same again.
 import { $ } from "../lib/dom.js";
 import { parseView, viewParams } from "../timeline/permalink.js";
+import { keepShown } from "./keeping.js";
 
-const AFTER_MS = 400;
+const AFTER_MS = 400, MOST_AT_ONCE = 40;
 
 /** @param {{timeline, section: Element, spans, run: () => object}} page */
 export function followAddress({ timeline, section, spans, run }) {
@@ -21,9 +22,11 @@ export function followAddress({ timeline, section, spans, run }) {
   async function read() {
     const wanted = parseView(location.hash);
     if (!wanted) return;
-    if (wanted.generation !== null && wanted.generation !== run().generation) Object.assign(wanted, { from: null, to: null, op: null });
-    if (wanted.from !== null && wanted.iteration !== null && timeline.model.startOf(wanted.iteration - 1) === null) await spans.fetch(wanted.iteration - 1, wanted.iteration - 1);
+    if (wanted.generation !== null && wanted.generation !== run().generation) Object.assign(wanted, { from: null, to: null, iteration: null, op: null });
+    const first = wanted.iteration - 1, last = Math.max(first, (wanted.last ?? wanted.iteration) - 1);
+    if (wanted.iteration !== null && !timeline.model.hasSpansOf(first, last)) await spans.fetch(first, Math.min(last, first + MOST_AT_ONCE - 1));
     timeline.showView(wanted);
+    if (wanted.iteration !== null && wanted.from === null) timeline.showIterations(first, last);
     if (wanted.op && !timeline.pinned && (await spans.fetch(wanted.op.iteration, wanted.op.iteration))) { timeline.paint(); timeline.pinOp(wanted.op); }
   }
 
@@ -32,6 +35,7 @@ export function followAddress({ timeline, section, spans, run }) {
   button.addEventListener("click", () => {
     const text = viewParams(timeline, { range: true, generation: run().generation }).toString();
     button.dataset.copy = `${location.origin}${location.pathname}#${text}`;
+    keepShown(timeline, section);
   }, { capture: true });
   timeline.addEventListener("copylink", () => button.click());
 }

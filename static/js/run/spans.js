@@ -1,8 +1,10 @@
 // Spans of iterations that the page does not hold: fetched when the frozen window shows them.
 const AFTER_MS = 350, MOST_AT_ONCE = 40, AGAIN_MS = 5_000;
 
-export class Spans {
+/** Tells `gone` ({first, last, nearest}) where the server has no spans of iterations that were asked for. */
+export class Spans extends EventTarget {
   constructor(timeline, url) {
+    super();
     Object.assign(this, { timeline, url, asked: new Map() });
     timeline.addEventListener("moved", () => {
       clearTimeout(this.timer);
@@ -32,9 +34,10 @@ export class Spans {
     try {
       const response = await fetch(`${this.url}?from=${first}&to=${last}`, { headers: { Accept: "application/json" } });
       if (!response.ok) throw new Error(String(response.status));
-      const { iterations, spans, predicted_before } = await response.json(), before = this.timeline.model.told;
+      const { iterations, spans, predicted_before, nearest } = await response.json(), before = this.timeline.model.told;
       this.timeline.model.held = [first, last];
       this.timeline.add({ iterations, spans, predicted_before });
+      if (!spans.length) this.dispatchEvent(new CustomEvent("gone", { detail: { first, last, nearest } }));
       return this.timeline.model.told > before;
     } catch {
       return false;

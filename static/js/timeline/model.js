@@ -213,6 +213,9 @@ export class TimelineModel {
     return sum;
   }
 
+  /** Whether spans of any iteration from `first` to `last` are held. */
+  hasSpansOf(first, last) { return this.ops.some((blocks) => blocks.some(({ iteration }) => iteration >= first && iteration <= last)); }
+
   get hasSpans() { return this.ops.some((blocks) => blocks.length > 0); }
 
   /** Start of an iteration: as reported, else its first span, else null. */

@@ -10,8 +10,9 @@ export function viewParams(timeline, { range = false, generation = null } = {}) 
     // In full: edges that fall between two pixels are drawn where they were.
     params.set("from", String(view.from));
     params.set("to", String(view.to));
-    const first = timeline.frame?.anchors.find((anchor) => !anchor.ahead);
-    if (first && !options.still) params.set("it", String(first.iteration + 1));
+    const shown = timeline.frame?.anchors.filter((anchor) => !anchor.ahead) ?? [];
+    if (shown.length && !options.still) params.set("it", String(shown[0].iteration + 1));
+    if (shown.length > 1 && !options.still) params.set("last", String(shown.at(-1).iteration + 1));
     if (generation > 1) params.set("attempt", String(generation));
   }
   if (timeline.by !== "dc") params.set("by", timeline.by);
@@ -25,13 +26,16 @@ export function viewParams(timeline, { range = false, generation = null } = {}) 
   return params;
 }
 
-/** @returns {{from, to, iteration, generation, by, mode, open, op} | null} what an address asks for; null where it asks for nothing */
+/**
+ * What an address asks for; null where it asks for nothing. `iteration` to `last` count from 1; without `from` and `to` they are the range.
+ * @returns {{from, to, iteration, last, generation, by, mode, open, op} | null}
+ */
 export function parseView(text) {
   const params = new URLSearchParams(text.replace(/^[#?]/, ""));
   const number = (key) => (params.has(key) && Number.isFinite(Number(params.get(key))) ? Number(params.get(key)) : null);
   const from = number("from"), to = number("to"), ranged = from !== null && to !== null && to > from;
   const wanted = {
-    from: ranged ? from : null, to: ranged ? to : null, iteration: number("it"), generation: number("attempt"),
+    from: ranged ? from : null, to: ranged ? to : null, iteration: number("it"), last: number("last"), generation: number("attempt"),
     by: BY.includes(params.get("by")) ? params.get("by") : null, mode: MODES.includes(params.get("mode")) ? params.get("mode") : null,
     open: params.get("open")?.split("~") ?? null, op: parseOp(params.get("op")),
   };

@@ -199,11 +199,14 @@ export class Timeline extends EventTarget {
   showRange(from, to) { this.view.show(from, to); this.#moved(); }
 
   /** Shows a whole iteration; false where the page knows of none by that number. */
-  showIteration(iteration) {
-    const start = this.model.startOf(iteration);
-    if (start === null) return false;
-    const length = this.#lengthOf(iteration);
-    this.showRange(start - 0.03 * length, start + 1.16 * length);
+  showIteration(iteration) { return this.showIterations(iteration, iteration); }
+
+  /** Shows iterations `first` to `last`; false where the page does not know when these were. */
+  showIterations(first, last) {
+    const start = this.model.startOf(first), until = this.model.startOf(last);
+    if (start === null || until === null) return false;
+    const length = this.#lengthOf(last);
+    this.showRange(start - 0.03 * length, until + 1.16 * length);
     return true;
   }
 

@@ -1,5 +1,6 @@
 """What is predicted of a run's iterations, where that changes while it runs."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
@@ -42,14 +43,20 @@ def predict_as_begun(run: Run, since: int) -> bool:
 
 
 @transaction.atomic
-def forget_old_predictions(keep: int) -> int:
+def forget_old_predictions(keep: int, held: Mapping[int, Sequence[tuple[int, int]]]) -> int:
     """Forget the spans of predictions that held before the last `keep` iterations of their run alone; how
-    many. Their figures stay."""
+    many. Their figures stay.
+
+    Parameters
+    ----------
+    held : of runs by id, ranges of iterations (first, last) whose predictions keep their spans.
+    """
     following = PastPrediction.objects.filter(run=OuterRef("run"), since__gt=OuterRef("since"))
     ends = Subquery(following.order_by("since").values("since")[:1])
     gone = 0
     for past in PastPrediction.objects.exclude(spans=[]).annotate(ends=ends).select_related("run"):
         until = past.ends if past.ends is not None else past.run.predicted_since
-        if until <= past.run.iteration - keep:
+        shown = any(first < until and last >= past.since for first, last in held.get(past.run_id, ()))
+        if until <= past.run.iteration - keep and not shown:
             gone += PastPrediction.objects.filter(pk=past.pk).update(spans=[])
     return gone

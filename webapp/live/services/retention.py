@@ -3,22 +3,32 @@
 from datetime import timedelta
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
 from webapp.jobs.models import TERMINAL, Run
-from webapp.live.models import IterationStat, SpanBatch
+from webapp.live.models import IterationStat, KeptRange, SpanBatch
 
 MOST_AT_ONCE = 20_000  # rows of one statement: a clean-up must not hold locks for long
 LATE = timedelta(hours=1)  # after a run's end nothing of it is on its way any more
 
 
-@transaction.atomic
 def forget_old_spans(keep: int) -> int:
-    """Delete raw spans of all but the last `keep` iterations of each run; returns how many batches."""
+    """Delete raw spans of all but the last `keep` iterations and the kept ranges of each run.
+
+    Returns how many batches are gone.
+    """
+    held = KeptRange.objects.filter(
+        run=OuterRef("run"), first__lte=OuterRef("iteration"), last__gte=OuterRef("iteration")
+    )
     gone = 0
     for run, iteration in Run.objects.filter(iteration__gte=keep).values_list("pk", "iteration"):
-        gone += SpanBatch.objects.filter(run=run, iteration__lte=iteration - keep).delete()[0]
+        old = SpanBatch.objects.filter(~Exists(held), run=run, iteration__lte=iteration - keep)
+        if not old.exists():
+            continue
+        with transaction.atomic():
+            list(Run.objects.select_for_update().filter(pk=run).values_list("pk"))  # as `keep_range` does
+            gone += old.delete()[0]
     return gone
 
 

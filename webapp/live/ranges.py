@@ -1,0 +1,51 @@
+"""Reading the kept ranges of a run, and what is there in place of a range that is gone."""
+
+from collections import defaultdict
+from typing import Any
+
+from django.db.models import Max, Min, QuerySet
+
+from webapp.jobs.models import Run
+from webapp.live.models import KeptRange, SpanBatch
+from webapp.live.payload import unix
+
+
+def kept_ranges(run: Run) -> QuerySet[KeptRange]:
+    """The kept ranges of `run`, by iteration, with who made them."""
+    return KeptRange.objects.filter(run=run).select_related("created_by")
+
+
+def iterations_held() -> dict[int, list[tuple[int, int]]]:
+    """{run id: [(first, last)]} of all kept ranges."""
+    held = defaultdict(list)
+    for run, first, last in KeptRange.objects.values_list("run_id", "first", "last"):
+        held[run].append((first, last))
+    return dict(held)
+
+
+def entry(kept: KeptRange) -> dict[str, Any]:
+    """One range as JSON; iterations from 0."""
+    return {
+        "id": kept.pk,
+        "from": kept.first,
+        "to": kept.last,
+        "bytes": kept.bytes,
+        "by": kept.created_by.username if kept.created_by else None,
+        "at": unix(kept.created_at),
+    }
+
+
+def nearest(run: Run, first: int, last: int) -> dict[str, int] | None:
+    """Iterations {from, to} with spans that are nearest to `first` to `last`, of which none has any.
+
+    They are the kept range, else the one iteration. None: the run has no spans at all.
+    """
+    spans = SpanBatch.objects.filter(run=run)
+    before = spans.filter(iteration__lt=first).aggregate(found=Max("iteration"))["found"]
+    after = spans.filter(iteration__gt=last).aggregate(found=Min("iteration"))["found"]
+    if before is None and after is None:
+        return None
+    earlier = after is None or (before is not None and first - before < after - last)
+    iteration = before if earlier else after
+    kept = kept_ranges(run).filter(first__lte=iteration, last__gte=iteration).first()
+    return {"from": kept.first, "to": kept.last} if kept else {"from": iteration, "to": iteration}
