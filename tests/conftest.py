@@ -3,6 +3,7 @@
 They live in folders of their own, and as long as the process that started them.
 """
 
+import gc
 import os
 import shutil
 import sys
@@ -37,6 +38,8 @@ def _is_controller_of_workers(config: pytest.Config) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Start the servers before Django reads its settings."""
+    if not _is_controller_of_workers(config):
+        gc.disable()  # until all is collected: what imports and collection make stays
     # Short: the path of PostgreSQL's socket may have at most 107 bytes.
     var = Path(tempfile.mkdtemp(prefix="meridian-"))
     var.chmod(0o711)  # as root the servers run as another account: their data stays in here
@@ -116,6 +119,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_unconfigure() -> None:
     """Stop the servers, whatever the tests did."""
     _servers.close()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what imports and collection made out of all later collections of garbage.
+
+    Looking through it again and again is a twelfth of the CPU of a test of the site.
+    """
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
