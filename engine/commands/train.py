@@ -20,6 +20,7 @@ from engine.inputs import load_document, parse
 from engine.job.adapt.told import described
 from engine.job.checkpoint.manifest import resumed
 from engine.job.checkpoint.place import open_place
+from engine.job.checkpoint.resuming import changes, with_kept_rate
 from engine.job.events.event import Event
 from engine.job.events.incidents import Adapted, Recovery
 from engine.job.events.training import (
@@ -126,6 +127,8 @@ def _prepared(job: TrainJob) -> TrainJob:
         for torn in checkpoint.passed_over:
             click.echo(f"passed over: {torn}", err=True)
         click.echo(f"resumes after step {checkpoint.manifest.step} from {checkpoint.where}", err=True)
+        for change in changes(with_kept_rate(job, corpus.fingerprint()), checkpoint):
+            click.echo(f"changed: {change}", err=True)
     return job
 
 

@@ -49,6 +49,10 @@ def _check_learning_rate(job: JobFields) -> None:
     if warmup > job.optimizer.steps:
         allowed = f"at most steps = {job.optimizer.steps}: the learning rate would never be reached"
         raise InputError("optimizer.lr_schedule.warmup_steps", warmup, allowed)
+    ends = job.optimizer.lr_schedule.decay_steps
+    if ends is not None and ends < warmup:
+        allowed = f"at least warmup_steps = {warmup}: the decay begins after the warm-up"
+        raise InputError("optimizer.lr_schedule.decay_steps", ends, allowed)
 
 
 def _check_strategy(job: JobFields) -> None:

@@ -42,6 +42,7 @@ from engine.run.host_start import (
     import_tensor_parallel,
     listen_for_ranks,
     watch_children,
+    with_rate,
 )
 from engine.run.local_ranks import LocalRank, dead, emit, emit_line, why_ended
 from engine.run.recovery import Machine
@@ -460,7 +461,9 @@ def main() -> int:
             local = [me for me in spec.ranks if me.rank in spec.local]
             examine(spec.job.prefill, stages=[neighbours(spec, me).stage for me in local])
             warm()
-        return Host(spec, schedule, plan, corpora_of(spec), began, spec.job).run()
+        corpora = corpora_of(spec)
+        spec = with_rate(spec, corpora)
+        return Host(spec, schedule, plan, corpora, began, spec.job).run()
     except InputError as error:
         for rank in spec.local:
             emit(Rank(rank=rank, state=RankState.FAILED, detail=str(error), t=time.time()))

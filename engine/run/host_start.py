@@ -8,11 +8,13 @@ import selectors
 import signal
 import socket
 import sys
+from dataclasses import replace
 from typing import NoReturn
 
 import torch
 
 from engine.control.listening import listen
+from engine.job.checkpoint.resuming import with_kept_rate
 from engine.job.launch import LaunchSpec
 from engine.run import rank as rank_module
 from engine.train.corpus import Corpus, corpus_of
@@ -26,6 +28,17 @@ def corpora_of(spec: LaunchSpec) -> dict[str, Corpus]:
     if not isinstance(spec.job.data.files, dict):
         return dict.fromkeys(names, corpus_of(spec.job))
     return {name: corpus_of(spec.job, name) for name in names}
+
+
+def with_rate(spec: LaunchSpec, corpora: dict[str, Corpus]) -> LaunchSpec:
+    """The spec with the learning rate that its ranks follow: its own, or the kept one of the checkpoint.
+
+    The host says it, before ranks and tracker begin, so that all follow the same. Raises InputError.
+    """
+    if not spec.job.persistence.resume or spec.job.optimizer.lr_schedule.on_resume == "rebuild":
+        return spec
+    fingerprint = next(iter(corpora.values())).fingerprint()
+    return replace(spec, job=with_kept_rate(spec.job, fingerprint))
 
 
 def listen_for_ranks(spec: LaunchSpec) -> tuple[int, socket.socket | None]:

@@ -24,7 +24,7 @@ from engine.job.checkpoint.manifest import (
 )
 from engine.job.checkpoint.place import MANIFEST, PARTIAL, Place, open_place
 from engine.job.sections.persistence import CheckpointSettings
-from engine.train.checkpoint.keeper import tell_of_torn
+from engine.train.checkpoint.keeper import report_resumed
 from engine.train.checkpoint.layers import copy_of, load_into, to_bytes
 from engine.train.checkpoint.saver import Saver, Terms
 from tests.events import as_dicts
@@ -322,7 +322,7 @@ def test_a_torn_latest_checkpoint_gives_way_to_the_whole_one_before(
     assert steps[3] in str(passed)
     assert said in passed.why
     events: list[dict[str, Any]] = []
-    tell_of_torn(found, 0, as_dicts(events))
+    report_resumed(found, job(), 0, as_dicts(events))
     (torn,) = events
     assert (torn["step"], torn["state"], torn["where"]) == (3, "torn", str(tmp_path / steps[3]))
     assert torn["detail"] == passed.why

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from engine.errors import InputError
+from engine.job.changed import changed
 from engine.job.events.event import from_dict
 from tests.site.world import World, make_world
 from webapp.jobs import services
+from webapp.jobs.forms import CloneForm
 from webapp.jobs.models import CheckpointStatus, Run, RunCheckpoint
 
 pytestmark = pytest.mark.django_db
@@ -192,3 +194,23 @@ def test_the_page_says_how_to_have_checkpoints_and_when_the_first_is_due(world: 
     assert "the first is due after iteration 10" in listed(world, run)
     services.fail_run(run, "Broken.")
     assert "ended before its first checkpoint" in listed(world, run)
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"), [("rebuild", "the schedule is rebuilt"), ("keep", "the schedule is kept")]
+)
+def test_the_learning_rate_is_kept_or_rebuilt_and_said(world: World, choice: str, said: str) -> None:
+    run = saved_run(world)
+    schedule = {"decay": "cosine", "final": 0.1}
+    run.job.document = changed(
+        run.job.document, {"optimizer.lr": 0.01, "optimizer.lr_schedule": schedule, "optimizer.steps": 8}
+    )
+    run.job.save()
+    first = CloneForm(run=run)
+    values = {field.name: field.value() for field in first if field.value() is not None}
+    form = CloneForm({**values, "name": "more", "steps": 80, "resume": "last", "on_resume": choice}, run=run)
+    assert form.is_valid(), form.errors
+    assert form.document["optimizer"]["lr_schedule"] == {**schedule, "on_resume": choice}
+    (check,) = (each for each in form.dry["checks"] if each["name"] == "Learning rate")
+    assert "0.0065 in the checkpoint's last iteration" in check["text"] or choice == "keep"
+    assert said in check["text"] or check["text"] == "It goes on as in the checkpoint's run."

@@ -1,6 +1,7 @@
 """The launch form: the document of a run with the fields that people vary."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -10,15 +11,17 @@ from engine.errors import InputError
 from engine.inputs import parse
 from engine.job.changed import changed, value_at
 from engine.job.checkpoint.manifest import newest_of_run
+from engine.job.checkpoint.resuming import rate_change, with_rate_of
 from engine.job.job import TrainJob
 from engine.job.memory import most_layers
 from engine.job.sections.paths import PATHS
 from engine.schedule.registry import name_of
 from engine.schedule.scenario import POLICIES
 from webapp.accounts.models import Team
+from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned
 from webapp.inventory.selectors import pools
-from webapp.jobs.dry import dry_run_document
+from webapp.jobs.dry import Check, dry_run_document
 from webapp.jobs.models import CheckpointStatus, Job, Run
 from webapp.jobs.stock import GpuOfRank
 from webapp.planning.document import site_job
@@ -398,8 +401,15 @@ class CloneForm(JobForm):
     """
 
     resume = forms.ChoiceField(label="Continue from", required=False)
+    on_resume = document_field(
+        TrainJob,
+        "optimizer.lr_schedule.on_resume",
+        label="Learning rate when continuing",
+        required=False,
+        words={"rebuild": "By this form, over all its iterations", "keep": "As in the checkpoint's run"},
+    )
     layout = [
-        (title, note, [*names, "resume"] if title == "Checkpoints" else names)
+        (title, note, [*names, "resume", "on_resume"] if title == "Checkpoints" else names)
         for title, note, names in JobForm.layout
     ]
 
@@ -424,7 +434,21 @@ class CloneForm(JobForm):
         values = super()._checkpoints(cleaned)
         if chosen := self._offered.get(cleaned["resume"]):
             values["persistence.resume"] = chosen.where
+            schedule = dict(value_at(self.old, "optimizer.lr_schedule", {}))
+            values["optimizer.lr_schedule"] = {**schedule, "on_resume": cleaned["on_resume"] or "rebuild"}
         return values
+
+    def _dry(self, document: dict[str, Any]) -> dict[str, Any]:
+        """What the learning rate does is a check of its own; the run's document stands for the checkpoint."""
+        dry = super()._dry(document)
+        chosen = self._offered.get(self.cleaned_data.get("resume", "")) if self.is_bound else None
+        if chosen:
+            job, saved = site_job(document), site_job(self.run.job.document).optimizer
+            if job.optimizer.lr_schedule.on_resume == "keep":
+                job = with_rate_of(job, saved)
+            said = rate_change(job, saved, chosen.step) or ["It goes on as in the checkpoint's run."]
+            dry["checks"].append(asdict(Check(name="Learning rate", ok=True, text=said[0])))
+        return dry
 
     def clean(self) -> dict[str, Any]:
         """What a checkpoint is of must stay: a launch would only fail as it starts."""

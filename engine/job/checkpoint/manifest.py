@@ -80,6 +80,7 @@ class Manifest(Document):
 
     saved_at : Unix seconds; along one line of runs it only grows. model : the job's model document.
     layers : in order, every layer once. tokenizer : None where the model reads bytes.
+    job : the sections `cell`, `optimizer` and `strategy` of the run that wrote it; None in older checkpoints.
     """
 
     format: Literal[1] = 1
@@ -95,6 +96,7 @@ class Manifest(Document):
     rng: RandomState
     layers: Annotated[list[LayerFile], Field(min_length=1)]
     tokenizer: SavedFile | None = None
+    job: dict[str, dict[str, Any]] | None = None
 
     @property
     def total_bytes(self) -> int:

@@ -22,9 +22,11 @@ from engine.job.checkpoint.manifest import (
     resumed,
 )
 from engine.job.checkpoint.place import open_place
+from engine.job.checkpoint.resuming import changes, saved_sections
 from engine.job.events.base import Say
 from engine.job.events.training import Checkpoint as CheckpointEvent
 from engine.job.events.training import CheckpointState
+from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.sections.persistence import CheckpointSettings
 from engine.nn.one_rank import ONE_RANK, OneRank
@@ -109,7 +111,7 @@ class Keeper:
         """The checkpoint that the first rank found and checked; every rank reads the same."""
         if self._leads:
             found = resumed(self._job, self._fingerprint)
-            tell_of_torn(found, self._me.rank, self._say)
+            report_resumed(found, self._job, self._me.rank, self._say)
             self._store.set(RESUMED, json.dumps(found.where if found else None))
             return found
         where = json.loads(self._store.get(RESUMED))
@@ -154,16 +156,27 @@ class Keeper:
             rng=RandomState(key=[job.optimizer.seed, step]),
             layers=files,
             tokenizer=SavedFile.of("tokenizer.json", self._tokenizer) if self._tokenizer else None,
+            job=saved_sections(job),
         )
 
 
-def tell_of_torn(found: Checkpoint | None, rank: int, say: Say) -> None:
-    """Log the torn checkpoints that were passed over for `found`, and say an event of each as `rank`."""
-    for torn in found.passed_over if found else ():
+def report_resumed(found: Checkpoint | None, job: TrainJob, rank: int, say: Say) -> None:
+    """Log the checkpoint that is taken and what the job changes against it. Of each torn checkpoint that was
+    passed over for it, log a warning and say an event as `rank`.
+    """
+    if found is None:
+        return
+    for torn in found.passed_over:
         log.warning("Checkpoint %s. The one before it is taken.", torn)
-        state, detail = CheckpointState.TORN, torn.why
         say(
             CheckpointEvent(
-                rank=rank, step=torn.step, state=state, where=torn.where, detail=detail, t=time.time()
+                rank=rank,
+                step=torn.step,
+                state=CheckpointState.TORN,
+                where=torn.where,
+                detail=torn.why,
+                t=time.time(),
             )
         )
+    for change in changes(job, found):
+        log.info("Changed against the checkpoint: %s.", change)

@@ -12,7 +12,7 @@ from torch.distributed import HashStore
 from engine.job.checkpoint.manifest import resumed
 from engine.job.events.base import Say
 from engine.job.launch import LaunchSpec, RankAssignment
-from engine.train.checkpoint.keeper import Keeper, tell_of_torn
+from engine.train.checkpoint.keeper import Keeper, report_resumed
 from engine.train.checkpoint.layers import load_into
 from engine.train.corpus import Corpus
 from engine.train.swap.host_model import HostModel
@@ -30,7 +30,7 @@ class SwapKeeper:
         begins = spec.job.persistence.resume and me.rank < spec.job.cell.pipelines
         found = resumed(spec.job, corpus.fingerprint()) if begins else None
         if me.rank == 0:  # the others find the same
-            tell_of_torn(found, me.rank, say)
+            report_resumed(found, spec.job, me.rank, say)
         self.resumed_from = found.manifest.step if found else None
         if found:
             for number, layer in model.layers.items():
