@@ -23,7 +23,8 @@ class NoteField(forms.CharField):
 
     def to_python(self, value: Any) -> Any:
         """The text with its lines ended by LF alone."""
-        return super().to_python(value).replace("\r\n", "\n")
+        text = super().to_python(value)
+        return text.replace("\r\n", "\n") if text else text
 
 
 class DescribeForm(EditForm):
