@@ -12,10 +12,11 @@ from django.utils.safestring import SafeString
 
 from engine.schedule.registry import name_of
 from webapp.common.additions import templates_at
-from webapp.common.money import dollars
+from webapp.common.money import dollars, exact_dollars
 
 register = template.Library()
 register.filter("dollars", dollars)
+register.filter("exact_dollars", exact_dollars)
 register.filter("policy_name", name_of)
 DASH = "–"
 # How a time is written; static/js/lib/times.js writes the same in the reader's zone.

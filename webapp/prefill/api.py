@@ -49,6 +49,7 @@ def _models(tenancy: Tenancy) -> list[dict[str, Any]]:
         "created": int(tenancy.starts_at.timestamp()) if tenancy.starts_at else 0,
         "owned_by": tenancy.team.name,
         "max_prompt_tokens": tenancy.longest_prompt,
+        "price_microusd_per_million_tokens": tenancy.price,
     }
     names = {dc.name: f"{tenancy.model}@{dc.name}" for dc in tenancy.datacenters}
     everywhere = {"id": tenancy.model, **about, "open": bool(open_in & names.keys())}

@@ -8,12 +8,13 @@ from django.db.models import Q
 
 from webapp.accounts.models import Team
 from webapp.common.formkit import Sectioned
-from webapp.common.money import MICRO, micro_dollars
+from webapp.common.money import MICRO, exact_dollars, micro_dollars
 from webapp.inventory.models import DataCenter
 from webapp.prefill.catalogue import context_tokens, gpu_types, models
 from webapp.prefill.models import ASKERS, MOST_DAYS, MOST_PRICE, Tenancy, TenancyPlace
 from webapp.prefill.offers import Oversold
-from webapp.prefill.served import coordinators_in, served_models
+from webapp.prefill.prices import own_prices
+from webapp.prefill.served import coordinators_in, open_places, served_models
 from webapp.prefill.services import Limits
 from webapp.prefill.services.keys import MOST_OVERLAP_H
 
@@ -36,6 +37,12 @@ class DataCentersField(forms.ModelMultipleChoiceField):
         return f"{obj.name} ({obj.team})" if self.several_teams else obj.name
 
 
+def _about(model: str, is_served: bool, price: int | None) -> str:
+    """A model as a tenant chooses it: whether it is served now, and what it cost this tenant last."""
+    about = [model, *(["served now"] if is_served else [])]
+    return ", ".join(about if price is None else [*about, f"{exact_dollars(price)} $/M prompt tokens before"])
+
+
 class TenancyForm(Sectioned, forms.ModelForm):
     """What a tenant asks for."""
 
@@ -49,7 +56,10 @@ class TenancyForm(Sectioned, forms.ModelForm):
         ("Limits", "An admin may grant less", ["asked_tokens_per_min", "asked_ttft_ms", "asked_days"]),
         ("Prompts", "", ["typical_prompt", "asked_longest_prompt"]),
     ]
-    model = forms.ChoiceField(help_text="Models that runs serve now, and models with a measured latency.")
+    model = forms.ChoiceField(
+        help_text="Models that runs serve now come first, then those that they will serve or that were "
+        "measured. An admin sets the price with the approval."
+    )
     datacenters = DataCentersField(
         DataCenter.objects.none(), label="Data centres", widget=forms.CheckboxSelectMultiple
     )
@@ -87,8 +97,7 @@ class TenancyForm(Sectioned, forms.ModelForm):
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         teams = Team.objects.with_role(user, ASKERS)
-        choice: Any = self.fields["model"]
-        choice.choices = [(name, name) for name in sorted({*models(), *served_models(teams)})]
+        self._offer_models(user, teams)
         team: Any = self.fields["team"]
         team.queryset, team.empty_label = teams, None
         only = list(teams[:2])
@@ -99,6 +108,17 @@ class TenancyForm(Sectioned, forms.ModelForm):
         place.queryset = _offered(teams).select_related("team")
         for name, value in (("asked_tokens_per_min", 60_000), ("asked_ttft_ms", 2_000), ("asked_days", 90)):
             self.fields[name].initial = value
+
+    def _offer_models(self, user: Any, teams: Any) -> None:
+        """Those that are served now first, then those that runs will serve, then those that were measured."""
+        now, prices = set(coordinators_in(teams).values_list("model", flat=True)), own_prices(user)
+        soon = served_models(teams)
+        names = sorted({*models(), *soon}, key=lambda name: (name not in now, name not in soon, name))
+        choice: Any = self.fields["model"]
+        choice.choices = [(name, _about(name, name in now, prices.get(name))) for name in names]
+        choice.initial = names[0] if names else None
+        if not now:
+            choice.help_text = f"No run serves a model now. {choice.help_text}"
 
     def _post_clean(self) -> None:
         """The service checks the whole request, and says what is wrong at its fields."""
@@ -173,14 +193,27 @@ class RenewalForm(Sectioned, forms.Form):
     days = forms.IntegerField(label="Additional days", min_value=1, max_value=MOST_DAYS, initial=90)
 
 
+class TenancyField(forms.ModelChoiceField):
+    """Tenancies with their models, and whether a run serves these now."""
+
+    def label_from_instance(self, obj: Any) -> str:
+        return f"{obj}: {obj.model}, {'served now' if obj.pk in self.served else 'served by no run now'}"
+
+    served: frozenset[int] = frozenset()
+
+
 class KeyForm(Sectioned, forms.Form):
-    tenancy = forms.ModelChoiceField(Tenancy.objects.none(), empty_label=None)
+    tenancy = TenancyField(Tenancy.objects.none(), empty_label=None)
     name = forms.CharField(max_length=60, help_text="What uses the key, for example search-eu.")
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         place: Any = self.fields["tenancy"]
-        place.queryset = Tenancy.objects.visible_to(user).in_force().filter(tenant=user)
+        rows = Tenancy.objects.visible_to(user).in_force().filter(tenant=user)
+        place.queryset = rows.prefetch_related("places__dc")
+        opened = open_places(list(place.queryset))
+        place.served = frozenset(pk for pk, dcs in opened.items() if dcs)
+        place.initial = next((pk for pk, dcs in opened.items() if dcs), None)
 
 
 class RotateForm(Sectioned, forms.Form):

@@ -1,5 +1,6 @@
 """The models that runs serve: those of open prefill coordinators, and of runs that will open one."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.db.models import QuerySet
@@ -25,6 +26,25 @@ def served_models(teams: Any) -> set[str]:
     sections = Run.objects.open().filter(job__team__in=teams, job__document__prefill__isnull=False)
     promised = map(settings_in, sections.values_list("job__document__prefill", flat=True))
     return {*coordinators_in(teams).values_list("model", flat=True), *(one.model for one in promised if one)}
+
+
+def open_places(tenancies: Sequence[Tenancy]) -> dict[int, list[str]]:
+    """{tenancy: names of its data centres where a run takes prompts of its model now}."""
+    rows = coordinators_in({one.team_id for one in tenancies}).filter(
+        model__in={one.model for one in tenancies}
+    )
+    opened = set(rows.values_list("run__job__team", "model", "dc"))
+    return {
+        one.pk: [dc.name for dc in one.datacenters if (one.team_id, one.model, dc.pk) in opened]
+        for one in tenancies
+    }
+
+
+def served_first(tenancies: Iterable[Tenancy]) -> list[Tenancy]:
+    """Those whose model a run takes prompts of now, then the others, in their order."""
+    rows = list(tenancies)
+    opened = open_places(rows)
+    return sorted(rows, key=lambda one: not opened[one.pk])
 
 
 def settings_in(section: Any) -> PrefillSettings | None:

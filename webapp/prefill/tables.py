@@ -2,7 +2,7 @@
 
 import django_tables2 as tables
 
-from webapp.common.money import dollars
+from webapp.common.money import dollars, exact_dollars
 from webapp.common.tables import DASH, NumberColumn, Table, TimeColumn, state
 from webapp.prefill.models import ApiKey, KeyState, Outcome, Tenancy, TenancyStatus, UsageEvent
 
@@ -68,7 +68,7 @@ class TenancyTable(Table):
         return ", ".join(dc.name for dc in record.datacenters)
 
     def render_price(self, value: int) -> str:
-        return dollars(value)
+        return exact_dollars(value)
 
 
 class KeyTable(Table):
@@ -155,7 +155,7 @@ class StatementTable(Table):
         return sum(row[name] or 0 for row in self.data.data)
 
     def render_price(self, value: int) -> str:
-        return dollars(value)
+        return exact_dollars(value)
 
     def render_charged(self, value: int | None) -> str:
         return dollars(value, 6) if value is not None else DASH

@@ -12,6 +12,7 @@ from django.utils import timezone
 from webapp.accounts.models import ADMINS, Team
 from webapp.accounts.permissions import may, require
 from webapp.accounts.services import record
+from webapp.common.money import exact_dollars
 from webapp.inventory.models import DataCenter
 from webapp.prefill.catalogue import context_tokens
 from webapp.prefill.models import (
@@ -263,6 +264,6 @@ def _granted(tenancy: Tenancy, datacenters: Sequence[DataCenter], renews: bool) 
     text = (
         f"{tenancy} is {'renewed' if renews else 'approved'}: {tenancy.tokens_per_min:,} tokens/min of "
         f"{tenancy.model} in {names}, TTFT within {tenancy.ttft_ms:,} ms, "
-        f"{(tenancy.price or 0) / 1e6:,.2f} $/M tokens, until {tenancy.ends_at:%Y-%m-%d %H:%M} UTC."
+        f"{exact_dollars(tenancy.price)} $/M tokens, until {tenancy.ends_at:%Y-%m-%d %H:%M} UTC."
     )
     return f"{text} {tenancy.reason}".strip()

@@ -13,6 +13,8 @@ from webapp.accounts.middleware import for_everyone
 from webapp.accounts.permissions import may_somewhere
 from webapp.prefill import demo, selectors
 from webapp.prefill.models import ASKERS, ApiKey, Tenancy
+from webapp.prefill.prices import offered_models
+from webapp.prefill.served import served_first
 from webapp.prefill.tables import tenancy_state
 
 MOST_SHOWN = 20
@@ -25,7 +27,9 @@ def home(request: HttpRequest) -> HttpResponse:
     mine: Any = selectors.tenancies(request.user).filter(tenant=me)
     shown = list(mine.order_by("-created_at")[:MOST_SHOWN])
     month = selectors.used_this_month(shown)
-    in_force = mine.in_force().first()
+    usable = served_first(mine.in_force().order_by("-created_at")[:MOST_SHOWN])
+    models = offered_models(me, usable)
+    in_force = usable[0] if usable else None
     context = {
         "title": "Prefill",
         "crumbs": [],
@@ -35,6 +39,8 @@ def home(request: HttpRequest) -> HttpResponse:
         "live_keys": ApiKey.objects.visible_to(request.user).live().filter(tenancy__tenant=me).count(),
         "left": selectors.quota_left(in_force) if in_force else None,
         "in_force": in_force,
+        "models": models,
+        "served_in": models[0].where if in_force else [],
         "examples": _examples(request, in_force),
         "key_command": demo.key_command(settings.VAR, in_force) if settings.DEMO and in_force else "",
         "news": selectors.news(request.user),

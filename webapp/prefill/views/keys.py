@@ -18,6 +18,7 @@ from webapp.prefill import selectors, services
 from webapp.prefill.filters import KeyFilterSet
 from webapp.prefill.forms import KeyForm, RotateForm
 from webapp.prefill.models import ApiKey, Tenancy
+from webapp.prefill.served import open_places
 from webapp.prefill.tables import KeyTable
 from webapp.prefill.views.tenancies import form_page
 
@@ -86,7 +87,9 @@ def _one(request: HttpRequest, pk: int) -> ApiKey:
 
 
 def _made(request: HttpRequest, key: ApiKey, text: str) -> HttpResponse:
-    return show_once(request, request.path, {"of": f"{key.name}, of {key.tenancy}", "text": text})
+    where = ", ".join(open_places([key.tenancy])[key.tenancy_id])
+    about = {"of": f"{key.name}, of {key.tenancy}", "model": key.tenancy.model, "where": where}
+    return show_once(request, request.path, {**about, "text": text})
 
 
 def _show(request: HttpRequest, made: dict[str, str]) -> HttpResponse:

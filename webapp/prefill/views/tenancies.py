@@ -18,6 +18,7 @@ from webapp.prefill import selectors, services
 from webapp.prefill.filters import TenancyFilterSet
 from webapp.prefill.forms import RenewalForm, TenancyForm
 from webapp.prefill.models import ASKERS, Tenancy, TenancyStatus
+from webapp.prefill.served import open_places
 from webapp.prefill.services.decisions import may_decide
 from webapp.prefill.tables import KeyTable, TenancyTable, tenancy_state
 
@@ -41,7 +42,8 @@ def tenancy_list(request: HttpRequest) -> HttpResponse:
 def tenancy_request(request: HttpRequest) -> HttpResponse:
     """Ask for a tenancy."""
     require_somewhere(request.user, ASKERS)
-    form = TenancyForm(request.POST or None, user=request.user)
+    first = {"model": request.GET["model"]} if "model" in request.GET else {}
+    form = TenancyForm(request.POST or None, initial=first, user=request.user)
     if request.method == "POST" and form.is_valid():
         try:
             made = services.request_tenancy(
@@ -79,6 +81,7 @@ def tenancy_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "keys": bound_table(request, KeyTable, key_rows, prefix="keys-", exclude=("tenancy",))
         if sees_keys
         else None,
+        "served_in": open_places([tenancy])[tenancy.pk],
         "month": selectors.used_this_month([tenancy]).get(tenancy.pk),
         "left": selectors.quota_left(tenancy) if tenancy.tokens_per_min else None,
         "news": selectors.news(request.user, tenancy),
