@@ -92,10 +92,14 @@ def _known(column: str) -> Any:
 
     def choices() -> list[tuple[str, str]]:
         rows = AuditEntry.objects.order_by(column).values_list(column, flat=True).distinct()
-        found = cache.get_or_set(f"audit-{column}", lambda: list(rows), 60) or []
+        found = cache.get_or_set(_cached(column), lambda: list(rows), 60) or []
         return [(value, value) for value in found]
 
     return choices
+
+
+def _cached(column: str) -> str:
+    return f"audit-{column}"
 
 
 class AuditFilterSet(filters.FilterSet):
@@ -111,6 +115,13 @@ class AuditFilterSet(filters.FilterSet):
     class Meta:
         model = AuditEntry
         fields = ["q", "actor", "verb", "object_type", "team", "since", "until", "object_id"]
+
+    def __init__(self, data: Any = None, *args: Any, **kwargs: Any) -> None:
+        for column in ("verb", "object_type"):  # one that was written a moment ago may not be remembered yet
+            value = (data or {}).get(column)
+            if value and value not in (cache.get(_cached(column)) or [value]):
+                cache.delete(_cached(column))
+        super().__init__(data, *args, **kwargs)
 
     def find(self, queryset: Any, name: str, value: str) -> Any:
         return queryset.search(value)

@@ -136,6 +136,14 @@ def _without(request: HttpRequest, key: str, value: str) -> str:
     return f"{request.path}?{query.urlencode()}" if query else request.path
 
 
+def matching(found: Any) -> Any:
+    """The rows that the bound FilterSet `found` lets through; none where a value of it makes no sense.
+
+    django-filter ignores such a value: a list, and an export, would have rows that nobody asked for.
+    """
+    return found.qs if found.form.is_valid() else found.queryset.none()
+
+
 def list_page(
     request: HttpRequest,
     *,
@@ -169,7 +177,7 @@ def list_page(
     shown: dict[str, Any] = {}
     if bulk or compare:
         shown = {"extra_columns": [("chosen", ChosenColumn())], "sequence": ("chosen", "...")}
-    table = bound_table(request, table_class, found.qs, **shown)
+    table = bound_table(request, table_class, matching(found), **shown)
     archivable = "archived" in found.form.fields
     page = {
         "title": title,

@@ -9,6 +9,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from webapp.accounts.permissions import may_somewhere, visible_or_404
+from webapp.common.lists import matching
 from webapp.common.queries import number, whole
 from webapp.common.work import flows_now
 from webapp.inventory import services
@@ -62,7 +63,7 @@ def link_matrix_page(request: HttpRequest) -> HttpResponse:
     measure = MEASURES.get(request.GET.get("show", ""), MEASURES["latency"])
     visible = DataCenter.objects.visible_to(request.user)
     found = DataCenterFilterSet(request.GET, queryset=visible, request=request)
-    matrix = link_matrix(request.user, measure, found.qs, may_add=may_somewhere(request.user))
+    matrix = link_matrix(request.user, measure, matching(found), may_add=may_somewhere(request.user))
     context: dict[str, Any] = {"matrix": matrix, "measures": MEASURES.values(), "filter": found}
     return render(request, "inventory/link_matrix.html", context)
 

@@ -14,7 +14,7 @@ from webapp.accounts.filters import AuditFilterSet
 from webapp.accounts.models import ADMINS, AuditEntry, Membership, Team, User
 from webapp.accounts.permissions import require_somewhere, visible_or_404
 from webapp.accounts.tables import AuditTable
-from webapp.common.lists import bound_table, list_page
+from webapp.common.lists import bound_table, list_page, matching
 from webapp.common.queries import whole
 
 SAME_REQUEST = 20
@@ -71,7 +71,7 @@ def audit_export(request: HttpRequest, kind: str) -> StreamingHttpResponse:
         raise Http404
     content_type, write, head = FORMATS[kind]
     found = AuditFilterSet(request.GET, queryset=_rows(request), request=request)
-    rows = bound_table(request, AuditTable, found.qs).data.data
+    rows = bound_table(request, AuditTable, matching(found)).data.data
     response = StreamingHttpResponse(export.lines(rows, write, head), content_type=content_type)
     name = f"meridian-audit-{timezone.now():%Y%m%d-%H%M%S}.{kind}"
     response["Content-Disposition"] = f'attachment; filename="{name}"'

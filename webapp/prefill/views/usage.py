@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from webapp.accounts.export import csv_line, lines
 from webapp.accounts.middleware import for_everyone
-from webapp.common.lists import bound_table, list_page
+from webapp.common.lists import bound_table, list_page, matching
 from webapp.prefill import export, selectors
 from webapp.prefill.filters import UsageFilterSet
 from webapp.prefill.tables import StatementTable, UsageTable
@@ -45,7 +45,7 @@ def usage_export(request: HttpRequest, kind: str) -> StreamingHttpResponse:
         raise Http404
     content_type, write, head = FORMATS[kind]
     found = UsageFilterSet(request.GET, queryset=selectors.usage(request.user), request=request)
-    rows = bound_table(request, UsageTable, found.qs).data.data
+    rows = bound_table(request, UsageTable, matching(found)).data.data
     response = StreamingHttpResponse(lines(rows, write, head), content_type=content_type)
     name = f"meridian-usage-{timezone.now():%Y%m%d-%H%M%S}.{kind}"
     response["Content-Disposition"] = f'attachment; filename="{name}"'
