@@ -352,6 +352,8 @@ ACCESS: dict[str, Access] = {
     **put_away("jobs:run"),
     "jobs:run-describe": Access(get=TEAM_OPERATORS, post=TEAM_OPERATORS, args=run),
     "jobs:run-compare": Access(get=READERS, post=READERS),
+    "jobs:run-queue": Access(get=READERS, post=READERS),
+    "jobs:run-priority": Access(post=OPERATORS),
     "jobs:run-detail": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-live": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-history": Access(get=TEAM, post=TEAM, args=run),

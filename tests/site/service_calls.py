@@ -43,7 +43,7 @@ from webapp.inventory.models import DataCenter, GpuPool, LinkMeasurement, Node
 from webapp.inventory.services.nodes import give_credentials
 from webapp.jobs import services as jobs
 from webapp.jobs.allocate import allocate
-from webapp.jobs.models import Job, MarkLevel, Run, Status
+from webapp.jobs.models import Job, MarkLevel, Priority, Run, Status
 from webapp.jobs.services import boundary
 from webapp.jobs.services.link_rates import record_link_rates
 from webapp.jobs.services.predictions import predict_as_begun, record_prediction
@@ -283,6 +283,7 @@ CALLS: dict[str, Prepare] = {
     "accounts.end_other_sessions": lambda w: partial(accounts.end_other_sessions, operator(w), "key"),
     "accounts.archive": lambda w: partial(accounts.archive, operator(w), Plan.objects.all()),
     "accounts.restore": lambda w: partial(accounts.restore, operator(w), archived_plans(w)),
+    "jobs.set_priority": lambda w: partial(jobs.set_priority, operator(w), w.launch(), Priority.HIGH),
     "accounts.describe": lambda w: partial(accounts.describe, operator(w), w.plan, labels="x", note="y"),
     # inventory
     "inventory.save": lambda w: partial(inventory.save, operator(w), moved_dc(w)),

@@ -25,6 +25,7 @@ from tests.site.world import World
 BASELINES = Path(__file__).with_name("list_baselines.json")
 # Lists that hold what cannot be made in any number, with the reason.
 SHORT = {
+    "jobs:run-queue": "few of the many runs wait",
     "inventory:gputype-list": "the catalogue that ships",
     "inventory:gputype-detail": "a quarter of the data centres have its GPUs",
     "inventory:region-list": "the catalogue that ships",

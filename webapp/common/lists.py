@@ -157,6 +157,7 @@ def list_page(
     note: str = "",
     bulk: str = "",
     compare: str = "",
+    chosen: str = "",
     template: str = "components/list.html",
     context: dict[str, Any] | None = None,
 ) -> HttpResponse:
@@ -170,12 +171,13 @@ def list_page(
     bulk : what the names of the addresses begin with that archive, restore and delete several rows, as
         "planning:plan"; empty: there are none, or the user may not.
     compare : URL name of the page that takes several rows, posted as `pk`, and compares them.
+    chosen : instead of both, the template of another form `bulk` for the rows that are ticked.
     context : what else the template wants.
     """
     found = filter_class(request.GET, queryset=rows, request=request)
     plain_selects(found.form)
     shown: dict[str, Any] = {}
-    if bulk or compare:
+    if bulk or compare or chosen:
         shown = {"extra_columns": [("chosen", ChosenColumn())], "sequence": ("chosen", "...")}
     table = bound_table(request, table_class, matching(found), **shown)
     archivable = "archived" in found.form.fields
@@ -185,6 +187,7 @@ def list_page(
         "table": table,
         "bulk": bulk,
         "compare": compare,
+        "chosen": chosen,
         "archived": archivable and found.form.cleaned_data["archived"],
         "all_archived": archivable and not table.paginator.count and rows.exclude(archived_at=None).exists(),
         "filter": found,

@@ -39,7 +39,7 @@ def _say(run: Run, shortage: Shortage) -> None:
     if shortage.for_good:
         fail_run(run, f"{shortage.text}.")
         return
-    ahead = Run.objects.filter(status=Status.QUEUED, job__team=run.job.team, pk__lt=run.pk).count()
+    ahead = Run.objects.ahead_of(run).count()
     wait_for(run, shortage.said(ahead), needs_action=shortage.needs_action)
 
 

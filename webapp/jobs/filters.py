@@ -65,3 +65,11 @@ class RunFilterSet(DescribedFilterSet):
         for each in named:
             wanted |= Q(job__document__datacenters__contains=[{"name": each}])
         return rows.filter(wanted)
+
+
+class QueueFilterSet(filters.FilterSet):
+    """The queue is short, and its order is what it is for: it has no filter."""
+
+    class Meta:
+        model = Run
+        fields: list[str] = []

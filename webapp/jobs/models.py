@@ -60,6 +60,14 @@ class Desired(models.TextChoices):
     CANCELLED = "cancelled", "Stopped"
 
 
+class Priority(models.IntegerChoices):
+    """Which of a team's queued runs get GPUs first; of equal ones, the one that was launched first."""
+
+    HIGH = 1, "High"
+    NORMAL = 0, "Normal"
+    LOW = -1, "Low"
+
+
 class RankStatus(models.TextChoices):
     """What the node last said of a rank; `assigned` until it says anything."""
 
@@ -123,6 +131,15 @@ class RunQuerySet(ArchivableQuerySet):
         """Runs that have not ended."""
         return self.exclude(status__in=TERMINAL)
 
+    def in_queue(self) -> RunQuerySet:
+        """Runs that start as soon as they have their GPUs, in the order in which these are given to them."""
+        return self.filter(status=Status.QUEUED, search=None).order_by("-priority", "pk")
+
+    def ahead_of(self, run: Run) -> RunQuerySet:
+        """Runs of the same team that stand before a queued run in the queue."""
+        earlier = Q(priority__gt=run.priority) | Q(priority=run.priority, pk__lt=run.pk)
+        return self.in_queue().filter(earlier, job__team=run.job.team_id)
+
     def with_state(self) -> RunQuerySet:
         """Adds `shown_state`, what `Run.state` says of each."""
         waits = When(~Q(waits_for=""), status=Status.QUEUED, then=Value(RunState.WAITING))
@@ -145,6 +162,7 @@ class Run(Archivable, Described):
     status_reason = models.CharField(max_length=500, blank=True)
     waits_for = models.CharField(max_length=300, blank=True)
     status_since = models.DateTimeField()
+    priority = models.SmallIntegerField(choices=Priority.choices, default=Priority.NORMAL)
     steps = models.PositiveIntegerField()
     iteration = models.IntegerField(default=-1)  # the last one that ended, from 0
     secret = models.CharField(max_length=64, editable=False)  # ranks know each other by it
@@ -212,6 +230,7 @@ class Run(Archivable, Described):
             models.CheckConstraint(condition=Q(status__in=Status.values), name="run_status_known"),
             models.CheckConstraint(condition=Q(desired_state__in=Desired.values), name="run_desired_known"),
             models.CheckConstraint(condition=Q(generation__gte=1), name="run_generation_positive"),
+            models.CheckConstraint(condition=Q(priority__in=Priority.values), name="run_priority_known"),
             models.CheckConstraint(
                 condition=Q(status__in=TERMINAL, finished_at__isnull=False)
                 | (~Q(status__in=TERMINAL) & Q(finished_at__isnull=True)),

@@ -2,6 +2,9 @@
 
 Runs whose schedule is still searched for are not looked at: they say so themselves.
 
+Runs are looked at by priority, those of one priority in the order of their launch. One that lacks GPUs keeps
+none back: a later one that fits starts before it, whatever its priority.
+
 The look costs the same number of queries however many runs wait; only a run that starts costs its own.
 """
 
@@ -9,12 +12,12 @@ from collections import Counter
 
 from webapp.jobs import services
 from webapp.jobs.allocate import allocate
-from webapp.jobs.models import Run, Status
+from webapp.jobs.models import Run
 from webapp.jobs.stock import Stock
 
 
 class Queue:
-    """The runs that are queued, the oldest first, and the GPUs that they ask for.
+    """The runs that are queued, in the order of the queue, and the GPUs that they ask for.
 
     Attributes
     ----------
@@ -22,9 +25,7 @@ class Queue:
     """
 
     def __init__(self) -> None:
-        queued = (
-            Run.objects.filter(status=Status.QUEUED, search=None).select_related("job__team").order_by("pk")
-        )
+        queued = Run.objects.in_queue().select_related("job__team")
         self.runs = list(queued.defer("predicted", "result", "job__plan_copy"))
         self._left: Counter[int] = Counter()  # runs that stay queued, by team
         self._news: list[services.Waiting] = []

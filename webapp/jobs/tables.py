@@ -1,8 +1,8 @@
-"""Table of runs."""
+"""Tables of runs: all of them, and those that wait."""
 
 import django_tables2 as tables
 
-from webapp.common.tables import NumberColumn, StateColumn, Table, TimeColumn
+from webapp.common.tables import DASH, NumberColumn, StateColumn, Table, TimeColumn
 from webapp.jobs.models import Run
 
 
@@ -40,3 +40,30 @@ class RunTable(Table):
 
     def render_iteration(self, value: int) -> str:
         return f"{value + 1:,}"  # people count from 1: the number of iterations done
+
+
+class QueueTable(Table):
+    """Rows have `position`, which is of no use while a schedule is searched for: it is not looked at then."""
+
+    position = NumberColumn("Position", orderable=False)
+    name = tables.LinkColumn(
+        "jobs:run-detail",
+        args=[tables.A("pk")],
+        accessor="job__name",
+        verbose_name="Run",
+        orderable=False,
+    )
+    priority = tables.Column(orderable=False)
+    reason = tables.Column("Reason", orderable=False, attrs={"td": {"class": "wrap"}})
+    team = tables.Column("Team", accessor="job__team__name", orderable=False)
+    created_by = tables.Column(verbose_name="By", orderable=False)
+    status_since = TimeColumn(verbose_name="Waits since", orderable=False)
+
+    narrow = ("position", "name", "priority", "reason")
+
+    class Meta(Table.Meta):
+        model = Run
+        fields = ("position", "name", "priority", "reason", "team", "created_by", "status_since")
+
+    def render_position(self, value: int, record: Run) -> str:
+        return DASH if record.search_id else f"{value:,}"

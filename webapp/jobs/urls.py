@@ -5,12 +5,14 @@
 
 from django.urls import path
 
-from webapp.jobs import archive, launch_views, views
+from webapp.jobs import archive, launch_views, queue_views, views
 
 urlpatterns = [
     path("", views.run_list, name="run-list"),
     *archive.pages.urls(),
     archive.describe_page.url(),
+    path("queue/", queue_views.run_queue, name="run-queue"),
+    path("priority/", queue_views.run_priority, name="run-priority"),
     path("dry/", launch_views.run_dry, name="run-dry"),
     path("<int:pk>/cancel/", launch_views.run_cancel, name="run-cancel"),
     path("<int:pk>/retry/", launch_views.run_retry, name="run-retry"),

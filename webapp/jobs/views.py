@@ -19,6 +19,9 @@ def run_list(request: HttpRequest) -> HttpResponse:
         table_class=RunTable,
         bulk=archive.pages.bulk(request),
         compare="jobs:run-compare",
-        actions=[(reverse("jobs:run-compare"), "Compare runs")],
+        actions=[
+            (reverse("jobs:run-queue"), "Queue"),
+            (reverse("jobs:run-compare"), "Compare runs"),
+        ],
         empty="No runs yet. Open a plan and launch an option.",
     )

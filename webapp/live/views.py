@@ -18,7 +18,7 @@ from webapp.common.asked_once import fresh_key
 from webapp.common.lists import bound_table
 from webapp.common.queries import whole
 from webapp.computations.models import Computation
-from webapp.jobs.models import Run, RunEvent
+from webapp.jobs.models import Priority, Run, RunEvent
 from webapp.live.disturbances import disturbances_of
 from webapp.live.history import history
 from webapp.live.models import IterationStat
@@ -67,6 +67,7 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "command": f"meridian train run-{pk}.json",
         "document_name": f"run-{pk}.json",
         "launch_key": fresh_key(),
+        "priorities": Priority,
         "generations": Run.objects.filter(job=run.job).for_lists().order_by("generation"),
         "disturbances": disturbances_of(run),
         "kept_ranges": kept_ranges(run),

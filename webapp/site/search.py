@@ -6,7 +6,7 @@ from typing import Any
 from django.urls import reverse
 
 from webapp.accounts.context import entries_of
-from webapp.accounts.models import ADMINS, OPERATORS, Membership, Role
+from webapp.accounts.models import ADMINS, OPERATORS, READERS, Membership, Role
 from webapp.common.search import Listed
 from webapp.prefill.models import ASKERS
 
@@ -20,6 +20,8 @@ TASKS: tuple[Task, ...] = (
     ("Launch a run", "planning:plan-list", "train, start a job: open a plan and launch an option", OPERATORS),
     ("Place devices", "placement:placement-create", "new placement, GPUs to stages", OPERATORS),
     ("Compare schedules", "schedules:schedule-create", "new comparison, policies, bubbles", OPERATORS),
+    ("Compare runs", "jobs:run-compare", "two runs, losses, documents, difference", READERS),
+    ("Change the order of the queue", "jobs:run-queue", "priority, position, runs that wait", OPERATORS),
     ("Ask for a tenancy", "prefill:tenancy-request", "request prefill capacity", ASKERS),
     ("Invite a person", "accounts:invitation-create", "new user, add people", ADMINS),
     ("Create a team", "accounts:team-create", "new team", ADMINS),

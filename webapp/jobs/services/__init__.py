@@ -13,6 +13,7 @@ from webapp.jobs.services.launch import (
     retry_run,
 )
 from webapp.jobs.services.predictions import forget_old_predictions
+from webapp.jobs.services.priority import set_priority
 from webapp.jobs.services.ranks import (
     is_cause,
     next_live_seq,
@@ -72,6 +73,7 @@ __all__ = [
     "record_schedule",
     "release_rank",
     "retry_run",
+    "set_priority",
     "set_status",
     "settle_move",
     "stop_at_boundary",

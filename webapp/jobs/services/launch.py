@@ -17,7 +17,7 @@ from webapp.accounts.services import record
 from webapp.common.asked_once import once
 from webapp.computations.models import Computation
 from webapp.jobs import notify
-from webapp.jobs.models import Job, MarkLevel, Run
+from webapp.jobs.models import Job, MarkLevel, Priority, Run
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services.searched import ask_for_schedule
 from webapp.jobs.services.status import add_mark
@@ -238,11 +238,13 @@ def _queue(
     Job.objects.select_for_update().get(pk=job.pk)  # two launches at once: two generations
     last = job.runs.order_by("-generation").values_list("generation", flat=True).first() or 0
     saved = after if after is not None and after.saved_step is not None else None
+    priority = after.priority if after is not None else Priority.NORMAL
     searched = wants_search(parse(TrainJob, job.document))
     run = Run.objects.create(
         job=job,
         generation=last + 1,
         status_since=timezone.now(),
+        priority=priority,
         steps=job.document["optimizer"]["steps"],
         secret=secrets.token_hex(32),
         predicted={} if searched else predicted_payload(job.document),

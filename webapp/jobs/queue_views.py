@@ -1,0 +1,81 @@
+"""The queue: which runs wait, in which order they get GPUs, and what they wait for."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Case, F, Value, When, Window
+from django.db.models.functions import RowNumber
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from webapp.accounts.permissions import require, require_somewhere
+from webapp.common.lists import list_page
+from webapp.common.queries import whole
+from webapp.jobs import archive
+from webapp.jobs.filters import QueueFilterSet
+from webapp.jobs.models import Priority, Run, Status
+from webapp.jobs.services import set_priority
+from webapp.jobs.tables import QueueTable
+
+
+def _queued(user: Any) -> Any:
+    """Queued runs that `user` sees, with their `position` among those of their team that only lack GPUs."""
+    searched = Case(When(search=None, then=Value(0)), default=Value(1))
+    order = [F("priority").desc(), F("pk").asc()]
+    position = Window(RowNumber(), partition_by=[F("job__team"), searched], order_by=order)
+    rows = Run.objects.visible_to(user).filter(status=Status.QUEUED).for_lists()
+    return rows.select_related("job__team").annotate(position=position).order_by("job__team__name", *order)
+
+
+@never_cache
+def run_queue(request: HttpRequest) -> HttpResponse:
+    return list_page(
+        request,
+        title="Queue",
+        note="by team; of one priority the oldest first; a run that lacks GPUs holds up no other",
+        rows=_queued(request.user),
+        filter_class=QueueFilterSet,
+        table_class=QueueTable,
+        chosen="jobs/queue_chosen.html" if archive.pages.bulk(request) else "",
+        actions=[(reverse("jobs:run-list"), "All runs")],
+        empty="No run waits. A run stands here until every stage has its GPUs.",
+        context={"priorities": Priority},
+    )
+
+
+@require_POST
+def run_priority(request: HttpRequest) -> HttpResponse:
+    """Give the runs `pk` another `priority`; then back to the queue, or to the page of the one run."""
+    require_somewhere(request.user)
+    runs, priority = _chosen(request), _priority(request)
+    if not runs or priority is None:
+        messages.error(request, "Nothing was changed. Tick runs in the queue, then choose a priority.")
+        return redirect("jobs:run-queue")
+    for run in runs:
+        require(request.user, run.job.team)
+    changed = [run for run in runs if set_priority(request.user, run, priority)]
+    if changed:
+        named = str(runs[0]) if len(runs) == 1 else f"{len(changed)} of {len(runs)} runs"
+        messages.success(request, f"Priority {priority.label.lower()}: {named}.")
+    else:
+        messages.info(request, "Nothing was changed: the runs had this priority, or wait no longer.")
+    if "query" not in request.POST and len(runs) == 1:
+        return redirect("jobs:run-detail", pk=runs[0].pk)
+    return redirect("jobs:run-queue")
+
+
+def _chosen(request: HttpRequest) -> list[Run]:
+    """The runs that the request names. Raises Http404 where the user does not see one of them."""
+    keys = [whole(text) for text in dict.fromkeys(request.POST.getlist("pk"))]
+    found = list(Run.objects.visible_to(request.user).filter(pk__in=keys).select_related("job__team"))
+    if len(found) < len(keys):
+        raise Http404
+    return found
+
+
+def _priority(request: HttpRequest) -> Priority | None:
+    named = {str(priority.value): priority for priority in Priority}
+    return named.get(request.POST.get("priority", ""))
