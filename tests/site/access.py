@@ -364,6 +364,7 @@ ACCESS: dict[str, Access] = {
     "jobs:run-document": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-metrics": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-metrics-download": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-checkpoints-json": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-checkpoints": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-logs": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-logs-download": Access(get=TEAM, post=TEAM, args=run),

@@ -134,6 +134,18 @@ def test_a_run_lists_its_checkpoints_and_what_became_of_them(world: World) -> No
     assert "?checkpoint=" not in listed(world, run, "viewer")
 
 
+def test_a_script_reads_the_same_as_json(world: World) -> None:
+    run = world.launch()
+    services.record_checkpoint(run, saved(10))
+    services.record_checkpoint(run, saved(20, state="failed", detail="full", bytes=None))
+    answer = world.client("viewer").get(f"/runs/{run.pk}/checkpoints.json").json()["checkpoints"]
+    assert [(one["step"], one["state"], one["bytes"]) for one in answer] == [
+        (20, "failed", None),
+        (10, "saved", 5_000_000),
+    ]
+    assert answer[1] | {"where": "/c/step-000000010-ab", "seconds": 1.25, "t": SAVED["t"]} == answer[1]
+
+
 def test_events_that_come_again_make_no_second_row_or_mark(world: World) -> None:
     run = world.launch()
     marks = run.events.count()

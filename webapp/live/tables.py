@@ -78,7 +78,7 @@ class CheckpointTable(Table):
     size = tables.Column("Size", attrs=NUMBER)
     took_s = NumberColumn("Time to write", unit="s", decimals=1)
     at = TimeColumn(verbose_name="When")
-    resume = tables.Column("", empty_values=(), orderable=False, accessor="pk")
+    resume = tables.Column("Resume", empty_values=(), orderable=False, accessor="pk")
 
     narrow = ("step", "status", "resume")
 

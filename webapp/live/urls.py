@@ -16,6 +16,7 @@ urlpatterns = [
     path("<int:pk>/document.json", views.run_document, name="run-document"),
     path("<int:pk>/metrics/", views.run_metrics, name="run-metrics"),
     path("<int:pk>/metrics.csv", views.run_metrics_download, name="run-metrics-download"),
+    path("<int:pk>/checkpoints.json", checkpoint_views.run_checkpoints_json, name="run-checkpoints-json"),
     path("<int:pk>/checkpoints/", checkpoint_views.run_checkpoints, name="run-checkpoints"),
     path("<int:pk>/logs/", log_views.run_logs, name="run-logs"),
     path("<int:pk>/logs.txt", log_views.run_logs_download, name="run-logs-download"),
