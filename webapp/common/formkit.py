@@ -12,6 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from engine.errors import InputError
+from engine.schedule.registry import SENTENCES, name_of
 
 Section = tuple[str, str, list[str]]  # title, note, field names
 
@@ -20,19 +21,38 @@ class Sectioned(forms.BaseForm):
     """A form whose fields are shown in titled sections, as `layout` names them.
 
     FIELD_OF : the form's field for a section of the engine's document, where that has another name.
+    FOLDED : sections that are folded away: title → the line under which they are. Under a line of its own
+        title a section says there what is set in it.
     """
 
     layout: list[Section] = []
+    FOLDED: ClassVar[dict[str, str]] = {}
     FIELD_OF: ClassVar[dict[str, str]] = {}
 
     @property
     def sections(self) -> list[dict[str, Any]]:
-        """[{title, note, fields}] of the fields that the form has."""
-        made = []
+        """[{title, note, fields}] of the fields that the form has; of folded sections
+        {fold, parts: [{title, note, fields}], open, said}.
+        """
+        made: list[dict[str, Any]] = []
         for title, note, names in self.layout:
             fields = [self[name] for name in names if name in self.fields]
-            if any(not field.is_hidden for field in fields):
-                made.append({"title": title, "note": note, "fields": fields})
+            if all(field.is_hidden for field in fields):
+                continue
+            section, fold = {"title": title, "note": note, "fields": fields}, self.FOLDED.get(title)
+            if fold is None:
+                made.append(section)
+            elif made and made[-1].get("fold") == fold:
+                made[-1]["parts"].append(section)
+            else:
+                made.append({"fold": fold, "parts": [section]})
+        for group in (one for one in made if "fold" in one):
+            fields = [field for part in group["parts"] for field in part["fields"]]
+            says = group["fold"] == group["parts"][0]["title"]
+            group["said"] = _set_in(fields) if says else ""
+            group["open"] = any(field.errors for field in fields) or (
+                not says and any(map(_is_changed, fields))
+            )
         return made
 
     def take_errors(self, error: ValidationError) -> None:
@@ -55,6 +75,40 @@ class Sectioned(forms.BaseForm):
             self.add_error(name, f"{error.allowed[:1].upper()}{error.allowed[1:]}.")
         else:
             self.add_error(None, str(error))
+
+
+def _is_changed(field: forms.BoundField) -> bool:
+    """Whether a field holds something else than in a new form."""
+    first, value = field.field.initial, field.value()
+    return value != first and field.field.has_changed(first, value)
+
+
+def _set_in(fields: list[forms.BoundField]) -> str:
+    """What is set in the fields of a section, in a line; nothing is where the first of them is left empty."""
+    if _is_empty(fields[0].value()):
+        return "none"
+    return "; ".join(filter(None, map(_set_to, fields)))
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value is False or value == ""
+
+
+def _set_to(field: forms.BoundField) -> str:
+    value = field.value()
+    if _is_empty(value):
+        return ""
+    if value is True:
+        return str(field.label)
+    choices = {str(key): str(label) for key, label in getattr(field.field, "choices", ())}
+    # Of a choice that is explained, the name before the explanation.
+    shown = choices.get(str(value), str(value)).partition(": ")[0]
+    return f"{field.label}: {shown}"
+
+
+def policy_choices(policies: Iterable[str]) -> list[tuple[str, str]]:
+    """Policies to choose from: each by its name, with what it does."""
+    return [(policy, f"{name_of(policy)}: {SENTENCES[policy]}") for policy in policies]
 
 
 def limit(form: forms.BaseForm, names: Iterable[str], queryset: Any) -> None:

@@ -15,11 +15,10 @@ from engine.job.checkpoint.resuming import rate_change, with_rate_of
 from engine.job.job import TrainJob
 from engine.job.memory import most_layers
 from engine.job.sections.paths import PATHS
-from engine.schedule.registry import name_of
 from engine.schedule.scenario import POLICIES
 from webapp.accounts.models import Team
 from webapp.common.document_fields import document_field
-from webapp.common.formkit import Sectioned
+from webapp.common.formkit import Sectioned, policy_choices
 from webapp.inventory.selectors import pools
 from webapp.jobs.dry import Check, dry_run_document
 from webapp.jobs.models import CheckpointStatus, Job, Run
@@ -113,7 +112,7 @@ class JobForm(Sectioned, forms.Form):
         help_text="Largest norm of all gradients together. Leave empty to clip nothing.",
     )
     seed = of_job("optimizer.seed")
-    policy = forms.ChoiceField(choices=[(policy, name_of(policy)) for policy in POLICIES])
+    policy = forms.ChoiceField(choices=policy_choices(POLICIES))
     sharing = of_job(
         "strategy.sharing", label="WAN link sharing", words=SHARING, empty="As the policy does it"
     )
@@ -241,6 +240,9 @@ class JobForm(Sectioned, forms.Form):
             [_prefill_field(path) for path in PREFILL],
         ),
     ]
+    FOLDED: ClassVar = {
+        title: title for title in ("Training", "Schedule", "Checkpoints", "Failures", "Prefill")
+    }
     FIELD_OF: ClassVar = {"recovery": "recoveries", "adapt": "adapt_percent", "prefill": "prefill_checkpoint"}
     CHANGED = (
         "steps",

@@ -1,7 +1,7 @@
 """The plan form: inventory and answers in, a `meridian plan` document out."""
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.db.models import Prefetch
@@ -12,12 +12,11 @@ from engine.job.job import TrainJob
 from engine.job.model_document import TrainModel
 from engine.model.presets import PRESETS
 from engine.plan.request import DEFAULT_MFU, PlanRequest
-from engine.schedule.registry import name_of
 from engine.schedule.scenario import POLICIES
 from webapp.accounts.forms import team_field
 from webapp.common.asked_once import key_field
 from webapp.common.document_fields import document_field
-from webapp.common.formkit import Sectioned
+from webapp.common.formkit import Sectioned, policy_choices
 from webapp.common.number_lists import Numbers
 from webapp.inventory.models import DataCenter, Device, GpuPool
 from webapp.planning import compose
@@ -124,7 +123,7 @@ class PlanForm(Sectioned, forms.Form):
         "Atlas paper does.",
     )
     policy = forms.ChoiceField(
-        choices=[(policy, name_of(policy)) for policy in sorted(AT_ONCE, key=lambda p: p != "auto")],
+        choices=policy_choices(sorted(AT_ONCE, key=lambda policy: policy != "auto")),
         initial="auto",
         help_text="Automatic shows the best fast policy first, then tries the others in the background.",
     )
@@ -157,19 +156,29 @@ class PlanForm(Sectioned, forms.Form):
 
     layout = [
         ("Plan", "", ["team", "name"]),
-        ("Data centres", "Including the links between them", ["datacenters", "order", "max_dp_cells"]),
         (
-            "Times",
-            "Of one microbatch on one stage",
+            "Model",
+            "Times are of one microbatch on one stage",
             [
                 "source",
+                "model",
                 "forward_ms",
                 "backward_ms",
-                "recompute_ms",
                 "activation_bytes",
+                "partitions",
+                "microbatches",
+            ],
+        ),
+        ("Data centres", "Including the links between them", ["datacenters"]),
+        ("Goal", "", ["objective", "budget_per_iteration", "iterations", "deadline_h"]),
+        ("Search", "", ["policy", "method", "order", "max_dp_cells", "bill"]),
+        (
+            "Times and memory",
+            "Of one microbatch on one stage",
+            [
+                "recompute_ms",
                 "comm_to_compute",
                 "parameters_per_stage",
-                "model",
                 "model_micro_batch",
                 "tp",
                 "mfu",
@@ -177,8 +186,6 @@ class PlanForm(Sectioned, forms.Form):
                 "kv_budget_gb",
             ],
         ),
-        ("Schedule", "", ["partitions", "microbatches", "method", "policy"]),
-        ("Constraints", "", ["objective", "bill", "budget_per_iteration", "iterations", "deadline_h"]),
         (
             "Training",
             "Used when the plan is launched",
@@ -196,6 +203,7 @@ class PlanForm(Sectioned, forms.Form):
             ],
         ),
     ]
+    FOLDED: ClassVar = dict.fromkeys(("Search", "Times and memory", "Training"), "Advanced")
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -7,13 +7,12 @@ from django import forms
 
 from engine.errors import InputError
 from engine.inputs import parse
-from engine.schedule.registry import name_of
 from engine.schedule.scenario import MOST_STAGES, POLICIES, Scenario
 from engine.simulate import SweepDocument
 from webapp.accounts.forms import team_field
 from webapp.common.asked_once import key_field
 from webapp.common.document_fields import document_field
-from webapp.common.formkit import Sectioned
+from webapp.common.formkit import Sectioned, policy_choices
 from webapp.common.number_lists import Numbers, one_or_many
 from webapp.computations.models import ComputationKind
 
@@ -44,7 +43,7 @@ class ScheduleForm(Sectioned, forms.Form):
 
     name = forms.CharField(max_length=80)
     policies = forms.MultipleChoiceField(
-        choices=[(policy, name_of(policy)) for policy in POLICIES],
+        choices=policy_choices(POLICIES),
         widget=forms.CheckboxSelectMultiple,
         error_messages={"required": "Choose at least one policy."},
     )
