@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from engine.errors import InputError
 from webapp.computations.models import Computation
 from webapp.jobs.forms import JobForm, of_job
 from webapp.placement.placed import PlacedJob, placed_job
@@ -79,6 +80,12 @@ class PlacedForm(JobForm):
     def placed(self) -> PlacedJob:
         """The job of a valid form, and where its ranks compute."""
         return PlacedJob(document=self.document, gpu_of_rank=[list(gpu) for gpu in self._gpu_of_rank])
+
+    def take_input_error(self, error: InputError) -> None:
+        """Each kind of time of the document is a field here."""
+        section, _, kind = error.field.partition("times_ms.")
+        field = f"{kind.partition('[')[0]}_ms" if section == "device." else error.field
+        super().take_input_error(InputError(field, error.value, error.allowed))
 
     def _document(self, cleaned: dict[str, Any]) -> dict[str, Any]:
         self.old = placed_job(self.placement, _training(cleaned)).document
