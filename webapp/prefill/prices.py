@@ -53,4 +53,5 @@ def own_prices(user: Any) -> dict[str, int]:
     """{model: micro-dollars per million prompt tokens} as it was granted to `user` last. What others pay is
     theirs."""
     granted = Tenancy.objects.filter(tenant=user, price__isnull=False).visible_to(user)
-    return dict(granted.order_by("decided_at").values_list("model", "price"))
+    rows = granted.order_by("decided_at").values_list("model", "price")
+    return {model: price for model, price in rows if price is not None}
