@@ -28,7 +28,7 @@ from engine.job.events.prefill import CoordinatorEvent, CoordinatorState, Prefil
 from engine.job.events.training import Rank, Spans
 from engine.job.job import TrainJob
 from engine.job.launch import single_machine
-from engine.prefill.messages import Accepted, Ask, Done, Failed, Refused
+from engine.prefill.messages import Accepted, Done, Failed, PrefillRequest, Refused
 from engine.run.launcher import RankGroup
 from engine.run.tiny import write_tiny
 
@@ -93,7 +93,7 @@ class Asker:
         tokens = int(self._draws.integers(16, self._options.longest))
         prompt = tuple(self._draws.integers(0, 256, tokens).tolist())
         await self._line.send(
-            Ask(
+            PrefillRequest(
                 request=str(self._number),
                 prompt=prompt,
                 max_tokens=self._options.tokens,

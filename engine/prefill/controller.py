@@ -21,7 +21,7 @@ from engine.prefill.index import ANY_DC, BubbleIndex, Fit, Fleet, Flying
 from engine.prefill.kernels.gaps import EPS
 from engine.prefill.kernels.place import BEGIN, END, GPU, TOKENS
 from engine.prefill.latency import Hop, LatencyModel
-from engine.prefill.placement import Cache, Floats, Moved, Placement, Refusal, Request, Settings
+from engine.prefill.placement import Cache, Floats, Moved, Placement, PlacementQuery, Refusal, Settings
 
 # Search horizon.
 HORIZON_ITERATIONS = 16
@@ -84,7 +84,7 @@ class Controller:
         """Requests beyond the queue that have not begun, in the order of their starts."""
         return tuple(self._book.reserved)
 
-    def offer(self, request: Request) -> Placement | Refusal:
+    def offer(self, request: PlacementQuery) -> Placement | Refusal:
         """Accept `request` with a plan, or refuse it, at its arrival (no earlier than the last one's)."""
         self.advance(request.arrival_ms)
         if self.paused:
@@ -251,14 +251,14 @@ class Controller:
     def _chunk(self, tokens: int) -> int:
         return min(self.settings.chunk_tokens or tokens, tokens)
 
-    def _search(self, request: Request, not_before_ms: float) -> Fit | None:
+    def _search(self, request: PlacementQuery, not_before_ms: float) -> Fit | None:
         begin = thread_time_ns()
         chunk, dc = self._chunk(request.tokens), ANY_DC if request.dc is None else request.dc
         fit = self.index.find(request.tokens, chunk=chunk, not_before_ms=not_before_ms, dc=dc)
         self.search_ns.append(thread_time_ns() - begin)
         return fit
 
-    def _append(self, request: Request) -> Placement | Refusal:
+    def _append(self, request: PlacementQuery) -> Placement | Refusal:
         """Places `request` after all waiting ones; with longest_fit in any gap that they left free.
 
         With a full queue: at once, within `reserve_ms` for good, or not at all.
@@ -280,7 +280,7 @@ class Controller:
         self._accept(placement, reserved=is_full)
         return placement
 
-    def _turn_ms(self, request: Request) -> float:
+    def _turn_ms(self, request: PlacementQuery) -> float:
         """Earliest start: with fifo, not before others that go first on the same GPUs."""
         if self.settings.order != "fifo":
             return self.now_ms
@@ -293,7 +293,7 @@ class Controller:
                     break
         return turn_ms
 
-    def _placement(self, request: Request, fit: Fit) -> Placement:
+    def _placement(self, request: PlacementQuery, fit: Fit) -> Placement:
         return Placement(
             request=request,
             pipeline=fit.pipeline,
@@ -306,14 +306,14 @@ class Controller:
         self.index.take(placement.rows)
         self._book.insert(placement, reserved=reserved)
 
-    def _rank(self, request: Request) -> tuple[float, ...]:
+    def _rank(self, request: PlacementQuery) -> tuple[float, ...]:
         """Order among waiting requests: the lowest goes first."""
         if self.settings.order == "fifo":
             return (-request.priority, request.arrival_ms)
         overdue = self.now_ms - request.arrival_ms > PATIENCE_ITERATIONS * self.period_ms
         return (-request.priority, *((0.0, request.arrival_ms) if overdue else (1.0, -request.tokens)))
 
-    def _overtaken(self, request: Request) -> list[Placement]:
+    def _overtaken(self, request: PlacementQuery) -> list[Placement]:
         """Requests in the queue that `request` goes before, in their order."""
         if not self._book.queued:
             return []
@@ -321,7 +321,7 @@ class Controller:
         behind = [(self._rank(p.request), i, p) for i, p in enumerate(self._book.queued)]
         return [p for _, _, p in sorted(entry for entry in behind if entry[0] > rank)]
 
-    def _place_before(self, request: Request, overtaken: list[Placement]) -> Placement | None:
+    def _place_before(self, request: PlacementQuery, overtaken: list[Placement]) -> Placement | None:
         """Places `request`, then those that it goes before; None, and no change, if one would be late."""
         book, before = self._book, self._book.queued
         gone = {id(p) for p in overtaken}

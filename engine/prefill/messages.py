@@ -2,7 +2,7 @@
 
 The prefill coordinator is a process next to the ranks of a run. It owns the controller of the bubbles of its
 data centre, and decodes what was prefilled. The gateway that tenants call holds one connection to each
-coordinator and sends its requests there, many at the same time; every message after `Ask` names its request.
+coordinator and sends each `PrefillRequest` there, many at the same time. Later messages name their request.
 A prompt is only ever in memory: on its way, at the coordinator and in the ranks.
 """
 
@@ -45,9 +45,10 @@ class Sampling(Document):
     ignore_eos: Flag = False
 
 
-class Ask(Verbatim):
-    """A request: exactly one of `prompt` (text or token ids) and `turns`.
+class PrefillRequest(Verbatim):
+    """A prompt on its way: exactly one of `prompt` (text or token ids) and `turns`.
 
+    request : its id.
     max_tokens : most tokens to make; 1 is prefill alone.  stop : texts that end the answer.
     ttft_objective_ms : from the coordinator's receipt to the first token.  None: as soon as may be, for
         batches.
@@ -55,7 +56,7 @@ class Ask(Verbatim):
     says where the KV cache lies, and max_tokens must be 1.
     """
 
-    kind: Literal["ask"] = "ask"
+    kind: Literal["prefill_request"] = "prefill_request"
     request: RequestId
     prompt: str | tuple[Id, ...] | None = None
     turns: tuple[Turn, ...] | None = None
@@ -68,7 +69,7 @@ class Ask(Verbatim):
     hand_over: bool = False
 
     @model_validator(mode="after")
-    def _one_prompt(self) -> "Ask":
+    def _one_prompt(self) -> "PrefillRequest":
         if (self.prompt is None) == (self.turns is None):
             raise InputError("prompt", None, "give exactly one of prompt and turns")
         if self.hand_over and self.max_tokens != 1:

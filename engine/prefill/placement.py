@@ -16,8 +16,8 @@ Reason = Literal["no_bubble", "too_long", "queue_full", "kv_space", "ttft", "tra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A prompt of `tokens` that arrives at `arrival_ms` on the controller's clock.
+class PlacementQuery:
+    """Asks for a `Placement` of a prompt of `tokens` that arrives at `arrival_ms` on the controller's clock.
 
     priority : higher goes first among waiting requests.  deadline_ms : latest hand-over of its KV cache, in
         addition
@@ -73,7 +73,7 @@ class Placement:
     deadline_ms : the earlier of its own and the objective's, on the controller's clock.
     """
 
-    request: Request
+    request: PlacementQuery
     pipeline: int
     rows: Floats
     kv_done_ms: float

@@ -14,7 +14,7 @@ from engine.prefill.controller import Controller
 from engine.prefill.index import Fleet
 from engine.prefill.kernels.gaps import EPS
 from engine.prefill.kernels.place import BEGIN, END, GPU, TOKENS
-from engine.prefill.placement import Placement, Refusal, Request
+from engine.prefill.placement import Placement, PlacementQuery, Refusal
 from engine.prefill.request import ReplayRequest
 from engine.prefill.trace import Trace, read_trace
 
@@ -145,7 +145,7 @@ def replay(
         if request.too_long == "clip":
             tokens = max(1, min(tokens, controller.longest_tokens))
         tally.offered(arrival_ms, request.profile.latency.ms(tokens))
-        answer = controller.offer(Request(id=i, tokens=tokens, arrival_ms=arrival_ms))
+        answer = controller.offer(PlacementQuery(id=i, tokens=tokens, arrival_ms=arrival_ms))
         if isinstance(answer, Refusal):
             tally.refused[answer.reason] += 1
     for placement in controller.advance(math.inf):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from engine.prefill.controller import Controller
 from engine.prefill.index import Fleet
 from engine.prefill.latency import LatencyModel
-from engine.prefill.placement import Cache, Placement, Request, Settings
+from engine.prefill.placement import Cache, Placement, PlacementQuery, Settings
 
 Floats = NDArray[np.float64]
 MS_PER_MIN = 60_000.0
@@ -68,7 +68,7 @@ def sellable(
     controller = Controller(fleet, latency, settings=_endless(settings), cache=cache)
     at_ms, ends = 0.0, []
     for i in range(20 * requests):
-        answer = controller.offer(Request(id=i, tokens=tokens, arrival_ms=at_ms))
+        answer = controller.offer(PlacementQuery(id=i, tokens=tokens, arrival_ms=at_ms))
         if isinstance(answer, Placement):
             ends.append(answer.end_ms)
             if len(ends) == requests:
@@ -128,7 +128,7 @@ def met(
             stream = streams[kind]
             deadline_ms = at_ms + stream.ttft_ms
             answer = controller.offer(
-                Request(id=i, tokens=stream.tokens, arrival_ms=at_ms, deadline_ms=deadline_ms)
+                PlacementQuery(id=i, tokens=stream.tokens, arrival_ms=at_ms, deadline_ms=deadline_ms)
             )
             if isinstance(answer, Placement):
                 ttft[kind].append(answer.ttft_ms)

@@ -32,13 +32,13 @@ from engine.job.events.base import Report
 from engine.job.events.prefill import CoordinatorEvent, CoordinatorState
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.prefill.config import read_config
-from engine.prefill.messages import Ask, Withdraw
+from engine.prefill.messages import PrefillRequest, Withdraw
 from engine.schedule import Schedule
 from engine.serve.coordinator import PrefillCoordinator
 from engine.serve.coordinator_connection import address_key
 from engine.serve.coordinator_plan import CoordinatorPlan, TrainingGpus
-from engine.serve.coordinator_request import Model, ends_of
 from engine.serve.decoding import can_decode, fork_decoder
+from engine.serve.prefill_progress import Model, ends_of
 from engine.serve.prefill_wire import FROM_PREFILL_WORKER, FromPrefillWorker
 from engine.serve.served import cache_shape
 from engine.serve.tokenizing import tokenizer_of
@@ -147,26 +147,26 @@ class _Process:
         self._service.attach(gpu, rank)
         try:
             async for message in rank.messages():
-                self._service.heard(gpu, message)
+                self._service.handle(gpu, message)
                 self._wake()
         finally:
             self._service.detach(gpu, rank)
             self._wake()
 
-    async def _gateway(self, gateway: AsyncChannel[Ask | Withdraw], _: Greeting) -> None:
+    async def _gateway(self, gateway: AsyncChannel[PrefillRequest | Withdraw], _: Greeting) -> None:
         try:
             async for message in gateway.messages():
-                if isinstance(message, Ask):
-                    self._service.ask(gateway, message)
+                if isinstance(message, PrefillRequest):
+                    self._service.submit(gateway, message)
                 else:
                     self._service.withdraw(gateway, message.request)
                 self._wake()
         finally:
-            self._service.gone(gateway)
+            self._service.gateway_lost(gateway)
 
     async def _decoded(self, decoder: "_DecoderLine") -> None:
         async for message in decoder.messages():
-            self._service.decoded(message)
+            self._service.handle_decoder(message)
         self._service.decoder_lost()
         if not self._closing.is_set():  # it cannot be forked again from here: the host starts both again
             os._exit(1)

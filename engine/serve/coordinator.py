@@ -1,7 +1,7 @@
 """A coordinator's requests from their receipt to their last token.
 
-No sockets and no waiting here: what comes is handed in, what goes out goes to `Guest`, `Peer` and `Decoder`,
-and `turn` does what is due. A request's prompt lives in its `Live` and nowhere else.
+No sockets and no waiting here: callers hand in what comes, what goes out goes to `Gateway`, `Peer` and
+`Decoder`, and `turn` does what is due. A request's prompt lives in its `PrefillProgress` and nowhere else.
 """
 
 from collections.abc import Callable
@@ -13,13 +13,22 @@ from engine.errors import InputError
 from engine.inputs import Document
 from engine.prefill.handover import transfer_params
 from engine.prefill.kernels.place import BEGIN, END, TOKENS
-from engine.prefill.messages import Accepted, Ask, Done, Failed, Finish, Refused, Token, context_exceeded
-from engine.prefill.placement import Moved, Placement, Refusal, Request
+from engine.prefill.messages import (
+    Accepted,
+    Done,
+    Failed,
+    Finish,
+    PrefillRequest,
+    Refused,
+    Token,
+    context_exceeded,
+)
+from engine.prefill.placement import Moved, Placement, PlacementQuery, Refusal
 from engine.serve.answer_text import AnswerText
 from engine.serve.coordinator_counts import Counts
 from engine.serve.coordinator_plan import CoordinatorPlan
-from engine.serve.coordinator_request import Decoder, Guest, Live, Model, Peer, encoded, gpus_of
 from engine.serve.decoding import MISSING
+from engine.serve.prefill_progress import Decoder, Gateway, Model, Peer, PrefillProgress, encoded, gpus_of
 from engine.serve.prefill_wire import (
     Cancel,
     ChunkLate,
@@ -65,7 +74,7 @@ class PrefillCoordinator:
         self._origin_s = origin_s
         self.counts = Counts()
         self._peers: dict[int, Peer] = {}
-        self._live: dict[str, Live] = {}
+        self._requests: dict[str, PrefillProgress] = {}
         self._names: dict[tuple[int, str], str] = {}
         self._number = 0
 
@@ -83,52 +92,53 @@ class PrefillCoordinator:
 
     # Gateways.
 
-    def ask(self, guest: Guest, ask: Ask) -> None:
-        """A request: it is accepted or refused at once."""
+    def submit(self, gateway: Gateway, request: PrefillRequest) -> None:
+        """Accept or refuse a request, at once."""
         now_ms = self._now_ms()
-        name = id(guest), ask.request
+        name = id(gateway), request.request
         if name in self._names:
-            self._refuse(guest, ask, "invalid_prompt", message="a request of this id is under way")
+            self._refuse(gateway, request, "invalid_prompt", message="a request of this id is under way")
             return
-        ids = self._ids(guest, ask)
+        ids = self._ids(gateway, request)
         if ids is None:
             return
         if not self.plan.knows or not self._peers:
             message = "training has not run for long enough to know its bubbles"
             what = {"retry_after_ms": NOT_YET_MS, "prompt_tokens": len(ids), "message": message}
-            self._refuse(guest, ask, "no_bubble", **what)
+            self._refuse(gateway, request, "no_bubble", **what)
             return
         self._number += 1
-        key = f"{self._number}-{ask.request}"
-        objective = ask.ttft_objective_ms
-        request = Request(
-            id=key,
-            tokens=len(ids),
-            arrival_ms=max(now_ms, self.plan.controller.now_ms),
-            priority=ask.priority,
-            deadline_ms=now_ms + objective if objective is not None else np.inf,
+        key = f"{self._number}-{request.request}"
+        objective = request.ttft_objective_ms
+        placed = self.plan.offer(
+            PlacementQuery(
+                id=key,
+                tokens=len(ids),
+                arrival_ms=max(now_ms, self.plan.controller.now_ms),
+                priority=request.priority,
+                deadline_ms=now_ms + objective if objective is not None else np.inf,
+            )
         )
-        placed = self.plan.offer(request)
         if isinstance(placed, Refusal):
             after = placed.retry_after_ms
-            self._refuse(guest, ask, placed.reason, retry_after_ms=after, prompt_tokens=len(ids))
+            self._refuse(gateway, request, placed.reason, retry_after_ms=after, prompt_tokens=len(ids))
             return
-        text = AnswerText(self.model.tokenizer.pieces(), ask.stop)
-        live = Live(
+        text = AnswerText(self.model.tokenizer.pieces(), request.stop)
+        progress = PrefillProgress(
             key=key,
-            guest=guest,
-            ask=ask,
+            gateway=gateway,
+            request=request,
             ids=ids,
             text=text,
             received_ms=now_ms,
             placement=placed,
             degree=self.plan.degree,
         )
-        self._live[key], self._names[name] = live, key
+        self._requests[key], self._names[name] = progress, key
         self.counts.accepted += 1
-        guest.post(
+        gateway.post(
             Accepted(
-                request=ask.request,
+                request=request.request,
                 prompt_tokens=len(ids),
                 queue_ms=max(0.0, placed.queue_ms),
                 ttft_ms=max(0.0, placed.ttft_ms),
@@ -136,22 +146,22 @@ class PrefillCoordinator:
         )
         self._overtaken()
 
-    def withdraw(self, guest: Guest, request: str) -> None:
+    def withdraw(self, gateway: Gateway, request: str) -> None:
         """The client is gone."""
-        key = self._names.get((id(guest), request))
+        key = self._names.get((id(gateway), request))
         if key is not None:
-            self._fail(self._live[key], "cancelled")
+            self._fail(self._requests[key], "cancelled")
 
-    def gone(self, guest: Guest) -> None:
-        """A gateway is gone, and with it all who asked through it."""
+    def gateway_lost(self, gateway: Gateway) -> None:
+        """A gateway is gone, and with it all clients that sent requests through it."""
         for owner, request in list(self._names):
-            if owner == id(guest):
-                self.withdraw(guest, request)
+            if owner == id(gateway):
+                self.withdraw(gateway, request)
 
     def stop(self) -> None:
         """The run ends."""
-        for live in list(self._live.values()):
-            self._fail(live, "stopped")
+        for progress in list(self._requests.values()):
+            self._fail(progress, "stopped")
 
     # Ranks.
 
@@ -164,15 +174,15 @@ class PrefillCoordinator:
         if self._peers.get(gpu) is not peer:
             return
         del self._peers[gpu]
-        for live in [one for one in self._live.values() if gpu in one.gpus and one.made == 0]:
-            self._fail(live, "training", "the rank that computed it is gone")
+        for progress in [one for one in self._requests.values() if gpu in one.gpus and one.made == 0]:
+            self._fail(progress, "training", "the rank that computed it is gone")
 
-    def heard(self, gpu: int, message: FromPrefillWorker) -> None:
-        """What a rank says."""
+    def handle(self, gpu: int, message: FromPrefillWorker) -> None:
+        """Handle a message of a rank's prefill worker."""
         now_ms, to_ms = self._now_ms(), self._to_ms
         if isinstance(message, OpsChanged):
             if self.plan.reordered(gpu, message.since, message.ops):
-                for unfinished in [one for one in self._live.values() if one.made == 0]:
+                for unfinished in [one for one in self._requests.values() if one.made == 0]:
                     self._again(unfinished, now_ms)
         elif isinstance(message, IterationBegun):
             moved = self.plan.begun(message.iteration, to_ms(message.start_s), now_ms)
@@ -186,285 +196,296 @@ class PrefillCoordinator:
             self.plan.chunk_ran(to_ms(message.start_s))
             self._ran(gpu, message, now_ms)
         else:
-            live = self._live.get(message.request)
-            if live is not None and live.made == 0 and gpu in live.gpus:
-                self._given_back(live, message, now_ms)
+            progress = self._requests.get(message.request)
+            if progress is not None and progress.made == 0 and gpu in progress.gpus:
+                self._given_back(progress, message, now_ms)
 
     def turn(self) -> float | None:
         """Do what is due; returns in how many seconds to come again, None: when something comes."""
         now_ms = self._now_ms()
         self.plan.advance(now_ms)
         self._moved(self.plan.look(now_ms), now_ms)
-        for live in [one for one in self._live.values() if one.try_ms is not None and one.try_ms <= now_ms]:
-            self._again(live, now_ms)
-        for live in [one for one in self._live.values() if self._overdue_ms(one) < now_ms]:
-            self._again(live, now_ms)
+        for progress in [
+            one for one in self._requests.values() if one.try_ms is not None and one.try_ms <= now_ms
+        ]:
+            self._again(progress, now_ms)
+        for progress in [one for one in self._requests.values() if self._overdue_ms(one) < now_ms]:
+            self._again(progress, now_ms)
         next_ms = np.inf
-        for live in self._live.values():
-            if live.try_ms is not None:
-                next_ms = min(next_ms, live.try_ms)
+        for progress in self._requests.values():
+            if progress.try_ms is not None:
+                next_ms = min(next_ms, progress.try_ms)
                 continue
-            chunks = live.chunks
-            for stage in range(live.degree):
+            chunks = progress.chunks
+            for stage in range(progress.degree):
                 begins = chunks[:, stage, BEGIN]
-                while live.sent[stage] < len(begins) and begins[live.sent[stage]] - now_ms <= LEAD_MS:
-                    self._send(live, live.sent[stage], stage, now_ms)
-                    live.sent[stage] += 1
-                if live.sent[stage] < len(begins):
-                    next_ms = min(next_ms, float(begins[live.sent[stage]]) - LEAD_MS)
-            next_ms = min(next_ms, self._overdue_ms(live))
-        if self._live:
+                while progress.sent[stage] < len(begins) and begins[progress.sent[stage]] - now_ms <= LEAD_MS:
+                    self._send(progress, progress.sent[stage], stage, now_ms)
+                    progress.sent[stage] += 1
+                if progress.sent[stage] < len(begins):
+                    next_ms = min(next_ms, float(begins[progress.sent[stage]]) - LEAD_MS)
+            next_ms = min(next_ms, self._overdue_ms(progress))
+        if self._requests:
             next_ms = min(next_ms, self.plan.look_ms)
         return None if np.isinf(next_ms) else max(0.0, (next_ms - now_ms) / 1e3)
 
     # The decoder.
 
-    def decoded(self, message: dict[str, Any]) -> None:
-        """What the decoder says."""
-        live = self._live.get(message.get("request", ""))
-        if live is None:
+    def handle_decoder(self, message: dict[str, Any]) -> None:
+        """Handle a message of the decoder."""
+        progress = self._requests.get(message.get("request", ""))
+        if progress is None:
             return
         if "failed" in message:
-            self._fail(live, "decode", f"the decoder could not go on: {message['failed']}")
+            self._fail(progress, "decode", f"the decoder could not go on: {message['failed']}")
         elif "end" in message:
-            if rest := live.text.rest():  # what could have become a stop text, and did not
-                live.guest.post(Token(request=live.ask.request, token=live.last, text=rest))
-            self._finish(live, message["end"])
+            if rest := progress.text.rest():  # what could have become a stop text, and did not
+                progress.gateway.post(Token(request=progress.request.request, token=progress.last, text=rest))
+            self._finish(progress, message["end"])
         else:
-            self._token(live, message["token"])
+            self._token(progress, message["token"])
 
     def decoder_lost(self) -> None:
         """Nobody goes on with what it had."""
         self._decoder = None
-        for live in [one for one in self._live.values() if one.made]:
-            self._fail(live, "decode", "the decoder ended")
+        for progress in [one for one in self._requests.values() if one.made]:
+            self._fail(progress, "decode", "the decoder ended")
 
-    def _ids(self, guest: Guest, ask: Ask) -> list[int] | None:
+    def _ids(self, gateway: Gateway, request: PrefillRequest) -> list[int] | None:
         """The prompt as ids; None where it was refused."""
         try:
-            ids = encoded(ask, self.model)
+            ids = encoded(request, self.model)
         except InputError as error:
-            self._refuse(guest, ask, "invalid_prompt", message=f"{error.field}: {error.allowed}")
+            self._refuse(gateway, request, "invalid_prompt", message=f"{error.field}: {error.allowed}")
             return None
         count = len(ids)
-        if ask.max_tokens > 1 and self._decoder is None:
-            self._refuse(guest, ask, "invalid_prompt", prompt_tokens=count, message=f"max_tokens: {MISSING}")
-        elif count + ask.max_tokens > self.model.context:
-            message = context_exceeded(self.model.context, count, ask.max_tokens)
-            self._refuse(guest, ask, "context_length_exceeded", prompt_tokens=count, message=message)
-        elif count > ask.longest_prompt:
-            message = f"{ask.longest_prompt:,} are allowed"
-            self._refuse(guest, ask, "prompt_too_long", prompt_tokens=count, message=message)
+        if request.max_tokens > 1 and self._decoder is None:
+            self._refuse(
+                gateway, request, "invalid_prompt", prompt_tokens=count, message=f"max_tokens: {MISSING}"
+            )
+        elif count + request.max_tokens > self.model.context:
+            message = context_exceeded(self.model.context, count, request.max_tokens)
+            self._refuse(gateway, request, "context_length_exceeded", prompt_tokens=count, message=message)
+        elif count > request.longest_prompt:
+            message = f"{request.longest_prompt:,} are allowed"
+            self._refuse(gateway, request, "prompt_too_long", prompt_tokens=count, message=message)
         else:
             return ids
         return None
 
-    def _refuse(self, guest: Guest, ask: Ask, reason: Any, **what: Any) -> None:
+    def _refuse(self, gateway: Gateway, request: PrefillRequest, reason: Any, **what: Any) -> None:
         self.counts.refused[reason] += 1
-        guest.post(Refused(request=ask.request, reason=reason, **what))
+        gateway.post(Refused(request=request.request, reason=reason, **what))
 
     def _overtaken(self) -> None:
         """Take over the plans of those that a newcomer went before."""
         for placement in self.plan.controller.waiting:
-            live = self._live.get(str(placement.request.id))
-            if live is not None and live.placement is not placement:
-                self._replan(live, placement)
+            progress = self._requests.get(str(placement.request.id))
+            if progress is not None and progress.placement is not placement:
+                self._replan(progress, placement)
 
     def _moved(self, moved: Moved, now_ms: float) -> None:
         for placement in moved.moved:
-            live = self._live.get(str(placement.request.id))
-            if live is not None:
-                self._replan(live, placement)
+            progress = self._requests.get(str(placement.request.id))
+            if progress is not None:
+                self._replan(progress, placement)
         for placement in moved.lost:
-            live = self._live.get(str(placement.request.id))
-            if live is not None and live.made == 0:
-                self._again(live, now_ms)
+            progress = self._requests.get(str(placement.request.id))
+            if progress is not None and progress.made == 0:
+                self._again(progress, now_ms)
 
-    def _replan(self, live: Live, placement: Placement) -> None:
+    def _replan(self, progress: PrefillProgress, placement: Placement) -> None:
         """Another plan holds; what is the same in it stays with its ranks."""
-        kept = live.kept(placement)
-        chunks = placement.rows.reshape(-1, live.degree, 4)
-        for gpu, sent, same in zip(live.gpus, live.sent, kept, strict=True):
+        kept = progress.kept(placement)
+        chunks = placement.rows.reshape(-1, progress.degree, 4)
+        for gpu, sent, same in zip(progress.gpus, progress.sent, kept, strict=True):
             if sent > same:
-                self._tell(gpu, Cancel(request=live.key, done=int(chunks[:same, 0, TOKENS].sum())))
-        if live.gpus != gpus_of(placement, live.degree) and any(live.sent):
-            self._drop(live)
-        live.take_over(placement, kept)
+                self._tell(gpu, Cancel(request=progress.key, done=int(chunks[:same, 0, TOKENS].sum())))
+        if progress.gpus != gpus_of(placement, progress.degree) and any(progress.sent):
+            self._drop(progress)
+        progress.take_over(placement, kept)
 
-    def _given_back(self, live: Live, late: ChunkLate, now_ms: float) -> None:
+    def _given_back(self, progress: PrefillProgress, late: ChunkLate, now_ms: float) -> None:
         """A rank of its pipeline did not run a chunk."""
         gone = late.why == "gone"
-        if live.token is not None:  # the last stage is done, but the cache of this one will not come
-            live.done, live.token = 0 if gone else late.done, None
-            live.passed.clear()
-        elif late.done < live.done or (gone and late.done > live.done):
+        if progress.token is not None:  # the last stage is done, but the cache of this one will not come
+            progress.done, progress.token = 0 if gone else late.done, None
+            progress.passed.clear()
+        elif late.done < progress.done or (gone and late.done > progress.done):
             return  # of an earlier plan; or one before it was given back, which says all
         elif gone:
-            live.done = 0
-            live.passed.clear()
-        self._late(live, now_ms, NO_ROOM_MS if late.why == "kv_space" else 0.0)
+            progress.done = 0
+            progress.passed.clear()
+        self._late(progress, now_ms, NO_ROOM_MS if late.why == "kv_space" else 0.0)
 
-    def _late(self, live: Live, now_ms: float, wait_ms: float) -> None:
+    def _late(self, progress: PrefillProgress, now_ms: float, wait_ms: float) -> None:
         """Its rank gave a chunk back. Each time it waits longer for training to go as is thought."""
         self._moved(self.plan.look(now_ms, at_once=True), now_ms)
-        if live.key in self._live:
-            self._again(live, now_ms, wait_ms=max(wait_ms, min(WAIT_MS * live.tries, NO_ROOM_MS)))
+        if progress.key in self._requests:
+            self._again(progress, now_ms, wait_ms=max(wait_ms, min(WAIT_MS * progress.tries, NO_ROOM_MS)))
 
-    def _again(self, live: Live, now_ms: float, *, wait_ms: float = 0.0) -> None:
+    def _again(self, progress: PrefillProgress, now_ms: float, *, wait_ms: float = 0.0) -> None:
         """Place what it still lacks anew; where there is no place, look again until patience ends."""
-        if live.late_ms is None:
-            live.late_ms = now_ms
-        if now_ms - live.late_ms > max(PATIENCE_MS, PATIENCE_ITERATIONS * self.plan.period_ms):
-            self._fail(live, "training", "training came later than foretold, and there is no other place")
+        if progress.late_ms is None:
+            progress.late_ms = now_ms
+        if now_ms - progress.late_ms > max(PATIENCE_MS, PATIENCE_ITERATIONS * self.plan.period_ms):
+            self._fail(progress, "training", "training came later than foretold, and there is no other place")
             return
-        live.tries += 1
-        before = live.gpus
+        progress.tries += 1
+        before = progress.gpus
         for gpu in before:
-            self._tell(gpu, Cancel(request=live.key, done=live.done))
+            self._tell(gpu, Cancel(request=progress.key, done=progress.done))
         # What was handed on and is not there will not come: a second time it is made again.
-        passed = live.under_way() if live.tries == 1 else []
+        passed = progress.under_way() if progress.tries == 1 else []
         if not passed:
-            live.passed.clear()
+            progress.passed.clear()
         placement = self.plan.resume(
-            live.placement, live.done, now_ms, not_before_ms=now_ms + wait_ms, passed=passed
+            progress.placement, progress.done, now_ms, not_before_ms=now_ms + wait_ms, passed=passed
         )
         if placement is None:
-            live.try_ms = now_ms + TRY_AGAIN_MS
+            progress.try_ms = now_ms + TRY_AGAIN_MS
             return
-        if live.gpus != before:
-            self._drop(live)
-        begun = [sum(stages > stage for _, stages in passed) for stage in range(live.degree)]
-        live.take_over(placement, [(live.done > 0) + count for count in begun])
+        if progress.gpus != before:
+            self._drop(progress)
+        begun = [sum(stages > stage for _, stages in passed) for stage in range(progress.degree)]
+        progress.take_over(placement, [(progress.done > 0) + count for count in begun])
 
-    def _overdue_ms(self, live: Live) -> float:
+    def _overdue_ms(self, progress: PrefillProgress) -> float:
         """When its ranks, which have all that is left of it, should have told of it for an iteration: nothing
         that was accepted may wait for ever for one that hangs. Infinite where something else comes first."""
-        chunks = live.chunks
-        if live.made or live.try_ms is not None or min(live.sent) < len(chunks):
+        chunks = progress.chunks
+        if progress.made or progress.try_ms is not None or min(progress.sent) < len(chunks):
             return np.inf
         return float(chunks[-1, :, END].max()) + max(self.plan.period_ms, OVERDUE_MS)
 
-    def _send(self, live: Live, index: int, stage: int, now_ms: float) -> None:
-        gpu, row = live.gpus[stage], live.chunks[index, stage]
-        done, tokens = int(live.chunks[:index, 0, TOKENS].sum()), int(row[TOKENS])
+    def _send(self, progress: PrefillProgress, index: int, stage: int, now_ms: float) -> None:
+        gpu, row = progress.gpus[stage], progress.chunks[index, stage]
+        done, tokens = int(progress.chunks[:index, 0, TOKENS].sum()), int(row[TOKENS])
         op, until_ms = self.plan.before_op(gpu, float(row[BEGIN]), now_ms)
-        final, last = done + tokens == len(live.ids), stage == live.degree - 1
-        left_s = max(0.0, float(live.placement.rows[-1, END]) - now_ms) / 1e3
+        final, last = done + tokens == len(progress.ids), stage == progress.degree - 1
+        left_s = max(0.0, float(progress.placement.rows[-1, END]) - now_ms) / 1e3
         message = Row(
-            request=live.key,
+            request=progress.key,
             done=done,
             tokens=tokens,
-            total=len(live.ids),
-            ids=tuple(live.ids[done : done + tokens]) if stage == 0 else (),
+            total=len(progress.ids),
+            ids=tuple(progress.ids[done : done + tokens]) if stage == 0 else (),
             iteration=op[0],
             op=op[1],
             begin_s=self._origin_s + float(row[BEGIN]) / 1e3,
             until_s=self._origin_s + until_ms / 1e3,
-            sampling=live.ask.sampling if final and last else None,
-            keep=final and live.keeps,
-            lease_s=left_s + (HAND_OVER_LEASE_S if live.ask.hand_over else LEASE_S),
+            sampling=progress.request.sampling if final and last else None,
+            keep=final and progress.keeps,
+            lease_s=left_s + (HAND_OVER_LEASE_S if progress.request.hand_over else LEASE_S),
         )
         self._tell(gpu, message)
 
     def _ran(self, gpu: int, ran: ChunkRan, now_ms: float) -> None:
-        live = self._live.get(ran.request)
-        if live is None or live.made or gpu not in live.gpus:
-            if live is None:
+        progress = self._requests.get(ran.request)
+        if progress is None or progress.made or gpu not in progress.gpus:
+            if progress is None:
                 self._tell(gpu, Drop(request=ran.request))
             return
-        stage = live.gpus.index(gpu)
+        stage = progress.gpus.index(gpu)
         if ran.cache is not None:
-            live.caches[stage] = ran.cache
-        if stage < live.degree - 1:
-            live.ran(stage, ran.done, ran.tokens)
-        elif ran.done == live.done:
-            live.done += ran.tokens
-            live.late_ms, live.tries = None, 0
-            live.token = ran.token
-            earlier = live.done not in live.ends_sent()  # a chunk of an earlier plan had begun
-            if live.token is None and (earlier or live.try_ms is not None):
-                self._again(live, now_ms)
-        if live.token is not None and (not live.keeps or len(live.caches) == live.degree):
-            self._first(live, live.token, now_ms)
+            progress.caches[stage] = ran.cache
+        if stage < progress.degree - 1:
+            progress.ran(stage, ran.done, ran.tokens)
+        elif ran.done == progress.done:
+            progress.done += ran.tokens
+            progress.late_ms, progress.tries = None, 0
+            progress.token = ran.token
+            earlier = progress.done not in progress.ends_sent()  # a chunk of an earlier plan had begun
+            if progress.token is None and (earlier or progress.try_ms is not None):
+                self._again(progress, now_ms)
+        if progress.token is not None and (not progress.keeps or len(progress.caches) == progress.degree):
+            self._first(progress, progress.token, now_ms)
 
-    def _first(self, live: Live, token: int, now_ms: float) -> None:
-        live.ttft_ms = now_ms - live.received_ms
+    def _first(self, progress: PrefillProgress, token: int, now_ms: float) -> None:
+        progress.ttft_ms = now_ms - progress.received_ms
         self.plan.advance(now_ms)
-        self.plan.cancel(live.placement)
-        ask, params = live.ask, None
-        if live.keeps:
+        self.plan.cancel(progress.placement)
+        request, params = progress.request, None
+        if progress.keeps:
             params = transfer_params(
                 engine_id=self.model.engine_id,
-                request=live.key,
-                tokens=len(live.ids),
-                stages=[live.caches[stage] for stage in range(live.degree)],
+                request=progress.key,
+                tokens=len(progress.ids),
+                stages=[progress.caches[stage] for stage in range(progress.degree)],
             )
-        for gpu in live.gpus[:-1]:  # the last one knows
-            end = Cancel(request=live.key, done=0) if live.keeps else Drop(request=live.key)
+        for gpu in progress.gpus[:-1]:  # the last one knows
+            end = Cancel(request=progress.key, done=0) if progress.keeps else Drop(request=progress.key)
             self._tell(gpu, end)
-        if ask.hand_over:
-            self._token(live, token, first=True)
-            self._finish(live, "length", params)
-        elif token in self.model.ends and not ask.sampling.ignore_eos:
-            self._drop(live)
-            self._finish(live, "stop")
-        elif self._token(live, token, first=True):
+        if request.hand_over:
+            self._token(progress, token, first=True)
+            self._finish(progress, "length", params)
+        elif token in self.model.ends and not request.sampling.ignore_eos:
+            self._drop(progress)
+            self._finish(progress, "stop")
+        elif self._token(progress, token, first=True):
             if params is None or self._decoder is None:
-                if ask.max_tokens > 1:
-                    self._fail(live, "decode", "there is no decoder")
+                if request.max_tokens > 1:
+                    self._fail(progress, "decode", "there is no decoder")
                 else:
-                    self._finish(live, "length")
+                    self._finish(progress, "length")
                 return
-            self._decoder.start(live.key, params, token, most=ask.max_tokens - 1, sampling=ask.sampling)
+            self._decoder.start(
+                progress.key, params, token, most=request.max_tokens - 1, sampling=request.sampling
+            )
 
-    def _token(self, live: Live, token: int, *, first: bool = False) -> bool:
+    def _token(self, progress: PrefillProgress, token: int, *, first: bool = False) -> bool:
         """Send a token; False where the answer ended with it."""
-        live.made, live.last = live.made + 1, token
-        last = live.made == live.ask.max_tokens
-        text = live.text.add(token, last=last)
-        live.guest.post(
-            Token(request=live.ask.request, token=token, text=text, ttft_ms=live.ttft_ms if first else None)
+        progress.made, progress.last = progress.made + 1, token
+        last = progress.made == progress.request.max_tokens
+        text = progress.text.add(token, last=last)
+        progress.gateway.post(
+            Token(
+                request=progress.request.request,
+                token=token,
+                text=text,
+                ttft_ms=progress.ttft_ms if first else None,
+            )
         )
-        if live.text.stopped and not live.ask.hand_over:
+        if progress.text.stopped and not progress.request.hand_over:
             if self._decoder is not None and not first:
-                self._decoder.stop(live.key)
-            self._drop(live)
-            self._finish(live, "stop")
+                self._decoder.stop(progress.key)
+            self._drop(progress)
+            self._finish(progress, "stop")
             return False
         return True
 
-    def _finish(self, live: Live, finish: Finish, params: Any = None) -> None:
-        self._forget(live)
+    def _finish(self, progress: PrefillProgress, finish: Finish, params: Any = None) -> None:
+        self._forget(progress)
         self.counts.delivered += 1
-        objective = live.ask.ttft_objective_ms
-        self.counts.missed += objective is not None and live.ttft_ms > objective
-        live.guest.post(
+        objective = progress.request.ttft_objective_ms
+        self.counts.missed += objective is not None and progress.ttft_ms > objective
+        progress.gateway.post(
             Done(
-                request=live.ask.request,
+                request=progress.request.request,
                 finish=finish,
-                prompt_tokens=len(live.ids),
-                completion_tokens=live.made,
-                ttft_ms=live.ttft_ms,
+                prompt_tokens=len(progress.ids),
+                completion_tokens=progress.made,
+                ttft_ms=progress.ttft_ms,
                 kv_transfer_params=params,
             )
         )
 
-    def _fail(self, live: Live, reason: Any, message: str = "") -> None:
-        self._forget(live)
+    def _fail(self, progress: PrefillProgress, reason: Any, message: str = "") -> None:
+        self._forget(progress)
         self.counts.failed[reason] += 1
-        self.plan.cancel(live.placement)
-        if live.made and self._decoder is not None:
-            self._decoder.stop(live.key)
-        self._drop(live)
-        live.guest.post(Failed(request=live.ask.request, reason=reason, message=message))
+        self.plan.cancel(progress.placement)
+        if progress.made and self._decoder is not None:
+            self._decoder.stop(progress.key)
+        self._drop(progress)
+        progress.gateway.post(Failed(request=progress.request.request, reason=reason, message=message))
 
-    def _forget(self, live: Live) -> None:
-        self._live.pop(live.key, None)
-        self._names.pop((id(live.guest), live.ask.request), None)
+    def _forget(self, progress: PrefillProgress) -> None:
+        self._requests.pop(progress.key, None)
+        self._names.pop((id(progress.gateway), progress.request.request), None)
 
-    def _drop(self, live: Live) -> None:
-        for gpu in live.gpus:
-            self._tell(gpu, Drop(request=live.key))
+    def _drop(self, progress: PrefillProgress) -> None:
+        for gpu in progress.gpus:
+            self._tell(gpu, Drop(request=progress.key))
 
     def _to_ms(self, seconds: float) -> float:
         return (seconds - self._origin_s) * 1e3

@@ -11,7 +11,7 @@ from engine.prefill.controller import Controller
 from engine.prefill.index import Fleet
 from engine.prefill.latency import Hop, LatencyModel
 from engine.prefill.observed import ObservedCell, Op
-from engine.prefill.placement import Cache, Moved, Placement, Refusal, Request, Settings
+from engine.prefill.placement import Cache, Moved, Placement, PlacementQuery, Refusal, Settings
 from engine.prefill.slowdown import SlowDown
 from engine.schedule import Schedule
 from engine.serve.kv_pool import KvShape
@@ -150,7 +150,7 @@ class CoordinatorPlan:
         resume_ms = self._cell.resume_ms(now_ms)
         return self.controller.training_moved(0, self._cell.bubbles(pattern, resume_ms), resume_ms)
 
-    def offer(self, request: Request) -> Placement | Refusal:
+    def offer(self, request: PlacementQuery) -> Placement | Refusal:
         """Accept or refuse, at `request.arrival_ms`."""
         controller = self.controller
         controller.paused = self.slowdown.paused

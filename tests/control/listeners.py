@@ -30,7 +30,7 @@ from engine.inputs import Document
 from engine.job.launch import LOCALHOST, single_machine
 from engine.job.recovery.history import History
 from engine.job.recovery.life import Life
-from engine.prefill.messages import Accepted, Ask, Withdraw
+from engine.prefill.messages import Accepted, PrefillRequest, Withdraw
 from engine.serve.hand_on import Handed, HandedOn, Hidden
 from engine.serve.kv_pool import KvPool, KvShape
 from engine.serve.kv_server import KvServer
@@ -216,7 +216,7 @@ def coordinator(keep: ExitStack) -> Iterator[Target]:
     port = listening.getsockname()[1]
     me = Identity(rank=COORDINATOR_RANK, run="run", generation=1, secret=ME.secret)
 
-    async def attend(gateway: AsyncChannel[Ask | Withdraw], _: Greeting) -> None:
+    async def attend(gateway: AsyncChannel[PrefillRequest | Withdraw], _: Greeting) -> None:
         async for ask in gateway.messages():
             gateway.post(Accepted(request=ask.request, prompt_tokens=1, queue_ms=0, ttft_ms=1))
 
@@ -244,7 +244,7 @@ def coordinator(keep: ExitStack) -> Iterator[Target]:
     keep.callback(stop)
 
     def works(channel: BlockingChannel[Any]) -> None:
-        channel.send(Ask(request="r", prompt="p", longest_prompt=9))
+        channel.send(PrefillRequest(request="r", prompt="p", longest_prompt=9))
         assert isinstance(next(channel.messages()), Accepted)
 
     member = Identity(rank=GATEWAY_RANK, run="run", generation=1, secret=ME.secret)

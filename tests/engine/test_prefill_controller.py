@@ -9,7 +9,7 @@ from engine.prefill.bubbles import TrainingPattern
 from engine.prefill.controller import Controller
 from engine.prefill.index import Fleet
 from engine.prefill.latency import LatencyModel
-from engine.prefill.placement import Cache, Placement, Refusal, Request, Settings
+from engine.prefill.placement import Cache, Placement, PlacementQuery, Refusal, Settings
 
 # One GPU that trains in the first half of 100 ms; 1 ms for every ten tokens: 490 fit into a bubble.
 PATTERN = TrainingPattern(period_ms=100.0, busy=((((0.0, 50.0),),),), dc_of_stage=(0,))
@@ -22,7 +22,7 @@ def placing(pattern: TrainingPattern = PATTERN, cache: Cache | None = None, **ch
 
 
 def offer(to: Controller, name: str, tokens: int, at_ms: float = 0.0, **changes: Any) -> Placement | Refusal:
-    return to.offer(Request(id=name, tokens=tokens, arrival_ms=at_ms, **changes))
+    return to.offer(PlacementQuery(id=name, tokens=tokens, arrival_ms=at_ms, **changes))
 
 
 def accepted(to: Controller, name: str, tokens: int, at_ms: float = 0.0, **changes: Any) -> Placement:

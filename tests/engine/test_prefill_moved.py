@@ -12,7 +12,7 @@ from engine.prefill.controller import Controller
 from engine.prefill.index import Fleet
 from engine.prefill.kernels.place import BEGIN, END, GPU, TOKENS
 from engine.prefill.latency import LatencyModel
-from engine.prefill.placement import Placement, Request, Settings
+from engine.prefill.placement import Placement, PlacementQuery, Settings
 from engine.schedule.scenario import Scenario
 from engine.schedule.timing import Jitter, time_ops
 from engine.simulate import Timeline, simulate
@@ -92,7 +92,9 @@ def test_prefill_gives_way_to_late_training(seed: int, late_ms: float, degree: i
     placing = controller(cells=degree, degree=degree)
     accepted: dict[int | str, Placement] = {}
     for i, at in enumerate(np.sort(random.uniform(0, now_share * pattern().period_ms, 25))):
-        answer = placing.offer(Request(id=i, tokens=int(random.integers(10, 5000)), arrival_ms=float(at)))
+        answer = placing.offer(
+            PlacementQuery(id=i, tokens=int(random.integers(10, 5000)), arrival_ms=float(at))
+        )
         if isinstance(answer, Placement):
             accepted[i] = answer
     now_ms = now_share * pattern().period_ms
@@ -151,7 +153,7 @@ def test_requests_that_cannot_be_helped_are_named() -> None:
     nothing: list[tuple[Interval, ...]] = [()] * pattern().gpus
     for resume_ms, name in ((2000.0, "late"), (pattern().period_ms * 40, "lost")):
         placing = controller(ttft_slo_ms=1500.0)
-        answer = placing.offer(Request(id="a", tokens=5000, arrival_ms=0.0))
+        answer = placing.offer(PlacementQuery(id="a", tokens=5000, arrival_ms=0.0))
         assert isinstance(answer, Placement)
         moved = placing.training_moved(0, nothing, resume_ms)
         assert [p.request.id for p in getattr(moved, name)] == ["a"]

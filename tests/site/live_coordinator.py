@@ -23,15 +23,24 @@ from engine.prefill.controller import Controller
 from engine.prefill.handover import StageCache, transfer_params
 from engine.prefill.index import Fleet
 from engine.prefill.latency import LatencyModel
-from engine.prefill.messages import Accepted, Ask, Done, Failed, Refused, Token, Withdraw, context_exceeded
-from engine.prefill.placement import Cache, Refusal, Request, Settings
+from engine.prefill.messages import (
+    Accepted,
+    Done,
+    Failed,
+    PrefillRequest,
+    Refused,
+    Token,
+    Withdraw,
+    context_exceeded,
+)
+from engine.prefill.placement import Cache, PlacementQuery, Refusal, Settings
 from engine.serve.pipeline import Prefilled, PrefillPipeline
 from tests.runtime.prefill.checkpoints import TINY, theirs
 from tests.waiting import LIMIT_S
 from webapp.jobs.models import Run
 
 VOCABULARY = int(TINY["vocab_size"])  # type: ignore[call-overload]
-Gateway = AsyncChannel[Ask | Withdraw]
+Gateway = AsyncChannel[PrefillRequest | Withdraw]
 CONTEXT = int(TINY["max_position_embeddings"])  # type: ignore[call-overload]
 
 
@@ -73,7 +82,7 @@ class LiveCoordinator:
             settings=Settings(**{"guard_ms": 1.0, "queue": 64, "chunk_tokens": 32, **settings}),
             cache=Cache(),
         )
-        self.asked: list[Ask] = []
+        self.asked: list[PrefillRequest] = []
         self.withdrawn: list[str] = []
         self.lines = 0
         self.broken: int | None = None
@@ -133,11 +142,11 @@ class LiveCoordinator:
             for task in work.values():
                 task.cancel()
 
-    async def _answer(self, line: Gateway, ask: Ask) -> None:
+    async def _answer(self, line: Gateway, ask: PrefillRequest) -> None:
         with suppress(ChannelLost):
             await self._answered(line, ask)
 
-    async def _answered(self, line: Gateway, ask: Ask) -> None:
+    async def _answered(self, line: Gateway, ask: PrefillRequest) -> None:
         arrived = monotonic()
         ids = self._ids(ask)
         if len(ids) > ask.longest_prompt:
@@ -149,7 +158,7 @@ class LiveCoordinator:
             await line.send(told)
             return
         now_ms = (arrived - self._began) * 1e3
-        asked = Request(
+        asked = PlacementQuery(
             id=ask.request,
             tokens=len(ids),
             arrival_ms=now_ms,
@@ -181,7 +190,9 @@ class LiveCoordinator:
         self._model.abort(ask.request)
         await self._tokens(line, ask, ids, done.first_token, (monotonic() - arrived) * 1e3)
 
-    async def _tokens(self, line: Gateway, ask: Ask, ids: list[int], first: int, ttft_ms: float) -> None:
+    async def _tokens(
+        self, line: Gateway, ask: PrefillRequest, ids: list[int], first: int, ttft_ms: float
+    ) -> None:
         prompt, token = len(ids), first
         for number in range(ask.max_tokens):
             await line.send(
@@ -216,7 +227,7 @@ class LiveCoordinator:
             )
         )
 
-    def _ids(self, ask: Ask) -> list[int]:
+    def _ids(self, ask: PrefillRequest) -> list[int]:
         if ask.turns is not None:
             return tokens_of("".join(f"<{turn.role}>{turn.content}" for turn in ask.turns))
         return tokens_of(ask.prompt) if isinstance(ask.prompt, str) else list(ask.prompt or ())

@@ -8,7 +8,7 @@ from math import ceil, inf
 from typing import Any
 
 from engine.prefill.controller import Controller
-from engine.prefill.placement import Placement, Refusal, Request
+from engine.prefill.placement import Placement, PlacementQuery, Refusal
 from webapp.inventory.models import DataCenter
 from webapp.jobs.models import Run, Status
 from webapp.live.models import IterationStat
@@ -113,7 +113,7 @@ def _begun(live: list[_Live]) -> dict[int, float]:
 
 def _ask(one: _Live, since_begin_ms: float, tokens: int, ttft_ms: float) -> Admitted | Refusal:
     now_ms = one.now_ms(since_begin_ms)
-    asked = Request(id="quote", tokens=tokens, arrival_ms=now_ms, deadline_ms=now_ms + ttft_ms)
+    asked = PlacementQuery(id="quote", tokens=tokens, arrival_ms=now_ms, deadline_ms=now_ms + ttft_ms)
     answer = one.controller.offer(asked)
     if isinstance(answer, Placement):
         one.controller.cancel(answer)

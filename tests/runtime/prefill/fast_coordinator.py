@@ -17,12 +17,12 @@ from engine.control.messages import line_of
 from engine.inputs import Document
 from engine.job.prefill.settings import PrefillSettings
 from engine.prefill.handover import StageCache
-from engine.prefill.messages import Ask
+from engine.prefill.messages import PrefillRequest
 from engine.serve import prefill_wire as wire
 from engine.serve.coordinator import PrefillCoordinator
 from engine.serve.coordinator_plan import CoordinatorPlan, TrainingGpus
-from engine.serve.coordinator_request import Model
 from engine.serve.kv_pool import Freed, KvPool, KvShape, LeaseEnded
+from engine.serve.prefill_progress import Model
 from engine.serve.tokenizing import tokenizer_of
 
 GPUS, OPS, PERIOD_MS, LASTS_MS = 4, 12, 800.0, 25.0
@@ -126,7 +126,7 @@ class FastCoordinator:
         heapq.heappush(self._events, (when_ms, next(self._numbers), what))
 
     def hear(self, gpu: int, message: Document) -> None:
-        self.service.heard(gpu, wire.FROM_PREFILL_WORKER.read(line_of(message)))
+        self.service.handle(gpu, wire.FROM_PREFILL_WORKER.read(line_of(message)))
 
     # A gateway.
 
@@ -140,9 +140,9 @@ class FastCoordinator:
         name, kind = str(next(self._numbers)), int(self.random.integers(10))
         guest = self if kind < 9 else _Leaving(self)
         ids = tuple(self.random.integers(1, 256, int(self.random.integers(16, 512))).tolist())
-        self.service.ask(
+        self.service.submit(
             guest,
-            Ask(
+            PrefillRequest(
                 request=name,
                 prompt=ids,
                 longest_prompt=10_000,
@@ -154,7 +154,7 @@ class FastCoordinator:
         if kind in (4, 5):
             self.at(self.now_ms + after_ms, lambda: self.service.withdraw(guest, name))
         elif kind == 9:
-            self.at(self.now_ms + after_ms, lambda: self.service.gone(guest))
+            self.at(self.now_ms + after_ms, lambda: self.service.gateway_lost(guest))
 
     # The decoder: it fetches the cache and makes its tokens; one in ten fails.
 
@@ -177,7 +177,7 @@ class FastCoordinator:
             self._decodes[request] = left - 1
             said["token"] = 7
             self.at(self.now_ms + 20, lambda: self._decode(request))
-        self.service.decoded(said)
+        self.service.handle_decoder(said)
 
     def stop(self, request: str) -> None:
         self._decodes.pop(request, None)

@@ -13,7 +13,7 @@ from engine.control.errors import ChannelLost
 from engine.control.handshake import Identity
 from engine.job.job import TrainJob
 from engine.job.launch import Disturbance, single_machine
-from engine.prefill.messages import Ask, Done, Refused, Token, Withdraw
+from engine.prefill.messages import Done, PrefillRequest, Refused, Token, Withdraw
 from engine.run.launcher import RankGroup
 from tests.events import as_dicts
 from tests.runtime.jobs import job
@@ -102,12 +102,12 @@ class Gateway:
     def __init__(self, line: AsyncChannel[Answer]) -> None:
         self._line = line
         self.answers: dict[str, list[Answer]] = {}
-        self._asked: dict[str, Ask] = {}
+        self._asked: dict[str, PrefillRequest] = {}
         self.lost = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
 
     async def ask(self, request: str, **what: Any) -> None:
-        self._asked[request] = Ask(request=request, **{"longest_prompt": 1000, **what})
+        self._asked[request] = PrefillRequest(request=request, **{"longest_prompt": 1000, **what})
         await self._line.send(self._asked[request])
 
     async def withdraw(self, request: str) -> None:

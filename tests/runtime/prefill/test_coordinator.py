@@ -9,12 +9,12 @@ from engine.inputs import Document
 from engine.job.prefill.settings import PrefillSettings
 from engine.prefill.handover import StageCache
 from engine.prefill.kernels.place import BEGIN, GPU
-from engine.prefill.messages import Ask
+from engine.prefill.messages import PrefillRequest
 from engine.prefill.placement import Moved
 from engine.serve.coordinator import LEAD_MS, PATIENCE_MS, PrefillCoordinator
 from engine.serve.coordinator_plan import CoordinatorPlan, TrainingGpus
-from engine.serve.coordinator_request import Model
 from engine.serve.kv_pool import KvShape
+from engine.serve.prefill_progress import Model
 from engine.serve.prefill_wire import (
     Cancel,
     ChunkLate,
@@ -95,14 +95,14 @@ class Coordinator:
         start = iteration * PERIOD_MS + late_ms
         end = start + lasts_ms
         self.now_ms = max(self.now_ms, end)
-        self.service.heard(0, IterationBegun(iteration=iteration, start_s=start / 1e3))
+        self.service.handle(0, IterationBegun(iteration=iteration, start_s=start / 1e3))
         ran = IterationRan(iteration=iteration, starts_s=(start / 1e3,), ends_s=(end / 1e3,))
         for gpu in range(len(self.ranks)):
-            self.service.heard(gpu, ran)
+            self.service.handle(gpu, ran)
 
     def ask(self, name: str = "a", tokens: int = 40, **what: Any) -> None:
         given = {"prompt": "x" * tokens, "max_tokens": 1, "longest_prompt": 1000, **what}
-        self.service.ask(self.gateway, Ask(request=name, **given))
+        self.service.submit(self.gateway, PrefillRequest(request=name, **given))
 
     def turn(self, at_ms: float, gpu: int = 0) -> list[Row]:
         """The rows that go out by then to a rank."""
@@ -119,7 +119,7 @@ class Coordinator:
     def ran(self, row: Row, token: int | None = None, cache: StageCache | None = None, gpu: int = 0) -> None:
         end_s = row.begin_s + (0.001 + 0.0005 * row.tokens) / self.degree
         self.now_ms = max(self.now_ms, end_s * 1e3)
-        self.service.heard(
+        self.service.handle(
             gpu,
             ChunkRan(
                 request=row.request,
@@ -189,7 +189,7 @@ def test_a_long_prompt_goes_in_chunks_through_bubbles_shortly_before_each(coordi
 def test_a_chunk_that_was_late_is_placed_anew(coordinator: Coordinator) -> None:
     coordinator.ask()
     (row,) = coordinator.turn(451.0)
-    coordinator.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
+    coordinator.service.handle(0, ChunkLate(request=row.request, done=0, why="late"))
     (again,) = coordinator.turn(452.0)
     assert again.done == 0
     coordinator.ran(again, token=1)
@@ -205,7 +205,7 @@ def test_one_that_is_always_late_fails_in_the_end_and_says_why(coordinator: Coor
             coordinator.trains(iteration)
             iteration += 1
         for row in coordinator.turn(at_ms):
-            coordinator.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
+            coordinator.service.handle(0, ChunkLate(request=row.request, done=0, why="late"))
     assert coordinator.gateway.last().reason == "training"
     assert isinstance(coordinator.rank.last(), Drop)
     assert coordinator.service.counts.failed == {"training": 1}
@@ -238,7 +238,7 @@ def test_one_that_training_leaves_no_place_waits_until_there_is_one_again(coordi
         coordinator.trains(iteration, lasts_ms=97.0)
         rows = coordinator.turn(coordinator.now_ms + 1)
         for row in rows:
-            coordinator.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
+            coordinator.service.handle(0, ChunkLate(request=row.request, done=0, why="late"))
     assert (rows, coordinator.service.waiting) == ([], 0), "the bubbles to come hold nothing"
     assert coordinator.gateway.kinds() == ["accepted"]
     for iteration in range(35, 60):
@@ -256,7 +256,7 @@ def test_training_that_comes_later_moves_what_was_to_run(coordinator: Coordinato
     (row,) = coordinator.turn(530.0)
     assert row.begin_s == pytest.approx(0.54)
     coordinator.now_ms = 559.0  # no op has begun since: its rank waited for one, and gives the chunk back
-    coordinator.service.heard(0, ChunkLate(request=row.request, done=0, why="late"))
+    coordinator.service.handle(0, ChunkLate(request=row.request, done=0, why="late"))
     assert isinstance(coordinator.rank.sent[-1], Cancel)
     coordinator.trains(5, late_ms=60.0)  # its op ran from 560 to 600
     (again,) = coordinator.turn(601.0)
@@ -274,9 +274,9 @@ def test_answers_end_at_their_stop_at_the_models_end_and_at_their_length(coordin
     assert said["stopped"].finish == "stop"  # type: ignore[attr-defined]
     ((key, token, most),) = coordinator.decoder.started
     assert (token, most) == (ord("c"), 2)
-    coordinator.service.decoded({"request": key, "token": ord("d")})
-    coordinator.service.decoded({"request": key, "token": ord("e")})
-    coordinator.service.decoded({"request": key, "end": "length"})
+    coordinator.service.handle_decoder({"request": key, "token": ord("d")})
+    coordinator.service.handle_decoder({"request": key, "token": ord("e")})
+    coordinator.service.handle_decoder({"request": key, "end": "length"})
     assert (coordinator.gateway.last().finish, coordinator.gateway.last().completion_tokens) == ("length", 3)
 
 
@@ -287,7 +287,7 @@ def test_withdrawn_and_left_free_what_they_hold(coordinator: Coordinator) -> Non
     assert coordinator.gateway.last().reason == "cancelled"
     assert isinstance(coordinator.rank.last(), Drop)
     coordinator.ask("b")
-    coordinator.service.gone(coordinator.gateway)
+    coordinator.service.gateway_lost(coordinator.gateway)
     assert coordinator.service.counts.failed == {"cancelled": 2}
     assert coordinator.service.waiting == 0
 
@@ -339,10 +339,10 @@ def test_one_that_moves_to_another_gpu_at_once_is_sent_there(tmp_path: Any) -> N
     coordinator = Coordinator(tmp_path, cells=2)
     coordinator.ask()
     coordinator.turn(451.0)
-    ((key, live),) = coordinator.service._live.items()
-    rows = live.placement.rows.copy()
+    ((key, progress),) = coordinator.service._requests.items()
+    rows = progress.placement.rows.copy()
     rows[:, GPU], rows[:, BEGIN] = 1, coordinator.now_ms
-    moved = replace(live.placement, pipeline=1, rows=rows)
+    moved = replace(progress.placement, pipeline=1, rows=rows)
     coordinator.service._moved(Moved(moved=(moved,)), coordinator.now_ms)
     assert [row.request for row in coordinator.turn(452.0, gpu=1)] == [key]
     assert isinstance(coordinator.ranks[0].last(), Drop)
@@ -390,11 +390,11 @@ def test_a_later_stage_that_was_late_goes_on_from_what_the_first_made(stages: Co
     stages.turn(451.0)
     first, last = *stages.rows(0), *stages.rows(1)
     stages.ran(first)
-    stages.service.heard(1, ChunkLate(request=last.request, done=0, why="late"))
+    stages.service.handle(1, ChunkLate(request=last.request, done=0, why="late"))
     assert stages.turn(stages.now_ms + 1) == [], "the first stage is done with it"
     again = stages.rows(1)[-1]
     assert (again.done, again.tokens, len(stages.rows(1))) == (0, 16, 2)
-    stages.service.heard(1, ChunkLate(request=last.request, done=0, why="late"))
+    stages.service.handle(1, ChunkLate(request=last.request, done=0, why="late"))
     (anew,) = stages.turn(stages.now_ms + 10)  # what was handed on seems to be lost: it is made again
     stages.ran(anew)
     stages.ran(stages.rows(1)[-1], token=1, gpu=1)
@@ -407,7 +407,7 @@ def test_chunks_that_the_first_stage_ran_ahead_are_not_run_again(stages: Coordin
     first, last = stages.rows(0)[0], stages.rows(1)[0]
     stages.ran(first)
     sent = len(stages.rows(0))
-    stages.service.heard(1, ChunkLate(request=last.request, done=0, why="late"))
+    stages.service.handle(1, ChunkLate(request=last.request, done=0, why="late"))
     for iteration in range(5, 8):
         stages.trains(iteration)
         stages.turn(stages.now_ms + 1)
@@ -437,7 +437,7 @@ def test_a_cache_that_is_gone_on_one_stage_is_made_again_on_all(stages: Coordina
     stages.turn(451.0)
     first, last = *stages.rows(0), *stages.rows(1)
     stages.ran(last, token=1, cache=second(), gpu=1)
-    stages.service.heard(0, ChunkLate(request=first.request, done=0, why="gone"))
+    stages.service.handle(0, ChunkLate(request=first.request, done=0, why="gone"))
     stages.turn(stages.now_ms + 10)
     again, other = stages.rows(0)[-1], stages.rows(1)[-1]
     assert (again.done, other.done, len(stages.rows(0)), len(stages.rows(1))) == (0, 0, 2, 2)
@@ -451,7 +451,7 @@ def test_another_schedule_is_learned_before_anything_has_a_place_in_it(coordinat
     """What was accepted keeps its turn, and is placed by what the new iterations showed."""
     coordinator.ask()
     assert coordinator.turn(451.0)
-    coordinator.service.heard(0, OpsChanged(since=5, ops=1))
+    coordinator.service.handle(0, OpsChanged(since=5, ops=1))
     assert coordinator.rank.kinds()[-1] == "cancel"
     assert not coordinator.service.plan.knows
     coordinator.ask("b")
@@ -470,7 +470,7 @@ def test_a_withdrawn_request_gives_its_place_back_while_the_schedule_is_learned(
     coordinator: Coordinator,
 ) -> None:
     coordinator.ask()
-    coordinator.service.heard(0, OpsChanged(since=5, ops=1))
+    coordinator.service.handle(0, OpsChanged(since=5, ops=1))
     coordinator.service.withdraw(coordinator.gateway, "a")
     assert coordinator.gateway.last().reason == "cancelled"
     for iteration in range(5, 9):

@@ -30,7 +30,7 @@ def nothing_is_left(coordinator: FastCoordinator) -> None:
         rank.pool.expire()
         assert (rank.pool.bytes_in_use, rank.pool.requests) == (0, ())
     service, controller = coordinator.service, coordinator.service.plan.controller
-    assert not service._live
+    assert not service._requests
     assert not service._names
     assert not coordinator._decodes
     assert service.turn() is None, "nothing is due"

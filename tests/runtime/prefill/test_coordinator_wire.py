@@ -19,7 +19,7 @@ from engine.control.coordinator_wire import (
 from engine.control.errors import AuthenticationError, ChannelLost
 from engine.control.handshake import Greeting, Identity
 from engine.control.messages import line_of
-from engine.prefill.messages import Accepted, Ask, Sampling, Token, Turn, Withdraw
+from engine.prefill.messages import Accepted, PrefillRequest, Sampling, Token, Turn, Withdraw
 
 COORDINATOR = Identity(rank=COORDINATOR_RANK, run="run-1", generation=1, secret=b"secret")
 GATEWAY = replace(COORDINATOR, rank=GATEWAY_RANK)
@@ -36,7 +36,7 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
     ),
 )
 def test_a_prompt_arrives_as_it_was(prompt: str | tuple[int, ...], sampling: Sampling) -> None:
-    ask = Ask(request="r", prompt=prompt, longest_prompt=9, sampling=sampling, stop=(" \n",))
+    ask = PrefillRequest(request="r", prompt=prompt, longest_prompt=9, sampling=sampling, stop=(" \n",))
     assert FROM_GATEWAY.read(line_of(ask)) == ask
 
 
@@ -52,10 +52,10 @@ def test_a_piece_of_text_arrives_as_it_was(piece: str) -> None:
 )
 def test_an_ask_that_contradicts_itself_is_refused(ask: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"prompt|max_tokens"):
-        Ask(request="r", longest_prompt=9, max_tokens=2, **ask)
+        PrefillRequest(request="r", longest_prompt=9, max_tokens=2, **ask)
 
 
-async def _echo(line: AsyncChannel[Ask | Withdraw], _: Greeting) -> None:
+async def _echo(line: AsyncChannel[PrefillRequest | Withdraw], _: Greeting) -> None:
     async for ask in line.messages():
         await line.send(Accepted(request=ask.request, prompt_tokens=1, queue_ms=0, ttft_ms=1))
 
@@ -75,7 +75,7 @@ async def test_many_asks_on_one_connection() -> None:
     async with coordinator:
         line = await _call(port)
         for i in range(50):
-            await line.send(Ask(request=f"r{i}", prompt="x" * 1_000, longest_prompt=9))
+            await line.send(PrefillRequest(request=f"r{i}", prompt="x" * 1_000, longest_prompt=9))
         said = line.messages()
         assert [(await anext(said)).request for _ in range(50)] == [f"r{i}" for i in range(50)]
         await line.close()
@@ -103,4 +103,4 @@ async def test_what_is_no_message_ends_the_line() -> None:
 
 async def _send_on(line: AsyncChannel[Answer]) -> None:
     for _ in range(100):
-        await line.send(Ask(request="r", prompt="x" * 100_000, longest_prompt=9))
+        await line.send(PrefillRequest(request="r", prompt="x" * 100_000, longest_prompt=9))

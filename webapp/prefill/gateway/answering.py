@@ -14,7 +14,7 @@ import structlog
 from django.db import DatabaseError
 
 from engine.control.errors import ChannelLost
-from engine.prefill.messages import Accepted, Ask, Done, Failed, Refused, Token
+from engine.prefill.messages import Accepted, Done, Failed, PrefillRequest, Refused, Token
 from webapp.prefill.answers import ApiError
 from webapp.prefill.gateway.lines import CoordinatorAddress, Exchange, SlowClient, line_to
 from webapp.prefill.gateway.selling import NO_COORDINATOR_S, Sale, in_thread, settle, write_usage
@@ -194,9 +194,9 @@ async def _ask(sale: Sale, coordinator: CoordinatorAddress) -> Taken:
         raise
 
 
-def _message(sale: Sale) -> Ask:
+def _message(sale: Sale) -> PrefillRequest:
     objective = max(1.0, float(sale.tenancy.ttft_ms or 1) - sale.elapsed_ms)
-    return Ask(
+    return PrefillRequest(
         request=sale.id,
         longest_prompt=sale.tenancy.longest_prompt or 1,
         ttft_objective_ms=None if sale.in_batch else objective,

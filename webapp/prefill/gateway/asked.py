@@ -153,7 +153,10 @@ class ChatBody(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request that makes sense. what : the fields of an Ask.  most_tokens : that its prompt can have."""
+    """A request that makes sense.
+
+    what : the fields of a PrefillRequest.  most_tokens : that its prompt can have.
+    """
 
     kind: Kind
     model: str

@@ -16,7 +16,7 @@ from engine.control.asyncio_driver import AsyncChannel, call
 from engine.control.coordinator_wire import FROM_COORDINATOR, GATEWAY_RANK, Answer
 from engine.control.errors import ChannelLost
 from engine.control.handshake import Identity
-from engine.prefill.messages import Ask, Withdraw
+from engine.prefill.messages import PrefillRequest, Withdraw
 
 log = structlog.get_logger(__name__)
 MOST_HELD = 512  # messages of a request that its client has not taken
@@ -110,7 +110,7 @@ class CoordinatorLine:
         """Requests that are on it."""
         return len(self._exchanges)
 
-    async def ask(self, ask: Ask) -> Exchange:
+    async def ask(self, ask: PrefillRequest) -> Exchange:
         """Send a request. Raises ChannelLost: the coordinator cannot be reached."""
         line = await self._connected()
         exchange = self._exchanges[ask.request] = Exchange(self, ask.request)

@@ -1,4 +1,4 @@
-"""What a coordinator knows of a request that it has accepted, and whom it talks to."""
+"""How far a coordinator is with a request that it has accepted, and whom it talks to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from engine.errors import InputError
 from engine.inputs import Document
 from engine.prefill.handover import StageCache
 from engine.prefill.kernels.place import GPU, TOKENS
-from engine.prefill.messages import Ask
+from engine.prefill.messages import PrefillRequest
 from engine.prefill.placement import Floats, Placement
 from engine.serve.answer_text import AnswerText
 from engine.serve.tokenizing import Tokenizer
 
 
-class Guest(Protocol):
+class Gateway(Protocol):
     """A gateway."""
 
     def post(self, message: Document) -> None: ...
@@ -45,8 +45,8 @@ class Model:
 
 
 @dataclass(slots=True, kw_only=True)
-class Live:
-    """An accepted request, which runs on `degree` GPUs.
+class PrefillProgress:
+    """How far an accepted `request` is, which runs on `degree` GPUs.
 
     sent : by stage, chunks of its placement that its rank has.  done : tokens that ran on all stages.
     passed : of chunks behind these, how many stages each ran on, by its place and its tokens.
@@ -56,8 +56,8 @@ class Live:
     """
 
     key: str
-    guest: Guest
-    ask: Ask
+    gateway: Gateway
+    request: PrefillRequest
     ids: list[int]
     text: AnswerText
     received_ms: float
@@ -91,7 +91,7 @@ class Live:
     @property
     def keeps(self) -> bool:
         """Whether its cache is wanted when the first token is there."""
-        return self.ask.hand_over or self.ask.max_tokens > 1
+        return self.request.hand_over or self.request.max_tokens > 1
 
     def kept(self, placement: Placement) -> list[int]:
         """By stage: chunks that its rank has and that run in `placement` as they would have."""
@@ -139,14 +139,14 @@ def gpus_of(placement: Placement, degree: int) -> tuple[int, ...]:
     return tuple(int(gpu) for gpu in placement.rows[:degree, GPU])
 
 
-def encoded(ask: Ask, model: Model) -> list[int]:
+def encoded(request: PrefillRequest, model: Model) -> list[int]:
     """The prompt's ids. Raises InputError where it has none, or one that the model does not know."""
-    if ask.turns is not None:
-        ids = model.tokenizer.chat(ask.turns)
-    elif isinstance(ask.prompt, str):
-        ids = model.tokenizer.encode(ask.prompt)
+    if request.turns is not None:
+        ids = model.tokenizer.chat(request.turns)
+    elif isinstance(request.prompt, str):
+        ids = model.tokenizer.encode(request.prompt)
     else:
-        ids = list(ask.prompt or ())
+        ids = list(request.prompt or ())
     if not ids:
         raise InputError("prompt", 0, "must have at least one token")
     if max(ids) >= model.vocabulary:
