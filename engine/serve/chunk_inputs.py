@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.serve.hand_on import Handed
-from engine.serve.prefill_wire import Row
+from engine.serve.prefill_wire import RunChunk
 
 _Key = tuple[str, int, int]  # request, tokens before, tokens
 
@@ -50,13 +50,13 @@ class ChunkInputs:
         if room >= 0:
             self._waiting[key] = _Waiting(hidden, self._clock() + what.lease_s)
 
-    def has(self, row: Row) -> bool:
-        """Whether the row's are there."""
-        return (row.request, row.done, row.tokens) in self._waiting
+    def has(self, chunk: RunChunk) -> bool:
+        """Whether the chunk's are there."""
+        return (chunk.request, chunk.done, chunk.tokens) in self._waiting
 
-    def take(self, row: Row) -> Tensor | None:
-        """The row's, which are gone with it; None where they are not there."""
-        found = self._waiting.pop((row.request, row.done, row.tokens), None)
+    def take(self, chunk: RunChunk) -> Tensor | None:
+        """The chunk's, which are gone with it; None where they are not there."""
+        found = self._waiting.pop((chunk.request, chunk.done, chunk.tokens), None)
         return None if found is None else found.hidden
 
     def drop(self, request: str) -> None:

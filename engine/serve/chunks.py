@@ -1,26 +1,26 @@
 """A prompt in pieces: how many tokens each, as the controller placed them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.errors import InputError
+from engine.inputs import Count, Document, Index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    """`tokens` tokens of a request's prompt, after `done` ones; `final` where they are its last."""
+class PrefillChunk(Document):
+    """`tokens` tokens of a request's prompt of `total`, after `done` ones."""
 
     request: str
-    done: int
-    tokens: int
-    final: bool
+    done: Index
+    tokens: Count
+    total: Count
 
-    def __post_init__(self) -> None:
-        if self.done < 0 or self.tokens < 1:
-            raise ValueError(f"chunk of {self.tokens} tokens after {self.done}: at least 1 after 0 or more")
+    @property
+    def final(self) -> bool:
+        """Whether these are the prompt's last tokens."""
+        return self.done + self.tokens == self.total
 
 
-def chunks_of(request: str, tokens: int, sizes: Sequence[int] | None = None) -> tuple[Chunk, ...]:
+def chunks_of(request: str, tokens: int, sizes: Sequence[int] | None = None) -> tuple[PrefillChunk, ...]:
     """A prompt of `tokens` tokens cut into `sizes`, in order; None: whole.
 
     Raises
@@ -38,6 +38,6 @@ def chunks_of(request: str, tokens: int, sizes: Sequence[int] | None = None) -> 
         raise InputError("chunks", sizes, f"must add up to the prompt's {tokens} tokens, not {sum(sizes)}")
     firsts = [sum(sizes[:i]) for i in range(len(sizes))]
     return tuple(
-        Chunk(request=request, done=done, tokens=size, final=done + size == tokens)
+        PrefillChunk(request=request, done=done, tokens=size, total=tokens)
         for done, size in zip(firsts, sizes, strict=True)
     )

@@ -38,7 +38,7 @@ from engine.serve.prefill_wire import (
     IterationBegun,
     IterationRan,
     OpsChanged,
-    Row,
+    RunChunk,
 )
 
 LEAD_MS = 25.0  # before its begin a chunk goes to its rank
@@ -364,7 +364,7 @@ class PrefillCoordinator:
         op, until_ms = self.plan.before_op(gpu, float(row[BEGIN]), now_ms)
         final, last = done + tokens == len(progress.ids), stage == progress.degree - 1
         left_s = max(0.0, float(progress.placement.rows[-1, END]) - now_ms) / 1e3
-        message = Row(
+        message = RunChunk(
             request=progress.key,
             done=done,
             tokens=tokens,

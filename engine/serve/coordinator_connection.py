@@ -14,7 +14,7 @@ from engine.serve.prefill_wire import (
     ChunkRan,
     IterationBegun,
     IterationRan,
-    Row,
+    RunChunk,
     ToPrefillWorker,
 )
 from engine.serve.prefill_worker import PrefillWorker
@@ -109,7 +109,7 @@ class CoordinatorConnection:
 
     def _listen(self, channel: BlockingChannel[ToPrefillWorker]) -> None:
         for message in channel.messages():
-            if isinstance(message, Row):
+            if isinstance(message, RunChunk):
                 ours = {
                     "begin_s": message.begin_s - self._offset_s,
                     "until_s": message.until_s - self._offset_s,

@@ -16,7 +16,7 @@ from engine.job.prefill.config import LlamaConfig, read_config
 from engine.prefill.latency import HeldOut, LatencyModel, errors, fit, held_out
 from engine.serve.kv_pool import BLOCK_TOKENS, KvShape
 from engine.serve.pipeline import PrefillPipeline
-from engine.serve.stage import PrefillStage, Ran, StageSettings
+from engine.serve.stage import ChunkTimes, PrefillStage, StageSettings
 
 WARM_UP = 2  # prompts of each length that are not counted: kernels are chosen, memory is taken
 LENGTHS = (128, 256, 384, 512, 768, 1024, 1536, 2048)
@@ -122,7 +122,7 @@ def profile_prefill(
         if tokens > longest:
             raise InputError(f"tokens[{i}]", tokens, f"at most {longest:,}, the model's context")
     torch.set_num_threads(request.threads)
-    ran: list[Ran] = []
+    ran: list[ChunkTimes] = []
     stage = _stage(request, config, ran)
     drawn = np.random.default_rng(request.seed)
     prompts = [drawn.integers(0, config.vocab_size, tokens).tolist() for tokens in sorted(request.tokens)]
@@ -142,7 +142,7 @@ def rounds(request: PrefillProfileRequest) -> int:
     return WARM_UP + request.repeats
 
 
-def _stage(request: PrefillProfileRequest, config: LlamaConfig, ran: list[Ran]) -> PrefillStage:
+def _stage(request: PrefillProfileRequest, config: LlamaConfig, ran: list[ChunkTimes]) -> PrefillStage:
     """The whole model, with room for the longest prompt."""
     layers = range(config.num_hidden_layers)
     shape = KvShape.of(config, layers, dtype=request.dtype, block_tokens=BLOCK_TOKENS)
@@ -161,7 +161,7 @@ def _once(run: PrefillPipeline, prompt: list[int]) -> None:
     run.abort(REQUEST)
 
 
-def _times(tokens: int, ran: list[Ran]) -> LengthTimes:
+def _times(tokens: int, ran: list[ChunkTimes]) -> LengthTimes:
     """Of the prompts of one length, those after the warm-up."""
     all_ms = [(done.end - done.start) * 1e3 for done in ran if done.chunk.tokens == tokens]
     counted = all_ms[WARM_UP:]

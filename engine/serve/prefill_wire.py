@@ -10,12 +10,13 @@ from engine.control.messages import Messages
 from engine.inputs import Count, Document, Id, Index, NonNegative, Number
 from engine.prefill.handover import StageCache
 from engine.prefill.messages import Sampling
+from engine.serve.chunks import PrefillChunk
 
 
-class Row(Document):
-    """A chunk to run: `tokens` tokens behind `done` ones of a prompt of `total`.
+class RunChunk(PrefillChunk):
+    """Run a chunk in a bubble.
 
-    ids : of these tokens, for the first stage; the others run what the stage before hands on.
+    ids : of its tokens, for the first stage; the others run what the stage before hands on.
     iteration, op : the training op before which it runs.  begin_s : not earlier.  until_s : it must be done.
     sampling : how the first token is drawn, by the last stage, where these are the prompt's last tokens.
     lease_s : of the cache, from its first chunk on, and again from its last.
@@ -23,11 +24,7 @@ class Row(Document):
         and the coordinator says so to the others.
     """
 
-    kind: Literal["row"] = "row"
-    request: str
-    done: Index
-    tokens: Count
-    total: Count
+    kind: Literal["run"] = "run"
     ids: tuple[Id, ...] = ()
     iteration: Index
     op: Index
@@ -36,10 +33,6 @@ class Row(Document):
     sampling: Sampling | None = None
     lease_s: NonNegative
     keep: bool = False
-
-    @property
-    def final(self) -> bool:
-        return self.done + self.tokens == self.total
 
 
 class Cancel(Document):
@@ -111,8 +104,8 @@ class ChunkLate(Document):
 
 
 FromPrefillWorker = OpsChanged | IterationBegun | IterationRan | ChunkRan | ChunkLate
-ToPrefillWorker = Row | Cancel | Drop
+ToPrefillWorker = RunChunk | Cancel | Drop
 FROM_PREFILL_WORKER: Messages[FromPrefillWorker] = Messages(
     OpsChanged, IterationBegun, IterationRan, ChunkRan, ChunkLate
 )
-TO_PREFILL_WORKER: Messages[ToPrefillWorker] = Messages(Row, Cancel, Drop)
+TO_PREFILL_WORKER: Messages[ToPrefillWorker] = Messages(RunChunk, Cancel, Drop)

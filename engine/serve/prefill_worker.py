@@ -26,7 +26,6 @@ from engine.errors import Infeasible
 from engine.inputs import Document
 from engine.prefill.handover import HandOver
 from engine.serve.chunk_inputs import ChunkInputs
-from engine.serve.chunks import Chunk
 from engine.serve.hand_on import Handed
 from engine.serve.kv_pool import Freed, LeaseEnded
 from engine.serve.prefill_wire import (
@@ -37,7 +36,7 @@ from engine.serve.prefill_wire import (
     IterationBegun,
     IterationRan,
     OpsChanged,
-    Row,
+    RunChunk,
 )
 from engine.serve.sampling import draw
 from engine.serve.stage import PrefillStage
@@ -114,7 +113,7 @@ class PrefillWorker:
         self._changed = threading.Condition()
         self._training = _Training()
         self.waits = Waits()
-        self._rows: list[Row] = []
+        self._chunks: list[RunChunk] = []
         self._inputs = ChunkInputs(stage.most_hidden_bytes)
         self._running: str | None = None
         self._closing = False
@@ -146,7 +145,7 @@ class PrefillWorker:
     def reorder(self, *, since: int, ops: int) -> None:
         """Training has another schedule from iteration `since` on: what was asked for is not run any more."""
         with self._changed:
-            self._rows.clear()
+            self._chunks.clear()
             self._told.clear()
             self._order = OpsChanged(since=since, ops=ops)
         self._training.starts, self._training.ends = [], []
@@ -188,8 +187,8 @@ class PrefillWorker:
             self._span(*self._ran.popleft())
 
     def _wake(self) -> None:
-        """The thread looks at its rows again; without any it is left asleep."""
-        if self._rows:
+        """The thread looks at its chunks again; without any it is left asleep."""
+        if self._chunks:
             self._changed.notify_all()
 
     def _tell(self, message: IterationBegun | IterationRan) -> None:
@@ -221,21 +220,21 @@ class PrefillWorker:
         if self._onward is not None:
             self._onward.clear()
         with self._changed:
-            self._rows.clear()
+            self._chunks.clear()
             self._inputs.clear()
         for request in self._stage.pool.requests:
             self._stage.pool.free(request, Freed.ABORTED)
 
-    def heed(self, message: Row | Cancel | Drop) -> None:
+    def heed(self, message: RunChunk | Cancel | Drop) -> None:
         """Do what the coordinator says."""
         with self._changed:
-            if isinstance(message, Row):
-                self._rows.append(message)
-                self._rows.sort(key=lambda row: row.begin_s)
+            if isinstance(message, RunChunk):
+                self._chunks.append(message)
+                self._chunks.sort(key=lambda chunk: chunk.begin_s)
                 self._changed.notify_all()
                 return
             least = message.done if isinstance(message, Cancel) else 0
-            self._rows = [r for r in self._rows if r.request != message.request or r.done < least]
+            self._chunks = [one for one in self._chunks if one.request != message.request or one.done < least]
             if isinstance(message, Drop):
                 self._inputs.drop(message.request)
         if isinstance(message, Drop):
@@ -257,15 +256,15 @@ class PrefillWorker:
         me = threading.get_native_id()
         give_way(me)
         while (found := self._next()) is not None:
-            row, late = found
+            chunk, late = found
             if late:
-                self._say(ChunkLate(request=row.request, done=row.done, why="late"))
+                self._say(ChunkLate(request=chunk.request, done=chunk.done, why="late"))
                 continue
             try:
-                answer = self._run(row)
+                answer = self._run(chunk)
             except Exception as error:  # training goes on; what the error says could quote a prompt
                 log.warning("Prefill of a chunk failed: %s.", type(error).__name__)
-                answer = ChunkLate(request=row.request, done=row.done, why="gone")
+                answer = ChunkLate(request=chunk.request, done=chunk.done, why="gone")
             finally:
                 with self._changed:
                     self._running = None
@@ -273,64 +272,64 @@ class PrefillWorker:
             give_way(me)  # training may have waited for this chunk
             self._say(answer)
 
-    def _next(self) -> tuple[Row, bool] | None:
-        """The row to run now, for which the GPU is free, or one that is too late; None at the end."""
+    def _next(self) -> tuple[RunChunk, bool] | None:
+        """The chunk to run now, for which the GPU is free, or one that is too late; None at the end."""
         with self._changed:
             while not self._closing:
                 soonest_s: float | None = None
-                for index, row in enumerate(self._rows):
-                    wait_s = self._wait_s(row)
+                for index, chunk in enumerate(self._chunks):
+                    wait_s = self._wait_s(chunk)
                     if wait_s is None or wait_s <= 0:
-                        del self._rows[index]
+                        del self._chunks[index]
                         if wait_s is not None:
-                            self._running = row.request
-                        return row, wait_s is None
+                            self._running = chunk.request
+                        return chunk, wait_s is None
                     soonest_s = wait_s if soonest_s is None else min(soonest_s, wait_s)
                 self._changed.wait(soonest_s)
             return None
 
-    def _wait_s(self, row: Row) -> float | None:
-        """Seconds until the row may begin, or its chance be over; 0 now; None where it is too late."""
+    def _wait_s(self, chunk: RunChunk) -> float | None:
+        """Seconds until the chunk may begin, or its chance be over; 0 now; None where it is too late."""
         training, now = self._training, time.monotonic()
-        lasts_s = self._stage.settings.lasts_s(_chunk(row))
-        here, meant = (training.iteration, training.next), (row.iteration, row.op)
-        left_s = row.until_s - lasts_s - now
+        lasts_s = self._stage.settings.lasts_s(chunk)
+        here, meant = (training.iteration, training.next), (chunk.iteration, chunk.op)
+        left_s = chunk.until_s - lasts_s - now
         if left_s < 0 or here > meant or (here == meant and training.busy):
             return None
-        if here < meant or not (self._stage.part.is_first or self._inputs.has(row)):
+        if here < meant or not (self._stage.part.is_first or self._inputs.has(chunk)):
             return max(left_s, 1e-4)
-        return max(0.0, row.begin_s - now)
+        return max(0.0, chunk.begin_s - now)
 
-    def _run(self, row: Row) -> ChunkRan | ChunkLate:
-        pool, chunk = self._stage.pool, _chunk(row)
-        if row.done == 0:
-            pool.free(row.request, Freed.ABORTED)  # of an earlier plan
-            if isinstance(pool.reserve(row.request, row.total, lease_s=row.lease_s), Infeasible):
-                return ChunkLate(request=row.request, done=0, why="kv_space")
+    def _run(self, chunk: RunChunk) -> ChunkRan | ChunkLate:
+        pool = self._stage.pool
+        if chunk.done == 0:
+            pool.free(chunk.request, Freed.ABORTED)  # of an earlier plan
+            if isinstance(pool.reserve(chunk.request, chunk.total, lease_s=chunk.lease_s), Infeasible):
+                return ChunkLate(request=chunk.request, done=0, why="kv_space")
         start = time.monotonic()
         try:
-            pool.rewind(row.request, row.done)  # an earlier plan may have been further
-            made = self._stage.run(chunk, self._input(row))
+            pool.rewind(chunk.request, chunk.done)  # an earlier plan may have been further
+            made = self._stage.run(chunk, self._input(chunk))
         except (LeaseEnded, ValueError):  # what came before it is not there
-            return ChunkLate(request=row.request, done=row.done, why="gone")
+            return ChunkLate(request=chunk.request, done=chunk.done, why="gone")
         end = time.monotonic()
         self._ran.append((start, end))
         self._free = end
         token, cache = None, None
         try:
-            if row.final and row.keep:
-                cache = self._server.offer(row.request, lease_s=row.lease_s)
+            if chunk.final and chunk.keep:
+                cache = self._server.offer(chunk.request, lease_s=chunk.lease_s)
         except LeaseEnded:
-            return ChunkLate(request=row.request, done=row.done, why="gone")
+            return ChunkLate(request=chunk.request, done=chunk.done, why="gone")
         if self._onward is not None:
-            self._hand_on(row, made)
-        elif row.final and row.sampling is not None:
-            token = draw(made, row.sampling, at=0)
-            if not row.keep:
-                pool.free(row.request, Freed.ABORTED)
+            self._hand_on(chunk, made)
+        elif chunk.final and chunk.sampling is not None:
+            token = draw(made, chunk.sampling, at=0)
+            if not chunk.keep:
+                pool.free(chunk.request, Freed.ABORTED)
         return ChunkRan(
-            request=row.request,
-            done=row.done,
+            request=chunk.request,
+            done=chunk.done,
             tokens=chunk.tokens,
             start_s=start,
             end_s=end,
@@ -338,20 +337,20 @@ class PrefillWorker:
             cache=cache,
         )
 
-    def _input(self, row: Row) -> Tensor:
-        """What the stage runs. Raises ValueError where it is not there: dropped since the row was due."""
+    def _input(self, chunk: RunChunk) -> Tensor:
+        """What the stage runs. Raises ValueError where it is not there: dropped since the chunk was due."""
         if self._stage.part.is_first:
-            return torch.tensor(row.ids, dtype=torch.int64)
+            return torch.tensor(chunk.ids, dtype=torch.int64)
         with self._changed:
-            hidden = self._inputs.take(row)
+            hidden = self._inputs.take(chunk)
         if hidden is None:
             raise ValueError("the hidden states are gone")
         return hidden
 
-    def _hand_on(self, row: Row, hidden: Tensor) -> None:
+    def _hand_on(self, chunk: RunChunk, hidden: Tensor) -> None:
         """To the next stage, unless nobody wants it any more."""
-        if self._onward is not None and row.request in self._stage.pool.requests:
-            what = Handed(request=row.request, done=row.done, tokens=row.tokens, lease_s=row.lease_s)
+        if self._onward is not None and chunk.request in self._stage.pool.requests:
+            what = Handed(request=chunk.request, done=chunk.done, tokens=chunk.tokens, lease_s=chunk.lease_s)
             self._onward.send(what, hidden)
 
 
@@ -359,7 +358,3 @@ class SpanTo(Protocol):
     """Takes note of a chunk that ran."""
 
     def __call__(self, start: float, end: float) -> None: ...
-
-
-def _chunk(row: Row) -> Chunk:
-    return Chunk(request=row.request, done=row.done, tokens=row.tokens, final=row.final)

@@ -13,7 +13,7 @@ from engine.errors import InputError
 from engine.job.prefill.config import read_config
 from engine.nn.device import LOW_PRIORITY
 from engine.prefill.latency import LatencyModel
-from engine.serve.chunks import Chunk
+from engine.serve.chunks import PrefillChunk
 from engine.serve.decoder import BlockWeights, block, rms_norm
 from engine.serve.kv_pool import BLOCK_TOKENS, KvCache, KvPool, KvShape
 from engine.serve.rotary import angles, frequencies
@@ -46,7 +46,7 @@ class StageSettings:
         if self.block_tokens < 1:
             raise InputError("block_tokens", self.block_tokens, "must be at least 1")
 
-    def lasts_s(self, chunk: Chunk) -> float:
+    def lasts_s(self, chunk: PrefillChunk) -> float:
         """How long a chunk occupies this stage on the emulated device; 0 elsewhere."""
         if self.latency is None:
             return 0.0
@@ -54,10 +54,10 @@ class StageSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class ChunkTimes:
     """A chunk that ran, in monotonic seconds; `overrun_s`: by how much it took longer than emulated."""
 
-    chunk: Chunk
+    chunk: PrefillChunk
     start: float
     end: float
     overrun_s: float
@@ -75,7 +75,7 @@ class PrefillStage:
         part: Part,
         tensors: dict[str, Tensor],
         settings: StageSettings,
-        report: Callable[[Ran], None] | None = None,
+        report: Callable[[ChunkTimes], None] | None = None,
     ) -> None:
         self.part, self.settings, self.config = part, settings, part.config
         self.device, self.dtype = torch.device(settings.device), DTYPES[settings.dtype]
@@ -111,7 +111,7 @@ class PrefillStage:
         folder: str | Path,
         settings: StageSettings,
         *,
-        report: Callable[[Ran], None] | None = None,
+        report: Callable[[ChunkTimes], None] | None = None,
         seed: int | None = None,
     ) -> "PrefillStage":
         """The stage of the Hugging Face checkpoint in `folder`: config.json and safetensors.
@@ -137,7 +137,7 @@ class PrefillStage:
         return cls(part, tensors, settings, report)
 
     @torch.inference_mode()
-    def run(self, chunk: Chunk, x: Tensor) -> Tensor:
+    def run(self, chunk: PrefillChunk, x: Tensor) -> Tensor:
         """Run a chunk; its keys and values stay in the pool, where `chunk.request` has reserved room.
 
         Parameters
@@ -169,7 +169,7 @@ class PrefillStage:
             self._stretch(chunk, start)
         return made
 
-    def _done(self, chunk: Chunk, x: Tensor, cache: KvCache) -> Tensor:
+    def _done(self, chunk: PrefillChunk, x: Tensor, cache: KvCache) -> Tensor:
         """What `_compute` makes, once it is there: on a GPU that is later than its kernels are queued."""
         if self._stream is None:
             return self._compute(chunk, x, cache)
@@ -180,7 +180,7 @@ class PrefillStage:
         over.synchronize()
         return made
 
-    def _compute(self, chunk: Chunk, x: Tensor, cache: KvCache) -> Tensor:
+    def _compute(self, chunk: PrefillChunk, x: Tensor, cache: KvCache) -> Tensor:
         turns = angles(self._frequencies, first=chunk.done, count=chunk.tokens, dtype=self.dtype)
         if self.part.is_first:
             x = functional.embedding(x, self._ends[EMBEDDING])
@@ -192,16 +192,16 @@ class PrefillStage:
         normed = rms_norm(last, self._ends[NORM], self.config.rms_norm_eps)
         return functional.linear(normed, self._ends[self.part.head_name]).flatten()
 
-    def _stretch(self, chunk: Chunk, start: float) -> None:
+    def _stretch(self, chunk: PrefillChunk, start: float) -> None:
         """On the emulated device, wait until the chunk has lasted as long as it would."""
         left = start + self.settings.lasts_s(chunk) - time.monotonic()
         if left > 0:
             time.sleep(left)
         if self._report is not None:
             overrun_s = max(0.0, -left) if self.settings.latency is not None else 0.0
-            self._report(Ran(chunk=chunk, start=start, end=time.monotonic(), overrun_s=overrun_s))
+            self._report(ChunkTimes(chunk=chunk, start=start, end=time.monotonic(), overrun_s=overrun_s))
 
-    def _check(self, chunk: Chunk, x: Tensor) -> None:
+    def _check(self, chunk: PrefillChunk, x: Tensor) -> None:
         inner = () if self.part.is_first else (self.config.hidden_size,)
         if tuple(x.shape) != (chunk.tokens, *inner):
             raise ValueError(f"input of shape {tuple(x.shape)}: must be {(chunk.tokens, *inner)}")

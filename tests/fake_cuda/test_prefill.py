@@ -17,13 +17,13 @@ from engine.inputs import Document
 from engine.nn.device import LOW_PRIORITY, CudaDevice
 from engine.prefill.handover import transfer_params
 from engine.prefill.messages import Sampling
-from engine.serve.chunks import Chunk
+from engine.serve.chunks import PrefillChunk
 from engine.serve.hand_on import Handed, HandedOn, HandOn, Hidden, address_key
 from engine.serve.kv_client import KvClient
 from engine.serve.kv_pool import KvShape
 from engine.serve.kv_server import KvServer
 from engine.serve.pipeline import Prefilled, PrefillPipeline
-from engine.serve.prefill_wire import ChunkLate, ChunkRan, Row
+from engine.serve.prefill_wire import ChunkLate, ChunkRan, RunChunk
 from engine.serve.prefill_worker import PrefillWorker
 from engine.serve.stage import PrefillStage, StageSettings
 from tests.fake_cuda.memory import Kind
@@ -136,7 +136,7 @@ def test_a_prefill_worker_runs_chunks_beside_training_ops(folder: Path) -> None:
             training = training * 1.0  # under way while the chunks run
         prefill_worker.begin(0)
         for done, tokens in ((0, 4), (4, len(PROMPT) - 4)):
-            prefill_worker.heed(row(done, tokens))
+            prefill_worker.heed(chunk(done, tokens))
         first, last = (coordinator.said.get(timeout=10.0) for _ in range(2))
         device.settle()
         prefill_worker.close()
@@ -150,10 +150,10 @@ def test_a_prefill_worker_runs_chunks_beside_training_ops(folder: Path) -> None:
     assert sum(ops[0].begin < chunk.begin and chunk.end < ops[-1].end for chunk in chunks) > len(chunks) / 2
 
 
-def row(done: int, tokens: int) -> Row:
+def chunk(done: int, tokens: int) -> RunChunk:
     """A chunk of the prompt, which the prefill worker may run at once."""
     now = time.monotonic()
-    return Row(
+    return RunChunk(
         request="a",
         done=done,
         ids=tuple(PROMPT[done : done + tokens]),
@@ -205,7 +205,7 @@ class Next:
 
 
 def test_the_next_stage_gets_the_hidden_states_of_the_device(folder: Path) -> None:
-    chunk = Chunk(request="r", done=0, tokens=len(PROMPT), final=True)
+    chunk = PrefillChunk(request="r", done=0, tokens=len(PROMPT), total=len(PROMPT))
 
     def handed_on(device: str) -> Tensor:
         stage, store, behind = stages(folder, device).stages[0], HashStore(), Next()

@@ -36,55 +36,55 @@ class Rank:
     """Holds caches as a prefill worker does, and runs chunks when they are due, but for one in 20."""
 
     def __init__(self, coordinator: "FastCoordinator", gpu: int) -> None:
-        self._coordinator, self._gpu, self._rows = coordinator, gpu, list[wire.Row]()
+        self._coordinator, self._gpu, self._chunks = coordinator, gpu, list[wire.RunChunk]()
         self.pool = KvPool(SHAPE, budget_bytes=round(BUDGET_GB * 1e9), clock=lambda: coordinator.now_ms / 1e3)
 
     def post(self, message: Document) -> None:
         message = wire.TO_PREFILL_WORKER.read(line_of(message))
-        if isinstance(message, wire.Row):
-            row = message
-            self._rows.append(row)
-            self._coordinator.at(row.begin_s * 1e3 + A_MS + B_MS * len(row.ids), lambda: self._run(row))
+        if isinstance(message, wire.RunChunk):
+            chunk = message
+            self._chunks.append(chunk)
+            self._coordinator.at(chunk.begin_s * 1e3 + A_MS + B_MS * len(chunk.ids), lambda: self._run(chunk))
             return
         least = message.done if isinstance(message, wire.Cancel) else 0
-        self._rows = [r for r in self._rows if r.request != message.request or r.done < least]
+        self._chunks = [r for r in self._chunks if r.request != message.request or r.done < least]
         if isinstance(message, wire.Drop):
             self.pool.free(message.request, Freed.ABORTED)
 
-    def _run(self, row: wire.Row) -> None:
-        if row not in self._rows:
+    def _run(self, chunk: wire.RunChunk) -> None:
+        if chunk not in self._chunks:
             return
-        self._rows.remove(row)
+        self._chunks.remove(chunk)
         hear = self._coordinator.hear
         if self._coordinator.random.random() < 0.05:
-            hear(self._gpu, wire.ChunkLate(request=row.request, done=row.done, why="late"))
+            hear(self._gpu, wire.ChunkLate(request=chunk.request, done=chunk.done, why="late"))
             return
-        if row.done == 0:
-            self.pool.free(row.request, Freed.ABORTED)
-            if self.pool.reserve(row.request, row.total, lease_s=row.lease_s) is not None:
-                hear(self._gpu, wire.ChunkLate(request=row.request, done=0, why="kv_space"))
+        if chunk.done == 0:
+            self.pool.free(chunk.request, Freed.ABORTED)
+            if self.pool.reserve(chunk.request, chunk.total, lease_s=chunk.lease_s) is not None:
+                hear(self._gpu, wire.ChunkLate(request=chunk.request, done=0, why="kv_space"))
                 return
         try:
-            with self.pool.pinned(row.request) as held:
-                if held.filled != row.done:
-                    raise LeaseEnded(row.request)
-                held.filled += len(row.ids)
+            with self.pool.pinned(chunk.request) as held:
+                if held.filled != chunk.done:
+                    raise LeaseEnded(chunk.request)
+                held.filled += len(chunk.ids)
         except LeaseEnded:
-            hear(self._gpu, wire.ChunkLate(request=row.request, done=row.done, why="gone"))
+            hear(self._gpu, wire.ChunkLate(request=chunk.request, done=chunk.done, why="gone"))
             return
         cache = None
-        if row.keep:
-            blocks = self.pool.offer(row.request, lease_s=row.lease_s)
+        if chunk.keep:
+            blocks = self.pool.offer(chunk.request, lease_s=chunk.lease_s)
             cache = StageCache(rank=self._gpu, host="h", port=1, block_ids=blocks, first_layer=0, layers=2)
-        elif row.final:
-            self.pool.free(row.request, Freed.ABORTED)
+        elif chunk.final:
+            self.pool.free(chunk.request, Freed.ABORTED)
         ran = wire.ChunkRan(
-            request=row.request,
-            done=row.done,
-            tokens=len(row.ids),
-            start_s=row.begin_s,
+            request=chunk.request,
+            done=chunk.done,
+            tokens=len(chunk.ids),
+            start_s=chunk.begin_s,
             end_s=self._coordinator.now_ms / 1e3,
-            token=5 if row.final else None,
+            token=5 if chunk.final else None,
             cache=cache,
         )
         hear(self._gpu, ran)

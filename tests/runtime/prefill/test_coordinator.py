@@ -23,7 +23,7 @@ from engine.serve.prefill_wire import (
     IterationBegun,
     IterationRan,
     OpsChanged,
-    Row,
+    RunChunk,
 )
 from engine.serve.tokenizing import tokenizer_of
 
@@ -104,28 +104,30 @@ class Coordinator:
         given = {"prompt": "x" * tokens, "max_tokens": 1, "longest_prompt": 1000, **what}
         self.service.submit(self.gateway, PrefillRequest(request=name, **given))
 
-    def turn(self, at_ms: float, gpu: int = 0) -> list[Row]:
-        """The rows that go out by then to a rank."""
+    def turn(self, at_ms: float, gpu: int = 0) -> list[RunChunk]:
+        """The chunks that go out by then to a rank."""
         self.now_ms = at_ms
         sent = self.ranks[gpu].sent
         before = len(sent)
         self.service.turn()
-        return [message for message in sent[before:] if isinstance(message, Row)]
+        return [message for message in sent[before:] if isinstance(message, RunChunk)]
 
-    def rows(self, gpu: int) -> list[Row]:
+    def chunks(self, gpu: int) -> list[RunChunk]:
         """All that went out to a rank."""
-        return [message for message in self.ranks[gpu].sent if isinstance(message, Row)]
+        return [message for message in self.ranks[gpu].sent if isinstance(message, RunChunk)]
 
-    def ran(self, row: Row, token: int | None = None, cache: StageCache | None = None, gpu: int = 0) -> None:
-        end_s = row.begin_s + (0.001 + 0.0005 * row.tokens) / self.degree
+    def ran(
+        self, chunk: RunChunk, token: int | None = None, cache: StageCache | None = None, gpu: int = 0
+    ) -> None:
+        end_s = chunk.begin_s + (0.001 + 0.0005 * chunk.tokens) / self.degree
         self.now_ms = max(self.now_ms, end_s * 1e3)
         self.service.handle(
             gpu,
             ChunkRan(
-                request=row.request,
-                done=row.done,
-                tokens=row.tokens,
-                start_s=row.begin_s,
+                request=chunk.request,
+                done=chunk.done,
+                tokens=chunk.tokens,
+                start_s=chunk.begin_s,
                 end_s=end_s,
                 token=token,
                 cache=cache,
@@ -142,10 +144,10 @@ def test_a_prompt_is_accepted_sent_and_answered(coordinator: Coordinator) -> Non
     coordinator.ask()
     accepted = coordinator.gateway.last()
     assert (accepted.kind, accepted.prompt_tokens) == ("accepted", 40)
-    (row,) = coordinator.turn(451.0)
-    assert (row.iteration, row.op, row.final) == (5, 0, True)
-    assert row.until_s <= 0.5
-    coordinator.ran(row, token=ord("y"))
+    (chunk,) = coordinator.turn(451.0)
+    assert (chunk.iteration, chunk.op, chunk.final) == (5, 0, True)
+    assert chunk.until_s <= 0.5
+    coordinator.ran(chunk, token=ord("y"))
     assert coordinator.gateway.kinds() == ["accepted", "token", "done"]
     assert coordinator.gateway.last().ttft_ms == pytest.approx(coordinator.now_ms - 450.0)
     assert coordinator.service.turn() is None, "nothing is under way"
@@ -154,8 +156,8 @@ def test_a_prompt_is_accepted_sent_and_answered(coordinator: Coordinator) -> Non
 @pytest.mark.parametrize("ignored", [False, True])
 def test_an_end_of_text_ends_the_answer_unless_it_is_ignored(coordinator: Coordinator, ignored: bool) -> None:
     coordinator.ask(max_tokens=5, sampling={"ignore_eos": ignored})
-    (row,) = coordinator.turn(451.0)
-    coordinator.ran(row, token=0, cache=CACHE)  # 0 ends an answer of this model
+    (chunk,) = coordinator.turn(451.0)
+    coordinator.ran(chunk, token=0, cache=CACHE)  # 0 ends an answer of this model
     assert coordinator.gateway.kinds() == (["accepted", "token"] if ignored else ["accepted", "done"])
     assert [most for _, _, most in coordinator.decoder.started] == ([4] if ignored else [])
 
@@ -188,8 +190,8 @@ def test_a_long_prompt_goes_in_chunks_through_bubbles_shortly_before_each(coordi
 
 def test_a_chunk_that_was_late_is_placed_anew(coordinator: Coordinator) -> None:
     coordinator.ask()
-    (row,) = coordinator.turn(451.0)
-    coordinator.service.handle(0, ChunkLate(request=row.request, done=0, why="late"))
+    (chunk,) = coordinator.turn(451.0)
+    coordinator.service.handle(0, ChunkLate(request=chunk.request, done=0, why="late"))
     (again,) = coordinator.turn(452.0)
     assert again.done == 0
     coordinator.ran(again, token=1)
@@ -204,8 +206,8 @@ def test_one_that_is_always_late_fails_in_the_end_and_says_why(coordinator: Coor
         if at_ms >= iteration * PERIOD_MS + BUSY_MS:
             coordinator.trains(iteration)
             iteration += 1
-        for row in coordinator.turn(at_ms):
-            coordinator.service.handle(0, ChunkLate(request=row.request, done=0, why="late"))
+        for chunk in coordinator.turn(at_ms):
+            coordinator.service.handle(0, ChunkLate(request=chunk.request, done=0, why="late"))
     assert coordinator.gateway.last().reason == "training"
     assert isinstance(coordinator.rank.last(), Drop)
     assert coordinator.service.counts.failed == {"training": 1}
@@ -216,18 +218,18 @@ def test_a_rank_that_says_nothing_of_a_chunk_loses_no_request(coordinator: Coord
     """It is placed anew, at first; where nothing ever comes it fails, and the client hears of it."""
     coordinator.ask()
     (lost,) = coordinator.turn(451.0)
-    iteration, at_ms, rows = 5, 450.0, []
+    iteration, at_ms, chunks = 5, 450.0, []
     while coordinator.gateway.last().kind == "accepted" and iteration < 300:
         at_ms += 10.0
         if at_ms >= iteration * PERIOD_MS + BUSY_MS:
             coordinator.trains(iteration)
             iteration += 1
-        rows += coordinator.turn(at_ms)
-    assert {row.request for row in rows} == {lost.request}
-    assert len(rows) > 1
+        chunks += coordinator.turn(at_ms)
+    assert {chunk.request for chunk in chunks} == {lost.request}
+    assert len(chunks) > 1
     assert coordinator.gateway.last().reason == "training"
     assert coordinator.service.turn() is None
-    coordinator.ran(rows[-1], token=1)  # too late: it changes nothing
+    coordinator.ran(chunks[-1], token=1)  # too late: it changes nothing
     assert coordinator.gateway.last().reason == "training"
 
 
@@ -236,15 +238,15 @@ def test_one_that_training_leaves_no_place_waits_until_there_is_one_again(coordi
     coordinator.ask(tokens=90)
     for iteration in range(5, 35):
         coordinator.trains(iteration, lasts_ms=97.0)
-        rows = coordinator.turn(coordinator.now_ms + 1)
-        for row in rows:
-            coordinator.service.handle(0, ChunkLate(request=row.request, done=0, why="late"))
-    assert (rows, coordinator.service.waiting) == ([], 0), "the bubbles to come hold nothing"
+        chunks = coordinator.turn(coordinator.now_ms + 1)
+        for chunk in chunks:
+            coordinator.service.handle(0, ChunkLate(request=chunk.request, done=0, why="late"))
+    assert (chunks, coordinator.service.waiting) == ([], 0), "the bubbles to come hold nothing"
     assert coordinator.gateway.kinds() == ["accepted"]
     for iteration in range(35, 60):
         coordinator.trains(iteration)
-        rows = rows or coordinator.turn(coordinator.now_ms + 1)
-    coordinator.ran(rows[0], token=1)
+        chunks = chunks or coordinator.turn(coordinator.now_ms + 1)
+    coordinator.ran(chunks[0], token=1)
     assert coordinator.gateway.kinds() == ["accepted", "token", "done"]
 
 
@@ -253,22 +255,22 @@ def test_training_that_comes_later_moves_what_was_to_run(coordinator: Coordinato
     coordinator.ask("second", tokens=80)
     coordinator.turn(451.0)
     assert coordinator.service.waiting == 1
-    (row,) = coordinator.turn(530.0)
-    assert row.begin_s == pytest.approx(0.54)
+    (chunk,) = coordinator.turn(530.0)
+    assert chunk.begin_s == pytest.approx(0.54)
     coordinator.now_ms = 559.0  # no op has begun since: its rank waited for one, and gives the chunk back
-    coordinator.service.handle(0, ChunkLate(request=row.request, done=0, why="late"))
+    coordinator.service.handle(0, ChunkLate(request=chunk.request, done=0, why="late"))
     assert isinstance(coordinator.rank.sent[-1], Cancel)
     coordinator.trains(5, late_ms=60.0)  # its op ran from 560 to 600
     (again,) = coordinator.turn(601.0)
-    assert again.request == row.request
+    assert again.request == chunk.request
     assert again.begin_s >= 0.599
 
 
 def test_answers_end_at_their_stop_at_the_models_end_and_at_their_length(coordinator: Coordinator) -> None:
     for name, first in (("ended", 0), ("stopped", ord("b")), ("long", ord("c"))):
         coordinator.ask(name, tokens=8, max_tokens=3, stop=("b",))
-        row = coordinator.turn(coordinator.now_ms + 1)[0]
-        coordinator.ran(row, token=first, cache=CACHE)
+        chunk = coordinator.turn(coordinator.now_ms + 1)[0]
+        coordinator.ran(chunk, token=first, cache=CACHE)
     said = {m.request: m for m in coordinator.gateway.sent if m.kind == "done"}  # type: ignore[attr-defined]
     assert (said["ended"].finish, said["ended"].completion_tokens) == ("stop", 0)  # type: ignore[attr-defined]
     assert said["stopped"].finish == "stop"  # type: ignore[attr-defined]
@@ -329,9 +331,9 @@ def test_one_who_goes_before_moves_a_chunk_that_was_sent(coordinator: Coordinato
     coordinator.now_ms = 520.0
     assert len(coordinator.turn(520.0)) == 1
     coordinator.ask("high", tokens=20, priority=1)
-    assert [type(m) for m in coordinator.rank.sent] == [Row, Cancel]
-    rows = coordinator.turn(521.0)
-    assert [row.request.split("-")[1] for row in rows][:1] == ["high"]
+    assert [type(m) for m in coordinator.rank.sent] == [RunChunk, Cancel]
+    chunks = coordinator.turn(521.0)
+    assert [chunk.request.split("-")[1] for chunk in chunks][:1] == ["high"]
 
 
 def test_one_that_moves_to_another_gpu_at_once_is_sent_there(tmp_path: Any) -> None:
@@ -344,7 +346,7 @@ def test_one_that_moves_to_another_gpu_at_once_is_sent_there(tmp_path: Any) -> N
     rows[:, GPU], rows[:, BEGIN] = 1, coordinator.now_ms
     moved = replace(progress.placement, pipeline=1, rows=rows)
     coordinator.service._moved(Moved(moved=(moved,)), coordinator.now_ms)
-    assert [row.request for row in coordinator.turn(452.0, gpu=1)] == [key]
+    assert [chunk.request for chunk in coordinator.turn(452.0, gpu=1)] == [key]
     assert isinstance(coordinator.ranks[0].last(), Drop)
 
 
@@ -362,7 +364,7 @@ def second(**changes: Any) -> StageCache:
 def test_each_stage_gets_the_chunk_and_only_the_first_its_prompt(stages: Coordinator) -> None:
     stages.ask()
     stages.turn(451.0)
-    (first,), (last,) = stages.rows(0), stages.rows(1)
+    (first,), (last,) = stages.chunks(0), stages.chunks(1)
     assert (first.tokens, last.tokens, len(first.ids), last.ids) == (40, 40, 40, ())
     assert last.begin_s >= first.begin_s + 0.001 + 0.0005 * 40 / 2
     assert (first.sampling, last.sampling is None) == (None, False)
@@ -377,9 +379,9 @@ def test_each_stage_gets_the_chunk_and_only_the_first_its_prompt(stages: Coordin
 def test_the_answer_names_the_caches_of_all_stages(stages: Coordinator, order: tuple[int, int]) -> None:
     stages.ask(hand_over=True)
     stages.turn(451.0)
-    rows = stages.rows(0) + stages.rows(1)
+    chunks = stages.chunks(0) + stages.chunks(1)
     for gpu in order:
-        stages.ran(rows[gpu], token=1 if gpu else None, cache=second() if gpu else CACHE, gpu=gpu)
+        stages.ran(chunks[gpu], token=1 if gpu else None, cache=second() if gpu else CACHE, gpu=gpu)
     done = stages.gateway.last()
     assert [stage.rank for stage in done.kv_transfer_params.remote_stages] == [0, 1]
     assert not any(isinstance(message, Drop) for rank in stages.ranks for message in rank.sent)
@@ -388,34 +390,34 @@ def test_the_answer_names_the_caches_of_all_stages(stages: Coordinator, order: t
 def test_a_later_stage_that_was_late_goes_on_from_what_the_first_made(stages: Coordinator) -> None:
     stages.ask(tokens=16)
     stages.turn(451.0)
-    first, last = *stages.rows(0), *stages.rows(1)
+    first, last = *stages.chunks(0), *stages.chunks(1)
     stages.ran(first)
     stages.service.handle(1, ChunkLate(request=last.request, done=0, why="late"))
     assert stages.turn(stages.now_ms + 1) == [], "the first stage is done with it"
-    again = stages.rows(1)[-1]
-    assert (again.done, again.tokens, len(stages.rows(1))) == (0, 16, 2)
+    again = stages.chunks(1)[-1]
+    assert (again.done, again.tokens, len(stages.chunks(1))) == (0, 16, 2)
     stages.service.handle(1, ChunkLate(request=last.request, done=0, why="late"))
     (anew,) = stages.turn(stages.now_ms + 10)  # what was handed on seems to be lost: it is made again
     stages.ran(anew)
-    stages.ran(stages.rows(1)[-1], token=1, gpu=1)
+    stages.ran(stages.chunks(1)[-1], token=1, gpu=1)
     assert stages.gateway.last().kind == "done"
 
 
 def test_chunks_that_the_first_stage_ran_ahead_are_not_run_again(stages: Coordinator) -> None:
     stages.ask(tokens=150)
     stages.turn(451.0)
-    first, last = stages.rows(0)[0], stages.rows(1)[0]
+    first, last = stages.chunks(0)[0], stages.chunks(1)[0]
     stages.ran(first)
-    sent = len(stages.rows(0))
+    sent = len(stages.chunks(0))
     stages.service.handle(1, ChunkLate(request=last.request, done=0, why="late"))
     for iteration in range(5, 8):
         stages.trains(iteration)
         stages.turn(stages.now_ms + 1)
-    assert stages.rows(0)[sent:]
-    assert {row.done for row in stages.rows(0)[sent:]} == {first.tokens}
-    chunks = {(row.done, row.tokens) for row in stages.rows(1)}
-    assert (0, first.tokens) in chunks
-    assert {done for done, _ in chunks} == {0, first.tokens}
+    assert stages.chunks(0)[sent:]
+    assert {chunk.done for chunk in stages.pieces(0)[sent:]} == {first.tokens}
+    pieces = {(chunk.done, chunk.tokens) for chunk in stages.pieces(1)}
+    assert (0, first.tokens) in pieces
+    assert {done for done, _ in pieces} == {0, first.tokens}
 
 
 @pytest.mark.parametrize("why", ["withdrawn", "rank"])
@@ -435,12 +437,12 @@ def test_what_ends_early_is_freed_on_all_stages(stages: Coordinator, why: str) -
 def test_a_cache_that_is_gone_on_one_stage_is_made_again_on_all(stages: Coordinator) -> None:
     stages.ask(tokens=16, hand_over=True)
     stages.turn(451.0)
-    first, last = *stages.rows(0), *stages.rows(1)
+    first, last = *stages.chunks(0), *stages.chunks(1)
     stages.ran(last, token=1, cache=second(), gpu=1)
     stages.service.handle(0, ChunkLate(request=first.request, done=0, why="gone"))
     stages.turn(stages.now_ms + 10)
-    again, other = stages.rows(0)[-1], stages.rows(1)[-1]
-    assert (again.done, other.done, len(stages.rows(0)), len(stages.rows(1))) == (0, 0, 2, 2)
+    again, other = stages.chunks(0)[-1], stages.chunks(1)[-1]
+    assert (again.done, other.done, len(stages.chunks(0)), len(stages.chunks(1))) == (0, 0, 2, 2)
     stages.ran(again, cache=CACHE)
     stages.ran(other, token=1, cache=second(block_ids=(7,)), gpu=1)
     done = stages.gateway.last()
@@ -456,14 +458,14 @@ def test_another_schedule_is_learned_before_anything_has_a_place_in_it(coordinat
     assert not coordinator.service.plan.knows
     coordinator.ask("b")
     assert (coordinator.gateway.last().kind, coordinator.gateway.last().reason) == ("refused", "no_bubble")
-    rows: list[Row] = []
+    chunks: list[RunChunk] = []
     for iteration in range(4, 8):  # the first one is of the old schedule
-        assert not rows
+        assert not chunks
         coordinator.trains(iteration, lasts_ms=80.0 if iteration > 4 else BUSY_MS)
-        rows = coordinator.turn(iteration * PERIOD_MS + 81.0)
-    assert rows
-    assert rows[0].begin_s * 1e3 >= 7 * PERIOD_MS + 80.0, "in a bubble of the new schedule"
-    assert rows[0].until_s <= 0.8
+        chunks = coordinator.turn(iteration * PERIOD_MS + 81.0)
+    assert chunks
+    assert chunks[0].begin_s * 1e3 >= 7 * PERIOD_MS + 80.0, "in a bubble of the new schedule"
+    assert chunks[0].until_s <= 0.8
 
 
 def test_a_withdrawn_request_gives_its_place_back_while_the_schedule_is_learned(

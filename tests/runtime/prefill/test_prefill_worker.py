@@ -15,7 +15,15 @@ from engine.prefill.latency import LatencyModel
 from engine.prefill.messages import Sampling
 from engine.serve import prefill_worker, yielding
 from engine.serve.kv_server import KvServer
-from engine.serve.prefill_wire import Cancel, ChunkLate, ChunkRan, Drop, IterationBegun, IterationRan, Row
+from engine.serve.prefill_wire import (
+    Cancel,
+    ChunkLate,
+    ChunkRan,
+    Drop,
+    IterationBegun,
+    IterationRan,
+    RunChunk,
+)
 from engine.serve.prefill_worker import REMEMBERED, PrefillWorker
 from engine.serve.stage import PrefillStage, StageSettings
 from tests.runtime.prefill.checkpoints import BLOCK, prompt, save, theirs
@@ -72,7 +80,7 @@ class Table:
         )
         self.prefill_worker.attach(self.coordinator)
 
-    def row(self, *, op: int = 0, done: int = 0, tokens: int = TOKENS, **changes: object) -> Row:
+    def chunk(self, *, op: int = 0, done: int = 0, tokens: int = TOKENS, **changes: object) -> RunChunk:
         ids = prompt(TOKENS)[done : done + tokens]
         now = time.monotonic()
         values = {
@@ -89,14 +97,14 @@ class Table:
             "sampling": Sampling(),
             **changes,
         }
-        return Row.model_validate(values)
+        return RunChunk.model_validate(values)
 
     def have_looked(self) -> None:
-        """Return when the prefill worker has looked at all rows so far, and has run those that may begin.
+        """Return when the prefill worker has looked at all chunks so far, and has run those that may begin.
 
         It looks at them in the order of `begin_s`: one more, which is too late, is given back after them.
         """
-        self.prefill_worker.heed(self.row(request=LOOKED.request, until_s=time.monotonic()))
+        self.prefill_worker.heed(self.chunk(request=LOOKED.request, until_s=time.monotonic()))
         until(lambda: LOOKED in self.coordinator.said, every_s=0.002)
         self.coordinator.said.remove(LOOKED)
 
@@ -130,8 +138,8 @@ def table(tmp_path: Path) -> Iterator[Table]:
 
 def test_a_prompt_in_chunks_gives_the_models_token_and_frees_its_cache(table: Table) -> None:
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.row(tokens=BLOCK, sampling=None))
-    table.prefill_worker.heed(table.row(done=BLOCK, tokens=BLOCK))
+    table.prefill_worker.heed(table.chunk(tokens=BLOCK, sampling=None))
+    table.prefill_worker.heed(table.chunk(done=BLOCK, tokens=BLOCK))
     first, last = table.coordinator.wait(ChunkRan, 2)
     assert isinstance(first, ChunkRan)
     assert isinstance(last, ChunkRan)
@@ -141,7 +149,7 @@ def test_a_prompt_in_chunks_gives_the_models_token_and_frees_its_cache(table: Ta
 
 
 def test_nothing_begins_while_training_has_the_gpu_or_before_its_bubble(table: Table) -> None:
-    table.prefill_worker.heed(table.row(op=1))
+    table.prefill_worker.heed(table.chunk(op=1))
     table.have_looked()
     table.prefill_worker.begin(0)
     table.have_looked()
@@ -156,7 +164,7 @@ def test_nothing_begins_while_training_has_the_gpu_or_before_its_bubble(table: T
 def test_a_chunk_whose_bubble_is_over_is_given_back(table: Table) -> None:
     table.prefill_worker.begin(0)
     table.op()
-    table.prefill_worker.heed(table.row(op=0))
+    table.prefill_worker.heed(table.chunk(op=0))
     late = table.coordinator.wait(ChunkLate)[0]
     assert isinstance(late, ChunkLate)
     assert (late.done, late.why) == (0, "late")
@@ -164,7 +172,7 @@ def test_a_chunk_whose_bubble_is_over_is_given_back(table: Table) -> None:
 
 def test_a_chunk_that_would_not_be_done_in_time_is_given_back(table: Table) -> None:
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.row(until_s=time.monotonic() + CHUNK_S / 2))
+    table.prefill_worker.heed(table.chunk(until_s=time.monotonic() + CHUNK_S / 2))
     assert table.coordinator.wait(ChunkLate)
     assert not table.stage.pool.bytes_in_use
 
@@ -181,8 +189,8 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(
 
     monkeypatch.setattr(prefill_worker, "take_part", take_part)
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.row(tokens=BLOCK, sampling=None))
-    table.prefill_worker.heed(table.row(done=BLOCK, tokens=BLOCK))
+    table.prefill_worker.heed(table.chunk(tokens=BLOCK, sampling=None))
+    table.prefill_worker.heed(table.chunk(done=BLOCK, tokens=BLOCK))
     assert chunk.runs.wait(LIMIT_S)
     waited_s = table.op()
     (late,) = table.coordinator.wait(ChunkLate)
@@ -201,7 +209,7 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(
 @pytest.mark.parametrize("end", ["drop", "gone"])
 def test_what_is_given_up_frees_its_cache(table: Table, end: str) -> None:
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.row(keep=True))
+    table.prefill_worker.heed(table.chunk(keep=True))
     table.coordinator.wait(ChunkRan)
     assert table.stage.pool.bytes_in_use > 0
     if end == "drop":
@@ -212,8 +220,8 @@ def test_what_is_given_up_frees_its_cache(table: Table, end: str) -> None:
 
 
 def test_cancelled_chunks_do_not_run(table: Table) -> None:
-    table.prefill_worker.heed(table.row(tokens=BLOCK, sampling=None))
-    table.prefill_worker.heed(table.row(done=BLOCK, tokens=BLOCK))
+    table.prefill_worker.heed(table.chunk(tokens=BLOCK, sampling=None))
+    table.prefill_worker.heed(table.chunk(done=BLOCK, tokens=BLOCK))
     table.prefill_worker.heed(Cancel(request="a", done=BLOCK))
     table.prefill_worker.begin(0)
     table.coordinator.wait(ChunkRan)
@@ -223,7 +231,7 @@ def test_cancelled_chunks_do_not_run(table: Table) -> None:
 
 def test_a_chunk_behind_one_that_never_ran_is_given_back(table: Table) -> None:
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.row(done=BLOCK, tokens=BLOCK))
+    table.prefill_worker.heed(table.chunk(done=BLOCK, tokens=BLOCK))
     late = table.coordinator.wait(ChunkLate)[0]
     assert isinstance(late, ChunkLate)
     assert late.why == "gone"
@@ -258,7 +266,7 @@ def test_the_last_op_lasts_until_the_next_iteration(table: Table) -> None:
     table.prefill_worker.begin(0)
     for _ in range(3):
         table.op()
-    table.prefill_worker.heed(table.row(iteration=1))
+    table.prefill_worker.heed(table.chunk(iteration=1))
     table.have_looked()
     assert not any(isinstance(message, ChunkRan) for message in table.coordinator.said)
     before_s = time.monotonic()
@@ -274,7 +282,7 @@ def test_on_a_gpu_an_op_begins_while_a_chunk_runs(table: Table, monkeypatch: pyt
     monkeypatch.setattr(PrefillStage, "gives_way", True)
     chunk = HeldOpen(table.stage, monkeypatch)
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.row())
+    table.prefill_worker.heed(table.chunk())
     assert chunk.runs.wait(LIMIT_S)
     table.op(chunk.may_end.set)
     table.coordinator.wait(ChunkRan)
@@ -297,7 +305,7 @@ def test_a_chunk_gives_way_until_training_waits_for_it(table: Table, monkeypatch
 
     monkeypatch.setattr(prefill_worker, "take_part", take_part)
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.row())
+    table.prefill_worker.heed(table.chunk())
     assert chunk.runs.wait(LIMIT_S)
     table.op()
     table.coordinator.wait(ChunkRan)

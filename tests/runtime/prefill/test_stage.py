@@ -14,10 +14,10 @@ from engine.job.prefill.config import LlamaConfig, read_config
 from engine.model.memory import serving_memory
 from engine.model.presets import preset
 from engine.prefill.latency import LatencyModel
-from engine.serve.chunks import Chunk, chunks_of
+from engine.serve.chunks import PrefillChunk, chunks_of
 from engine.serve.kv_pool import KvShape
 from engine.serve.rotary import frequencies
-from engine.serve.stage import PrefillStage, Ran, StageSettings
+from engine.serve.stage import ChunkTimes, PrefillStage, StageSettings
 from engine.serve.weights import INDEX, SINGLE, Part
 from tests.runtime.prefill.checkpoints import LLAMA3, TINY, model, pipeline, prompt, save, theirs
 
@@ -213,7 +213,7 @@ def test_two_requests_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_the_emulated_device_takes_the_profile_s_time(tmp_path: Path) -> None:
-    latency, ran = LatencyModel(a_ms=40, b_ms=0.5, c_ms=0.01), list[Ran]()
+    latency, ran = LatencyModel(a_ms=40, b_ms=0.5, c_ms=0.01), list[ChunkTimes]()
     settings = StageSettings(stage=0, stages=2, kv_budget_bytes=1_000_000, latency=latency)
     stage = PrefillStage.load(save(tmp_path), settings, report=ran.append)
     ids = torch.tensor(prompt(90))
@@ -229,8 +229,8 @@ def test_the_emulated_device_takes_the_profile_s_time(tmp_path: Path) -> None:
 
 
 def test_a_chunk_has_tokens() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        Chunk(request="r", done=0, tokens=0, final=True)
+    with pytest.raises(ValueError, match="tokens"):
+        PrefillChunk(request="r", done=0, tokens=0, total=1)
 
 
 def test_drawn_weights_need_no_file(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from engine.serve.decode import DecodeWorker
 from engine.serve.hand_on import Handed, HandedOn, HandOn, Hidden, address_key
 from engine.serve.in_rank import RankPrefill, prefill_of
 from engine.serve.kv_wire import send_frame
-from engine.serve.prefill_wire import Cancel, ChunkLate, ChunkRan, Drop, Row
+from engine.serve.prefill_wire import Cancel, ChunkLate, ChunkRan, Drop, RunChunk
 from tests.runtime.jobs import job
 from tests.runtime.prefill.checkpoints import TINY, prompt, save, theirs
 from tests.runtime.prefill.live import prefill
@@ -100,7 +100,7 @@ class Pipeline:
             "sampling": Sampling() if final and last else None,
             **changes,
         }
-        self.ranks[stage].prefill_worker.heed(Row.model_validate(values))
+        self.ranks[stage].prefill_worker.heed(RunChunk.model_validate(values))
 
     def run(self, sizes: list[int], **changes: Any) -> list[ChunkRan]:
         """The whole prompt, cut into `sizes`; what the last chunk came to, by stage."""
@@ -303,8 +303,8 @@ def test_hidden_states_are_kept_until_they_are_used_dropped_or_late(order: list[
     left = [number for number in (0, 2, 4) if 1 + number > later_s]
     assert inputs.bytes_in_use == len(left) * 2 * 4 * 4
     for number in range(6):
-        row = _row(number, request=f"r{number % 2}")
-        assert inputs.has(row) == (inputs.take(row) is not None) == (number in left)
+        chunk = _chunk(number, request=f"r{number % 2}")
+        assert inputs.has(chunk) == (inputs.take(chunk) is not None) == (number in left)
     assert inputs.bytes_in_use == 0
 
 
@@ -313,9 +313,9 @@ def test_hidden_states_that_wait_stay_within_their_budget() -> None:
     for number in (0, 1, 2, 0, 3):
         inputs.put(Handed(request="r", done=number, tokens=2, lease_s=9), torch.zeros(2, 4))
         assert inputs.bytes_in_use <= 100
-    assert [number for number in range(4) if inputs.has(_row(number))] == [0, 2, 3]
+    assert [number for number in range(4) if inputs.has(_chunk(number))] == [0, 2, 3]
     inputs.put(Handed(request="r", done=9, tokens=2, lease_s=9), torch.zeros(2, 40))
-    assert not inputs.has(_row(9))
+    assert not inputs.has(_chunk(9))
 
 
 def test_hidden_states_that_cannot_be_sent_stay_within_their_budget(keep: ExitStack) -> None:
@@ -371,8 +371,8 @@ class Taken:
         self.came.append(hidden)
 
 
-def _row(done: int, request: str = "r") -> Row:
-    return Row(
+def _chunk(done: int, request: str = "r") -> RunChunk:
+    return RunChunk(
         request=request, done=done, tokens=2, total=9, iteration=0, op=0, begin_s=0, until_s=0, lease_s=0
     )
 
