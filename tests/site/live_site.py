@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import uvicorn
 
 from tests.waiting import LIMIT_S, until
-from webapp.prefill.gateway.lines import close_lines
+from webapp.prefill.gateway.connections import close_connections
 
 
 class _Server(uvicorn.Server):
     async def shutdown(self, sockets: object = None) -> None:
-        await close_lines()
+        await close_connections()
         await super().shutdown(sockets)  # type: ignore[arg-type]
 
 

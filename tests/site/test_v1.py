@@ -21,8 +21,8 @@ from webapp.common import broker
 from webapp.live.models import IterationStat
 from webapp.prefill import quota, quote, services
 from webapp.prefill.bearer import caller
-from webapp.prefill.gateway.asked import read
-from webapp.prefill.gateway.selling import admit, write_usage
+from webapp.prefill.gateway.admission import admit, write_usage
+from webapp.prefill.gateway.calls import read
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
 from webapp.prefill.quote import Admitted
 
@@ -354,10 +354,10 @@ def test_a_request_asks_the_database_four_times_before_it_is_handed_in(
         key = caller(request)
     asked = read("completion", {"model": "llama-3-8b", "prompt": "Once", "max_tokens": 1})
     with django_assert_num_queries(1):
-        sale = admit(key, asked)
-    assert [coordinator.dc_name for coordinator in sale.coordinators] == ["east"]
+        admission = admit(key, asked)
+    assert [coordinator.dc_name for coordinator in admission.coordinators] == ["east"]
     with django_assert_num_queries(4):  # was it written; a savepoint, here within the test's, and the event
-        write_usage(sale, outcome=Outcome.REFUSED, reason="no_bubble", tokens=0, ttft_ms=None)
+        write_usage(admission, outcome=Outcome.REFUSED, reason="no_bubble", tokens=0, ttft_ms=None)
 
 
 def test_calls_in_a_minute_are_limited(world: Any, monkeypatch: Any) -> None:

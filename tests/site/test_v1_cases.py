@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from webapp.prefill.answers import ApiError
-from webapp.prefill.gateway.asked import Asked, document, read
 from webapp.prefill.gateway.batches import Answer
+from webapp.prefill.gateway.calls import CompletionCall, document, read
 
 CASES = Path(__file__).parent / "cases" / "api"
 ASK = {"model": "llama-tiny", "prompt": "hi"}
 CHAT = {"model": "llama-tiny", "messages": [{"role": "user", "content": "hi"}]}
 
 
-def asked(name: str) -> Asked:
+def asked(name: str) -> CompletionCall:
     body = document((CASES / f"{name}.json").read_bytes())
     return read("chat" if "messages" in body else "completion", body)
 

@@ -21,11 +21,11 @@ from engine.inputs import Document, parse
 from webapp.common.logs import request_id
 from webapp.prefill.answers import ApiError, headers
 from webapp.prefill.bearer import no_quotas, recheck
-from webapp.prefill.gateway.answering import begin, write_refusal
-from webapp.prefill.gateway.asked import Asked, Kind, document, read
-from webapp.prefill.gateway.selling import Sale, admit, in_thread, new_id
+from webapp.prefill.gateway.admission import Admission, admit, in_thread, new_id
+from webapp.prefill.gateway.answer_stream import begin, write_refusal
+from webapp.prefill.gateway.calls import CompletionCall, Kind, document, read
 from webapp.prefill.gateway.shapes import Shape
-from webapp.prefill.gateway.views import body_of, selling, unforeseen, when_sent, whole
+from webapp.prefill.gateway.views import body_of, prompt_view, unforeseen, when_sent, whole
 from webapp.prefill.models import ApiKey
 
 MOST_LINES = 1_000
@@ -60,7 +60,7 @@ class Answer:
         return json.dumps(made, ensure_ascii=False).encode() + b"\n"
 
 
-@selling
+@prompt_view
 async def batches(request: HttpRequest, key: ApiKey) -> HttpResponseBase:
     """Lines of requests, answered by lines in the order in which they are ready."""
     found = lines(body_of(request), request.content_type or "")
@@ -124,31 +124,31 @@ async def _answers(key: ApiKey, found: list[Line]) -> AsyncIterator[bytes]:
 async def _answer(key: ApiKey, line: Line, until: float) -> Answer:
     kind = KINDS[line.url]
     try:
-        asked = read(kind, line.body)
-        if asked.stream:
+        call = read(kind, line.body)
+        if call.stream:
             raise ApiError(
                 400, "unsupported_field", "A batch cannot stream: leave out stream.", param="stream"
             )
-        return await _tried(key, line, asked, until)
+        return await _tried(key, line, call, until)
     except ApiError as error:
         request = error.request or new_id()
         return Answer(custom_id=line.custom_id, request=request, status=error.status, body=error.body)
 
 
-async def _tried(key: ApiKey, line: Line, asked: Asked, until: float) -> Answer:
+async def _tried(key: ApiKey, line: Line, call: CompletionCall, until: float) -> Answer:
     """Again and again, as long as waiting helps. Raises ApiError."""
     loop = asyncio.get_running_loop()
     while True:
-        sale: Sale | None = None
+        admission: Admission | None = None
         try:
             current = await in_thread(recheck, key)
-            sale = await in_thread(admit, current, asked, in_batch=True)
-            answering = await begin(sale)
+            admission = await in_thread(admit, current, call, in_batch=True)
+            stream = await begin(admission)
             try:
-                body = await whole(answering, Shape(kind=asked.kind, request=sale.id, model=asked.model))
+                body = await whole(stream, Shape(kind=call.kind, request=admission.id, model=call.model))
             finally:
-                await answering.close()
-            return Answer(custom_id=line.custom_id, request=sale.id, status=200, body=body)
+                await stream.close()
+            return Answer(custom_id=line.custom_id, request=admission.id, status=200, body=body)
         except (RedisError, OSError):
             error = no_quotas()
         except ApiError as refused:
@@ -157,7 +157,7 @@ async def _tried(key: ApiKey, line: Line, asked: Asked, until: float) -> Answer:
             error = unforeseen(unknown)
         wait_s = min(MOST_WAIT_S, max(LEAST_WAIT_S, error.retry_after_s or 0.0))
         if error.retry_after_s is None or loop.time() + wait_s > until:
-            if sale is not None:
-                await write_refusal(sale, error)
+            if admission is not None:
+                await write_refusal(admission, error)
             raise error
         await asyncio.sleep(wait_s)

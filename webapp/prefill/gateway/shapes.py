@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.prefill.messages import Done, Token
-from webapp.prefill.gateway.asked import Kind
+from webapp.prefill.gateway.calls import Kind
 
 LAST = b"data: [DONE]\n\n"
 

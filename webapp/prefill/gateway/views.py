@@ -18,9 +18,9 @@ from django.views.decorators.csrf import csrf_exempt
 from webapp.prefill.answers import ApiError, answer, headers
 from webapp.prefill.bearer import caller, no_quotas, not_allowed
 from webapp.prefill.gateway import shapes
-from webapp.prefill.gateway.answering import Answering, begin, write_refusal
-from webapp.prefill.gateway.asked import Kind, document, read
-from webapp.prefill.gateway.selling import admit, in_thread
+from webapp.prefill.gateway.admission import admit, in_thread
+from webapp.prefill.gateway.answer_stream import AnswerStream, begin, write_refusal
+from webapp.prefill.gateway.calls import Kind, document, read
 from webapp.prefill.gateway.shapes import Shape
 from webapp.prefill.models import ApiKey
 
@@ -29,7 +29,7 @@ CLIENT_S = 60.0
 Serve = Callable[[HttpRequest, ApiKey], Awaitable[HttpResponseBase]]
 
 
-def selling(serve: Serve) -> Callable[..., Any]:
+def prompt_view(serve: Serve) -> Callable[..., Any]:
     """For a view that takes (request, key in force) and may raise ApiError; answers to POST alone."""
 
     @csrf_exempt
@@ -57,33 +57,33 @@ def unforeseen(error: Exception) -> ApiError:
     return ApiError(500, "internal_error", "The site failed on this request.")
 
 
-@selling
+@prompt_view
 async def completions(request: HttpRequest, key: ApiKey) -> HttpResponseBase:
     """A prompt, and the tokens that follow it."""
     return await _serve("completion", request, key)
 
 
-@selling
+@prompt_view
 async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBase:
     """Messages, and the assistant's answer."""
     return await _serve("chat", request, key)
 
 
 async def _serve(kind: Kind, request: HttpRequest, key: ApiKey) -> HttpResponseBase:
-    asked = read(kind, document(body_of(request)))
-    sale = await in_thread(admit, key, asked)
+    call = read(kind, document(body_of(request)))
+    admission = await in_thread(admit, key, call)
     try:
-        answering = await begin(sale)
+        stream = await begin(admission)
     except ApiError as error:
-        await write_refusal(sale, error)
+        await write_refusal(admission, error)
         raise
-    shape = Shape(kind=kind, request=sale.id, model=asked.model)
-    if not asked.stream:
-        return await _whole(answering, shape)
+    shape = Shape(kind=kind, request=admission.id, model=call.model)
+    if not call.stream:
+        return await _whole(stream, shape)
     made = StreamingHttpResponse(
-        _pieces(answering, shape, include_usage=asked.include_usage), content_type="text/event-stream"
+        _pieces(stream, shape, include_usage=call.include_usage), content_type="text/event-stream"
     )
-    for name, value in (headers(sale.id, sale.drawn) | {"X-Accel-Buffering": "no"}).items():
+    for name, value in (headers(admission.id, admission.drawn) | {"X-Accel-Buffering": "no"}).items():
         made[name] = value
     return made
 
@@ -98,43 +98,43 @@ def body_of(request: HttpRequest) -> bytes:
         raise ApiError(400, "invalid_json", "The body could not be read.") from None
 
 
-async def _whole(answering: Answering, shape: Shape) -> HttpResponse:
-    sale = answering.sale
+async def _whole(stream: AnswerStream, shape: Shape) -> HttpResponse:
+    admission = stream.admission
     try:
-        body = await whole(answering, shape)
+        body = await whole(stream, shape)
     finally:
-        await answering.close()
-    return answer(body, drawn=sale.drawn, request=sale.id)
+        await stream.close()
+    return answer(body, drawn=admission.drawn, request=admission.id)
 
 
-async def whole(answering: Answering, shape: Shape) -> dict[str, object]:
+async def whole(stream: AnswerStream, shape: Shape) -> dict[str, object]:
     """All of an answer in one body. Raises ApiError."""
-    text = "".join([token.text async for token in answering.tokens()])
-    assert answering.done is not None
-    return shape.whole(text, answering.done)
+    text = "".join([token.text async for token in stream.tokens()])
+    assert stream.done is not None
+    return shape.whole(text, stream.done)
 
 
-async def _pieces(answering: Answering, shape: Shape, *, include_usage: bool) -> AsyncIterator[bytes]:
+async def _pieces(stream: AnswerStream, shape: Shape, *, include_usage: bool) -> AsyncIterator[bytes]:
     """A stream. What breaks off after it began can only be said in an event, without [DONE]."""
-    when_sent(answering.leave)
+    when_sent(stream.leave)
     first = True
     try:
-        async for token in answering.tokens():
+        async for token in stream.tokens():
             with _taken_in_time():
                 yield shapes.event(shape.piece(token, first=first))
             first = False
-        assert answering.done is not None
+        assert stream.done is not None
         with _taken_in_time():
-            yield shapes.event(shape.end(answering.done))
+            yield shapes.event(shape.end(stream.done))
             if include_usage:
-                yield shapes.event(shape.totals(answering.done))
+                yield shapes.event(shape.totals(stream.done))
             yield shapes.LAST
     except ApiError as error:
         yield shapes.event(error.body)
     except Exception as error:
         yield shapes.event(unforeseen(error).body)
     finally:
-        await answering.close()
+        await stream.close()
 
 
 def when_sent(end: Callable[[], object]) -> None:

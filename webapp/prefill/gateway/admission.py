@@ -1,4 +1,4 @@
-"""What the database and Valkey know of a request: who asks, what is left, where it may go, what it cost."""
+"""Admission of a call: its key, the tokens of the quota, where it may run, and the record of what it cost."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from webapp.live.models import PrefillCoordinator
 from webapp.prefill import quota
 from webapp.prefill.answers import ApiError
 from webapp.prefill.catalogue import context_tokens
-from webapp.prefill.gateway.asked import Asked
-from webapp.prefill.gateway.lines import CoordinatorAddress
+from webapp.prefill.gateway.calls import CompletionCall
+from webapp.prefill.gateway.connections import CoordinatorAddress
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
 from webapp.prefill.quota import Drawn
 from webapp.prefill.served import places_of
@@ -31,18 +31,18 @@ R = TypeVar("R")
 
 
 @dataclass(slots=True, kw_only=True)
-class Sale:
-    """One request of a tenancy on its way.
+class Admission:
+    """A call that the tenancy's quota admits, and what is known of it outside its prompt.
 
-    taken : tokens of its quota that it holds.  places : {data centre: name} where it may run.
-    dc : where it was handed in last.  in_batch : it has no objective, and waits behind others.
+    held_tokens : of the quota.  datacenters : {data centre: name} where it may run.
+    dc : where it was sent last.  in_batch : it has no objective, and waits behind others.
     """
 
     key: ApiKey
-    asked: Asked
-    places: dict[int, str]
+    call: CompletionCall
+    datacenters: dict[int, str]
     coordinators: list[CoordinatorAddress]
-    taken: int
+    held_tokens: int
     drawn: Drawn
     in_batch: bool = False
     dc: int | None = None
@@ -84,8 +84,8 @@ async def in_thread(act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R
     return await asyncio.to_thread(work)
 
 
-def admit(key: ApiKey, asked: Asked, *, in_batch: bool = False) -> Sale:
-    """Where a request may run; takes its tokens from the tenancy's quota.
+def admit(key: ApiKey, call: CompletionCall, *, in_batch: bool = False) -> Admission:
+    """Find where a call may run, and take its tokens from the tenancy's quota.
 
     Raises
     ------
@@ -95,41 +95,41 @@ def admit(key: ApiKey, asked: Asked, *, in_batch: bool = False) -> Sale:
         The broker does not answer.
     """
     tenancy = key.tenancy
-    places = {dc.pk: dc.name for dc in places_of(tenancy, asked.model)}
-    if isinstance(asked.what.get("prompt"), tuple) and asked.most_tokens > (tenancy.longest_prompt or 0):
-        context, most = context_tokens(tenancy.model), asked.what["max_tokens"]
-        if asked.most_tokens + most > context:
-            text = context_exceeded(context, asked.most_tokens, most)
+    datacenters = {dc.pk: dc.name for dc in places_of(tenancy, call.model)}
+    if isinstance(call.fields.get("prompt"), tuple) and call.most_tokens > (tenancy.longest_prompt or 0):
+        context, most = context_tokens(tenancy.model), call.fields["max_tokens"]
+        if call.most_tokens + most > context:
+            text = context_exceeded(context, call.most_tokens, most)
             raise ApiError(400, "context_length_exceeded", text, param="prompt")
-        text = f"{asked.most_tokens:,} tokens, but the tenancy allows at most {tenancy.longest_prompt:,}."
+        text = f"{call.most_tokens:,} tokens, but the tenancy allows at most {tenancy.longest_prompt:,}."
         raise ApiError(413, "prompt_too_long", text, param="prompt")
-    tokens = min(asked.most_tokens, tenancy.longest_prompt or 0)  # the coordinator refuses what is longer
+    tokens = min(call.most_tokens, tenancy.longest_prompt or 0)  # the coordinator refuses what is longer
     drawn = quota.take(tenancy.pk, tokens, tenancy.tokens_per_min or 1)
     if not drawn.ok:
         left = f"{drawn.remaining:,} of {drawn.limit:,} tokens per minute are left"
         text = f"{left}; this request may need {tokens:,}."
         raise ApiError(429, "rate_limit_exceeded", text, retry_after_s=drawn.wait_s, drawn=drawn)
-    coordinators = coordinators_of(tenancy, places)
-    return Sale(
+    coordinators = coordinators_of(tenancy, datacenters)
+    return Admission(
         key=key,
-        asked=asked,
-        places=places,
+        call=call,
+        datacenters=datacenters,
         coordinators=coordinators,
-        taken=tokens,
+        held_tokens=tokens,
         drawn=drawn,
         in_batch=in_batch,
     )
 
 
-def coordinators_of(tenancy: Tenancy, places: dict[int, str]) -> list[CoordinatorAddress]:
-    """The open prefill coordinators of the tenancy's model in `places`, of runs of the team that sells."""
+def coordinators_of(tenancy: Tenancy, datacenters: dict[int, str]) -> list[CoordinatorAddress]:
+    """Open prefill coordinators of the tenancy's model in `datacenters`, of runs of the team that sells."""
     rows = PrefillCoordinator.objects.usable().filter(
-        model=tenancy.model, dc__in=places, run__job__team=tenancy.team_id
+        model=tenancy.model, dc__in=datacenters, run__job__team=tenancy.team_id
     )
     rows = rows.select_related("run").only(
         "dc", "model", "host", "port", "rank", "run__generation", "run__secret"
     )
-    return [_address(row, places[row.dc_id]) for row in rows.order_by("pk")]
+    return [_address(row, datacenters[row.dc_id]) for row in rows.order_by("pk")]
 
 
 def _address(coordinator: PrefillCoordinator, dc: str) -> CoordinatorAddress:
@@ -148,27 +148,30 @@ def _address(coordinator: PrefillCoordinator, dc: str) -> CoordinatorAddress:
     )
 
 
-def settle(sale: Sale, tokens: int) -> None:
-    """Of the tokens that were taken, keep `tokens`. Without the broker those taken stay taken."""
+def settle(admission: Admission, tokens: int) -> None:
+    """Hold `tokens` of the quota from now on, and give the rest back. Without the broker all stay held."""
     try:
-        sale.drawn = quota.give_back(sale.tenancy.pk, sale.taken - tokens, sale.limit)
-        sale.taken = tokens
+        surplus = admission.held_tokens - tokens
+        admission.drawn = quota.give_back(admission.tenancy.pk, surplus, admission.limit)
+        admission.held_tokens = tokens
     except Exception as error:
-        log.warning("tokens not given back", request=sale.id, error=type(error).__name__)
+        log.warning("tokens not given back", request=admission.id, error=type(error).__name__)
 
 
-def write_usage(sale: Sale, *, outcome: Outcome, reason: str, tokens: int, ttft_ms: float | None) -> None:
+def write_usage(
+    admission: Admission, *, outcome: Outcome, reason: str, tokens: int, ttft_ms: float | None
+) -> None:
     """Write what came of a request, once. Raises DatabaseError."""
-    places = {dc.pk: dc for dc in sale.tenancy.datacenters}
+    rows = {dc.pk: dc for dc in admission.tenancy.datacenters}
     record_usage(
-        sale.tenancy,
-        request_id=sale.id,
-        dc=places[sale.dc or min(sale.places)],
-        at=sale.at,
+        admission.tenancy,
+        request_id=admission.id,
+        dc=rows[admission.dc or min(admission.datacenters)],
+        at=admission.at,
         outcome=outcome,
         prompt_tokens=tokens,
-        key=sale.key,
+        key=admission.key,
         reason=reason[:40],
         ttft_ms=ttft_ms,
-        in_batch=sale.in_batch,
+        in_batch=admission.in_batch,
     )

@@ -152,15 +152,15 @@ class ChatBody(_Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request that makes sense.
+class CompletionCall:
+    """A valid call of the API: what goes into its PrefillRequest, and what its answer looks like.
 
-    what : the fields of a PrefillRequest.  most_tokens : that its prompt can have.
+    fields : of its PrefillRequest.  most_tokens : that its prompt can have.
     """
 
     kind: Kind
     model: str
-    what: dict[str, Any]
+    fields: dict[str, Any]
     most_tokens: int
     stream: bool
     include_usage: bool
@@ -174,42 +174,42 @@ class Asked:
 def document(body: bytes) -> dict[str, Any]:
     """The JSON object that `body` is. Raises ApiError."""
     try:
-        asked = json.loads(body)
+        given = json.loads(body)
     except (ValueError, RecursionError):
         raise ApiError(400, "invalid_json", "The body must be one JSON object.") from None
-    if not isinstance(asked, dict):
+    if not isinstance(given, dict):
         raise ApiError(400, "invalid_json", "The body must be one JSON object.")
-    return asked
+    return given
 
 
-def read(kind: Kind, asked: dict[str, Any]) -> Asked:
+def read(kind: Kind, given: dict[str, Any]) -> CompletionCall:
     """What the body of a completion or of a chat asks for. Raises ApiError."""
     model: type[_Body] = CompletionBody if kind == "completion" else ChatBody
-    _require_characters(asked)
-    fields = _supported(asked, model)
+    _require_characters(given)
+    fields = _supported(given, model)
     _refuse_tools(fields.get("messages"))
     try:
         body: Any = parse(model, fields)
-        what = _prompt(body) | _limits(body)
+        request = _prompt(body) | _limits(body)
     except InputError as error:
         name = error.field.partition("[")[0]
         said = SAID.get(name, f"{error.field}: {error.allowed}.")
         param = name if name in SAID else error.field
         raise ApiError(400, "invalid_value", said, param=param or None) from None
-    return Asked(
+    return CompletionCall(
         kind=kind,
         model=body.model,
-        what=what,
-        most_tokens=_most_tokens(what),
+        fields=request,
+        most_tokens=_most_tokens(request),
         stream=bool(body.stream),
         include_usage=body.stream_options is not None and body.stream_options.include_usage,
     )
 
 
-def _supported(asked: dict[str, Any], model: type[_Body]) -> dict[str, Any]:
+def _supported(given: dict[str, Any], model: type[_Body]) -> dict[str, Any]:
     """The fields that `model` knows. What would change the answer and cannot be done is refused by name."""
     known = {}
-    for name, value in asked.items():
+    for name, value in given.items():
         if name in model.model_fields:
             known[name] = value
         elif name in REFUSED:
@@ -232,9 +232,9 @@ def _equal(value: Any, allowed: Any) -> bool:
     return not isinstance(value, bool) and bool(value == allowed)
 
 
-def _require_characters(asked: dict[str, Any]) -> None:
+def _require_characters(given: dict[str, Any]) -> None:
     """Refuse half a surrogate pair, which JSON can write (\\ud83d) and no text has. Raises ApiError."""
-    found = _half(asked, "")
+    found = _half(given, "")
     if found is not None:
         path, code = found
         text = (
@@ -307,11 +307,11 @@ def _limits(body: Any) -> dict[str, Any]:
     }
 
 
-def _most_tokens(what: dict[str, Any]) -> int:
+def _most_tokens(fields: dict[str, Any]) -> int:
     """Text has at most as many tokens as bytes."""
-    if "turns" in what:
-        return sum(_bytes(turn.content) + TURN_TOKENS for turn in what["turns"]) + TURN_TOKENS
-    prompt = what["prompt"]
+    if "turns" in fields:
+        return sum(_bytes(turn.content) + TURN_TOKENS for turn in fields["turns"]) + TURN_TOKENS
+    prompt = fields["prompt"]
     return _bytes(prompt) + 1 if isinstance(prompt, str) else len(prompt)  # 1: a begin of text
 
 

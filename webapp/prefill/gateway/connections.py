@@ -48,23 +48,23 @@ class CoordinatorAddress:
     rank: int
 
 
-class Exchange:
-    """What is said about one request."""
+class ReplyQueue:
+    """The coordinator's replies to one request that its client has not taken."""
 
-    def __init__(self, line: "CoordinatorLine", request: str) -> None:
+    def __init__(self, connection: "GatewayConnection", request: str) -> None:
         self.request = request
-        self._line = line
+        self._connection = connection
         self._held: deque[Answer] = deque()
         self._news = asyncio.Event()
         self._end: Exception | None = None
 
     def take(self, answer: Answer) -> None:
-        """The coordinator has said something."""
+        """Add a reply of the coordinator."""
         if self._end is not None:
             return
         if len(self._held) >= MOST_HELD:
             self.end(SlowClient())
-            self._line.withdraw_later(self.request)
+            self._connection.withdraw_later(self.request)
             return
         self._held.append(answer)
         self._news.set()
@@ -75,7 +75,7 @@ class Exchange:
         self._news.set()
 
     async def next(self, within_s: float) -> Answer:
-        """What was said next. Raises ChannelLost, SlowClient, TimeoutError."""
+        """The next reply. Raises ChannelLost, SlowClient, TimeoutError."""
         async with asyncio.timeout(within_s):
             while not self._held:
                 if self._end is not None:
@@ -86,78 +86,78 @@ class Exchange:
 
     async def withdraw(self) -> None:
         """The request is of no use any more."""
-        self._line.forget(self.request)
-        await self._line.withdraw(self.request)
+        self._connection.forget(self.request)
+        await self._connection.withdraw(self.request)
 
     def close(self) -> None:
-        """All was said."""
-        self._line.forget(self.request)
+        """Expect no further replies."""
+        self._connection.forget(self.request)
 
 
-class CoordinatorLine:
-    """The connection to one coordinator; made when it is first needed, and again after it was lost."""
+class GatewayConnection:
+    """The gateway's connection to one coordinator, made at first use and again after it was lost."""
 
     def __init__(self, address: CoordinatorAddress) -> None:
         self.address = address
-        self._line: AsyncChannel[Answer] | None = None
+        self._channel: AsyncChannel[Answer] | None = None
         self._reader: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
-        self._exchanges: dict[str, Exchange] = {}
+        self._replies: dict[str, ReplyQueue] = {}
         self._failed_at = float("-inf")
 
     @property
     def busy(self) -> int:
         """Requests that are on it."""
-        return len(self._exchanges)
+        return len(self._replies)
 
-    async def ask(self, ask: PrefillRequest) -> Exchange:
+    async def send(self, request: PrefillRequest) -> ReplyQueue:
         """Send a request. Raises ChannelLost: the coordinator cannot be reached."""
-        line = await self._connected()
-        exchange = self._exchanges[ask.request] = Exchange(self, ask.request)
+        channel = await self._connected()
+        replies = self._replies[request.request] = ReplyQueue(self, request.request)
         try:
             async with asyncio.timeout(SEND_S):
-                await line.send(ask)
+                await channel.send(request)
         except TimeoutError:
-            self._lost(line, ChannelLost("the prefill coordinator does not read what is sent"))
+            self._lost(channel, ChannelLost("the prefill coordinator does not read what is sent"))
             raise ChannelLost("the prefill coordinator does not read what is sent") from None
         except BaseException:
-            self.forget(ask.request)
+            self.forget(request.request)
             raise
-        return exchange
+        return replies
 
     async def withdraw(self, request: str) -> None:
-        """Tell the coordinator that a request is of no use any more; a line that is lost says so itself."""
-        if self._line is None:
+        """Tell the coordinator that nobody wants the answer any more; a lost channel says so itself."""
+        if self._channel is None:
             return
         try:
             async with asyncio.timeout(SEND_S):
-                await self._line.send(Withdraw(request=request))
+                await self._channel.send(Withdraw(request=request))
         except (ChannelLost, TimeoutError):
             pass
 
     def withdraw_later(self, request: str) -> None:
-        _aside(self.withdraw(request))
+        _in_background(self.withdraw(request))
 
     def forget(self, request: str) -> None:
-        self._exchanges.pop(request, None)
+        self._replies.pop(request, None)
 
     async def close(self) -> None:
         """End the connection; what is on it is lost."""
-        line, reader = self._line, self._reader
-        if line is None:
+        channel, reader = self._channel, self._reader
+        if channel is None:
             return
-        self._lost(line, ChannelLost("the connection was closed"))
+        self._lost(channel, ChannelLost("the connection was closed"))
         if reader is not None:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-        await line.close()
+        await channel.close()
 
     async def _connected(self) -> AsyncChannel[Answer]:
         async with self._connecting:
-            if self._line is None:
-                self._line = await self._connect()
-                self._reader = asyncio.create_task(self._read(self._line))
-            return self._line
+            if self._channel is None:
+                self._channel = await self._connect()
+                self._reader = asyncio.create_task(self._read(self._channel))
+            return self._channel
 
     async def _connect(self) -> AsyncChannel[Answer]:
         to, loop = self.address, asyncio.get_running_loop()
@@ -173,62 +173,63 @@ class CoordinatorLine:
             )
             raise ChannelLost("the prefill coordinator could not be reached") from error
 
-    async def _read(self, line: AsyncChannel[Answer]) -> None:
+    async def _read(self, channel: AsyncChannel[Answer]) -> None:
         why = ChannelLost("the prefill coordinator closed the connection")
         try:
-            async for answer in line.messages():
-                exchange = self._exchanges.get(answer.request)
-                if exchange is not None:
-                    exchange.take(answer)
+            async for answer in channel.messages():
+                replies = self._replies.get(answer.request)
+                if replies is not None:
+                    replies.take(answer)
         except ChannelLost as error:
             why = error
         finally:
-            self._lost(line, why)
-            await line.close()
+            self._lost(channel, why)
+            await channel.close()
 
-    def _lost(self, line: AsyncChannel[Answer], why: ChannelLost) -> None:
-        """Everything on `line` ends; the next request makes a new one."""
-        if self._line is not line:
+    def _lost(self, channel: AsyncChannel[Answer], why: ChannelLost) -> None:
+        """Everything on `channel` ends; the next request makes a new one."""
+        if self._channel is not channel:
             return
-        if self._exchanges:
+        if self._replies:
             log.warning(
                 "connection to a prefill coordinator lost",
                 run=self.address.run,
                 dc=self.address.dc_name,
                 requests=self.busy,
             )
-        self._line = None
-        exchanges, self._exchanges = self._exchanges, {}
-        for exchange in exchanges.values():
-            exchange.end(why)
+        self._channel = None
+        waiting, self._replies = self._replies, {}
+        for replies in waiting.values():
+            replies.end(why)
 
 
 _tasks: set[asyncio.Task[None]] = set()
 
 
-def _aside(work: Coroutine[None, None, None]) -> None:
+def _in_background(work: Coroutine[None, None, None]) -> None:
     """Do `work` while nobody waits for it; the loop itself would not keep the task."""
     task = asyncio.create_task(work)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
 
 
-_lines: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[CoordinatorAddress, CoordinatorLine]] = (
+_connections: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[CoordinatorAddress, GatewayConnection]] = (
     WeakKeyDictionary()
 )
 
 
-def line_to(address: CoordinatorAddress) -> CoordinatorLine:
-    """This event loop's connection to a coordinator; connections to closed ones are dropped on the way."""
-    lines = _lines.setdefault(asyncio.get_running_loop(), {})
-    if address not in lines:
-        for old in [one for one in lines if one.coordinator == address.coordinator and not lines[one].busy]:
-            _aside(lines.pop(old).close())
-        lines[address] = CoordinatorLine(address)
-    return lines[address]
+def connection_to(address: CoordinatorAddress) -> GatewayConnection:
+    """This event loop's connection to a coordinator. Unused connections to earlier addresses are closed."""
+    connections = _connections.setdefault(asyncio.get_running_loop(), {})
+    if address not in connections:
+        same = [one for one in connections if one.coordinator == address.coordinator]
+        for unused in [one for one in same if not connections[one].busy]:
+            _in_background(connections.pop(unused).close())
+        connections[address] = GatewayConnection(address)
+    return connections[address]
 
 
-async def close_lines() -> None:
-    """Close the lines of this event loop."""
-    for line in _lines.pop(asyncio.get_running_loop(), {}).values():
-        await line.close()
+async def close_connections() -> None:
+    """Close the connections of this event loop."""
+    for connection in _connections.pop(asyncio.get_running_loop(), {}).values():
+        await connection.close()
