@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from engine.job.events.base import Report
+from engine.job.events.base import BaseEvent
 from engine.job.events.event import Event, from_dict
 
 T0 = 1_790_000_000.0
@@ -155,6 +155,6 @@ def event(kind: str, **changes: Any) -> Event:
     return from_dict({"kind": kind, **EXAMPLES[kind], **changes})
 
 
-def as_dicts(into: list[dict[str, Any]]) -> Callable[[Report], None]:
+def as_dicts(into: list[dict[str, Any]]) -> Callable[[BaseEvent], None]:
     """Keeps each event in `into`, as it travels."""
     return lambda said: into.append(said.to_dict())

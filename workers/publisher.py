@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import redis
 
-from engine.job.events.base import Report
+from engine.job.events.base import BaseEvent
 from engine.job.events.node import Heartbeat
 from workers.spool import Entry, Spool
 
@@ -76,7 +76,7 @@ class Publisher:
         """Start sending; what an earlier process left in the spool goes first."""
         self._thread.start()
 
-    def put(self, event: Report) -> None:
+    def put(self, event: BaseEvent) -> None:
         """Hand over an event of a run; returns at once and never raises for a broker that is away."""
         with self._changed:
             entry = self._encoded(event)
@@ -115,7 +115,7 @@ class Publisher:
         """Events not yet sent."""
         return len(self._pending) + len(self._spool)
 
-    def _encoded(self, event: Report) -> Entry:
+    def _encoded(self, event: BaseEvent) -> Entry:
         # Ids grow over restarts of the agent too, so they start from the clock.
         self._last_id = max(self._last_id + 1, time.time_ns() // 1000)
         return self._last_id, event.sent_by(self._node, self._last_id).to_json()

@@ -17,13 +17,13 @@ from engine.control.recovery_messages import (
     Halted,
     Hello,
     Leave,
+    MachineState,
     Over,
     RanksEnded,
-    Report,
     Start,
     Welcome,
 )
-from engine.control.selector_driver import Connection, call
+from engine.control.selector_driver import SelectorChannel, call
 from engine.control.silence import SILENT_S
 from engine.job.launch import LaunchSpec
 from engine.job.recovery.history import History
@@ -47,7 +47,7 @@ class Follow(RecoveryHost):
         history: History,
     ) -> None:
         super().__init__(spec, settings, ranks, selector, history=history, phase="away")
-        self._line: Connection[FromLeader] | None = None
+        self._line: SelectorChannel[FromLeader] | None = None
         self._welcome = False
         self._again_at = 0.0
 
@@ -104,11 +104,11 @@ class Follow(RecoveryHost):
 
     # The leading host (selector_driver.Handler).
 
-    def greeted(self, connection: Connection[FromLeader]) -> None:
+    def greeted(self, connection: SelectorChannel[FromLeader]) -> None:
         """It knows the secret: tell it what is here."""
         connection.say(Hello(ranks=tuple(sorted(self._spec.local)), **dict(self._report())))
 
-    def heard(self, connection: Connection[FromLeader], message: FromLeader) -> None:
+    def heard(self, connection: SelectorChannel[FromLeader], message: FromLeader) -> None:
         """Do what the leading host asks. Raises ValueError where it makes no sense now."""
         if not self._welcome and not isinstance(message, Welcome):
             raise ValueError("it says something before its welcome")
@@ -131,7 +131,7 @@ class Follow(RecoveryHost):
                 self.close()
                 self._ranks.give_up(message.why)
 
-    def lost(self, connection: Connection[FromLeader], why: str) -> None:
+    def lost(self, connection: SelectorChannel[FromLeader], why: str) -> None:
         """The leading host is gone: nothing here goes on without it."""
         self._line = None
         if self._phase == "running":
@@ -149,8 +149,8 @@ class Follow(RecoveryHost):
         self._life, self._layout, self._phase = life.number, life.layout, "running"
         self._ranks.begin(life, None)
 
-    def _report(self) -> Report:
-        return Report(
+    def _report(self) -> MachineState:
+        return MachineState(
             held=self._ranks.held(),
             life=self._life,
             saved=self._history.saved,

@@ -24,12 +24,12 @@ from engine.control.recovery_messages import (
     Halted,
     Hello,
     Leave,
+    MachineState,
     Over,
-    Report,
     Start,
     Welcome,
 )
-from engine.control.selector_driver import Connection, Listener
+from engine.control.selector_driver import Listener, SelectorChannel
 from engine.control.silence import SILENT_S
 from engine.errors import Infeasible
 from engine.job.events.base import Say
@@ -66,7 +66,7 @@ class Lead(RecoveryHost):
     ) -> None:
         super().__init__(spec, settings, ranks, selector, history=history, phase="gathering")
         self._say = say
-        self._machines: dict[Connection[FromFollower], tuple[int, ...]] = {}  # the ranks of each
+        self._machines: dict[SelectorChannel[FromFollower], tuple[int, ...]] = {}  # the ranks of each
         self._held = ranks.held()
         self._saved: Saved | None = None
         self._present = spec  # in the layout of the present life, or of the next one
@@ -223,10 +223,10 @@ class Lead(RecoveryHost):
 
     # The other machines (selector_driver.Handler).
 
-    def greeted(self, connection: Connection[FromFollower]) -> None:
+    def greeted(self, connection: SelectorChannel[FromFollower]) -> None:
         """It knows the secret; its first message is to be a Hello."""
 
-    def heard(self, connection: Connection[FromFollower], message: FromFollower) -> None:
+    def heard(self, connection: SelectorChannel[FromFollower], message: FromFollower) -> None:
         """Do what a machine's message asks. Raises ValueError where it makes no sense now."""
         if isinstance(message, Hello):
             self._greet(connection, message)
@@ -243,7 +243,7 @@ class Lead(RecoveryHost):
             self._noticed().add(message.dead)
             self._halt()
 
-    def lost(self, connection: Connection[FromFollower], why: str) -> None:
+    def lost(self, connection: SelectorChannel[FromFollower], why: str) -> None:
         """A machine is gone, and its memory with it."""
         ranks = self._machines.pop(connection, ())
         if not self._needs(ranks) or self._phase == "over":
@@ -255,7 +255,7 @@ class Lead(RecoveryHost):
         if self._phase == "running":
             self._halt()
 
-    def _greet(self, connection: Connection[FromFollower], message: Hello) -> None:
+    def _greet(self, connection: SelectorChannel[FromFollower], message: Hello) -> None:
         ranks = message.ranks
         others = {a.rank for a in self._spec.ranks} - set(self._spec.local)
         if ranks[0] != connection.rank or not set(ranks) <= others or connection in self._machines:
@@ -273,7 +273,7 @@ class Lead(RecoveryHost):
             self._noticed()
             self._halt()
 
-    def _report(self, ranks: tuple[int, ...], report: Report) -> None:
+    def _report(self, ranks: tuple[int, ...], report: MachineState) -> None:
         if not set(report.held) <= set(ranks):
             raise ValueError("it reports the memory of ranks that are not its own")
         if report.layout is not None and report.life > self._life:  # this host is a new one

@@ -11,7 +11,7 @@ from engine.job.recovery.life import Dead, Life
 from engine.job.recovery.plan import Saved
 
 
-class Report(Document):
+class MachineState(Document):
     """What a machine has.
 
     held : by local rank, the steps after which its state is in memory. life : the last one that began here.
@@ -29,7 +29,7 @@ class Report(Document):
 # What the other hosts say to the leading one.
 
 
-class Hello(Report):
+class Hello(MachineState):
     """The first message of a host: the ranks of its machine in order, and what it has."""
 
     kind: Literal["hello"] = "hello"
@@ -43,7 +43,7 @@ class RanksEnded(Document):
     dead: tuple[Dead, ...]
 
 
-class Halted(Report):
+class Halted(MachineState):
     """No rank lives on the machine. `bereft`: those that had ended for having lost another one."""
 
     kind: Literal["halted"] = "halted"

@@ -28,12 +28,12 @@ class Handler(Protocol[M]):
     A ValueError that `heard` raises means that the message makes no sense now: the connection is closed.
     """
 
-    def greeted(self, connection: "Connection[M]") -> None: ...
-    def heard(self, connection: "Connection[M]", message: M) -> None: ...
-    def lost(self, connection: "Connection[M]", why: str) -> None: ...
+    def greeted(self, connection: "SelectorChannel[M]") -> None: ...
+    def heard(self, connection: "SelectorChannel[M]", message: M) -> None: ...
+    def lost(self, connection: "SelectorChannel[M]", why: str) -> None: ...
 
 
-class Connection(Generic[M]):
+class SelectorChannel(Generic[M]):
     """A channel on a socket that does not block. The handler is told of it once the secret is proved.
 
     silent_s : for how long the other side may say nothing.
@@ -188,7 +188,7 @@ def call(
     handler: Handler[M],
     *,
     silent_s: float,
-) -> Connection[M]:
+) -> SelectorChannel[M]:
     """Connect to `peer` at an address; the handler hears of it when it has proved the secret.
 
     Raises OSError: the address is none, or not to be reached.
@@ -201,7 +201,7 @@ def call(
         calling.close()
         raise OSError(code, os.strerror(code))
     channel = Channel(Handshake(dial(me, peer=peer)), heard)
-    return Connection(calling, selector, channel, handler, silent_s=silent_s, connecting=True)
+    return SelectorChannel(calling, selector, channel, handler, silent_s=silent_s, connecting=True)
 
 
 class Listener(Generic[M]):
@@ -225,7 +225,7 @@ class Listener(Generic[M]):
         self._socket, self._selector, self._me, self._heard = listening, selector, me, heard
         self._handler, self._silent_s = handler, silent_s
         self._unproven = Unproven()
-        self.connections: list[Connection[M]] = []
+        self.connections: list[SelectorChannel[M]] = []
         listening.setblocking(False)
         selector.register(listening, selectors.EVENT_READ, self._accept)
 
@@ -247,11 +247,11 @@ class Listener(Generic[M]):
         for connection in list(self.connections):
             connection.close()
 
-    def proven(self, connection: Connection[M]) -> None:
+    def proven(self, connection: SelectorChannel[M]) -> None:
         """A connection has proved the secret."""
         self._unproven.remove(connection)
 
-    def forget(self, connection: Connection[M]) -> None:
+    def forget(self, connection: SelectorChannel[M]) -> None:
         """A connection is closed."""
         self.connections.remove(connection)
         self._unproven.remove(connection)
@@ -262,7 +262,7 @@ class Listener(Generic[M]):
         except OSError:  # it left again
             return
         channel = Channel(Handshake(listen(self._me)), self._heard)
-        connection = Connection(
+        connection = SelectorChannel(
             connected, self._selector, channel, self._handler, silent_s=self._silent_s, listener=self
         )
         self.connections.append(connection)

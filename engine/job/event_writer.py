@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from engine.job.events.base import Report
+from engine.job.events.base import BaseEvent
 
-Made = Report | Callable[[], Report]
+Made = BaseEvent | Callable[[], BaseEvent]
 MOST_WAITING = 4096  # events held while the reader is slow; beyond it spans are dropped, and counted
 FLUSH_S = 0.05
 FLUSH_BYTES = 256 * 1024

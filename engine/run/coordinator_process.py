@@ -28,7 +28,7 @@ from engine.control.handshake import Greeting, Identity
 from engine.control.identity import identity_of
 from engine.control.listening import listen
 from engine.inputs import Document
-from engine.job.events.base import Report
+from engine.job.events.base import BaseEvent
 from engine.job.events.prefill import CoordinatorEvent, CoordinatorState
 from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.prefill.config import read_config
@@ -205,7 +205,7 @@ class _Process:
         host, port = self._address
         self._say(state_event(self._start, state, detail, host, port))
 
-    def _say(self, event: Report) -> None:
+    def _say(self, event: BaseEvent) -> None:
         os.write(self._events_fd, event.to_json() + b"\n")
 
     def _now_ms(self) -> float:

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from engine.job.events.base import Report, Say
+from engine.job.events.base import BaseEvent, Say
 from engine.job.events.event import from_json
 from engine.job.events.prefill import CoordinatorEvent, CoordinatorState
 from engine.job.launch import LaunchSpec
@@ -162,7 +162,7 @@ class PrefillCoordinators:
                 with contextlib.suppress(ValueError):  # one that is killed may leave half a line
                     self._heed(coordinator, from_json(line))
 
-    def _heed(self, coordinator: _Coordinator, event: Report) -> None:
+    def _heed(self, coordinator: _Coordinator, event: BaseEvent) -> None:
         if isinstance(event, CoordinatorEvent):
             coordinator.open = (event.host, event.port) if event.state is CoordinatorState.OPEN else None
         self.say(event)

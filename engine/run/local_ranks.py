@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from engine.job.events.base import Report
+from engine.job.events.base import BaseEvent
 from engine.job.launch import EXIT_FINAL, EXIT_PEER_LOST, RankAssignment
 from engine.job.recovery.life import Dead
 
@@ -27,7 +27,7 @@ class LocalRank:
     silent_s: float | None = None
 
 
-def emit(event: Report) -> None:
+def emit(event: BaseEvent) -> None:
     """Tell the host's owner, in a line of JSON on standard output."""
     emit_line(event.to_json())
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from engine.control.recovery_follow import Follow
 from engine.control.recovery_lead import Lead
-from engine.job.events.base import Report, Say
+from engine.job.events.base import BaseEvent, Say
 from engine.job.events.training import Rank, RankState, Spans
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec
@@ -104,7 +104,7 @@ class Machine:
         """Ranks here ended before their time."""
         self._recovery.trouble(dead)
 
-    def heard(self, event: Report) -> None:
+    def heard(self, event: BaseEvent) -> None:
         """Pass on what a rank says, but for steps that are told already."""
         assert self._life is not None
         if not self._history.takes(event):

@@ -15,7 +15,7 @@ from engine.control.channel import LONGEST_LINE, MOST_UNPROVEN, MOST_UNREAD_BYTE
 from engine.control.errors import AuthenticationError, ChannelLost
 from engine.control.handshake import Greeting, Handshake, Identity, dial, listen
 from engine.control.messages import Beat, Messages, line_of
-from engine.control.selector_driver import Connection, Listener
+from engine.control.selector_driver import Listener, SelectorChannel
 from engine.inputs import Document, Index
 from tests.waiting import LIMIT_S, until
 
@@ -135,16 +135,16 @@ class Told:
     """What a handler is told."""
 
     def __init__(self) -> None:
-        self.there: list[Connection[Note | Other]] = []
+        self.there: list[SelectorChannel[Note | Other]] = []
         self.gone: list[str] = []
 
-    def greeted(self, connection: Connection[Note | Other]) -> None:
+    def greeted(self, connection: SelectorChannel[Note | Other]) -> None:
         self.there.append(connection)
 
-    def heard(self, connection: Connection[Note | Other], message: Note | Other) -> None:
+    def heard(self, connection: SelectorChannel[Note | Other], message: Note | Other) -> None:
         raise ValueError("not now")
 
-    def lost(self, connection: Connection[Note | Other], why: str) -> None:
+    def lost(self, connection: SelectorChannel[Note | Other], why: str) -> None:
         self.gone.append(why)
 
 

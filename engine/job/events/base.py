@@ -58,7 +58,7 @@ class Part(BaseModel):
     )
 
 
-class Report(Part):
+class BaseEvent(Part):
     """Base of every event.
 
     vital : whether an agent keeps it whatever happens; others are dropped, and counted, past its bounds.
@@ -86,7 +86,7 @@ class Report(Part):
         return self.model_copy(update={"node": node, "id": number})
 
 
-class OfRun(Report):
+class OfRun(BaseEvent):
     """Base of the events of a run."""
 
     run: LeftOut[Text] = None
@@ -106,4 +106,4 @@ class OfRank(OfRun):
     """The rank that it is about, or that reports it for all."""
 
 
-Say = Callable[[Report], None]  # takes an event on
+Say = Callable[[BaseEvent], None]  # takes an event on

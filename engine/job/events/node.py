@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from engine.job.events.base import LeftOut, Number, Ordinal, Part, Report, Text, Unix, Yes
+from engine.job.events.base import BaseEvent, LeftOut, Number, Ordinal, Part, Text, Unix, Yes
 from engine.job.events.training import RankState
 
 
@@ -27,7 +27,7 @@ class Clock(Part):
     """Round trip to the broker, ms."""
 
 
-class Heartbeat(Report):
+class Heartbeat(BaseEvent):
     """The agent of a node lives; every 2 s."""
 
     key = ("node",)
@@ -63,7 +63,7 @@ class PeerAnswer(Part):
     error: Text = ""
 
 
-class Probe(Report):
+class Probe(BaseEvent):
     """Answer to `workers.probe_peers`: which nodes this one reaches."""
 
     key = ("probe", "node")
@@ -83,7 +83,7 @@ class LinkRate(Part):
     gbps: Annotated[float, Field(strict=True, ge=0, le=1e5)]
 
 
-class Rates(Report):
+class Rates(BaseEvent):
     """Answer to `workers.measure_link`: how wide a link is."""
 
     key = ("trial",)

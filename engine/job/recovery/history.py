@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from engine.job.events.base import Report
+from engine.job.events.base import BaseEvent
 from engine.job.events.training import Checkpoint, CheckpointState, Step, Validation
 from engine.job.recovery.plan import Saved
 
@@ -43,7 +43,7 @@ class History:
         self.saved: Saved | None = None
         self.ended: dict[int, float] = {}  # Unix time at which the last iterations ended
 
-    def takes(self, event: Report) -> bool:
+    def takes(self, event: BaseEvent) -> bool:
         """Take note of an event; returns whether it is news."""
         match event:
             case Step(loss=float(loss), grad_norm=float(norm)):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.control.identity import identity_of
-from engine.control.selector_driver import Connection, Listener
+from engine.control.selector_driver import Listener, SelectorChannel
 from engine.job.events.base import Say
 from engine.job.events.training import Batch, Boundary, Workers
 from engine.job.launch import LaunchSpec
@@ -63,7 +63,7 @@ class Flag(Protocol):
 class Worker:
     """A worker that has said hello. `idle`: it has reported that it is ready."""
 
-    connection: Connection[FromWorker]
+    connection: SelectorChannel[FromWorker]
     rank: int
     address: Address
     idle: bool = False
@@ -119,7 +119,7 @@ class Tracker:
         self.redone = 0
         self.changes: list[dict[str, Any]] = []
         self.stats: dict[int, dict[str, Any]] = {}
-        self._workers: dict[Connection[FromWorker], Worker] = {}
+        self._workers: dict[SelectorChannel[FromWorker], Worker] = {}
         me = identity_of(spec, spec.first_rank, LISTENERS)
         self._listener = Listener(listener, selector, me, FROM_WORKER, self, silent_s=SILENT_S)
 
@@ -160,10 +160,10 @@ class Tracker:
 
     # What connections tell (selector_driver.Handler).
 
-    def greeted(self, connection: Connection[FromWorker]) -> None:
+    def greeted(self, connection: SelectorChannel[FromWorker]) -> None:
         """It knows the secret; its first message is to be a Hello."""
 
-    def heard(self, connection: Connection[FromWorker], message: FromWorker) -> None:
+    def heard(self, connection: SelectorChannel[FromWorker], message: FromWorker) -> None:
         """Do what a worker's message asks. Raises ValueError where it makes no sense now."""
         worker = self._workers.get(connection)
         if isinstance(message, Hello):
@@ -185,7 +185,7 @@ class Tracker:
             case Stats():
                 self._on_stats(worker, message)
 
-    def lost(self, connection: Connection[FromWorker], why: str) -> None:
+    def lost(self, connection: SelectorChannel[FromWorker], why: str) -> None:
         """A connection has ended: what its worker had is to be done again."""
         worker = self._workers.pop(connection, None)
         if worker is None:
@@ -200,7 +200,7 @@ class Tracker:
             self._note_change(lost=[worker.rank])
             self._go_on_without(worker.rank)
 
-    def _greet(self, connection: Connection[FromWorker], message: Hello) -> None:
+    def _greet(self, connection: SelectorChannel[FromWorker], message: Hello) -> None:
         rank = connection.rank
         known = {assignment.rank for assignment in self._spec.ranks}
         there = rank in self._members or rank in self._waiting or rank in self.stats

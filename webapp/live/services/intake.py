@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import F
 
 from engine.job.codes import code_of
-from engine.job.events.base import OfRank, OfRun, Report
+from engine.job.events.base import BaseEvent, OfRank, OfRun
 from engine.job.events.event import Event
 from engine.job.events.incidents import Adapted, Recovery
 from engine.job.events.node import Heartbeat, Probe, Rates
@@ -94,7 +94,7 @@ def _load_runs(intake: Intake, events: list[tuple[str, str, Event]], changed: se
     intake.nodes = {(run, rank): node for run, rank, node in ranks}
 
 
-def _run_id(event: Report) -> int | None:
+def _run_id(event: BaseEvent) -> int | None:
     digits = (event.run or "") if isinstance(event, OfRun) else ""
     return int(digits) if digits.isdecimal() and len(digits) < 19 else None
 
@@ -215,7 +215,7 @@ def _stat(intake: Intake, run: Run, iteration: int) -> IterationStat:
     return intake.stats[key]
 
 
-def _take_other(intake: Intake, node: str, entry: str, event: Report) -> None:
+def _take_other(intake: Intake, node: str, entry: str, event: BaseEvent) -> None:
     match event:
         case Spans():
             return
