@@ -79,7 +79,7 @@ function take(message) {
   }
   if (message.usage) history.record(message.usage, message.now);
   if (isOver(run) && !wasOver) history.refresh(true);
-  if (message.type === MESSAGE.EVENTS && message.marks?.some((mark) => mark.costs)) $("#disturbances")?.dispatchEvent(new Event("meridian:disturbed"));
+  if (message.type === MESSAGE.EVENTS && message.marks?.some((mark) => mark.costs)) $("#incidents")?.dispatchEvent(new Event("meridian:incident"));
   addMarks($("[data-marks]"), message.marks, (mark) => { tabs.show("watch"); timeline.showTime(mark.t * 1_000 - model.epoch); }, model);
   showRanks(message.ranks);
   refresh();

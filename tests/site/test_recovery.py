@@ -17,7 +17,7 @@ from webapp.inventory.models import Node
 from webapp.jobs import services
 from webapp.jobs.models import Job, PastPrediction, RankState, RankStatus, Run, RunEvent, Status
 from webapp.jobs.reconcile import reconcile
-from webapp.live.disturbances import disturbances_of
+from webapp.live.incidents import incidents_of
 from webapp.live.models import IterationStat
 
 GONE = {"detail": "the node's agent ended, so its ranks ended too", "gone": True}
@@ -93,7 +93,7 @@ def test_a_run_that_goes_on_without_a_node_waits_for_it_no_more(run: Run, nodes:
     assert run.predicted_since == 41
     assert [rank for rank, *_ in run.predicted["spans"]] == sorted(map(int, WITHOUT_MID))
     assert PastPrediction.objects.get(run=run).since == 0
-    (row,) = disturbances_of(run).rows
+    (row,) = incidents_of(run).rows
     assert row.went_on == "with iteration 42, on 8 of 12 GPUs, from the memory of its machines"
     Node.objects.filter(name="mid-1").update(last_seen=timezone.now() - timedelta(hours=1))
     reconcile(nodes)
@@ -117,7 +117,7 @@ def test_of_a_smaller_layout_that_is_not_told_nothing_is_predicted(run: Run) -> 
     run.refresh_from_db()
     assert [cut["iteration"] for cut in run.cuts] == [41]
     assert (run.predicted, run.predicted_since) == (launch, 0)
-    assert disturbances_of(run).count == 3
+    assert incidents_of(run).count == 3
 
 
 def test_a_lost_machine_is_started_again_and_what_its_last_life_says_is_late(
@@ -222,13 +222,13 @@ def test_a_run_whose_first_machine_never_returns_goes_on_elsewhere(
     )
     assert new.secret != saved.secret
     assert any(f"continues as {new}" in text and "10 iterations" in text for text in marks(saved))
-    found = disturbances_of(saved)
+    found = incidents_of(saved)
     assert [(row.to, row.again, row.lost_s) for row in found.rows] == [(new, 10, None)], "it does not run yet"
     assert (found.count, found.again) == (1, 10), "the failure and the move are one"
     began = timezone.now()
     Run.objects.filter(pk=new.pk).update(started_at=began + timedelta(seconds=90))
     IterationStat.objects.create(run=saved, iteration=19, start=0.0, end=began.timestamp() + 30)
-    assert disturbances_of(saved).lost_s == pytest.approx(60), "since the last iteration that counts"
+    assert incidents_of(saved).lost_s == pytest.approx(60), "since the last iteration that counts"
     reconcile(nodes)
     new.refresh_from_db()
     assert new.status == Status.STARTING
@@ -286,7 +286,7 @@ def test_it_stays_failed_where_nothing_is_left_that_holds_the_model(
     reconcile(nodes)
     assert replacement(saved) is None
     assert sum("cannot hold a pipeline of" in text for text in marks(saved)) == 1
-    (row,) = disturbances_of(saved).rows
+    (row,) = incidents_of(saved).rows
     assert (row.again, row.went_on) == (10, "it failed; Resume continues after iteration 20")
 
 

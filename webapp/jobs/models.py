@@ -426,7 +426,7 @@ class RunEvent(models.Model):
     at = models.DateTimeField()
     level = models.CharField(max_length=5, choices=MarkLevel.choices)
     text = models.CharField(max_length=600)
-    # Of what disturbed the run, what it cost (webapp/jobs/disturbances.py); else empty.
+    # Of an incident, what it cost (webapp/jobs/incidents.py); else empty.
     cost = models.JSONField(default=dict)
 
     class Meta:

@@ -16,7 +16,7 @@ from engine.job.recovery.layout import Layout, change
 from engine.job.recovery.smaller import smaller
 from engine.job.recovery.told import smaller_layout
 from webapp.inventory.models import Node, NodeState
-from webapp.jobs import disturbances, services
+from webapp.jobs import incidents, services
 from webapp.jobs.models import RANK_OVER, MarkLevel, Run
 from webapp.jobs.stock import GpuOfRank, Stock
 
@@ -64,7 +64,7 @@ def _queued(run: Run, why: str, found: Layout | None = None, *, placed: bool = F
     document = found.job.model_dump(mode="json", exclude_none=True) if found else None
     new = services.move_run(run, f"{why} {cost}", document, _gpu_of_rank(found) if found and placed else ())
     text = f"{why} It continues as {new}, from {whence}; {again:,} iterations are repeated."
-    services.add_mark(run, MarkLevel.WARN, text, cost=disturbances.move(run, new, again=again))
+    services.add_mark(run, MarkLevel.WARN, text, cost=incidents.move(run, new, again=again))
     return new
 
 
@@ -75,5 +75,5 @@ def _gpu_of_rank(found: Layout) -> GpuOfRank:
 @transaction.atomic
 def _stays(run: Run, why: str) -> None:
     if services.settle_move(run):
-        cost = disturbances.failure(run.status_reason, done=run.done, saved=run.saved_step)
+        cost = incidents.failure(run.status_reason, done=run.done, saved=run.saved_step)
         services.add_mark(run, MarkLevel.ERROR, why, cost=cost)

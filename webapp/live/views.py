@@ -19,8 +19,8 @@ from webapp.common.lists import bound_table
 from webapp.common.queries import whole
 from webapp.computations.models import Computation
 from webapp.jobs.models import Priority, Run, RunEvent
-from webapp.live.disturbances import disturbances_of
 from webapp.live.history import history
+from webapp.live.incidents import incidents_of
 from webapp.live.models import IterationStat
 from webapp.live.ranges import kept_ranges
 from webapp.live.selectors import messages_since, snapshot, spans_between
@@ -69,7 +69,7 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "launch_key": fresh_key(),
         "priorities": Priority,
         "generations": Run.objects.filter(job=run.job).for_lists().order_by("generation"),
-        "disturbances": disturbances_of(run),
+        "incidents": incidents_of(run),
         "kept_ranges": kept_ranges(run),
         "kept_iterations": settings.KEEP_SPAN_ITERATIONS,
         "ranks": run.ranks.select_related("node", "dc"),

@@ -6,7 +6,7 @@ from django.db import transaction
 
 from engine.job.adapt.told import described
 from engine.job.events.incidents import Adapted
-from webapp.jobs import disturbances, notify
+from webapp.jobs import incidents, notify
 from webapp.jobs.models import MarkLevel, Run, RunEvent
 from webapp.jobs.prediction import adapted_payload, present_job
 from webapp.jobs.services.predictions import record_prediction
@@ -26,6 +26,6 @@ def record_adapted(run: Run, event: Adapted) -> bool:
         record_prediction(
             run, event.iteration, adapted_payload(document, event, position_of_rank=position_of_rank)
         )
-    add_mark(run, MarkLevel.WARN, text, at, cost=disturbances.adaptation(event))
+    add_mark(run, MarkLevel.WARN, text, at, cost=incidents.adaptation(event))
     notify.run_changed(run.pk)
     return True

@@ -6,7 +6,7 @@ from django.db import transaction
 
 from webapp.accounts.permissions import require
 from webapp.accounts.services import record
-from webapp.jobs import disturbances, notify
+from webapp.jobs import incidents, notify
 from webapp.jobs.models import Desired, MarkLevel, Run, Status
 from webapp.jobs.services.launch import launch_run
 from webapp.jobs.services.status import add_mark, cancel_run, lock, set_status
@@ -80,7 +80,7 @@ def fail_run(run: Run, reason: str) -> Run:
     run = lock(run.pk)
     if not run.is_over:
         set_status(run, Status.FAILED, reason)
-        cost = {} if run.moves else disturbances.failure(reason, done=run.done, saved=run.saved_step)
+        cost = {} if run.moves else incidents.failure(reason, done=run.done, saved=run.saved_step)
         add_mark(run, MarkLevel.ERROR, reason, cost=cost)
         go_on_elsewhere(run)  # on its way to other nodes: that wish outlives the failure
         notify.reconcile_soon()

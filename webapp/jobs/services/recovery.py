@@ -10,7 +10,7 @@ from django.utils import timezone
 from engine.job.events.incidents import Recovery, SmallerLayout
 from engine.job.recovery.told import smaller_layout
 from webapp.inventory.models import silence
-from webapp.jobs import disturbances, notify
+from webapp.jobs import incidents, notify
 from webapp.jobs.models import RANK_OVER, Desired, MarkLevel, RankState, RankStatus, Run, RunEvent, Status
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services.boundary import fail_run
@@ -25,7 +25,7 @@ def record_recovery(run: Run, event: Recovery) -> bool:
     iteration, noticed = event.iteration, event.detected_s
     silence = f" after {noticed:.1f} s of silence" if noticed else ""
     text = (
-        f"Recovered: continues with iteration {iteration + 1:,} {disturbances.FROM[event.source]}; "
+        f"Recovered: continues with iteration {iteration + 1:,} {incidents.FROM[event.source]}; "
         f"{event.lost_s:.1f} s were lost. Cause{silence}: {event.detail}"
     )
     if event.layout is not None:
@@ -33,7 +33,7 @@ def record_recovery(run: Run, event: Recovery) -> bool:
     text = text[:600]
     if RunEvent.objects.filter(run=run, at=at, text=text).exists():
         return False
-    add_mark(run, MarkLevel.WARN, text, at, cost=disturbances.recovery(event, done=run.done))
+    add_mark(run, MarkLevel.WARN, text, at, cost=incidents.recovery(event, done=run.done))
     if event.layout is not None:
         _cut(run, iteration, event.layout)
     else:

@@ -141,7 +141,7 @@ def add_mark(
 ) -> RunEvent:
     """Tell something of `run` on its page; numbered in order without gaps.
 
-    cost : of what disturbed it, what it cost (webapp/jobs/disturbances.py).
+    cost : of an incident (webapp/jobs/incidents.py).
     """
     Run.objects.filter(pk=run.pk).update(mark_seq=F("mark_seq") + 1)
     seq = Run.objects.values_list("mark_seq", flat=True).get(pk=run.pk)

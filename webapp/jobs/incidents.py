@@ -1,4 +1,4 @@
-"""What disturbed a run and what that cost, as it is kept with its mark."""
+"""Incidents of a run: failures and re-plans, and what each cost, as it is stored with its mark."""
 
 from typing import Any
 

@@ -1,10 +1,10 @@
-"""What disturbed a run and what that cost, as its page lists it."""
+"""Incidents of a run, failures and re-plans, and what each cost, as its page lists them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from webapp.jobs.disturbances import FROM, Cost
+from webapp.jobs.incidents import FROM, Cost
 from webapp.jobs.models import Run, RunEvent
 from webapp.live.models import IterationStat
 
@@ -12,7 +12,7 @@ MOST_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbance:
+class Incident:
     """A row of the table. noticed: in words. lost_s, again: None where there is nothing to say.
 
     went_on : from where it went on, in words; `to` is the run that took its place.
@@ -28,27 +28,27 @@ class Disturbance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbances:
+class Incidents:
     """The last MOST_ROWS, the latest first, and what all `count` of them cost.
 
     share : of the run's time so far that was lost.
     """
 
-    rows: Sequence[Disturbance]
+    rows: Sequence[Incident]
     count: int
     lost_s: float
     again: int
     share: float | None
 
 
-def disturbances_of(run: Run) -> Disturbances:
-    """What disturbed `run` so far."""
+def incidents_of(run: Run) -> Incidents:
+    """Incidents of `run` so far."""
     marks = list(RunEvent.objects.filter(run=run).exclude(cost={}).order_by("-seq"))
     moved = {mark.cost["to"] for mark in marks if mark.cost["kind"] == "move"}
     runs = {new.pk: new for new in Run.objects.filter(pk__in=moved).for_lists()} if moved else {}
     lost = {mark.seq: _lost_s(run, mark.cost, runs) for mark in marks}
     lost_s = sum(seconds for seconds in lost.values() if seconds is not None)
-    return Disturbances(
+    return Incidents(
         rows=[_row(mark, lost[mark.seq], runs) for mark in marks[:MOST_ROWS]],
         count=len(marks),
         lost_s=lost_s,
@@ -77,11 +77,11 @@ def _share(run: Run, lost_s: float) -> float | None:
     return min(1.0, lost_s / whole) if whole > 0 else None
 
 
-def _row(mark: RunEvent, lost_s: float | None, runs: dict[int, Run]) -> Disturbance:
+def _row(mark: RunEvent, lost_s: float | None, runs: dict[int, Run]) -> Incident:
     cost = mark.cost
     silent = cost.get("silent_s")
     noticed = "" if silent is None else f"after {silent:.1f} s of silence" if silent else "at once"
-    return Disturbance(
+    return Incident(
         at=mark.at,
         what=cost["what"],
         noticed=noticed,

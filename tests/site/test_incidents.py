@@ -1,4 +1,4 @@
-"""What disturbed a run, and what that cost: the table of its page."""
+"""Incidents of a run, and what they cost: the table of its page."""
 
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from tests.site.test_checkpoints import SAVED
 from tests.site.test_reconcile import Nodes, nodes, running  # noqa: F401  (a fixture)
 from webapp.jobs import services
 from webapp.jobs.models import Run
-from webapp.live.disturbances import disturbances_of
+from webapp.live.incidents import incidents_of
 from webapp.live.selectors import snapshot
 
 RECOVERED: dict[str, Any] = {
@@ -39,12 +39,12 @@ def run(world: Any, nodes: Nodes) -> Run:  # noqa: F811
     return Run.objects.get(pk=run.pk)
 
 
-def test_a_run_that_nothing_disturbed_has_no_table(run: Run, client: Client, world: Any) -> None:
-    found = disturbances_of(run)
+def test_a_run_without_incidents_has_no_table(run: Run, client: Client, world: Any) -> None:
+    found = incidents_of(run)
     assert (found.count, found.lost_s, found.again, list(found.rows)) == (0, 0, 0, [])
     client.force_login(world.users["viewer"])
     page = client.get(f"/runs/{run.pk}/").content.decode()
-    assert 'hx-sync="this:drop" hidden' in page[page.index('id="disturbances"') :]
+    assert 'hx-sync="this:drop" hidden' in page[page.index('id="incidents"') :]
 
 
 def test_every_failure_says_what_it_cost_and_from_where_the_run_went_on(
@@ -56,7 +56,7 @@ def test_every_failure_says_what_it_cost_and_from_where_the_run_went_on(
         run, from_dict({**RECOVERED, **silent, "failed": "link", "detail": "silent for 4.5 s"})
     )
     services.record_adapted(run, from_dict(adapted(run, t=1.79e9 + 90)))
-    found = disturbances_of(run)
+    found = incidents_of(run)
     assert [(row.what, row.noticed, row.lost_s, row.again) for row in found.rows[1:]] == [
         ("silent for 4.5 s", "after 4.5 s of silence", 16.75, 12),
         ("rank 4 (east p0s4): killed by SIGKILL", "at once", 3.25, 2),
@@ -70,7 +70,7 @@ def test_every_failure_says_what_it_cost_and_from_where_the_run_went_on(
     assert found.share == pytest.approx(0.2, rel=0.2)
     client.force_login(world.users["viewer"])
     page = client.get(f"/runs/{run.pk}/").content.decode()
-    table = page[page.index('id="disturbances"') : page.index('id="panel-events"')]
+    table = page[page.index('id="incidents"') : page.index('id="panel-events"')]
     assert "hidden" not in table.partition(">")[0]
     for said in ("killed by SIGKILL", "16.8", "3 incidents", "20.0", "of the run’s time was lost"):
         assert said in table
@@ -80,7 +80,7 @@ def test_a_failure_says_what_would_be_done_again(run: Run) -> None:
     services.record_checkpoint(run, from_dict({**SAVED, "step": 40, "where": "/srv/c/step-40"}))
     run.refresh_from_db()
     services.fail_run(run, "rank 0 said nothing")
-    (row,) = disturbances_of(Run.objects.get(pk=run.pk)).rows
+    (row,) = incidents_of(Run.objects.get(pk=run.pk)).rows
     assert (row.what, row.again) == ("rank 0 said nothing", 2)
     assert row.went_on == "it failed; Resume continues after iteration 40"
 
