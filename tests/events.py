@@ -67,7 +67,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "from": "peer",
         "iteration": 3,
         "lost_s": 7.25,
-        "life": 2,
+        "attempt": 2,
         "t": T0 + 7,
         "left": [2, 3],
         "layout": {

@@ -17,7 +17,7 @@ import click
 from engine.commands.files import folder, write_json
 from engine.errors import InputError
 from engine.inputs import load_document, parse
-from engine.job.adapt.told import described
+from engine.job.adapt.sentences import described
 from engine.job.checkpoint.manifest import resumed
 from engine.job.checkpoint.place import open_place
 from engine.job.checkpoint.resuming import changes, with_kept_rate
@@ -39,7 +39,7 @@ from engine.job.job import TrainJob
 from engine.job.launch import single_machine
 from engine.job.planned import pinned, schedule_of
 from engine.job.prefill import settings as prefill_settings
-from engine.job.recovery.told import smaller_layout
+from engine.job.recovery.sentences import smaller_layout
 from engine.job.sections.strategy import SWAP
 from engine.job.swap.planned import SwapPlan, planned
 from engine.run.gpus import check_machine

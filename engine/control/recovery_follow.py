@@ -26,9 +26,9 @@ from engine.control.recovery_messages import (
 from engine.control.selector_driver import SelectorChannel, call
 from engine.control.silence import SILENT_S
 from engine.job.launch import LaunchSpec
+from engine.job.recovery.attempt import Attempt, Dead
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import NOT_NEEDED
-from engine.job.recovery.life import Dead, Life
 from engine.job.sections.failures import RecoverySettings
 
 AGAIN_S = 0.3  # between two attempts to connect
@@ -67,8 +67,8 @@ class Follow(RecoveryHost):
             self._line.tick()
         if self._phase == "halting" and self._ranks.gone() and self._line is not None:
             self._phase = "halted"
-            bereft = tuple(self._ranks.bereft())
-            self._line.say(Halted(bereft=bereft, **dict(self._report())))
+            peer_lost = tuple(self._ranks.peer_lost())
+            self._line.say(Halted(peer_lost=peer_lost, **dict(self._report())))
         if self._phase == "away" and self._ranks.gone():
             self._come_back()
 
@@ -116,7 +116,7 @@ class Follow(RecoveryHost):
             case Welcome():
                 self._welcome, self._phase = True, "halted"
             case Start():
-                self._start(message.life)
+                self._start(message.attempt)
             case Halt() if self._phase == "running":
                 self._phase = "halting"
                 self._ranks.kill()
@@ -141,18 +141,18 @@ class Follow(RecoveryHost):
             self._since = time.monotonic()
         self._phase = "away"
 
-    def _start(self, life: Life) -> None:
-        if life.layout is not None and not life.layout.applied(self._spec).local:
+    def _start(self, attempt: Attempt) -> None:
+        if attempt.layout is not None and not attempt.layout.applied(self._spec).local:
             self.close()
             self._ranks.leave(NOT_NEEDED)
             return
-        self._life, self._layout, self._phase = life.number, life.layout, "running"
-        self._ranks.begin(life, None)
+        self._attempt, self._layout, self._phase = attempt.number, attempt.layout, "running"
+        self._ranks.begin(attempt, None)
 
     def _report(self) -> MachineState:
         return MachineState(
             held=self._ranks.held(),
-            life=self._life,
+            attempt=self._attempt,
             saved=self._history.saved,
             lost_at=self._lost_at,
             layout=self._layout,

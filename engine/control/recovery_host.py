@@ -6,9 +6,9 @@ import time
 from typing import Any, Protocol
 
 from engine.job.launch import LaunchSpec
+from engine.job.recovery.attempt import Attempt, Dead
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import Layout
-from engine.job.recovery.life import Dead, Life
 from engine.job.sections.failures import RecoverySettings
 
 TICK_S = 0.5
@@ -17,10 +17,10 @@ TICK_S = 0.5
 class Ranks(Protocol):
     """The host's part: it starts and kills the ranks of its machine."""
 
-    def begin(self, life: Life, store: socket.socket | None) -> None: ...
+    def begin(self, attempt: Attempt, store: socket.socket | None) -> None: ...
     def kill(self) -> None: ...
     def gone(self) -> bool: ...
-    def bereft(self) -> list[Dead]: ...
+    def peer_lost(self) -> list[Dead]: ...
     def held(self) -> dict[int, tuple[int, ...]]: ...
     def give_up(self, why: str) -> None: ...
     def leave(self, why: str) -> None: ...
@@ -31,7 +31,7 @@ class RecoveryHost:
 
     Attributes
     ----------
-    told : the recoveries so far, where this is the leading host.
+    recoveries : those so far, where this is the leading host.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class RecoveryHost:
         self._spec, self._settings, self._ranks, self._selector = spec, settings, ranks, selector
         self._history, self._phase = history, phase
         self._since = time.monotonic()  # of waiting for another machine
-        self._life = 0
-        self._layout: Layout | None = None  # of this life, where it is not that of the launch
+        self._attempt = 0
+        self._layout: Layout | None = None  # of this attempt, where it is not that of the launch
         self._lost_at = 0.0  # Unix time at which the leading host, or the one before this one, was lost
-        self.told: list[dict[str, Any]] = []
+        self.recoveries: list[dict[str, Any]] = []
 
     @property
     def awaits(self) -> bool:

@@ -35,10 +35,10 @@ from engine.errors import Infeasible
 from engine.job.events.base import Say
 from engine.job.events.incidents import Failed, Recovery, Source
 from engine.job.launch import LaunchSpec
+from engine.job.recovery.attempt import Attempt, Dead, Trouble
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import NOT_NEEDED, change, roles
-from engine.job.recovery.life import Dead, Life, Trouble
-from engine.job.recovery.plan import Saved, way_on
+from engine.job.recovery.plan import Saved, restart_point
 from engine.job.recovery.smaller import smaller
 from engine.job.sections.failures import RecoverySettings
 
@@ -69,9 +69,9 @@ class Lead(RecoveryHost):
         self._machines: dict[SelectorChannel[FromFollower], tuple[int, ...]] = {}  # the ranks of each
         self._held = ranks.held()
         self._saved: Saved | None = None
-        self._present = spec  # in the layout of the present life, or of the next one
+        self._present = spec  # in the layout of the present attempt, or of the next one
         self._change: dict[str, Any] = {}  # of the layout, as it is told once all ranks run
-        self._way: Life | None = None
+        self._current: Attempt | None = None
         self._trouble: Trouble | None = None
         self._recoveries: deque[float] = deque()
         self._listener: Listener[FromFollower] | None = None
@@ -98,7 +98,7 @@ class Lead(RecoveryHost):
             self._saved = self._history.saved
             self._tell_all(CheckpointSaved(saved=self._saved))
         if self._phase == "halting" and self._ranks.gone():
-            self._noticed().add(self._ranks.bereft())
+            self._noticed().add(self._ranks.peer_lost())
             self._held.update(self._ranks.held())
             self._phase = "gathering"
         if self._phase == "gathering":
@@ -111,25 +111,25 @@ class Lead(RecoveryHost):
 
     def runs(self) -> None:
         """All ranks have begun."""
-        if self._trouble is None or self._way is None:
+        if self._trouble is None or self._current is None:
             return
         failed, detail = self._trouble.described(self._spec)
-        now, way = time.time(), self._way
+        now, attempt = time.time(), self._current
         event = Recovery(
             rank=self._spec.first_rank,
             failed=Failed(failed),
             detail=detail,
             noticed=self._trouble.noticed,
             detected_s=round(self._trouble.silent_s, 3),
-            source=Source(way.source),
-            iteration=way.step,
-            lost_s=round(max(0.0, now - (self._history.since(way.step) or self._trouble.noticed)), 3),
-            life=way.number,
+            source=Source(attempt.source),
+            iteration=attempt.step,
+            lost_s=round(max(0.0, now - (self._history.since(attempt.step) or self._trouble.noticed)), 3),
+            attempt=attempt.number,
             t=now,
             **self._change,
         )
         self._trouble, self._change = None, {}
-        self.told.append(_without_job(event))
+        self.recoveries.append(_without_job(event))
         self._say(event)
 
     def finished(self) -> None:
@@ -168,7 +168,7 @@ class Lead(RecoveryHost):
 
     def _go_on_without(self, why: str) -> None:
         """Go over to a layout on the ranks that are there, where they hold the model."""
-        if not self._settings.smaller or not self._life:  # nothing has begun yet that could go on
+        if not self._settings.smaller or not self._attempt:  # nothing has begun yet that could go on
             self._give_up(why)
             return
         found = smaller(self._present, set(self._held))
@@ -185,29 +185,29 @@ class Lead(RecoveryHost):
     def _begin(self) -> None:
         spec, history = self._present, self._history
         saved = self._saved
-        if self._life and self._way is None:  # the others have lived before: this machine's host is a new one
+        if self._attempt and self._current is None:  # the others had ranks before: this host is a new one
             own = next(a.node for a in spec.ranks if a.rank == spec.first_rank)
             self._noticed().nodes[own] = "its host was started again"
             self._noticed().noticed = self._lost_at or self._noticed().noticed
-        way = way_on(spec, self._held, saved)
+        point = restart_point(spec, self._held, saved)
         with listen(spec.rendezvous_host, spec.ports, spec.first_rank) as store:
-            self._life += 1
-            self._way = Life(
-                number=self._life,
-                step=way.step,
-                source=way.source,
-                where=way.where,
-                peers=way.peers,
+            self._attempt += 1
+            self._current = Attempt(
+                number=self._attempt,
+                step=point.step,
+                source=point.source,
+                where=point.where,
+                peers=point.peers,
                 store_port=store.getsockname()[1],
                 saved_step=saved.step if saved else 0,
                 validated_step=max(history.validation, default=0),
-                retell=way.source in ("memory", "peer") and way.step - 1 not in history.losses,
+                retell=point.source in ("memory", "peer") and point.step - 1 not in history.losses,
                 layout=self._layout,
             )
             self._phase = "running"
             self._held.clear()
-            self._tell_all(Start(life=self._way))
-            self._ranks.begin(self._way, store)
+            self._tell_all(Start(attempt=self._current))
+            self._ranks.begin(self._current, store)
 
     def _give_up(self, why: str) -> None:
         self._end(Fail(why=why))
@@ -233,9 +233,9 @@ class Lead(RecoveryHost):
             return
         ranks = self._machines.get(connection, ())
         if isinstance(message, Halted):
-            _check(ranks, message.bereft)
+            _check(ranks, message.peer_lost)
             if self._trouble is not None:
-                self._trouble.add(message.bereft)
+                self._trouble.add(message.peer_lost)
             self._report(ranks, message)
             return
         _check(ranks, message.dead)
@@ -276,11 +276,11 @@ class Lead(RecoveryHost):
     def _report(self, ranks: tuple[int, ...], report: MachineState) -> None:
         if not set(report.held) <= set(ranks):
             raise ValueError("it reports the memory of ranks that are not its own")
-        if report.layout is not None and report.life > self._life:  # this host is a new one
+        if report.layout is not None and report.attempt > self._attempt:  # this host is a new one
             self._layout = report.layout
             self._present = self._layout.applied(self._spec)
         self._held.update(report.held)
-        self._life = max(self._life, report.life)
+        self._attempt = max(self._attempt, report.attempt)
         self._lost_at = max(self._lost_at, report.lost_at)
         if report.saved is not None:
             self._saved = max((s for s in (self._saved, report.saved) if s), key=lambda s: s.step)

@@ -6,21 +6,21 @@ from pydantic import Field
 
 from engine.control.messages import Messages
 from engine.inputs import Document, Index
+from engine.job.recovery.attempt import Attempt, Dead
 from engine.job.recovery.layout import Layout
-from engine.job.recovery.life import Dead, Life
 from engine.job.recovery.plan import Saved
 
 
 class MachineState(Document):
     """What a machine has.
 
-    held : by local rank, the steps after which its state is in memory. life : the last one that began here.
+    held : by local rank, the steps after which its state is in memory.  attempt : the last that began here.
     saved : the last checkpoint that it knows of. lost_at : Unix time at which it lost the leading host, or 0.
-    layout : of that life, where it is another than that of the launch.
+    layout : of that attempt, where it is another than that of the launch.
     """
 
     held: dict[int, tuple[Index, ...]]  # JSON has the ranks as strings
-    life: Index
+    attempt: Index
     saved: Saved | None = None
     lost_at: float
     layout: Layout | None = None
@@ -44,10 +44,10 @@ class RanksEnded(Document):
 
 
 class Halted(MachineState):
-    """No rank lives on the machine. `bereft`: those that had ended for having lost another one."""
+    """No rank runs on the machine any more. `peer_lost`: those that ended because they lost another one."""
 
     kind: Literal["halted"] = "halted"
-    bereft: tuple[Dead, ...]
+    peer_lost: tuple[Dead, ...]
 
 
 # What the leading host says.
@@ -63,7 +63,7 @@ class Start(Document):
     """Start all ranks."""
 
     kind: Literal["start"] = "start"
-    life: Life
+    attempt: Attempt
 
 
 class Halt(Document):

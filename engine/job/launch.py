@@ -74,7 +74,7 @@ class LaunchSpec:
 
     rendezvous_port 0 lets the machine that hosts the store choose one (single-machine runs only).
     ports : first and last of the ports on which the local ranks may listen to others; None: any free one.
-    life : of the run's ranks, counted from 1; they begin another one after a failure (recovery).
+    attempt : of the run's ranks, counted from 1; they begin another one after a failure (recovery).
     start : of this generation on this machine, counted from 1; a lost machine is started again (recovery).
     """
 
@@ -89,7 +89,7 @@ class LaunchSpec:
     log_dir: str
     disturbance: Disturbance = field(default_factory=Disturbance)
     ports: tuple[int, int] | None = None
-    life: int = 1
+    attempt: int = 1
     start: int = 1
 
     def to_json(self) -> str:

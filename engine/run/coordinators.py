@@ -1,6 +1,6 @@
 """The prefill coordinators of a host: one for each data centre whose first rank it has, restarted at its end.
 
-Where the run's ranks begin another life, so do they: what they had accepted went with the ranks, and they
+Where the run's ranks begin another attempt, so do they: what they had accepted went with the ranks, and they
 say so.
 """
 
@@ -160,9 +160,9 @@ class PrefillCoordinators:
             *lines, coordinator.rest = (coordinator.rest + data).split(b"\n")
             for line in lines:
                 with contextlib.suppress(ValueError):  # one that is killed may leave half a line
-                    self._heed(coordinator, from_json(line))
+                    self._handle(coordinator, from_json(line))
 
-    def _heed(self, coordinator: _Coordinator, event: BaseEvent) -> None:
+    def _handle(self, coordinator: _Coordinator, event: BaseEvent) -> None:
         if isinstance(event, CoordinatorEvent):
             coordinator.open = (event.host, event.port) if event.state is CoordinatorState.OPEN else None
         self.say(event)

@@ -29,7 +29,7 @@ from engine.job.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
 from engine.job.planned import schedule_of
 from engine.job.predict import predict
 from engine.job.prefill.neighbours import neighbours
-from engine.job.recovery.life import Dead
+from engine.job.recovery.attempt import Dead
 from engine.job.result import completed
 from engine.job.swap.planned import SwapPlan, planned
 from engine.run import rank as rank_module
@@ -149,7 +149,7 @@ class Host:
     # What recovery asks of the host (recovery.machine.Processes).
 
     def start_all(self, store: socket.socket | None, port: int) -> None:
-        """Fork all ranks for another life; `store`: its rendezvous store's socket, on its machine."""
+        """Fork all ranks for another attempt; `store`: its rendezvous store's socket, on its machine."""
         self._port, self._killing, self.result = port, False, None
         self._fork_all(store)
 
@@ -162,7 +162,7 @@ class Host:
         """Whether no rank lives, and everything that they said has been read."""
         return all(rank.code is not None and not rank.open_pipes for rank in self.ranks.values())
 
-    def bereft(self) -> list[Dead]:
+    def peer_lost(self) -> list[Dead]:
         """Ranks that ended for having lost another one."""
         return [dead(rank) for rank in self.ranks.values() if rank.code == EXIT_PEER_LOST]
 
@@ -199,7 +199,7 @@ class Host:
                 emit(Result(**result_of(self.spec.job, self.plan, self.tracker)))
         elif self.result is not None and all(rank.code == 0 for rank in self.ranks.values()):
             assert self.schedule is not None
-            recovered = {"recoveries": self.machine.told} if self.machine is not None else {}
+            recovered = {"recoveries": self.machine.recoveries} if self.machine is not None else {}
             result = completed(self.job, self.schedule, self.result)
             emit(Result(**{**result, **recovered}))
 

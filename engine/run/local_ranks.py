@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.job.events.base import BaseEvent
 from engine.job.launch import EXIT_FINAL, EXIT_PEER_LOST, RankAssignment
-from engine.job.recovery.life import Dead
+from engine.job.recovery.attempt import Dead
 
 
 @dataclass(slots=True)

@@ -37,7 +37,7 @@ def result_of(ground: Ground, losses: Losses, own: dict[str, Any]) -> dict[str, 
         "params_sha256": params_sha256(digests),
         **measured_part(ground.job, stats),
         **own,
-        **({"adaptations": ground.adapting.told} if ground.adapting else {}),
+        **({"adaptations": ground.adapting.adaptations} if ground.adapting else {}),
         "median_s_of_stage": medians_of_stages(ground.job, stats),
         "counted": counted(stats),
     }

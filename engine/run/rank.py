@@ -118,7 +118,7 @@ class Training:
         self._same_text()
         if self._recalling:
             self._recall(self._recalling)
-        self._trained.stage.cast_again()  # a checkpoint or the last life may have changed the weights
+        self._trained.stage.cast_again()  # a checkpoint or the last attempt may have changed the weights
         stage = self._trained.stage
         log_start(
             ground.spec,

@@ -1,4 +1,4 @@
-"""In a run that recovers, each step's state is kept in memory. A later life of the ranks begins with it."""
+"""In a run that recovers, each step's state is kept in memory. The next attempt begins with it."""
 
 import math
 
@@ -11,7 +11,7 @@ from engine.train.validation import Validation
 
 
 class Recalling:
-    """The memory of a rank, with what it has to bring back to where the last life had come."""
+    """The memory of a rank, with what it has to bring back to where the last attempt had come."""
 
     def __init__(
         self,
@@ -29,9 +29,9 @@ class Recalling:
         )
 
     def begin(self) -> Header | None:
-        """Put back the state with which this life begins; None where it is not in memory."""
-        for told in self._kept.told:
-            self._reports.losses.add(*told)
+        """Put back the state with which this attempt begins; None where it is not in memory."""
+        for metrics in self._kept.metrics:
+            self._reports.losses.add(*metrics)
         if self._validation:
             self._validation.results.extend(self._kept.validation)
         header = self._steps.recalled(self._ground.mesh.endpoint)
@@ -39,7 +39,7 @@ class Recalling:
             if self._keeper.first_step:  # of a checkpoint: kept as the state after any step is
                 self._steps.keep(self._keeper.first_step, self._keeper.resumed_from, *UNTOLD)
             return None
-        retell = self._kept.life.retell and not math.isnan(header.loss)
+        retell = self._kept.attempt.retell and not math.isnan(header.loss)
         self._reports.begin_at(header.step - retell)
         self._keeper.sound(header.step - retell)
         if retell:
@@ -47,12 +47,12 @@ class Recalling:
         return header
 
     def make_up(self, step: int) -> None:
-        """Do what the last life left undone after the step with which this one begins."""
+        """Do what the last attempt left undone after the step with which this one begins."""
         if not self._kept.in_memory or not step:
             return
-        if self._kept.life.saved_step < step:
+        if self._kept.attempt.saved_step < step:
             self._keeper.after(step)
-        if self._validation and self._kept.life.validated_step < step:
+        if self._validation and self._kept.attempt.validated_step < step:
             self._validation.after(step)
 
     def keep(self, step: int, resumed_from: int | None, square_sum: float, loss: float) -> None:

@@ -14,9 +14,9 @@ from engine.job.events.training import Rank, RankState, Spans
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec
 from engine.job.losses import step_event
+from engine.job.recovery.attempt import Attempt, Dead
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import NOT_NEEDED, Layout, roles
-from engine.job.recovery.life import Dead, Life
 from engine.train.recovery.cuts import Cuts
 from engine.train.recovery.memory import held, new_memory
 from engine.train.recovery.resume import Kept
@@ -29,14 +29,14 @@ class Processes(Protocol):
     def kill_all(self) -> None: ...
     def all_gone(self) -> bool: ...
     def forget_all(self) -> None: ...
-    def bereft(self) -> list[Dead]: ...
+    def peer_lost(self) -> list[Dead]: ...
     def fail(self, why: str) -> None: ...
     def leave(self, ranks: Sequence[int], why: str) -> None: ...
     def cut(self, job: TrainJob) -> None: ...
 
 
 class Machine:
-    """The ranks of one machine over all their lives (lead.Ranks).
+    """The ranks of one machine over all their attempts (lead.Ranks).
 
     Parameters
     ----------
@@ -57,8 +57,8 @@ class Machine:
         self._spec, self._processes, self._say = spec, processes, say
         self._memory = {rank: new_memory(rank) for rank in spec.local}
         self._history = History()
-        self._life: Life | None = None
-        self._present = spec  # in the layout of the present life
+        self._attempt: Attempt | None = None
+        self._present = spec  # in the layout of the present attempt
         self.cuts = Cuts([dc.name for dc in spec.job.datacenters])
         self._recovery: Lead | Follow
         if listener is None:
@@ -82,9 +82,9 @@ class Machine:
         return self._recovery.awaits
 
     @property
-    def told(self) -> list[dict[str, Any]]:
+    def recoveries(self) -> list[dict[str, Any]]:
         """The recoveries so far, where this is the first rank's machine."""
-        return self._recovery.told
+        return self._recovery.recoveries
 
     def deadline(self) -> float:
         """When `tick` is to be called at the latest (time.monotonic())."""
@@ -97,7 +97,7 @@ class Machine:
             self._recovery.finished()
 
     def close(self) -> None:
-        """No life begins any more."""
+        """No attempt begins any more."""
         self._recovery.close()
 
     def ended(self, dead: Sequence[Dead]) -> None:
@@ -106,43 +106,43 @@ class Machine:
 
     def heard(self, event: BaseEvent) -> None:
         """Pass on what a rank says, but for steps that are told already."""
-        assert self._life is not None
+        assert self._attempt is not None
         if not self._history.takes(event):
             return
         if isinstance(event, Spans):
-            event = event.model_copy(update={"life": self._life.number})
+            event = event.model_copy(update={"attempt": self._attempt.number})
         self._say(event)
         match event:
             case Rank(state=RankState.RUNNING, rank=self._spec.first_rank):
                 self._recovery.runs()
 
     def spec_now(self) -> LaunchSpec:
-        """The spec of the ranks' present life."""
-        assert self._life is not None
+        """The spec of the ranks' present attempt."""
+        assert self._attempt is not None
         job = self._present.job
-        if self._life.source != "start":
-            job = job.with_fields("persistence", resume=self._life.where)
-        return dataclasses.replace(self._present, life=self._life.number, job=job)
+        if self._attempt.source != "start":
+            job = job.with_fields("persistence", resume=self._attempt.where)
+        return dataclasses.replace(self._present, attempt=self._attempt.number, job=job)
 
     def kept(self, rank: int) -> Kept:
-        """What a rank is handed for its present life."""
-        assert self._life is not None
+        """What a rank is handed for its present attempt."""
+        assert self._attempt is not None
         leads = rank == self._spec.first_rank
         return Kept(
-            life=self._life,
+            attempt=self._attempt,
             fd=self._memory[rank],
             board=self._history.board,
-            told=self._history.before(self._life.step) if leads else (),
+            metrics=self._history.before(self._attempt.step) if leads else (),
             validation=tuple(self._history.validation.values()) if leads else (),
         )
 
     # What the leading host asks (lead.Ranks).
 
-    def begin(self, life: Life, store: socket.socket | None) -> None:
-        """Start the ranks of a life; `store`: its rendezvous store's socket, on the first rank's machine."""
-        self._life = life
-        self._cut(life.layout)
-        self._processes.start_all(store, life.store_port)
+    def begin(self, attempt: Attempt, store: socket.socket | None) -> None:
+        """Start the ranks of an attempt; `store`: of its rendezvous store, on the first rank's machine."""
+        self._attempt = attempt
+        self._cut(attempt.layout)
+        self._processes.start_all(store, attempt.store_port)
 
     def kill(self) -> None:
         """End the ranks that are left; what they kept of their last steps stays."""
@@ -152,9 +152,9 @@ class Machine:
         """Whether no rank lives here, and everything that they said has been read."""
         return self._processes.all_gone()
 
-    def bereft(self) -> list[Dead]:
+    def peer_lost(self) -> list[Dead]:
         """Ranks here that ended for having lost another one, those that were not noticed in time, too."""
-        return self._processes.bereft()
+        return self._processes.peer_lost()
 
     def held(self) -> dict[int, tuple[int, ...]]:
         """By local rank: the steps after which its state is in memory; asked when no rank lives here."""

@@ -115,4 +115,4 @@ class CoordinatorConnection:
                     "until_s": message.until_s - self._offset_s,
                 }
                 message = message.model_copy(update=ours)
-            self._prefill_worker.heed(message)
+            self._prefill_worker.handle(message)

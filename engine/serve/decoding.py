@@ -98,10 +98,10 @@ class _Decoder:
                 return False
             *lines, self.rest = (self.rest + data).split(b"\n")
             for line in lines:
-                self._heed(json.loads(line))
+                self._handle(json.loads(line))
         return True
 
-    def _heed(self, asked: dict[str, Any]) -> None:
+    def _handle(self, asked: dict[str, Any]) -> None:
         if "stop" in asked:
             self.under_way.pop(asked["stop"], None)
             return

@@ -225,7 +225,7 @@ class PrefillWorker:
         for request in self._stage.pool.requests:
             self._stage.pool.free(request, Freed.ABORTED)
 
-    def heed(self, message: RunChunk | Cancel | Drop) -> None:
+    def handle(self, message: RunChunk | Cancel | Drop) -> None:
         """Do what the coordinator says."""
         with self._changed:
             if isinstance(message, RunChunk):

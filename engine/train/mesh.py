@@ -184,7 +184,7 @@ class Mesh:
             rank=self.me.rank,
             listen_host=self.me.host,
             secret=self.spec.secret,
-            run=f"{self.spec.run}, life {self.spec.life}",
+            run=f"{self.spec.run}, attempt {self.spec.attempt}",
             generation=self.spec.generation,
             listen_ports=self.spec.ports,
             cut=self._cut,
@@ -295,4 +295,4 @@ def _store(spec: LaunchSpec, port: int, listen_fd: int | None) -> PrefixStore:
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise PeerLost(f"no rendezvous at {spec.rendezvous_host}:{port}: {reason}") from None
-    return PrefixStore(f"{spec.run}/{spec.generation}/{spec.life}", store)
+    return PrefixStore(f"{spec.run}/{spec.generation}/{spec.attempt}", store)

@@ -28,8 +28,8 @@ from engine.control.recovery_messages import Hello as RecoveryHello
 from engine.control.thread_driver import BlockingChannel
 from engine.inputs import Document
 from engine.job.launch import LOCALHOST, single_machine
+from engine.job.recovery.attempt import Attempt
 from engine.job.recovery.history import History
-from engine.job.recovery.life import Life
 from engine.prefill.messages import Accepted, PrefillRequest, Withdraw
 from engine.serve.hand_on import Handed, HandedOn, Hidden
 from engine.serve.kv_pool import KvPool, KvShape
@@ -104,12 +104,12 @@ class Loop:
 class NoRanks(Ranks):
     """The leading host's machine: nothing runs there yet."""
 
-    def begin(self, life: Life, store: socket.socket | None) -> None: ...
+    def begin(self, attempt: Attempt, store: socket.socket | None) -> None: ...
     def kill(self) -> None: ...
     def gone(self) -> bool:
         return True
 
-    def bereft(self) -> list[Any]:
+    def peer_lost(self) -> list[Any]:
         return []
 
     def held(self) -> dict[int, tuple[int, ...]]:
@@ -167,7 +167,7 @@ def recovery(keep: ExitStack) -> Iterator[Target]:
     keep.callback(loop.stop)
 
     def hello(rank: int) -> Document:
-        return RecoveryHello(ranks=(rank,), held={}, life=0, lost_at=0.0)
+        return RecoveryHello(ranks=(rank,), held={}, attempt=0, lost_at=0.0)
 
     greets = _join(port, 0, FROM_LEADER, hello)
 
@@ -183,7 +183,7 @@ def recovery(keep: ExitStack) -> Iterator[Target]:
         join=join,
         works=_beats,
         failed=lambda: loop.failure,
-        early=Halted(bereft=(), held={}, life=0, lost_at=0.0),
+        early=Halted(peer_lost=(), held={}, attempt=0, lost_at=0.0),
     )
 
 

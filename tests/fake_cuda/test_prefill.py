@@ -136,7 +136,7 @@ def test_a_prefill_worker_runs_chunks_beside_training_ops(folder: Path) -> None:
             training = training * 1.0  # under way while the chunks run
         prefill_worker.begin(0)
         for done, tokens in ((0, 4), (4, len(PROMPT) - 4)):
-            prefill_worker.heed(chunk(done, tokens))
+            prefill_worker.handle(chunk(done, tokens))
         first, last = (coordinator.said.get(timeout=10.0) for _ in range(2))
         device.settle()
         prefill_worker.close()

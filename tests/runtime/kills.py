@@ -64,13 +64,13 @@ def one(run: Machines, kind: str, random_: random.Random) -> Kill:
     """Strike, and wait until the run has done again whatever it had done."""
     time.sleep(random_.uniform(0.0, 0.6))
     spans = run.of_kind("spans")
-    life, reached = spans[-1]["life"], max(e["iteration"] for e in spans)
+    attempt, reached = spans[-1]["attempt"], max(e["iteration"] for e in spans)
     told = len(run.of_kind("recovery"))
     began, unix = time.monotonic(), time.time()
     strike(run, kind, random_)
     run.wait(lambda: len(run.of_kind("recovery")) > told, "the recovery", 90.0)
     recovery = run.of_kind("recovery")[told]
-    run.wait(lambda: _again(run, life, reached), "the iteration that was lost", 90.0)
+    run.wait(lambda: _again(run, attempt, reached), "the iteration that was lost", 90.0)
     return Kill(
         kind=kind,
         source=recovery["from"],
@@ -80,9 +80,9 @@ def one(run: Machines, kind: str, random_: random.Random) -> Kill:
     )
 
 
-def _again(run: Machines, life: int, iteration: int) -> bool:
-    """Whether a later life has done an iteration."""
-    return any(e["life"] > life and e["iteration"] >= iteration for e in run.of_kind("spans"))
+def _again(run: Machines, attempt: int, iteration: int) -> bool:
+    """Whether a later attempt has done an iteration."""
+    return any(e["attempt"] > attempt and e["iteration"] >= iteration for e in run.of_kind("spans"))
 
 
 def disturbed(

@@ -32,18 +32,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[
 
 def check_exactly_once(events: list[dict[str, Any]], of: Any, recoveries: list[dict[str, Any]]) -> None:
     """Every microbatch of every iteration that counts was done once, as the spans tell."""
-    first_of_life = {row["life"]: row["iteration"] for row in recoveries}
+    first_of_attempt = {row["attempt"]: row["iteration"] for row in recoveries}
     cut = next((row for row in recoveries if "layout" in row), None)  # went over to a smaller layout
     seen: dict[tuple[int, int], dict[str, Any]] = {}
     for event in (e for e in events if e["kind"] == "spans"):
-        later = [step for life, step in first_of_life.items() if life > event["life"]]
+        later = [step for attempt, step in first_of_attempt.items() if attempt > event["attempt"]]
         if all(event["iteration"] < step for step in later):  # else it was done again, and does not count
             assert seen.setdefault((event["rank"], event["iteration"]), event) is event
     for (rank, iteration), event in seen.items():
         done = Counter(
             (s["op"], s["microbatch"]) for s in event["spans"] if s["track"] == "gpu" and s["op"] in "FB"
         )
-        is_cut = cut is not None and event["life"] >= cut["life"]
+        is_cut = cut is not None and event["attempt"] >= cut["attempt"]
         microbatches = cut["layout"]["microbatches"] if is_cut else of.cell.microbatches
         expected = {(op, m): 1 for op in ("F", "B") for m in range(microbatches)}
         assert done == expected, f"rank {rank}, iteration {iteration}"
@@ -107,7 +107,7 @@ def test_killed_rank_costs_time_only(
     check_same(result, undisturbed(**JOB))
     assert [e["iteration"] for e in run.of_kind("step")] == list(range(STEPS)), "each told once"
     (recovery,) = result["recoveries"]
-    assert (recovery["failed"], recovery["life"]) == ("rank", 2)
+    assert (recovery["failed"], recovery["attempt"]) == ("rank", 2)
     assert f"rank {victim} " in recovery["detail"]
     assert recovery["from"] in ("memory", "peer")
     assert recovery["detected_s"] < 5

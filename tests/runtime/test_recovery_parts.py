@@ -17,10 +17,10 @@ from engine.errors import Infeasible, InputError
 from engine.job.events.event import Event
 from engine.job.launch import LaunchSpec, single_machine
 from engine.job.prefill.neighbours import gpus_of
+from engine.job.recovery.attempt import Attempt, Dead, Trouble
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import Layout
-from engine.job.recovery.life import Dead, Life, Trouble
-from engine.job.recovery.plan import Saved, way_on
+from engine.job.recovery.plan import Saved, restart_point
 from engine.job.recovery.smaller import smaller
 from engine.nn.device import CpuDevice
 from engine.train.recovery.memory import Header, Memory, held, new_memory
@@ -33,39 +33,39 @@ RANKS = range(6)  # two pipelines of three stages: 0 1 | 2 and 3 4 | 5
 
 
 def test_the_newest_step_that_all_hold() -> None:
-    way = way_on(
+    point = restart_point(
         SPEC, {rank: (4, 5) if rank == 2 else (5, 6) for rank in RANKS if rank != 5} | {5: (4, 5)}, None
     )
-    assert (way.source, way.step, way.peers) == ("memory", 5, {})
+    assert (point.source, point.step, point.peers) == ("memory", 5, {})
 
 
 def test_a_replica_gives_what_a_lost_machine_held() -> None:
-    way = way_on(SPEC, {rank: (5, 6) for rank in RANKS if rank not in (3, 4)}, None)
-    assert (way.source, way.step, way.peers) == ("peer", 6, {3: 0, 4: 1})
+    point = restart_point(SPEC, {rank: (5, 6) for rank in RANKS if rank not in (3, 4)}, None)
+    assert (point.source, point.step, point.peers) == ("peer", 6, {3: 0, 4: 1})
 
 
 def test_a_stage_that_nobody_holds_goes_back_to_the_checkpoint_or_the_start() -> None:
     kept = {rank: (5, 6) for rank in RANKS if rank not in (2, 5)}
     saved = Saved(step=4, where="/saved/4")
-    assert way_on(SPEC, kept, saved).source == "checkpoint"
-    assert (way_on(SPEC, kept, saved).step, way_on(SPEC, kept, saved).where) == (4, "/saved/4")
-    assert (way_on(SPEC, kept, None).source, way_on(SPEC, kept, None).step) == ("start", 0)
-    assert way_on(SPEC, {}, None).source == "start"
+    assert restart_point(SPEC, kept, saved).source == "checkpoint"
+    assert (restart_point(SPEC, kept, saved).step, restart_point(SPEC, kept, saved).where) == (4, "/saved/4")
+    assert (restart_point(SPEC, kept, None).source, restart_point(SPEC, kept, None).step) == ("start", 0)
+    assert restart_point(SPEC, {}, None).source == "start"
 
 
 @given(st.lists(st.integers(0, 1), min_size=6, max_size=6), st.sets(st.integers(0, 5), max_size=3))
 def test_no_rank_begins_with_a_state_that_nobody_has(ahead: list[int], lost: set[int]) -> None:
     """Whatever ranks are a step ahead and whatever machines are lost."""
     kept = {rank: (8 + ahead[rank], 9 + ahead[rank]) for rank in RANKS if rank not in lost}
-    way = way_on(SPEC, kept, None)
-    if way.source == "start":
+    point = restart_point(SPEC, kept, None)
+    if point.source == "start":
         assert any({stage, stage + 3} <= lost for stage in range(3))
         return
-    assert way.step in (9, 10)
+    assert point.step in (9, 10)
     for rank in RANKS:
-        giver = way.peers.get(rank, rank)
+        giver = point.peers.get(rank, rank)
         assert giver % 3 == rank % 3
-        assert way.step in kept[giver]
+        assert point.step in kept[giver]
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_a_link_is_named_by_who_was_at_it_though_others_ended_first() -> None:
     assert trouble.silent_s == 4.2
 
 
-def test_a_life_survives_its_way_to_the_others() -> None:
-    life = Life(number=3, step=7, source="peer", peers={3: 0, 4: 1}, store_port=5, retell=True)
-    assert FROM_LEADER.read(line_of(Start(life=life))) == Start(life=life)
+def test_an_attempt_survives_its_way_to_the_others() -> None:
+    attempt = Attempt(number=3, step=7, source="peer", peers={3: 0, 4: 1}, store_port=5, retell=True)
+    assert FROM_LEADER.read(line_of(Start(attempt=attempt))) == Start(attempt=attempt)
     cut = smaller(SPEC, {0, 1, 2})
     assert isinstance(cut, Layout)
-    start = Start(life=dataclasses.replace(life, layout=cut))
+    start = Start(attempt=dataclasses.replace(attempt, layout=cut))
     assert FROM_LEADER.read(line_of(start)) == start
 
 
@@ -146,8 +146,8 @@ def test_who_has_a_stage_in_memory_keeps_it() -> None:
     cut = smaller(SPEC, {0, 2, 4, 5})
     assert isinstance(cut, Layout)
     assert {a.rank: a.stage for a in cut.ranks} == {0: 0, 4: 1, 2: 2}
-    way = way_on(cut.applied(SPEC), dict.fromkeys((0, 2, 4), (5, 6)), None)
-    assert (way.source, way.step) == ("memory", 6)
+    point = restart_point(cut.applied(SPEC), dict.fromkeys((0, 2, 4), (5, 6)), None)
+    assert (point.source, point.step) == ("memory", 6)
 
 
 def test_without_the_first_rank_the_layout_is_one_for_another_launch() -> None:

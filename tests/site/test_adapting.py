@@ -98,7 +98,7 @@ def test_ranks_that_begin_anew_have_the_schedule_of_the_launch_again(run: Run) -
         "detected_s": 0.0,
         "iteration": 50,
         "lost_s": 3.25,
-        "life": 2,
+        "attempt": 2,
         "t": 1.79e9 + 30,
     }
     ((_, message),) = send(run, adapted(run), adapted(run, iteration=60, t=1.79e9 + 9), recovered)
@@ -118,7 +118,7 @@ def test_a_recovery_without_another_plan_changes_no_prediction(run: Run) -> None
         "detected_s": 0.0,
         "iteration": 5,
         "lost_s": 1.0,
-        "life": 2,
+        "attempt": 2,
         "t": 1.79e9,
     }
     services.record_recovery(run, from_dict(recovered))

@@ -26,7 +26,7 @@ RECOVERED: dict[str, Any] = {
     "from": "memory",
     "iteration": 40,
     "lost_s": 3.25,
-    "life": 2,
+    "attempt": 2,
     "t": 1.79e9 + 30,
 }
 

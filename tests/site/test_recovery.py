@@ -31,7 +31,7 @@ EVENT = {
     "from": "memory",
     "iteration": 41,
     "lost_s": 3.25,
-    "life": 2,
+    "attempt": 2,
     "t": 1.79e9 + 3,
 }
 # Two pipelines of four stages, on what is left without mid.
@@ -120,7 +120,7 @@ def test_of_a_smaller_layout_that_is_not_told_nothing_is_predicted(run: Run) -> 
     assert incidents_of(run).count == 3
 
 
-def test_a_lost_machine_is_started_again_and_what_its_last_life_says_is_late(
+def test_a_lost_machine_is_started_again_and_what_its_last_attempt_says_is_late(
     run: Run,
     world: Any,
     nodes: Nodes,  # noqa: F811

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from engine.job.adapt.told import deviating
+from engine.job.adapt.sentences import deviating
 from engine.job.events.incidents import Adapted, Recovery, Source
 from webapp.jobs.models import Run
 

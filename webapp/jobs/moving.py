@@ -13,8 +13,8 @@ from engine.inputs import parse
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec
 from engine.job.recovery.layout import Layout, change
+from engine.job.recovery.sentences import smaller_layout
 from engine.job.recovery.smaller import smaller
-from engine.job.recovery.told import smaller_layout
 from webapp.inventory.models import Node, NodeState
 from webapp.jobs import incidents, services
 from webapp.jobs.models import RANK_OVER, MarkLevel, Run

@@ -76,7 +76,7 @@ class SmallerLayout(Cut):
 class Recovery(OfRank):
     """All ranks run again after a failure."""
 
-    key = ("run", "generation", "life", "t")
+    key = ("run", "generation", "attempt", "t")
     kind: Literal["recovery"] = "recovery"
     failed: Failed
     """What was lost: rank, node, link or datacenter."""
@@ -92,7 +92,7 @@ class Recovery(OfRank):
     """The first to be done again."""
     lost_s: Amount
     """From the end of the last iteration that counts until all ranks run again, seconds."""
-    life: Ordinal
+    attempt: Ordinal
     """Number of the attempt that begins, from 1."""
     left: LeftOut[tuple[Ordinal, ...]] = None
     """On fewer nodes: ranks that are out of the run."""

@@ -78,7 +78,7 @@ class Spans(OfRank):
     """End of the last op, Unix seconds."""
     spans: tuple[Span, ...]
     """Ops and transfers, times in Unix seconds, `bytes` on transfers; the sender reports a transfer."""
-    life: LeftOut[Ordinal] = None
+    attempt: LeftOut[Ordinal] = None
     """Number of the attempt, from 1, in a run that recovers."""
 
     def to_json(self) -> bytes:

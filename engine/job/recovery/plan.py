@@ -19,8 +19,8 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How a run continues.
+class RestartPoint:
+    """From where a run continues.
 
     step : steps done. source : memory, peer (another machine's, for some ranks), checkpoint, or start: there
     is nothing yet. peers : by rank that lacks its state, the replica of its stage that sends it.
@@ -32,7 +32,7 @@ class Way:
     peers: dict[int, int] = field(default_factory=dict)
 
 
-def way_on(spec: LaunchSpec, held: Held, saved: Saved | None) -> Way:
+def restart_point(spec: LaunchSpec, held: Held, saved: Saved | None) -> RestartPoint:
     """The newest step that every stage can have: its own memory, a replica's, a checkpoint, the start.
 
     As no rank is ever two steps ahead of another and two steps are kept, the newest step that all hold is
@@ -42,10 +42,10 @@ def way_on(spec: LaunchSpec, held: Held, saved: Saved | None) -> Way:
     for step in steps:
         peers = _peers(spec, held, step)
         if peers is not None and (saved is None or step >= saved.step):
-            return Way(step=step, source="peer" if peers else "memory", peers=peers)
+            return RestartPoint(step=step, source="peer" if peers else "memory", peers=peers)
     if saved is not None:
-        return Way(step=saved.step, source="checkpoint", where=saved.where)
-    return Way(step=0, source="start")
+        return RestartPoint(step=saved.step, source="checkpoint", where=saved.where)
+    return RestartPoint(step=0, source="start")
 
 
 def _peers(spec: LaunchSpec, held: Held, step: int) -> dict[int, int] | None:

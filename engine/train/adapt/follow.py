@@ -72,7 +72,7 @@ class Follower:
         return schedule
 
     @property
-    def told(self) -> list[dict[str, Any]]:
+    def adaptations(self) -> list[dict[str, Any]]:
         """The part of the result about re-planning; on the first rank."""
         return []
 
@@ -107,11 +107,11 @@ class Leader(Follower):
         self._verdict: Verdict | None = None  # that is being planned for
         self._planning: Future[Replanned] | None = None
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="replan")
-        self._told: list[dict[str, Any]] = []
+        self._adaptations: list[dict[str, Any]] = []
 
     @property
-    def told(self) -> list[dict[str, Any]]:
-        return self._told
+    def adaptations(self) -> list[dict[str, Any]]:
+        return self._adaptations
 
     def _announced(self, iteration: int) -> tuple[int, Schedule] | None:
         if self._planning is None:
@@ -193,7 +193,7 @@ class Leader(Follower):
             times=as_rows(found.expected),
             t=time.time(),
         )
-        self._told.append(event.model_dump(mode="json", exclude={"kind", "rank"}))
+        self._adaptations.append(event.model_dump(mode="json", exclude={"kind", "rank"}))
         log.info(
             "Measured times differ from the plan: %s from iteration %s, %.3f s an iteration planned.",
             f"new schedule ({found.policy})" if found.schedule else "the schedule stays",

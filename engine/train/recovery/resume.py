@@ -9,8 +9,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from engine.control.silence import WAIT_S
+from engine.job.recovery.attempt import Attempt
 from engine.job.recovery.history import Board
-from engine.job.recovery.life import Life
 from engine.nn.device import Device
 from engine.train.exchange import STATE, lost_is_peer_lost
 from engine.train.recovery.memory import Header, Memory
@@ -23,24 +23,24 @@ UNTOLD = (math.nan, math.nan)  # in place of totals, of a step that was told of 
 class Kept:
     """The state that the host passes to a rank of a run that recovers.
 
-    fd : of the rank's memory. told : (iteration, loss, norm) of what is known of the steps before, and
+    fd : of the rank's memory. metrics : (iteration, loss, norm) of what is known of the steps before, and
     validation the losses on what is held out; for the first rank.
     """
 
-    life: Life
+    attempt: Attempt
     fd: int
     board: Board
-    told: tuple[tuple[int, float, float], ...] = ()
+    metrics: tuple[tuple[int, float, float], ...] = ()
     validation: tuple[dict[str, Any], ...] = ()
 
     @property
     def in_memory(self) -> bool:
-        """Whether this life goes on from memory, a machine's own or another's."""
-        return self.life.source in ("memory", "peer")
+        """Whether this attempt goes on from memory, a machine's own or another's."""
+        return self.attempt.source in ("memory", "peer")
 
     def peers(self, rank: int) -> list[int]:
         """The ranks that `rank` gives its state to, or takes it from."""
-        return [b if a == rank else a for a, b in self.life.peers.items() if rank in (a, b)]
+        return [b if a == rank else a for a, b in self.attempt.peers.items() if rank in (a, b)]
 
 
 class Steps:
@@ -53,15 +53,15 @@ class Steps:
         self._memory = Memory(kept.fd, parameters, optimizer, device)
 
     def recalled(self, endpoint: Endpoint | None) -> Header | None:
-        """The state with which this life begins, in place again; None where it is not in memory."""
+        """The state with which this attempt begins, in place again; None where it is not in memory."""
         if not self.kept.in_memory:
             return None
-        step = self.kept.life.step
-        if self._rank in self.kept.life.peers:
+        step = self.kept.attempt.step
+        if self._rank in self.kept.attempt.peers:
             assert endpoint is not None
-            self._take(endpoint, self.kept.life.peers[self._rank], step)
+            self._take(endpoint, self.kept.attempt.peers[self._rank], step)
         header = self._memory.recall(step)
-        takers = [taker for taker, giver in self.kept.life.peers.items() if giver == self._rank]
+        takers = [taker for taker, giver in self.kept.attempt.peers.items() if giver == self._rank]
         if takers:
             assert endpoint is not None
             self._give(endpoint, takers, header)

@@ -104,7 +104,7 @@ class Table:
 
         It looks at them in the order of `begin_s`: one more, which is too late, is given back after them.
         """
-        self.prefill_worker.heed(self.chunk(request=LOOKED.request, until_s=time.monotonic()))
+        self.prefill_worker.handle(self.chunk(request=LOOKED.request, until_s=time.monotonic()))
         until(lambda: LOOKED in self.coordinator.said, every_s=0.002)
         self.coordinator.said.remove(LOOKED)
 
@@ -138,8 +138,8 @@ def table(tmp_path: Path) -> Iterator[Table]:
 
 def test_a_prompt_in_chunks_gives_the_models_token_and_frees_its_cache(table: Table) -> None:
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.chunk(tokens=BLOCK, sampling=None))
-    table.prefill_worker.heed(table.chunk(done=BLOCK, tokens=BLOCK))
+    table.prefill_worker.handle(table.chunk(tokens=BLOCK, sampling=None))
+    table.prefill_worker.handle(table.chunk(done=BLOCK, tokens=BLOCK))
     first, last = table.coordinator.wait(ChunkRan, 2)
     assert isinstance(first, ChunkRan)
     assert isinstance(last, ChunkRan)
@@ -149,7 +149,7 @@ def test_a_prompt_in_chunks_gives_the_models_token_and_frees_its_cache(table: Ta
 
 
 def test_nothing_begins_while_training_has_the_gpu_or_before_its_bubble(table: Table) -> None:
-    table.prefill_worker.heed(table.chunk(op=1))
+    table.prefill_worker.handle(table.chunk(op=1))
     table.have_looked()
     table.prefill_worker.begin(0)
     table.have_looked()
@@ -164,7 +164,7 @@ def test_nothing_begins_while_training_has_the_gpu_or_before_its_bubble(table: T
 def test_a_chunk_whose_bubble_is_over_is_given_back(table: Table) -> None:
     table.prefill_worker.begin(0)
     table.op()
-    table.prefill_worker.heed(table.chunk(op=0))
+    table.prefill_worker.handle(table.chunk(op=0))
     late = table.coordinator.wait(ChunkLate)[0]
     assert isinstance(late, ChunkLate)
     assert (late.done, late.why) == (0, "late")
@@ -172,7 +172,7 @@ def test_a_chunk_whose_bubble_is_over_is_given_back(table: Table) -> None:
 
 def test_a_chunk_that_would_not_be_done_in_time_is_given_back(table: Table) -> None:
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.chunk(until_s=time.monotonic() + CHUNK_S / 2))
+    table.prefill_worker.handle(table.chunk(until_s=time.monotonic() + CHUNK_S / 2))
     assert table.coordinator.wait(ChunkLate)
     assert not table.stage.pool.bytes_in_use
 
@@ -189,8 +189,8 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(
 
     monkeypatch.setattr(prefill_worker, "take_part", take_part)
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.chunk(tokens=BLOCK, sampling=None))
-    table.prefill_worker.heed(table.chunk(done=BLOCK, tokens=BLOCK))
+    table.prefill_worker.handle(table.chunk(tokens=BLOCK, sampling=None))
+    table.prefill_worker.handle(table.chunk(done=BLOCK, tokens=BLOCK))
     assert chunk.runs.wait(LIMIT_S)
     waited_s = table.op()
     (late,) = table.coordinator.wait(ChunkLate)
@@ -209,20 +209,20 @@ def test_training_waits_for_a_chunk_that_has_begun_and_for_no_other(
 @pytest.mark.parametrize("end", ["drop", "gone"])
 def test_what_is_given_up_frees_its_cache(table: Table, end: str) -> None:
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.chunk(keep=True))
+    table.prefill_worker.handle(table.chunk(keep=True))
     table.coordinator.wait(ChunkRan)
     assert table.stage.pool.bytes_in_use > 0
     if end == "drop":
-        table.prefill_worker.heed(Drop(request="a"))
+        table.prefill_worker.handle(Drop(request="a"))
     else:
         table.prefill_worker.detach()
     assert table.stage.pool.bytes_in_use == 0
 
 
 def test_cancelled_chunks_do_not_run(table: Table) -> None:
-    table.prefill_worker.heed(table.chunk(tokens=BLOCK, sampling=None))
-    table.prefill_worker.heed(table.chunk(done=BLOCK, tokens=BLOCK))
-    table.prefill_worker.heed(Cancel(request="a", done=BLOCK))
+    table.prefill_worker.handle(table.chunk(tokens=BLOCK, sampling=None))
+    table.prefill_worker.handle(table.chunk(done=BLOCK, tokens=BLOCK))
+    table.prefill_worker.handle(Cancel(request="a", done=BLOCK))
     table.prefill_worker.begin(0)
     table.coordinator.wait(ChunkRan)
     table.have_looked()
@@ -231,7 +231,7 @@ def test_cancelled_chunks_do_not_run(table: Table) -> None:
 
 def test_a_chunk_behind_one_that_never_ran_is_given_back(table: Table) -> None:
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.chunk(done=BLOCK, tokens=BLOCK))
+    table.prefill_worker.handle(table.chunk(done=BLOCK, tokens=BLOCK))
     late = table.coordinator.wait(ChunkLate)[0]
     assert isinstance(late, ChunkLate)
     assert late.why == "gone"
@@ -266,7 +266,7 @@ def test_the_last_op_lasts_until_the_next_iteration(table: Table) -> None:
     table.prefill_worker.begin(0)
     for _ in range(3):
         table.op()
-    table.prefill_worker.heed(table.chunk(iteration=1))
+    table.prefill_worker.handle(table.chunk(iteration=1))
     table.have_looked()
     assert not any(isinstance(message, ChunkRan) for message in table.coordinator.said)
     before_s = time.monotonic()
@@ -282,7 +282,7 @@ def test_on_a_gpu_an_op_begins_while_a_chunk_runs(table: Table, monkeypatch: pyt
     monkeypatch.setattr(PrefillStage, "gives_way", True)
     chunk = HeldOpen(table.stage, monkeypatch)
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.chunk())
+    table.prefill_worker.handle(table.chunk())
     assert chunk.runs.wait(LIMIT_S)
     table.op(chunk.may_end.set)
     table.coordinator.wait(ChunkRan)
@@ -305,7 +305,7 @@ def test_a_chunk_gives_way_until_training_waits_for_it(table: Table, monkeypatch
 
     monkeypatch.setattr(prefill_worker, "take_part", take_part)
     table.prefill_worker.begin(0)
-    table.prefill_worker.heed(table.chunk())
+    table.prefill_worker.handle(table.chunk())
     assert chunk.runs.wait(LIMIT_S)
     table.op()
     table.coordinator.wait(ChunkRan)

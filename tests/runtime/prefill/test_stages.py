@@ -82,7 +82,7 @@ class Pipeline:
     def _span(self, number: int) -> Any:
         return lambda start, end: self.spans.append((number, start, end))
 
-    def heed(self, stage: int, done: int, tokens: int, **changes: Any) -> None:
+    def handle(self, stage: int, done: int, tokens: int, **changes: Any) -> None:
         now, final = time.monotonic(), done + tokens == TOKENS
         last = stage == len(self.ranks) - 1
         ids = tuple(prompt(TOKENS)[done : done + tokens]) if stage == 0 else ()
@@ -100,14 +100,14 @@ class Pipeline:
             "sampling": Sampling() if final and last else None,
             **changes,
         }
-        self.ranks[stage].prefill_worker.heed(RunChunk.model_validate(values))
+        self.ranks[stage].prefill_worker.handle(RunChunk.model_validate(values))
 
     def run(self, sizes: list[int], **changes: Any) -> list[ChunkRan]:
         """The whole prompt, cut into `sizes`; what the last chunk came to, by stage."""
         done = 0
         for size in sizes:
             for stage in reversed(range(len(self.ranks))):  # the last ones wait for what is not there yet
-                self.heed(stage, done, size, **changes)
+                self.handle(stage, done, size, **changes)
             done += size
         ran = [coordinator.wait(ChunkRan, len(sizes))[-1] for coordinator in self.coordinators]
         return [one for one in ran if isinstance(one, ChunkRan)]
@@ -149,7 +149,7 @@ def test_the_last_stage_draws_the_token_of_the_whole_model(
     assert pipeline.held[-1] == 0, "it knows that its cache is not wanted"
     assert all(held > 0 for held in pipeline.held[:-1])
     for rank in pipeline.ranks:
-        rank.prefill_worker.heed(Drop(request="a"))
+        rank.prefill_worker.handle(Drop(request="a"))
     pipeline.until(lambda: pipeline.held == [0] * degree)
 
 
@@ -170,7 +170,7 @@ def test_the_caches_of_all_stages_go_on_to_a_decode_worker(folder: Path, keep: E
 
 def test_a_chunk_that_is_not_handed_on_in_time_is_given_back(folder: Path, keep: ExitStack) -> None:
     pipeline = Pipeline(folder, 2, keep)
-    pipeline.heed(1, 0, TOKENS, until_s=time.monotonic() + 0.03)
+    pipeline.handle(1, 0, TOKENS, until_s=time.monotonic() + 0.03)
     (late,) = pipeline.coordinators[1].wait(ChunkLate)
     assert isinstance(late, ChunkLate)
     assert (late.done, late.why) == (0, "late")
@@ -183,8 +183,8 @@ def test_a_later_stage_waits_for_its_own_bubble(folder: Path, keep: ExitStack) -
     prefill_worker = pipeline.ranks[1].prefill_worker
     prefill_worker.take()
     start = time.monotonic()
-    pipeline.heed(1, 0, TOKENS, iteration=1)
-    pipeline.heed(0, 0, TOKENS)
+    pipeline.handle(1, 0, TOKENS, iteration=1)
+    pipeline.handle(0, 0, TOKENS)
     pipeline.until(lambda: prefill_worker._inputs.bytes_in_use == TOKENS * HIDDEN * 4)
     assert not pipeline.coordinators[1].said
     end = time.monotonic()
@@ -202,14 +202,14 @@ def test_what_ran_ahead_is_run_again_in_other_pieces(folder: Path, keep: ExitSta
     """The first stage was further than the second when the rest was planned anew."""
     pipeline = Pipeline(folder, 2, keep)
     for stage in (0, 1):
-        pipeline.heed(stage, 0, 20)
+        pipeline.handle(stage, 0, 20)
     pipeline.coordinators[1].wait(ChunkRan)
-    pipeline.heed(0, 20, 30)
+    pipeline.handle(0, 20, 30)
     pipeline.coordinators[0].wait(ChunkRan, 2)
-    pipeline.ranks[0].prefill_worker.heed(Cancel(request="a", done=20))
+    pipeline.ranks[0].prefill_worker.handle(Cancel(request="a", done=20))
     for done, tokens in ((20, 10), (30, 20)):
         for stage in (0, 1):
-            pipeline.heed(stage, done, tokens)
+            pipeline.handle(stage, done, tokens)
     ran = pipeline.coordinators[1].wait(ChunkRan, 3)[-1]
     assert isinstance(ran, ChunkRan)
     assert ran.token == int(theirs(prompt(TOKENS)).argmax())
@@ -218,7 +218,7 @@ def test_what_ran_ahead_is_run_again_in_other_pieces(folder: Path, keep: ExitSta
 def test_a_chunk_that_comes_again_leaves_what_is_offered_alone(folder: Path, keep: ExitStack) -> None:
     pipeline = Pipeline(folder, 2, keep)
     ran = pipeline.run([30, 20], keep=True)
-    pipeline.heed(0, 30, 20, keep=True)
+    pipeline.handle(0, 30, 20, keep=True)
     (late,) = pipeline.coordinators[0].wait(ChunkLate)
     assert isinstance(late, ChunkLate)
     assert late.why == "gone"
@@ -230,11 +230,11 @@ def test_a_chunk_that_comes_again_leaves_what_is_offered_alone(folder: Path, kee
 @pytest.mark.parametrize("end", ["dropped", "coordinator gone"])
 def test_what_is_given_up_is_freed_on_all_stages(folder: Path, keep: ExitStack, end: str) -> None:
     pipeline = Pipeline(folder, 2, keep)
-    pipeline.heed(0, 0, 20)
+    pipeline.handle(0, 0, 20)
     pipeline.until(lambda: all(pipeline.held[0:1]) and pipeline.ranks[1].prefill_worker._inputs.bytes_in_use)
     for rank in pipeline.ranks:
         if end == "dropped":
-            rank.prefill_worker.heed(Drop(request="a"))
+            rank.prefill_worker.handle(Drop(request="a"))
         else:
             rank.prefill_worker.detach()
     assert pipeline.held == [0, 0]

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from django.db import transaction
 
-from engine.job.adapt.told import described
+from engine.job.adapt.sentences import described
 from engine.job.events.incidents import Adapted
 from webapp.jobs import incidents, notify
 from webapp.jobs.models import MarkLevel, Run, RunEvent

@@ -8,7 +8,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from engine.job.events.incidents import Recovery, SmallerLayout
-from engine.job.recovery.told import smaller_layout
+from engine.job.recovery.sentences import smaller_layout
 from webapp.inventory.models import silence
 from webapp.jobs import incidents, notify
 from webapp.jobs.models import RANK_OVER, Desired, MarkLevel, RankState, RankStatus, Run, RunEvent, Status

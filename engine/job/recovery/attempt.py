@@ -15,13 +15,13 @@ _SILENT = re.compile(r"silent for ([\d.]+) s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
-    """All ranks from one common start to their end (code calls it a life).
+class Attempt:
+    """All ranks from one common start to their end.
 
-    number : counted from 1. step : steps done at its start. source, where, peers : as in plan.Way.
-    store_port : of this life's rendezvous store, on the first rank's machine.
+    number : counted from 1. step : steps done at its start. source, where, peers : as in plan.RestartPoint.
+    store_port : of this attempt's rendezvous store, on the first rank's machine.
     saved_step, validated_step : the last ones that are done, so that none is left out or done twice.
-    retell : the totals of the last step before are not known yet: pipeline 0 tells them again.
+    retell : the totals of the last step before are not known yet: pipeline 0 reports them again.
     layout : where it is another than that of the launch.
     """
 
