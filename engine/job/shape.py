@@ -43,10 +43,10 @@ def shape_of(document: dict[str, Any]) -> Shape:
     if strategy.get("schedule"):
         own = sharing_of(strategy["schedule"])
     sharing = strategy.get("sharing") or own
-    crossings = dict.fromkeys(_crossings(ways))
+    directions = dict.fromkeys(_wan_directions(ways))
     known = {frozenset(link["between"]): link for link in document.get("links", [])}
     links = []
-    for a, b in crossings:
+    for a, b in directions:
         link = known.get(frozenset((names[a], names[b])), {})
         links.append(
             {"from": a, "to": b, "cap_gbps": link.get("bandwidth_gbps"), "latency_ms": link.get("latency_ms")}
@@ -61,8 +61,8 @@ def shape_of(document: dict[str, Any]) -> Shape:
     )
 
 
-def _crossings(ways: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, int]]:
-    """The directions in which neighbouring stages send between data centres, in pipeline order."""
+def _wan_directions(ways: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, int]]:
+    """The directions in which adjacent stages send between data centres, in pipeline order."""
     for dcs in dict.fromkeys(ways):
         for a, b in pairwise(dcs):
             if a != b:

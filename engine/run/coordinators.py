@@ -18,7 +18,7 @@ from engine.job.events.base import BaseEvent, Say
 from engine.job.events.event import from_json
 from engine.job.events.prefill import CoordinatorEvent, CoordinatorState
 from engine.job.launch import LaunchSpec
-from engine.job.prefill.neighbours import gpus_of
+from engine.job.prefill.adjacent_stages import gpus_of
 from engine.run.coordinator_process import CoordinatorStart, run, state_event, where
 from engine.schedule import Schedule
 

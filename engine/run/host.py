@@ -28,7 +28,7 @@ from engine.job.job import TrainJob
 from engine.job.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
 from engine.job.planned import schedule_of
 from engine.job.predict import predict
-from engine.job.prefill.neighbours import neighbours
+from engine.job.prefill.adjacent_stages import adjacent_stages
 from engine.job.recovery.attempt import Dead
 from engine.job.result import completed
 from engine.job.swap.planned import SwapPlan, planned
@@ -459,7 +459,7 @@ def main() -> int:
         )
         if spec.job.prefill is not None:
             local = [me for me in spec.ranks if me.rank in spec.local]
-            examine(spec.job.prefill, stages=[neighbours(spec, me).stage for me in local])
+            examine(spec.job.prefill, stages=[adjacent_stages(spec, me).stage for me in local])
             warm()
         corpora = corpora_of(spec)
         spec = with_rate(spec, corpora)

@@ -21,13 +21,13 @@ class _Waiting:
 class ChunkInputs:
     """What the stage before handed on, in main memory, until it is used, dropped, or its lease ends.
 
-    Two that are of the same tokens are the same: one that was planned anew may use what came before. Not for
+    Two of the same tokens are the same: a chunk that was placed again may use what came before. Not for
     two threads at once.
 
     Parameters
     ----------
     most_bytes : that all may have. What came first goes first: it is the likeliest to be of no use any more,
-        and a chunk that misses its own is planned anew.
+        and a chunk that misses its own is placed again.
     clock : monotonic seconds.
     """
 

@@ -325,7 +325,7 @@ class PrefillCoordinator:
             self._again(progress, now_ms, wait_ms=max(wait_ms, min(WAIT_MS * progress.tries, NO_ROOM_MS)))
 
     def _again(self, progress: PrefillProgress, now_ms: float, *, wait_ms: float = 0.0) -> None:
-        """Place what it still lacks anew; where there is no place, look again until patience ends."""
+        """Place again what it still lacks; where there is no bubble, look again until patience ends."""
         if progress.late_ms is None:
             progress.late_ms = now_ms
         if now_ms - progress.late_ms > max(PATIENCE_MS, PATIENCE_ITERATIONS * self.plan.period_ms):

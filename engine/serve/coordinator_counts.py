@@ -26,7 +26,7 @@ class Counts:
     def event(
         self, dc: str, *, waiting: int, gpus: int, guard_ms: float, slowdown: float | None, paused: bool
     ) -> Prefill:
-        """The event of kind `prefill`; counting begins anew. guard_ms : the longest of its GPUs."""
+        """The event of kind `prefill`; the counts begin at 0 again. guard_ms : the longest of its GPUs."""
         now = time.monotonic()
         made = Prefill(
             dc=dc,

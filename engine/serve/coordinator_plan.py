@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.job.launch import LaunchSpec
-from engine.job.prefill.neighbours import gpus_of
+from engine.job.prefill.adjacent_stages import gpus_of
 from engine.job.prefill.settings import PrefillSettings
 from engine.prefill.controller import Controller
 from engine.prefill.index import Fleet

@@ -8,7 +8,7 @@ from engine.control.coordinator_wire import COORDINATOR_RANK
 from engine.control.handshake import Identity
 from engine.control.identity import identity_of
 from engine.job.launch import LaunchSpec, RankAssignment
-from engine.job.prefill.neighbours import Neighbours, gpus_of, neighbours
+from engine.job.prefill.adjacent_stages import AdjacentStages, adjacent_stages, gpus_of
 from engine.job.prefill.settings import PrefillSettings
 from engine.serve.coordinator_connection import CoordinatorConnection
 from engine.serve.hand_on import HandedOn, HandOn, Hidden, address_key
@@ -32,9 +32,9 @@ class RankPrefill:
     def close(self) -> None:
         """End its threads and free what they hold."""
         self.line.close()
-        for beside in (self.before, self.behind):
-            if beside is not None:
-                beside.close()
+        for connection in (self.before, self.behind):
+            if connection is not None:
+                connection.close()
         self.prefill_worker.close()
         self.server.close()
 
@@ -49,21 +49,21 @@ def prefill_of(
     settings = spec.job.prefill
     if settings is None:
         return None
-    beside = neighbours(spec, me)
+    adjacent = adjacent_stages(spec, me)
     stage = PrefillStage.load(
         settings.checkpoint,
-        stage_settings(settings, beside, device=device, emulated=spec.job.device.kind == "emulated"),
+        stage_settings(settings, adjacent, device=device, emulated=spec.job.device.kind == "emulated"),
     )
     identity = identity_of(spec, me.rank)
     server = KvServer(stage.pool, identity, host=me.host, ports=spec.ports)
     behind = None
-    if beside.behind is not None:
-        behind = HandOn(identity, store, behind=beside.behind, most_bytes=stage.most_hidden_bytes)
+    if adjacent.behind is not None:
+        behind = HandOn(identity, store, behind=adjacent.behind, most_bytes=stage.most_hidden_bytes)
     leads = me == gpus_of(spec, me.dc)[0]
     prefill_worker = PrefillWorker(stage, server, ops=ops, leads=leads, span=span, onward=behind)
     before = None
-    if beside.before is not None:
-        before = _handed_on(stage, identity, prefill_worker, me, spec.ports, before=beside.before)
+    if adjacent.before is not None:
+        before = _handed_on(stage, identity, prefill_worker, me, spec.ports, before=adjacent.before)
         store.set(address_key(me.rank), json.dumps(before.address))
     line = CoordinatorConnection(
         prefill_worker, identity, store, dc=me.dc, coordinator=COORDINATOR_RANK + me.dc
@@ -72,12 +72,12 @@ def prefill_of(
 
 
 def stage_settings(
-    settings: PrefillSettings, place: Neighbours, *, emulated: bool, device: str = "cpu"
+    settings: PrefillSettings, adjacent: AdjacentStages, *, emulated: bool, device: str = "cpu"
 ) -> StageSettings:
-    """Of a rank at this place of a pipeline, whose tensors are on `device`."""
+    """Of a rank with these `adjacent` stages, whose tensors are on `device`."""
     return StageSettings(
-        stage=place.stage,
-        stages=place.stages,
+        stage=adjacent.stage,
+        stages=adjacent.stages,
         dtype=settings.dtype,
         device=device,
         weight_budget_bytes=settings.weight_budget_bytes,

@@ -231,8 +231,10 @@ class KvPool:
                     self._give_back(lease)
 
     def rewind(self, request: str, tokens: int) -> None:
-        """What the cache holds beyond its first `tokens` tokens is made anew. Raises LeaseEnded, also where a
-        decoder may come for it."""
+        """Forget what the cache holds beyond its first `tokens` tokens.
+
+        Raises LeaseEnded, also where a decoder may come for it.
+        """
         self.expire()
         with self._lock:
             lease = self._lease(request)

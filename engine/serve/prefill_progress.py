@@ -50,7 +50,7 @@ class PrefillProgress:
 
     sent : by stage, chunks of its placement that its rank has.  done : tokens that ran on all stages.
     passed : of chunks behind these, how many stages each ran on, by its place and its tokens.
-    tries : of placing the rest anew, and late_ms : when the first was, since a chunk last ran.  try_ms : when
+    tries : to place the rest again, and late_ms : when the first was, since a chunk last ran.  try_ms : when
     a place is looked for again; None while it has one.  caches : by stage, where they lie,
     where known.  token : the first, which may be known before the caches are.
     """

@@ -43,7 +43,7 @@ from engine.serve.stage import PrefillStage
 from engine.serve.yielding import give_way, take_part
 
 log = logging.getLogger(__name__)
-REMEMBERED = 6  # iterations whose ops a coordinator that comes anew is told of
+REMEMBERED = 6  # iterations whose ops a new coordinator gets
 
 
 class Coordinator(Protocol):

@@ -26,7 +26,7 @@ from engine.nn.one_rank import ONE_RANK, OneRank
 from engine.schedule.ir import OpKind, Schedule
 from engine.train.exchange import Incoming, Key, Outgoing
 from engine.train.gradients import Gradients
-from engine.train.recorder import Crossing, Recorder
+from engine.train.recorder import HopDirection, Recorder
 
 
 class GpuBorrower(Protocol):
@@ -76,7 +76,7 @@ class Port:
     incoming: Incoming
     outgoing: Outgoing
     takes: int
-    crossing: Crossing  # of what is sent
+    hop: HopDirection  # of what is sent
     tell_started: Callable[[int], None] | None = None
     post_started: Callable[[int], None] | None = None
     wait_started: Callable[[int], float] | None = None
@@ -378,8 +378,8 @@ class Executor:
     def _send(self, port: Port, m: int, tensor: Tensor, made: Moment) -> None:
         if not self._tp.leads:
             return
-        sent = port.outgoing.send((port.crossing.chunk, m), tensor.detach().contiguous(), made)
-        self._recorder.sent(port.crossing, m, sent)
+        sent = port.outgoing.send((port.hop.chunk, m), tensor.detach().contiguous(), made)
+        self._recorder.sent(port.hop, m, sent)
 
     def _start(self) -> Moment:
         if self._prefill_worker is not None:

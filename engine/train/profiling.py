@@ -23,7 +23,7 @@ from engine.schedule.ir import OpKind
 from engine.train.exchange import Key, Message, Passage
 from engine.train.executor import Executor, Part, Place, Port, Sizes, Work
 from engine.train.gradients import Gradients
-from engine.train.recorder import Crossing
+from engine.train.recorder import HopDirection
 
 WARM_UP = 3  # microbatches that are not counted: caches and allocators fill
 NAMES = {"F": "forward", "R": "recompute", "B": "backward", "W": "weight"}
@@ -180,13 +180,13 @@ class _Dropped:
 
 
 def _port(job: TrainJob, payload: Literal["activation", "gradient"], device: Device) -> Port:
-    crossing = Crossing(
+    hop = HopDirection(
         track="lan", from_stage=0, to_stage=0, payload=payload, chunk=0, nbytes=job.tensor_bytes
     )
     shape = (job.cell.micro_batch, job.model.seq, job.model.hidden)
     message = device.host_buffer(shape, DTYPES[job.device.dtype])
     message.normal_(generator=torch.Generator().manual_seed(job.optimizer.seed))
-    return Port(incoming=_Ready(message), outgoing=_Dropped(), takes=0, crossing=crossing)
+    return Port(incoming=_Ready(message), outgoing=_Dropped(), takes=0, hop=hop)
 
 
 class _Stopwatch:
@@ -200,7 +200,7 @@ class _Stopwatch:
         if microbatch >= WARM_UP:
             self._seconds[NAMES[op]].append(end - start)
 
-    def sent(self, crossing: Crossing, microbatch: int, sent: Any) -> None:
+    def sent(self, hop: HopDirection, microbatch: int, sent: Any) -> None:
         """Nobody asks how long it took."""
 
     def times_ms(self) -> dict[str, tuple[float, float]]:

@@ -34,7 +34,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
+class HopDirection:
     """One direction of one hop, as the spans of its transfers name it."""
 
     track: Track
@@ -89,7 +89,7 @@ class Recorder:
         self._now: _Iteration | None = None
         self._warm_from: int | None = None
         self._ops: dict[tuple[str, int], deque[float]] = {}  # by kind and chunk
-        self._traffic: dict[Crossing, _Traffic] = {}
+        self._traffic: dict[HopDirection, _Traffic] = {}
         self._iterations: deque[float] = deque(maxlen=LONGEST_WINDOW)
         self._ended: float | None = None
         self._last: int | None = None  # iteration that ended
@@ -156,13 +156,13 @@ class Recorder:
         self.overruns += 1
         self.worst_overrun_s = max(self.worst_overrun_s, by_s)
 
-    def sent(self, crossing: Crossing, microbatch: int, sent: Sent) -> None:
+    def sent(self, hop: HopDirection, microbatch: int, sent: Sent) -> None:
         """Note a message under way: its span is completed in the background when it has left."""
         record = self._now
         assert record is not None
         with self._lock:
             record.missing += 1
-        self._reaper(crossing.track).put((record, crossing, microbatch, sent))
+        self._reaper(hop.track).put((record, hop, microbatch, sent))
 
     def _is_warm(self, record: _Iteration) -> bool:
         return self._warm_from is not None and record.number >= self._warm_from
@@ -230,30 +230,30 @@ class Recorder:
     def _reap(self, under_way: queue.SimpleQueue[Any]) -> None:
         try:
             while (item := under_way.get()) is not None:
-                record, crossing, microbatch, sent = item
-                self._note(record, crossing, microbatch, sent.wait())
+                record, hop, microbatch, sent = item
+                self._note(record, hop, microbatch, sent.wait())
         except BaseException as error:
             self._die(error)
 
-    def _note(self, record: _Iteration, crossing: Crossing, microbatch: int, passage: Passage) -> None:
+    def _note(self, record: _Iteration, hop: HopDirection, microbatch: int, passage: Passage) -> None:
         unix = self.clock.unix
         span = Span(
-            track=crossing.track,
+            track=hop.track,
             pipeline=self._me.pipeline,
-            from_stage=crossing.from_stage,
-            to_stage=crossing.to_stage,
-            payload=crossing.payload,
+            from_stage=hop.from_stage,
+            to_stage=hop.to_stage,
+            payload=hop.payload,
             microbatch=microbatch,
-            chunk=crossing.chunk,
+            chunk=hop.chunk,
             start=unix(passage.start),
             end=unix(passage.end),
             arrives=unix(passage.arrives),
-            bytes=crossing.nbytes,
+            bytes=hop.nbytes,
         )
         with self._lock:
             record.spans.append(span)
-            total = self._traffic.setdefault(crossing, _Traffic())
-            total.nbytes += crossing.nbytes
+            total = self._traffic.setdefault(hop, _Traffic())
+            total.nbytes += hop.nbytes
             total.seconds += passage.end - passage.start
         self._complete(record)
 

@@ -32,7 +32,7 @@ from engine.train.exchange import (
     lost_is_peer_lost,
 )
 from engine.train.executor import Place, Port
-from engine.train.recorder import Crossing
+from engine.train.recorder import HopDirection
 from engine.train.staging import staging
 from engine.transport import Endpoint, SharedReceiver, SharedSender
 
@@ -120,7 +120,7 @@ class Wiring:
             incoming=self._end_of(receives, self._incoming, self._new_incoming),
             outgoing=self._end_of(sends, self._outgoing, self._new_outgoing),
             takes=chunk,
-            crossing=self._crossing(sends, own_chunk, "activation" if after else "gradient"),
+            hop=self._hop_direction(sends, own_chunk, "activation" if after else "gradient"),
             tell_started=tell,
             post_started=gate.post if gate else None,
             wait_started=gate.wait if gate else None,
@@ -196,10 +196,10 @@ class Wiring:
         order = tuple((t.pipeline, (t.chunk, t.microbatch)) for t in transfers)
         return {"link": way, "pipeline": self._in_cell, "near": near, "far": far, "order": order}
 
-    def _crossing(self, way: int, chunk: int, payload: Payload) -> Crossing:
+    def _hop_direction(self, way: int, chunk: int, payload: Payload) -> HopDirection:
         from_stage, to_stage = ends_of(way, self._job.cell.stages)
         wan = self._job.network(way // 2, self._me.pipeline) is not None
-        return Crossing(
+        return HopDirection(
             track="wan" if wan else "lan",
             from_stage=from_stage,
             to_stage=to_stage,

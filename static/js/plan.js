@@ -1,4 +1,4 @@
-// The plan page: what is drawn of an answer is drawn anew when a slider brings another one.
+// The plan page: figures of an answer are drawn again when a slider brings another one.
 import { $, $$, el, jsonScript } from "./lib/dom.js";
 import { fixed } from "./lib/format.js";
 import { paintPareto } from "./plan/pareto.js";

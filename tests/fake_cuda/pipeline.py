@@ -79,7 +79,7 @@ class Notes:
         assert end >= start
         self.ops.append(f"{op}{microbatch}" + (f".{chunk}" if chunk else ""))
 
-    def sent(self, crossing: Any, microbatch: int, sent: Sent) -> None:
+    def sent(self, hop: Any, microbatch: int, sent: Sent) -> None:
         self.under_way.append(sent)
 
     def drain(self) -> None:

@@ -152,7 +152,7 @@ class Notes:
         self.ops.append(f"{op}{microbatch}" + (f".{chunk}" if chunk else ""))
         self.most_held = max(self.most_held, len(self.executor._kept))
 
-    def sent(self, crossing: Any, microbatch: int, sent: Any) -> None:
+    def sent(self, hop: Any, microbatch: int, sent: Any) -> None:
         sent.wait()
 
     def overrun(self, by_s: float) -> None: ...

@@ -1,4 +1,4 @@
-"""Runs that plan anew: the judge, the planning, the way to all ranks, and a whole run."""
+"""Runs that re-plan: the judge, the planning, the way to all ranks, and a whole run."""
 
 import json
 import random

@@ -16,7 +16,7 @@ from engine.control.recovery_messages import FROM_LEADER, Start
 from engine.errors import Infeasible, InputError
 from engine.job.events.event import Event
 from engine.job.launch import LaunchSpec, single_machine
-from engine.job.prefill.neighbours import gpus_of
+from engine.job.prefill.adjacent_stages import gpus_of
 from engine.job.recovery.attempt import Attempt, Dead, Trouble
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import Layout

@@ -14,7 +14,7 @@ from webapp.jobs.allocate import allocate
 from webapp.jobs.models import Run
 from webapp.live import services
 
-# A run that planned anew: its link and one of its GPUs are slower than was thought.
+# A run that re-planned: its link and one of its GPUs are slower than was thought.
 ADAPTED: dict[str, Any] = {
     "kind": "adapted",
     "rank": 0,

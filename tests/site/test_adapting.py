@@ -1,4 +1,4 @@
-"""Runs that plan anew: what the page says of it once, and what it predicts from then on."""
+"""Runs that re-plan: what the page says of it once, and what it predicts from then on."""
 
 from typing import Any
 

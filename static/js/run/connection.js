@@ -20,7 +20,7 @@ export class Connection extends EventTarget {
   /** What is on the page already: the server is asked only for what came after it. */
   begin(seq) { this.seq = Number.isInteger(seq) ? seq : null; }
 
-  /** Asks for everything anew. */
+  /** Asks for a new snapshot. */
   renew() {
     this.seq = null;
     if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ type: "resync" }));

@@ -215,7 +215,7 @@ def test_one_that_is_always_late_fails_in_the_end_and_says_why(coordinator: Coor
 
 
 def test_a_rank_that_says_nothing_of_a_chunk_loses_no_request(coordinator: Coordinator) -> None:
-    """It is placed anew, at first; where nothing ever comes it fails, and the client hears of it."""
+    """It is placed again, at first; where nothing ever comes it fails, and the client hears of it."""
     coordinator.ask()
     (lost,) = coordinator.turn(451.0)
     iteration, at_ms, chunks = 5, 450.0, []
@@ -397,8 +397,8 @@ def test_a_later_stage_that_was_late_goes_on_from_what_the_first_made(stages: Co
     again = stages.chunks(1)[-1]
     assert (again.done, again.tokens, len(stages.chunks(1))) == (0, 16, 2)
     stages.service.handle(1, ChunkLate(request=last.request, done=0, why="late"))
-    (anew,) = stages.turn(stages.now_ms + 10)  # what was handed on seems to be lost: it is made again
-    stages.ran(anew)
+    (again,) = stages.turn(stages.now_ms + 10)  # what was handed on seems to be lost: it is made again
+    stages.ran(again)
     stages.ran(stages.chunks(1)[-1], token=1, gpu=1)
     assert stages.gateway.last().kind == "done"
 

@@ -1,4 +1,4 @@
-"""Prefill in a run that goes on after a failure, and in one that plans anew."""
+"""Prefill in a run that goes on after a failure, and in one that re-plans."""
 
 import asyncio
 import os

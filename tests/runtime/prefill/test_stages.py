@@ -18,7 +18,7 @@ from engine.control.errors import AuthenticationError
 from engine.control.handshake import Handshake, Identity, dial
 from engine.control.thread_driver import greet
 from engine.job.launch import single_machine
-from engine.job.prefill.neighbours import neighbours
+from engine.job.prefill.adjacent_stages import adjacent_stages
 from engine.prefill.handover import transfer_params
 from engine.prefill.messages import Sampling
 from engine.serve.chunk_inputs import ChunkInputs
@@ -199,7 +199,7 @@ def test_a_later_stage_waits_for_its_own_bubble(folder: Path, keep: ExitStack) -
 
 
 def test_what_ran_ahead_is_run_again_in_other_pieces(folder: Path, keep: ExitStack) -> None:
-    """The first stage was further than the second when the rest was planned anew."""
+    """The first stage was further than the second when the rest was placed again."""
     pipeline = Pipeline(folder, 2, keep)
     for stage in (0, 1):
         pipeline.handle(stage, 0, 20)
@@ -339,13 +339,13 @@ def test_a_pipeline_is_ranks_at_one_place_of_neighbouring_cells(
     of = job(cells=cells, pipelines=cells * pipelines, prefill=settings, datacenters=ROOM)
     spec = single_machine(of, run="r", log_dir="")
     for me in spec.ranks:
-        here = neighbours(spec, me)
+        here = adjacent_stages(spec, me)
         assert (here.stage, here.stages) == (me.pipeline // pipelines % degree, degree)
         if here.behind is None:
             assert here.stage == degree - 1
             continue
         other = spec.ranks[here.behind]
-        assert neighbours(spec, other).before == me.rank
+        assert adjacent_stages(spec, other).before == me.rank
         assert (other.stage, other.dc, other.pipeline) == (me.stage, me.dc, me.pipeline + pipelines)
 
 

@@ -6,7 +6,7 @@ from engine.job.launch import LaunchSpec, RankAssignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
+class AdjacentStages:
     """Stage `stage` of `stages`; the ranks of the stages `before` and `behind` it, None at an end."""
 
     stage: int
@@ -15,7 +15,7 @@ class Neighbours:
     behind: int | None
 
 
-def neighbours(spec: LaunchSpec, me: RankAssignment) -> Neighbours:
+def adjacent_stages(spec: LaunchSpec, me: RankAssignment) -> AdjacentStages:
     """The ranks that hold one model together with rank `me` (BubbleTea §5.1).
 
     They have the same position in adjacent cells, in one data centre. Raises ValueError in a job without
@@ -26,7 +26,7 @@ def neighbours(spec: LaunchSpec, me: RankAssignment) -> Neighbours:
     stages, apart = spec.job.prefill.pp_degree, spec.job.cell.cell_pipelines
     stage = me.pipeline // apart % stages
     rank_at = {(other.pipeline, other.stage): other.rank for other in spec.ranks}
-    return Neighbours(
+    return AdjacentStages(
         stage=stage,
         stages=stages,
         before=rank_at[me.pipeline - apart, me.stage] if stage else None,
