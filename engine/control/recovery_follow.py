@@ -26,7 +26,7 @@ from engine.control.recovery_messages import (
 from engine.control.selector_driver import SelectorChannel, call
 from engine.control.silence import SILENT_S
 from engine.job.launch import LaunchSpec
-from engine.job.recovery.attempt import Attempt, Dead
+from engine.job.recovery.attempt import Attempt, EndedRank
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import NOT_NEEDED
 from engine.job.sections.failures import RecoverySettings
@@ -56,7 +56,7 @@ class Follow(RecoveryHost):
         """Descriptors that only this process is to hold."""
         return [self._line.file] if self._line is not None and self._line.open else []
 
-    def trouble(self, dead: Sequence[Dead]) -> None:
+    def trouble(self, dead: Sequence[EndedRank]) -> None:
         """Ranks of this machine ended."""
         if self._line is not None and self._phase == "running":
             self._line.say(RanksEnded(dead=tuple(dead)))

@@ -35,7 +35,7 @@ from engine.errors import Infeasible
 from engine.job.events.base import Say
 from engine.job.events.incidents import Failed, Recovery, Source
 from engine.job.launch import LaunchSpec
-from engine.job.recovery.attempt import Attempt, Dead, Trouble
+from engine.job.recovery.attempt import Attempt, EndedRank, OpenFailure
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import NOT_NEEDED, change, roles
 from engine.job.recovery.plan import Saved, restart_point
@@ -72,7 +72,7 @@ class Lead(RecoveryHost):
         self._present = spec  # in the layout of the present attempt, or of the next one
         self._change: dict[str, Any] = {}  # of the layout, as it is told once all ranks run
         self._current: Attempt | None = None
-        self._trouble: Trouble | None = None
+        self._failure: OpenFailure | None = None
         self._recoveries: deque[float] = deque()
         self._listener: Listener[FromFollower] | None = None
         if listener is not None:
@@ -84,7 +84,7 @@ class Lead(RecoveryHost):
         """Descriptors that only this process is to hold."""
         return self._listener.files if self._listener is not None else []
 
-    def trouble(self, dead: Sequence[Dead]) -> None:
+    def trouble(self, dead: Sequence[EndedRank]) -> None:
         """Ranks of this machine ended."""
         if self._phase == "running":
             self._noticed().add(dead)
@@ -111,24 +111,24 @@ class Lead(RecoveryHost):
 
     def runs(self) -> None:
         """All ranks have begun."""
-        if self._trouble is None or self._current is None:
+        if self._failure is None or self._current is None:
             return
-        failed, detail = self._trouble.described(self._spec)
+        failed, detail = self._failure.described(self._spec)
         now, attempt = time.time(), self._current
         event = Recovery(
             rank=self._spec.first_rank,
             failed=Failed(failed),
             detail=detail,
-            noticed=self._trouble.noticed,
-            detected_s=round(self._trouble.silent_s, 3),
+            noticed=self._failure.noticed,
+            detected_s=round(self._failure.silent_s, 3),
             source=Source(attempt.source),
             iteration=attempt.step,
-            lost_s=round(max(0.0, now - (self._history.since(attempt.step) or self._trouble.noticed)), 3),
+            lost_s=round(max(0.0, now - (self._history.since(attempt.step) or self._failure.noticed)), 3),
             attempt=attempt.number,
             t=now,
             **self._change,
         )
-        self._trouble, self._change = None, {}
+        self._failure, self._change = None, {}
         self.recoveries.append(_without_job(event))
         self._say(event)
 
@@ -143,23 +143,23 @@ class Lead(RecoveryHost):
         if self._listener is not None:
             self._listener.close()
 
-    def _noticed(self) -> Trouble:
-        if self._trouble is None:
-            self._trouble = Trouble(noticed=time.time())
-        return self._trouble
+    def _noticed(self) -> OpenFailure:
+        if self._failure is None:
+            self._failure = OpenFailure(noticed=time.time())
+        return self._failure
 
     def _halt(self) -> None:
         """End all ranks; the run goes on without them unless that has happened too often."""
         now = time.monotonic()
         while self._recoveries and now - self._recoveries[0] > HOUR_S:
             self._recoveries.popleft()
-        assert self._trouble is not None
-        if any(rank.final for rank in self._trouble.dead.values()):
-            self._give_up(self._trouble.described(self._spec)[1])
+        assert self._failure is not None
+        if any(rank.final for rank in self._failure.dead.values()):
+            self._give_up(self._failure.described(self._spec)[1])
             return
         if len(self._recoveries) >= self._settings.attempts:
             most = f"after {len(self._recoveries)} recoveries within an hour (recovery.attempts)"
-            self._give_up(f"{self._trouble.described(self._spec)[1]}; {most}")
+            self._give_up(f"{self._failure.described(self._spec)[1]}; {most}")
             return
         self._recoveries.append(now)
         self._phase, self._since = "halting", now
@@ -234,8 +234,8 @@ class Lead(RecoveryHost):
         ranks = self._machines.get(connection, ())
         if isinstance(message, Halted):
             _check(ranks, message.peer_lost)
-            if self._trouble is not None:
-                self._trouble.add(message.peer_lost)
+            if self._failure is not None:
+                self._failure.add(message.peer_lost)
             self._report(ranks, message)
             return
         _check(ranks, message.dead)
@@ -290,7 +290,7 @@ class Lead(RecoveryHost):
         return any(a.rank in ranks for a in self._present.ranks)
 
 
-def _check(ranks: tuple[int, ...], dead: Sequence[Dead]) -> None:
+def _check(ranks: tuple[int, ...], dead: Sequence[EndedRank]) -> None:
     if not ranks:
         raise ValueError("it says something before it has said hello")
     if not {rank.rank for rank in dead} <= set(ranks):

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from engine.control.messages import Messages
 from engine.inputs import Document, Index
-from engine.job.recovery.attempt import Attempt, Dead
+from engine.job.recovery.attempt import Attempt, EndedRank
 from engine.job.recovery.layout import Layout
 from engine.job.recovery.plan import Saved
 
@@ -40,14 +40,14 @@ class RanksEnded(Document):
     """Ranks of the machine ended before their time."""
 
     kind: Literal["ended"] = "ended"
-    dead: tuple[Dead, ...]
+    dead: tuple[EndedRank, ...]
 
 
 class Halted(MachineState):
     """No rank runs on the machine any more. `peer_lost`: those that ended because they lost another one."""
 
     kind: Literal["halted"] = "halted"
-    peer_lost: tuple[Dead, ...]
+    peer_lost: tuple[EndedRank, ...]
 
 
 # What the leading host says.

@@ -49,7 +49,7 @@ _SAID_OF_SWAP = {"policy": SWAP, "time_limit_s": DEFAULT_TIME_LIMIT_S}  # as ear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Converted:
+class Conversion:
     """A document in sections, and which of them come from flat fields."""
 
     document: dict[str, Any]
@@ -77,7 +77,7 @@ class Converted:
         return field
 
 
-def converted(document: dict[str, Any]) -> Converted:
+def converted(document: dict[str, Any]) -> Conversion:
     """The document in sections; one that has them comes back as it is.
 
     Raises
@@ -87,7 +87,7 @@ def converted(document: dict[str, Any]) -> Converted:
     """
     flat = [name for name in document if _is_flat(name, document)]
     if not flat:
-        return Converted(document=document)
+        return Conversion(document=document)
     sections = {name: value for name, value in document.items() if name not in flat}
     _check_names(sections)
     made: dict[str, dict[str, Any]] = {name: {} for name in _REQUIRED - sections.keys()}
@@ -100,7 +100,7 @@ def converted(document: dict[str, Any]) -> Converted:
         made.setdefault(section, {})[field] = document[name]
     if "strategy" in made:
         made["strategy"] = _strategy(document, flat)
-    return Converted(document={**sections, **made}, made=frozenset(made))
+    return Conversion(document={**sections, **made}, made=frozenset(made))
 
 
 def in_sections(document: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from engine.job.launch import EXIT_PEER_LOST, LaunchSpec, RankAssignment
 from engine.job.planned import schedule_of
 from engine.job.predict import predict
 from engine.job.prefill.adjacent_stages import adjacent_stages
-from engine.job.recovery.attempt import Dead
+from engine.job.recovery.attempt import EndedRank
 from engine.job.result import completed
 from engine.job.swap.planned import SwapPlan, planned
 from engine.run import rank as rank_module
@@ -162,7 +162,7 @@ class Host:
         """Whether no rank lives, and everything that they said has been read."""
         return all(rank.code is not None and not rank.open_pipes for rank in self.ranks.values())
 
-    def peer_lost(self) -> list[Dead]:
+    def peer_lost(self) -> list[EndedRank]:
         """Ranks that ended for having lost another one."""
         return [dead(rank) for rank in self.ranks.values() if rank.code == EXIT_PEER_LOST]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.job.events.base import BaseEvent
 from engine.job.launch import EXIT_FINAL, EXIT_PEER_LOST, RankAssignment
-from engine.job.recovery.attempt import Dead
+from engine.job.recovery.attempt import EndedRank
 
 
 @dataclass(slots=True)
@@ -38,10 +38,10 @@ def emit_line(line: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def dead(rank: LocalRank) -> Dead:
+def dead(rank: LocalRank) -> EndedRank:
     """How a rank ended, as recovery takes it."""
     code = rank.code
-    return Dead(
+    return EndedRank(
         rank=rank.me.rank, why=why_ended(rank), cause=code != EXIT_PEER_LOST, final=code == EXIT_FINAL
     )
 

@@ -6,7 +6,7 @@ from engine.run.building import Ground, Trained
 from engine.run.reports import StepReports
 from engine.train.checkpoint.keeper import Keeper
 from engine.train.recovery.memory import Header
-from engine.train.recovery.resume import UNTOLD, Kept, Steps
+from engine.train.recovery.resume import UNTOLD, ResumeState, Steps
 from engine.train.validation import Validation
 
 
@@ -15,7 +15,7 @@ class Recalling:
 
     def __init__(
         self,
-        kept: Kept,
+        kept: ResumeState,
         ground: Ground,
         trained: Trained,
         keeper: Keeper,

@@ -14,12 +14,12 @@ from engine.job.events.training import Rank, RankState, Spans
 from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec
 from engine.job.losses import step_event
-from engine.job.recovery.attempt import Attempt, Dead
+from engine.job.recovery.attempt import Attempt, EndedRank
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import NOT_NEEDED, Layout, roles
 from engine.train.recovery.cuts import Cuts
 from engine.train.recovery.memory import held, new_memory
-from engine.train.recovery.resume import Kept
+from engine.train.recovery.resume import ResumeState
 
 
 class Processes(Protocol):
@@ -29,7 +29,7 @@ class Processes(Protocol):
     def kill_all(self) -> None: ...
     def all_gone(self) -> bool: ...
     def forget_all(self) -> None: ...
-    def peer_lost(self) -> list[Dead]: ...
+    def peer_lost(self) -> list[EndedRank]: ...
     def fail(self, why: str) -> None: ...
     def leave(self, ranks: Sequence[int], why: str) -> None: ...
     def cut(self, job: TrainJob) -> None: ...
@@ -100,7 +100,7 @@ class Machine:
         """No attempt begins any more."""
         self._recovery.close()
 
-    def ended(self, dead: Sequence[Dead]) -> None:
+    def ended(self, dead: Sequence[EndedRank]) -> None:
         """Ranks here ended before their time."""
         self._recovery.trouble(dead)
 
@@ -124,11 +124,11 @@ class Machine:
             job = job.with_fields("persistence", resume=self._attempt.where)
         return dataclasses.replace(self._present, attempt=self._attempt.number, job=job)
 
-    def kept(self, rank: int) -> Kept:
+    def kept(self, rank: int) -> ResumeState:
         """What a rank is handed for its present attempt."""
         assert self._attempt is not None
         leads = rank == self._spec.first_rank
-        return Kept(
+        return ResumeState(
             attempt=self._attempt,
             fd=self._memory[rank],
             board=self._history.board,
@@ -152,7 +152,7 @@ class Machine:
         """Whether no rank lives here, and everything that they said has been read."""
         return self._processes.all_gone()
 
-    def peer_lost(self) -> list[Dead]:
+    def peer_lost(self) -> list[EndedRank]:
         """Ranks here that ended for having lost another one, those that were not noticed in time, too."""
         return self._processes.peer_lost()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.serve.hand_on import Handed
+from engine.serve.hidden_states import HiddenHeader
 from engine.serve.prefill_wire import RunChunk
 
 _Key = tuple[str, int, int]  # request, tokens before, tokens
@@ -39,7 +39,7 @@ class ChunkInputs:
     def bytes_in_use(self) -> int:
         return sum(one.hidden.nbytes for one in self._waiting.values())
 
-    def put(self, what: Handed, hidden: Tensor) -> None:
+    def put(self, what: HiddenHeader, hidden: Tensor) -> None:
         """Keep hidden states (tokens, hidden) for their chunk."""
         self.expire()
         key = what.request, what.done, what.tokens

@@ -11,7 +11,7 @@ from engine.job.launch import LaunchSpec, RankAssignment
 from engine.job.prefill.adjacent_stages import AdjacentStages, adjacent_stages, gpus_of
 from engine.job.prefill.settings import PrefillSettings
 from engine.serve.coordinator_connection import CoordinatorConnection
-from engine.serve.hand_on import HandedOn, HandOn, Hidden, address_key
+from engine.serve.hidden_states import HiddenReceiver, HiddenSender, HiddenShape, address_key
 from engine.serve.kv_server import KvServer
 from engine.serve.prefill_worker import PrefillWorker, SpanTo
 from engine.serve.stage import PrefillStage, StageSettings
@@ -26,8 +26,8 @@ class RankPrefill:
     prefill_worker: PrefillWorker
     server: KvServer
     line: CoordinatorConnection
-    before: HandedOn | None = None
-    behind: HandOn | None = None
+    before: HiddenReceiver | None = None
+    behind: HiddenSender | None = None
 
     def close(self) -> None:
         """End its threads and free what they hold."""
@@ -58,12 +58,12 @@ def prefill_of(
     server = KvServer(stage.pool, identity, host=me.host, ports=spec.ports)
     behind = None
     if adjacent.behind is not None:
-        behind = HandOn(identity, store, behind=adjacent.behind, most_bytes=stage.most_hidden_bytes)
+        behind = HiddenSender(identity, store, behind=adjacent.behind, most_bytes=stage.most_hidden_bytes)
     leads = me == gpus_of(spec, me.dc)[0]
-    prefill_worker = PrefillWorker(stage, server, ops=ops, leads=leads, span=span, onward=behind)
+    prefill_worker = PrefillWorker(stage, server, ops=ops, leads=leads, span=span, next_stage=behind)
     before = None
     if adjacent.before is not None:
-        before = _handed_on(stage, identity, prefill_worker, me, spec.ports, before=adjacent.before)
+        before = _receiver(stage, identity, prefill_worker, me, spec.ports, before=adjacent.before)
         store.set(address_key(me.rank), json.dumps(before.address))
     line = CoordinatorConnection(
         prefill_worker, identity, store, dc=me.dc, coordinator=COORDINATOR_RANK + me.dc
@@ -87,7 +87,7 @@ def stage_settings(
     )
 
 
-def _handed_on(
+def _receiver(
     stage: PrefillStage,
     identity: Identity,
     prefill_worker: PrefillWorker,
@@ -95,7 +95,7 @@ def _handed_on(
     ports: tuple[int, int] | None,
     *,
     before: int,
-) -> HandedOn:
+) -> HiddenReceiver:
     config = stage.config
-    shape = Hidden(size=config.hidden_size, dtype=stage.dtype, context=config.max_position_embeddings)
-    return HandedOn(identity, shape, prefill_worker, before=before, host=me.host, ports=ports)
+    shape = HiddenShape(size=config.hidden_size, dtype=stage.dtype, context=config.max_position_embeddings)
+    return HiddenReceiver(identity, shape, prefill_worker, before=before, host=me.host, ports=ports)

@@ -16,7 +16,7 @@ from engine.serve.stage import PrefillStage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prefilled:
+class PrefillResult:
     """A prompt whose cache lies on every stage: logits of its last token, and the likeliest next one."""
 
     request: str
@@ -39,7 +39,7 @@ class PrefillPipeline:
 
     def prefill(
         self, request: str, tokens: Sequence[int], *, chunks: Sequence[int] | None = None, lease_s: float
-    ) -> Prefilled | Infeasible:
+    ) -> PrefillResult | Infeasible:
         """Run a prompt's token ids through all stages, cut into `chunks` (None: whole).
 
         Where it fails, or a stage has no room for its cache, no stage holds anything of it.
@@ -69,7 +69,7 @@ class PrefillPipeline:
         except BaseException:
             self.abort(request)
             raise
-        return Prefilled(request=request, tokens=len(tokens), logits=x)
+        return PrefillResult(request=request, tokens=len(tokens), logits=x)
 
     def abort(self, request: str) -> None:
         """Free what every stage holds of a request; nothing where it holds nothing."""

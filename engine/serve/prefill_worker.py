@@ -26,7 +26,7 @@ from engine.errors import Infeasible
 from engine.inputs import Document
 from engine.prefill.handover import HandOver
 from engine.serve.chunk_inputs import ChunkInputs
-from engine.serve.hand_on import Handed
+from engine.serve.hidden_states import HiddenHeader
 from engine.serve.kv_pool import Freed, LeaseEnded
 from engine.serve.prefill_wire import (
     Cancel,
@@ -52,10 +52,10 @@ class Coordinator(Protocol):
     def say(self, message: Document) -> None: ...
 
 
-class Onward(Protocol):
+class NextStage(Protocol):
     """Where hidden states go: to the next stage."""
 
-    def send(self, what: Handed, hidden: Tensor) -> None: ...
+    def send(self, what: HiddenHeader, hidden: Tensor) -> None: ...
     def clear(self) -> None: ...
 
 
@@ -91,7 +91,7 @@ class PrefillWorker:
     Parameters
     ----------
     stage : of the served model.
-    onward : to the stage behind; None on the last.
+    next_stage : to the stage behind; None on the last.
     server : offers its caches.
     ops : number of training ops of this GPU in an iteration.
     leads : it is the coordinator's first GPU, by whose first op the coordinator tells the time.
@@ -106,9 +106,9 @@ class PrefillWorker:
         ops: int,
         leads: bool,
         span: "SpanTo",
-        onward: Onward | None = None,
+        next_stage: NextStage | None = None,
     ) -> None:
-        self._stage, self._server, self._span, self._onward = stage, server, span, onward
+        self._stage, self._server, self._span, self._next_stage = stage, server, span, next_stage
         self._leads, self._order = leads, OpsChanged(since=0, ops=ops)
         self._changed = threading.Condition()
         self._training = _Training()
@@ -198,7 +198,7 @@ class PrefillWorker:
 
     # The side of the stage before.
 
-    def arrived(self, what: Handed, hidden: Tensor) -> None:
+    def arrived(self, what: HiddenHeader, hidden: Tensor) -> None:
         """Hidden states (tokens, hidden) of a chunk are there."""
         with self._changed:
             self._inputs.put(what, hidden)
@@ -217,8 +217,8 @@ class PrefillWorker:
     def detach(self) -> None:
         """The coordinator is gone: nobody answers for what it had accepted, so nothing of it is held."""
         self._coordinator = None
-        if self._onward is not None:
-            self._onward.clear()
+        if self._next_stage is not None:
+            self._next_stage.clear()
         with self._changed:
             self._chunks.clear()
             self._inputs.clear()
@@ -321,7 +321,7 @@ class PrefillWorker:
                 cache = self._server.offer(chunk.request, lease_s=chunk.lease_s)
         except LeaseEnded:
             return ChunkLate(request=chunk.request, done=chunk.done, why="gone")
-        if self._onward is not None:
+        if self._next_stage is not None:
             self._hand_on(chunk, made)
         elif chunk.final and chunk.sampling is not None:
             token = draw(made, chunk.sampling, at=0)
@@ -349,9 +349,11 @@ class PrefillWorker:
 
     def _hand_on(self, chunk: RunChunk, hidden: Tensor) -> None:
         """To the next stage, unless nobody wants it any more."""
-        if self._onward is not None and chunk.request in self._stage.pool.requests:
-            what = Handed(request=chunk.request, done=chunk.done, tokens=chunk.tokens, lease_s=chunk.lease_s)
-            self._onward.send(what, hidden)
+        if self._next_stage is not None and chunk.request in self._stage.pool.requests:
+            what = HiddenHeader(
+                request=chunk.request, done=chunk.done, tokens=chunk.tokens, lease_s=chunk.lease_s
+            )
+            self._next_stage.send(what, hidden)
 
 
 class SpanTo(Protocol):

@@ -29,7 +29,7 @@ Tensors = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class Export:
     """The files written; `files` by name in `out`, `parameters` as the model counts them."""
 
     out: str
@@ -49,7 +49,7 @@ class Exported:
         }
 
 
-def export(checkpoint: Checkpoint, out: Path) -> Exported:
+def export(checkpoint: Checkpoint, out: Path) -> Export:
     """Write the model of a checkpoint into the folder `out`, which must not exist or be empty.
 
     Raises
@@ -72,7 +72,7 @@ def export(checkpoint: Checkpoint, out: Path) -> Exported:
             raise
     except OSError as error:
         raise InputError("--out", str(out), f"cannot be written ({error.strerror})") from None
-    return Exported(
+    return Export(
         out=str(out),
         architecture=_architecture(checkpoint.manifest.shape),
         step=checkpoint.manifest.step,

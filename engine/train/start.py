@@ -10,7 +10,7 @@ from engine.schedule.ir import Schedule
 from engine.train.boundary import Flag
 from engine.train.corpus import Corpus
 from engine.train.recovery.cuts import Cuts
-from engine.train.recovery.resume import Kept
+from engine.train.recovery.resume import ResumeState
 
 Die = Callable[[BaseException], None]  # ends the process with an error; threads call it, too
 
@@ -29,6 +29,6 @@ class Start:
     events_fd: int
     began: float  # Unix time at which the host began
     asked: Flag  # one byte that the host sets to end the run at an iteration boundary
-    kept: Kept | None = None  # of a run that recovers
+    kept: ResumeState | None = None  # of a run that recovers
     cuts: Cuts | None = None
     pulses: Pulses | None = None  # where the host watches over it

@@ -31,7 +31,7 @@ from engine.job.launch import LOCALHOST, single_machine
 from engine.job.recovery.attempt import Attempt
 from engine.job.recovery.history import History
 from engine.prefill.messages import Accepted, PrefillRequest, Withdraw
-from engine.serve.hand_on import Handed, HandedOn, Hidden
+from engine.serve.hidden_states import HiddenHeader, HiddenReceiver, HiddenShape
 from engine.serve.kv_pool import KvPool, KvShape
 from engine.serve.kv_server import KvServer
 from engine.serve.kv_wire import KvTransferError, receive_frame, send_frame
@@ -310,16 +310,16 @@ def caches(keep: ExitStack) -> Iterator[Target]:
 def hidden_states(keep: ExitStack) -> Iterator[Target]:
     came = threading.Semaphore(0)
 
-    class Taker:
-        def arrived(self, what: Handed, hidden: torch.Tensor) -> None:
+    class HiddenSink:
+        def arrived(self, what: HiddenHeader, hidden: torch.Tensor) -> None:
             came.release()
 
-    shape = Hidden(size=4, dtype=torch.float32, context=64)
-    server = HandedOn(ME, shape, Taker(), before=1, host=LOCALHOST)
+    shape = HiddenShape(size=4, dtype=torch.float32, context=64)
+    server = HiddenReceiver(ME, shape, HiddenSink(), before=1, host=LOCALHOST)
     keep.callback(server.close)
 
     def works(connected: socket.socket) -> None:
-        send_frame(connected, Handed(request="r", done=0, tokens=3, lease_s=1.0).model_dump())
+        send_frame(connected, HiddenHeader(request="r", done=0, tokens=3, lease_s=1.0).model_dump())
         send_frame(connected, {}, bytes(3 * 4 * 4))
         assert came.acquire(timeout=LIMIT_S)
 

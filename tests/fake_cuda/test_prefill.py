@@ -18,11 +18,11 @@ from engine.nn.device import LOW_PRIORITY, CudaDevice
 from engine.prefill.handover import transfer_params
 from engine.prefill.messages import Sampling
 from engine.serve.chunks import PrefillChunk
-from engine.serve.hand_on import Handed, HandedOn, HandOn, Hidden, address_key
+from engine.serve.hidden_states import HiddenHeader, HiddenReceiver, HiddenSender, HiddenShape, address_key
 from engine.serve.kv_client import KvClient
 from engine.serve.kv_pool import KvShape
 from engine.serve.kv_server import KvServer
-from engine.serve.pipeline import Prefilled, PrefillPipeline
+from engine.serve.pipeline import PrefillPipeline, PrefillResult
 from engine.serve.prefill_wire import ChunkLate, ChunkRan, RunChunk
 from engine.serve.prefill_worker import PrefillWorker
 from engine.serve.stage import PrefillStage, StageSettings
@@ -97,7 +97,7 @@ def stages(folder: Path, device: str, count: int = 2) -> PrefillPipeline:
 def prefill(run: PrefillPipeline) -> Tensor:
     """Logits of the prompt in two chunks, on the host."""
     done = run.prefill("r", PROMPT, chunks=[4, len(PROMPT) - 4], lease_s=60.0)
-    assert isinstance(done, Prefilled)
+    assert isinstance(done, PrefillResult)
     return done.logits.to("cpu")
 
 
@@ -200,7 +200,7 @@ class Next:
     def __init__(self) -> None:
         self.came: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
 
-    def arrived(self, what: Handed, hidden: Tensor) -> None:
+    def arrived(self, what: HiddenHeader, hidden: Tensor) -> None:
         self.came.put(hidden)
 
 
@@ -209,14 +209,14 @@ def test_the_next_stage_gets_the_hidden_states_of_the_device(folder: Path) -> No
 
     def handed_on(device: str) -> Tensor:
         stage, store, behind = stages(folder, device).stages[0], HashStore(), Next()
-        shape = Hidden(size=stage.config.hidden_size, dtype=stage.dtype, context=256)
-        taker = HandedOn(identity(1), shape, behind, before=0, host="127.0.0.1")
+        shape = HiddenShape(size=stage.config.hidden_size, dtype=stage.dtype, context=256)
+        taker = HiddenReceiver(identity(1), shape, behind, before=0, host="127.0.0.1")
         store.set(address_key(1), json.dumps(taker.address))
-        sender = HandOn(identity(0), store, behind=1, most_bytes=10**6)
+        sender = HiddenSender(identity(0), store, behind=1, most_bytes=10**6)
         try:
             assert stage.pool.reserve("r", len(PROMPT), lease_s=60.0) is None
             made = stage.run(chunk, torch.tensor(PROMPT))
-            sender.send(Handed(request="r", done=0, tokens=len(PROMPT), lease_s=60.0), made)
+            sender.send(HiddenHeader(request="r", done=0, tokens=len(PROMPT), lease_s=60.0), made)
             return behind.came.get(timeout=10.0)
         finally:
             sender.close()

@@ -17,7 +17,7 @@ from engine.errors import Infeasible, InputError
 from engine.job.events.event import Event
 from engine.job.launch import LaunchSpec, single_machine
 from engine.job.prefill.adjacent_stages import gpus_of
-from engine.job.recovery.attempt import Attempt, Dead, Trouble
+from engine.job.recovery.attempt import Attempt, EndedRank, OpenFailure
 from engine.job.recovery.history import History
 from engine.job.recovery.layout import Layout
 from engine.job.recovery.plan import Saved, restart_point
@@ -71,15 +71,19 @@ def test_no_rank_begins_with_a_state_that_nobody_has(ahead: list[int], lost: set
 @pytest.mark.parametrize(
     ("dead", "nodes", "failed"),
     [
-        ([Dead(rank=4, why="killed", cause=True), Dead(rank=5, why="lost", cause=False)], {}, "rank"),
-        ([Dead(rank=2, why="lost rank 1 over north → south", cause=False)], {}, "link"),
-        ([Dead(rank=0, why="lost", cause=False)], {"north-1": "it ended"}, "node"),
+        (
+            [EndedRank(rank=4, why="killed", cause=True), EndedRank(rank=5, why="lost", cause=False)],
+            {},
+            "rank",
+        ),
+        ([EndedRank(rank=2, why="lost rank 1 over north → south", cause=False)], {}, "link"),
+        ([EndedRank(rank=0, why="lost", cause=False)], {"north-1": "it ended"}, "node"),
         ([], {"south-0": "silent for 4.6 s", "south-1": "it ended"}, "datacenter"),
-        ([Dead(rank=r, why="killed by SIGKILL", cause=True) for r in (2, 5)], {}, "datacenter"),
+        ([EndedRank(rank=r, why="killed by SIGKILL", cause=True) for r in (2, 5)], {}, "datacenter"),
     ],
 )
-def test_what_failed(dead: list[Dead], nodes: dict[str, str], failed: str) -> None:
-    trouble = Trouble(noticed=0.0)
+def test_what_failed(dead: list[EndedRank], nodes: dict[str, str], failed: str) -> None:
+    trouble = OpenFailure(noticed=0.0)
     trouble.add(dead)
     trouble.nodes.update(nodes)
     assert trouble.described(SPEC)[0] == failed
@@ -91,9 +95,9 @@ def test_a_link_is_named_by_who_was_at_it_though_others_ended_first() -> None:
         2: "rank 2 lost rank 5 over LAN of south: the connections broke",
         5: "rank 5 lost rank 4 over north → south: silent for 4.2 s",
     }
-    trouble = Trouble(noticed=0.0)
+    trouble = OpenFailure(noticed=0.0)
     for rank, why in whys.items():
-        trouble.add([Dead(rank=rank, why=why, cause=False)])
+        trouble.add([EndedRank(rank=rank, why=why, cause=False)])
     assert trouble.described(SPEC) == ("link", whys[5])
     assert trouble.silent_s == 4.2
 

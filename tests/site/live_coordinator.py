@@ -34,7 +34,7 @@ from engine.prefill.messages import (
     context_exceeded,
 )
 from engine.prefill.placement import Cache, PlacementQuery, Refusal, Settings
-from engine.serve.pipeline import Prefilled, PrefillPipeline
+from engine.serve.pipeline import PrefillPipeline, PrefillResult
 from tests.runtime.prefill.checkpoints import TINY, theirs
 from tests.waiting import LIMIT_S
 from webapp.jobs.models import Run
@@ -186,7 +186,7 @@ class LiveCoordinator:
             await line.send(Failed(request=ask.request, reason=self.fails))  # type: ignore[arg-type]
             return
         done = self._model.prefill(ask.request, ids, lease_s=60)
-        assert isinstance(done, Prefilled)
+        assert isinstance(done, PrefillResult)
         self._model.abort(ask.request)
         await self._tokens(line, ask, ids, done.first_token, (monotonic() - arrived) * 1e3)
 

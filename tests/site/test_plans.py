@@ -29,7 +29,7 @@ from webapp.jobs.services import launch_plan
 from webapp.planning import compose, refinement, services
 from webapp.planning import work as plan_work
 from webapp.planning.models import Plan
-from webapp.planning.what_if import asked, changed, sliders, told
+from webapp.planning.what_if import changed, differences, sliders, what_if_of
 
 DOCUMENT: dict[str, Any] = {
     "method": "search",
@@ -95,7 +95,7 @@ def test_what_a_slider_says_is_what_the_document_holds(
     # The changed document, asked with what was used alone, is the same; nothing used, nothing changed.
     assert changed(DOCUMENT, used) == (document, used)
     assert (document == DOCUMENT) == (not used)
-    assert len(told(DOCUMENT, document)) == len(used)
+    assert len(differences(DOCUMENT, document)) == len(used)
     shown = sliders(DOCUMENT, document)
     for slider in [*shown["gpus"], *shown["links"][0][1], *shown["job"]]:
         assert slider.least <= slider.value <= slider.most
@@ -432,7 +432,7 @@ def test_the_form_asks_for_the_search_and_starts_refining(world: World, operator
     assert Computation.objects.filter(kind="refine", of_plan__plan=plan).exists() == wanted
     again = operator.get(reverse("planning:plan-create"), {"from": plan.pk})
     assert again.context["form"].initial["method"] == "search"
-    assert asked(plan, {}).document == plan.request
+    assert what_if_of(plan, {}).document == plan.request
 
 
 @pytest.mark.django_db

@@ -24,7 +24,7 @@ from webapp.prefill.bearer import caller
 from webapp.prefill.gateway.admission import admit, write_usage
 from webapp.prefill.gateway.calls import read
 from webapp.prefill.models import ApiKey, Outcome, Tenancy
-from webapp.prefill.quote import Admitted
+from webapp.prefill.quote import Quote
 
 QUOTE = "/v1/prefill/quote"
 
@@ -170,7 +170,7 @@ def test_a_bare_model_is_quoted_where_it_would_be_done_first(world: Any) -> None
 
 
 def test_of_several_answers_the_soonest_place_counts_else_the_soonest_try() -> None:
-    place, later, untimed = (Admitted(queue_ms=0.0, ttft_ms=ms) for ms in (30.0, 70.0, None))
+    place, later, untimed = (Quote(queue_ms=0.0, ttft_ms=ms) for ms in (30.0, 70.0, None))
     soon, never = (Refusal(reason="no_bubble", retry_after_ms=ms) for ms in (200.0, None))
     assert quote.soonest([never, later, soon, untimed, place]) is place
     assert quote.soonest([soon, untimed]) is untimed

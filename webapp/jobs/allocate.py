@@ -9,9 +9,9 @@ from django.utils import timezone
 from engine.job.locations import pool_of_rank
 from webapp.inventory.models import Node
 from webapp.inventory.selectors import pools
+from webapp.jobs.gpu_inventory import GpuInventory, Shortage
 from webapp.jobs.models import RankState, Run, Status
 from webapp.jobs.services import fail_run, lock, set_status, wait_for
-from webapp.jobs.stock import Shortage, Stock
 
 
 @transaction.atomic
@@ -23,12 +23,12 @@ def allocate(run: Run) -> bool:
     document, team, gpu_of_rank = run.job.document, run.job.team_id, run.job.gpu_of_rank
     named = pools(run.job.team, [dc["name"] for dc in document["datacenters"]])
     Node.objects.select_for_update().filter(pool__in=named.values()).count()  # one allocation at a time
-    stock = Stock([(team, document)])
-    shortage = stock.shortage(team, document, gpu_of_rank)
+    gpu_inventory = GpuInventory([(team, document)])
+    shortage = gpu_inventory.shortage(team, document, gpu_of_rank)
     if shortage:
         _say(run, shortage)
         return False
-    RankState.objects.bulk_create(_assign(run, stock))
+    RankState.objects.bulk_create(_assign(run, gpu_inventory))
     run.rendezvous_port = _port(run)
     run.save(update_fields=["rendezvous_port"])
     set_status(run, Status.STARTING, "")
@@ -43,12 +43,14 @@ def _say(run: Run, shortage: Shortage) -> None:
     wait_for(run, shortage.said(ahead), needs_action=shortage.needs_action)
 
 
-def _assign(run: Run, stock: Stock) -> Iterator[RankState]:
+def _assign(run: Run, gpu_inventory: GpuInventory) -> Iterator[RankState]:
     """The GPUs where the job is placed; else stage by stage, so that what all-reduces lies close together."""
     document, team = run.job.document, run.job.team_id
     stages, names = document["cell"]["stages"], pool_of_rank(document)
-    placed = iter(stock.placed_gpus(team, document, run.job.gpu_of_rank)) if run.job.gpu_of_rank else None
-    supply = {name: iter(gpus) for name, gpus in stock.idle(team, document).items()}
+    placed = (
+        iter(gpu_inventory.placed_gpus(team, document, run.job.gpu_of_rank)) if run.job.gpu_of_rank else None
+    )
+    supply = {name: iter(gpus) for name, gpus in gpu_inventory.idle(team, document).items()}
     order = range(len(names)) if placed else sorted(range(len(names)), key=lambda rank: rank % stages)
     for rank in order:
         node, gpu = next(placed or supply[names[rank]])

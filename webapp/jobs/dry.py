@@ -17,7 +17,7 @@ from webapp.accounts.models import Team
 from webapp.common import broker
 from webapp.inventory.models import GpuPool, Node, WanLink
 from webapp.inventory.selectors import pools
-from webapp.jobs.stock import GpuOfRank, Stock
+from webapp.jobs.gpu_inventory import GpuInventory, GpuOfRank
 from webapp.planning.document import site_job, train_document
 from webapp.planning.models import Plan
 from webapp.planning.trained import trained_words
@@ -35,22 +35,22 @@ class Check:
     blocks: bool = False
 
 
-def dry_run(plan: Plan, option_index: int, stock: Stock | None = None) -> dict[str, Any]:
+def dry_run(plan: Plan, option_index: int, gpu_inventory: GpuInventory | None = None) -> dict[str, Any]:
     """{ok, checks: [{name, ok, text, blocks}]} of one option of `plan`; ok: all checks are.
 
-    stock : where it was read already.
+    gpu_inventory : where it was read already.
     """
     try:
         document = train_document(plan.request, plan.result["options"][option_index], plan.training)
     except InputError as error:
         return answer([Check(name="Document", ok=False, text=_sentence(error), blocks=True)])
-    return dry_run_document(document, plan.team, stock, planned=plan.request)
+    return dry_run_document(document, plan.team, gpu_inventory, planned=plan.request)
 
 
 def dry_run_document(
     document: dict[str, Any],
     team: Team,
-    stock: Stock | None = None,
+    gpu_inventory: GpuInventory | None = None,
     gpu_of_rank: GpuOfRank = (),
     planned: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def dry_run_document(
         Check(name="Model", ok=True, text=f"A launch trains {trained_words(document, planned)}."),
         memory_check(job, memory, named),
         *_hosts(job, memory, named),
-        *_gpus(document, team, stock, gpu_of_rank),
+        *_gpus(document, team, gpu_inventory, gpu_of_rank),
         *_links(job, named),
         _broker(),
     ]
@@ -153,11 +153,11 @@ def _hosts(job: TrainJob, memory: list[StageMemory], named: Mapping[str, GpuPool
 
 
 def _gpus(
-    document: dict[str, Any], team: Team, stock: Stock | None, gpu_of_rank: GpuOfRank
+    document: dict[str, Any], team: Team, gpu_inventory: GpuInventory | None, gpu_of_rank: GpuOfRank
 ) -> Iterator[Check]:
     """One check per data centre: the device is offered there, and GPUs of it are idle."""
-    stock = stock or Stock([(team.pk, document)])
-    for name, supply in stock.supply(team.pk, document).items():
+    gpu_inventory = gpu_inventory or GpuInventory([(team.pk, document)])
+    for name, supply in gpu_inventory.supply(team.pk, document).items():
         here = f"{supply.idle} of {supply.total} {device_of(document)} GPUs are idle, {supply.needed} needed."
         lack = supply.shortage(name)
         text = f"{here} {lack.text}." if lack else here
@@ -165,7 +165,7 @@ def _gpus(
             name=f"GPUs in {name}", ok=lack is None, text=text, blocks=lack is not None and lack.for_good
         )
     if gpu_of_rank:
-        lack = stock.shortage_of(team.pk, document, gpu_of_rank)
+        lack = gpu_inventory.shortage_of(team.pk, document, gpu_of_rank)
         text = f"{lack.text}." if lack else f"The {len(gpu_of_rank)} GPUs of the placement are idle."
         yield Check(name="Placement", ok=lack is None, text=text)
 

@@ -21,8 +21,8 @@ from webapp.common.document_fields import document_field
 from webapp.common.formkit import Sectioned, policy_choices
 from webapp.inventory.selectors import pools
 from webapp.jobs.dry import Check, dry_run_document
+from webapp.jobs.gpu_inventory import GpuOfRank
 from webapp.jobs.models import CheckpointStatus, Job, Run
-from webapp.jobs.stock import GpuOfRank
 from webapp.planning.document import site_job
 from webapp.planning.forms import of_job
 

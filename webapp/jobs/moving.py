@@ -17,8 +17,8 @@ from engine.job.recovery.sentences import smaller_layout
 from engine.job.recovery.smaller import smaller
 from webapp.inventory.models import Node, NodeState
 from webapp.jobs import incidents, services
+from webapp.jobs.gpu_inventory import GpuInventory, GpuOfRank
 from webapp.jobs.models import RANK_OVER, MarkLevel, Run
-from webapp.jobs.stock import GpuOfRank, Stock
 
 
 def move_on(run: Run, spec_of: Callable[[Run, Node], LaunchSpec]) -> Run | None:
@@ -34,11 +34,11 @@ def move_on(run: Run, spec_of: Callable[[Run, Node], LaunchSpec]) -> Run | None:
     if any(r.state not in RANK_OVER and r.node.state == NodeState.ONLINE for r in ranks):
         return None
     job, first = run.job, ranks[0].node
-    stock = Stock([(job.team_id, job.document)])
-    shortage = stock.shortage(job.team_id, job.document, job.gpu_of_rank)
+    gpu_inventory = GpuInventory([(job.team_id, job.document)])
+    shortage = gpu_inventory.shortage(job.team_id, job.document, job.gpu_of_rank)
     if shortage is None:
         return _queued(run, f"{first.name} did not return.")
-    idle = stock.idle(job.team_id, job.document).values()
+    idle = gpu_inventory.idle(job.team_id, job.document).values()
     free = {(node.pk, gpu) for gpus in idle for node, gpu in gpus}
     spec = _of_job(spec_of(run, first), run)
     found = smaller(spec, {r.rank for r in ranks if (r.node_id, r.gpu) in free})

@@ -9,8 +9,8 @@ from engine.errors import InputError
 from webapp.common.additions import Addition, Context
 from webapp.common.lists import bound_table
 from webapp.jobs.dry import dry_run, dry_run_document, refusal
+from webapp.jobs.gpu_inventory import GpuInventory
 from webapp.jobs.models import Run
-from webapp.jobs.stock import Stock
 from webapp.jobs.tables import RunTable
 from webapp.placement.predicted import option_on_placement
 from webapp.planning.document import train_document
@@ -23,50 +23,50 @@ def _of_plan(request: HttpRequest, context: Context) -> Context:
     plan, selected = context["plan"], context["selected"]
     if selected is None or context["what"].is_changed:
         return {"launch": None, "dry": None}
-    stock = Stock([(plan.team_id, plan.request)]) if context["may_operate"] else None
+    gpu_inventory = GpuInventory([(plan.team_id, plan.request)]) if context["may_operate"] else None
     option = plan.result["options"][selected["index"]]
-    launch = launch_check(plan, option, stock)
-    if stock is None or not launch["ok"]:
+    launch = launch_check(plan, option, gpu_inventory)
+    if gpu_inventory is None or not launch["ok"]:
         return {"launch": launch, "dry": None}
-    given = _before_launch(context, launch, stock)
+    given = _before_launch(context, launch, gpu_inventory)
     if why := refusal(given["dry"]):
         given["launch"] |= {"ok": False, "reason": why}
     return given
 
 
-def launch_check(plan: Plan, option: dict[str, Any], stock: Stock | None) -> dict[str, Any]:
+def launch_check(plan: Plan, option: dict[str, Any], gpu_inventory: GpuInventory | None) -> dict[str, Any]:
     """{ok, reason, label, trains}: whether `option` can be launched, what it would wait for, what it trains.
 
-    stock : of an operator of the plan's team; nobody else may launch.
+    gpu_inventory : of an operator of the plan's team; nobody else may launch.
     """
     label = f"Launch D = {option['dp_cells']}"
-    if stock is None:
+    if gpu_inventory is None:
         return {"ok": False, "reason": "Only an operator of the team may launch.", "label": label}
     try:
         document = train_document(plan.request, option, plan.training)
     except InputError as error:
         return {"ok": False, "reason": f"{error.allowed[:1].upper()}{error.allowed[1:]}", "label": label}
-    lack = stock.shortage(plan.team_id, document)
+    lack = gpu_inventory.shortage(plan.team_id, document)
     trains = trained_words(document, plan.request)
     return {"ok": True, "reason": lack.text if lack else "", "label": label, "trains": trains}
 
 
-def _before_launch(context: Context, launch: dict[str, Any], stock: Stock) -> Context:
+def _before_launch(context: Context, launch: dict[str, Any], gpu_inventory: GpuInventory) -> Context:
     """The dry run of the option shown, on its placement where a launch takes that; the label says which."""
     plan, index, placing = context["plan"], context["selected"]["index"], context["placing"]
     if placing.used is None:
-        return {"launch": launch, "dry": dry_run(plan, index, stock)}
+        return {"launch": launch, "dry": dry_run(plan, index, gpu_inventory)}
     try:
         placed = option_on_placement(plan, plan.result["options"][index], placing.used)
     except InputError as error:
         told = f"{error.allowed[:1].upper()}{error.allowed[1:]}: {error.value}."
         failed = replace(placing, state="failed", reason=told)
-        return {"launch": launch, "dry": dry_run(plan, index, stock), "placing": failed}
-    lack = stock.shortage(plan.team_id, placed.document, placed.gpu_of_rank)
+        return {"launch": launch, "dry": dry_run(plan, index, gpu_inventory), "placing": failed}
+    lack = gpu_inventory.shortage(plan.team_id, placed.document, placed.gpu_of_rank)
     launch = {**launch, "label": f"{launch['label']}, placed", "reason": lack.text if lack else ""}
     return {
         "launch": launch,
-        "dry": dry_run_document(placed.document, plan.team, stock, placed.gpu_of_rank, plan.request),
+        "dry": dry_run_document(placed.document, plan.team, gpu_inventory, placed.gpu_of_rank, plan.request),
     }
 
 

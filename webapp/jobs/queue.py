@@ -12,8 +12,8 @@ from collections import Counter
 
 from webapp.jobs import services
 from webapp.jobs.allocate import allocate
+from webapp.jobs.gpu_inventory import GpuInventory
 from webapp.jobs.models import Run
-from webapp.jobs.stock import Stock
 
 
 class Queue:
@@ -29,16 +29,16 @@ class Queue:
         self.runs = list(queued.defer("predicted", "result", "job__plan_copy"))
         self._left: Counter[int] = Counter()  # runs that stay queued, by team
         self._news: list[services.Waiting] = []
-        self._stock = self._look() if self.runs else None
+        self._gpu_inventory = self._look() if self.runs else None
 
     def advance(self, run: Run) -> None:
         """Start `run` if its GPUs are idle, fail it if they will never be, else note what it waits for."""
         team = run.job.team_id
-        assert self._stock
-        shortage = self._stock.shortage(team, run.job.document, run.job.gpu_of_rank)
+        assert self._gpu_inventory
+        shortage = self._gpu_inventory.shortage(team, run.job.document, run.job.gpu_of_rank)
         if shortage is None:
             started = allocate(run)
-            self._stock = self._look()  # as it is now
+            self._gpu_inventory = self._look()  # as it is now
             self._left[team] += not started
         elif shortage.for_good:
             services.fail_run(run, f"{shortage.text}.")
@@ -51,5 +51,5 @@ class Queue:
         """Write down what is news of what runs wait for."""
         services.wait_in_queue(self._news)
 
-    def _look(self) -> Stock:
-        return Stock((run.job.team_id, run.job.document) for run in self.runs)
+    def _look(self) -> GpuInventory:
+        return GpuInventory((run.job.team_id, run.job.document) for run in self.runs)

@@ -15,7 +15,7 @@ from webapp.computations.models import Computation, ComputationState
 from webapp.planning.models import Plan
 from webapp.planning.plan_cell import MOST_TIMELINE_SPANS, MOST_WHAT_IF_SPANS, cell_of, stages_table, timeline
 from webapp.planning.refinement import refinement_of, wants_refining
-from webapp.planning.what_if import Asked, answer_at_once, asked, sliders, told
+from webapp.planning.what_if import WhatIf, answer_at_once, differences, sliders, what_if_of
 from webapp.planning.work import what_if_at_once
 
 _LAYOUT = ("partitions", "tp", "micro_batch")  # of a job: several of them are tried where it lists several
@@ -36,7 +36,7 @@ UNANSWERED: dict[str, Any] = {"options": [], "best": None, "pareto": [], "exclud
 
 def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, Any]:
     """The context of planning/plan_answer.html: the plan as the address asks for it."""
-    what = asked(plan, query)
+    what = what_if_of(plan, query)
     refinement = refinement_of(plan, what.document)
     result, took_ms = _result(what, refinement)
     operates = may(user, plan.team)
@@ -54,7 +54,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
         "what": what,
         "what_query": urlencode(what.used),
         "what_vals": json.dumps(what.used),
-        "told": told(plan.request, what.document),
+        "differences": differences(plan.request, what.document),
         "best_before": plan.best,
         "best_now": _at(result, result.get("best")),
         "result": result,
@@ -86,7 +86,7 @@ def plan_context(plan: Plan, user: Any, query: Mapping[str, str]) -> dict[str, A
     }
 
 
-def _result(what: Asked, refinement: Computation | None) -> tuple[dict[str, Any], float]:
+def _result(what: WhatIf, refinement: Computation | None) -> tuple[dict[str, Any], float]:
     """The answer, and the ms that it took: the plan's own, a refined what-if, or one computed at once."""
     if not what.is_changed:
         return what.plan.result, what.plan.computed_ms
@@ -100,13 +100,13 @@ def _result(what: Asked, refinement: Computation | None) -> tuple[dict[str, Any]
 
 def result_of(plan: Plan, query: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(document, answer) of a plan as the address asks for it."""
-    what = asked(plan, query)
+    what = what_if_of(plan, query)
     return what.document, _result(what, refinement_of(plan, what.document))[0]
 
 
 def refining_context(plan: Plan, user: Any, used: Mapping[str, str]) -> dict[str, Any]:
     """The context of planning/plan_refining.html alone."""
-    what = asked(plan, used)
+    what = what_if_of(plan, used)
     refinement = refinement_of(plan, what.document)
     result, _ = _result(what, refinement)
     operates = may(user, plan.team)
@@ -154,7 +154,7 @@ def _at(result: dict[str, Any], index: int | None) -> dict[str, Any] | None:
     return None if index is None else result["options"][index]
 
 
-def _option(what: Asked, result: dict[str, Any], index: int, dcs: list[str]) -> dict[str, Any]:
+def _option(what: WhatIf, result: dict[str, Any], index: int, dcs: list[str]) -> dict[str, Any]:
     option = result["options"][index]
     best = index == result.get("best")
     pareto = index in result.get("pareto", [])

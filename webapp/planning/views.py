@@ -44,7 +44,7 @@ from webapp.planning.refinement import refinement_of
 from webapp.planning.selectors import plan_context, refining_context, result_of
 from webapp.planning.services.refinements import wants_second_look
 from webapp.planning.tables import PlanFilterSet, PlanTable
-from webapp.planning.what_if import asked
+from webapp.planning.what_if import what_if_of
 from webapp.planning.work import answers_at_once
 
 MOST_COMPARED = 6
@@ -203,7 +203,7 @@ def _visible(request: HttpRequest, pk: int) -> Plan:
 
 def plan_document(request: HttpRequest, pk: int) -> HttpResponse:
     """The document that `meridian plan` answers."""
-    text = json.dumps(asked(_visible(request, pk), request.GET).document, indent=2)
+    text = json.dumps(what_if_of(_visible(request, pk), request.GET).document, indent=2)
     return download(text, "application/json", f"plan-{pk}.json")
 
 
@@ -220,7 +220,7 @@ def plan_table(request: HttpRequest, pk: int, table: str) -> HttpResponse:
 def plan_refine(request: HttpRequest, pk: int) -> HttpResponse:
     """Have the plan, or the what-if that the body names, refined; answers with how far that is."""
     plan = _visible(request, pk)
-    what = asked(plan, request.POST)
+    what = what_if_of(plan, request.POST)
     known = refinement_of(plan, what.document)
     if known is None or known.state == ComputationState.CANCELLED:
         services.ask_to_refine(request.user, plan, what.document)
@@ -234,7 +234,7 @@ def plan_refine_stop(request: HttpRequest, pk: int) -> HttpResponse:
     """Stop refining the plan, or the what-if that the body names: what was found is kept."""
     plan = _visible(request, pk)
     require(request.user, plan.team)
-    what = asked(plan, request.POST)
+    what = what_if_of(plan, request.POST)
     known = refinement_of(plan, what.document)
     if known is not None:
         computations.ask_to_cancel(request.user, known)
@@ -244,7 +244,7 @@ def plan_refine_stop(request: HttpRequest, pk: int) -> HttpResponse:
 def plan_refining(request: HttpRequest, pk: int) -> HttpResponse:
     """How far the refinement of the plan, or of the what-if that the address names, is."""
     plan = _visible(request, pk)
-    return _refining(request, plan, asked(plan, request.GET).used)
+    return _refining(request, plan, what_if_of(plan, request.GET).used)
 
 
 def _refining(request: HttpRequest, plan: Plan, used: dict[str, str]) -> HttpResponse:
@@ -256,7 +256,7 @@ def _refining(request: HttpRequest, plan: Plan, used: dict[str, str]) -> HttpRes
 def plan_save(request: HttpRequest, pk: int) -> HttpResponse:
     """Keep the what-if that the body names as a plan of its own."""
     plan = _visible(request, pk)
-    what = asked(plan, request.POST)
+    what = what_if_of(plan, request.POST)
     back = redirect("planning:plan-detail", pk=pk)
     if what.error or not what.is_changed:
         messages.error(request, f"Not saved: {what.error or 'it is the same as the plan.'}")

@@ -181,8 +181,8 @@ def _whole(name: str, text: str) -> int:
     return gpus
 
 
-def told(request: dict[str, Any], made: dict[str, Any]) -> list[str]:
-    """What differs, in words: "us-west 12 → 24 GPUs"."""
+def differences(request: dict[str, Any], made: dict[str, Any]) -> list[str]:
+    """The differences in words: "us-west 12 → 24 GPUs"."""
     lines = [
         f"{was['name']} {was['gpus']:,} → {now['gpus']:,} GPUs"
         for was, now in zip(request["datacenters"], made["datacenters"], strict=True)
@@ -226,7 +226,7 @@ def _answered(text: str) -> tuple[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class WhatIf:
     """A plan as the address asks for it: its own document, or a changed one.
 
     used : the parameters that change something;  error : why a change cannot be, else empty.
@@ -254,13 +254,13 @@ def _parameter(field: str) -> str:
     return {"budget_per_iteration": "budget", "job.comm_to_compute": "c"}.get(field, field)
 
 
-def asked(plan: Plan, query: Mapping[str, str]) -> Asked:
+def what_if_of(plan: Plan, query: Mapping[str, str]) -> WhatIf:
     """What the address of `plan`'s page asks for."""
     try:
         document, used = changed(plan.request, query)
     except InputError as error:
         says = f"{error.allowed[:1].upper()}{error.allowed[1:]}."
-        return Asked(
+        return WhatIf(
             plan=plan,
             document=plan.request,
             used={},
@@ -268,4 +268,4 @@ def asked(plan: Plan, query: Mapping[str, str]) -> Asked:
             at=_parameter(error.field),
             says=says,
         )
-    return Asked(plan=plan, document=document, used=used)
+    return WhatIf(plan=plan, document=document, used=used)

@@ -17,7 +17,7 @@ from webapp.prefill.answers import ApiError, answer, no_such_model, unknown_fiel
 from webapp.prefill.bearer import with_key
 from webapp.prefill.catalogue import context_tokens
 from webapp.prefill.models import Tenancy, charge_of
-from webapp.prefill.quote import NOTHING_RUNS_MS, Admitted, foretells, quote, soonest
+from webapp.prefill.quote import NOTHING_RUNS_MS, Quote, foretells, quote, soonest
 from webapp.prefill.reasons import WHY
 from webapp.prefill.served import all_paused, coordinators_for, coordinators_in, places_of
 
@@ -92,7 +92,7 @@ def prefill_quote(request: HttpRequest, tenancy: Tenancy) -> HttpResponse:
 
 def _soonest(
     tenancy: Tenancy, places: list[DataCenter], tokens: int
-) -> tuple[Admitted | Refusal, DataCenter, str]:
+) -> tuple[Quote | Refusal, DataCenter, str]:
     """Of what is foretold for `places`, that of the first to be done, else of the first to be asked again."""
     found = {dc: _found(tenancy, dc, tokens) for dc in places}
     best = soonest([said for said, _ in found.values()])
@@ -100,7 +100,7 @@ def _soonest(
     return best, dc, basis
 
 
-def _found(tenancy: Tenancy, dc: DataCenter, tokens: int) -> tuple[Admitted | Refusal, str]:
+def _found(tenancy: Tenancy, dc: DataCenter, tokens: int) -> tuple[Quote | Refusal, str]:
     """What is foretold, and from what: the schedules of runs that serve the model, where they are predicted
     and the times of the model are known, else the coordinator.
 
@@ -113,7 +113,7 @@ def _found(tenancy: Tenancy, dc: DataCenter, tokens: int) -> tuple[Admitted | Re
         return Refusal(reason="training_paused", retry_after_ms=1e3), "coordinator"
     if foretells(tenancy.model, dc):
         return quote(tenancy.model, dc, tokens, float(tenancy.ttft_ms or 0)), "schedule"
-    return Admitted(queue_ms=None, ttft_ms=None), "coordinator"
+    return Quote(queue_ms=None, ttft_ms=None), "coordinator"
 
 
 @csrf_exempt

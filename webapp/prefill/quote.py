@@ -22,7 +22,7 @@ NOTHING_RUNS_MS = 30_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class Quote:
     """A place that the prompt would have got. Nothing is kept for it. Times in ms, None where they are not
     foretold."""
 
@@ -31,7 +31,7 @@ class Admitted:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Live:
+class _LiveCell:
     """A controller of one cell, on a clock whose iterations begin with those of the run."""
 
     cell: Cell
@@ -46,7 +46,7 @@ class _Live:
 
 
 _lock = threading.Lock()
-_found: dict[tuple[str, int], tuple[float, list[_Live]]] = {}
+_found: dict[tuple[str, int], tuple[float, list[_LiveCell]]] = {}
 
 
 def foretells(model: str, dc: DataCenter) -> bool:
@@ -56,7 +56,7 @@ def foretells(model: str, dc: DataCenter) -> bool:
         return bool(_live_cells(model, dc))
 
 
-def quote(model: str, dc: DataCenter, tokens: int, ttft_ms: float) -> Admitted | Refusal:
+def quote(model: str, dc: DataCenter, tokens: int, ttft_ms: float) -> Quote | Refusal:
     """What the controller would answer to a prompt of `tokens` that must be done within `ttft_ms`.
 
     Of the runs that serve it in `dc`, the one that would be done first answers. What is known are the
@@ -71,17 +71,17 @@ def quote(model: str, dc: DataCenter, tokens: int, ttft_ms: float) -> Admitted |
     return soonest(answers) if answers else Refusal(reason="no_bubble", retry_after_ms=NOTHING_RUNS_MS)
 
 
-def soonest(answers: Sequence[Admitted | Refusal]) -> Admitted | Refusal:
+def soonest(answers: Sequence[Quote | Refusal]) -> Quote | Refusal:
     """Of one or more answers the place that is done first (untimed last), else the refusal after which
     to try again first."""
-    admitted = [answer for answer in answers if isinstance(answer, Admitted)]
+    admitted = [answer for answer in answers if isinstance(answer, Quote)]
     if admitted:
         return min(admitted, key=lambda answer: inf if answer.ttft_ms is None else answer.ttft_ms)
     refused = [answer for answer in answers if isinstance(answer, Refusal)]
     return min(refused, key=lambda r: inf if r.retry_after_ms is None else r.retry_after_ms)
 
 
-def _live_cells(model: str, dc: DataCenter) -> list[_Live]:
+def _live_cells(model: str, dc: DataCenter) -> list[_LiveCell]:
     """Controllers of the cells in `dc`; one is kept for as long as its run has the same GPUs."""
     key = model, dc.pk
     at, known = _found.get(key, (-CELLS_KEPT_S, []))
@@ -91,7 +91,7 @@ def _live_cells(model: str, dc: DataCenter) -> list[_Live]:
     made = []
     for cell in cells(model, [dc], planned=False):
         if cell.serves and cell.run.status == Status.RUNNING:
-            made.append(kept.get(cell.key) or _Live(cell=cell, controller=_controller(cell)))
+            made.append(kept.get(cell.key) or _LiveCell(cell=cell, controller=_controller(cell)))
     _found[key] = time.monotonic(), made
     return made
 
@@ -100,7 +100,7 @@ def _controller(cell: Cell) -> Controller:
     return Controller(cell.fleet, cell.latency, settings=cell.settings, cache=cell.cache)
 
 
-def _begun(live: list[_Live]) -> dict[int, float]:
+def _begun(live: list[_LiveCell]) -> dict[int, float]:
     """{run: ms since its present iteration began} of those that are heard of."""
     periods = {one.cell.run.pk: one.cell.period_ms for one in live}
     last: Any = IterationStat.objects.filter(run__in=periods, end__isnull=False)
@@ -111,11 +111,11 @@ def _begun(live: list[_Live]) -> dict[int, float]:
     return {run: max(0.0, ms) for run, ms in since.items() if ms < max(SILENT_S * 1e3, 3 * periods[run])}
 
 
-def _ask(one: _Live, since_begin_ms: float, tokens: int, ttft_ms: float) -> Admitted | Refusal:
+def _ask(one: _LiveCell, since_begin_ms: float, tokens: int, ttft_ms: float) -> Quote | Refusal:
     now_ms = one.now_ms(since_begin_ms)
     asked = PlacementQuery(id="quote", tokens=tokens, arrival_ms=now_ms, deadline_ms=now_ms + ttft_ms)
     answer = one.controller.offer(asked)
     if isinstance(answer, Placement):
         one.controller.cancel(answer)
-        return Admitted(queue_ms=answer.queue_ms, ttft_ms=answer.ttft_ms)
+        return Quote(queue_ms=answer.queue_ms, ttft_ms=answer.ttft_ms)
     return answer

@@ -15,7 +15,7 @@ LEAST_GAIN = 0.01  # share by which an iteration must become shorter for another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replanned:
+class ReplanResult:
     """The result of re-planning; seconds of an iteration on the measured times.
 
     schedule : the better one; None: the present one stays.
@@ -33,7 +33,7 @@ class Replanned:
     expected: Measured
 
 
-def replan(job: TrainJob, present: Schedule, expected: Measured, measured: Measured) -> Replanned:
+def replan(job: TrainJob, present: Schedule, expected: Measured, measured: Measured) -> ReplanResult:
     """Plan with what was measured instead of what was expected, both in milliseconds by quantity.
 
     The layers of a model stay where they are, and so do its connections: the new schedule has the traversal,
@@ -49,7 +49,7 @@ def replan(job: TrainJob, present: Schedule, expected: Measured, measured: Measu
     after_s = before_s if found is None else _iteration_s(job, found, scenario)
     if after_s > before_s * (1 - LEAST_GAIN):
         found, after_s = None, before_s
-    return Replanned(
+    return ReplanResult(
         schedule=found,
         policy=policy,
         before_s=before_s,

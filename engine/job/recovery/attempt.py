@@ -38,7 +38,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dead:
+class EndedRank:
     """A rank that ended; `cause`: not for having lost another one. `final`: it would end so again."""
 
     rank: int
@@ -48,17 +48,17 @@ class Dead:
 
 
 @dataclass(slots=True, kw_only=True)
-class Trouble:
+class OpenFailure:
     """A failure while it is dealt with: what is lost may turn out to be more than was noticed first.
 
     noticed : Unix time.
     """
 
     noticed: float
-    dead: dict[int, Dead] = field(default_factory=dict)
+    dead: dict[int, EndedRank] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)  # lost with their memory, and how that was noticed
 
-    def add(self, dead: Iterable[Dead]) -> None:
+    def add(self, dead: Iterable[EndedRank]) -> None:
         """Note ranks that ended; what is known of one already stays."""
         for rank in dead:
             self.dead.setdefault(rank.rank, rank)

@@ -17,7 +17,7 @@ from engine.control.errors import PeerLost
 from engine.errors import InputError
 from engine.job.adapt.judge import Judge, Verdict
 from engine.job.adapt.measured import as_rows, planned, slowest, summary
-from engine.job.adapt.replan import Replanned, replan
+from engine.job.adapt.replan import ReplanResult, replan
 from engine.job.events.base import Say
 from engine.job.events.incidents import Adapted
 from engine.job.job import TrainJob
@@ -105,7 +105,7 @@ class Leader(Follower):
         self._judge = self._new_judge()
         self._heard: int | None = None  # the iteration of which the reports come next; None: none began yet
         self._verdict: Verdict | None = None  # that is being planned for
-        self._planning: Future[Replanned] | None = None
+        self._planning: Future[ReplanResult] | None = None
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="replan")
         self._adaptations: list[dict[str, Any]] = []
 
@@ -148,7 +148,7 @@ class Leader(Follower):
         self._verdict = verdict
         self._planning = self._planner.submit(replan, self._job, self._schedule, expected, measured)
 
-    def _decide(self, iteration: int, planning: Future[Replanned]) -> tuple[int, Schedule] | None:
+    def _decide(self, iteration: int, planning: Future[ReplanResult]) -> tuple[int, Schedule] | None:
         assert self._verdict is not None
         self._heard = iteration  # what was measured before is known, or from before a search
         try:
@@ -178,7 +178,7 @@ class Leader(Follower):
         settings = self._settings
         return Judge(self._expected, limit=settings.deviation, iterations=settings.iterations)
 
-    def _tell(self, iteration: int, found: Replanned) -> None:
+    def _tell(self, iteration: int, found: ReplanResult) -> None:
         assert self._verdict is not None
         event = Adapted(
             rank=self._rank,

@@ -20,7 +20,7 @@ UNTOLD = (math.nan, math.nan)  # in place of totals, of a step that was told of 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class ResumeState:
     """The state that the host passes to a rank of a run that recovers.
 
     fd : of the rank's memory. metrics : (iteration, loss, norm) of what is known of the steps before, and
@@ -47,7 +47,12 @@ class Steps:
     """A rank's memory of its last two steps."""
 
     def __init__(
-        self, kept: Kept, rank: int, parameters: Sequence[nn.Parameter], optimizer: Optimizer, device: Device
+        self,
+        kept: ResumeState,
+        rank: int,
+        parameters: Sequence[nn.Parameter],
+        optimizer: Optimizer,
+        device: Device,
     ) -> None:
         self.kept, self._rank = kept, rank
         self._memory = Memory(kept.fd, parameters, optimizer, device)

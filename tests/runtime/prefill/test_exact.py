@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.job.checkpoint.manifest import find
-from engine.serve.pipeline import Prefilled, PrefillPipeline
+from engine.serve.pipeline import PrefillPipeline, PrefillResult
 from engine.train import export as exporting
 from tests.runtime.prefill.checkpoints import SHAPES, pipeline, prompt, save, theirs
 from tests.runtime.test_export import checkpoint_of
@@ -26,7 +26,7 @@ def pipelines(folder: Path) -> dict[int, PrefillPipeline]:
 
 def logits_of(run: PrefillPipeline, tokens: list[int], chunks: list[int] | None = None) -> torch.Tensor:
     done = run.prefill("r", tokens, chunks=chunks, lease_s=60)
-    assert isinstance(done, Prefilled)
+    assert isinstance(done, PrefillResult)
     run.abort("r")
     return done.logits
 

@@ -20,7 +20,7 @@ from engine.serve.decode import DecodeWorker
 from engine.serve.kv_pool import Freed, KvCache
 from engine.serve.kv_server import KvServer
 from engine.serve.kv_wire import KvTransferError, receive_frame, send_frame
-from engine.serve.pipeline import Prefilled, PrefillPipeline
+from engine.serve.pipeline import PrefillPipeline, PrefillResult
 from tests.runtime.prefill.checkpoints import BLOCK, model, pipeline, prompt, save
 from tests.waiting import LIMIT_S, until
 
@@ -45,12 +45,12 @@ class Service:
         for stage in self.run.stages:
             stage.pool._clock = lambda: time.monotonic() + self._ahead_s
 
-    def prefill(self, tokens: list[int], request: str = "r") -> Prefilled:
+    def prefill(self, tokens: list[int], request: str = "r") -> PrefillResult:
         done = self.run.prefill(request, tokens, chunks=[5, len(tokens) - 5], lease_s=LIMIT_S)
-        assert isinstance(done, Prefilled)
+        assert isinstance(done, PrefillResult)
         return done
 
-    def offer(self, done: Prefilled, lease_s: float = LIMIT_S) -> KvTransferParams:
+    def offer(self, done: PrefillResult, lease_s: float = LIMIT_S) -> KvTransferParams:
         stages = [server.offer(done.request, lease_s=lease_s) for server in self.servers]
         return transfer_params(engine_id="run/1", request=done.request, tokens=done.tokens, stages=stages)
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.errors import Infeasible, InputError
 from engine.serve.kv_pool import Freed, KvPool, KvShape, LeaseEnded
-from engine.serve.pipeline import Prefilled
+from engine.serve.pipeline import PrefillResult
 from tests.runtime.prefill.checkpoints import pipeline, prompt, save
 
 SHAPE = KvShape(first_layer=0, layers=2, kv_heads=2, head_size=4, dtype="bf16", block_tokens=4)
@@ -214,7 +214,7 @@ def test_where_one_stage_has_no_room_no_stage_holds_anything(tmp_path: Path) -> 
     assert refused.reason.startswith("stage 1: kv_space: 24 tokens need 6,144 bytes")
     assert run.stages[0].pool.bytes_in_use == 0
     run.abort("other")
-    assert isinstance(run.prefill("r", prompt(24), lease_s=60), Prefilled)
+    assert isinstance(run.prefill("r", prompt(24), lease_s=60), PrefillResult)
 
 
 def test_a_lease_that_ends_during_prefill_ends_the_prefill(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from engine.prefill.handover import transfer_params
 from engine.prefill.messages import Sampling
 from engine.serve.chunk_inputs import ChunkInputs
 from engine.serve.decode import DecodeWorker
-from engine.serve.hand_on import Handed, HandedOn, HandOn, Hidden, address_key
+from engine.serve.hidden_states import HiddenHeader, HiddenReceiver, HiddenSender, HiddenShape, address_key
 from engine.serve.in_rank import RankPrefill, prefill_of
 from engine.serve.kv_wire import send_frame
 from engine.serve.prefill_wire import Cancel, ChunkLate, ChunkRan, Drop, RunChunk
@@ -242,17 +242,17 @@ def test_what_is_given_up_is_freed_on_all_stages(folder: Path, keep: ExitStack, 
 
 def test_a_stage_that_comes_back_is_found_again(keep: ExitStack) -> None:
     store, taken = Store(), Taken()
-    shape = Hidden(size=4, dtype=torch.float32, context=64)
-    sender = HandOn(_me(0), store, behind=1, most_bytes=1_000)
+    shape = HiddenShape(size=4, dtype=torch.float32, context=64)
+    sender = HiddenSender(_me(0), store, behind=1, most_bytes=1_000)
     keep.callback(sender.close)
     for number in (1, 2):
-        receiver = HandedOn(_me(1), shape, taken, before=0, host="127.0.0.1")
+        receiver = HiddenReceiver(_me(1), shape, taken, before=0, host="127.0.0.1")
         store.set(address_key(1), f'["127.0.0.1", {receiver.address[1]}]')
         hidden = torch.full((3, 4), float(number))
 
         def arrives(hidden: torch.Tensor = hidden) -> bool:
             """Sent until it is there: what is sent before a connection, or over the old one, is lost."""
-            sender.send(Handed(request="r", done=0, tokens=3, lease_s=1.0), hidden)
+            sender.send(HiddenHeader(request="r", done=0, tokens=3, lease_s=1.0), hidden)
             return bool(taken.came) and torch.equal(taken.came[-1], hidden)
 
         until(arrives)
@@ -274,8 +274,8 @@ def test_who_is_not_the_stage_before_is_not_heard(
     keep: ExitStack, rank: int, secret: bytes, frame: dict[str, Any]
 ) -> None:
     taken = Taken()
-    shape = Hidden(size=4, dtype=torch.float32, context=64)
-    receiver = HandedOn(_me(1), shape, taken, before=0, host="127.0.0.1")
+    shape = HiddenShape(size=4, dtype=torch.float32, context=64)
+    receiver = HiddenReceiver(_me(1), shape, taken, before=0, host="127.0.0.1")
     keep.callback(receiver.close)
     me = Identity(rank=rank, run="r", generation=1, secret=secret)
     with (
@@ -294,7 +294,7 @@ def test_hidden_states_are_kept_until_they_are_used_dropped_or_late(order: list[
     now = [0.0]
     inputs = ChunkInputs(1_000, clock=lambda: now[0])
     for number in order:
-        what = Handed(request=f"r{number % 2}", done=number, tokens=2, lease_s=1 + number)
+        what = HiddenHeader(request=f"r{number % 2}", done=number, tokens=2, lease_s=1 + number)
         inputs.put(what, torch.zeros(2, 4))
     assert inputs.bytes_in_use == 6 * 2 * 4 * 4
     inputs.drop("r1")
@@ -311,20 +311,20 @@ def test_hidden_states_are_kept_until_they_are_used_dropped_or_late(order: list[
 def test_hidden_states_that_wait_stay_within_their_budget() -> None:
     inputs = ChunkInputs(100, clock=lambda: 0.0)  # three of 32 bytes
     for number in (0, 1, 2, 0, 3):
-        inputs.put(Handed(request="r", done=number, tokens=2, lease_s=9), torch.zeros(2, 4))
+        inputs.put(HiddenHeader(request="r", done=number, tokens=2, lease_s=9), torch.zeros(2, 4))
         assert inputs.bytes_in_use <= 100
     assert [number for number in range(4) if inputs.has(_chunk(number))] == [0, 2, 3]
-    inputs.put(Handed(request="r", done=9, tokens=2, lease_s=9), torch.zeros(2, 40))
+    inputs.put(HiddenHeader(request="r", done=9, tokens=2, lease_s=9), torch.zeros(2, 40))
     assert not inputs.has(_chunk(9))
 
 
 def test_hidden_states_that_cannot_be_sent_stay_within_their_budget(keep: ExitStack) -> None:
     store = Busy()
-    sender = HandOn(_me(0), store, behind=1, most_bytes=100)
+    sender = HiddenSender(_me(0), store, behind=1, most_bytes=100)
     keep.callback(sender.close)
     keep.callback(store.answered.set)
     for number in range(50):
-        sender.send(Handed(request="r", done=number, tokens=2, lease_s=9), torch.zeros(2, 4))
+        sender.send(HiddenHeader(request="r", done=number, tokens=2, lease_s=9), torch.zeros(2, 4))
         assert sender.bytes_queued <= 100
     assert sender.bytes_queued >= 64  # one may be on its way
 
@@ -366,7 +366,7 @@ class Taken:
     def __init__(self) -> None:
         self.came: list[torch.Tensor] = []
 
-    def arrived(self, what: Handed, hidden: torch.Tensor) -> None:
+    def arrived(self, what: HiddenHeader, hidden: torch.Tensor) -> None:
         assert hidden.shape == (what.tokens, 4)
         self.came.append(hidden)
 

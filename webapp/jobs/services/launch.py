@@ -17,11 +17,11 @@ from webapp.accounts.services import record
 from webapp.common.asked_once import once
 from webapp.computations.models import Computation
 from webapp.jobs import notify
+from webapp.jobs.gpu_inventory import GpuOfRank
 from webapp.jobs.models import Job, MarkLevel, Priority, Run
 from webapp.jobs.prediction import predicted_payload
 from webapp.jobs.services.searched import ask_for_schedule
 from webapp.jobs.services.status import add_mark
-from webapp.jobs.stock import GpuOfRank
 from webapp.placement.options import placed_plan
 from webapp.placement.placed import PlacedJob
 from webapp.planning.document import site_job, train_document

@@ -1,7 +1,7 @@
 """The GPUs that jobs ask for: how many there are in each pool, and which of them are idle.
 
-A `Stock` is read in four queries, whatever the number of jobs that it is read for: the reconciler looks
-through the whole queue with one.
+A `GpuInventory` is read in four queries, whatever the number of jobs that it is read for. So the reconciler
+looks through the whole queue with one.
 """
 
 from collections import defaultdict
@@ -70,7 +70,7 @@ class Supply:
         return Shortage(text=text)
 
 
-class Stock:
+class GpuInventory:
     """Pools, nodes and idle GPUs that the jobs of some documents may use, as they were when it was made.
 
     Parameters

@@ -30,7 +30,7 @@ CONNECT_S = 5.0
 SEND_S = 5.0  # for a stage that takes nothing
 
 
-class Handed(Document):
+class HiddenHeader(Document):
     """What a chunk's hidden states are: `tokens` tokens behind `done` ones of a request's prompt.
 
     lease_s : how long they are kept for a chunk that does not come.
@@ -42,14 +42,14 @@ class Handed(Document):
     lease_s: Positive
 
 
-class Taker(Protocol):
+class HiddenSink(Protocol):
     """Who is handed hidden states (tokens, hidden)."""
 
-    def arrived(self, what: Handed, hidden: Tensor) -> None: ...
+    def arrived(self, what: HiddenHeader, hidden: Tensor) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
+class HiddenShape:
     """Shape of hidden states. context : most tokens of a prompt."""
 
     size: int
@@ -65,7 +65,7 @@ def address_key(rank: int) -> str:
     return f"prefill/stage/{rank}"
 
 
-class HandOn:
+class HiddenSender:
     """Sends to the next stage, rank `behind`, on a thread of its own: neither prefill nor training waits.
 
     most_bytes : of hidden states that wait to be sent; where they are more, the oldest are lost.
@@ -74,10 +74,10 @@ class HandOn:
     def __init__(self, me: Identity, store: Any, *, behind: int, most_bytes: int) -> None:
         self._me, self._store, self._behind, self._most_bytes = me, store, behind, most_bytes
         self._changed = threading.Condition()
-        self._queue: deque[tuple[Handed, Tensor]] = deque()
+        self._queue: deque[tuple[HiddenHeader, Tensor]] = deque()
         self._closing = False
         self._socket: socket.socket | None = None
-        self._thread = threading.Thread(target=self._work, name="hand-on", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="hidden-out", daemon=True)
         self._thread.start()
 
     @property
@@ -86,7 +86,7 @@ class HandOn:
         with self._changed:
             return sum(hidden.nbytes for _, hidden in self._queue)
 
-    def send(self, what: Handed, hidden: Tensor) -> None:
+    def send(self, what: HiddenHeader, hidden: Tensor) -> None:
         """Send it when those before it are gone."""
         with self._changed:
             self._queue.append((what, hidden))
@@ -121,7 +121,7 @@ class HandOn:
                 self._disconnect()
         self._disconnect()
 
-    def _next(self) -> tuple[Handed, Tensor] | None:
+    def _next(self) -> tuple[HiddenHeader, Tensor] | None:
         with self._changed:
             while not self._queue and not self._closing:
                 self._changed.wait()
@@ -139,7 +139,7 @@ class HandOn:
         connected.settimeout(SEND_S)
         greet(connected, Handshake(dial(self._me, peer=self._behind)))
 
-    def _put(self, what: Handed, hidden: Tensor) -> None:
+    def _put(self, what: HiddenHeader, hidden: Tensor) -> None:
         assert self._socket is not None
         send_frame(self._socket, what.model_dump())
         raw = hidden.detach().to("cpu").contiguous().view(torch.uint8).flatten()
@@ -152,7 +152,7 @@ class HandOn:
             connected.close()
 
 
-class HandedOn:
+class HiddenReceiver:
     """Listens at `host` for rank `before`, whose hidden states are of `shape`; `to` gets them.
 
     ports : of which it takes one; None: any.
@@ -163,15 +163,15 @@ class HandedOn:
     def __init__(
         self,
         me: Identity,
-        shape: Hidden,
-        to: Taker,
+        shape: HiddenShape,
+        to: HiddenSink,
         *,
         before: int,
         host: str,
         ports: tuple[int, int] | None = None,
     ) -> None:
         self._shape, self._to, self._before = shape, to, before
-        self._server = ThreadServer(listen(host, ports, me.rank), me, self._attend, name="handed-on")
+        self._server = ThreadServer(listen(host, ports, me.rank), me, self._attend, name="hidden-in")
         self.address = self._server.address
 
     def close(self) -> None:
@@ -186,8 +186,8 @@ class HandedOn:
                 while True:
                     self._to.arrived(*self._receive(connected))
 
-    def _receive(self, connected: socket.socket) -> tuple[Handed, Tensor]:
-        what = Handed.model_validate(receive_frame(connected)[0])
+    def _receive(self, connected: socket.socket) -> tuple[HiddenHeader, Tensor]:
+        what = HiddenHeader.model_validate(receive_frame(connected)[0])
         if what.done + what.tokens > self._shape.context:
             raise KvTransferError(f"a chunk up to token {what.done + what.tokens} of {self._shape.context}")
         _, body = receive_frame(connected, body_bytes=self._shape.bytes_of(what.tokens))
