@@ -37,14 +37,14 @@ def test_what_clients_send_makes_sense(name: str) -> None:
 
 
 def test_an_answer_without_text_is_an_empty_turn() -> None:
-    turns = asked("assistant_content_null").what["turns"]
+    turns = asked("assistant_content_null").fields["turns"]
     assert [(turn.role, turn.content) for turn in turns] == [
         ("user", "hi"),
         ("assistant", ""),
         ("user", "hi"),
     ]
     bare = {**CHAT, "messages": [{"role": "assistant"}, *CHAT["messages"]]}  # type: ignore[misc]
-    assert read("chat", bare).what["turns"][0].content == ""
+    assert read("chat", bare).fields["turns"][0].content == ""
     assert refusal({**CHAT, "messages": [{"role": "user", "content": None}]}).param == "messages[0].content"
 
 
@@ -79,7 +79,7 @@ def values() -> Iterator[tuple[str, Any]]:
 def test_a_value_is_a_value_whatever_its_type(name: str, value: Any) -> None:
     for kind, body in (("completion", ASK), ("chat", CHAT)):
         made = read(kind, {**body, name: value})  # type: ignore[arg-type]
-        assert json.dumps(made.what["max_tokens"]) in ("4", "16", "256")
+        assert json.dumps(made.fields["max_tokens"]) in ("4", "16", "256")
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -95,18 +95,18 @@ def test_true_is_no_number(name: str) -> None:
 
 
 def test_ids_of_tokens_are_numbers_too() -> None:
-    assert read("completion", {**ASK, "prompt": [1.0, 2]}).what["prompt"] == (1, 2)
+    assert read("completion", {**ASK, "prompt": [1.0, 2]}).fields["prompt"] == (1, 2)
     assert refusal({**ASK, "prompt": [1.5]}).param is not None
 
 
 def test_max_completion_tokens_goes_before_max_tokens() -> None:
-    assert read("completion", {**ASK, "max_tokens": 9, "max_completion_tokens": 3}).what["max_tokens"] == 3
+    assert read("completion", {**ASK, "max_tokens": 9, "max_completion_tokens": 3}).fields["max_tokens"] == 3
 
 
 def test_seed_and_ignore_eos_reach_the_sampling() -> None:
-    sampling = read("completion", {**ASK, "seed": -1, "ignore_eos": True}).what["sampling"]
+    sampling = read("completion", {**ASK, "seed": -1, "ignore_eos": True}).fields["sampling"]
     assert (sampling.seed, sampling.ignore_eos) == (-1, True)
-    assert not asked("vllm_bench").what["sampling"].ignore_eos
+    assert not asked("vllm_bench").fields["sampling"].ignore_eos
 
 
 def test_tools_are_refused_by_name() -> None:

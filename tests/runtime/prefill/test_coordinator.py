@@ -414,8 +414,8 @@ def test_chunks_that_the_first_stage_ran_ahead_are_not_run_again(stages: Coordin
         stages.trains(iteration)
         stages.turn(stages.now_ms + 1)
     assert stages.chunks(0)[sent:]
-    assert {chunk.done for chunk in stages.pieces(0)[sent:]} == {first.tokens}
-    pieces = {(chunk.done, chunk.tokens) for chunk in stages.pieces(1)}
+    assert {chunk.done for chunk in stages.chunks(0)[sent:]} == {first.tokens}
+    pieces = {(chunk.done, chunk.tokens) for chunk in stages.chunks(1)}
     assert (0, first.tokens) in pieces
     assert {done for done, _ in pieces} == {0, first.tokens}
 
