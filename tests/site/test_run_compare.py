@@ -128,7 +128,7 @@ def test_documents_differ_by_section_and_field(world: World) -> None:
     assert "x" * 300 not in text
     assert "different models" not in text
     whole = page(world, f"{query}&all").context["sections"]
-    assert {"cell", "model", "data", "optimizer"} <= {section.name for section in whole}
+    assert {"cell", "model", "optimizer"} <= {section.name for section in whole}
     assert any(not one.changed for section in whole for one in section.fields)
 
 
