@@ -65,7 +65,11 @@ def run(copy: Path, *command: str, given: str = "") -> str:
 
 def test_a_policy_is_a_file_and_a_line(copy: Path) -> None:
     (copy / "engine/schedule/mine.py").write_text(POLICY, encoding="utf-8")
-    add_line(copy / "engine/schedule/registry.py", "ROWS = (", '    ("mine", "mine", "My policy"),')
+    add_line(
+        copy / "engine/schedule/registry.py",
+        "ROWS = (",
+        '    ("mine", "mine", "My policy", "does as it likes."),',
+    )
     assert "P0 S0: F0 F1 B1 B0" in run(copy, "-", given=BUILD)
     assert "My policy" in run(copy, "-m", "engine.cli", "simulate", "--help")
 
