@@ -33,7 +33,7 @@ def test_imports_of_a_module_exist(path: Path) -> None:
         assert target.is_file(), source
         for wanted in re.split(r"\s*,\s*", name.strip(" ,\n")):
             assert re.search(
-                rf"export (?:const [^;]*?|function |class )(?<![\w$]){re.escape(wanted)}(?![\w$])",
+                rf"export (?:const [^;]*?|(?:async )?function |class )(?<![\w$]){re.escape(wanted)}(?![\w$])",
                 target.read_text(),
             ), f"{wanted} in {source}"
 
