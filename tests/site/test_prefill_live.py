@@ -1,9 +1,11 @@
 """The page Prefill live: figures of what coordinators report and tenants meet, for operators of the runs."""
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from engine.job.codes import code_of
 from engine.simulate.spans import Span
@@ -12,7 +14,8 @@ from tests.site.telemetry import events, take_in
 from tests.site.tenancies import grant, use
 from tests.site.test_tenancy_pages import text, train
 from webapp.jobs.models import Job, Run
-from webapp.live.models import SpanBatch
+from webapp.live.models import PrefillCoordinator, SpanBatch
+from webapp.prefill.served import open_places
 from webapp.prefill.watching import watched
 
 
@@ -70,6 +73,24 @@ def test_a_silent_coordinator_and_a_strangers_are_not_shown(world: Any, run: Run
     assert watched(world.users["viewer"], None).rows == []
     Run.objects.filter(pk=run.pk).update(status="failed", finished_at=run.created_at)
     assert watched(world.users["operator"], None).rows == []
+
+
+def test_the_state_is_open_only_while_prompts_are_handed_in(world: Any, run: Run) -> None:
+    """As the tenant's page has it: one that is silent, or whose run stops, is handed none."""
+    tenancy = grant(world)
+
+    def states() -> tuple[list[str], bool]:
+        words = [row.word for row in watched(world.users["operator"], None).rows]
+        return words, bool(open_places([tenancy])[tenancy.pk])
+
+    assert states() == (["Open"], True)
+    say(prefill_event(run, paused=True))
+    assert states() == (["Paused"], True)
+    PrefillCoordinator.objects.update(heard_at=timezone.now() - timedelta(seconds=30))
+    assert states() == (["Silent"], False)
+    PrefillCoordinator.objects.update(heard_at=timezone.now())
+    Run.objects.filter(pk=run.pk).update(status="stopping")
+    assert states() == (["Stopping"], False)
 
 
 def test_links_lead_to_it_where_they_help(world: Any, run: Run) -> None:

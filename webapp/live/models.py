@@ -192,6 +192,11 @@ class PrefillCoordinator(models.Model):
     def __str__(self) -> str:
         return f"{self.model} in {self.dc_id}, run {self.run_id}"
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has said nothing for so long that it is handed no prompts."""
+        return self.heard_at < timezone.now() - timedelta(seconds=COORDINATOR_SILENT_S)
+
 
 class PrefillCounts(models.Model):
     """What a prefill coordinator did in some time. `refused` and `failed` are {reason: requests}.

@@ -227,9 +227,13 @@ def _row(
 
 
 def _state(coordinator: PrefillCoordinator, last: PrefillSecond | None) -> tuple[str, str]:
-    """In a word, and the state whose colour it has."""
+    """In a word, and the state whose colour it has. Open and paused ones alone are handed prompts."""
     if coordinator.state == CoordinatorState.CLOSED:
         return "Closed", "cancelled"
+    if coordinator.is_silent:
+        return "Silent", "silent"
+    if coordinator.run.status == Status.STOPPING:
+        return "Stopping", "stopping"
     if last is not None and last.paused:
         return "Paused", "stopping"
     return "Open", "running"
