@@ -140,6 +140,27 @@ EXAMPLES: dict[str, dict[str, Any]] = {
             {"node": "c", "ok": False, "rtt_ms": None, "connect_ms": None, "offset_ms": None, "error": "no"},
         ],
     },
+    "gpus": {
+        "gpus": [
+            {
+                "gpu": 0,
+                "utilization": 0.97,
+                "memory_bytes": 71_000_000_000,
+                "memory_total_bytes": 85_000_000_000,
+                "temperature_c": 64.0,
+                "power_w": 612.5,
+            },
+            {
+                "gpu": 1,
+                "utilization": None,
+                "memory_bytes": 900_000_000,
+                "memory_total_bytes": None,
+                "temperature_c": None,
+                "power_w": None,
+            },
+        ],
+        "t": T0,
+    },
     "rates": {
         "trial": "t1",
         "t": T0,

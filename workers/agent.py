@@ -28,12 +28,14 @@ from redis.retry import Retry
 from engine import __version__
 from engine.errors import InputError
 from engine.job.events.event import Event
+from engine.job.events.gpus import GpuFigures
 from engine.job.events.node import Clock, Heartbeat
 from engine.job.launch import LaunchSpec
 from engine.run.launcher import RankGroup
 from workers.app import create_app
 from workers.clock import ClockWatch
 from workers.config import AgentConfig, from_environment
+from workers.gpus import GpuWatch, Nvml, process_memory
 from workers.hardware import look_apart
 from workers.ledger import Ledger
 from workers.probe import Prober
@@ -85,7 +87,9 @@ class Agent:
         self.prober = Prober(host=config.host, publish=self.publisher.put)
         self.meter = LinkMeter(host=config.host, publish=self.publisher.put)
         self.clock = ClockWatch(lambda: connect(config.broker_url))
+        self.gpus = GpuWatch(self._read_gpus, self.publisher.put_latest)
         self._hardware: dict[str, Any] | None = None
+        self._nvml: Nvml | None = None
         self._told = False  # of the hardware, at least once
         self._stopping = threading.Event()
 
@@ -96,6 +100,7 @@ class Agent:
         if gone:
             log.warning("%d ranks that this agent started before are gone", gone)
         self.clock.start()
+        self.gpus.start()
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         threading.Thread(target=self._look, name="hardware", daemon=True).start()
         threading.Thread(target=self._stop_ranks, name="stop", daemon=True).start()
@@ -104,6 +109,7 @@ class Agent:
         finally:
             self._stopping.set()
             self.clock.stop()
+            self.gpus.stop()
             self.ranks.stop_all(STOP_GRACE_S)
             self.publisher.stop()
             self._lock.close()
@@ -150,7 +156,7 @@ class Agent:
         for number in itertools.count():
             if self._stopping.is_set():
                 return
-            self.publisher.put_heartbeat(self._heartbeat(number))
+            self.publisher.put_latest(self._heartbeat(number))
             self._stopping.wait(HEARTBEAT_S)
 
     def _heartbeat(self, number: int) -> Heartbeat:
@@ -168,7 +174,15 @@ class Agent:
         )
 
     def _look(self) -> None:
-        self._hardware = look_apart(self.config.device)
+        found = look_apart(self.config.device)
+        self._nvml = Nvml([gpu["uuid"] for gpu in found.get("gpus", [])])
+        self._hardware = found
+
+    def _read_gpus(self) -> list[GpuFigures]:
+        """The figures of the GPUs; none of CUDA GPUs until the hardware has been looked at."""
+        if self.config.device == "cuda":
+            return self._nvml.read() if self._nvml else []
+        return process_memory(self.ranks.processes())
 
 
 def connect(url: str) -> "redis.Redis":

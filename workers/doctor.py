@@ -39,7 +39,7 @@ OPEN_FILES = (4096, 256)
 SHARED_MEMORY_MB = (256.0, 16.0)
 CLOCK_WARN_MS = 5.0
 WRITTEN_BYTES = 32 << 20
-NEEDED = ("celery", "redis", "psutil", "torch", "xxhash", "numpy")
+NEEDED = ("celery", "redis", "nvidia-ml-py", "psutil", "torch", "xxhash", "numpy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ PATIENCE_S = 60.0
 def look(device: str) -> dict[str, Any]:
     """Return what there is, asking torch only where `device` is ``cuda``.
 
-    {gpus: [{name, memory_bytes}], cores, memory_bytes, python, platform, torch, error}; `gpus` is empty where
-    the device is no CUDA GPU, `error` says why nothing could be seen (else "").
+    {gpus: [{name, memory_bytes, uuid}], cores, memory_bytes, python, platform, torch, error}; `gpus` is empty
+    where the device is no CUDA GPU, `error` says why nothing could be seen (else "").
     """
     base = {
         "gpus": [],
@@ -56,7 +56,9 @@ def _ask_torch() -> dict[str, Any]:
     if not torch.cuda.is_available():
         return found | {"error": "torch sees no CUDA device"}
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return found | {"gpus": [{"name": d.name, "memory_bytes": d.total_memory} for d in devices]}
+    return found | {
+        "gpus": [{"name": d.name, "memory_bytes": d.total_memory, "uuid": str(d.uuid)} for d in devices]
+    }
 
 
 if __name__ == "__main__":

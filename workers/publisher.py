@@ -61,7 +61,7 @@ class Publisher:
         self._changed = threading.Condition()
         self._pending: deque[tuple[Entry, bool]] = deque()  # (entry, vital)
         self._pending_bytes = 0
-        self._heartbeat: Heartbeat | None = None
+        self._latest: dict[type[BaseEvent], BaseEvent] = {}
         self._last_id = 0
         self._lost = 0
         self._stopping = False
@@ -87,10 +87,13 @@ class Publisher:
             if len(self._pending) >= BATCH or len(self._pending) == 1:
                 self._changed.notify()
 
-    def put_heartbeat(self, event: Heartbeat) -> None:
-        """Hand over a heartbeat; it replaces one that was not sent yet, for an old one tells nothing."""
+    def put_latest(self, event: BaseEvent) -> None:
+        """Hand over an event of the node's present state, as a heartbeat is.
+
+        It replaces one of its kind that was not sent yet, for an old one tells nothing.
+        """
         with self._changed:
-            self._heartbeat = event
+            self._latest[type(event)] = event
             self._changed.notify()
 
     def stop(self, patience_s: float = 1.5) -> None:
@@ -125,9 +128,9 @@ class Publisher:
             with self._changed:
                 stopping = self._wait()
                 batch = self._take()
-                heartbeat, self._heartbeat = self._heartbeat, None
+                latest, self._latest = list(self._latest.values()), {}
             try:
-                self._deliver(batch, heartbeat, now_or_never=stopping)
+                self._deliver(batch, latest, now_or_never=stopping)
             except Exception:  # the thread must live: the spool has what was not sent
                 log.exception("publishing events failed")
                 time.sleep(1.0)
@@ -145,7 +148,7 @@ class Publisher:
                     if left <= 0 or not self._changed.wait(left):
                         break
                 return self._stopping
-            if self._heartbeat is not None:
+            if self._latest:
                 return False
             retry_in = self._next_try - time.monotonic() if len(self._spool) else 60.0
             if retry_in <= 0:
@@ -159,24 +162,25 @@ class Publisher:
         return batch
 
     def _deliver(
-        self, batch: list[tuple[Entry, bool]], heartbeat: Heartbeat | None, *, now_or_never: bool
+        self, batch: list[tuple[Entry, bool]], latest: list[BaseEvent], *, now_or_never: bool
     ) -> None:
         resting = time.monotonic() < self._next_try and not now_or_never
-        if not resting and not len(self._spool) and self._send([text for (_, text), _ in batch], heartbeat):
+        if not resting and not len(self._spool) and self._send([text for (_, text), _ in batch], latest):
             return
         self._keep(batch)
         while len(self._spool) and (now_or_never or time.monotonic() >= self._next_try):
-            if not self._send(self._spool.peek(BATCH), heartbeat):
+            if not self._send(self._spool.peek(BATCH), latest):
                 return
-            heartbeat = None
+            latest = []
             self._spool.advance()
             if self._pending:
                 return  # what is new joins the end of the spool first
-        # A heartbeat that came while nothing could be sent is dropped: the next one follows in 2 s.
+        # The latest state that came while nothing could be sent is dropped: the next follows in seconds.
 
-    def _send(self, texts: list[bytes], heartbeat: Heartbeat | None) -> bool:
-        if heartbeat is not None:
-            texts = [*texts, self._encoded(heartbeat.model_copy(update={"lost": self.lost}))[1]]
+    def _send(self, texts: list[bytes], latest: list[BaseEvent]) -> bool:
+        for event in latest:
+            lost = {"lost": self.lost} if isinstance(event, Heartbeat) else {}
+            texts = [*texts, self._encoded(event.model_copy(update=lost))[1]]
         if not texts:
             return True
         try:

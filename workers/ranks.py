@@ -67,6 +67,7 @@ class RankSupervisor:
         self._publish = publish
         self._make_group = make_group
         self._groups: dict[str, tuple[int, Group]] = {}
+        self._gpu_of_rank: dict[str, dict[int, int]] = {}  # of the ranks of each run in _groups
         self._lock = threading.Lock()
 
     def start(self, text: str) -> str:
@@ -136,6 +137,16 @@ class RankSupervisor:
             for rank in self._ledger.recent()
         )
 
+    def processes(self) -> list[tuple[int, int]]:
+        """(GPU, process id) of the ranks that live."""
+        with self._lock:
+            gpus = dict(self._gpu_of_rank)
+        return [
+            (gpus[rank["run"]][rank["rank"]], rank["pid"])
+            for rank in self._ledger.unfinished()
+            if rank["pid"] is not None and rank["rank"] in gpus.get(rank["run"], {})
+        ]
+
     def report_gone(self) -> int:
         """Report the ranks of an earlier life of the agent as failed, killing any that outlived it."""
         gone = self._ledger.unfinished()
@@ -175,6 +186,7 @@ class RankSupervisor:
         with self._lock:
             group.start()
             self._groups[spec.run] = (spec.generation, group)
+            self._gpu_of_rank[spec.run] = {rank.rank: rank.gpu for rank in spec.ranks}
 
     def _stop_group(self, run: str, below: int, grace_s: float) -> None:
         with self._lock:
@@ -187,6 +199,7 @@ class RankSupervisor:
         with self._lock:
             for run in [run for run, (_, group) in self._groups.items() if not group.running()]:
                 del self._groups[run]
+                self._gpu_of_rank.pop(run, None)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Rank):

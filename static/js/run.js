@@ -5,6 +5,7 @@ import { count } from "./lib/format.js";
 import { Charts } from "./run/charts.js";
 import { Connection } from "./run/connection.js";
 import { showFigures } from "./run/figures.js";
+import { Gpus } from "./run/gpus.js";
 import { Guide, explain } from "./run/guide.js";
 import { Heat } from "./run/heat.js";
 import { History } from "./run/history.js";
@@ -105,7 +106,8 @@ document.addEventListener("keydown", (event) => {
   guide.toggle();
 }, { capture: true });
 
-const tabs = bindTabs((name) => { if (name === "watch") { timeline.resize(); slowAt = 0; refresh(); } });
+const gpus = new Gpus(page.dataset.gpusUrl);
+const tabs = bindTabs((name) => { gpus.watch(name === "ranks"); if (name === "watch") { timeline.resize(); slowAt = 0; refresh(); } });
 bindControls(timeline, section);
 bindGoto(timeline, $("[data-goto]", section), (iteration) => spans.fetch(iteration, iteration));
 paintLegend(section);

@@ -358,6 +358,7 @@ ACCESS: dict[str, Access] = {
     "jobs:run-live": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-history": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-spans": Access(get=TEAM, post=TEAM, args=run),
+    "jobs:run-gpus": Access(get=TEAM, post=TEAM, args=run),
     "jobs:run-trace": Access(get=TEAM, post=TEAM, args=measured),
     "jobs:run-ranges": Access(get=TEAM, post=TEAM_OPERATORS, args=measured, data={"from": 0, "to": 1}),
     "jobs:run-range-delete": Access(post=TEAM_OPERATORS, args=kept),

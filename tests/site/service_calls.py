@@ -50,6 +50,7 @@ from webapp.jobs.services.predictions import predict_as_begun, record_prediction
 from webapp.jobs.services.searched import ask_for_schedule
 from webapp.live import services as live
 from webapp.live.services.coordinators import record_coordinator, record_prefill
+from webapp.live.services.gpus import record_gpus
 from webapp.live.services.logs import record_loss, store
 from webapp.placement.placed import placed_job
 from webapp.planning import services as planning
@@ -519,6 +520,10 @@ NOTES: dict[str, tuple[Prepare, str]] = {
     ),
     "live.record_prefill": (
         lambda w: reported(record_prefill, prefill_event, placed(w)),
+        REPORTED,
+    ),
+    "live.record_gpus": (
+        lambda w: partial(record_gpus, w.nodes[0].name, timezone.now(), event("gpus")),
         REPORTED,
     ),
     "live.forget_old_spans": (lambda w: partial(live.forget_old_spans, 10), HOUSE),

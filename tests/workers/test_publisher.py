@@ -173,14 +173,14 @@ def test_heartbeats_do_not_pile_up(valkey: EmbeddedServers, tmp_path: Path) -> N
     sender = publisher(valkey, tmp_path)
     sender.start()
     for n in range(50):
-        sender.put_heartbeat(event("heartbeat", gpus=n))
-        until(lambda: sender._heartbeat is None, every_s=0.001)
+        sender.put_latest(event("heartbeat", gpus=n))
+        until(lambda: not sender._latest, every_s=0.001)
     valkey.restart("valkey")
     later = count(50)
 
     def arrives() -> bool:
         """Those before the publisher's next attempt are dropped, too."""
-        sender.put_heartbeat(event("heartbeat", gpus=next(later)))
+        sender.put_latest(event("heartbeat", gpus=next(later)))
         return bool(stream(valkey))
 
     until(arrives, every_s=0.1)

@@ -260,6 +260,30 @@ class PrefillMinute(PrefillCounts):
         return f"prefill of run {self.run_id} in {self.dc_id}, minute {self.minute}"
 
 
+class GpuReading(models.Model):
+    """What a GPU of a node did when its agent last spoke of it; null is what the agent cannot tell.
+
+    utilization : 0 to 1.  memory_bytes : in use on a CUDA GPU; else of the process that stands for the GPU.
+    at : when the broker heard of it.
+    """
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")
+    gpu = models.PositiveIntegerField()
+    at = models.DateTimeField()
+    utilization = models.FloatField(null=True)
+    memory_bytes = models.PositiveBigIntegerField(null=True)
+    memory_total_bytes = models.PositiveBigIntegerField(null=True)
+    temperature_c = models.FloatField(null=True)
+    power_w = models.FloatField(null=True)
+
+    class Meta:
+        ordering = ["node", "gpu"]
+        constraints = [models.UniqueConstraint(fields=["node", "gpu"], name="gpureading_key")]
+
+    def __str__(self) -> str:
+        return f"GPU {self.gpu} of {self.node_id}"
+
+
 class AgentLoss(models.Model):
     """How many spans and log lines the agent of a node has dropped since its start, as far as was told."""
 

@@ -12,6 +12,7 @@ urlpatterns = [
     path("<int:pk>/spans.json", views.run_spans, name="run-spans"),
     path("<int:pk>/ranges/", range_views.run_ranges, name="run-ranges"),
     path("<int:pk>/ranges/<int:kept>/delete/", range_views.run_range_delete, name="run-range-delete"),
+    path("<int:pk>/gpus.json", views.run_gpus, name="run-gpus"),
     path("<int:pk>/trace.json", views.run_trace, name="run-trace"),
     path("<int:pk>/document.json", views.run_document, name="run-document"),
     path("<int:pk>/metrics/", views.run_metrics, name="run-metrics"),

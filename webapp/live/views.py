@@ -19,6 +19,7 @@ from webapp.common.lists import bound_table
 from webapp.common.queries import whole
 from webapp.computations.models import Computation
 from webapp.jobs.models import Priority, Run, RunEvent
+from webapp.live.gpus import gpus_now, is_cuda
 from webapp.live.history import history
 from webapp.live.incidents import incidents_of
 from webapp.live.models import IterationStat
@@ -71,6 +72,7 @@ def run_detail(request: HttpRequest, pk: int) -> HttpResponse:
         "generations": Run.objects.filter(job=run.job).for_lists().order_by("generation"),
         "incidents": incidents_of(run),
         "kept_ranges": kept_ranges(run),
+        "is_cuda": is_cuda(run),
         "kept_iterations": settings.KEEP_SPAN_ITERATIONS,
         "ranks": run.ranks.select_related("node", "dc"),
         "events": RunEvent.objects.filter(run=run).order_by("-seq")[:200],
@@ -89,6 +91,7 @@ LINKS = (
     "checkpoints",
     "trace",
     "ranges",
+    "gpus",
     "document",
 )
 
@@ -117,6 +120,13 @@ def run_spans(request: HttpRequest, pk: int) -> JsonResponse:
         return JsonResponse(spans_between(run, first, _iteration(request, "to", first)))
     except InputError as error:
         return JsonResponse({"error": str(error)}, status=400)
+
+
+@never_cache
+def run_gpus(request: HttpRequest, pk: int) -> JsonResponse:
+    """What the GPUs of the run do now."""
+    run = visible_or_404(Run.objects.select_related("job"), request.user, pk=pk)
+    return JsonResponse({"gpus": gpus_now(run)})
 
 
 @never_cache

@@ -10,12 +10,13 @@ from typing import Annotated, Any, get_args
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from engine.job.events.base import BaseEvent
+from engine.job.events.gpus import Gpus
 from engine.job.events.incidents import IncidentEvent
 from engine.job.events.node import NodeEvent
 from engine.job.events.prefill import PrefillEvent
 from engine.job.events.training import TrainingEvent
 
-Event = TrainingEvent | IncidentEvent | PrefillEvent | NodeEvent
+Event = TrainingEvent | IncidentEvent | PrefillEvent | NodeEvent | Gpus
 KINDS: dict[str, type[BaseEvent]] = {cls.model_fields["kind"].default: cls for cls in get_args(Event)}
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(
     Annotated[Event, Field(discriminator="kind")], config=ConfigDict(defer_build=True)

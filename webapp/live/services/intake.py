@@ -13,6 +13,7 @@ from django.db.models import F
 from engine.job.codes import code_of
 from engine.job.events.base import BaseEvent, OfRank, OfRun
 from engine.job.events.event import Event
+from engine.job.events.gpus import Gpus
 from engine.job.events.incidents import Adapted, Recovery
 from engine.job.events.node import Heartbeat, Probe, Rates
 from engine.job.events.prefill import CoordinatorEvent, Prefill
@@ -35,6 +36,7 @@ from webapp.live import payload, usage
 from webapp.live.models import IterationStat, LogLine, SpanBatch
 from webapp.live.selectors import predicted, run_usage
 from webapp.live.services import coordinators, logs
+from webapp.live.services.gpus import record_gpus
 from webapp.live.shape import shape_of_run, training
 
 log = structlog.get_logger(__name__)
@@ -222,6 +224,8 @@ def _take_other(intake: Intake, node: str, entry: str, event: BaseEvent) -> None
         case Heartbeat():
             logs.record_loss(node, event.lost)
             record_heartbeat(node, _entry_time(entry), event)
+        case Gpus():
+            record_gpus(node, _entry_time(entry), event)
         case Probe():
             record_probe(node, event)
         case Rates():

@@ -1,0 +1,44 @@
+"""The site in a browser without a server: Django's test client answers what the browser asks."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from django.contrib.staticfiles import finders
+from django.db import connections
+from playwright.sync_api import Route
+
+from tests.waiting import LIMIT_S
+
+SITE = "http://runs.example"
+LIMIT_MS = LIMIT_S * 1e3
+Apart = Callable[..., Any]
+
+
+@contextmanager
+def another_thread() -> Iterator[Apart]:
+    """Calls a function in a thread of its own: Django refuses its database in the browser's."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda function, *given: pool.submit(function, *given).result(LIMIT_S)
+        pool.submit(connections.close_all).result(LIMIT_S)
+
+
+def answer(client: Any, apart: Apart, route: Route) -> None:
+    """Let `client` of Django's tests answer a request of the browser."""
+    request, url = route.request, urlsplit(route.request.url)
+    if url.path.startswith("/static/"):
+        found = finders.find(url.path.removeprefix("/static/"))
+        route.fulfill(path=Path(str(found))) if found else route.fulfill(status=404)
+        return
+    if request.method == "POST":
+        body, kind = request.post_data_buffer or b"", request.headers["content-type"]
+        response = apart(lambda: client.post(url.path, body, content_type=kind))
+    else:
+        accept = request.headers.get("accept", "*/*")
+        response = apart(lambda: client.get(url.path, parse_qs(url.query), HTTP_ACCEPT=accept))
+    route.fulfill(
+        status=response.status_code, body=response.content, content_type=response.headers["Content-Type"]
+    )
