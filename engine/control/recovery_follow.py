@@ -51,11 +51,6 @@ class Follow(RecoveryHost):
         self._welcome = False
         self._again_at = 0.0
 
-    @property
-    def files(self) -> list[int]:
-        """Descriptors that only this process is to hold."""
-        return [self._line.file] if self._line is not None and self._line.open else []
-
     def trouble(self, dead: Sequence[EndedRank]) -> None:
         """Ranks of this machine ended."""
         if self._line is not None and self._phase == "running":

@@ -79,11 +79,6 @@ class Lead(RecoveryHost):
             me = identity_of(spec, spec.first_rank, LISTENERS)
             self._listener = Listener(listener, selector, me, FROM_FOLLOWER, self, silent_s=SILENT_S)
 
-    @property
-    def files(self) -> list[int]:
-        """Descriptors that only this process is to hold."""
-        return self._listener.files if self._listener is not None else []
-
     def trouble(self, dead: Sequence[EndedRank]) -> None:
         """Ranks of this machine ended."""
         if self._phase == "running":

@@ -68,11 +68,6 @@ class SelectorChannel(Generic[M]):
             self._write(channel.handshake.outgoing())
 
     @property
-    def file(self) -> int:
-        """Descriptor, which only this process is to hold; -1 once closed."""
-        return self._socket.fileno()
-
-    @property
     def rank(self) -> int:
         """The other side's, once it has proved that it knows the secret."""
         assert self._channel.greeting is not None
@@ -228,11 +223,6 @@ class Listener(Generic[M]):
         self.connections: list[SelectorChannel[M]] = []
         listening.setblocking(False)
         selector.register(listening, selectors.EVENT_READ, self._accept)
-
-    @property
-    def files(self) -> list[int]:
-        """Descriptors that only this process is to hold."""
-        return [self._socket.fileno(), *(connection.file for connection in self.connections)]
 
     def tick(self) -> None:
         """Let every connection do what is due."""

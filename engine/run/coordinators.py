@@ -12,15 +12,16 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn
 
 from engine.job.events.base import BaseEvent, Say
 from engine.job.events.event import from_json
 from engine.job.events.prefill import CoordinatorEvent, CoordinatorState
-from engine.job.launch import LaunchSpec
 from engine.job.prefill.adjacent_stages import gpus_of
 from engine.run.coordinator_process import CoordinatorStart, run, state_event, where
-from engine.schedule import Schedule
+from engine.run.part import GroupStart, HostPart
+from engine.run.rank_processes import Children
 
 AGAIN_S = 0.1  # from its end to the next one's start
 MOST_AGAIN_S = 30.0  # where it ends again and again
@@ -41,28 +42,30 @@ class _Coordinator:
 
 
 @dataclass(slots=True, kw_only=True)
-class PrefillCoordinators:
+class PrefillCoordinators(HostPart):
     """Starts and watches them, in the host's own loop.
 
     say : is given their events.
     life : the host's pipe, its read and write ends: a coordinator ends when no process holds the latter.
+    children : of the host; a coordinator is entered when it is forked.
     """
 
     selector: selectors.BaseSelector
     say: Say
     life: tuple[int, int]
+    children: Children
     _starts: dict[int, CoordinatorStart] = field(default_factory=dict)  # by data centre
     _coordinators: dict[int, _Coordinator] = field(default_factory=dict)  # by process
     _due: dict[int, float] = field(default_factory=dict)  # by data centre
     _pauses: dict[int, float] = field(default_factory=dict)
+    _stopped: bool = False
     _closing: bool = False
 
-    def open(self, spec: LaunchSpec, schedule: Schedule, port: int) -> None:
-        """Start those whose data centre has its first GPU here; any there were end first.
-
-        port : of the rendezvous store.
-        """
-        firsts = {me.dc: gpus_of(spec, me.dc)[0] for me in spec.ranks} if spec.job.prefill else {}
+    def on_start(self, group: GroupStart) -> None:
+        """Start those whose data centre has its first GPU here; any there were end first."""
+        spec, schedule, port = group.spec, group.schedule, group.port
+        assert schedule is not None
+        firsts = {me.dc: gpus_of(spec, me.dc)[0] for me in spec.ranks}
         here = {dc: first for dc, first in firsts.items() if first.rank in spec.local}
         self._starts = {
             dc: CoordinatorStart(spec=spec, schedule=schedule, first=first, port=port)
@@ -78,6 +81,8 @@ class PrefillCoordinators:
 
     def deadline(self) -> float | None:
         """When `tick` has something to do, in monotonic seconds."""
+        if self._stopped:
+            return None
         kills = [
             coordinator.killed_at
             for coordinator in self._coordinators.values()
@@ -87,6 +92,8 @@ class PrefillCoordinators:
 
     def tick(self) -> None:
         """Start those again whose time has come, and kill those that did not end."""
+        if self._stopped:
+            return
         now = time.monotonic()
         for dc in [dc for dc, at in self._due.items() if at <= now]:
             del self._due[dc]
@@ -96,18 +103,18 @@ class PrefillCoordinators:
                 coordinator.killed_at = None
                 os.kill(pid, signal.SIGKILL)
 
-    def reaped(self, pid: int, status: int) -> bool:
-        """A child ended; whether it was a prefill coordinator."""
-        coordinator = self._coordinators.pop(pid, None)
-        if coordinator is None:
-            return False
+    def stop(self) -> None:
+        """Start none again: `close` ends them once the ranks are gone."""
+        self._stopped = True
+
+    def _on_end(self, pid: int, status: int) -> None:
+        coordinator = self._coordinators.pop(pid)
         self._hear(coordinator)
         self.selector.unregister(coordinator.read_fd)
         os.close(coordinator.read_fd)
         if coordinator.open is not None:
             self.say(state_event(coordinator.start, CoordinatorState.CLOSED, _why(status), *coordinator.open))
         self._follow(coordinator)
-        return True
 
     def close(self) -> None:
         """End them all: they tell their gateways first."""
@@ -121,7 +128,7 @@ class PrefillCoordinators:
                     os.kill(pid, signal.SIGKILL)
                 found, status = os.waitpid(pid, 0 if time.monotonic() > deadline else os.WNOHANG)
                 if found:
-                    self.reaped(pid, status)
+                    self.children.pop(pid)(status)
             time.sleep(0.01)
 
     def _follow(self, coordinator: _Coordinator) -> None:
@@ -147,6 +154,7 @@ class PrefillCoordinators:
         os.set_blocking(read_fd, False)
         coordinator = _Coordinator(start, pid, read_fd, time.monotonic())
         self._coordinators[pid] = coordinator
+        self.children[pid] = partial(self._on_end, pid)
         self.selector.register(read_fd, selectors.EVENT_READ, lambda: self._hear(coordinator))
 
     def _hear(self, coordinator: _Coordinator) -> None:

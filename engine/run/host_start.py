@@ -15,9 +15,14 @@ import torch
 
 from engine.control.listening import listen
 from engine.job.checkpoint.resuming import with_kept_rate
+from engine.job.job import TrainJob
 from engine.job.launch import LaunchSpec
+from engine.job.predict import predict
 from engine.run import rank as rank_module
+from engine.schedule import Schedule
 from engine.train.corpus import Corpus, corpus_of
+from engine.train.memory import share
+from engine.train.start import Start
 
 _PR_SET_PDEATHSIG = 1
 
@@ -51,7 +56,7 @@ def listen_for_ranks(spec: LaunchSpec) -> tuple[int, socket.socket | None]:
     return listener.getsockname()[1], listener
 
 
-def become_rank(start: rank_module.Start, out: int, life: int) -> NoReturn:
+def become_rank(start: Start, out: int, life: int) -> NoReturn:
     """Turn a fork of the host into a rank: signals, standard streams (`out`), and its end with the host's."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -66,6 +71,16 @@ def become_rank(start: rank_module.Start, out: int, life: int) -> NoReturn:
     rank_module.run(start)
 
 
+def prepare(job: TrainJob, schedule: Schedule | None) -> None:
+    """Import and compile what ranks will need, before any is forked, such that they share it."""
+    if job.failures.recovery is not None:
+        import_ahead()
+        predict(job, schedule=schedule)  # compiles what a smaller layout is judged by
+    if job.cell.tp > 1:
+        importlib.import_module("engine.nn.tensor_parallel")  # 2 s of a core in each rank otherwise
+    share()
+
+
 def import_ahead() -> None:
     """Import what torch imports on first use: some 800 modules, 2 s of a core in every rank otherwise.
 
@@ -73,11 +88,6 @@ def import_ahead() -> None:
     """
     torch.optim.AdamW([torch.nn.Parameter(torch.empty(1))])
     torch.empty_like(torch.empty(1, device="meta"), device="cpu")
-
-
-def import_tensor_parallel() -> None:
-    """Import what every rank needs where several compute a stage: 2 s of a core in each of them otherwise."""
-    importlib.import_module("engine.nn.tensor_parallel")
 
 
 def watch_children(selector: selectors.BaseSelector) -> None:

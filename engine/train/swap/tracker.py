@@ -124,11 +124,6 @@ class Tracker:
         self._listener = Listener(listener, selector, me, FROM_WORKER, self, silent_s=SILENT_S)
 
     @property
-    def files(self) -> list[int]:
-        """The descriptors that only this process is to hold."""
-        return self._listener.files
-
-    @property
     def over(self) -> bool:
         """Whether all steps are done and every worker that is there has given its figures."""
         return self._phase == "over"
