@@ -1,6 +1,7 @@
 """Measuring a link with the transport that trains over it: round trip, rates, and what goes wrong."""
 
 import queue
+import threading
 from typing import Any
 
 import pytest
@@ -34,7 +35,13 @@ def trial(*, listen_secret: str = SECRET, listener: bool = True, patience_s: flo
         ends[0].start("t", listen_secret, peer=None, **shared)
     ends[1].start("t", SECRET, peer={"host": "127.0.0.1", "port": port}, **shared)
     assert ends[1].start("t", SECRET, peer={"host": "127.0.0.1", "port": port}, **shared) == "known already"
-    return events.get(timeout=2 * LIMIT_S)
+    found = events.get(timeout=2 * LIMIT_S)
+    # A listener that nobody comes to waits on, and logs: not in the next test, or after the last one.
+    for thread in threading.enumerate():
+        if thread.name == "link-rates":
+            thread.join(2 * LIMIT_S)
+            assert not thread.is_alive()
+    return found
 
 
 def test_an_emulated_link_is_measured() -> None:
