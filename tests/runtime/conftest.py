@@ -1,4 +1,4 @@
-"""Hosts of ranks that are forks of one process, and import once what otherwise each rank imports."""
+"""Hosts of ranks that are forks of one process, and import once what otherwise each host imports."""
 
 import os
 import subprocess

@@ -1,5 +1,6 @@
 """What ranks share with their host stays shared."""
 
+import json
 import subprocess
 import sys
 
@@ -26,6 +27,31 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
+
+# What a host imports ahead, what of CUDA that uses, and what a rank's first step imports then.
+STEP = """
+import json, sys
+import torch
+from engine.run import host, host_start
+
+used = []
+for name in ("is_available", "device_count", "_lazy_init"):
+    setattr(torch.cuda, name, lambda *_, name=name: used.append(name))
+host_start.import_ahead()
+ahead, of_cuda = set(sys.modules), list(used)
+parameter = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.AdamW([parameter])
+parameter.square().sum().backward()
+optimizer.step()
+print(json.dumps([sorted(set(sys.modules) - ahead), of_cuda]))
+"""
+
+
+def test_a_host_imports_what_a_step_takes_and_leaves_cuda_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", STEP], capture_output=True, check=True)
+    imported, used_of_cuda = json.loads(done.stdout)
+    assert len(imported) < 20, "800 without what the host imports"
+    assert used_of_cuda == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts pages by /proc")
