@@ -212,3 +212,10 @@ def test_cells_of_a_table_are_escaped(world: Any) -> None:
     page = world.client("viewer").get("/datacenters/").content.decode()
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; co" in page
+
+
+@pytest.mark.django_db
+def test_a_list_that_is_no_table_of_the_database_shows_nothing_for_a_choice_that_is_none(world: Any) -> None:
+    answer = world.client("viewer").get("/regions/?cloud=nowhere")
+    assert answer.status_code == 200
+    assert not list(answer.context["table"].rows)

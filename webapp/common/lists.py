@@ -141,7 +141,9 @@ def matching(found: Any) -> Any:
 
     django-filter ignores such a value: a list, and an export, would have rows that nobody asked for.
     """
-    return found.qs if found.form.is_valid() else found.queryset.none()
+    if found.form.is_valid():
+        return found.qs
+    return [] if isinstance(found.queryset, list) else found.queryset.none()
 
 
 def list_page(

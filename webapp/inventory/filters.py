@@ -97,17 +97,17 @@ class RegionFilter:
 
     def __init__(self, data: Any, queryset: list[RegionRow], request: Any) -> None:
         self.form = RegionForm(data)
-        self.rows = queryset
+        self.queryset = queryset
 
     @property
     def qs(self) -> list[RegionRow]:
         if not self.form.is_valid():
-            return self.rows
+            return self.queryset
         wanted = self.form.cleaned_data
         text = wanted["q"].strip().lower()
         return [
             row
-            for row in self.rows
+            for row in self.queryset
             if text in f"{row.name} {row.place} {row.country}".lower()
             and wanted["cloud"] in ("", row.cloud)
             and (not wanted["gpu_type"] or wanted["gpu_type"] in {price.gpu_type for price in row.prices})
