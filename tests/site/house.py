@@ -5,6 +5,7 @@ from typing import Any
 
 from django.test import Client
 
+from tests.site.logins import logged_in
 from tests.site.world import make_user
 from webapp.accounts.models import AuditEntry, Membership, Role, Team, User
 
@@ -20,9 +21,7 @@ class House:
     users: dict[str, User]
 
     def client(self, name: str) -> Client:
-        client = Client()
-        client.force_login(self.users[name])
-        return client
+        return logged_in(self.users[name])
 
     def membership(self, name: str, team: Team | None = None) -> Membership:
         return Membership.objects.get(user=self.users[name], team=team or self.team)

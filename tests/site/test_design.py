@@ -26,9 +26,8 @@ ENGINE: dict[str, Any] = {
 
 
 @pytest.fixture
-def viewer(world: World, client: Client) -> Client:
-    client.force_login(world.users["viewer"])
-    return client
+def viewer(world: World) -> Client:
+    return world.client("viewer")
 
 
 def first(name: str) -> dict[str, Any]:

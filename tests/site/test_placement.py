@@ -57,9 +57,8 @@ def filled(world: World, **changes: Any) -> PlacementForm:
 
 
 @pytest.fixture
-def viewer(world: World, client: Client) -> Client:
-    client.force_login(world.users["viewer"])
-    return client
+def viewer(world: World) -> Client:
+    return world.client("viewer")
 
 
 @pytest.mark.django_db

@@ -64,9 +64,8 @@ def page(client: Client, plan: Plan, **query: Any) -> Any:
 
 
 @pytest.fixture
-def operator(world: World, client: Client) -> Client:
-    client.force_login(world.users["operator"])
-    return client
+def operator(world: World) -> Client:
+    return world.client("operator")
 
 
 @given(

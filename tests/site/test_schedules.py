@@ -42,9 +42,8 @@ FORM: dict[str, Any] = {
 
 
 @pytest.fixture
-def operator(world: World, client: Client) -> Client:
-    client.force_login(world.users["operator"])
-    return client
+def operator(world: World) -> Client:
+    return world.client("operator")
 
 
 def form(world: World, **changes: Any) -> ScheduleForm:

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from django.contrib.auth.hashers import make_password
 from django.test import Client
 from django.utils import timezone
 
+from tests.site.logins import logged_in
 from webapp.accounts.models import Membership, Role, Team, User
 from webapp.computations import liveness
 from webapp.computations.models import Beat
@@ -49,9 +51,7 @@ class World:
     plan: Plan
 
     def client(self, name: str) -> Client:
-        client = Client()
-        client.force_login(self.users[name])
-        return client
+        return logged_in(self.users[name])
 
     def launch(self) -> Run:
         return launch_plan(self.users["operator"], self.plan, self.plan.result["best"])
@@ -88,13 +88,33 @@ def make_node(dc: DataCenter, name: str, *, pool: GpuPool | None = None, **field
 
 
 def make_world() -> World:
-    team, other = Team.objects.create(name="Research"), Team.objects.create(name="Others")
-    users = {str(role): make_user(str(role), team, role) for role in Role}
-    users["stranger"] = make_user("stranger", other, Role.ADMIN)
-    dcs = [make_dc(team, name) for name in ("east", "mid", "west")]
-    nodes = [make_node(dc, f"{dc.name}-1", gpus=4, device=Device.EMULATED, acl_sha256="0" * 64) for dc in dcs]
-    link = WanLink.objects.create(a=dcs[0], b=dcs[1], latency_ms=10, bandwidth_gbps=1)
-    WanLink.objects.create(a=dcs[1], b=dcs[2], latency_ms=15, bandwidth_gbps=1)
+    """The world, from nothing: rows of a kind are written at once, since most tests of the site begin so."""
+    team, other = Team.objects.bulk_create([Team(name="Research"), Team(name="Others")])
+    names = [*map(str, Role), "stranger"]
+    # No password: hashing one takes longer than a test.
+    people = User.objects.bulk_create(User(username=name, password=make_password(None)) for name in names)
+    users = dict(zip(names, people, strict=True))
+    Membership.objects.bulk_create(Membership(user=users[role], team=team, role=role) for role in Role)
+    Membership.objects.create(user=users["stranger"], team=other, role=Role.ADMIN)
+    dcs = DataCenter.objects.bulk_create(DataCenter(team=team, name=name) for name in ("east", "mid", "west"))
+    pools = GpuPool.objects.bulk_create(GpuPool(dc=dc, gpu_type="a100-80g") for dc in dcs)
+    nodes = Node.objects.bulk_create(
+        Node(
+            dc=pool.dc,
+            pool=pool,
+            name=f"{pool.dc.name}-1",
+            gpus=4,
+            device=Device.EMULATED,
+            acl_sha256="0" * 64,
+        )
+        for pool in pools
+    )
+    link, _ = WanLink.objects.bulk_create(
+        [
+            WanLink(a=dcs[0], b=dcs[1], latency_ms=10, bandwidth_gbps=1),
+            WanLink(a=dcs[1], b=dcs[2], latency_ms=15, bandwidth_gbps=1),
+        ]
+    )
     values = {**VALUES, "datacenters": dcs}
     plan = create_plan(
         users["operator"],
