@@ -367,3 +367,13 @@ def test_the_examples_of_the_tenants_page_are_whole(world: Any) -> None:
     assert "Authorization: Bearer $MERIDIAN_KEY" in words
     ast.parse(python)
     assert 'base_url="http://testserver/v1"' in python
+
+
+@pytest.mark.parametrize("name", ["tokens_per_min", "longest_prompt", "ttft_ms", "days"])
+def test_a_limit_beyond_all_bounds_is_refused_at_its_field(world: Any, name: str) -> None:
+    client, url = world.client("admin"), f"/tenancies/{ask(world).pk}/review/"
+    form = client.get(url).context["form"]
+    shown = {field.name: field.value() for field in form if field.value() is not None}
+    answer = client.post(url, {**shown, "price": "1", "decision": "approve", name: "9" * 400})
+    assert answer.status_code == 422
+    assert name in answer.context["form"].errors

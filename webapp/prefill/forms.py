@@ -11,7 +11,16 @@ from webapp.common.formkit import Sectioned
 from webapp.common.money import MICRO, exact_dollars, micro_dollars
 from webapp.inventory.models import DataCenter
 from webapp.prefill.catalogue import context_tokens, gpu_types, models
-from webapp.prefill.models import ASKERS, MOST_DAYS, MOST_PRICE, Tenancy, TenancyPlace
+from webapp.prefill.models import (
+    ASKERS,
+    MOST_DAYS,
+    MOST_PRICE,
+    MOST_PROMPT_TOKENS,
+    MOST_TOKENS_PER_MIN,
+    MOST_TTFT_MS,
+    Tenancy,
+    TenancyPlace,
+)
 from webapp.prefill.offers import Oversold
 from webapp.prefill.prices import own_prices
 from webapp.prefill.served import coordinators_in, open_places, served_models
@@ -130,9 +139,11 @@ class TenancyForm(Sectioned, forms.ModelForm):
 class ReviewForm(Sectioned, forms.Form):
     """What an admin grants, and why; or why not."""
 
-    tokens_per_min = forms.IntegerField(label="Tokens per minute", min_value=1)
-    longest_prompt = forms.IntegerField(label="Longest prompt, tokens", min_value=1)
-    ttft_ms = forms.IntegerField(label="TTFT, ms", min_value=1)
+    tokens_per_min = forms.IntegerField(label="Tokens per minute", min_value=1, max_value=MOST_TOKENS_PER_MIN)
+    longest_prompt = forms.IntegerField(
+        label="Longest prompt, tokens", min_value=1, max_value=MOST_PROMPT_TOKENS
+    )
+    ttft_ms = forms.IntegerField(label="TTFT, ms", min_value=1, max_value=MOST_TTFT_MS)
     price = forms.DecimalField(
         label="Price, $/M prompt tokens",
         min_value=0,
