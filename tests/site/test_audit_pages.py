@@ -56,6 +56,14 @@ def test_a_verb_that_was_written_just_now_is_found(house: Any, some: dict[str, A
     assert shown(client, "verb=fly") == [new.pk]
 
 
+def test_the_first_verb_of_all_is_found(house: Any) -> None:
+    """Where nothing was written yet, there is nothing to remember."""
+    client = house.client("root")
+    assert shown(client, "verb=swim") == []
+    new = write(house, "operator", "swim", team=house.team)
+    assert shown(client, "verb=swim") == [new.pk]
+
+
 def test_admins_see_their_teams_rows_and_their_own(house: Any, some: dict[str, AuditEntry]) -> None:
     assert set(shown(house.client("admin"))) == {some["ours"].pk, some["own"].pk}
     assert set(shown(house.client("stranger"))) == {some["theirs"].pk, some["by both"].pk}

@@ -118,8 +118,8 @@ class AuditFilterSet(filters.FilterSet):
 
     def __init__(self, data: Any = None, *args: Any, **kwargs: Any) -> None:
         for column in ("verb", "object_type"):  # one that was written a moment ago may not be remembered yet
-            value = (data or {}).get(column)
-            if value and value not in (cache.get(_cached(column)) or [value]):
+            value, remembered = (data or {}).get(column), cache.get(_cached(column))
+            if value and remembered is not None and value not in remembered:
                 cache.delete(_cached(column))
         super().__init__(data, *args, **kwargs)
 
